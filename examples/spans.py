@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from moeir.backbones.checkpoints import files
+from moeir.backbones.families import weights_io
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import MoeirError
-from moeir.pretraining.corpus import chunk_documents, split_into_spans
+from moeir.pretraining.span_cache import chunk_documents, split_into_spans
 from moeir.records import texts
 from moeir.records.texts import Text
 
@@ -34,7 +34,7 @@ def main(weights: Path, documents: Path, output: Path, length: int, seed: int = 
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_name(f".{output.name}")
     with open(partial, "w", encoding="utf-8") as lines:
-        for span in spans(TextTokenizer(files.resolve_model(weights)), documents, length - 2, seed):
+        for span in spans(TextTokenizer(weights_io.resolve_model(weights)), documents, length - 2, seed):
             lines.write(json.dumps({"_id": span.id, "text": span.text}, ensure_ascii=False) + "\n")
     partial.rename(output)
 

@@ -8,8 +8,8 @@ __all__ = ["__version__", "open_checkpoint", "open_index", "read_run"]
 
 _PUBLIC = {
     "open_checkpoint": ("moeir.architectures.checkpoint", "open_checkpoint"),
-    "open_index": ("moeir.retrieval.opened", "open_index"),
-    "read_run": ("moeir.records.runs", "read"),
+    "open_index": ("moeir.retrieval.searcher", "open_index"),
+    "read_run": ("moeir.records.runs", "read_run"),
 }
 
 

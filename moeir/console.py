@@ -98,7 +98,9 @@ def meter(label: str, total: int | None = None) -> Iterator[ProgressMeter]:
 class _LivePanel(ProgressMeter):
     """Lines that are redrawn in place, at most four times a second."""
 
-    def __init__(self, label: str, total: int, done: int, live: Live, draw: Callable[[ProgressMeter, int, int], Sequence[StyledLine]]) -> None:
+    def __init__(
+        self, label: str, total: int, done: int, live: Live, draw: Callable[[ProgressMeter, int, int], Sequence[StyledLine]]
+    ) -> None:
         super().__init__(label, total, done=done)
         self._live, self._draw, self._last_refresh = live, draw, -SECONDS_BETWEEN_REFRESHES
 
@@ -108,14 +110,19 @@ class _LivePanel(ProgressMeter):
             console = self._live.console
             plain, parts = console.options.ascii_only, list[Segment]()
             for line in self._draw(self, *console.size):
-                parts += [Segment(words.translate(ASCII_FALLBACK) if plain else words, console.get_style(style or "none")) for words, style in line]
+                parts += [
+                    Segment(words.translate(ASCII_FALLBACK) if plain else words, console.get_style(style or "none"))
+                    for words, style in line
+                ]
                 parts.append(Segment.line())
             self._live.update(Segments(parts[:-1]), refresh=True)
             self._last_refresh = time.monotonic()
 
 
 @contextmanager
-def panel(label: str, total: int, draw: Callable[[ProgressMeter, int, int], Sequence[StyledLine]], *, done: int = 0) -> Iterator[ProgressMeter]:
+def panel(
+    label: str, total: int, draw: Callable[[ProgressMeter, int, int], Sequence[StyledLine]], *, done: int = 0
+) -> Iterator[ProgressMeter]:
     """A meter that shows on a terminal the lines of `drawn(meter, columns, rows)`; elsewhere a plain meter."""
     console = Console(stderr=True)
     if _quiet or not sys.stderr.isatty() or console.is_dumb_terminal:

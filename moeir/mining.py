@@ -37,7 +37,9 @@ def band(hits: Sequence[str], positives: Collection[str], *, first: int = 0, las
     return [document for document in hits[first:last] if document not in positives]
 
 
-def pool_negatives(runs: Mapping[str, Run], query: str, positives: Collection[str], select: NegativeSelector) -> dict[str, tuple[Provenance, ...]]:
+def pool_negatives(
+    runs: Mapping[str, Run], query: str, positives: Collection[str], select: NegativeSelector
+) -> dict[str, tuple[Provenance, ...]]:
     """The negatives of one query: documents that `select` takes from each run, interleaved by rank, with their provenance.
 
     >>> bm25 = Run.from_hits({"q": {"a": 9.0, "b": 8.0}})

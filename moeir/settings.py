@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from moeir.errors import DataError, UsageError
-from moeir.values import parse_value
+from moeir.parsing import parse_value
 
 ROLE, HELP, KIND, ALIASES, AFFECTS_RESULT = "role", "help", "kind", "names", "affects_result"
 
@@ -85,7 +85,17 @@ def list_settings(stage: type) -> tuple[Setting, ...]:
         kind = typing.get_args(hint)[0] if repeated else hint
         meta = field.metadata
         settings.append(
-            Setting(field.name, meta[ROLE], meta[KIND], meta[HELP], meta[ALIASES], _type_name(kind), repeated, field.default, meta[AFFECTS_RESULT])
+            Setting(
+                field.name,
+                meta[ROLE],
+                meta[KIND],
+                meta[HELP],
+                meta[ALIASES],
+                _type_name(kind),
+                repeated,
+                field.default,
+                meta[AFFECTS_RESULT],
+            )
         )
     return tuple(settings)
 

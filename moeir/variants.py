@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from moeir.errors import UsageError
-from moeir.values import parse_value
+from moeir.parsing import parse_value
 
 PACKAGE = Path(__file__).parent
 FORMULAS = {
     "fusion": "lists",
     "mining": "hits",
-    "learning.objectives": "batch",
+    "training.objectives": "batch",
     "analysis.overlap": "first",
     "analysis.projection": "vectors",
     "reranking.ensembles": "scores",
 }
-BASE_CLASSES = {"architectures": "Architecture", "indexes": "Index", "pretraining": "Pretraining", "servers": "Server", "formats": "Format"}
+BASE_CLASSES = {"architectures": "Architecture", "indexes": "Index", "pretraining": "Pretraining", "export_targets": "ExportTarget", "formats": "Format"}
 ROOMS = (*BASE_CLASSES, *FORMULAS)
 REQUIRED = object()
 
@@ -129,11 +129,12 @@ def list_variants(room: str) -> tuple[Variant, ...]:
     if room not in ROOMS:
         raise UsageError(f"there is no room {room!r}{suggest(room, ROOMS)}")
     path = PACKAGE.joinpath(*room.split("."))
-    if path.is_dir():
+    if room in BASE_CLASSES:
         files = sorted(file for file in path.glob("*.py") if not file.stem.startswith("_"))
         variants = [variant for file in files for variant in _class_variants(room, file)]
     else:
-        variants = _function_variants(room, path.with_suffix(".py"))
+        module = f"{room}.formulas" if path.is_dir() else room
+        variants = _function_variants(room, module)
     return tuple(sorted(variants, key=lambda variant: variant.name))
 
 
@@ -146,11 +147,11 @@ def _class_variants(room: str, file: Path) -> list[Variant]:
     return []
 
 
-def _function_variants(room: str, file: Path) -> list[Variant]:
-    body = ast.parse(file.read_text(encoding="utf-8")).body
+def _function_variants(room: str, module: str) -> list[Variant]:
+    body = ast.parse(PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")).body
     functions = [node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.args.args]
     kin = [node for node in functions if node.args.args[0].arg == FORMULAS[room]]
-    return [_variant(room, f"moeir.{room}", node.name, node, node) for node in kin]
+    return [_variant(room, f"moeir.{module}", node.name, node, node) for node in kin]
 
 
 def _variant(room: str, module: str, name: str, node: ast.FunctionDef | ast.ClassDef, function: ast.FunctionDef | None) -> Variant:

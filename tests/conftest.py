@@ -183,15 +183,15 @@ def write_tiny_bert(folder: Path, *, head: bool, layers: int = 4, **overrides: o
     """Write config.json with `overrides`, model.safetensors, tokenizer.json and vocab.txt; the same bytes everywhere."""
     import torch
 
-    from moeir.backbones.checkpoints import bert, files
     from moeir.backbones.encoder import Encoder
+    from moeir.backbones.families import bert, weights_io
 
     folder.mkdir(parents=True)
     config = BERT_CONFIG | {"vocab_size": _write_tokenizer(folder), "num_hidden_layers": layers} | overrides
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
         encoder = Encoder(bert.parse_config(config), vocabulary_head=head)
-    files.write_model(folder, config, encoder.state_dict(), hf_compatible=True)
+    weights_io.write_model(folder, config, encoder.state_dict(), hf_compatible=True)
     return folder
 
 

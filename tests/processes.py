@@ -16,8 +16,8 @@ import torch
 from accelerate.state import AcceleratorState, PartialState
 from safetensors.torch import load_file
 
-from moeir.analysis.watching import METRICS_FILE
-from moeir.learning import distributed
+from moeir.analysis.training_monitor import METRICS_FILE
+from moeir.training import distributed
 from tests.conftest import run_in_process
 
 ZERO_GRADIENT = ("key.bias", "classifier.bias")  # a softmax is invariant to them: their gradient is only rounding error

@@ -8,15 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bad_damage import DAMAGE
-from tests.bad_encode import ENCODING
-from tests.bad_experts import EXPERTS
-from tests.bad_formats import FORMATS
-from tests.bad_fusion import FUSING
+from tests.bad_artifacts import DAMAGE, EXPERTS
 from tests.bad_input import COMMON, GOOD, BadInput, FullDisk
-from tests.bad_reports import REPORTING
-from tests.bad_rerank import RERANKING
-from tests.bad_search import SEARCHING
+from tests.bad_stages import ENCODING, FORMATS, FUSING, REPORTING, RERANKING, SEARCHING
 from tests.bad_training import TRAINING
 
 

@@ -132,7 +132,7 @@ def test_a_problem_is_one_line_and_its_exit_code(problem, code, line, room, moei
     def fail(*_: object, **__: object) -> None:
         raise problem
 
-    monkeypatch.setattr("moeir.records.runs.write", fail)
+    monkeypatch.setattr("moeir.records.runs.write_run", fail)
     assert moeir(*FUSE) == (code, "", line + "\n")
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.sub(r"\\\n\s*", "", "\n".join(line[4:] for line in TEXT.splitlines() if line.startswith("    ")))
 COMMANDS = [line.split("#")[0].strip() for line in BLOCKS.splitlines() if line.startswith("moeir ")]
-ROOMS = {"--arch": "architectures", "--objective": "learning.objectives", "--engine": "indexes", "--method": "fusion"}
+ROOMS = {"--arch": "architectures", "--objective": "training.objectives", "--engine": "indexes", "--method": "fusion"}
 
 
 def test_the_readme_shows_the_whole_pipeline() -> None:
@@ -43,6 +43,6 @@ def test_every_stage_is_named_in_the_readme_and_the_changelog() -> None:
 
 
 def test_every_architecture_and_objective_stands_in_the_readme() -> None:
-    for room in ("architectures", "learning.objectives"):
+    for room in ("architectures", "training.objectives"):
         for variant in variants.list_variants(room):
             assert f"`{variant.name}`" in TEXT

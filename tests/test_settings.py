@@ -6,7 +6,7 @@ import yaml
 
 from moeir import cli, settings
 from moeir.errors import DataError, UsageError
-from moeir.settings import argument, option, output_field, input_field
+from moeir.settings import argument, input_field, option, output_field
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import pytest
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.values import format_value
+from moeir.parsing import format_value
 from moeir.variants import REQUIRED, Spec, parse_spec
 
 
@@ -72,8 +72,8 @@ def test_a_bound_spec_is_the_function_with_its_options():
 
 def test_an_option_without_default_must_be_given(monkeypatch):
     option = variants.Option("limit", "int", REQUIRED)
-    variant = variants.Variant("fusion", "needy", "needy", "moeir.fusion", "", (option,))
-    monkeypatch.setattr(variants, "find", lambda room, name: variant)
+    variant = variants.Variant("fusion", "needy", "needy", "moeir.fusion.formulas", "", (option,))
+    monkeypatch.setattr(variants, "find_variant", lambda room, name: variant)
     with pytest.raises(UsageError, match="needy: needy needs limit=…"):
         variants.resolve_spec("fusion", "needy")
     assert variants.resolve_spec("fusion", "needy:limit=3")[1] == {"limit": 3}
@@ -115,6 +115,6 @@ def test_variants_are_listed(moeir):
     assert result.stdout.splitlines()[0] == "fusion" and "  rrf            Reciprocal rank fusion" in result.stdout
     assert "constant=60.0" in result.stdout
     assert moeir("variants", "fusoin").stderr.startswith("error: there is no room or variant 'fusoin'; did you mean 'fusion'?")
-    assert moeir("variants", "objectives").stdout.startswith("learning.objectives\n  bce ")
+    assert moeir("variants", "objectives").stdout.startswith("training.objectives\n  bce ")
     assert "`pooling`: max or sum." in moeir("variants", "splade").stdout
     assert len(moeir("variants").stdout.splitlines()) > 20

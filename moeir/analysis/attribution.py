@@ -6,11 +6,10 @@ import numpy as np
 from ir_measures import Measure
 from numpy.typing import NDArray
 
-from moeir import fusion
 from moeir.evaluation import significance
 from moeir.evaluation.measures import aggregate_values, evaluate_run
-from moeir.fusion import FusionFormula
-from moeir.records import lists as score_lists
+from moeir.fusion import formulas, score_lists
+from moeir.fusion.formulas import FusionFormula
 from moeir.records.ids import Ids
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run, format_score
@@ -65,7 +64,7 @@ def leave_one_out(
     alone = _count_unique_hits(list(runs.values()), merge, fused, qrels)
     for index, name in enumerate(runs):
         others = [_empty_run(run) if other == name else run for other, run in runs.items()]
-        values = evaluate_run(fusion.fuse_runs(others, merge, depth), qrels, measures)
+        values = evaluate_run(formulas.fuse_runs(others, merge, depth), qrels, measures)
         row: list[object] = [name, *alone[index].tolist()]
         for measure in map(str, measures):
             differences = np.array([all_values[measure][query] - values[measure][query] for query in qrels])
@@ -100,7 +99,7 @@ def _hit_blocks(
     runs: Sequence[Run], merge: FusionFormula, fused: Run
 ) -> Iterator[tuple[int, NDArray[np.int32], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]:
     """The fused hits in blocks: first row, documents [n]; for each list their ranks (0: absent), scores and parts [E, n]."""
-    names, blocks = fusion.align_runs(runs, fused.queries)
+    names, blocks = formulas.align_runs(runs, fused.queries)
     row, width = 0, len(names)
     for lists in blocks:
         last = row + len(lists[0].queries)

@@ -44,7 +44,9 @@ def tsne(vectors: Array, dimensions: int, seed: int = 42, *, perplexity: float =
         np.float32
     )  # squared distances of unit vectors are twice the cosine distances
     rate = max(10.0, len(units) / 48)  # Belkina et al. 2019 in scikit-learn's scale, whose minimum, 50, scatters few
-    model = TSNE(dimensions, perplexity=perplexity, init=_initial_layout(units, dimensions), learning_rate=rate, random_state=seed, n_jobs=1)
+    model = TSNE(
+        dimensions, perplexity=perplexity, init=_initial_layout(units, dimensions), learning_rate=rate, random_state=seed, n_jobs=1
+    )
     return np.asarray(model.fit_transform(units), dtype=np.float64)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from moeir.backbones.encoder import Encoder, Layer
-from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import ArtifactError, UsageError
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import RoutedFeedForward, find_routers

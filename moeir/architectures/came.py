@@ -5,12 +5,12 @@ import copy
 from torch import Tensor, nn
 
 from moeir.architectures.base import Architecture
-from moeir.backbones.encoder import Encoder, Layer, run_layers_cls, run_layers
-from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.backbones.encoder import Encoder, Layer, run_layers, run_layers_cls
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
-from moeir.heads.pooled import PoolingHead
-from moeir.heads.tokenwise import TokenVectorHead
+from moeir.heads.pooling import PoolingHead
+from moeir.heads.token_vectors import TokenVectorHead
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import insert_experts, select_expert_layers
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from moeir import variants
 from moeir.architectures.base import Architecture, EncoderOutput, InputConfig, concatenate_outputs
-from moeir.architectures.pairing import PairTokenizer
-from moeir.backbones.checkpoints import files
+from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.backbones.encoder import Encoder
+from moeir.backbones.families import weights_io
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.tokenizer import TextTokenizer
-from moeir.backbones.tokens import SpecialTokens, PackedTokens
 from moeir.errors import ArtifactError, UsageError
-from moeir.values import format_value
+from moeir.parsing import format_value
 
 FORMAT_VERSION, MAX_SCALE = 1, 1e6
 METADATA_FILE = "moeir.json"
@@ -61,7 +61,9 @@ class RetrievalModel:
         input_config = self.input_config
         if self.architecture.reads_pairs:
             return self.pair_tokenizer.token_ids(texts, side), None
-        return self.architecture.truncate_and_mark(self.tokenizer.encode(input_config.add_prefix(texts, side)), side, input_config.max_length(side))
+        return self.architecture.truncate_and_mark(
+            self.tokenizer.encode(input_config.add_prefix(texts, side)), side, input_config.max_length(side)
+        )
 
     def tokenize(self, texts: Sequence[str], side: str) -> PackedTokens:
         """Texts as packed tokens on the model's device."""
@@ -83,7 +85,9 @@ class RetrievalModel:
         rows = sorted(range(len(ids)), key=lengths.__getitem__)
         batches = []
         for batch in split_by_token_budget(rows, lengths, max_tokens):
-            tokens = PackedTokens.from_lists([ids[text] for text in batch], side, None if silent is None else [silent[text] for text in batch])
+            tokens = PackedTokens.from_lists(
+                [ids[text] for text in batch], side, None if silent is None else [silent[text] for text in batch]
+            )
             batches.append(tokens.pin_memory() if self.device.type == "cuda" else tokens)
         order = torch.empty(len(rows), dtype=torch.int64)
         order[torch.tensor(rows, dtype=torch.int64)] = torch.arange(len(rows))
@@ -99,7 +103,7 @@ class RetrievalModel:
     def save(self, folder: Path) -> None:
         """Write config.json, model.safetensors, tokenizer files and moeir.json into an existing folder."""
         weights = {name.removeprefix("encoder."): value for name, value in self.architecture.state_dict().items()}
-        files.write_model(folder, self.config, weights, hf_compatible=self.architecture.is_hf_compatible)
+        weights_io.write_model(folder, self.config, weights, hf_compatible=self.architecture.is_hf_compatible)
         self.tokenizer.copy_files(folder)
         kinds, scales = self.architecture.representation_kinds, self.architecture.scales
         metadata = {
@@ -145,7 +149,9 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     if not isinstance(metadata, dict):
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: a JSON object was expected")
     if metadata.get("format") != FORMAT_VERSION:
-        raise ArtifactError(f"{folder}/{METADATA_FILE}: format {metadata.get('format')}; this version of moeir reads format {FORMAT_VERSION}")
+        raise ArtifactError(
+            f"{folder}/{METADATA_FILE}: format {metadata.get('format')}; this version of moeir reads format {FORMAT_VERSION}"
+        )
     if not isinstance(metadata.get("architecture"), str) or not isinstance(metadata.get("reading"), dict):
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: `architecture` or `reading` is missing or of a wrong type")
     try:
@@ -170,10 +176,10 @@ def open_checkpoint(folder: Path | str, device: str = "cpu") -> RetrievalModel:
 
 def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: str = "cpu") -> RetrievalModel:
     """Load a checkpoint under `spec`, which may differ from its own in options that have no weights."""
-    config, tokenizer = files.read_config(folder), TextTokenizer(folder)
-    weights = files.read_weights(folder, config)
+    config, tokenizer = weights_io.read_config(folder), TextTokenizer(folder)
+    weights = weights_io.read_weights(folder, config)
     head = any(name.startswith("vocabulary_head.") for name in weights)
-    encoder = Encoder(files.parse_encoder_config(config, folder), vocabulary_head=head)
+    encoder = Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=head)
     architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
     expected = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
     if set(expected) != set(weights):
@@ -181,7 +187,7 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
         raise ArtifactError(
             f"{folder}: its weights are not those of {spec} (first: {differing}); start {spec.split(':')[0]} from plain weights"
         )
-    files.check_shapes(folder, expected, weights)
+    weights_io.check_shapes(folder, expected, weights)
     names = {name: f"encoder.{name}" for name in weights if f"encoder.{name}" in architecture.state_dict()}
     architecture.load_state_dict({names.get(name, name): value for name, value in weights.items()})
     return RetrievalModel(architecture.to(device), tokenizer, input_config, canonical_spec(spec), config)

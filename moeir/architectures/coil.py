@@ -6,10 +6,10 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
-from moeir.heads.exact_match import CoilHead
-from moeir.heads.projected import ProjectionHead
+from moeir.heads.pooling import ProjectionHead
+from moeir.heads.token_vectors import CoilHead
 
 
 class Coil(Architecture):

@@ -4,9 +4,9 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
-from moeir.heads.tokenwise import TokenVectorHead
+from moeir.heads.token_vectors import TokenVectorHead
 
 
 class Colbert(Architecture):

@@ -1,14 +1,23 @@
-"""Cross-encoder: query and document encoded as one text, one score per pair (Nogueira and Cho 2019; Gao et al. 2021, LCE)."""
+"""Cross-encoder: query and document encoded as one text, one score per pair (Nogueira and Cho 2019; Gao et al. 2021, LCE).
 
+Tokenization of cross-encoder input: queries and documents are tokenized once each, then combined into pairs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 from torch import Tensor, nn
 
-from moeir.architectures.base import Architecture
+from moeir.architectures.base import Architecture, InputConfig
 from moeir.backbones.encoder import Encoder, Layer
-from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.backbones.packed_pairs import Numbers, PackedPairs, PairTemplate, TokenSequences
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import UsageError
-from moeir.heads.pooled import PoolingHead
-from moeir.heads.relevance import ClassificationHead
-from moeir.records.texts import DOCUMENT_FIELDS
+from moeir.heads.classification import ClassificationHead
+from moeir.heads.pooling import PoolingHead
+from moeir.records.texts import DOCUMENT_FIELDS, FIELD_SEPARATOR
 from moeir.representations.dense import Dense
 
 HEADS = ("hf", "linear")
@@ -68,3 +77,67 @@ class CrossEncoder(Architecture):
         """The score of each pair, as vectors [B, 1]."""
         scores: Dense = self.heads[expert](self.pool(states, tokens).vectors, tokens, self.encoder.pooler)
         return scores
+
+
+@dataclass(frozen=True)
+class PairTokenizer:
+    """Input configuration of a cross-encoder with its tokenizer: queries of at most `query_length` tokens including two special ones,
+    pairs of at most `document_length`, to which the document is truncated. `field_indices` are the fields that are read."""
+
+    tokenizer: TextTokenizer
+    input_config: InputConfig
+    template: PairTemplate
+    field_indices: tuple[int, ...]
+    separate: bool
+
+    @classmethod
+    def from_architecture(cls, tokenizer: TextTokenizer, input_config: InputConfig, architecture: Architecture) -> "PairTokenizer":
+        """For a cross-encoder; UsageError for lengths that leave no room for a document."""
+        template = tokenizer.pair_template()
+        length_without_document = input_config.query_length - 2 + template.special_token_count
+        if length_without_document >= input_config.document_length:
+            reason = (
+                f"a query of {input_config.query_length} tokens leaves no room for a document in a pair of {input_config.document_length}"
+            )
+            raise UsageError(f"--query-length {input_config.query_length}: {reason}; lower it, or raise --document-length")
+        return cls(
+            tokenizer, input_config, template, tuple(DOCUMENT_FIELDS.index(name) for name in architecture.fields), architecture.separate
+        )
+
+    def token_ids(self, texts: Sequence[str], side: str, *, untruncated: bool = False) -> list[list[int]]:
+        """Tokens without special ones; a document is a `Text.joined_fields`. Truncated to fit into a pair unless `untruncated`."""
+        if side == "query":
+            return [
+                ids[: self.input_config.query_length - 2]
+                for ids in self.tokenizer.encode_without_special(self.input_config.add_prefix(texts, "query"))
+            ]
+        budget = None if untruncated else self.input_config.document_length - self.template.special_token_count
+        return [ids[:budget] for ids in self._document_ids(texts)]
+
+    def _document_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        fields = [text.split(FIELD_SEPARATOR) if FIELD_SEPARATOR in text else ["", "", text] for text in texts]
+        selected = [[parts[index] for index in self.field_indices if parts[index]] for parts in fields]
+        if not self.separate:
+            selected = [[" ".join(parts)] for parts in selected]
+        flat = self.tokenizer.encode_without_special([part for parts in selected for part in self._add_prefix(parts)])
+        bodies, documents = iter(flat), []
+        for parts in selected:
+            ids: list[int] = []
+            for number in range(len(parts)):
+                ids += [self.tokenizer.special_tokens.separator] * (number > 0) + next(bodies)
+            documents.append(ids)
+        return documents
+
+    def _add_prefix(self, parts: list[str]) -> list[str]:
+        return [*self.input_config.add_prefix(parts[:1], "document"), *parts[1:]]
+
+    def make_pairs(self, queries: TokenSequences, documents: TokenSequences, query: Numbers, document: Numbers) -> PackedPairs:
+        """Pairs of rows `query` and `document` [n]: each document contributes as many first tokens as fit (FirstP)."""
+        sizes = documents.starts[document + 1] - documents.starts[document]
+        lengths = np.minimum(sizes, self.document_budget(queries, query))
+        return PackedPairs(self.template, queries, documents, query, document, np.zeros(len(query), dtype=np.int64), lengths)
+
+    def document_budget(self, queries: TokenSequences, query: Numbers) -> Numbers:
+        """[n] document tokens that fit into a pair with each of the queries `query`."""
+        query_lengths = queries.starts[query + 1] - queries.starts[query]
+        return np.asarray(self.input_config.document_length - self.template.special_token_count - query_lengths)

@@ -4,8 +4,8 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder, Layer
-from moeir.backbones.tokens import SpecialTokens, PackedTokens
-from moeir.heads.pooled import PoolingHead
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.heads.pooling import PoolingHead
 
 
 class Dense(Architecture):

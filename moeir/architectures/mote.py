@@ -4,11 +4,11 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
-from moeir.heads.pooled import PoolingHead
-from moeir.heads.raw_vocabulary import UntransformedMlmHead
+from moeir.heads.mlm_head import UntransformedMlmHead
+from moeir.heads.pooling import PoolingHead
 from moeir.mixtures.feedforward import insert_experts, select_expert_layers
 
 SIMILARITIES = {"hybrid": ("global", "lexical"), "dense": ("global",), "sparse": ("lexical",)}

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.heads.lexical import LexicalHead
 
 

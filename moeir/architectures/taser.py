@@ -4,9 +4,9 @@ from torch import Tensor
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
-from moeir.heads.pooled import PoolingHead
+from moeir.heads.pooling import PoolingHead
 from moeir.mixtures.feedforward import ROUTINGS, insert_experts, select_expert_layers
 
 GATES = ("one", "per_layer")
@@ -48,7 +48,9 @@ class Taser(Architecture):
         if routing != "shared":
             expert_layers = select_expert_layers(len(encoder.layers), every=every, layers=layers)
             options = {"gate_input": gate_input, "gradient": gradient, "temperature": temperature, "expert_ln": expert_ln}
-            self.router = insert_experts(encoder.layers, expert_layers, experts=experts, routing=routing, one_gate=gates == "one", **options)
+            self.router = insert_experts(
+                encoder.layers, expert_layers, experts=experts, routing=routing, one_gate=gates == "one", **options
+            )
             self.is_hf_compatible = False
         self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise)
         self.scales = {"global": scale}

@@ -1,14 +1,18 @@
-"""Manifests of artifacts: kind, stage, settings, sources, and the sizes and checksums of files."""
+"""Manifests of artifacts: kind, stage, settings, sources, and the sizes and checksums of files.
+
+Checksums of files: of the whole and, for a large file, of every block, so that all cores verify in parallel.
+"""
 
 import hashlib
 import json
+import os
 import platform
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from moeir.artifacts import checksums
 from moeir.errors import ArtifactError
 
 MANIFEST = "manifest.json"
@@ -26,7 +30,7 @@ def compute_digest(path: Path) -> str:
     True
     """
     if path.is_file():
-        return checksums.compute_sha256(path)
+        return compute_sha256(path)
     if (path / MANIFEST).is_file():
         return digest_files(read_manifest(path)["files"])
     return digest_files(_file_entries(path))
@@ -98,7 +102,7 @@ def verify_artifact(path: Path, kind: str) -> dict[str, Any]:
             raise ArtifactError(f"{file}: damaged artifact: the file is missing; {_repair_hint(manifest)}")
         if file.stat().st_size != entry["bytes"]:
             raise ArtifactError(f"{file}: damaged: expected {entry['bytes']} bytes, found {file.stat().st_size}; {_repair_hint(manifest)}")
-    if (file := checksums.first_mismatch(files)) is not None:
+    if (file := first_mismatch(files)) is not None:
         raise ArtifactError(f"{file}: damaged: its checksum is not the one in the manifest; {_repair_hint(manifest)}")
     return manifest
 
@@ -133,7 +137,7 @@ def is_up_to_date(path: Path, record: Mapping[str, Any]) -> bool:
     if any(manifest.get(key) != value for key, value in record.items()) or _format_of(manifest) != FORMATS.get(manifest["kind"], 1):
         return False
     if path.is_file():
-        return checksums.compute_sha256(path) in (entry["sha256"] for entry in manifest["files"].values())
+        return compute_sha256(path) in (entry["sha256"] for entry in manifest["files"].values())
     return all((path / name).is_file() and (path / name).stat().st_size == entry["bytes"] for name, entry in manifest["files"].items())
 
 
@@ -149,12 +153,12 @@ def diff_records(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
 def _file_entries(folder: Path, without: Collection[str] = ()) -> dict[str, dict[str, Any]]:
     names = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST and not file.name.startswith("."))
     included = [file for file in names if file.relative_to(folder).parts[0] not in without]
-    return {str(file.relative_to(folder)): entry for file, entry in zip(included, checksums.compute_checksums(included), strict=True)}
+    return {str(file.relative_to(folder)): entry for file, entry in zip(included, compute_checksums(included), strict=True)}
 
 
 def build_manifest(product: Path, kind: str, record: Mapping[str, Any], name: str, without: Collection[str] = ()) -> dict[str, Any]:
     """The manifest of a finished product, called `name` if it is a single file, leaving out the folders in `without`."""
-    files = _file_entries(product, without) if product.is_dir() else {name: checksums.compute_checksums([product])[0]}
+    files = _file_entries(product, without) if product.is_dir() else {name: compute_checksums([product])[0]}
     versions = {"python": platform.python_version(), **_package_versions()}
     return {"kind": kind, "format": FORMATS.get(kind, 1), **record, "files": files, "versions": versions}
 
@@ -169,3 +173,55 @@ def read_lines(path: Path) -> list[str]:
     if not path.is_file():
         raise ArtifactError(f"{path}: the file is missing from its artifact")
     return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+HASH_BLOCK_BYTES = 2**26  # bytes
+READ_BYTES = 2**20
+MAX_HASH_THREADS = 16
+
+
+def compute_sha256(path: Path) -> str:
+    """sha256 of one file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def compute_checksums(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """Size and sha256 of each file and, if it has several blocks, the sha256 of each block."""
+    with _thread_pool() as pool:
+        whole = [pool.submit(compute_sha256, file) for file in files]
+        parts = [_hash_blocks(pool, file) for file in files]
+        entries = [{"bytes": file.stat().st_size, "sha256": one.result()} for file, one in zip(files, whole, strict=True)]
+        return [one | ({"blocks": [part.result() for part in own]} if own else {}) for one, own in zip(entries, parts, strict=True)]
+
+
+def first_mismatch(files: Mapping[Path, Mapping[str, Any]]) -> Path | None:
+    """The first file whose content does not match its checksums; sizes are taken to match."""
+    with _thread_pool() as pool:
+        futures = {
+            file: _hash_blocks(pool, file) if "blocks" in entry else [pool.submit(compute_sha256, file)] for file, entry in files.items()
+        }
+        for file, entry in files.items():
+            if [part.result() for part in futures[file]] != entry.get("blocks", [entry["sha256"]]):
+                return file
+    return None
+
+
+def _thread_pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(MAX_HASH_THREADS, os.cpu_count() or 1), thread_name_prefix="checksums")
+
+
+def _hash_blocks(pool: ThreadPoolExecutor, path: Path) -> list[Future[str]]:
+    """The checksum of each block; empty for a file of one block."""
+    size = path.stat().st_size
+    return [pool.submit(_hash_block, path, first) for first in range(0, size, HASH_BLOCK_BYTES)] if size > HASH_BLOCK_BYTES else []
+
+
+def _hash_block(path: Path, first: int) -> str:
+    hasher, remaining = hashlib.sha256(), HASH_BLOCK_BYTES
+    with open(path, "rb") as file:
+        file.seek(first)
+        while remaining and (chunk := file.read(min(READ_BYTES, remaining))):
+            hasher.update(chunk)
+            remaining -= len(chunk)
+    return hasher.hexdigest()

@@ -80,7 +80,9 @@ def verify_encodings(folder: Path) -> dict[str, Mapping[str, Any]]:
     folders = shard_folders(folder)
     if folders == [folder]:
         return dict(manifests.verify_artifact(folder, "encodings")["files"])
-    return {f"{part.name}/{name}": facts for part in folders for name, facts in manifests.verify_artifact(part, "encodings")["files"].items()}
+    return {
+        f"{part.name}/{name}": facts for part in folders for name, facts in manifests.verify_artifact(part, "encodings")["files"].items()
+    }
 
 
 def _encode_command(path: Path, manifest: Mapping[str, Any], shard: Shard) -> str:

@@ -10,11 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from moeir.backbones.config import ACTIVATIONS, EncoderConfig
 from moeir.backbones.layers import FeedForward, Layer
-from moeir.backbones.shape import ACTIVATIONS, PreNormConfig, EncoderConfig
-from moeir.backbones.tokens import PackedTokens
-
-__all__ = ["Embeddings", "Encoder", "FeedForward", "Layer", "PreNorm", "Shape", "VocabularyHead", "first_states", "run"]
+from moeir.backbones.packed_tokens import PackedTokens
 
 
 class Embeddings(nn.Module):
@@ -122,7 +120,9 @@ def _maybe_checkpoint(layer: nn.Module, function: Callable[..., Tensor], *inputs
     """Call a layer's function, with gradient checkpointing if the layer uses it."""
     if not (layer.recomputed and torch.is_grad_enabled()):
         return function(*inputs)
-    output: Tensor = checkpoint(function, *inputs, context_fn=partial(_checkpoint_contexts, layer), use_reentrant=False, preserve_rng_state=True)
+    output: Tensor = checkpoint(
+        function, *inputs, context_fn=partial(_checkpoint_contexts, layer), use_reentrant=False, preserve_rng_state=True
+    )
     return output
 
 

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.shape import ACTIVATIONS, PreNormConfig, EncoderConfig
-from moeir.backbones.tokens import PackedTokens
+from moeir.backbones.config import ACTIVATIONS, EncoderConfig, PreNormConfig
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.kernels.attention import PackedLayout, apply_rotary, attention, cls_attention
 
 

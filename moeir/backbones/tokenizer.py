@@ -12,12 +12,20 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
 from tokenizers.processors import RobertaProcessing
 
-from moeir.artifacts import checksums, manifests
-from moeir.backbones.pairs import PairTemplate
-from moeir.backbones.tokens import SpecialTokens
+from moeir.artifacts import manifests
+from moeir.backbones.packed_pairs import PairTemplate
+from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import ArtifactError
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+)
 MASK_TOKENS = ("[MASK]", "<mask>")
 WORDPIECE_PREFIX, BYTE_LEVEL_SPACE = "##", "Ġ"
 BYTE_LEVEL_DEFAULTS = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
@@ -127,7 +135,7 @@ class TextTokenizer:
     def digest(self) -> str:
         """Digest of the tokenizer files."""
         files = (self.folder / name for name in TOKENIZER_FILES)
-        return manifests.digest_files({file.name: {"sha256": checksums.compute_sha256(file)} for file in files if file.exists()})
+        return manifests.digest_files({file.name: {"sha256": manifests.compute_sha256(file)} for file in files if file.exists()})
 
     @property
     def vocabulary_size(self) -> int:

@@ -13,7 +13,7 @@ from ir_measures import Measure
 from numpy.typing import NDArray
 
 from moeir.errors import UsageError
-from moeir.evaluation import measures, ties
+from moeir.evaluation import measures
 from moeir.records import runs
 from moeir.records.ids import Ids
 from moeir.records.qrels import Qrels
@@ -88,7 +88,7 @@ class ToolView:
         if reciprocal and tool.rr_order == "file":
             run = self._file_order_run
             values = measures.evaluate_run(run, qrels, [measure])[str(measure)]
-            yield Step(f"ties in the order of the file ({ties.count_queries_with_ties(self._run)} lists have ties)", values)
+            yield Step(f"ties in the order of the file ({measures.count_queries_with_ties(self._run)} lists have ties)", values)
         if reciprocal and tool.rr_order == "rank":
             run = self._rank_order_run
             values = measures.evaluate_run(run, qrels, [measure])[str(measure)]
@@ -103,7 +103,9 @@ class ToolView:
             values = measures.evaluate_run(run, qrels, [measure])[str(measure)]
             yield Step(f"every line of the judgements counts as relevant ({zeros} have grade 0 or less)", values)
         if tool.rr_returned_only if reciprocal else tool.returned_only:
-            with_hits = {query: value for query, value in values.items() if query in run.query_rows and len(run.list_at(run.query_rows[query])[0])}
+            with_hits = {
+                query: value for query, value in values.items() if query in run.query_rows and len(run.list_at(run.query_rows[query])[0])
+            }
             yield Step(f"the mean over queries with hits ({len(values) - len(with_hits)} judged queries have none)", with_hits)
 
     @cached_property

@@ -8,7 +8,7 @@ from moeir.errors import ArtifactError
 from moeir.formats.anserini_texts import AnseriniTexts
 from moeir.formats.base import Collection, Conversion, Format
 from moeir.formats.beir import write_trec_qrels
-from moeir.formats.folders import read_qrels_splits, chain_texts
+from moeir.formats.row_files import chain_texts, read_qrels_splits
 from moeir.formats.tsv import Tsv
 
 
@@ -23,7 +23,9 @@ class Anserini(Format):
         topics = sorted(path.glob("topics*.tsv*"))
         if not files or not topics:
             raise ArtifactError(f"{path}: no {'topics.tsv' if files else 'corpus/*.jsonl'}; expected corpus/*.jsonl and topics.tsv")
-        yield Collection(chain_texts(files, conversion), chain_texts(topics, conversion), read_qrels_splits(path, "qrels.", (".txt", ".tsv")))
+        yield Collection(
+            chain_texts(files, conversion), chain_texts(topics, conversion), read_qrels_splits(path, "qrels.", (".txt", ".tsv"))
+        )
 
     def write(self, items: Iterator[Collection], path: Path, conversion: Conversion) -> int:
         collection = next(items)

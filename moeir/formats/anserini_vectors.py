@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from moeir.errors import DataError
 from moeir.formats.base import Conversion, Format
-from moeir.formats.reading import read_json_lines, write_json_lines
-from moeir.formats.vectors import Vector
+from moeir.formats.encodings import Vector
+from moeir.formats.row_files import read_json_lines, write_json_lines
 from moeir.records import runs, texts
 
 
@@ -42,7 +42,11 @@ def _parse_record(record: dict[str, Any], where: str) -> Vector:
 
 def _to_record(vector: Vector) -> dict[str, Any]:
     if vector.terms is not None:
-        return {"id": vector.id, "contents": vector.contents, "vector": {name: _shortest_float32(weight) for name, weight in vector.terms.items()}}
+        return {
+            "id": vector.id,
+            "contents": vector.contents,
+            "vector": {name: _shortest_float32(weight) for name, weight in vector.terms.items()},
+        }
     return {"id": vector.id, "contents": vector.contents, "vector": [_shortest_float32(number) for number in vector.numbers or ()]}
 
 

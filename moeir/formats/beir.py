@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from moeir.formats.base import Collection, Conversion, Format
 from moeir.formats.beir_qrels import QRELS_HEADER
-from moeir.formats.folders import read_qrels_splits, find_file
 from moeir.formats.qrels import TrecQrels
-from moeir.formats.reading import read_unique_texts, write_rows
+from moeir.formats.row_files import find_file, read_qrels_splits, read_unique_texts, write_rows
 from moeir.formats.texts import JsonlTexts
 
 QRELS_SUFFIXES = (".tsv", ".txt", ".qrels", ".trec")

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from moeir.formats.base import Conversion, Format
 from moeir.formats.qrels import Judgement, read_judgements
-from moeir.formats.reading import write_rows
+from moeir.formats.row_files import write_rows
 
 QRELS_HEADER = ("query-id", "corpus-id", "score")
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TextIO
 
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.formats.base import Conversion, Format, collapse_whitespace
-from moeir.formats.reading import GroupByQuery, read_json_lines, read_rows
+from moeir.formats.row_files import GroupByQuery, read_json_lines, read_rows
 from moeir.records import lines, runs, texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text

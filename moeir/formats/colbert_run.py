@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from moeir.formats import ranked
+from moeir.formats import row_files
 from moeir.formats.base import Conversion, Format
-from moeir.formats.reading import read_rows, write_rows
+from moeir.formats.row_files import read_rows, write_rows
 from moeir.records import runs
 from moeir.records.runs import Run
 
@@ -19,9 +19,11 @@ class ColbertRun(Format):
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         row_items = read_rows(path, 4, "query, document, rank, score")
         hits = ((where, query, document, runs.parse_score(score, where)) for where, (query, document, _, score) in row_items)
-        yield ranked.run_from_hits(hits, str(path))
+        yield row_files.run_from_hits(hits, str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
         run = next(items)
-        ranked.drop_tag(run, conversion)
-        return write_rows(((query, document, rank, runs.format_score(score)) for query, document, rank, score in ranked.iter_hits(run)), path)
+        row_files.drop_tag(run, conversion)
+        return write_rows(
+            ((query, document, rank, runs.format_score(score)) for query, document, rank, score in row_files.iter_hits(run)), path
+        )

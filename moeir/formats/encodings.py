@@ -1,6 +1,10 @@
-"""moeir's encodings, one expert at a time."""
+"""moeir's encodings, one expert at a time; a converted vector, sparse or dense, and the checkpoint that names its terms.
 
-from collections.abc import Iterator, Sequence
+moeir's encodings, one expert at a time.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,12 +15,39 @@ import torch
 from moeir.architectures.base import REPRESENTATION_CLASSES
 from moeir.architectures.checkpoint import read_metadata
 from moeir.artifacts import manifests, shards
-from moeir.errors import DataError, UsageError
+from moeir.backbones.tokenizer import TextTokenizer
+from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.formats.base import Conversion, Format
-from moeir.formats.vectors import Vector, find_checkpoint, load_terms
 from moeir.representations.base import Representation, RepresentationWriter
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
+
+
+@dataclass(frozen=True)
+class Vector:
+    """One text's term weights (sparse) or numbers (dense); `contents` is its text where known."""
+
+    id: str
+    terms: Mapping[str, float] | None = None
+    numbers: Sequence[float] | None = None
+    contents: str = ""
+
+
+def load_terms(folder: Path) -> list[str]:
+    """The vocabulary of a checkpoint: terms by number."""
+    reader = TextTokenizer(folder)
+    return [reader.id_to_token(number) for number in range(reader.vocabulary_size)]
+
+
+def find_checkpoint(encodings: Path, recorded: Mapping[str, str], model: Path | None) -> Path:
+    """The checkpoint of the encodings, at `model` or at the recorded path; ArtifactError if its digest differs."""
+    folder = model or (encodings / recorded["path"]).resolve()
+    if not folder.is_dir():
+        raise ArtifactError(f"{encodings}: the checkpoint it was made with is not at {folder}; name its folder with --model")
+    if manifests.digest_files(manifests.verify_artifact(folder, "checkpoint")["files"]) != recorded["digest"]:
+        raise ArtifactError(f"{folder}: not the checkpoint {encodings} was made with; name that one with --model")
+    return folder
+
 
 BATCH_TEXTS = 4096  # texts per write
 FLOAT16_MAX = 65504.0
@@ -39,7 +70,9 @@ class Encodings(Format):
         for other in counts["experts"]:
             if other != expert:
                 conversion.drop_or_refuse(str(path), f"expert {other}")
-        names = load_terms(find_checkpoint(parts[0], counts["checkpoint"], conversion.model)) if counts["experts"][expert] == "sparse" else []
+        names = (
+            load_terms(find_checkpoint(parts[0], counts["checkpoint"], conversion.model)) if counts["experts"][expert] == "sparse" else []
+        )
         for part in parts:
             representation: Any = REPRESENTATION_CLASSES[counts["experts"][expert]].open(part / expert)
             for row, text_id in enumerate(manifests.read_lines(part / "ids.txt")):

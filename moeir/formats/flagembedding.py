@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from moeir.errors import DataError
 from moeir.formats.base import Conversion, Format, flatten_title, title_and_text
-from moeir.formats.reading import text_digest, has_digest_id, read_json_lines, parse_string_list, write_json_lines
+from moeir.formats.row_files import has_digest_id, parse_string_list, read_json_lines, text_digest, write_json_lines
 from moeir.records import examples, runs
 from moeir.records.examples import Example
 from moeir.records.texts import Text

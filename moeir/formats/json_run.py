@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from moeir.errors import DataError
-from moeir.formats import ranked
+from moeir.formats import row_files
 from moeir.formats.base import Conversion, Format
 from moeir.records import lines, runs, texts
 from moeir.records.runs import Run
@@ -22,11 +22,11 @@ class JsonRun(Format):
             lists = texts.parse_json("\n".join(line for _, line in numbered), str(path))
         if not isinstance(lists, dict) or not all(isinstance(hits, dict) for hits in lists.values()):
             raise DataError(f"{path}: an object of objects was expected, {{query: {{document: score}}}}")
-        yield ranked.run_from_hits(_iter_hits(lists, str(path)), str(path))
+        yield row_files.run_from_hits(_iter_hits(lists, str(path)), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
         run = next(items)
-        ranked.drop_tag(run, conversion)
+        row_files.drop_tag(run, conversion)
         with lines.open_writer(path) as output:
             output.write("{")
             for index, query in enumerate(run.queries):
@@ -36,7 +36,7 @@ class JsonRun(Format):
         return len(run.scores)
 
 
-def _iter_hits(lists: dict[str, dict[str, Any]], name: str) -> Iterator[ranked.LocatedHit]:
+def _iter_hits(lists: dict[str, dict[str, Any]], name: str) -> Iterator[row_files.LocatedHit]:
     for query, hits in lists.items():
         for document, score in hits.items():
             where = f"{name}: query {query!r}, document {document!r}"

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from moeir.errors import DataError
-from moeir.formats import columns
+from moeir.formats import row_files
 from moeir.formats.base import Conversion, Format
-from moeir.formats.reading import validate_example, text_with_digest_id
+from moeir.formats.row_files import text_with_digest_id, validate_example
 from moeir.records.examples import Example
 from moeir.records.texts import Text
 
-_PASSAGE_COLUMNS = (*columns.POSITIVE_COLUMNS, "document", "response", "text")
+_PASSAGE_COLUMNS = (*row_files.POSITIVE_COLUMNS, "document", "response", "text")
 _LABELS = {"1": True, "1.0": True, "0": False, "0.0": False}
 
 
@@ -24,9 +24,12 @@ class Labelled(Format):
         queries: dict[str, Text] = {}
         sides: dict[str, dict[Text, bool]] = {}
         locations: dict[str, str] = {}
-        for where, record in columns.read_table(path):
-            query, passage = (text_with_digest_id(columns.first_text_column(record, names, where)) for names in (columns.ANCHOR_COLUMNS, _PASSAGE_COLUMNS))
-            conversion.drop_unread_fields(where, record, (*columns.ANCHOR_COLUMNS, *_PASSAGE_COLUMNS, "label", "score"))
+        for where, record in row_files.read_table(path):
+            query, passage = (
+                text_with_digest_id(row_files.first_text_column(record, names, where))
+                for names in (row_files.ANCHOR_COLUMNS, _PASSAGE_COLUMNS)
+            )
+            conversion.drop_unread_fields(where, record, (*row_files.ANCHOR_COLUMNS, *_PASSAGE_COLUMNS, "label", "score"))
             label = _LABELS.get(str(record.get("label", record.get("score"))))
             if label is None:
                 raise DataError(f"{where}: label is not 1 or 0: {record.get('label', record.get('score'))!r}")
@@ -40,14 +43,16 @@ class Labelled(Format):
                 continue
             positives, negatives = ([text for text, label in labels.items() if label is expected] for expected in (True, False))
             ids, negative_ids = (tuple(text.id for text in side) for side in (positives, negatives))
-            yield validate_example(Example(name, ids, negative_ids, query=queries[name], passages=(*positives, *negatives)), locations[name])
+            yield validate_example(
+                Example(name, ids, negative_ids, query=queries[name], passages=(*positives, *negatives)), locations[name]
+            )
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         def rows() -> Iterator[tuple[str, str, int]]:
             for example in items:
-                columns.drop_teacher_scores(example, conversion)
-                query, positives, negatives = columns.flatten_example(example, conversion, path)
+                row_files.drop_teacher_scores(example, conversion)
+                query, positives, negatives = row_files.flatten_example(example, conversion, path)
                 yield from ((query, passage, 1) for passage in positives)
                 yield from ((query, passage, 0) for passage in negatives)
 
-        return columns.write_table(("query", "passage", "label"), rows(), path)
+        return row_files.write_table(("query", "passage", "label"), rows(), path)

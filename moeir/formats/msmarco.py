@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from moeir.formats.base import Collection, Conversion, Format
 from moeir.formats.beir import write_trec_qrels
-from moeir.formats.folders import read_qrels_splits, find_file, chain_texts
-from moeir.formats.reading import read_unique_texts, write_rows
+from moeir.formats.row_files import chain_texts, find_file, read_qrels_splits, read_unique_texts, write_rows
 from moeir.formats.tsv import text_to_row
 
 

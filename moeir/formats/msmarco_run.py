@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from moeir.formats import ranked
+from moeir.formats import row_files
 from moeir.formats.base import Conversion, Format
-from moeir.formats.reading import read_rows, write_rows
+from moeir.formats.row_files import read_rows, write_rows
 from moeir.records.runs import Run
 
 
@@ -17,11 +17,11 @@ class MsmarcoRun(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         row_items = read_rows(path, 3, "query, document, rank")
-        hits = ((where, query, document, ranked.parse_whole_number(rank, "rank", where)) for where, (query, document, rank) in row_items)
-        yield ranked.run_from_hits(ranked.scores_from_ranks(hits), str(path))
+        hits = ((where, query, document, row_files.parse_whole_number(rank, "rank", where)) for where, (query, document, rank) in row_items)
+        yield row_files.run_from_hits(row_files.scores_from_ranks(hits), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
         run = next(items)
-        ranked.drop_scores(run, conversion)
-        ranked.drop_tag(run, conversion)
-        return write_rows(((query, document, rank) for query, document, rank, _ in ranked.iter_hits(run)), path)
+        row_files.drop_scores(run, conversion)
+        row_files.drop_tag(run, conversion)
+        return write_rows(((query, document, rank) for query, document, rank, _ in row_files.iter_hits(run)), path)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from moeir.architectures.checkpoint import RetrievalModel
-from moeir.backbones.checkpoints.files import write_tensors
+from moeir.backbones.families.weights_io import write_tensors
 from moeir.errors import UsageError
-from moeir.formats import layouts
+from moeir.formats import hf_layouts
 from moeir.formats.base import Conversion, Format
 
 REQUIRED_OPTIONS = {"normalise": True, "markers": True, "separator": True, "padding": "neginf"}
@@ -27,7 +27,7 @@ class Pylate(Format):
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model = next(items)
         options = colbert_options(model, "pylate", conversion)
-        layouts.write_encoder(path, model)
+        hf_layouts.write_encoder(path, model)
         head: Any = model.architecture.heads["local"]
         weight = head.projection.weight
         settings = {
@@ -36,7 +36,7 @@ class Pylate(Format):
             "bias": False,
             "activation_function": "torch.nn.modules.linear.Identity",
         }
-        layouts.write_modules(path, model, layouts.TRANSFORMER, {"1_Dense": ("pylate.models.Dense.Dense", settings)})
+        hf_layouts.write_modules(path, model, hf_layouts.TRANSFORMER, {"1_Dense": ("pylate.models.Dense.Dense", settings)})
         write_tensors({"linear.weight": weight.detach().cpu().contiguous()}, path / "1_Dense" / "model.safetensors")
         config = {
             "model_type": "ColBERT",
@@ -53,16 +53,16 @@ class Pylate(Format):
             if options["punctuation"]
             else [model.tokenizer.id_to_token(token) for token in model.architecture.special_tokens.punctuation],
         }
-        layouts.write_json(path / "config_sentence_transformers.json", config)
+        hf_layouts.write_json(path / "config_sentence_transformers.json", config)
         return 1
 
 
 def colbert_options(model: RetrievalModel, target: str, conversion: Conversion) -> dict[str, Any]:
     """The options of a ColBERT checkpoint that other libraries can reproduce; UsageError for others."""
-    _, options = layouts.architecture_options(model, ("colbert",), target)
-    layouts.require_options(options, REQUIRED_OPTIONS, target)
-    layouts.drop_scale(model, conversion)
-    for side, prefix in layouts.prompts_by_side(model).items():
+    _, options = hf_layouts.architecture_options(model, ("colbert",), target)
+    hf_layouts.require_options(options, REQUIRED_OPTIONS, target)
+    hf_layouts.drop_scale(model, conversion)
+    for side, prefix in hf_layouts.prompts_by_side(model).items():
         if prefix:
             conversion.drop_or_refuse(f"{side} prefix {prefix!r}", "the prefix of texts")
     return options

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.errors import UsageError
-from moeir.formats import layouts
+from moeir.formats import hf_layouts
 from moeir.formats.base import Conversion, Format
 
 _POOLING_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
@@ -24,18 +24,20 @@ class SentenceTransformers(Format):
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model = next(items)
-        name, options = layouts.architecture_options(model, ("dense", "splade"), "sentence-transformers")
-        layouts.require_options(options, {"encoders": "siamese"}, "sentence-transformers")
-        layouts.drop_scale(model, conversion)
-        layouts.drop_length_difference(model, conversion)
+        name, options = hf_layouts.architecture_options(model, ("dense", "splade"), "sentence-transformers")
+        hf_layouts.require_options(options, {"encoders": "siamese"}, "sentence-transformers")
+        hf_layouts.drop_scale(model, conversion)
+        hf_layouts.drop_length_difference(model, conversion)
         if name == "dense" and model.architecture.encoder.vocabulary_head is not None:
             conversion.drop_or_refuse("head=true", "the vocabulary head")
             model.architecture.encoder.vocabulary_head = None
-        layouts.write_encoder(path, model)
+        hf_layouts.write_encoder(path, model)
         normalise = name == "dense" and bool(options.get("normalise"))
-        config: dict[str, Any] = {"prompts": layouts.prompts_by_side(model), "default_prompt_name": None}
+        config: dict[str, Any] = {"prompts": hf_layouts.prompts_by_side(model), "default_prompt_name": None}
         if name == "dense":
-            layouts.write_modules(path, model, layouts.TRANSFORMER, _dense_modules(model, str(options.get("pooling", "cls")), normalise))
+            hf_layouts.write_modules(
+                path, model, hf_layouts.TRANSFORMER, _dense_modules(model, str(options.get("pooling", "cls")), normalise)
+            )
             config |= {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine" if normalise else "dot"}
         else:
             package = "sentence_transformers.sparse_encoder.models"
@@ -44,14 +46,16 @@ class SentenceTransformers(Format):
                 "activation_function": "relu",
                 "word_embedding_dimension": model.architecture.encoder.config.vocabulary,
             }
-            layouts.write_modules(path, model, f"{package}.MLMTransformer", {"1_SpladePooling": (f"{package}.SpladePooling", pooling)})
+            hf_layouts.write_modules(path, model, f"{package}.MLMTransformer", {"1_SpladePooling": (f"{package}.SpladePooling", pooling)})
             config |= {"model_type": "SparseEncoder", "similarity_fn_name": "dot"}
-        layouts.write_json(path / "config_sentence_transformers.json", config)
+        hf_layouts.write_json(path / "config_sentence_transformers.json", config)
         return 1
 
 
 def _dense_modules(model: RetrievalModel, pooling: str, normalise: bool) -> dict[str, tuple[str, dict[str, Any]]]:
-    modes = {mode: strategy == pooling for mode, strategy in _POOLING_MODES.items()} | {f"pooling_mode_{mode}": False for mode in _UNUSED_POOLING_MODES}
+    modes = {mode: strategy == pooling for mode, strategy in _POOLING_MODES.items()} | {
+        f"pooling_mode_{mode}": False for mode in _UNUSED_POOLING_MODES
+    }
     width = model.architecture.encoder.config.hidden
     settings = {"word_embedding_dimension": width, **modes, "include_prompt": True}
     modules: dict[str, tuple[str, dict[str, Any]]] = {"1_Pooling": ("sentence_transformers.models.Pooling", settings)}

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 from safetensors.torch import load_file
 
 from moeir.architectures.checkpoint import RetrievalModel
-from moeir.backbones.checkpoints.files import read_config, write_tensors
+from moeir.backbones.families.weights_io import read_config, write_tensors
 from moeir.errors import UsageError
-from moeir.formats import layouts
+from moeir.formats import hf_layouts
 from moeir.formats.base import Conversion, Format
 from moeir.formats.pylate import colbert_options
 
@@ -26,12 +26,12 @@ class StanfordColbert(Format):
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model = next(items)
         options = colbert_options(model, "stanford-colbert", conversion)
-        layouts.require_options(options, {"augmentation": True}, "stanford-colbert")
-        layouts.write_encoder(path, model)
+        hf_layouts.require_options(options, {"augmentation": True}, "stanford-colbert")
+        hf_layouts.write_encoder(path, model)
         config = read_config(path)
         if config["model_type"] != "bert":
             raise UsageError(f"--to stanford-colbert: supports BERT only; this encoder is {config['model_type']}")
-        layouts.write_json(path / "config.json", config | {"architectures": ["HF_ColBERT"]})
+        hf_layouts.write_json(path / "config.json", config | {"architectures": ["HF_ColBERT"]})
         head: Any = model.architecture.heads["local"]
         weight = head.projection.weight
         weights = {f"bert.{name}": value for name, value in load_file(path / "model.safetensors").items()}
@@ -49,5 +49,5 @@ class StanfordColbert(Format):
             "mask_punctuation": not options["punctuation"],
             "attend_to_mask_tokens": options["attend_masks"],
         }
-        layouts.write_json(path / "artifact.metadata", metadata)
+        hf_layouts.write_json(path / "artifact.metadata", metadata)
         return 1

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from moeir.errors import DataError
 from moeir.formats.base import Conversion, Format, look_up_text, title_and_text
-from moeir.formats.reading import read_json_lines, write_json_lines
+from moeir.formats.row_files import read_json_lines, write_json_lines
 from moeir.records import examples
 from moeir.records.examples import Example
 from moeir.records.texts import Text

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format, title_and_text
-from moeir.formats.reading import read_unique_texts, write_json_lines
+from moeir.formats.row_files import read_unique_texts, write_json_lines
 from moeir.records.texts import Text
 
 _SIDES = ("document", "query")

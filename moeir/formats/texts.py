@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from moeir.formats.base import Conversion, Format
-from moeir.formats.reading import read_unique_texts
+from moeir.formats.row_files import read_unique_texts
 from moeir.records import texts
 from moeir.records.texts import Text
 

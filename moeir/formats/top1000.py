@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from moeir.formats import ranked
-from moeir.formats.base import Conversion, Format, look_up_text, collapse_whitespace, title_and_text
-from moeir.formats.reading import read_rows, write_rows
+from moeir.formats import row_files
+from moeir.formats.base import Conversion, Format, collapse_whitespace, look_up_text, title_and_text
+from moeir.formats.row_files import read_rows, write_rows
 from moeir.records.runs import Run
 
 
@@ -17,23 +17,25 @@ class Top1000(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         def hits() -> Iterator[tuple[str, str, str, int]]:
-            for rank, (where, (query, document, query_text, passage)) in enumerate(read_rows(path, 4, "query, document, query text, passage")):
+            for rank, (where, (query, document, query_text, passage)) in enumerate(
+                read_rows(path, 4, "query, document, query text, passage")
+            ):
                 for text_id, text, texts_by_id in ((query, query_text, conversion.queries), (document, passage, conversion.corpus)):
                     if texts_by_id is None or text_id not in texts_by_id or title_and_text(texts_by_id[text_id]) != text:
                         conversion.drop_or_refuse(where, f"the text of {text_id!r} (name files that have it with --queries and --corpus)")
                 yield where, query, document, rank
 
-        yield ranked.run_from_hits(ranked.scores_from_ranks(hits()), str(path))
+        yield row_files.run_from_hits(row_files.scores_from_ranks(hits()), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
         run = next(items)
-        ranked.drop_scores(run, conversion)
-        ranked.drop_tag(run, conversion)
+        row_files.drop_scores(run, conversion)
+        row_files.drop_tag(run, conversion)
         return write_rows(_to_rows(run, conversion), path)
 
 
 def _to_rows(run: Run, conversion: Conversion) -> Iterator[tuple[str, ...]]:
-    for query, document, _, _ in ranked.iter_hits(run):
+    for query, document, _, _ in row_files.iter_hits(run):
         words = title_and_text(look_up_text(conversion.queries, query, "--queries", f"query {query!r}", conversion.target))
         where = f"document {document!r}"
         passage = title_and_text(look_up_text(conversion.corpus, document, "--corpus", where, conversion.target))

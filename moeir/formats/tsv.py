@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from moeir.formats.base import Conversion, Format, collapse_whitespace, flatten_title
-from moeir.formats.reading import read_unique_texts, write_rows
+from moeir.formats.row_files import read_unique_texts, write_rows
 from moeir.records.texts import Text
 
 

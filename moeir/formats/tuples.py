@@ -6,9 +6,9 @@ from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
-from moeir.formats import columns
+from moeir.formats import row_files
 from moeir.formats.base import Conversion, Format
-from moeir.formats.reading import GroupByQuery, text_with_digest_id
+from moeir.formats.row_files import GroupByQuery, text_with_digest_id
 from moeir.records.examples import Example
 
 _NEGATIVE_COLUMN = re.compile("negative_[0-9]+")
@@ -21,11 +21,19 @@ class Tuples(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         grouped = GroupByQuery(conversion)
-        for where, record in columns.read_table(path):
-            query, positive = (text_with_digest_id(columns.first_text_column(record, names, where)) for names in (columns.ANCHOR_COLUMNS, columns.POSITIVE_COLUMNS))
+        for where, record in row_files.read_table(path):
+            query, positive = (
+                text_with_digest_id(row_files.first_text_column(record, names, where))
+                for names in (row_files.ANCHOR_COLUMNS, row_files.POSITIVE_COLUMNS)
+            )
             negative_columns = [name for name in record if _NEGATIVE_COLUMN.fullmatch(name)]
-            conversion.drop_unread_fields(where, record, [*columns.ANCHOR_COLUMNS, *columns.POSITIVE_COLUMNS, *negative_columns])
-            grouped.add(where, query, positive, [text_with_digest_id(columns.first_text_column(record, [name], where)) for name in negative_columns])
+            conversion.drop_unread_fields(where, record, [*row_files.ANCHOR_COLUMNS, *row_files.POSITIVE_COLUMNS, *negative_columns])
+            grouped.add(
+                where,
+                query,
+                positive,
+                [text_with_digest_id(row_files.first_text_column(record, [name], where)) for name in negative_columns],
+            )
         yield from grouped.examples()
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
@@ -34,12 +42,12 @@ class Tuples(Format):
 
         def rows() -> Iterator[tuple[str, ...]]:
             for example in chain([] if first is None else [first], items):
-                columns.drop_teacher_scores(example, conversion)
-                query, positives, negatives = columns.flatten_example(example, conversion, path)
+                row_files.drop_teacher_scores(example, conversion)
+                query, positives, negatives = row_files.flatten_example(example, conversion, path)
                 if len(negatives) != width:
                     counts = f"{len(negatives)} negatives where the first query has {width}"
                     conversion.drop_or_refuse(f"query {example.query_id!r}", f"a query with another number of negatives ({counts})")
                 if len(negatives) >= width:
                     yield from ((query, positive, *negatives[:width]) for positive in positives)
 
-        return columns.write_table(("anchor", "positive", *(f"negative_{number}" for number in range(1, width + 1))), rows(), path)
+        return row_files.write_table(("anchor", "positive", *(f"negative_{number}" for number in range(1, width + 1))), rows(), path)

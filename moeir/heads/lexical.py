@@ -4,10 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.kernels.saturated import log_saturated_sum
-from moeir.kernels.vocabulary import selected_logits, find_max_positions
+from moeir.kernels.splade import find_max_positions, log_saturated_sum, selected_logits
 from moeir.representations.sparse import Sparse
 
 POOLINGS = ("max", "sum")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from moeir.artifacts import mapping
+from moeir.artifacts import memmap
 from moeir.errors import ArtifactError, UsageError
 from moeir.records import runs
 
@@ -127,12 +127,14 @@ class Index(ABC):
             raise ArtifactError(f"{folder}: an index of engine {settings['engine']!r}, expected {name!r}")
         try:
             index = cls(id_ranks, device, **settings["options"])
-            arrays = {path.stem: mapping.open_memmap(path) for path in sorted(folder.glob("*.npy"))}
+            arrays = {path.stem: memmap.open_memmap(path) for path in sorted(folder.glob("*.npy"))}
             index._load_arrays(arrays, folder, settings)
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise ArtifactError(f"{folder}: damaged {name} index: {error}; run `moeir index` again") from error
         if len(index) != settings["documents"]:
-            raise ArtifactError(f"{folder}: holds {len(index)} documents, {SETTINGS_FILE} says {settings['documents']}; run `moeir index` again")
+            raise ArtifactError(
+                f"{folder}: holds {len(index)} documents, {SETTINGS_FILE} says {settings['documents']}; run `moeir index` again"
+            )
         return index
 
 

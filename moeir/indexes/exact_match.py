@@ -11,9 +11,9 @@ import torch
 from moeir.artifacts.journals import AppendableNpy
 from moeir.errors import ArtifactError
 from moeir.indexes.base import Index
-from moeir.indexes.candidates import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, exact_dot, pairwise_sum, gamma, chunk_slices
-from moeir.indexes.ragged import padded_positions
-from moeir.indexes.storage import ROWS_AT_ONCE, VectorStore
+from moeir.indexes.token_store import padded_positions
+from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot, gamma, pairwise_sum
+from moeir.indexes.vector_store import ROWS_AT_ONCE, VectorStore
 
 NO_TERM, BYTES_PER_ROW = -1, 4
 

@@ -43,7 +43,9 @@ def fuse_exact(engines: Mapping[str, Index], queries: Mapping[str, Any], lists: 
     while search_deeper and depth < document_count and len(unproven := np.flatnonzero(~fused.is_proven(width))):
         depth = min(2 * depth, document_count)
         unproven_queries = {name: _select_queries(queries[name], unproven) for name in engines}
-        deeper = _fuse_once(engines, unproven_queries, {name: engine.search(unproven_queries[name], depth) for name, engine in engines.items()})
+        deeper = _fuse_once(
+            engines, unproven_queries, {name: engine.search(unproven_queries[name], depth) for name, engine in engines.items()}
+        )
         fused.rows[unproven], fused.scores[unproven] = deeper.rows[:, :width], deeper.scores[:, :width]
         fused.proven_depth[unproven] = np.minimum(deeper.proven_depth, width)
     return fused

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.indexes import halves
+from moeir.indexes import simd_loops
 from moeir.indexes.base import Index, fill_ranked_hits
-from moeir.indexes.storage import VectorStore, as_uint16
+from moeir.indexes.vector_store import VectorStore, as_uint16
 
 if find_spec("faiss") is not None:
     import faiss
@@ -168,7 +168,9 @@ class Faiss(Index):
         for first, shard in self._vectors.shards():
             positions = np.flatnonzero((rows >= first) & (rows < first + len(shard)))
             shard_scores = np.empty(len(positions))
-            halves.exact_pair_dots(as_uint16(shard), np.ascontiguousarray(queries), query[positions], rows[positions] - first, shard_scores)
+            simd_loops.exact_pair_dots(
+                as_uint16(shard), np.ascontiguousarray(queries), query[positions], rows[positions] - first, shard_scores
+            )
             scores[positions] = shard_scores
         return scores.astype(np.float32)
 

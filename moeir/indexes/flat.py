@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from moeir.artifacts import mapping
-from moeir.indexes import halves
+from moeir.artifacts import memmap
+from moeir.indexes import simd_loops
 from moeir.indexes.base import Index
-from moeir.indexes.candidates import QueryBlock, TopKPool, TwoStepIndex, exact_dot, chunk_slices
-from moeir.indexes.storage import VectorStore, as_uint16
-from moeir.kernels.bfloat16 import has_native_bfloat16
+from moeir.indexes.two_step import QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot
+from moeir.indexes.vector_store import VectorStore, as_uint16
+from moeir.kernels.precision import has_native_bfloat16
 
 MIN_MATMUL_ROWS = 16  # queries and documents of a product of matrices, so that the library always uses its bfloat16 kernel
 ROWS_FOR_FEW_QUERIES = 2**16  # documents scanned at a time for fewer queries than that
@@ -88,18 +88,20 @@ class Flat(TwoStepIndex, Index):
         for first, shard in self._vectors.shards():
             for part in chunk_slices(len(shard), self.documents_at_once or ROWS_FOR_FEW_QUERIES):
                 scores = torch.empty(len(queries), part.stop - part.start)
-                halves.scan_few_queries(as_uint16(shard[part]), queries, scores.numpy())
+                simd_loops.scan_few_queries(as_uint16(shard[part]), queries, scores.numpy())
                 pool.push(scores, torch.arange(first + part.start, first + part.stop))
-                mapping.note_pages_read(shard[part].nbytes)
+                memmap.note_pages_read(shard[part].nbytes)
 
     def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
         if self._device.type == "cpu":
             queries, values = block.vectors[:, 0].contiguous().numpy(), scores.numpy()
             for first, shard in self._vectors.shards():
-                for positions in mapping.bounded_chunks(np.flatnonzero((rows.numpy() >= first) & (rows.numpy() < first + len(shard)))):
+                for positions in memmap.bounded_chunks(np.flatnonzero((rows.numpy() >= first) & (rows.numpy() < first + len(shard)))):
                     shard_scores = np.empty(len(positions))
-                    halves.exact_pair_dots(as_uint16(shard), queries, query.numpy()[positions], rows.numpy()[positions] - first, shard_scores)
+                    simd_loops.exact_pair_dots(
+                        as_uint16(shard), queries, query.numpy()[positions], rows.numpy()[positions] - first, shard_scores
+                    )
                     values[positions] = shard_scores
             return scores
         rows = rows.to(self._vectors.storage_device)

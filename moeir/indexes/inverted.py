@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from moeir.artifacts import mapping
+from moeir.artifacts import memmap
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.base import NO_ROW, Index, fill_ranked_hits
 from moeir.indexes.postings import WINDOW_SIZE, NpyFileSink, Postings, SparseRows, build_in_memory, build_to_sink
@@ -116,7 +116,7 @@ def sparse_rows(sparse: Any, begin: int, end: int, first: int, label: str) -> Sp
     starts = np.asarray(sparse.starts[begin : end + 1].cpu().numpy(), dtype=np.int64)
     entries = slice(int(starts[0]), int(starts[-1]))
     terms, weights = sparse.terms[entries].cpu().numpy(), sparse.weights[entries].detach().float().cpu().numpy()
-    mapping.note_pages_read(terms.nbytes + weights.nbytes)
+    memmap.note_pages_read(terms.nbytes + weights.nbytes)
     starts = starts - starts[0]
     outside = (terms < 0) | (terms >= sparse.vocabulary)
     for invalid, problem in ((~np.isfinite(weights), "a weight is NaN or infinite"), (outside, "a term is outside the vocabulary")):

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from moeir.indexes import halves
+from moeir.indexes import simd_loops
 from moeir.indexes.base import Index
-from moeir.indexes.candidates import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, exact_dot, pairwise_sum, gamma, chunk_slices
-from moeir.indexes.ragged import TokenVectorStore, query_blocks
-from moeir.kernels.bfloat16 import has_native_bfloat16
+from moeir.indexes.token_store import TokenVectorStore, query_blocks
+from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot, gamma, pairwise_sum
+from moeir.kernels.precision import has_native_bfloat16
 
 MAX_PRODUCTS = 2**20  # of a block of texts with a block of queries, so that they fit in cache
 MIN_MATMUL_COLUMNS = 16  # columns a product is padded to, so that the library always uses its bfloat16 kernel
@@ -86,7 +86,7 @@ class MaxSim(TwoStepIndex, Index):
         for first, last in self._token_store.token_blocks(block_tokens, self.documents_at_once):
             scores = torch.empty(count, last - first)
             torch.mm(read(slice(int(starts[first]), int(starts[last]))), queries.T, out=products)
-            halves.maxsim_scan(products.view(torch.int16).numpy(), starts, first, last - first, tokens, scores.numpy())
+            simd_loops.maxsim_scan(products.view(torch.int16).numpy(), starts, first, last - first, tokens, scores.numpy())
             pool.push(scores, torch.arange(first, last))
 
     def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from moeir.artifacts import mapping
+from moeir.artifacts import memmap
 from moeir.artifacts.journals import AppendableNpy
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.indexes import tables
+from moeir.indexes import residual_codec
 from moeir.indexes.base import NO_ROW, Index, fill_ranked_hits
-from moeir.indexes.candidates import MAX_FLOAT32, QueryBlock
-from moeir.indexes.ragged import TokenVectorStore, query_blocks
-from moeir.indexes.residuals import ROWS_AT_ONCE, ResidualCodec
-from moeir.kernels.compiling import njit_cached
+from moeir.indexes.residual_codec import ROWS_AT_ONCE, ResidualCodec
+from moeir.indexes.token_store import TokenVectorStore, query_blocks
+from moeir.indexes.two_step import MAX_FLOAT32, QueryBlock
+from moeir.kernels.numba_cache import njit_cached
 
 COLUMNS = ("codes", "leading", "residuals")
 CANDIDATES_PER_ROOT, CANDIDATES_PER_RANK = 100, 16  # candidates: 100 · √documents, at least 16 for each rank of the depth
@@ -104,7 +104,9 @@ class Plaid(Index):
             return self._token_store.token_vectors(row)
         token_range = slice(*self._token_store.starts[row : row + 2].tolist())
         codec = self._built_codec()
-        return codec.decode(self._stored_arrays["codes"][token_range], np.hstack([self._stored_arrays[name][token_range] for name in COLUMNS[1:]]))
+        return codec.decode(
+            self._stored_arrays["codes"][token_range], np.hstack([self._stored_arrays[name][token_range] for name in COLUMNS[1:]])
+        )
 
     def _built_codec(self) -> ResidualCodec:
         return self._codec or self._build(None)
@@ -138,10 +140,15 @@ class Plaid(Index):
         full_count = max(max_candidates // FULL_SCORE_DIVISOR, 2 * width)
         lists = (self._stored_arrays["list_starts"], self._stored_arrays["list_rows"], id_ranks, self.nprobe, max_candidates, full_count)
         for block in self._query_blocks(queries):
-            hits, values = np.full((len(block.query_rows), width), NO_ROW, np.int64), np.full((len(block.query_rows), width), -np.inf, np.float32)
+            hits, values = (
+                np.full((len(block.query_rows), width), NO_ROW, np.int64),
+                np.full((len(block.query_rows), width), -np.inf, np.float32),
+            )
 
             def search(query_row: int, block: QueryBlock = block, hits: np.ndarray = hits, values: np.ndarray = values) -> int:
-                return int(tables.search_codes(query_tokens(block, query_row), *codec_arrays, *lists, hits[query_row], values[query_row]))
+                return int(
+                    residual_codec.search_codes(query_tokens(block, query_row), *codec_arrays, *lists, hits[query_row], values[query_row])
+                )
 
             counts = np.array(self._map_queries(search, len(block.query_rows)))
             if self.rescore:
@@ -163,7 +170,7 @@ class Plaid(Index):
             def score(query_row: int, block: QueryBlock = block, first: np.ndarray = first, last: np.ndarray = last) -> None:
                 positions = slice(first[query_row], last[query_row])
                 if positions.stop > positions.start:
-                    tables.score_texts(query_tokens(block, query_row), *codec_arrays, document_rows[positions], scores[positions])
+                    residual_codec.score_texts(query_tokens(block, query_row), *codec_arrays, document_rows[positions], scores[positions])
 
             self._map_queries(score, len(block.query_rows))
         return scores
@@ -215,7 +222,7 @@ def _collect_columns(blocks: Iterator[tuple[np.ndarray, ...]], folder: Path | No
             file.append(part)
     for file in files:
         file.close()
-    return [np.asarray(mapping.open_memmap(folder / f"{name}.npy")) for name in COLUMNS]
+    return [np.asarray(memmap.open_memmap(folder / f"{name}.npy")) for name in COLUMNS]
 
 
 def _invert_codes(starts: np.ndarray, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple, Self
 import numba
 import numpy as np
 
-from moeir.artifacts import mapping
+from moeir.artifacts import memmap
 from moeir.artifacts.journals import AppendableNpy
 from moeir.indexes.base import NO_ROW
-from moeir.indexes.impacts import SCAN_BLOCK, STEPS
-from moeir.indexes.scoring import HASH_SLOTS, score_pairs, search_postings
-from moeir.kernels.compiling import njit_cached
+from moeir.indexes.postings_search import HASH_SLOTS, SCAN_BLOCK, STEPS, score_pairs, search_postings
+from moeir.kernels.numba_cache import njit_cached
 
 WINDOW_SIZE = 2**16  # documents whose scans fit in a core's cache, and whose offsets fit in uint16
 MAX_SCORE, MIN_SCORE = 1e38, 1e-30  # float32 tells scores apart within this range
@@ -108,7 +107,7 @@ class Postings:
             *(self._shift, self._scales, starts, terms, self._query_weights(terms, weights), self._scannable(starts, terms, weights)),
             *(id_ranks, span, _hash_slots(starts), min(len(rows), 4 * threads), rows, scores),
         )
-        mapping.note_pages_read(sum(array.nbytes for array in self.arrays().values()))
+        memmap.note_pages_read(sum(array.nbytes for array in self.arrays().values()))
         return rows.reshape(count, -1), scores.reshape(count, -1)
 
     def score_pairs(self, queries: SparseRows, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:

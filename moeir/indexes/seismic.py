@@ -99,7 +99,9 @@ class Seismic(Index):
             query_terms = terms[begin:end].astype(np.int32), weights[begin:end].astype(np.float32)
             results = index.search(*query_terms, depth, self.query_terms, self.caution, 0, True)
             hits = np.array([row for _, row in results], dtype=np.int64)
-            fill_ranked_hits(hits, np.array([score for score, _ in results], dtype=np.float32), id_ranks, rows[query_row], scores[query_row])
+            fill_ranked_hits(
+                hits, np.array([score for score, _ in results], dtype=np.float32), id_ranks, rows[query_row], scores[query_row]
+            )
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "vocabulary": self.vocabulary}

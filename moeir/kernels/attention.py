@@ -1,6 +1,9 @@
-"""Attention over packed texts: tokens attend only within their own text, and padding exists at most inside this file."""
+"""Attention over packed texts: tokens attend only within their own text, and padding exists at most inside this file.
 
-from collections.abc import Sequence
+Attention over packed texts with an arbitrary mask of token pairs, as decoders need it.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -105,7 +108,9 @@ class PackedLayout:
         if ("groups", half_window) not in self._mask_cache:
             device = self.starts.device
             self._mask_cache["groups", half_window] = [
-                _attention_mask(None if self.no_attend_mask is None else ~_group_rows(self.no_attend_mask, group), group[2], half_window, device)
+                _attention_mask(
+                    None if self.no_attend_mask is None else ~_group_rows(self.no_attend_mask, group), group[2], half_window, device
+                )
                 for group in self.equal_length_groups
             ]
         masks: list[Tensor | None] = self._mask_cache["groups", half_window]
@@ -115,7 +120,9 @@ class PackedLayout:
         """Additive attention mask of the padded batch: 0 or −∞, [B, 1, 1 or L, L]."""
         if (half_window, dtype) not in self._mask_cache:
             attended = self.padding.key_mask
-            self._mask_cache[half_window, dtype] = additive_mask(_attention_mask(attended, attended.shape[1], half_window, attended.device), dtype)
+            self._mask_cache[half_window, dtype] = additive_mask(
+                _attention_mask(attended, attended.shape[1], half_window, attended.device), dtype
+            )
         mask: Tensor = self._mask_cache[half_window, dtype]
         return mask
 
@@ -275,10 +282,14 @@ def _compute_capability(device: torch.device) -> tuple[int, int]:
 def supports_varlen(query: Tensor) -> bool:
     """Whether the variable-length kernel supports these heads: half precision, a supported width, compute capability 8.0 or more."""
     width = query.shape[-1]
-    return query.dtype in HALF_PRECISION_DTYPES and width <= MAX_HEAD_WIDTH and width % 8 == 0 and _compute_capability(query.device) >= (8, 0)
+    return (
+        query.dtype in HALF_PRECISION_DTYPES and width <= MAX_HEAD_WIDTH and width % 8 == 0 and _compute_capability(query.device) >= (8, 0)
+    )
 
 
-def _varlen_attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, starts: Tensor, longest: int, half_window: int | None) -> Tensor:
+def _varlen_attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, starts: Tensor, longest: int, half_window: int | None
+) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn  # imports torch's compiler: 1.3 s, spent only on CUDA
 
     if layout.no_attend_mask is not None:
@@ -302,3 +313,46 @@ def varlen_flop_formulas() -> dict[Any, Any]:
 
     forward._get_raw = backward._get_raw = True  # type: ignore[attr-defined]  # the formulas need the lengths, not the shapes
     return {torch.ops.torch_attn._varlen_attn: forward, torch.ops.torch_attn._varlen_attn_backward: backward}
+
+
+VisibilityMask = Callable[[Tensor, int], Tensor]
+
+
+def masked_attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, visibility: VisibilityMask, dropout: float = 0.0
+) -> Tensor:
+    """Scaled dot-product attention within each text, of token i to the tokens j that `visibility` allows.
+
+    query, key, value [T, heads, width] -> [T, heads, width]. `visibility(texts [n], L)` returns bool [n or 1, L, L] for those texts, padded
+    to L tokens; every token must attend to the first of its text. On a CPU: groups of neighbouring texts of equal length; on CUDA: one
+    padded batch.
+    """
+    if query.is_cuda:
+        attended = layout.padding.key_mask
+        texts = torch.arange(len(attended), device=query.device)
+        allowed = (visibility(texts, attended.shape[1]) & attended[:, None])[:, None]  # [B, 1, L, L]
+        return padded_sdpa(query, key, value, layout, additive_mask(allowed, query.dtype), dropout)
+    masks, first_text = [], 0
+    for _, count, length in layout.equal_length_groups:
+        masks.append(visibility(torch.arange(first_text, first_text + count), length)[:, None])  # [n or 1, 1, L, L]
+        first_text += count
+    return grouped_sdpa(query, key, value, layout, masks, dropout)
+
+
+def causal_mask(window: int) -> VisibilityMask:
+    """Token i attends to token 0 and to the last `window` tokens, itself included; with -1 to all tokens up to itself.
+
+    >>> causal(2)(torch.arange(1), 4).int()[0]
+    tensor([[1, 0, 0, 0],
+            [1, 1, 0, 0],
+            [1, 1, 1, 0],
+            [1, 0, 1, 1]], dtype=torch.int32)
+    """
+
+    def visibility(texts: Tensor, length: int) -> Tensor:
+        positions = torch.arange(length, device=texts.device)
+        distance = positions[:, None] - positions  # i − j
+        in_window = (distance >= 0) if window < 0 else (distance >= 0) & (distance < window)
+        return (in_window | (positions == 0))[None]
+
+    return visibility

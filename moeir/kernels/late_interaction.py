@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from moeir.kernels.pairs import segment_weighted_sum
+from moeir.kernels.gathered_products import segment_weighted_sum
 
 PRODUCTS_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 26}  # products of tokens; half a megabyte fits the cache of a core
 WINNERS_AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 22}  # (query token, document) pairs per block of the backward pass
@@ -59,7 +59,9 @@ class _LateInteraction(torch.autograd.Function):
             rows = winners[first:last] + starts.int()
             part = documents[begin:end]
             query_gradient += F.embedding_bag(rows.T.contiguous(), part, mode="sum", per_sample_weights=weights.T.contiguous())
-            document_gradient[begin:end] += segment_weighted_sum(queries, token_rows.repeat(last - first), weights.flatten(), rows.flatten(), end - begin)
+            document_gradient[begin:end] += segment_weighted_sum(
+                queries, token_rows.repeat(last - first), weights.flatten(), rows.flatten(), end - begin
+            )
         return query_gradient, None, document_gradient, None, None
 
 

@@ -59,10 +59,10 @@ def describe_out_of_memory(problem: BaseException) -> str:
     request_note = f"; {request[1]} more were wanted" if request else ""
     if not torch.cuda.is_initialized() or isinstance(problem, MemoryError) or "CPU" in str(problem):
         used, total = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return f"out of memory on the CPU of {host}: this process has taken up to {format_bytes(used)} of {format_bytes(total)}{request_note}"
+        return (
+            f"out of memory on the CPU of {host}: this process has taken up to {format_bytes(used)} of {format_bytes(total)}{request_note}"
+        )
     device = torch.cuda.current_device()
     (free, total), used = torch.cuda.mem_get_info(device), torch.cuda.memory_allocated(device)
     name = f"cuda:{device} ({torch.cuda.get_device_name(device)}) of {host}"
-    return (
-        f"out of memory on {name}: {format_bytes(total - free)} of {format_bytes(total)} are taken, {format_bytes(used)} by tensors of this process{request_note}"
-    )
+    return f"out of memory on {name}: {format_bytes(total - free)} of {format_bytes(total)} are taken, {format_bytes(used)} by tensors of this process{request_note}"

@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.tokens import PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.kernels.hashing import splitmix64
-from moeir.mixtures.routing import RouterOutput, dispatch_to_experts, check_expert_count
+from moeir.kernels.splitmix import splitmix64
+from moeir.mixtures.routing import RouterOutput, check_expert_count, dispatch_to_experts
 
 GATES = ("learned", "random")
 INFERENCES = ("top1", "all", "random")

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from moeir.backbones.layers import FeedForward, GatedFeedForward
-from moeir.backbones.tokens import PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, supports_grouped_linear
-from moeir.mixtures.routing import RouterOutput, dispatch_to_experts, check_expert_count
+from moeir.mixtures.routing import RouterOutput, check_expert_count, dispatch_to_experts
 
 LEARNED_ROUTINGS = ("sequence", "token")
 ROUTINGS = ("role", *LEARNED_ROUTINGS)
@@ -68,7 +68,11 @@ class RoutedFeedForward(nn.Module):
         with torch.autocast(gate_input.device.type, enabled=False):
             logits = F.linear(gate_input.float(), self.active_gate.weight.float(), self.active_gate.bias.float())  # [B or T, I]
         probabilities = logits.softmax(-1)
-        self.last_routing = RouterOutput.from_text_probabilities(probabilities) if self.routing == "sequence" else RouterOutput(probabilities, tokens.starts)
+        self.last_routing = (
+            RouterOutput.from_text_probabilities(probabilities)
+            if self.routing == "sequence"
+            else RouterOutput(probabilities, tokens.starts)
+        )
         weights = gumbel_softmax(logits, self.temperature, uniform_like(logits)) if self.training else probabilities
         if self.routing == "sequence":
             weights = weights.index_select(0, tokens.text_indices())  # [T, I]
@@ -225,7 +229,9 @@ def find_routers(layers: nn.ModuleList) -> dict[str, RoutedFeedForward]:
     """The learned routers among layers, named `layer1`, `layer2`, … by position."""
     feedforwards = {f"layer{number}": layer.feedforward for number, layer in enumerate(layers, 1)}
     return {
-        name: mixture for name, mixture in feedforwards.items() if isinstance(mixture, RoutedFeedForward) and mixture.routing in LEARNED_ROUTINGS
+        name: mixture
+        for name, mixture in feedforwards.items()
+        if isinstance(mixture, RoutedFeedForward) and mixture.routing in LEARNED_ROUTINGS
     }
 
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder, run_layers
-from moeir.backbones.tokens import SpecialTokens
+from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
-from moeir.heads.pooled import PoolingHead
-from moeir.kernels.token_loss import fused_linear_cross_entropy
-from moeir.pretraining.batches import PretrainingBatch, MaskedTexts
+from moeir.heads.pooling import PoolingHead
+from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy
+from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 
 PretrainingMetrics = dict[str, float | Tensor]  # of a step; tensors stay on the device until they are logged
 
@@ -112,7 +112,9 @@ class Pretraining(nn.Module, ABC):
         pool = PoolingHead(pooling=head.pooling if isinstance(head, PoolingHead) else "cls")
         return EncodedTexts(ordered, back, encoder, states, middle, pool(states, ordered.tokens).vectors)
 
-    def combine_losses(self, parts: Mapping[str, TokenLoss], weights: Mapping[str, float] | None = None) -> tuple[Tensor, PretrainingMetrics]:
+    def combine_losses(
+        self, parts: Mapping[str, TokenLoss], weights: Mapping[str, float] | None = None
+    ) -> tuple[Tensor, PretrainingMetrics]:
         """Weighted sum of the parts (default weight 1) and the metrics `loss`, `loss.PART`, `accuracy.PART`.
 
         With several processes the metrics are those of the whole batch, and the gradients of the processes add up to the whole batch's.
@@ -126,7 +128,9 @@ class Pretraining(nn.Module, ABC):
         facts = torch.stack([loss, *(part.value for part in parts.values()), *shares]).detach()
         return loss, dict(zip(_metric_names(parts), facts, strict=True))
 
-    def _combine_across_processes(self, parts: Mapping[str, TokenLoss], values: list[Tensor], weights: Mapping[str, float]) -> tuple[Tensor, PretrainingMetrics]:
+    def _combine_across_processes(
+        self, parts: Mapping[str, TokenLoss], values: list[Tensor], weights: Mapping[str, float]
+    ) -> tuple[Tensor, PretrainingMetrics]:
         assert self.communicator is not None
         own = [(float(part.value.detach()), int(part.correct), part.count) for part in parts.values()]
         by_process = self.communicator.all_gather_object(own, "the losses of a step")
@@ -156,7 +160,9 @@ def vocabulary_loss(states: Tensor, targets: Tensor, encoder: Encoder) -> TokenL
 
 def mlm_loss(states: Tensor, texts: MaskedTexts, encoder: Encoder) -> TokenLoss:
     """Masked-language-model loss of states [T, H]; the vocabulary head runs on masked positions only. Devlin et al. 2019."""
-    return vocabulary_loss(states.index_select(0, texts.masked_positions), texts.original_ids.index_select(0, texts.masked_positions), encoder)
+    return vocabulary_loss(
+        states.index_select(0, texts.masked_positions), texts.original_ids.index_select(0, texts.masked_positions), encoder
+    )
 
 
 def sort_texts_by_length(texts: MaskedTexts) -> tuple[MaskedTexts, Tensor]:
@@ -182,7 +188,9 @@ def concatenate_texts(first: MaskedTexts, second: MaskedTexts) -> MaskedTexts:
     assert one.side == other.side and all(part is None for part in (one.segments, one.no_attend_mask, other.segments, other.no_attend_mask))
     starts = torch.cat([one.starts, other.starts[1:] + size])
     tokens = replace(one, ids=torch.cat([one.ids, other.ids]), starts=starts, lengths=one.lengths + other.lengths)
-    return MaskedTexts(tokens, torch.cat([first.original_ids, second.original_ids]), torch.cat([first.masked_positions, second.masked_positions + size]))
+    return MaskedTexts(
+        tokens, torch.cat([first.original_ids, second.original_ids]), torch.cat([first.masked_positions, second.masked_positions + size])
+    )
 
 
 def special_token_mask(texts: MaskedTexts, special_tokens: SpecialTokens) -> Tensor:

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from moeir.architectures.checkpoint import RetrievalModel
-from moeir.backbones import ahead as threads
-from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.backbones import prefetch as threads
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import DataError, UsageError
-from moeir.pretraining.corpus import SpanCache
-from moeir.pretraining.draws import Int64Array, text_keys
+from moeir.kernels.splitmix import Int64Array, text_keys
 from moeir.pretraining.masking import WordVocabulary, mask_tokens
-from moeir.pretraining.queries import QueryCache
+from moeir.pretraining.query_cache import QueryCache
+from moeir.pretraining.span_cache import SpanCache
 from moeir.pretraining.spans import CONTEXTS
 
 ANCHOR_MASK, CONTEXT_MASK, DECODER_ANCHOR_MASK, DECODER_CONTEXT_MASK, CONTEXT_CHOICE = range(5)  # random choices for a span in an epoch
@@ -129,7 +129,15 @@ class SpanSampler:
     """Epochs of shuffled spans in batches of `size`; spans without a context of the required kind are left out."""
 
     def __init__(
-        self, cache: SpanCache, queries: QueryCache | None, reading: InputTemplate, needs: BatchRequirements, *, size: int, steps: int, seed: int
+        self,
+        cache: SpanCache,
+        queries: QueryCache | None,
+        reading: InputTemplate,
+        needs: BatchRequirements,
+        *,
+        size: int,
+        steps: int,
+        seed: int,
     ) -> None:
         if size < 1:
             raise UsageError(f"--batch-size {size}: expected at least 1 span")
@@ -235,7 +243,9 @@ class _PlainTexts:
         return MaskedTexts(tokens, torch.from_numpy(original_ids), torch.from_numpy(positions[is_masked]))
 
 
-def prefetch_batches(plan: SpanSampler, first: int, last: int, *, rank: int = 0, ranks: int = 1, depth: int = 2, pinned: bool = False) -> Iterator[PretrainingBatch]:
+def prefetch_batches(
+    plan: SpanSampler, first: int, last: int, *, rank: int = 0, ranks: int = 1, depth: int = 2, pinned: bool = False
+) -> Iterator[PretrainingBatch]:
     """Batches of the steps from `first` to below `last`, prepared in a thread up to `depth` steps ahead."""
 
     def make_batch(step: int) -> PretrainingBatch:

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import PretrainingMetrics, TokenLoss, Pretraining, check_minimum, concatenate_texts
+from moeir.pretraining.base import Pretraining, PretrainingMetrics, TokenLoss, check_minimum, concatenate_texts
 from moeir.pretraining.batches import PretrainingBatch
-from moeir.pretraining.condensing import condenser_losses
+from moeir.pretraining.condenser import condenser_losses
 from moeir.pretraining.decoder import BidirectionalDecoder
 
 
@@ -32,7 +32,10 @@ class Cocondenser(Pretraining):
         """Parts `mlm` (late), `head` and `contrastive`."""
         assert batch.contexts is not None
         encoded = self.encode(concatenate_texts(batch.anchors, batch.contexts))
-        return self.combine_losses(condenser_losses(self.decoder, encoded) | {"contrastive": span_contrastive_loss(self._gather_vectors(encoded.vectors))}, self.weights)
+        return self.combine_losses(
+            condenser_losses(self.decoder, encoded) | {"contrastive": span_contrastive_loss(self._gather_vectors(encoded.vectors))},
+            self.weights,
+        )
 
     def _gather_vectors(self, vectors: Tensor) -> Tensor:
         """Vectors of all processes: first all anchors, then all contexts; only this process's have a gradient."""

@@ -1,11 +1,13 @@
-"""Condenser: a head predicts masked tokens from the last [CLS] and the states of a middle layer (Gao and Callan 2021)."""
+"""Condenser: a head predicts masked tokens from the last [CLS] and the states of a middle layer (Gao and Callan 2021).
+
+Losses that Condenser and coCondenser share: of the last layer and of the head.
+"""
 
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import PretrainingMetrics, Pretraining
+from moeir.pretraining.base import EncodedTexts, Pretraining, PretrainingMetrics, TokenLoss, mlm_loss
 from moeir.pretraining.batches import PretrainingBatch
-from moeir.pretraining.condensing import condenser_losses
 from moeir.pretraining.decoder import BidirectionalDecoder
 
 
@@ -23,3 +25,9 @@ class Condenser(Pretraining):
     def forward(self, batch: PretrainingBatch) -> tuple[Tensor, PretrainingMetrics]:
         """Parts `mlm` (late) and `head`."""
         return self.combine_losses(condenser_losses(self.decoder, self.encode(batch.anchors)))
+
+
+def condenser_losses(head: BidirectionalDecoder, encoded: EncodedTexts) -> dict[str, TokenLoss]:
+    """The masked-language-model losses of the last layer and of the head on [late vector; middle states]. Gao and Callan 2021."""
+    states = head(encoded.pooled_vectors, encoded.middle_states, encoded.texts.tokens)
+    return {"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "head": mlm_loss(states, encoded.texts, encoded.encoder)}

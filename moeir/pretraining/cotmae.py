@@ -5,7 +5,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import PretrainingMetrics, Pretraining, align_by_length, concatenate_texts, mlm_loss
+from moeir.pretraining.base import Pretraining, PretrainingMetrics, align_by_length, concatenate_texts, mlm_loss
 from moeir.pretraining.batches import PretrainingBatch
 from moeir.pretraining.decoder import BidirectionalDecoder
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import PretrainingMetrics, Pretraining, check_minimum, mlm_loss
+from moeir.pretraining.base import Pretraining, PretrainingMetrics, check_minimum, mlm_loss
 from moeir.pretraining.batches import PretrainingBatch
 from moeir.pretraining.decoder import CausalDecoder
 

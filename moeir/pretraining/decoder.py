@@ -10,13 +10,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from moeir.backbones.config import ACTIVATIONS, EncoderConfig
 from moeir.backbones.encoder import Encoder, run_layers
 from moeir.backbones.layers import Layer
-from moeir.backbones.shape import ACTIVATIONS, EncoderConfig
-from moeir.backbones.tokens import PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.kernels.attention import PackedLayout, apply_rotary
-from moeir.kernels.selective import VisibilityMask, causal_mask, masked_attention
+from moeir.kernels.attention import PackedLayout, VisibilityMask, apply_rotary, causal_mask, masked_attention
 from moeir.pretraining.base import TokenLoss, align_by_length, check_minimum, vocabulary_loss
 from moeir.pretraining.batches import MaskedTexts
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import UsageError
-from moeir.pretraining.draws import HALF_BITS, UInt64Array, Int64Array, random_bits, randint_low
+from moeir.kernels.splitmix import HALF_BITS, Int64Array, UInt64Array, randint_low, random_bits
 
 BoolArray = npt.NDArray[np.bool_]
 MASK_THRESHOLD, RANDOM_THRESHOLD = int(0.8 * 2**32), int(0.9 * 2**32)
@@ -115,4 +115,6 @@ def _sample_replacements(original_ids: Int64Array, random_values: UInt64Array, w
     """[m] the replacement of each masked token."""
     fraction = (random_values >> HALF_BITS).astype(np.int64)
     random_ids = words.ordinary_ids[randint_low(random_values, len(words.ordinary_ids))]
-    return np.select([fraction < MASK_THRESHOLD, fraction < RANDOM_THRESHOLD], [np.full_like(original_ids, words.mask_id), random_ids], original_ids)
+    return np.select(
+        [fraction < MASK_THRESHOLD, fraction < RANDOM_THRESHOLD], [np.full_like(original_ids, words.mask_id), random_ids], original_ids
+    )

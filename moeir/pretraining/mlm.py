@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from moeir.architectures.base import Architecture
-from moeir.pretraining.base import PretrainingMetrics, Pretraining, mlm_loss
+from moeir.pretraining.base import Pretraining, PretrainingMetrics, mlm_loss
 from moeir.pretraining.batches import PretrainingBatch
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from moeir.architectures.base import Architecture
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
-from moeir.pretraining.base import PretrainingMetrics, TokenLoss, Pretraining, EncodedTexts, check_minimum, mlm_loss, special_token_mask
-from moeir.pretraining.batches import PretrainingBatch, MaskedTexts
+from moeir.pretraining.base import EncodedTexts, Pretraining, PretrainingMetrics, TokenLoss, check_minimum, mlm_loss, special_token_mask
+from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 from moeir.pretraining.decoder import CausalDecoder
 
 SIDES = ("document", "query")
@@ -91,7 +91,9 @@ class Mote(Pretraining):
 
     def sparse_bottleneck(self, encoded: EncodedTexts) -> Tensor:
         """The sparse representation of each text as a weighted mean of word embeddings, [B, H], in the order of the input."""
-        tokens = replace(encoded.texts.tokens, silent=special_token_mask(encoded.texts, self.architecture.special_tokens))  # excluded from the maximum
+        tokens = replace(
+            encoded.texts.tokens, no_attend_mask=special_token_mask(encoded.texts, self.architecture.special_tokens)
+        )  # excluded from the maximum
         sparse = LexicalHead()(encoded.states, tokens, encoded.encoder)
         owners = torch.repeat_interleave(sparse.starts.diff(), output_size=len(sparse.terms))
         sums = sparse.weights.new_zeros(len(sparse)).index_add(0, owners, sparse.weights)

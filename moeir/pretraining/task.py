@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from moeir.backbones.precision import autocast
+from moeir.backbones.device import autocast
 from moeir.errors import UsageError
 from moeir.kernels.attention import varlen_flop_formulas
 from moeir.kernels.grouped_linear import grouped_linear_flop_formulas
-from moeir.pretraining.base import PretrainingMetrics, Communicator, Pretraining
+from moeir.pretraining.base import Communicator, Pretraining, PretrainingMetrics
 from moeir.pretraining.batches import PretrainingBatch, SpanSampler, prefetch_batches
 
 MATRIX_SIZE, ROUNDS = {"cpu": 2048, "cuda": 8192}, 5  # of the matrix product that is measured

@@ -2,9 +2,11 @@
 
 Score descending as float32, then document id descending by bytes: trec_eval's order. A run is columnar: seven million
 hits are three arrays and one sorted list of distinct ids, so that comparing two codes compares two ids.
+
+The lists of a run in blocks, so that working on millions of hits takes little extra memory.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -15,9 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from moeir.errors import DataError, UsageError
-from moeir.records import columns, lines, loops
+from moeir.records import compiled_loops, lines, trec_columns
 from moeir.records.ids import Ids
-from moeir.records.stretches import first_duplicate, list_blocks
 
 Integers: TypeAlias = NDArray[np.int64]
 Codes: TypeAlias = NDArray[np.int32]
@@ -174,7 +175,7 @@ def read_run(path: Path | str, by: str = "score") -> Run:
     For other tools' orders, `by="file"` orders by score and then by line, `by="rank"` by the rank column alone; the scores are
     then minus the rank.
     """
-    table = columns.read_columns(path, RUN_COLUMNS, (0, 2), 3 if by == "rank" else 4)
+    table = trec_columns.read_columns(path, RUN_COLUMNS, (0, 2), 3 if by == "rank" else 4)
     (queries, query_codes), (names, document_codes) = table.strings
     first_codes = query_codes[np.append(0, np.flatnonzero(query_codes[1:] != query_codes[:-1]) + 1)]
     appearance = np.argsort(np.unique(first_codes, return_index=True)[1])
@@ -196,7 +197,7 @@ def read_run(path: Path | str, by: str = "score") -> Run:
         location=table.location,
     )
     del query_codes, document_codes, owners, scores, table
-    columns.release_memory(len(run.scores))
+    trec_columns.release_memory(len(run.scores))
     return run
 
 
@@ -205,7 +206,9 @@ def write_run(run: Run, path: Path | str, tag: str | None = None) -> None:
     label = run.tag if tag is None else tag
     for word in chain([label], run.queries, run.document_ids):
         if len(word.split()) != 1:
-            raise UsageError(f"{lines.source_name(path)}: {word!r} cannot be written to a run: an id or tag is one word without white space")
+            raise UsageError(
+                f"{lines.source_name(path)}: {word!r} cannot be written to a run: an id or tag is one word without white space"
+            )
     names = run.document_ids
     with lines.open_writer(path) as output:
         for row, query in enumerate(run.queries):
@@ -218,20 +221,22 @@ def write_run(run: Run, path: Path | str, tag: str | None = None) -> None:
 
 def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
     """Documents and scores in rank order within each query, as by `rank_order`; the same arrays if they are in order."""
-    compiled, codes = loops.load_for_rows(len(documents)), np.asarray(documents)
+    compiled, codes = compiled_loops.load_for_rows(len(documents)), np.asarray(documents)
     if compiled and codes.dtype == np.int32 and compiled.ranking.in_order(starts, codes, scores):
         return codes, scores
     sorted_hits = np.empty(len(documents), np.int32), np.empty(len(documents), np.float32)
     for first, last in list_blocks(starts):
         rows = slice(int(starts[first]), int(starts[last]))
-        sorted_hits[0][rows], sorted_hits[1][rows] = _sort_lists_numpy(starts[first : last + 1] - starts[first], documents[rows], scores[rows])
+        sorted_hits[0][rows], sorted_hits[1][rows] = _sort_lists_numpy(
+            starts[first : last + 1] - starts[first], documents[rows], scores[rows]
+        )
     return sorted_hits
 
 
 def _sort_lists_numpy(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
     """Sort one integer per hit: the bits of its score above its document's code."""
-    if compiled := loops.load_for_rows(len(documents)):
-        return loops.sort_lists_compiled(compiled.ranking, starts, documents, scores)
+    if compiled := compiled_loops.load_for_rows(len(documents)):
+        return compiled_loops.sort_lists_compiled(compiled.ranking, starts, documents, scores)
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
     descending = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascending order = descending scores
     keys = descending << np.uint64(32) | (np.uint64(0xFFFFFFFF) - documents.astype(np.uint64))
@@ -247,4 +252,43 @@ def _sort_lists_numpy(starts: Integers, documents: NDArray[np.integer], scores: 
 
 def parse_score(text: str, where: str) -> float:
     """The score in `text`; `where` starts the message of an error."""
-    return columns.parse_float32(text, where)
+    return trec_columns.parse_float32(text, where)
+
+
+HITS_PER_BLOCK = 2**19  # hits
+
+
+def list_blocks(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """First and last list of blocks that have at most HITS_PER_BLOCK hits or are one list; starts [Q+1].
+
+    >>> list(stretches(np.array([0, 3, 5])))
+    [(0, 2)]
+    """
+    first = 0
+    while first < len(starts) - 1:
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + HITS_PER_BLOCK, side="right")) - 1)
+        yield first, last
+        first = last
+
+
+def first_duplicate(starts: NDArray[np.int64], documents: NDArray[np.int32], rows: NDArray[np.int64] | None) -> int | None:
+    """The first row whose document is on an earlier row of its list; None if there is none.
+
+    starts [Q+1], documents [n]; rows [n]: the row numbers, if not 0 … n − 1; they ascend within a list.
+
+    >>> repeated(np.array([0, 2, 4]), np.array([1, 2, 2, 2], np.int32), None)
+    3
+    """
+    compiled = compiled_loops.load_for_rows(len(documents))
+    if compiled and not compiled.ranking.repeats(starts, documents):
+        return None
+    width, duplicates = int(documents.max(initial=0)) + 1, []
+    for first, last in list_blocks(starts):
+        pairs = np.repeat(np.arange(last - first) * width, np.diff(starts[first : last + 1]))
+        pairs += documents[starts[first] : starts[last]]
+        in_order = np.sort(pairs)
+        if (in_order[1:] == in_order[:-1]).any():
+            order = np.argsort(pairs, kind="stable")
+            repeats = order[1:][in_order[1:] == in_order[:-1]] + starts[first]
+            duplicates.append(int((repeats if rows is None else rows[repeats]).min()))
+    return min(duplicates, default=None)

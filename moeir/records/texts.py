@@ -100,7 +100,13 @@ def parse_text(record: Any, where: str) -> Text:
     answers = record.get("answers")
     if answers is not None and not (isinstance(answers, list | tuple) and all(isinstance(answer, str) for answer in answers)):
         raise DataError(f"{where}: answers is not a list of strings: {_preview(answers)}")
-    return Text(_record_id(record, where), record[field], _optional_string(record, "title", where), _optional_string(record, "url", where), tuple(answers or ()))
+    return Text(
+        _record_id(record, where),
+        record[field],
+        _optional_string(record, "title", where),
+        _optional_string(record, "url", where),
+        tuple(answers or ()),
+    )
 
 
 def parse_id(value: Any, where: str) -> str:
@@ -171,7 +177,9 @@ def _read_lines(source: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tu
         return
     kind, all_lines = detect_form(source, first[1]), chain([first], numbered)
     if kind == "array":
-        yield from ((where, dpr.question_record(entry, position)) for position, (where, entry) in enumerate(dpr.read_array(name, all_lines)))
+        yield from (
+            (where, dpr.question_record(entry, position)) for position, (where, entry) in enumerate(dpr.read_array(name, all_lines))
+        )
     elif kind == "answers":
         yield from dpr.read_question_rows(name, all_lines)
     elif kind == "tabs":
@@ -244,7 +252,9 @@ def _read_irds(source: str) -> Iterator[tuple[str, Any]]:
     except KeyError:
         raise UsageError(f"{source}: ir_datasets has no {name!r}") from None
     for number, row in enumerate(dataset.docs_iter() if part == "docs" else dataset.queries_iter(), 1):
-        fields = {key: value for key, value in row._asdict().items() if key in ID_FIELDS or key in ("title", "url", "answers", *TEXT_FIELDS)}
+        fields = {
+            key: value for key, value in row._asdict().items() if key in ID_FIELDS or key in ("title", "url", "answers", *TEXT_FIELDS)
+        }
         if not set(fields) & set(TEXT_FIELDS):
             fields["text"] = row.default_text()
         yield f"{source}: row {number}", fields

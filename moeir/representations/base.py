@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from moeir.artifacts import mapping
+from moeir.artifacts import memmap
 from moeir.artifacts.journals import HEADER_BYTES, AppendableNpy
 from moeir.errors import ArtifactError, DataError
-from moeir.kernels import full_precision as kernel
+from moeir.kernels import precision as kernel
 
 
 class Representation(ABC):
@@ -104,7 +104,7 @@ class Representation(ABC):
 def _memory_map(path: Path) -> Tensor:
     if path.stat().st_size <= HEADER_BYTES:  # an empty file cannot be mapped
         return torch.from_numpy(np.load(path, allow_pickle=False))
-    return torch.from_numpy(mapping.open_memmap(path))
+    return torch.from_numpy(memmap.open_memmap(path))
 
 
 def float32_scores(device: torch.device) -> AbstractContextManager[None]:

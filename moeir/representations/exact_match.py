@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from moeir.kernels.exact_match import find_best_matches
-from moeir.kernels.pairs import gather_dot
-from moeir.representations.base import Representation, lengths_to_starts, float32_scores, ragged_positions
+from moeir.kernels.gathered_products import gather_dot
+from moeir.representations.base import Representation, float32_scores, lengths_to_starts, ragged_positions
 
 
 @dataclass(frozen=True)

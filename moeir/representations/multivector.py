@@ -11,7 +11,7 @@ from scipy.cluster.hierarchy import linkage
 from torch import Tensor
 
 from moeir.kernels.late_interaction import late_interaction
-from moeir.representations.base import Representation, lengths_to_starts, float32_scores, ragged_positions
+from moeir.representations.base import Representation, float32_scores, lengths_to_starts, ragged_positions
 
 
 def maxsim(queries: Tensor, query_mask: Tensor, documents: Tensor, document_mask: Tensor) -> Tensor:

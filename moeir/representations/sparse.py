@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from moeir.representations.base import Representation, lengths_to_starts, float32_scores, ragged_positions
+from moeir.representations.base import Representation, float32_scores, lengths_to_starts, ragged_positions
 
 
 @dataclass(frozen=True)

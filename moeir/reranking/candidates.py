@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moeir import fusion, variants
+from moeir import variants
+from moeir.fusion import formulas
 from moeir.records.runs import Integers, Run, Scores
 
 
@@ -60,7 +61,7 @@ def _score_steps(lowest: npt.NDArray[np.float64], sizes: Integers) -> npt.NDArra
 
 def merge_runs(runs: Sequence[Run], merge: str) -> Run:
     """Fuse several runs into one list of candidates by the spec `merge`; a single run is returned unchanged."""
-    return runs[0] if len(runs) == 1 else fusion.fuse_runs(runs, variants.bind_variant("fusion", merge))
+    return runs[0] if len(runs) == 1 else formulas.fuse_runs(runs, variants.bind_variant("fusion", merge))
 
 
 def query_shard(run: Run, number: int, count: int) -> Run:

@@ -9,11 +9,13 @@ from functools import partial
 
 import numpy as np
 
-from moeir.architectures.pairing import PairTokenizer
-from moeir.backbones.pairs import TokenSequences, Numbers, PackedPairs
+from moeir.architectures.cross_encoder import PairTokenizer
+from moeir.backbones.packed_pairs import Numbers, PackedPairs, TokenSequences
 from moeir.reranking.cascade import PASSAGE_MODES
 
-AGGREGATIONS: dict[str, Callable[..., Numbers]] = dict(zip(PASSAGE_MODES, (np.add.reduceat, np.maximum.reduceat, np.add.reduceat), strict=True))
+AGGREGATIONS: dict[str, Callable[..., Numbers]] = dict(
+    zip(PASSAGE_MODES, (np.add.reduceat, np.maximum.reduceat, np.add.reduceat), strict=True)
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,9 @@ class PassageSplitter:
     length: int | None = None
     stride: int | None = None
 
-    def split_pairs(self, pairing: PairTokenizer, queries: TokenSequences, documents: TokenSequences, query: Numbers, document: Numbers) -> "tuple[PackedPairs, Numbers]":
+    def split_pairs(
+        self, pairing: PairTokenizer, queries: TokenSequences, documents: TokenSequences, query: Numbers, document: Numbers
+    ) -> "tuple[PackedPairs, Numbers]":
         """The passages of pairs of rows [n], and starts [n]: passages starts[i] to starts[i + 1] are those of pair i."""
         make_pairs = partial(PackedPairs, pairing.template, queries, documents)
         sizes = documents.starts[document + 1] - documents.starts[document]

@@ -1,24 +1,32 @@
 """Scores of one checkpoint for the candidates of a run: a cross-encoder scores pairs, any other architecture adds its experts.
 
 Pairs of a cross-encoder are sorted by length over all queries and scored in batches of a token budget, with prefetching.
+
+Cross-encoder scores of pairs: sorted by length over all queries, in batches of a token budget, with prefetching.
+
+Experts of an architecture as rerankers: exact scores of the documents of a run.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from moeir.architectures.checkpoint import open_checkpoint
-from moeir.backbones.pairs import Numbers
+from moeir.architectures.base import EncoderOutput
+from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
+from moeir.backbones.device import autocast
+from moeir.backbones.packed_pairs import Numbers, PackedPairs
+from moeir.backbones.packed_tokens import PackedTokens
+from moeir.backbones.prefetch import prefetch
 from moeir.errors import DataError, UsageError
-from moeir.reranking import crossing, experts
+from moeir.reranking.candidate_texts import CandidateTexts
 from moeir.reranking.candidates import Candidates
-from moeir.reranking.ledger import ScoreJournal, Scores
-from moeir.reranking.library import CandidateTexts
 from moeir.reranking.passages import PassageSplitter
+from moeir.reranking.score_journal import ScoreJournal, Scores
 
 TOP_DOCUMENTS = 10  # documents that users look at
 
@@ -40,7 +48,13 @@ class ScoringConfig:
 
 
 def score_candidates(
-    model: Path, candidates: Candidates, texts: CandidateTexts, config: ScoringConfig, journal: ScoreJournal, name: str, advance: Callable[[int], None]
+    model: Path,
+    candidates: Candidates,
+    texts: CandidateTexts,
+    config: ScoringConfig,
+    journal: ScoreJournal,
+    name: str,
+    advance: Callable[[int], None],
 ) -> tuple[Scores, dict[str, Any]]:
     """Scores of a checkpoint for all candidates [n], NaN if skipped, and counts of the work."""
     checkpoint = open_checkpoint(model, config.device)
@@ -49,9 +63,9 @@ def score_candidates(
     if not checkpoint.architecture.reads_pairs:
         if config.patience is not None:
             raise UsageError(f"--patience {config.patience}: is for cross-encoders, and {model} is none; leave it out")
-        names = experts.select_experts(checkpoint, config.experts, model)
+        names = select_experts(checkpoint, config.experts, model)
         documents = texts.iter_documents(document, join_fields=False)
-        scores = experts.score_with_experts(checkpoint, names, texts.queries, documents, query, document, advance=advance, **options)
+        scores = score_with_experts(checkpoint, names, texts.queries, documents, query, document, advance=advance, **options)
         _check_finite(model, candidates, scores, np.arange(len(query)))
         return scores, {"pairs": len(query), "experts": names}
     tokenized = texts.tokenize(checkpoint, document, whole=config.passages.mode != "firstp")
@@ -61,7 +75,7 @@ def score_candidates(
         pairs, starts = config.passages.split_pairs(checkpoint.pair_tokenizer, tokenized.queries, tokenized.documents, *rows)
         progress = _PairProgress(advance, len(part), len(pairs.query_rows))
         options["name"] = name if config.patience is None else f"{name}.wave{number}"
-        scores[part] = config.passages.aggregate(crossing.score_pairs(checkpoint, pairs, advance=progress, **options), starts)
+        scores[part] = config.passages.aggregate(score_pairs(checkpoint, pairs, advance=progress, **options), starts)
         _check_finite(model, candidates, scores, part)
         passages, tokens = passages + len(pairs.query_rows), tokens + int(pairs.lengths.sum())
     unscored = int(np.isnan(scores).sum())
@@ -111,3 +125,114 @@ class _PairProgress:
         reached = self._done * self._pairs // max(1, self._passages)
         self._advance(reached - self._reported)
         self._reported = reached
+
+
+@torch.no_grad()
+def score_pairs(
+    checkpoint: RetrievalModel,
+    pairs: PackedPairs,
+    *,
+    dtype: torch.dtype,
+    max_tokens: int,
+    journal: ScoreJournal | None = None,
+    name: str = "scores",
+    advance: Callable[[int], None] = lambda count: None,
+) -> Scores:
+    """Score of every pair [n], float32, longest pairs first. `journal` saves them under `name`; `advance` gets the number of new scores."""
+    device, architecture = str(checkpoint.device), checkpoint.architecture.eval()
+    order = np.argsort(-pairs.lengths, kind="stable")
+    score_log = (ScoreJournal(None) if journal is None else journal).open_log(name, len(order))
+    advance(score_log.done)
+    with autocast(dtype, device):
+        for tokens in prefetch(_pair_batches(pairs, order[score_log.done :], max_tokens, device)):
+            score_log.add(architecture(tokens.to(device))["relevance"].vectors[:, 0].cpu().numpy())
+            advance(len(tokens))
+    scores = np.empty(len(order), dtype=np.float32)
+    scores[order] = score_log.close()
+    return scores
+
+
+def _pair_batches(pairs: PackedPairs, order: Numbers, max_tokens: int, device: str) -> Iterator[PackedTokens]:
+    """Batches of consecutive pairs of at most `max_tokens` tokens, or of one pair."""
+    for rows in split_by_tokens(order, pairs.lengths[order], max_tokens):
+        tokens = pairs.pack(rows).sort_by_length()
+        yield tokens.pin_memory() if device.startswith("cuda") else tokens
+
+
+def split_by_tokens(rows: Numbers, lengths: Numbers, max_tokens: int) -> Iterator[Numbers]:
+    """Split rows into batches of at most `max_tokens` tokens in all, or of one row; a resumed rest is split like the whole.
+
+    >>> [part.tolist() for part in split_by_tokens(np.arange(4), np.array([5, 3, 3, 9]), 6)]
+    [[0], [1, 2], [3]]
+    """
+    ends, first = lengths.cumsum(), 0
+    while first < len(rows):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + max_tokens, side="right")))
+        yield rows[first:last]
+        first = last
+
+
+DOCUMENTS_PER_BATCH, PAIRS_PER_BATCH = 256, 512
+
+
+def select_experts(checkpoint: RetrievalModel, experts: Sequence[str], source: object) -> list[str]:
+    """Experts whose scores are added: all, or those given; UsageError for an unknown one."""
+    kinds = checkpoint.architecture.representation_kinds
+    for name in experts:
+        if name not in kinds:
+            raise UsageError(f"--expert {name}: {source} has {', '.join(kinds)}")
+    return [name for name in kinds if not experts or name in experts]
+
+
+@torch.no_grad()
+def score_with_experts(
+    checkpoint: RetrievalModel,
+    experts: Sequence[str],
+    queries: Sequence[str],
+    documents: Iterator[tuple[int, str]],
+    query: Numbers,
+    document: Numbers,
+    *,
+    dtype: torch.dtype,
+    max_tokens: int,
+    journal: ScoreJournal | None = None,
+    name: str = "scores",
+    advance: Callable[[int], None] = lambda count: None,
+) -> Scores:
+    """Score of every pair of rows [n], float32: the sum of the scores of the experts, each in float32.
+
+    `documents` are rows with texts, each once, in a fixed order; a pair is scored when its document arrives.
+    """
+    device = str(checkpoint.device)
+    score_log = (ScoreJournal(None) if journal is None else journal).open_log(name, len(query))
+    scores, by_document = np.empty(len(query), dtype=np.float32), np.argsort(document, kind="stable")
+    bounds = np.searchsorted(document[by_document], np.arange(int(document.max(initial=-1)) + 2))
+    with autocast(dtype, device):
+        encoded_queries = checkpoint.encode(queries, "query", max_tokens=max_tokens)
+        done = 0
+        while window := list(islice(documents, DOCUMENTS_PER_BATCH)):
+            parts = [by_document[bounds[row] : bounds[row + 1]] for row, _ in window]
+            pairs = np.concatenate(parts)
+            document_rows = np.repeat(np.arange(len(window)), [len(part) for part in parts])
+            if done >= score_log.done:
+                encoded_documents = checkpoint.encode([text for _, text in window], "document", max_tokens=max_tokens)
+                score_log.add(_paired_scores(encoded_queries, encoded_documents, experts, query[pairs], document_rows))
+            scores[pairs] = score_log.scores[done : done + len(pairs)]
+            done += len(pairs)
+            advance(len(pairs))
+    score_log.close()
+    return scores
+
+
+def _paired_scores(queries: EncoderOutput, documents: EncoderOutput, experts: Sequence[str], query: Numbers, document: Numbers) -> Scores:
+    """Scores [n] of pairs (query row, document row)."""
+    parts = []
+    for first in range(0, len(query), PAIRS_PER_BATCH):
+        rows = [torch.from_numpy(side[first : first + PAIRS_PER_BATCH]) for side in (query, document)]
+        query_part, document_part = (
+            side.select(row.to(side.tensors()[0].device)) for side, row in zip((queries, documents), rows, strict=True)
+        )
+        total = torch.stack([query_part[name].score_pairs(document_part[name]).float() for name in experts]).sum(0)
+        parts.append(total.cpu().numpy())
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)

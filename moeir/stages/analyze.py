@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from moeir import variants
-from moeir.artifacts import making
+from moeir.artifacts import atomic_write
 from moeir.errors import UsageError
-from moeir.settings import argument, option, output_field, list_settings, input_field
+from moeir.settings import argument, input_field, list_settings, option, output_field
 from moeir.stages import comparing, looking
 from moeir.stages.base import STREAM, Counts, Stage
 from moeir.stages.init import check_seed
 
 if TYPE_CHECKING:
-    from moeir.analysis.finding import AnalysisResult
+    from moeir.analysis.result import AnalysisResult
 
 TEXTS_AND_MODEL = ("model", "corpus", "queries", "max_tokens", "dtype", "device")
 ANALYSES = {
@@ -54,7 +54,9 @@ class Analyze(Stage):
     """Analyze experts: overlap, wins and scores of runs; router usage, divergence and projection of a model's vectors; lengths of texts;
     expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
 
-    analysis: str | None = argument(f"{', '.join(list(FLAGS_OF_ANALYSIS)[:-1])} or {list(FLAGS_OF_ANALYSIS)[-1]} [default: inferred from the flags].", None)
+    analysis: str | None = argument(
+        f"{', '.join(list(FLAGS_OF_ANALYSIS)[:-1])} or {list(FLAGS_OF_ANALYSIS)[-1]} [default: inferred from the flags].", None
+    )
     run: tuple[Path, ...] = input_field(
         "run", "overlap, wins, scores: a run; repeat the flag. projection: colour each query by its best run.", (), aliases=("--runs",)
     )
@@ -83,7 +85,7 @@ class Analyze(Stage):
     output: Path = output_field("analysis", "Output file: .svg or .png for a plot, .tsv or .jsonl for a table; - is stdout.", STREAM)
 
     def check(self) -> None:
-        from moeir.analysis.usage import parse_threshold
+        from moeir.analysis.router_usage import parse_threshold
 
         name = self._analysis_name()
         self._check_flags(name)
@@ -123,7 +125,7 @@ class Analyze(Stage):
 
     def _plot_format(self) -> str | None:
         """The format of the plot, if --output is one."""
-        suffix = making.final_path(self.output).suffix
+        suffix = atomic_write.final_path(self.output).suffix
         return suffix.removeprefix(".") if suffix in PLOT_SUFFIXES else None
 
     def _analysis_name(self) -> str:
@@ -141,7 +143,10 @@ class Analyze(Stage):
     def _check_flags(self, name: str) -> None:
         """UsageError for a missing flag, or one that this analysis does not read."""
         for setting in list_settings(type(self)):
-            value, analyses = getattr(self, setting.name), [analysis for analysis, names in FLAGS_OF_ANALYSIS.items() if setting.name in names]
+            value, analyses = (
+                getattr(self, setting.name),
+                [analysis for analysis, names in FLAGS_OF_ANALYSIS.items() if setting.name in names],
+            )
             if value != setting.default and analyses and name not in analyses:
                 raise UsageError(f"analyze {name}: does not read {setting.flag}; it belongs to analyze {' or '.join(analyses)}")
         for flag in REQUIRED_FLAGS.get(name, ()):
@@ -157,9 +162,9 @@ class Analyze(Stage):
 
         result: AnalysisResult = ANALYSES[self._analysis_name()](self)
         if form := self._plot_format():
-            from moeir.report import charts
+            from moeir.reporting import plots
 
-            charts.draw_plot(result.plot, self.output, form)
+            plots.draw_plot(result.plot, self.output, form)
             return {"rows": len(result.rows)}
         with lines.open_writer(self.output) as output:
             self._write_rows(result, output)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import settings
-from moeir.artifacts import checksums, making, manifests, shards
-from moeir.console import silence, format_bytes
+from moeir.artifacts import atomic_write, manifests, shards
+from moeir.console import format_bytes, silence
 from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
 
 if TYPE_CHECKING:
-    from moeir.learning.distributed import ProcessGroup
+    from moeir.training.distributed import ProcessGroup
 
 STREAM = Path("-")
 START, END = "the start", "the end"
@@ -165,16 +165,19 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
     path, kind = product
     _check_output_path(stage, path)
     if path.exists() and not force and not streams and manifests.is_up_to_date(path, provenance):  # the content of a stream is unknown
-        making.clean_leftovers(path, provenance)
+        atomic_write.clean_leftovers(path, provenance)
         log.info("%s: already made with these settings and sources; --force makes it again", path)
         process_group.all_gather_object(None, START)
         return
-    making.check_overwrite(path, provenance, force=force)
-    with making.atomic_output(path, kind, provenance, force=force or bool(streams), folder=stage.makes_folder()) as (partial_path, counts):
+    atomic_write.check_overwrite(path, provenance, force=force)
+    with atomic_write.atomic_output(path, kind, provenance, force=force or bool(streams), folder=stage.makes_folder()) as (
+        partial_path,
+        counts,
+    ):
         process_group.all_gather_object(str(partial_path), START)
         counts.update(dataclasses.replace(stage, output=partial_path).work() or {})  # type: ignore[call-arg]
         if kind == "checkpoint":
-            making.write_text_atomically(partial_path / "settings.yaml", settings.to_yaml(stage))
+            atomic_write.write_text_atomically(partial_path / "settings.yaml", settings.to_yaml(stage))
     process_group.all_gather_object(None, END)
 
 
@@ -201,9 +204,9 @@ def source_digest(path: Path, setting: settings.Setting) -> str:
     if path == STREAM:
         return "stdin"
     if setting.kind == "training":
-        from moeir.analysis.watching import find_metrics
+        from moeir.analysis.training_monitor import find_metrics
 
-        return checksums.compute_sha256(find_metrics(path))
+        return manifests.compute_sha256(find_metrics(path))
     if setting.kind in TEXT_KINDS:
         if str(path).startswith(DATASET_PREFIXES):
             return str(path)
@@ -258,7 +261,7 @@ def dry_run(stage: Stage) -> list[str]:
 
 
 def _disk_size(path: Path) -> str:
-    path = path if path.exists() else making.partial_path(path)  # of a training in progress
+    path = path if path.exists() else atomic_write.partial_path(path)  # of a training in progress
     if path.is_dir():
         return format_bytes(sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
     return format_bytes(path.stat().st_size) if path.exists() else "not a local file"

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir.errors import DataError, UsageError
-from moeir.settings import option, input_field
+from moeir.settings import input_field, option
 from moeir.stages.base import STREAM, Counts, Stage
 
 if TYPE_CHECKING:
-    from moeir.checking.examples import CheckContext
-    from moeir.checking.findings import Findings
-    from moeir.checking.lengths import TruncationCounter
-    from moeir.checking.texts import SeenTexts
+    from moeir.data_checks.examples import CheckContext
+    from moeir.data_checks.findings import Findings
+    from moeir.data_checks.texts import SeenTexts, TruncationCounter
     from moeir.records.texts import Text
 
 FORMS = ("text", "tsv", "json")
@@ -46,7 +45,7 @@ class Check(Stage):
     fix: Path | None = option("Folder for repaired copies of the files; an existing folder is replaced only if check made it.", None)
 
     def check(self) -> None:
-        from moeir.checking.kinds import KINDS_BY_NAME
+        from moeir.data_checks.findings import KINDS_BY_NAME
         from moeir.variants import suggest
 
         if self.form not in FORMS:
@@ -85,8 +84,8 @@ class Check(Stage):
         return [*(path for path in texts if path is not None), *self.qrels, *self.train, *self.run]
 
     def work(self) -> Counts:
-        from moeir.checking.examples import CheckContext
-        from moeir.checking.findings import Findings
+        from moeir.data_checks.examples import CheckContext
+        from moeir.data_checks.findings import Findings
 
         findings, context = Findings(self.most, self.allow), CheckContext()
         checked_files = self._check_files(findings, context)
@@ -106,7 +105,7 @@ class Check(Stage):
 
     def _check_files(self, findings: "Findings", context: "CheckContext") -> Iterator[tuple[Path, Iterable[str]]]:
         """Check every file and yield the lines of its repaired copy; files whose ids others refer to come first."""
-        from moeir.checking import examples, qrels, runs, texts
+        from moeir.data_checks import examples, qrels, runs, texts
 
         seen_documents, seen_queries, fingerprints = texts.SeenTexts(), texts.SeenTexts(), dict[str, int]()
         if self.queries is not None:
@@ -123,8 +122,10 @@ class Check(Stage):
         yield from ((path, examples.check_examples(path, findings, context)) for path in self.train)
         yield from ((path, runs.RunChecker(path, findings, *known_ids).readable_lines()) for path in self.run)
 
-    def _check_texts(self, path: Path, side: str, findings: "Findings", seen_texts: "SeenTexts", fingerprints: dict[str, int]) -> Iterator[str]:
-        from moeir.checking import texts
+    def _check_texts(
+        self, path: Path, side: str, findings: "Findings", seen_texts: "SeenTexts", fingerprints: dict[str, int]
+    ) -> Iterator[str]:
+        from moeir.data_checks import texts
 
         truncation = self._truncation_counter(path, side)
 
@@ -144,13 +145,13 @@ class Check(Stage):
             return None
         from moeir import variants
         from moeir.architectures.base import InputConfig
-        from moeir.architectures.checkpoint import read_metadata, is_checkpoint
-        from moeir.backbones.checkpoints import files
+        from moeir.architectures.checkpoint import is_checkpoint, read_metadata
+        from moeir.backbones.families import weights_io
         from moeir.backbones.tokenizer import TextTokenizer
-        from moeir.checking.lengths import TruncationCounter
+        from moeir.data_checks.texts import TruncationCounter
         from moeir.records import lines
 
-        folder, input_config, markers = files.resolve_model(self.model), InputConfig(), 0
+        folder, input_config, markers = weights_io.resolve_model(self.model), InputConfig(), 0
         max_length = self.document_length if side == "document" else self.query_length
         if is_checkpoint(folder):
             metadata = read_metadata(folder)
@@ -161,12 +162,14 @@ class Check(Stage):
             raise UsageError(f"--model {self.model}: plain weights have no maximum length; add --{side}-length")
         tokenizer = TextTokenizer(folder)
         return TruncationCounter(
-            lines.source_name(path), max_length, lambda texts: [len(ids) + markers for ids in tokenizer.encode(input_config.add_prefix(texts, side))]
+            lines.source_name(path),
+            max_length,
+            lambda texts: [len(ids) + markers for ids in tokenizer.encode(input_config.add_prefix(texts, side))],
         )
 
     def _write_repaired(self, folder: Path, checked_files: Iterable[tuple[Path, Iterable[str]]], findings: "Findings") -> None:
         """Write repaired copies under the names of the files, atomically."""
-        from moeir.artifacts import making, manifests
+        from moeir.artifacts import atomic_write, manifests
         from moeir.records import lines, runs
 
         fault_settings = {"allow": list(self.allow), "keep-empty": self.keep_empty}
@@ -175,8 +178,8 @@ class Check(Stage):
             "settings": fault_settings,
             "sources": {"files": [manifests.compute_digest(path) for path in self._input_files()]},
         }
-        making.check_overwrite(folder, provenance, force=manifests.manifest_path(folder).is_file())
-        with making.atomic_output(folder, "mended", provenance, force=True, folder=True) as (partial_path, counts):
+        atomic_write.check_overwrite(folder, provenance, force=manifests.manifest_path(folder).is_file())
+        with atomic_write.atomic_output(folder, "mended", provenance, force=True, folder=True) as (partial_path, counts):
             for path, repaired_lines in checked_files:
                 before = findings.fault_count
                 copy = partial_path / path.name
@@ -189,13 +192,16 @@ class Check(Stage):
                     runs.write_run(runs.read_run(copy), copy)  # sorted by score, with matching ranks
                 counts[path.name] = {"lines": line_count, "faults": findings.fault_count - before}
                 log.info(
-                    "%s: %s lines, %s faults repaired or dropped", folder / path.name, f"{line_count:,}", f"{findings.fault_count - before:,}"
+                    "%s: %s lines, %s faults repaired or dropped",
+                    folder / path.name,
+                    f"{line_count:,}",
+                    f"{findings.fault_count - before:,}",
                 )
 
     def _check_encodings(self, folder: Path, findings: "Findings", context: "CheckContext") -> None:
         from moeir.architectures.base import REPRESENTATION_CLASSES
         from moeir.artifacts import manifests, shards
-        from moeir.checking import vectors
+        from moeir.data_checks import vectors
 
         all_ids: list[str] = []
         for shard in shards.shard_folders(folder):

@@ -8,7 +8,7 @@ from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.stages.evaluate import name_runs
 
 if TYPE_CHECKING:
-    from moeir.analysis.finding import AnalysisResult
+    from moeir.analysis.result import AnalysisResult
     from moeir.records.qrels import Qrels
     from moeir.records.runs import Run, Scores
     from moeir.stages.analyze import Analyze
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def analyze_overlap(stage: "Analyze") -> "AnalysisResult":
     """Overlap of the ranked lists of each pair of runs."""
-    from moeir.analysis.finding import AnalysisResult, Plot
+    from moeir.analysis.result import AnalysisResult, Plot
 
     compare = variants.bind_variant("analysis.overlap", stage.overlap)
     runs = _read_runs(stage)
@@ -34,7 +34,7 @@ def analyze_overlap(stage: "Analyze") -> "AnalysisResult":
 def analyze_wins(stage: "Analyze") -> "AnalysisResult":
     """Queries on which each run is best, in all and per query group."""
     from moeir.analysis import wins
-    from moeir.analysis.finding import AnalysisResult, Plot
+    from moeir.analysis.result import AnalysisResult, Plot
     from moeir.records import texts
 
     values = evaluate_per_query(stage)
@@ -81,7 +81,7 @@ def analyze_scores(stage: "Analyze") -> "AnalysisResult":
     import numpy as np
 
     from moeir.analysis import histograms
-    from moeir.analysis.finding import AnalysisResult, Plot
+    from moeir.analysis.result import AnalysisResult, Plot
     from moeir.records import qrels
 
     grades = None if stage.qrels is None else qrels.read_qrels(stage.qrels)
@@ -121,14 +121,14 @@ def _split_scores(run: "Run", grades: "Qrels | None") -> "dict[str, Scores]":
 
 def analyze_shares(stage: "Analyze") -> "AnalysisResult":
     """Expert shares over the course of a training."""
-    from moeir.analysis import shares
-    from moeir.analysis.finding import AnalysisResult, Plot
+    from moeir.analysis import training_monitor
+    from moeir.analysis.result import AnalysisResult, Plot
 
     assert stage.model is not None
     path = stage.model / "metrics.jsonl"
     if not path.is_file():
         raise ArtifactError(f"{stage.model}: has no metrics.jsonl: not trained; moeir finetune --model {stage.model} … trains it")
-    names, rows = shares.read_expert_means(path, stage.rows)
+    names, rows = training_monitor.read_expert_means(path, stage.rows)
     if len(names) == 1:
         raise UsageError(f"{path}: has no metrics of single experts; expected share.…, usage.… or loss.…")
     marks = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.settings import option, output_field, input_field
+from moeir.settings import input_field, option, output_field
 from moeir.stages.base import STREAM, Counts, Stage
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ class Convert(Stage):
     to: str = option("Format to write, with options; see: moeir variants formats.")
     source_format: str | None = option("Format of --input [default: detected from its first lines].", None, aliases=("--from",))
     corpus: Path | None = input_field("texts", "Documents, if --input has only their ids and --to needs their texts.", None)
-    queries: Path | None = input_field("texts", "Queries, if --input has only their ids and --to needs their texts.", None, aliases=("--topics",))
+    queries: Path | None = input_field(
+        "texts", "Queries, if --input has only their ids and --to needs their texts.", None, aliases=("--topics",)
+    )
     model: Path | None = input_field("checkpoint", "Checkpoint whose tokenizer names the terms of vectors.", None)
     lossy: bool = option("Drop what --to cannot hold, and log it.", False)
     output: Path = output_field("converted", "File or folder to write; - is stdout.", STREAM)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from moeir.artifacts import manifests, shards
 from moeir.console import silence
 from moeir.errors import UsageError
-from moeir.settings import to_dict, option, output_field, input_field
+from moeir.settings import input_field, option, output_field, to_dict
 from moeir.stages.base import STREAM, Counts, Stage
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from moeir.architectures.base import EncoderOutput
     from moeir.architectures.checkpoint import RetrievalModel, TokenBatches
-    from moeir.learning.distributed import ProcessGroup
     from moeir.records.texts import Text
-    from moeir.representations.growing import ResumableEncodingWriter
-    from moeir.stages import sharing
+    from moeir.representations.encoding_writer import ResumableEncodingWriter
+    from moeir.stages import worker_pool
+    from moeir.training.distributed import ProcessGroup
 
 CHUNK = 256  # texts of a window
 log = logging.getLogger(__name__)
@@ -47,7 +47,9 @@ class Encode(Stage):
     terms: int | None = option(
         "Sparse experts: keep the N terms of a document with the largest weights [default: all].", None, aliases=("--top-k",)
     )
-    least_weight: float | None = option("Sparse experts: keep terms of at least this weight [default: all].", None, aliases=("--threshold",))
+    least_weight: float | None = option(
+        "Sparse experts: keep terms of at least this weight [default: all].", None, aliases=("--threshold",)
+    )
     pool_factor: int = option(
         "Multivector experts: pool similar token vectors, N into one on average; 1 does not pool.", 1, aliases=("--token-pooling",)
     )
@@ -93,15 +95,15 @@ class Encode(Stage):
         if self.shard is not None:
             super().execute(force=force)
             return
-        from moeir.learning import distributed
-        from moeir.stages import sharing
+        from moeir.stages import worker_pool
+        from moeir.training import distributed
 
         process_group = distributed.init_process_group(self.device)
         if process_group.size > 1:
             self._run_distributed(process_group, force=force)
         elif jobs := self._shard_jobs():
             log.info("%s: %d processes, each with a shard", self.output, len(jobs))
-            sharing.run_shards(jobs, "encoding", force=force, stuck_minutes=self.stuck_minutes)
+            worker_pool.run_shards(jobs, "encoding", force=force, stuck_minutes=self.stuck_minutes)
             log.info("%s: %d shards, %s texts", self.output, len(jobs), f"{sum(job.texts for job in jobs):,}")
         else:
             self._run_unsharded(force=force)
@@ -130,14 +132,14 @@ class Encode(Stage):
         elif process_group.is_main:
             own_stage._run_unsharded(force=force)
 
-    def _shard_jobs(self) -> "list[sharing.ShardJob]":
+    def _shard_jobs(self) -> "list[worker_pool.ShardJob]":
         """The job of each worker process; empty if this process encodes everything."""
         if self.processes == 1:
             return []
         import torch
 
-        from moeir.backbones.precision import list_devices
-        from moeir.stages import sharing
+        from moeir.backbones.device import list_devices
+        from moeir.stages import worker_pool
 
         devices = list_devices(self.device)
         size = self.processes or len(devices)
@@ -149,7 +151,7 @@ class Encode(Stage):
         device_stages = [replace(stage, device=devices[number % len(devices)]) for number, stage in numbered_stages]
         sizes = [last - first for first, last in (stage._shard_bounds(count) for stage in device_stages)]
         return [
-            sharing.ShardJob(stage, str(stage.shard), stage.device, text_count, threads)
+            worker_pool.ShardJob(stage, str(stage.shard), stage.device, text_count, threads)
             for stage, text_count in zip(device_stages, sizes, strict=True)
         ]
 
@@ -169,12 +171,11 @@ class Encode(Stage):
     def work(self) -> Counts:
         from moeir.architectures.base import copy_to_host
         from moeir.architectures.checkpoint import open_checkpoint
-        from moeir.backbones.ahead import background_writer, prefetch
-        from moeir.backbones.precision import autocast, select_device, select_dtype
+        from moeir.backbones.device import autocast, select_device, select_dtype
+        from moeir.backbones.prefetch import background_writer, prefetch
         from moeir.console import meter
         from moeir.records import texts
-        from moeir.representations.growing import ResumableEncodingWriter
-        from moeir.representations.shortening import Pruning
+        from moeir.representations.encoding_writer import Pruning, ResumableEncodingWriter
 
         device = select_device(self.device)
         dtype = select_dtype(self.dtype, device)
@@ -193,7 +194,10 @@ class Encode(Stage):
                 counter.advance(len(window))
         writer.close()
         corpus_entry = {} if self.shard is None else {"corpus": str(self.corpus)}
-        kinds, pruning_entry = checkpoint.architecture.representation_kinds, {"shortened": pruning.active_options()} if pruning.active_options() else {}
+        kinds, pruning_entry = (
+            checkpoint.architecture.representation_kinds,
+            {"shortened": pruning.active_options()} if pruning.active_options() else {},
+        )
         return {
             "texts": writer.text_count,
             "dtype": str(dtype),
@@ -227,7 +231,9 @@ def checkpoint_reference(model: Path, product: Path) -> dict[str, Any]:
     return {"checkpoint": {"path": os.path.relpath(model.resolve(), product.resolve()), "digest": manifests.compute_digest(model)}}
 
 
-def _tokenize_windows(documents: Iterable["Text"], checkpoint: "RetrievalModel", max_tokens: int) -> Iterator[tuple[list["Text"], "TokenBatches"]]:
+def _tokenize_windows(
+    documents: Iterable["Text"], checkpoint: "RetrievalModel", max_tokens: int
+) -> Iterator[tuple[list["Text"], "TokenBatches"]]:
     """Windows of texts, each with its batches of tokens."""
     remaining = iter(documents)
     while window := list(islice(remaining, CHUNK)):

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir.errors import DataError, UsageError
-from moeir.settings import option, output_field, input_field
+from moeir.settings import input_field, option, output_field
 from moeir.stages.base import STREAM, Counts, Stage
 
 if TYPE_CHECKING:
     from ir_measures import Measure
 
-    from moeir.evaluation.answers import Answers
+    from moeir.evaluation.answer_match import Answers
     from moeir.evaluation.compat import ToolView
-    from moeir.evaluation.listings import Comparison, TieRanges, LabelledValues
     from moeir.evaluation.measures import Coverage
+    from moeir.evaluation.result_tables import Comparison, LabelledValues, TieRanges
     from moeir.records.qrels import Qrels
     from moeir.records.runs import Run
 
@@ -80,9 +80,9 @@ class Evaluate(Stage):
         check_groups(self.group_by, self.queries, self.answers)
 
     def work(self) -> Counts:
-        from moeir.evaluation import compat, measures, tables, ties
-        from moeir.evaluation.answers import DEFAULT_MEASURES as OF_ANSWERS
-        from moeir.evaluation.listings import ALL_QUERIES
+        from moeir.evaluation import compat, measures, tables
+        from moeir.evaluation.answer_match import DEFAULT_MEASURES as OF_ANSWERS
+        from moeir.evaluation.result_tables import ALL_QUERIES
         from moeir.records import lines
 
         requested = [measures.parse_measure(text) for text in self.measure or (DEFAULT_MEASURES if self.answers is None else OF_ANSWERS)]
@@ -101,11 +101,13 @@ class Evaluate(Stage):
                 else:
                     run_values = measures.evaluate_run(run, qrels, requested)
                 if self.ties:
-                    ranges[name] = ties.tie_ranges(run, qrels, requested)
+                    ranges[name] = measures.tie_ranges(run, qrels, requested)
             except DataError as problem:
                 raise DataError(f"{path}: {problem}") from None
             values[name] = (
-                {ALL_QUERIES: run_values} if groups is None else group_values(run_values, groups, str(self.group_by), self.queries or self.answers)
+                {ALL_QUERIES: run_values}
+                if groups is None
+                else group_values(run_values, groups, str(self.group_by), self.queries or self.answers)
             )
             notes.append(f"{name}: {note}")
             queries = len(qrels)
@@ -121,7 +123,7 @@ class Evaluate(Stage):
 
     def _runs_with_qrels(self, requested: "list[Measure]") -> "Iterator[tuple[str, Path, Run, Qrels, str]]":
         """The name, path and judgements of every run, and a note on how many queries they cover."""
-        from moeir.evaluation import answers, measures
+        from moeir.evaluation import answer_match, measures
         from moeir.records import qrels, runs
 
         run_paths = name_runs(self.run)
@@ -132,23 +134,23 @@ class Evaluate(Stage):
                 run = runs.read_run(path)
                 yield name, path, run, grades, _coverage_note(measures.compute_coverage(run, grades))
             return
-        depth = answers.max_cutoff(requested)
+        depth = answer_match.max_cutoff(requested)
         questions = read_answers(self.answers, self.match)
         all_runs = [runs.read_run(path) if depth is None else runs.read_run(path).top(depth) for path in run_paths.values()]
         assert self.corpus is not None
-        qrels_by_run = answers.qrels_from_answers(all_runs, questions, self.corpus)
+        qrels_by_run = answer_match.qrels_from_answers(all_runs, questions, self.corpus)
         for (name, path), run, grades in zip(run_paths.items(), all_runs, qrels_by_run, strict=True):
             coverage = measures.compute_coverage(run, grades)
             note = f"{coverage.returned} of {coverage.judged} questions, {coverage.missing} without hits"
             yield name, path, run, grades, f"{note}; {coverage.extra} queries of the run have no answers"
 
     def _comparison(self) -> "Comparison":
-        from moeir.evaluation.listings import Comparison
+        from moeir.evaluation.result_tables import Comparison
 
         return Comparison(self.test, self.correction, self.effect_size, self.intervals)
 
     def _output_lines(self, samples_by_run: "dict[str, LabelledValues]", ranges: "TieRanges | None") -> Iterator[str]:
-        from moeir.evaluation import listings
+        from moeir.evaluation import result_tables
 
         form = self.form
         if form == "auto" and self.output == STREAM:
@@ -156,11 +158,11 @@ class Evaluate(Stage):
         elif form == "auto":
             form = "jsonl" if ".jsonl" in self.output.suffixes else "tsv"
         if form in TABLE_FORMS:
-            yield listings.to_table(samples_by_run, form, self._comparison(), ranges)
+            yield result_tables.to_table(samples_by_run, form, self._comparison(), ranges)
         elif form == "json":
-            yield listings.to_json(samples_by_run, self._comparison())
+            yield result_tables.to_json(samples_by_run, self._comparison())
         else:
-            yield from listings.to_lines(samples_by_run, form, per_query=self.per_query)
+            yield from result_tables.to_lines(samples_by_run, form, per_query=self.per_query)
 
 
 def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> None:
@@ -194,10 +196,10 @@ def check_groups(group_by: str | None, queries: Path | None, answers: Path | Non
 
 def read_answers(path: Path, match: str) -> "Answers":
     """The answers of each question, prepared for matching."""
-    from moeir.evaluation import answers
+    from moeir.evaluation import answer_match
     from moeir.records import lines, texts
 
-    return answers.compile_answers(texts.read_texts(path, keep_empty=True), match, lines.source_name(path))
+    return answer_match.compile_answers(texts.read_texts(path, keep_empty=True), match, lines.source_name(path))
 
 
 def read_groups(field: str | None, path: Path | None) -> dict[str, str] | None:
@@ -220,7 +222,7 @@ def name_runs(paths: tuple[Path, ...]) -> dict[str, Path]:
 
 def group_values(values: Values, groups: dict[str, str], field: str, path: Path | None) -> "LabelledValues":
     """The per-query values of each group."""
-    from moeir.evaluation.groups import group_samples
+    from moeir.evaluation.result_tables import group_samples
 
     try:
         return group_samples(values, groups, field)

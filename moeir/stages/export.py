@@ -7,26 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 from moeir import variants
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.settings import option, output_field, input_field
+from moeir.settings import input_field, option, output_field
 from moeir.stages.base import STREAM, Counts, Stage
 
 if TYPE_CHECKING:
+    from moeir.export_targets.base import ExportedDocument, ExportSchema
     from moeir.records.texts import Text
-    from moeir.servers.base import ExportSchema, ExportedDocument
 
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Stage):
     """Export encodings to an engine that serves all experts (qdrant, vespa, opensearch, anserini): documents, schema, loader."""
 
-    to: str = option("Engine: qdrant, vespa, opensearch or anserini, with options; see: moeir variants servers.")
-    encodings: tuple[Path, ...] = input_field("encodings", "Output folder of moeir encode, whole or in shards; repeat the flag for several.")
+    to: str = option("Engine: qdrant, vespa, opensearch or anserini, with options; see: moeir variants export_targets.")
+    encodings: tuple[Path, ...] = input_field(
+        "encodings", "Output folder of moeir encode, whole or in shards; repeat the flag for several."
+    )
     corpus: Path | None = input_field("texts", "The corpus that was encoded, to export titles and texts, too.", None)
     model: Path | None = input_field("checkpoint", "The checkpoint, if it has moved; its tokenizer has the terms of sparse experts.", None)
     output: Path = output_field("export", "Folder to write.")
 
     def check(self) -> None:
-        variants.resolve_spec("servers", self.to)
+        variants.resolve_spec("export_targets", self.to)
         if self.output == STREAM:
             raise UsageError("--output -: an export is a folder; name one")
 
@@ -37,7 +39,7 @@ class Export(Stage):
         from moeir.console import progress
 
         collection = self._read_collection()
-        target = variants.bind_variant("servers", self.to)(collection)
+        target = variants.bind_variant("export_targets", self.to)(collection)
         served_experts = [name for name, kind in collection.kinds.items() if kind in target.takes]
         count = target.write(progress(self._read_documents(served_experts, collection), "exporting"), self.output)
         return {"documents": count, "experts": {name: collection.kinds[name] for name in served_experts}}
@@ -52,7 +54,7 @@ class Export(Stage):
     def _read_collection(self) -> "ExportSchema":
         from moeir.architectures.base import REPRESENTATION_CLASSES
         from moeir.artifacts import manifests
-        from moeir.servers.base import EXPORTED_KINDS, ExportSchema
+        from moeir.export_targets.base import EXPORTED_KINDS, ExportSchema
 
         shard_counts = [manifests.read_manifest(folder)["counts"] for folder in self._shard_folders]
         for folder, counts in zip(self._shard_folders, shard_counts, strict=True):
@@ -86,7 +88,7 @@ class Export(Stage):
         """Every document, read from memory maps."""
         from moeir.architectures.base import REPRESENTATION_CLASSES
         from moeir.artifacts import manifests
-        from moeir.servers.base import ExportedDocument
+        from moeir.export_targets.base import ExportedDocument
 
         texts, number = self._read_corpus(), 0
         for folder in self._shard_folders:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.settings import option, input_field
+from moeir.settings import input_field, option
 from moeir.stages.base import STREAM, Counts
 from moeir.stages.init import collect_input_options
-from moeir.stages.training import TrainingStage
+from moeir.stages.training_options import TrainingStage
 
 if TYPE_CHECKING:
-    from moeir.learning.batches import BatchSampler
-    from moeir.learning.texts import TextStream
-    from moeir.learning.validation import DevSet
     from moeir.records.examples import Example
+    from moeir.training.dev_sets import DevSet
+    from moeir.training.sampling import BatchSampler
+    from moeir.training.text_stream import TextStream
 
 KEEP_CHOICES = ("best", "last")
 MIN_SAMPLING_RATE, MAX_SAMPLING_RATE, MAX_NEGATIVES = 0.001, 1000.0, 10_000
@@ -27,7 +27,9 @@ class Finetune(TrainingStage):
     """Train a retriever or a reranker on examples: a mixture of experts competitively, or any architecture contrastively."""
 
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
-    train: tuple[Path, ...] = input_field("examples", "Training examples, as mine-negatives writes them; several files are merged by query id.")
+    train: tuple[Path, ...] = input_field(
+        "examples", "Training examples, as mine-negatives writes them; several files are merged by query id."
+    )
     sampling_rate: tuple[float, ...] = option("One per --train: treat each file as a separate dataset with this many passes per epoch.", ())
     corpus: tuple[Path, ...] = input_field(
         "texts", "Documents of the examples, unless inline; with --sampling-rate one for all datasets or one for each.", ()
@@ -39,7 +41,7 @@ class Finetune(TrainingStage):
         aliases=("--topics",),
     )
     arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10; see: moeir variants architectures.", None)
-    objective: str = option("contrastive, or competitive:temperature=0.5; see: moeir variants learning.objectives.", "contrastive")
+    objective: str = option("contrastive, or competitive:temperature=0.5; see: moeir variants training.objectives.", "contrastive")
     batch_size: int = option("Queries per batch, divided among all processes.", 8)
     accumulate: int = option(
         "Batches per optimizer step; in-batch negatives come from one batch only.", 1, aliases=("--gradient-accumulation-steps",)
@@ -73,7 +75,7 @@ class Finetune(TrainingStage):
         super().check()
         if self.arch is not None:
             variants.resolve_spec("architectures", self.arch)
-        variants.resolve_spec("learning.objectives", self.objective)
+        variants.resolve_spec("training.objectives", self.objective)
         positive = {"--evaluate-every": self.evaluate_every, "--patience": self.patience, "--gradient-cache": self.gradient_cache}
         for flag, value in positive.items():
             if value is not None and value <= 0:
@@ -129,15 +131,15 @@ class Finetune(TrainingStage):
         return [f"{steps:,} steps of {batches}{self.batch_size} queries from {sum(counts):,} examples: {text_counts}"]
 
     def work(self) -> Counts:
-        from moeir.architectures.card import write_model_card
-        from moeir.architectures.starting import is_cross_encoder, build_checkpoint
-        from moeir.artifacts.making import RESUME, TOKEN_CACHE
-        from moeir.backbones.precision import select_dtype
+        from moeir.architectures.initialize import build_checkpoint, is_cross_encoder
+        from moeir.architectures.model_card import write_model_card
+        from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
+        from moeir.backbones.device import select_dtype
         from moeir.kernels.memory import mmap_large_tensors
-        from moeir.learning import loop, objectives, retrieval, tokens
+        from moeir.training import objectives, retrieval_task, token_cache, trainer
 
         process_group = self.process_group()
-        objective = variants.bind_variant("learning.objectives", self.objective)
+        objective = variants.bind_variant("training.objectives", self.objective)
         objectives.validate_options(objective, self.negatives)
         pairs = is_cross_encoder(self.model, self.arch)
         sampler, text_stream = self._make_sampler(objective.func, pairs=pairs)
@@ -148,13 +150,13 @@ class Finetune(TrainingStage):
         if self.recompute or self.gradient_cache is not None:
             mmap_large_tensors()
         with process_group.main_process_first():
-            tokenized = tokens.build_token_cache(self.cache or self.output / RESUME / TOKEN_CACHE, text_stream, checkpoint)
+            tokenized = token_cache.build_token_cache(self.cache or self.output / RESUME / TOKEN_CACHE, text_stream, checkpoint)
         process_group.check_same({"the digest of the texts": text_stream.digest[:16]})
         del text_stream  # free the texts: the training needs only their tokens
         schedule, dtype = self.make_schedule(sampler.steps_per_epoch, self.layer_decay), select_dtype(self.dtype, process_group.device)
         process_group = process_group.with_timeout(self.stuck_minutes)
-        texts = tokens.PairDataset(tokenized.cache, tokenized.rows, checkpoint.pair_tokenizer) if pairs else tokenized
-        task = retrieval.RetrievalTask(
+        texts = token_cache.PairDataset(tokenized.cache, tokenized.rows, checkpoint.pair_tokenizer) if pairs else tokenized
+        task = retrieval_task.RetrievalTask(
             checkpoint,
             sampler,
             texts,
@@ -165,8 +167,8 @@ class Finetune(TrainingStage):
             accumulate=self.accumulate,
             max_tokens=self.gradient_cache,
         )
-        evaluator = None if dev_set is None else retrieval.DevEvaluator(checkpoint, dev_set, dtype, process_group)
-        metrics = loop.train(
+        evaluator = None if dev_set is None else retrieval_task.DevEvaluator(checkpoint, dev_set, dtype, process_group)
+        metrics = trainer.train(
             task,
             schedule,
             self.output,
@@ -184,25 +186,29 @@ class Finetune(TrainingStage):
 
     def _make_sampler(self, objective: object, *, pairs: bool) -> "tuple[BatchSampler, TextStream]":
         """The batch sampler and the texts of its batches."""
-        from moeir.learning import batches, objectives
-        from moeir.learning.texts import without_texts, collect_texts
         from moeir.records import examples
+        from moeir.training import objectives, sampling
+        from moeir.training.text_stream import collect_texts, without_texts
 
         files = [examples.read_examples(path, provenance=False) for path in self.train]
         labels = [str(path) for path in self.train]
         datasets: list[list[Example]] = [list(file) for file in files] if self.sampling_rate else [examples.merge_examples(files, labels)]
         labels = labels if self.sampling_rate else [", ".join(labels)]
         samplers = [
-            batches.make_sampler(without_texts(dataset), batch_size=self.batch_size, negatives=self.negatives, seed=self.seed, source=label)
+            sampling.make_sampler(
+                without_texts(dataset), batch_size=self.batch_size, negatives=self.negatives, seed=self.seed, source=label
+            )
             for dataset, label in zip(datasets, labels)
         ]
         text_stream = collect_texts(datasets, labels, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty, fielded=pairs)
         for sampler, rows, label in zip(samplers, text_stream.rows, labels):
-            batches.check_texts(sampler, rows.queries, rows.documents, label)
-            batches.check_batch_size(sampler, self.process_group().size, pairs=pairs)
+            sampling.check_texts(sampler, rows.queries, rows.documents, label)
+            sampling.check_batch_size(sampler, self.process_group().size, pairs=pairs)
             if objective in objectives.NEEDS_TEACHER:
-                batches.check_teacher_scores(sampler, label, self.objective)
-        return (batches.MultiDatasetSampler(tuple(samplers), self.sampling_rate, self.seed) if self.sampling_rate else samplers[0]), text_stream
+                sampling.check_teacher_scores(sampler, label, self.objective)
+        return (
+            sampling.MultiDatasetSampler(tuple(samplers), self.sampling_rate, self.seed) if self.sampling_rate else samplers[0]
+        ), text_stream
 
     def _load_dev_set(self, text_stream: "TextStream", batches_per_epoch: int, *, pairs: bool) -> "DevSet | None":
         """The development set, if there is one."""
@@ -212,7 +218,7 @@ class Finetune(TrainingStage):
             raise UsageError(f"{flag}: {why}")
         if self.dev_queries is None or self.dev_qrels is None:
             return None
-        from moeir.learning.validation import load_dev_set
+        from moeir.training.dev_sets import load_dev_set
 
         corpora = self.corpus if self.dev_corpus is None else (self.dev_corpus,)
         training = {name: text for queries in text_stream.queries for name, text in queries.items()}

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.errors import DataError, UsageError
-from moeir.settings import option, output_field, input_field
-from moeir.stages import besides
+from moeir.settings import input_field, option, output_field
+from moeir.stages import side_outputs
 from moeir.stages.base import STREAM, Counts, Stage, check_depth, check_single_word
 from moeir.stages.evaluate import check_answers, check_groups, check_judgements, name_runs
-from moeir.stages.tuning import DEFAULT_GRIDS, TUNABLE_OPTIONS, FusionTuner, parse_grid
+from moeir.stages.fusion_tuning import DEFAULT_GRIDS, TUNABLE_OPTIONS, FusionTuner, parse_grid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from moeir.fusion import FusionFormula
+    from moeir.fusion.formulas import FusionFormula
     from moeir.records.runs import Run
 
 DEFAULT_METHOD = "came-sum"
@@ -64,7 +64,7 @@ class Fuse(Stage):
             raise UsageError(f"fuse: expected two runs or more, found {len(self.run)}; repeat --run")
         self._check_learned()
         self._check_ablation()
-        besides.check_side_outputs(self, {"--save": self.save, "--attribution": self.attribution, "--ablation": self.ablation})
+        side_outputs.check_side_outputs(self, {"--save": self.save, "--attribution": self.attribution, "--ablation": self.ablation})
         if self.tune is None:
             if any(source_path is not None for source_path in (self.answers, self.corpus, self.group_by)) or (
                 self.qrels and not self.ablation
@@ -105,20 +105,24 @@ class Fuse(Stage):
             name_runs(self.run)
 
     def work(self) -> Counts:
-        from moeir import fusion
+        from moeir.fusion import formulas
         from moeir.records import runs
 
         expert_runs = [runs.read_run(path) for path in self.run]
         tuning_counts = {} if self.tune is None else FusionTuner(self, expert_runs, self.tune).tune()
-        merge = self._load_learned_fusion(expert_runs) if self.learned else variants.bind_variant("fusion", tuning_counts.pop("method", self.method))
-        fused_run = fusion.fuse_runs(expert_runs, merge, self.depth)
+        merge = (
+            self._load_learned_fusion(expert_runs)
+            if self.learned
+            else variants.bind_variant("fusion", tuning_counts.pop("method", self.method))
+        )
+        fused_run = formulas.fuse_runs(expert_runs, merge, self.depth)
         runs.write_run(fused_run, self.output, tag=self.tag)
         self._write_side_outputs(expert_runs, merge, fused_run)
         return {"queries": len(fused_run), "hits": len(fused_run.scores), **tuning_counts}
 
     def _load_learned_fusion(self, expert_runs: "Sequence[Run]") -> "FusionFormula":
         """The merge function of the --learned file."""
-        from moeir.learned_fusion import files
+        from moeir.fusion import files
         from moeir.records import lines, texts
 
         assert self.learned is not None
@@ -146,16 +150,21 @@ class Fuse(Stage):
 
         runs_by_name = dict(zip(name_runs(self.run), expert_runs, strict=True)) if self.attribution or self.ablation else {}
         if self.attribution is not None:
-            with besides.write_side_output(self, self.attribution, "attribution") as partial_path, lines.open_writer(partial_path) as output:
+            with (
+                side_outputs.write_side_output(self, self.attribution, "attribution") as partial_path,
+                lines.open_writer(partial_path) as output,
+            ):
                 rows = attribution.hit_rows(runs_by_name, merge, fused_run)
                 output.writelines(f"{line}\n" for line in tables.format_lines(attribution.hit_header(list(runs_by_name)), rows, "tsv"))
         if self.ablation is not None and self.qrels is not None:
             requested = [measures.parse_measure(text) for text in self.measure or ABLATION_MEASURES]
             try:
-                header, table_rows = attribution.leave_one_out(runs_by_name, merge, fused_run, self.depth, qrels.read_qrels(self.qrels), requested)
+                header, table_rows = attribution.leave_one_out(
+                    runs_by_name, merge, fused_run, self.depth, qrels.read_qrels(self.qrels), requested
+                )
             except DataError as problem:
                 raise DataError(f"{self.run[0]}: {problem}") from None
-            with besides.write_side_output(self, self.ablation, "ablation") as partial_path, lines.open_writer(partial_path) as output:
+            with side_outputs.write_side_output(self, self.ablation, "ablation") as partial_path, lines.open_writer(partial_path) as output:
                 output.writelines(f"{line}\n" for line in tables.format_lines(header, table_rows, "tsv"))
             for line in tables.format_table(header, table_rows).splitlines():
                 log.info("%s", line)

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir.errors import UsageError
-from moeir.settings import option, output_field, input_field
+from moeir.settings import input_field, option, output_field
 from moeir.stages.base import STREAM, Counts, Stage
 from moeir.stages.init import check_seed
 
 if TYPE_CHECKING:
     import torch
 
-    from moeir.backbones.t5 import Passage
+    from moeir.backbones.query_generator import Passage
     from moeir.records.texts import Text
 
 BLOCK = 512
@@ -75,8 +75,8 @@ class GenerateQueries(Stage):
         return [f"{passages:,} passages, {passages * self.queries_per_passage:,} queries of at most {self.max_output} tokens"]
 
     def work(self) -> Counts:
-        from moeir.artifacts import making
-        from moeir.backbones.precision import select_device, select_dtype
+        from moeir.artifacts import atomic_write
+        from moeir.backbones.device import select_device, select_dtype
         from moeir.console import meter
         from moeir.records import lines, texts
 
@@ -91,7 +91,7 @@ class GenerateQueries(Stage):
                         stream.writelines(f"{line}\n" for line in generator.generate_lines(block, {}, lambda queries: None))
                         counter.advance(len(block))
                 return generator.report_counts(last)
-            output_file = ResumableQueryFile(making.resume_path(self.output), generator)
+            output_file = ResumableQueryFile(atomic_write.resume_path(self.output), generator)
             for _ in islice(documents, output_file.passages_done):
                 counter.advance()
             for block in _split_into_blocks(documents):
@@ -135,7 +135,7 @@ class BlockGenerator:
     """Generates queries for the passages of a block in batches of similar length, and counts the results."""
 
     def __init__(self, stage: GenerateQueries, device: str, dtype: "torch.dtype") -> None:
-        from moeir.backbones.t5 import T5QueryGenerator, Sampling
+        from moeir.backbones.query_generator import Sampling, T5QueryGenerator
 
         self._stage = stage
         self._model = T5QueryGenerator(stage.model, device, dtype)
@@ -150,8 +150,8 @@ class BlockGenerator:
 
     def generate_lines(self, block: Sequence["Text"], finished: Queries, save: Callable[[Queries], None]) -> list[str]:
         """A line for each passage; `finished` queries are not generated again, new ones go to `save` batch by batch."""
-        from moeir.backbones.t5 import Passage
-        from moeir.records import generated
+        from moeir.backbones.query_generator import Passage
+        from moeir.records import generated_queries
 
         non_empty = [text for text in block if text.content]
         token_ids, truncated = self._model.tokenize([self._stage.prefix + text.content for text in non_empty], self._stage.max_input)
@@ -166,7 +166,7 @@ class BlockGenerator:
         queries = sum(map(len, queries_by_id.values()))
         added = {"passages": len(block), "queries": queries, "cut": truncated, "empty": len(non_empty) * self._sampling.queries - queries}
         self.counts = {name: self.counts[name] + added[name] for name in added}
-        return [generated.format_line(text.id, queries_by_id[text.id]) for text in block]
+        return [generated_queries.format_line(text.id, queries_by_id[text.id]) for text in block]
 
     def _make_batches(self, passages: Sequence["Passage"]) -> Iterator[list["Passage"]]:
         """Batches, shortest passages first; each has as many as fit when padded to the longest, with all their queries."""

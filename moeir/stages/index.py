@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.settings import option, output_field, input_field
+from moeir.settings import input_field, option, output_field
 from moeir.stages.base import Counts, Stage
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class Index(Stage):
 
     def _read_expansion(self) -> dict[str, str]:
         """The queries appended to each document, by id (docT5query, Nogueira and Lin 2019)."""
-        from moeir.records import generated
+        from moeir.records import generated_queries
 
-        records = () if self.expansion is None else generated.read_generated_queries(self.expansion)
+        records = () if self.expansion is None else generated_queries.read_generated_queries(self.expansion)
         return {record.id: " ".join(record.queries[: self.expansion_queries]) for record in records}
 
     def _index_encodings(self, folder: Path) -> Counts:

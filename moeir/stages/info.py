@@ -12,7 +12,7 @@ from moeir.settings import argument, option
 from moeir.stages.base import TEXT_KINDS, Counts, Stage
 
 if TYPE_CHECKING:
-    from moeir.analysis.parameters import ParameterAccount
+    from moeir.analysis.flops import ParameterAccount
     from moeir.architectures.base import Architecture
     from moeir.artifacts.shards import Shard
 
@@ -58,9 +58,9 @@ class Info(Stage):
         return None
 
     def _describe_data(self) -> dict[str, Any]:
-        from moeir.formats import described
+        from moeir.formats import summary
 
-        facts = described.summarize(self.path, self.source_format)
+        facts = summary.summarize(self.path, self.source_format)
         files = [file for file in self.path.rglob("*") if file.is_file()] if self.path.is_dir() else [self.path]
         return facts | {"bytes": {"all": sum(file.stat().st_size for file in files)}}
 
@@ -115,7 +115,11 @@ def _describe_checkpoint(path: Path) -> dict[str, Any]:
     from moeir.architectures.checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(path)
-    account, config, input_config = count_parameters(checkpoint.architecture), checkpoint.architecture.encoder.config, checkpoint.input_config
+    account, config, input_config = (
+        count_parameters(checkpoint.architecture),
+        checkpoint.architecture.encoder.config,
+        checkpoint.input_config,
+    )
     family = str(checkpoint.config.get("moeir_family", checkpoint.config.get("model_type")))
     pooler = any(name.startswith(("encoder.pooler.", "pooler.")) for name in account.shapes)
     encoders = 1 + any(name.startswith("document_encoder.") for name in account.shapes)
@@ -153,7 +157,7 @@ def _estimate_cost(account: "ParameterAccount", side: str, length: int) -> dict[
 
 def count_parameters(architecture: "Architecture") -> "ParameterAccount":
     """The parameters of an architecture, each counted once, and which experts of its mixtures run for queries and documents."""
-    from moeir.analysis.parameters import ParameterAccount, Mixture
+    from moeir.analysis.flops import Mixture, ParameterAccount
     from moeir.backbones.layers import RotaryAttention
     from moeir.mixtures.embedding import EmbeddingMixture
     from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward

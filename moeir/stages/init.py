@@ -6,7 +6,7 @@ from typing import Any
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.settings import option, output_field, input_field
+from moeir.settings import input_field, option, output_field
 from moeir.stages.base import Counts, Stage
 
 
@@ -33,11 +33,13 @@ class Init(Stage):
         check_seed(self.seed)
 
     def work(self) -> Counts:
-        from moeir.architectures.card import write_model_card
-        from moeir.architectures.starting import build_checkpoint
+        from moeir.architectures.initialize import build_checkpoint
+        from moeir.architectures.model_card import write_model_card
 
         texts = read_first_texts(self.corpus)
-        checkpoint = build_checkpoint(self.model, self.arch, collect_input_options(self), texts, self.seed, random_weights=self.from_scratch)
+        checkpoint = build_checkpoint(
+            self.model, self.arch, collect_input_options(self), texts, self.seed, random_weights=self.from_scratch
+        )
         checkpoint.save(self.output)
         write_model_card(self.output, checkpoint, base=str(self.model), training=None)
         return {"parameters": checkpoint.architecture.parameter_count()}

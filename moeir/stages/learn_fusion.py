@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeir.errors import DataError, UsageError
-from moeir.settings import option, output_field, input_field
+from moeir.settings import input_field, option, output_field
 from moeir.stages.base import STREAM, Counts, Stage, check_depth
 from moeir.stages.evaluate import name_runs
 
@@ -46,7 +46,7 @@ class LearnFusion(Stage):
         name_runs(self.run)
 
     def work(self) -> Counts:
-        from moeir.learned_fusion import files, training, tuning
+        from moeir.fusion import files, gated, tuning
         from moeir.records import qrels, runs, texts
 
         expert_runs = [runs.read_run(path) for path in self.run]
@@ -57,7 +57,7 @@ class LearnFusion(Stage):
             if missing := next((query for query in grades if query not in query_texts), None):
                 raise DataError(f"{self.queries}: has no query {missing!r}, which {self.qrels} judges")
         try:
-            fit = training.learn_fusion(
+            fit = gated.learn_fusion(
                 expert_runs, grades, self.kind, depth=self.depth, strength=self.strength, seed=self.seed, texts=query_texts
             )
         except DataError as problem:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from moeir.analysis.finding import AnalysisResult
-    from moeir.analysis.usage import RouterUsage
+    from moeir.analysis.result import AnalysisResult
+    from moeir.analysis.router_usage import RouterUsage
     from moeir.architectures.checkpoint import RetrievalModel
     from moeir.records.texts import Text
     from moeir.stages.analyze import Analyze
@@ -25,7 +25,7 @@ SIDES = (("query", "queries"), ("document", "corpus"))
 
 def analyze_usage(stage: "Analyze") -> "AnalysisResult":
     """Expert usage per router."""
-    from moeir.analysis.finding import AnalysisResult, Plot
+    from moeir.analysis.result import AnalysisResult, Plot
 
     checkpoint, dtype = _open_model(stage)
     if not checkpoint.encode(["?"]).routing:
@@ -41,8 +41,8 @@ def analyze_usage(stage: "Analyze") -> "AnalysisResult":
 
 def _count_usage(stage: "Analyze", checkpoint: "RetrievalModel", dtype: "torch.dtype", path: Path, side: str) -> "dict[str, RouterUsage]":
     """Each router's usage over the texts of a file, chunk by chunk."""
-    from moeir.analysis.usage import RouterUsage
-    from moeir.backbones.precision import autocast
+    from moeir.analysis.router_usage import RouterUsage
+    from moeir.backbones.device import autocast
 
     usage_by_router: dict[str, RouterUsage] = {}
     with autocast(dtype, str(checkpoint.device)):
@@ -55,9 +55,8 @@ def _count_usage(stage: "Analyze", checkpoint: "RetrievalModel", dtype: "torch.d
 
 def analyze_divergence(stage: "Analyze") -> "AnalysisResult":
     """KL and JS divergence between queries and their relevant documents."""
-    from moeir.analysis.divergence import estimate_divergences
-    from moeir.analysis.finding import AnalysisResult, Plot
-    from moeir.analysis.pairs import sample_pairs
+    from moeir.analysis.divergence import estimate_divergences, sample_pairs
+    from moeir.analysis.result import AnalysisResult, Plot
 
     assert stage.queries is not None and stage.corpus is not None and stage.qrels is not None
     checkpoint, dtype = _open_model(stage)
@@ -74,7 +73,7 @@ def analyze_divergence(stage: "Analyze") -> "AnalysisResult":
 def analyze_lengths(stage: "Analyze") -> "AnalysisResult":
     """Length histograms of queries and documents, in tokens of a model or in words."""
     from moeir.analysis import histograms
-    from moeir.analysis.finding import AnalysisResult, Plot
+    from moeir.analysis.result import AnalysisResult, Plot
 
     count = _token_counter(stage)
     unit = "words" if stage.model is None else "tokens"
@@ -101,7 +100,7 @@ def _token_counter(stage: "Analyze") -> Any:
 
 def analyze_projection(stage: "Analyze") -> "AnalysisResult":
     """Queries and documents projected to two or three dimensions, with the group that colours them in a plot."""
-    from moeir.analysis.finding import AnalysisResult, Plot
+    from moeir.analysis.result import AnalysisResult, Plot
 
     checkpoint, dtype = _open_model(stage)
     expert = _select_dense_expert(stage, checkpoint.architecture.representation_kinds)
@@ -137,7 +136,7 @@ def _encode_dense(
     """The vectors of texts [N, D], and each text's expert in the first router that routes whole texts, or None."""
     import numpy as np
 
-    from moeir.backbones.precision import autocast
+    from moeir.backbones.device import autocast
     from moeir.representations.dense import Dense
 
     vectors, router_choices = [], list[str | None]()
@@ -173,7 +172,7 @@ def _color_labels(stage: "Analyze", texts: "Sequence[tuple[str, Text]]", router_
 def _dense_vectors(
     stage: "Analyze", checkpoint: "RetrievalModel", dtype: "torch.dtype", expert: str, contents: Sequence[str], side: str
 ) -> "np.ndarray[Any, Any]":
-    from moeir.backbones.precision import autocast
+    from moeir.backbones.device import autocast
     from moeir.representations.dense import Dense
 
     with autocast(dtype, str(checkpoint.device)):
@@ -196,7 +195,7 @@ def _select_dense_expert(stage: "Analyze", kinds: dict[str, str]) -> str:
 def _open_model(stage: "Analyze") -> "tuple[RetrievalModel, torch.dtype]":
     """The checkpoint on its device, and the dtype to compute in."""
     from moeir.architectures.checkpoint import open_checkpoint
-    from moeir.backbones.precision import select_device, select_dtype
+    from moeir.backbones.device import select_device, select_dtype
 
     assert stage.model is not None
     device = select_device(stage.device)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.errors import DataError, UsageError
-from moeir.settings import option, output_field, input_field
+from moeir.settings import input_field, option, output_field
 from moeir.stages.base import Counts, Stage
 from moeir.stages.evaluate import check_answers, name_runs, read_answers
 
@@ -47,7 +47,9 @@ class MineNegatives(Stage):
         grades, select = qrels.read_qrels(self.qrels), variants.bind_variant("mining", self.method)
         excluded = None
         if self.exclude_answers is not None:
-            excluded = self._find_documents_with_answers(mining.select_candidates(expert_runs, grades, select, positive_grade=self.positive_grade))
+            excluded = self._find_documents_with_answers(
+                mining.select_candidates(expert_runs, grades, select, positive_grade=self.positive_grade)
+            )
         mined_examples = mining.mine_negatives(expert_runs, grades, select, counts, positive_grade=self.positive_grade, excluded=excluded)
         examples.write_examples(mined_examples, self.output)
         if not counts.mined:
@@ -63,7 +65,7 @@ class MineNegatives(Stage):
 
     def _find_documents_with_answers(self, candidates: "list[Run]") -> dict[str, set[str]]:
         """The candidate negatives of each query that contain an answer."""
-        from moeir.evaluation import answers
+        from moeir.evaluation import answer_match
 
         assert self.exclude_answers is not None and self.corpus is not None
         questions = read_answers(self.exclude_answers, self.match)
@@ -72,7 +74,7 @@ class MineNegatives(Stage):
             for row, query in enumerate(run.queries):
                 if query not in questions.by_question and len(run.list_at(row)[0]):
                     raise DataError(f"{self.exclude_answers}: has no question {query!r}, for which negatives are mined")
-        for run, has_answer in zip(candidates, answers.hit_labels(candidates, questions, self.corpus), strict=True):
+        for run, has_answer in zip(candidates, answer_match.hit_labels(candidates, questions, self.corpus), strict=True):
             for row, query in enumerate(run.queries):
                 documents = run.list_at(row)[0][has_answer[run.starts[row] : run.starts[row + 1]]]
                 excluded.setdefault(query, set()).update(run.document_ids[code] for code in documents.tolist())

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.settings import option, input_field
+from moeir.settings import input_field, option
 from moeir.stages.base import Counts, source_digest
 from moeir.stages.init import read_first_texts
-from moeir.stages.training import TrainingStage
+from moeir.stages.training_options import TrainingStage
 
 if TYPE_CHECKING:
     from moeir.architectures.checkpoint import RetrievalModel
@@ -56,12 +56,12 @@ class Pretrain(TrainingStage):
     def work(self) -> Counts:
         import torch
 
-        from moeir.architectures.card import write_model_card
-        from moeir.architectures.starting import build_checkpoint
-        from moeir.backbones.precision import select_dtype
+        from moeir.architectures.initialize import build_checkpoint
+        from moeir.architectures.model_card import write_model_card
+        from moeir.backbones.device import select_dtype
         from moeir.kernels.memory import mmap_large_tensors
-        from moeir.learning import loop
         from moeir.pretraining.task import PretrainingTask
+        from moeir.training import trainer
 
         process_group = self.process_group()
         lengths = {"query_length": self.query_length, "document_length": self.document_length}
@@ -77,8 +77,10 @@ class Pretrain(TrainingStage):
             sampler = self._make_sampler(checkpoint, objective)
         schedule, process_group = self.make_schedule(sampler.steps_per_epoch), process_group.with_timeout(self.stuck_minutes)
         sampler.steps = schedule.steps * self.accumulate
-        task = PretrainingTask(objective, sampler, select_dtype(self.dtype, process_group.device), process_group if process_group.size > 1 else None)
-        metrics = loop.train(
+        task = PretrainingTask(
+            objective, sampler, select_dtype(self.dtype, process_group.device), process_group if process_group.size > 1 else None
+        )
+        metrics = trainer.train(
             task,
             schedule,
             self.output,
@@ -106,9 +108,9 @@ class Pretrain(TrainingStage):
 
     def _make_sampler(self, checkpoint: "RetrievalModel", objective: "Pretraining") -> "SpanSampler":
         """The batch sampler; texts are tokenised once, into the cache."""
-        from moeir.artifacts.making import RESUME, TOKEN_CACHE
-        from moeir.pretraining import corpus, queries
-        from moeir.pretraining.batches import BatchRequirements, SpanSampler, InputTemplate
+        from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
+        from moeir.pretraining import query_cache, span_cache
+        from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSampler
 
         digests: dict[str, list[str]] = {}
         for setting, path in self.sources():
@@ -118,10 +120,16 @@ class Pretrain(TrainingStage):
         reading = InputTemplate.from_model(checkpoint)
         options: dict[str, Any] = {"short": self.short_spans, "seed": self.seed, "keep_empty": self.keep_empty}
         maximum = reading.content_budget("document", checkpoint.input_config.document_length)
-        tokens = corpus.build_span_cache(folder, self.corpus, checkpoint.tokenizer, digest=digests["corpus"][0], maximum=maximum, **options)
+        tokens = span_cache.build_span_cache(
+            folder, self.corpus, checkpoint.tokenizer, digest=digests["corpus"][0], maximum=maximum, **options
+        )
         query_tokens = None
         if self.queries:
             query_digests = {name: values for name, values in digests.items() if name in ("queries", "query-qrels")}
-            query_tokens = queries.build_query_cache(folder, tokens, self.queries, self.query_qrels, checkpoint.tokenizer, digests=query_digests)
-        needs = BatchRequirements(self.context if objective.context == "span" else objective.context, objective.encoder_rate, objective.decoder_rate)
+            query_tokens = query_cache.build_query_cache(
+                folder, tokens, self.queries, self.query_qrels, checkpoint.tokenizer, digests=query_digests
+            )
+        needs = BatchRequirements(
+            self.context if objective.context == "span" else objective.context, objective.encoder_rate, objective.decoder_rate
+        )
         return SpanSampler(tokens, query_tokens, reading, needs, size=self.batch_size, steps=1, seed=self.seed)

@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeir.artifacts import making
+from moeir.artifacts import atomic_write
 from moeir.errors import DataError, UsageError
-from moeir.settings import option, output_field, list_settings, input_field
+from moeir.settings import input_field, list_settings, option, output_field
 from moeir.stages.base import STREAM, Counts, Stage, check_depth
 from moeir.stages.evaluate import DEFAULT_MEASURES, name_runs
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
     from moeir.records.texts import Text
-    from moeir.report.cases import QueryPages
-    from moeir.report.contents import PageData
-    from moeir.report.reasons import Explanations
+    from moeir.reporting.explanations import Explanations
+    from moeir.reporting.page_data import PageData, QueryPages
 
 TEXT_SUFFIXES, LIST_SUFFIXES, PLOT_SUFFIXES, PAGE_SUFFIXES = ("", ".txt"), (".tsv", ".jsonl"), (".svg", ".png"), (".html", ".htm")
 FUSED = "fused"
@@ -82,7 +81,7 @@ class Report(Stage):
         """The suffix of --output; for texts and tables, the one before .gz or .zst."""
         from moeir.records import lines
 
-        path = making.final_path(self.output)
+        path = atomic_write.final_path(self.output)
         text_suffix = lines.strip_compression_suffix(path).suffix
         return text_suffix if self.output != STREAM and text_suffix not in PLOT_SUFFIXES else path.suffix
 
@@ -91,31 +90,34 @@ class Report(Stage):
             return self._write_page()
         from moeir.evaluation import tables
         from moeir.records import lines
-        from moeir.report import training
+        from moeir.reporting import training_curves
 
-        trainings = training.load_trainings(self.training)
+        trainings = training_curves.load_trainings(self.training)
         if (suffix := self._output_suffix()) in PLOT_SUFFIXES:
-            from moeir.report import pictures
+            from moeir.reporting import plots
 
-            pictures.plot_trainings(trainings, self.output, suffix.removeprefix("."))
+            plots.plot_trainings(trainings, self.output, suffix.removeprefix("."))
         else:
             with lines.open_writer(self.output) as output:
                 if suffix in TEXT_SUFFIXES:
-                    output.write(training.format_trainings(trainings))
+                    output.write(training_curves.format_trainings(trainings))
                 else:
-                    output_lines = tables.format_lines(training.CURVE_COLUMNS, list(training.curve_rows(trainings)), suffix.removeprefix("."))
+                    output_lines = tables.format_lines(
+                        training_curves.CURVE_COLUMNS, list(training_curves.curve_rows(trainings)), suffix.removeprefix(".")
+                    )
                     output.writelines(f"{line}\n" for line in output_lines)
         return {"trainings": len(trainings), "steps": sum(one.monitor.step for one in trainings)}
 
     def _write_page(self) -> Counts:
         from moeir.records import lines
-        from moeir.report import contents, page, training
+        from moeir.reporting import html_page, training_curves
+        from moeir.reporting import page_data as page_data_module
 
-        trainings = training.load_trainings(self.training) if self.training else []
+        trainings = training_curves.load_trainings(self.training) if self.training else []
         title = self.title or ", ".join([*name_runs(self.run), *(one.name for one in trainings)])
-        data: dict[str, Any] = {"title": title, "trainings": contents.training_charts(trainings)}
+        data: dict[str, Any] = {"title": title, "trainings": page_data_module.training_charts(trainings)}
         if self.projection is not None:
-            data["map"] = contents.read_projection(self.projection)
+            data["map"] = page_data_module.read_projection(self.projection)
         counts: dict[str, Any] = {"runs": len(self.run), "trainings": len(trainings)}
         parts: Iterator[tuple[str, Any]] = iter(())
         if self.run:
@@ -128,47 +130,52 @@ class Report(Stage):
                 "explained": page_contents.explanations.document_count,
             }
         with lines.open_writer(self.output) as output:
-            output.writelines(page.render_page(title, data, parts))
+            output.writelines(html_page.render_page(title, data, parts))
         return counts
 
     def _page_data(self) -> "tuple[PageData, dict[str, Any]]":
         """The query pages, and the data about all queries."""
         from moeir.evaluation import measures
         from moeir.records import qrels, runs
-        from moeir.report import judged
-        from moeir.report.cases import QueryPages
-        from moeir.report.contents import PageData
+        from moeir.reporting import page_data as page_data_module
+        from moeir.reporting.page_data import PageData, QueryPages
 
         assert self.qrels is not None
         grades = qrels.read_qrels(self.qrels)
         runs_by_name = {name: runs.read_run(path) for name, path in name_runs(self.run).items()}
         requested = [measures.parse_measure(text) for text in self.measure]
         try:
-            values = judged.evaluate_runs(runs_by_name, grades, requested)
+            values = page_data_module.evaluate_runs(runs_by_name, grades, requested)
         except DataError as problem:
             raise DataError(f"{self.qrels}: {problem}") from None
         query_texts = {text.id: text for text in self._read_texts(self.queries) if text.id in grades}
         cases = QueryPages(runs_by_name, grades, self.depth)
         page_contents = PageData(cases, list(grades), self._load_explanations(cases, runs_by_name, query_texts), self.text_length)
-        return page_contents, page_contents.overview(query_texts) | {"judged": judged.comparison_table(values, page_contents.queries)}
+        return page_contents, page_contents.overview(query_texts) | {
+            "judged": page_data_module.comparison_table(values, page_contents.queries)
+        }
 
     def _read_texts(self, path: Path | None) -> "Iterator[Text]":
         from moeir.records import texts
 
         return iter(()) if path is None else texts.read_texts(path, keep_empty=True)
 
-    def _load_explanations(self, cases: "QueryPages", runs_by_name: "Mapping[str, Run]", query_texts: "Mapping[str, Text]") -> "Explanations":
+    def _load_explanations(
+        self, cases: "QueryPages", runs_by_name: "Mapping[str, Run]", query_texts: "Mapping[str, Text]"
+    ) -> "Explanations":
         """The explanations of a page's documents, from --index or --explain; else none."""
         from moeir.records import lines, texts
-        from moeir.report.reasons import Explanations, check_explanation
+        from moeir.reporting.explanations import Explanations, check_explanation
 
         if self.index:
-            from moeir.stages.explaining import explain_runs
+            from moeir.stages.report_explanations import explain_runs
 
             return Explanations(explain_runs(self.index, self.corpus, cases, runs_by_name, query_texts), cases.shown_documents)
         if self.explain is None:
             return Explanations()
         name = lines.source_name(self.explain)
         with lines.open_lines(self.explain) as numbered_lines:
-            records = (check_explanation(texts.parse_json(line, f"{name}:{number}"), f"{name}:{number}") for number, line in numbered_lines if line)
+            records = (
+                check_explanation(texts.parse_json(line, f"{name}:{number}"), f"{name}:{number}") for number, line in numbered_lines if line
+            )
             return Explanations(records, cases.shown_documents)

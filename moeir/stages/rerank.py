@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir import settings, variants
-from moeir.artifacts import making, manifests, shards
+from moeir.artifacts import atomic_write, manifests, shards
 from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
-from moeir.settings import option, output_field, input_field
+from moeir.settings import input_field, option, output_field
 from moeir.stages.base import STREAM, Counts, Stage, check_depth, check_single_word
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
-    from moeir.reranking.ledger import ScoreJournal
-    from moeir.reranking.library import CandidateTexts
+    from moeir.reranking.candidate_texts import CandidateTexts
+    from moeir.reranking.score_journal import ScoreJournal
     from moeir.reranking.scoring import ScoringConfig
 
 TOKENS_ON_CPU, TOKENS_ON_CUDA = 4096, 65536  # fits into a CPU cache; keeps a GPU busy
@@ -104,7 +104,7 @@ class Rerank(Stage):
     def _load_candidates(self) -> "Run":
         """The run to rerank, or its queries of this shard."""
         from moeir.records import runs
-        from moeir.reranking.candidates import query_shard, merge_runs
+        from moeir.reranking.candidates import merge_runs, query_shard
 
         run = merge_runs([runs.read_run(path) for path in self.run], self.fuse)
         if self.shard is None:
@@ -115,21 +115,23 @@ class Rerank(Stage):
         return query_shard(run, shard.number, shard.total)
 
     def work(self) -> Counts:
-        from moeir.backbones.precision import select_device, select_dtype
+        from moeir.backbones.device import select_device, select_dtype
         from moeir.records import runs
-        from moeir.reranking.ledger import ScoreJournal
-        from moeir.reranking.library import CandidateTexts
+        from moeir.reranking.candidate_texts import CandidateTexts
         from moeir.reranking.passages import PassageSplitter
+        from moeir.reranking.score_journal import ScoreJournal
         from moeir.reranking.scoring import ScoringConfig
-        from moeir.retrieval.speed import limit_threads
+        from moeir.retrieval.latency import limit_threads
 
         run = self._load_candidates()
-        candidate_texts = CandidateTexts.from_run(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=", ".join(map(str, self.run)))
+        candidate_texts = CandidateTexts.from_run(
+            run, self.queries, self.corpus, keep_empty=self.keep_empty, label=", ".join(map(str, self.run))
+        )
         device = select_device(self.device)
         passages = PassageSplitter(self.passages, self.passage_length, self.stride)
         token_budget = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
         scoring_config = ScoringConfig(select_dtype(self.dtype, device), device, token_budget, passages, self.expert, self.patience)
-        journal = ScoreJournal(None if self.output == STREAM else making.resume_path(self.output))
+        journal = ScoreJournal(None if self.output == STREAM else atomic_write.resume_path(self.output))
         round_facts = []
         with limit_threads(self.threads):
             for number, cascade_round in enumerate(self._cascade()):
@@ -140,7 +142,13 @@ class Rerank(Stage):
         return {"queries": len(run), "hits": len(run.scores), "dtype": str(scoring_config.dtype), "rounds": round_facts}
 
     def _rerank_once(
-        self, run: "Run", cascade_round: CascadeRound, number: int, candidate_texts: "CandidateTexts", scoring_config: "ScoringConfig", journal: "ScoreJournal"
+        self,
+        run: "Run",
+        cascade_round: CascadeRound,
+        number: int,
+        candidate_texts: "CandidateTexts",
+        scoring_config: "ScoringConfig",
+        journal: "ScoreJournal",
     ) -> "tuple[Run, dict[str, Any]]":
         """The reranked run of a round, and its facts for the manifest."""
         from moeir.console import meter

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir.errors import UsageError
-from moeir.settings import option, output_field, input_field
+from moeir.settings import input_field, option, output_field
 from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage, check_depth, check_single_word
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
-    from moeir.retrieval.opened import Searcher
+    from moeir.retrieval.searcher import Searcher
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Search(Stage):
     output: Path = output_field("run", "A .trec file, - for stdout, or a folder.", STREAM)
 
     def check(self) -> None:
-        from moeir.retrieval.fusing import parse_exact_sum
+        from moeir.retrieval.searcher import parse_exact_sum
 
         if self.fuse is not None:
             parse_exact_sum(self.fuse)
@@ -90,8 +90,8 @@ class Search(Stage):
         return self.output != STREAM and not self.output.name.removesuffix(".partial").endswith(FILE_SUFFIXES)
 
     def work(self) -> Counts:
-        from moeir.retrieval.opened import open_index
-        from moeir.retrieval.speed import limit_threads
+        from moeir.retrieval.latency import limit_threads
+        from moeir.retrieval.searcher import open_index
 
         with limit_threads(self.threads):
             searcher = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
@@ -100,12 +100,16 @@ class Search(Stage):
     def _search_queries(self, searcher: "Searcher") -> Counts:
         from moeir import console
         from moeir.records import texts
-        from moeir.retrieval import speed
+        from moeir.retrieval import latency as latency_module
 
         assert self.queries is not None
         queries = list(texts.read_texts(self.queries))
         names, contents = [query.id for query in queries], [query.content for query in queries]
-        experts, fuse, latency = searcher.select_experts(self.expert), self.fuse or searcher.default_fusion, speed.LatencyRecorder(searcher.device)
+        experts, fuse, latency = (
+            searcher.select_experts(self.expert),
+            self.fuse or searcher.default_fusion,
+            latency_module.LatencyRecorder(searcher.device),
+        )
         with console.meter("searching", len(queries)) as meter:
             runs_by_name, facts = searcher.search_runs(
                 names, contents, self.depth, experts, fuse, batch_size=self.batch_size, latency=latency, advance=meter.advance
@@ -120,8 +124,8 @@ class Search(Stage):
         self._write_runs(runs_by_name)
         if self.explain is not None:
             self._write_explanations(searcher, runs_by_name, fuse, names, contents)
-        machine = speed.machine_info(searcher.device, searcher.paths)
-        log.info("%s, batches of %d: %s", speed.format_machine(machine), self.batch_size, latency.format_summary())
+        machine = latency_module.machine_info(searcher.device, searcher.paths)
+        log.info("%s, batches of %d: %s", latency_module.format_machine(machine), self.batch_size, latency.format_summary())
         hits = {name: len(run.scores) for name, run in runs_by_name.items()}
         speed_facts = {"batch_size": self.batch_size, **latency.summarize(), "machine": machine}
         return {"queries": len(queries), "experts": experts, "hits": hits, **facts, "speed": speed_facts}
@@ -136,33 +140,41 @@ class Search(Stage):
             name, run = list(runs_by_name.items())[-1]
             runs.write_run(run, self.output, tag=self.tag or f"moeir.{name}")
 
-    def _write_explanations(self, searcher: "Searcher", runs_by_name: "dict[str, Run]", fuse: str, names: list[str], queries: list[str]) -> None:
-        from moeir.artifacts import making, manifests
+    def _write_explanations(
+        self, searcher: "Searcher", runs_by_name: "dict[str, Run]", fuse: str, names: list[str], queries: list[str]
+    ) -> None:
+        from moeir.artifacts import atomic_write, manifests
         from moeir.records import texts
-        from moeir.retrieval import explained
-        from moeir.retrieval.shelf import TextStore
-        from moeir.retrieval.speed import LatencyRecorder
+        from moeir.retrieval import explain as explain_module
+        from moeir.retrieval.latency import LatencyRecorder
+        from moeir.retrieval.text_store import TextStore
 
         assert self.explain is not None
         text_store = None
         if self.corpus is not None:
-            text_store = TextStore(texts.read_texts(self.corpus, keep_empty=True), explained.Explainer(searcher, runs_by_name, fuse).document_ids())
-        explainer = explained.Explainer(searcher, runs_by_name, fuse, text_store)
+            text_store = TextStore(
+                texts.read_texts(self.corpus, keep_empty=True), explain_module.Explainer(searcher, runs_by_name, fuse).document_ids()
+            )
+        explainer = explain_module.Explainer(searcher, runs_by_name, fuse, text_store)
         encoded = searcher.encode_batches(queries, self.batch_size, LatencyRecorder())
-        if self.makes_folder() and self.explain.parent.resolve() == making.final_path(self.output).resolve():
-            explained.write_explanations(explainer.explain_all(names, queries, encoded), self.output / self.explain.name, self.explain.name)
+        if self.makes_folder() and self.explain.parent.resolve() == atomic_write.final_path(self.output).resolve():
+            explain_module.write_explanations(
+                explainer.explain_all(names, queries, encoded), self.output / self.explain.name, self.explain.name
+            )
             return
         provenance: dict[str, Any] = {"stage": self.name, "settings": {"fuse": fuse, "depth": self.depth}, "sources": {}}
         provenance["sources"]["index"] = [manifests.compute_digest(path) for path in self.index]
-        with making.atomic_output(self.explain, "explanation", provenance, force=True, folder=False) as (partial_path, counts):
-            explained.write_explanations(explainer.explain_all(names, queries, encoded), partial_path, self.explain.name)
+        with atomic_write.atomic_output(self.explain, "explanation", provenance, force=True, folder=False) as (partial_path, counts):
+            explain_module.write_explanations(explainer.explain_all(names, queries, encoded), partial_path, self.explain.name)
             counts["queries"] = len(names)
 
     def _run_interactive(self, searcher: "Searcher") -> Counts:
         from moeir.records import texts
-        from moeir.retrieval import conversation
-        from moeir.retrieval.shelf import TextStore
+        from moeir.retrieval import interactive as interactive_module
+        from moeir.retrieval.text_store import TextStore
 
         text_store = None if self.corpus is None else TextStore(texts.read_texts(self.corpus, keep_empty=True))
-        conversation.run_session(conversation.InteractiveSession(searcher, text_store, depth=self.depth, experts=list(self.expert), fuse=self.fuse))
+        interactive_module.run_session(
+            interactive_module.InteractiveSession(searcher, text_store, depth=self.depth, experts=list(self.expert), fuse=self.fuse)
+        )
         return None

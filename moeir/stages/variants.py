@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from moeir import variants
 from moeir.errors import UsageError
+from moeir.parsing import format_value
 from moeir.settings import argument
 from moeir.stages.base import Counts, Stage
-from moeir.values import format_value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,14 @@ class Variants(Stage):
             room_name: [variant for variant in variants.list_variants(room_name) if name in (None, variant.name)] for room_name in rooms
         }
         if not any(variants_by_room.values()):
-            known = {*variants.ROOMS, *short, *(variant.name for room_name in variants.ROOMS for variant in variants.list_variants(room_name))}
-            raise UsageError(f"there is no room or variant {self.room!r}{variants.suggest(str(self.room), known)} (moeir variants lists all)")
+            known = {
+                *variants.ROOMS,
+                *short,
+                *(variant.name for room_name in variants.ROOMS for variant in variants.list_variants(room_name)),
+            }
+            raise UsageError(
+                f"there is no room or variant {self.room!r}{variants.suggest(str(self.room), known)} (moeir variants lists all)"
+            )
         for room_name, room_variants in variants_by_room.items():
             if room_variants:
                 yield room_name

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.analysis.divergence import cosine_distances, estimate_divergences, jensen_shannon, kullback_leibler, kernel_log_weights
+from moeir.analysis.divergence import cosine_distances, estimate_divergences, jensen_shannon, kernel_log_weights, kullback_leibler
 from tests.oracles import divergence as by_loops
 
 values = st.floats(-3, 3).filter(lambda value: abs(value) > 0.01)

@@ -19,7 +19,9 @@ def test_no_plane_keeps_more_of_the_spread_than_pca(monkeypatch):
     for _ in range(30):
         plane = np.linalg.qr(chance.normal(size=(8, 2)))[0]
         assert analysis.sum_squared_distances((vectors @ plane).tolist()) <= spread * (1 + 1e-6)
-    assert analysis.sum_squared_distances(pca(vectors, 8).tolist()) == pytest.approx(analysis.sum_squared_distances(vectors.tolist()), rel=1e-5)
+    assert analysis.sum_squared_distances(pca(vectors, 8).tolist()) == pytest.approx(
+        analysis.sum_squared_distances(vectors.tolist()), rel=1e-5
+    )
 
 
 def test_pca_does_not_turn_with_the_sign_and_pads_what_has_no_spread():

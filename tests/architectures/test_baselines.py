@@ -7,9 +7,9 @@ import torch
 from transformers import BertModel
 
 from moeir import variants
-from moeir.architectures.starting import build_checkpoint
+from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.encoder import Encoder, EncoderConfig
-from moeir.backbones.tokens import SpecialTokens
+from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from tests.oracles import representations as oracles
 
@@ -114,7 +114,9 @@ def test_splade_sums_the_weights_of_all_positions_where_asked(tiny_model_with_he
 def test_masks_of_a_query_are_looked_at_only_where_asked(tiny_model, attended):
     checkpoint = build(tiny_model, f"colbert:dim=4,normalise=true,markers=true,augmentation=true,attend_masks={attended}".lower())
     sign = checkpoint.tokenizer.special_tokens.mask
-    _, every = reference_states(tiny_model, checkpoint, "query", mask=lambda ids: torch.tensor([[int(attended or one != sign) for one in ids]]))
+    _, every = reference_states(
+        tiny_model, checkpoint, "query", mask=lambda ids: torch.tensor([[int(attended or one != sign) for one in ids]])
+    )
     weight = checkpoint.architecture.heads["local"].projection.weight
     for actual, part in zip(split(checkpoint.encode(TEXTS, "query")["local"]), every, strict=True):
         assert torch.allclose(actual, torch.nn.functional.normalize(part @ weight.T, dim=-1), atol=1e-4)

@@ -9,14 +9,14 @@ from safetensors.torch import load_file
 
 from moeir import open_checkpoint, variants
 from moeir.architectures.checkpoint import RetrievalModel
-from moeir.architectures.starting import build_checkpoint
+from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.pairs import RaggedIds
+from moeir.backbones.packed_pairs import RaggedIds
 from moeir.errors import ArtifactError, UsageError
 from moeir.records.texts import Text
-from tests.architectures.test_parameters import BERT_BASE, SIGNS, bert_base
-from tests.backbones.families import TINY_MODELS, is_close, make_model
-from tests.backbones.vocabularies import ALL_WRITERS
+from tests.architectures.test_parameter_counts import BERT_BASE, SIGNS, bert_base
+from tests.backbones.tiny_models import TINY_MODELS, is_close, make_model
+from tests.backbones.tiny_tokenizers import ALL_WRITERS
 
 FAMILIES = list(ALL_WRITERS)
 QUERIES = ["An owl, hunting at night.", "the sea (the end)", "cat"]
@@ -97,7 +97,10 @@ def test_modernbert_with_the_mean_of_all_tokens(published):
     folder = published("modernbert", classifier_pooling="mean")
     checkpoint = build_checkpoint(folder, "cross-encoder", RULES)
     tokens = pairs(checkpoint)
-    assert is_close(scores(checkpoint, tokens), transformers_logits(transformers.AutoModelForSequenceClassification.from_pretrained(folder), tokens)[:, 0])
+    assert is_close(
+        scores(checkpoint, tokens),
+        transformers_logits(transformers.AutoModelForSequenceClassification.from_pretrained(folder), tokens)[:, 0],
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -129,7 +132,10 @@ def test_parts_of_a_document_stand_behind_one_another_with_the_separator_between
     assert titled.token_ids([text.joined_fields], "document")[0] == [reader.encode_without_special(["bread the owl"])[0]]
     assert titled.token_ids([Text("d", "a\x1fowl").joined_fields], "document")[0] == reader.encode_without_special(["a owl"])
     prefixed = build_checkpoint(published("bert"), "cross-encoder", RULES | {"document_prefix": "cat: ", "query_prefix": "whale "})
-    assert prefixed.token_ids([text.joined_fields], "document")[0][0][: len(reader.encode_without_special(["cat: sea"])[0])] == reader.encode_without_special(["cat: sea"])[0]
+    assert (
+        prefixed.token_ids([text.joined_fields], "document")[0][0][: len(reader.encode_without_special(["cat: sea"])[0])]
+        == reader.encode_without_special(["cat: sea"])[0]
+    )
     assert prefixed.token_ids(["owl"], "query")[0] == reader.encode_without_special(["whale owl"])
 
 

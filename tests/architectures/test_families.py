@@ -8,11 +8,11 @@ import torch
 import transformers
 
 from moeir import open_checkpoint
-from moeir.architectures.starting import build_checkpoint
+from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import UsageError
-from moeir.heads import vocabulary_start
-from tests.backbones.families import make_model
-from tests.backbones.vocabularies import ALL_WRITERS
+from moeir.heads import mlm_head
+from tests.backbones.tiny_models import make_model
+from tests.backbones.tiny_tokenizers import ALL_WRITERS
 
 FAMILIES = [name for name in ALL_WRITERS if name != "bert"]
 TEXTS = ["An owl, hunting at night.", "the sea (the end)", "bread in the whale"]
@@ -122,7 +122,7 @@ def test_a_head_without_a_bias_is_fitted_too(weights):
     encoder.vocabulary_head.bias = torch.nn.Parameter(torch.zeros(300))
     ids = torch.randint(0, 300, (3000,))
     states = words[ids] @ torch.randn(24, 24) + 0.02 * torch.randn(3000, 24)
-    report = vocabulary_start.fit_mlm_head(encoder.vocabulary_head, words, states, ids)
+    report = mlm_head.fit_mlm_head(encoder.vocabulary_head, words, states, ids)
     assert encoder.vocabulary_head.transform.bias is None and report.top1_share > 0.8
     assert report.positive_share == pytest.approx(2 / 300, rel=0.1)
 

@@ -1,12 +1,17 @@
-"""Any change to an artifact is detected and reported in one line."""
+"""Any change to an artifact is detected and reported in one line.
 
+Checksums of files and of the blocks of large ones find every flipped bit.
+"""
+
+import hashlib
 import json
 import os
+import random
 from pathlib import Path
 
 import pytest
 
-from moeir.artifacts import making, manifests
+from moeir.artifacts import atomic_write, manifests
 from moeir.errors import ArtifactError
 
 RECORD = {"stage": "encode", "settings": {"dtype": "float32"}, "sources": {"corpus": ["1"]}}
@@ -14,7 +19,7 @@ RECORD = {"stage": "encode", "settings": {"dtype": "float32"}, "sources": {"corp
 
 @pytest.fixture
 def artifact(tmp_path):
-    with making.atomic_output(tmp_path / "enc", "encodings", RECORD, force=False, folder=True) as (beside, _):
+    with atomic_write.atomic_output(tmp_path / "enc", "encodings", RECORD, force=False, folder=True) as (beside, _):
         (beside / "ids.txt").write_text("a\nb\n")
         (beside / "global").mkdir()
         (beside / "global" / "vectors.npy").write_bytes(bytes(range(256)))
@@ -122,3 +127,47 @@ def test_lines_of_a_product_are_read_as_they_were_written(artifact):
 def test_a_product_of_another_format_is_not_the_same(artifact):
     set_keys(artifact / "manifest.json", format=0)
     assert not manifests.is_up_to_date(artifact, RECORD)
+
+
+SIZES = (0, 1, 63, 64, 65, 128, 1000)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Files of random bytes with no block, one, and many blocks of 64 bytes."""
+    monkeypatch.setattr(manifests, "HASH_BLOCK_BYTES", 64)
+    monkeypatch.setattr(manifests, "READ_BYTES", 48)
+    for size in SIZES:
+        (tmp_path / str(size)).write_bytes(random.Random(size).randbytes(size))
+    return [tmp_path / str(size) for size in SIZES]
+
+
+def test_facts_are_those_of_the_whole_and_of_every_block(files):
+    for file, entry in zip(files, manifests.compute_checksums(files), strict=True):
+        content = file.read_bytes()
+        assert (entry["bytes"], entry["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+        blocks = [hashlib.sha256(content[first : first + 64]).hexdigest() for first in range(0, len(content), 64)]
+        assert entry.get("blocks", []) == (blocks if len(blocks) > 1 else [])
+
+
+def test_a_flipped_bit_anywhere_is_found_in_the_first_file_that_has_one(files):
+    entries = dict(zip(files, manifests.compute_checksums(files), strict=True))
+    assert manifests.first_mismatch(entries) is None
+    for file in files[1:]:
+        content = file.read_bytes()
+        for position in range(0, len(content), 7):
+            damaged = bytearray(content)
+            damaged[position] ^= 1 << position % 8
+            file.write_bytes(damaged)
+            assert manifests.first_mismatch(entries) == file
+        file.write_bytes(content)
+    for file in files[1:3]:
+        file.write_bytes(b"x" * file.stat().st_size)
+    assert manifests.first_mismatch(entries) == files[1]
+
+
+def test_a_manifest_without_blocks_is_verified_by_the_whole(files):
+    plain = {file: {"sha256": manifests.compute_sha256(file)} for file in files}
+    assert manifests.first_mismatch(plain) is None
+    files[-1].write_bytes(bytes(1000))
+    assert manifests.first_mismatch(plain) == files[-1]

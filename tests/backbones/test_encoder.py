@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
-from moeir.backbones.checkpoints import files
-from moeir.backbones.encoder import Encoder, PreNormConfig, EncoderConfig
+from moeir.backbones.config import EncoderConfig, PreNormConfig
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.families import weights_io
 from moeir.backbones.layers import compile_layers, set_attention_dropout
-from moeir.backbones.tokens import PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 
 LENGTHS = (5, 1, 7, 7, 2, 12)
@@ -43,7 +44,7 @@ def make_pair(folder, kind=BertModel, pooler=True, **changes):
     options = {"add_pooling_layer": pooler} if kind is BertModel else {}
     theirs = randomize_weights(kind(make_config(**changes), **options))
     theirs.save_pretrained(folder)
-    ours = files.read_encoder(folder, vocabulary_head=None, pooler=pooler and kind is BertModel).eval()
+    ours = weights_io.read_encoder(folder, vocabulary_head=None, pooler=pooler and kind is BertModel).eval()
     return theirs, ours
 
 
@@ -179,7 +180,9 @@ def test_compiled_layers_say_the_same_and_learn_the_same(kind):
 @pytest.mark.parametrize("kind", ["plain", "prenorm"])
 def test_the_dropout_of_attention_weights_can_be_set_whatever_the_configuration_says(kind):
     shape = EncoderConfig(61, 24, 2, 4, 40, positions=16, dropout=0.0)
-    encoder = Encoder(replace(shape, prenorm=PreNormConfig(windows=(None, None), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
+    encoder = Encoder(
+        replace(shape, prenorm=PreNormConfig(windows=(None, None), thetas=(10.0, 10.0))) if kind == "prenorm" else shape
+    ).train()
     if kind == "prenorm":
         for layer in encoder.layers:
             layer.attention.dropout.p = 0.0  # of the attention output: ModernBERT has one rate for both

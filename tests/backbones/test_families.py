@@ -7,13 +7,13 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from moeir.backbones import precision
-from moeir.backbones.checkpoints import files
+from moeir.backbones import device
 from moeir.backbones.encoder import run_layers
+from moeir.backbones.families import weights_io
 from moeir.backbones.layers import FeedForward
-from moeir.backbones.tokens import PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import ArtifactError, UsageError
-from tests.backbones.families import LENGTHS, TINY_MODELS, is_close, make_model, pad_batch, make_pair, random_ids
+from tests.backbones.tiny_models import LENGTHS, TINY_MODELS, is_close, make_model, make_pair, pad_batch, random_ids
 
 FAMILIES = [name for name in TINY_MODELS if name != "bert"]
 
@@ -50,9 +50,9 @@ def test_silent_tokens_are_an_attention_mask_of_transformers(name, tmp_path):
 def test_weights_survive_the_way_there_and_back(name, head, tmp_path):
     pooler = not head and "roberta" in name
     theirs, _ = make_pair(name, tmp_path / "theirs", head=head)
-    ours = files.read_encoder(tmp_path / "theirs", vocabulary_head=None, pooler=pooler)
+    ours = weights_io.read_encoder(tmp_path / "theirs", vocabulary_head=None, pooler=pooler)
     (tmp_path / "ours").mkdir()
-    files.write_model(tmp_path / "ours", files.read_config(tmp_path / "theirs"), ours.state_dict(), hf_compatible=True)
+    weights_io.write_model(tmp_path / "ours", weights_io.read_config(tmp_path / "theirs"), ours.state_dict(), hf_compatible=True)
     opener = transformers.AutoModelForMaskedLM if head else transformers.AutoModel
     reopened, loading_info = opener.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert type(reopened) is type(theirs) and not loading_info["missing_keys"] and not loading_info["unexpected_keys"]
@@ -73,19 +73,19 @@ def test_shards_prefixes_and_repeated_decoders_are_understood(name, tmp_path):
     bare = {key.removeprefix(f"{theirs.base_model_prefix}."): value for key, value in (weights | tied).items()}
     save_file(bare | {"classifier.weight": torch.zeros(2)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
     for folder in (tmp_path / "shards", tmp_path):
-        weights_read = files.read_encoder(folder, vocabulary_head=None).state_dict()
+        weights_read = weights_io.read_encoder(folder, vocabulary_head=None).state_dict()
         assert weights_read.keys() == expected.keys() and all(torch.equal(weights_read[key], expected[key]) for key in expected)
     decoder = next(iter(type(theirs)._tied_weights_keys))
     save_file(weights | {decoder: torch.zeros_like(tied[decoder])}, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ArtifactError, match=r"differs from embeddings.words.weight; moeir reads a vocabulary head tied"):
-        files.read_encoder(tmp_path)
+        weights_io.read_encoder(tmp_path)
 
 
 def test_a_discriminator_of_electra_brings_no_vocabulary_head(tmp_path):
     config = make_model("electra-small").config
     transformers.ElectraForPreTraining(config).save_pretrained(tmp_path)
     assert "discriminator_predictions.dense.weight" in load_file(tmp_path / "model.safetensors")
-    assert not files.has_vocabulary_head(tmp_path) and files.read_encoder(tmp_path, vocabulary_head=None).vocabulary_head is None
+    assert not weights_io.has_vocabulary_head(tmp_path) and weights_io.read_encoder(tmp_path, vocabulary_head=None).vocabulary_head is None
 
 
 @torch.no_grad()
@@ -112,12 +112,14 @@ def test_modernbert_of_older_releases_is_read(every, tmp_path):
     theta = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in (("full_attention", 90.0), ("sliding_attention", 7.0))}
     theirs = make_model("modernbert", layer_types=kinds, rope_parameters=theta)
     theirs.save_pretrained(tmp_path)
-    config = {key: value for key, value in files.read_config(tmp_path).items() if key not in ("layer_types", "rope_parameters")}
+    config = {key: value for key, value in weights_io.read_config(tmp_path).items() if key not in ("layer_types", "rope_parameters")}
     old = config | {"global_attn_every_n_layers": every, "global_rope_theta": 90.0, "local_rope_theta": 7.0}
-    assert files.parse_encoder_config(old, tmp_path) == files.parse_encoder_config(files.read_config(tmp_path), tmp_path)
+    assert weights_io.parse_encoder_config(old, tmp_path) == weights_io.parse_encoder_config(weights_io.read_config(tmp_path), tmp_path)
     ids = random_ids()
-    ours = files.read_encoder(tmp_path, vocabulary_head=None).eval()
-    assert is_close(ours.logits(ours(PackedTokens.from_lists(ids, "document"))).split(LENGTHS)[5], theirs(input_ids=torch.tensor([ids[5]])).logits[0])
+    ours = weights_io.read_encoder(tmp_path, vocabulary_head=None).eval()
+    assert is_close(
+        ours.logits(ours(PackedTokens.from_lists(ids, "document"))).split(LENGTHS)[5], theirs(input_ids=torch.tensor([ids[5]])).logits[0]
+    )
 
 
 @pytest.mark.parametrize("start", [0, 2, 5])
@@ -153,7 +155,7 @@ def test_bfloat16_stays_near_float32(name, tmp_path):
     _, ours = make_pair(name, tmp_path)
     tokens = PackedTokens.from_lists(random_ids(), "document", (2, 0, 3, 0, 1, 3))
     exact = ours(tokens)
-    with precision.autocast(torch.bfloat16, "cpu"):
+    with device.autocast(torch.bfloat16, "cpu"):
         states = ours(tokens)
         logits = ours.logits(states)
     assert (states.float() - exact).abs().max() < 0.1 * exact.abs().max() and not torch.equal(states.float(), exact)
@@ -188,5 +190,5 @@ def test_every_weight_learns(name, tmp_path):
 def test_what_we_cannot_compute_is_refused(name, changes, message, tmp_path):
     make_model(name, head=False).save_pretrained(tmp_path)
     with pytest.raises(UsageError, match=message) as caught:
-        files.parse_encoder_config(files.read_config(tmp_path) | changes, tmp_path)
+        weights_io.parse_encoder_config(weights_io.read_config(tmp_path) | changes, tmp_path)
     assert "\n" not in str(caught.value)

@@ -4,10 +4,10 @@ import pytest
 import torch
 import transformers
 
-from moeir.backbones.checkpoints import files
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.tokens import PackedTokens
-from tests.backbones.families import is_close
+from moeir.backbones.families import weights_io
+from moeir.backbones.packed_tokens import PackedTokens
+from tests.backbones.tiny_models import is_close
 
 FEW = {"vocab_size": 500}
 ROBERTA = FEW | {"num_hidden_layers": 2, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
@@ -41,7 +41,7 @@ def test_states_and_logits_are_those_of_transformers(name, tmp_path):
         lengths = (9, 160)
         ids = [torch.randint(5, 500, (length,)).tolist() for length in lengths]
     theirs.save_pretrained(tmp_path)
-    ours = files.read_encoder(tmp_path, vocabulary_head=None).eval()
+    ours = weights_io.read_encoder(tmp_path, vocabulary_head=None).eval()
     states = ours(PackedTokens.from_lists(ids, "document"))
     for text, part in zip(ids, states.split(lengths), strict=True):
         expected = theirs(input_ids=torch.tensor([text]))
@@ -55,6 +55,6 @@ def test_the_published_models_have_their_parameters(name, tmp_path):
     family, settings, count = WHOLE[name]
     config = getattr(transformers, f"{family}Config")(**settings).to_dict()
     with torch.device("meta"):
-        encoder = Encoder(files.parse_encoder_config(config, tmp_path), vocabulary_head=True)
+        encoder = Encoder(weights_io.parse_encoder_config(config, tmp_path), vocabulary_head=True)
         theirs = getattr(transformers, f"{family}ForMaskedLM")(getattr(transformers, f"{family}Config")(**settings))
     assert sum(part.numel() for part in encoder.parameters()) == count == theirs.num_parameters()

@@ -95,7 +95,9 @@ def main() -> None:
     faiss.omp_set_num_threads(arguments.threads)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     vectors = (
-        np.load(arguments.vectors, mmap_mode="c") if arguments.vectors else store_documents(arguments.folder, arguments.documents, arguments.width)
+        np.load(arguments.vectors, mmap_mode="c")
+        if arguments.vectors
+        else store_documents(arguments.folder, arguments.documents, arguments.width)
     )
     engines = {spec: build_or_open_index(arguments.folder, spec, vectors) for spec in arguments.engine or ["flat"]}
     reference = faiss.IndexFlatIP(vectors.shape[1])

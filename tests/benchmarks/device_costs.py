@@ -31,8 +31,8 @@ from tokenizers.implementations import BertWordPieceTokenizer  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
 
 from tests.conftest import SPECIAL_TOKENS, run_in_process  # noqa: E402
-from tests.device import face, pretended  # noqa: E402
-from tests.device.counting import BACK, BLOCKING, COPY, LAUNCH, SYNC, OperationCounts  # noqa: E402
+from tests.device import fake_cuda, fake_torch_cuda  # noqa: E402
+from tests.device.operation_counts import BACK, BLOCKING, COPY, LAUNCH, SYNC, OperationCounts  # noqa: E402
 
 VOCABULARY, QUERIES, NEGATIVES, WINDOW = 30_522, 8, 7, 256
 DOCUMENT_WORDS = (20, 120)
@@ -112,7 +112,7 @@ def run_command(*arguments: object) -> None:
         raise SystemExit(result.stderr)
 
 
-def count_step(machine: pretended.FakeMachine, work: Callable[[], None]) -> OperationCounts:
+def count_step(machine: fake_cuda.FakeMachine, work: Callable[[], None]) -> OperationCounts:
     """Counts between the ends of two updates."""
     marks: list[OperationCounts] = []
 
@@ -127,7 +127,7 @@ def count_step(machine: pretended.FakeMachine, work: Callable[[], None]) -> Oper
     return marks[MEASURED].since(marks[MEASURED - 1])
 
 
-def count_training(machine: pretended.FakeMachine, work: Path, name: str, more: list[str]) -> OperationCounts:
+def count_training(machine: fake_cuda.FakeMachine, work: Path, name: str, more: list[str]) -> OperationCounts:
     """A step of `moeir finetune`."""
     arch, objective, dropout = TRAININGS[name]
     options = ["--batch-size", QUERIES, "--negatives", NEGATIVES, "--steps", STEPS, "--document-length", 180, "--dtype", "bfloat16"]
@@ -136,7 +136,7 @@ def count_training(machine: pretended.FakeMachine, work: Path, name: str, more: 
     return count_step(machine, lambda: run_command("finetune", *flags, *files, *options, "--device", "cuda", *more))
 
 
-def count_encoding(machine: pretended.FakeMachine, work: Path, name: str, more: list[str]) -> OperationCounts:
+def count_encoding(machine: fake_cuda.FakeMachine, work: Path, name: str, more: list[str]) -> OperationCounts:
     """A window of `moeir encode`."""
     checkpoint = work / f"init-{name}"
     if not checkpoint.exists():
@@ -150,7 +150,7 @@ def count_encoding(machine: pretended.FakeMachine, work: Path, name: str, more: 
     return marks[1].less(marks[0])
 
 
-def count_baseline(machine: pretended.FakeMachine, work: Path, name: str) -> OperationCounts:
+def count_baseline(machine: fake_cuda.FakeMachine, work: Path, name: str) -> OperationCounts:
     """transformers' BertModel: first tokens of queries and documents, contrastive loss, clipping, fused AdamW; or a batch encoded."""
     from transformers import BertConfig, BertModel
 
@@ -190,7 +190,7 @@ def count_baseline(machine: pretended.FakeMachine, work: Path, name: str) -> Ope
     return count_step(machine, work_through)
 
 
-def measure_row(machine: pretended.FakeMachine, work: Path, name: str, arguments: argparse.Namespace) -> OperationCounts:
+def measure_row(machine: fake_cuda.FakeMachine, work: Path, name: str, arguments: argparse.Namespace) -> OperationCounts:
     """The counts of a row of the table."""
     if name in BASELINES:
         return count_baseline(machine, work, name)
@@ -237,13 +237,13 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = [name for name in (*BASELINES, *TRAININGS, *ENCODINGS) if not arguments.only or name.startswith(tuple(arguments.only))]
     print("| | launches | kernels | syncs | blocking copies | non-blocking copies | copies to the host |\n|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder, pretended.activate(lists=arguments.lists) as machine:
+    with tempfile.TemporaryDirectory() as folder, fake_cuda.activate(lists=arguments.lists) as machine:
         work = Path(folder)
         write_texts(work)
         for dropout in (0.0, 0.1):
             write_weights(work / f"weights-{dropout}", dropout)
         for name in rows:
-            face.offer_foreach(machine, arguments.lists)
+            fake_torch_cuda.offer_foreach(machine, arguments.lists)
             try:
                 counts = measure_row(machine, work, name, arguments)
             except (RuntimeError, SystemExit) as error:

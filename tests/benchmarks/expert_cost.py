@@ -13,9 +13,9 @@ import time
 import torch
 
 from moeir import variants
+from moeir.backbones.device import DTYPES, autocast
 from moeir.backbones.encoder import Encoder, EncoderConfig
-from moeir.backbones.precision import DTYPES, autocast
-from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 
 PLAIN = "taser:routing=shared"
 SPECS = (PLAIN, "taser", "taser:routing=sequence", "taser:routing=token", "taser:experts=4", "taser:routing=sequence,experts=4",
@@ -58,12 +58,19 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     shape = EncoderConfig(
-        vocabulary=30522, hidden=arguments.hidden, layers=arguments.layers, heads=arguments.hidden // 64 or 1, intermediate_size=4 * arguments.hidden
+        vocabulary=30522,
+        hidden=arguments.hidden,
+        layers=arguments.layers,
+        heads=arguments.hidden // 64 or 1,
+        intermediate_size=4 * arguments.hidden,
     )
     generator = torch.Generator().manual_seed(0)
     texts = [torch.randint(1000, 30000, (length,), generator=generator).tolist() for length in [arguments.tokens] * arguments.texts]
     short = [text[: arguments.tokens // 4] for text in texts]
-    batches = [PackedTokens.from_lists(short, "query").to(arguments.device), PackedTokens.from_lists(texts, "document").to(arguments.device)]
+    batches = [
+        PackedTokens.from_lists(short, "query").to(arguments.device),
+        PackedTokens.from_lists(texts, "document").to(arguments.device),
+    ]
     models = {spec: build_model(spec, shape, arguments.device) for spec in SPECS}
     times: dict[str, list[float]] = {spec: [] for spec in SPECS}
     for number in range(arguments.rounds + 1):

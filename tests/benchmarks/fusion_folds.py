@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from moeir import fusion, variants
+from moeir import variants
 from moeir.evaluation import measures, significance, tables
-from moeir.learned_fusion import training, tuning
+from moeir.fusion import formulas, gated, tuning
 from moeir.records import qrels, runs, texts
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
@@ -22,24 +22,24 @@ BASELINES = ("came-sum", "rrf", "combmnz", "zscore")
 FOLDS, SEED, DEPTH = 5, 42, 1000
 
 
-def learn_fusions(training_runs: Sequence[Run], training_qrels: Qrels, query_texts: Mapping[str, str]) -> dict[str, fusion.FusionFormula]:
+def learn_fusions(training_runs: Sequence[Run], training_qrels: Qrels, query_texts: Mapping[str, str]) -> dict[str, formulas.FusionFormula]:
     """The fusions learned on the training queries."""
 
     def means(steps: list[str]) -> list[float]:
-        fused_runs = (fusion.fuse_runs(training_runs, partial(fusion.linear, weights=step), 100) for step in steps)
+        fused_runs = (formulas.fuse_runs(training_runs, partial(formulas.linear, weights=step), 100) for step in steps)
         return [measures.aggregate_values(measures.evaluate_run(run, training_qrels, MEASURES[:1]))["nDCG@10"] for run in fused_runs]
 
     mean_spreads = [float((run.scores[run.starts[:-1]] - run.scores[run.starts[1:] - 1]).mean()) for run in training_runs]
     tuned, _ = tuning.coordinate_search([[1.0] * len(training_runs), [1 / spread for spread in mean_spreads]], means)
-    teach = partial(training.learn_fusion, training_runs, training_qrels, depth=100, strength=None, seed=SEED)
+    teach = partial(gated.learn_fusion, training_runs, training_qrels, depth=100, strength=None, seed=SEED)
     weights = tuning.format_weights(teach("linear", texts=None).weights)
     gated_without_texts, gated_with_texts = (
         teach("gated", texts=known).gated for known in (None, {query: query_texts[query] for query in training_qrels})
     )
     assert gated_without_texts is not None and gated_with_texts is not None
     return {
-        "linear tuned": partial(fusion.linear, weights=tuned),
-        "linear learned": partial(fusion.linear, weights=weights),
+        "linear tuned": partial(formulas.linear, weights=tuned),
+        "linear learned": partial(formulas.linear, weights=weights),
         "gated": gated_without_texts.formula(),
         "gated, words": gated_with_texts.formula(query_texts),
     }
@@ -59,8 +59,10 @@ def main(judgements: Path, queries: Path, paths: Sequence[Path]) -> str:
         )
         training_runs, test_runs = ([_subset(run, chosen) for run in runs_by_name.values()] for chosen in (training_qrels, test_qrels))
         test_runs_by_name = dict(zip(runs_by_name, test_runs, strict=True))
-        merges = {name: variants.bind_variant("fusion", name) for name in BASELINES} | learn_fusions(training_runs, training_qrels, query_texts)
-        test_runs_by_name |= {name: fusion.fuse_runs(test_runs, merge, DEPTH) for name, merge in merges.items()}
+        merges = {name: variants.bind_variant("fusion", name) for name in BASELINES} | learn_fusions(
+            training_runs, training_qrels, query_texts
+        )
+        test_runs_by_name |= {name: formulas.fuse_runs(test_runs, merge, DEPTH) for name, merge in merges.items()}
         for name, run in test_runs_by_name.items():
             for measure, by_query in measures.evaluate_run(run, test_qrels, MEASURES).items():
                 values.setdefault(name, {}).setdefault(measure, {}).update(by_query)

@@ -38,15 +38,15 @@ def make(folder: Path) -> None:
 
 
 def moeir(folder: Path) -> dict[str, float]:
-    from moeir import fusion
     from moeir.evaluation import measures
+    from moeir.fusion import formulas
     from moeir.records import qrels, runs
 
     print_step("import")
     input_runs = [runs.read_run(folder / name) for name in ("a.trec", "b.trec")]
     judgements = qrels.read_qrels(folder / "qrels")
     print_step("read")
-    fused = fusion.fuse_runs(input_runs, fusion.rrf, DEPTH)
+    fused = formulas.fuse_runs(input_runs, formulas.rrf, DEPTH)
     print_step("fused")
     return measures.aggregate_values(measures.evaluate_run(fused, judgements, [measures.parse_measure(name) for name in MEASURES]))
 

@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from moeir.artifacts import checksums, manifests
+from moeir.artifacts import manifests
 from moeir.errors import ArtifactError
 
 MAX_KILLS = 3  # kills of one product
@@ -30,7 +30,8 @@ def file_digests(product: Path) -> dict[str, str]:
     files = sorted(path for path in product.rglob("*") if path.is_file()) if product.is_dir() else [product]
     compared_files = (path for path in files if path.name not in ("manifest.json", "README.md"))
     return {
-        str(path.relative_to(product)): hashlib.sha256(comparable_bytes(path).replace(bytes(product), b"")).hexdigest() for path in compared_files
+        str(path.relative_to(product)): hashlib.sha256(comparable_bytes(path).replace(bytes(product), b"")).hexdigest()
+        for path in compared_files
     }
 
 
@@ -63,7 +64,7 @@ def is_intact(product: Path) -> bool:
         return False
     entry_by_path = {product / name if product.is_dir() else product: entry for name, entry in files.items()}
     sizes = all(path.is_file() and path.stat().st_size == entry["bytes"] for path, entry in entry_by_path.items())
-    return sizes and checksums.first_mismatch(entry_by_path) is None
+    return sizes and manifests.first_mismatch(entry_by_path) is None
 
 
 def main() -> None:

@@ -72,7 +72,10 @@ def main() -> None:
     documents = MultiVector(all_documents.vectors[: int(starts[-1])], starts)
     queries = all_queries.select(torch.linspace(0, len(all_queries) - 1, min(arguments.queries, len(all_queries))).long())
     queries = MultiVector(queries.vectors.float(), queries.starts)
-    indexes = {spec: build_or_open_index(arguments.folder, spec, documents) for spec in arguments.engine or ["maxsim", "plaid", "plaid:rescore=true"]}
+    indexes = {
+        spec: build_or_open_index(arguments.folder, spec, documents)
+        for spec in arguments.engine or ["maxsim", "plaid", "plaid:rescore=true"]
+    }
     print(f"{len(documents)} documents, {len(documents.vectors)} vectors of {documents.vectors.shape[1]}, {len(queries)} queries")
     if arguments.plain:
         few = queries.select(torch.arange(min(arguments.plain, len(queries))))

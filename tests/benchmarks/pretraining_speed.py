@@ -22,13 +22,13 @@ import numpy as np
 import torch
 
 from moeir.architectures.checkpoint import open_checkpoint
-from moeir.architectures.starting import build_checkpoint
-from moeir.backbones.precision import DTYPES
-from moeir.learning import loop
-from moeir.pretraining import corpus
-from moeir.pretraining.batches import PretrainingBatch, MaskedTexts, BatchRequirements, SpanSampler, InputTemplate
+from moeir.architectures.initialize import build_checkpoint
+from moeir.backbones.device import DTYPES
+from moeir.pretraining import span_cache
+from moeir.pretraining.batches import BatchRequirements, InputTemplate, MaskedTexts, PretrainingBatch, SpanSampler
 from moeir.pretraining.mlm import Mlm
 from moeir.pretraining.task import PretrainingTask
+from moeir.training import trainer as trainer_module
 
 SEED, RATE, HIDDEN = 1, 1e-4, 0.15
 WAYS = ("ours", "theirs", "grouped")
@@ -52,10 +52,12 @@ def make_sampler(arguments: argparse.Namespace) -> tuple[Any, SpanSampler]:
     checkpoint = open_checkpoint(arguments.work / "drawn")
     reading = InputTemplate.from_model(checkpoint)
     room = reading.content_budget("document", arguments.length)
-    tokens = corpus.build_span_cache(
+    tokens = span_cache.build_span_cache(
         arguments.work / "cache", arguments.corpus, checkpoint.tokenizer, digest=str(arguments.corpus), maximum=room, keep_empty=True
     )
-    return checkpoint, SpanSampler(tokens, None, reading, BatchRequirements("none", HIDDEN), size=arguments.batch, steps=arguments.steps, seed=SEED)
+    return checkpoint, SpanSampler(
+        tokens, None, reading, BatchRequirements("none", HIDDEN), size=arguments.batch, steps=arguments.steps, seed=SEED
+    )
 
 
 def ours(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -73,9 +75,9 @@ def ours(arguments: argparse.Namespace) -> dict[str, Any]:
 
     task = Watched(Mlm(checkpoint.architecture, rate=HIDDEN), sampler, DTYPES[arguments.dtype])
     before = peak()
-    schedule = loop.Schedule(arguments.steps, RATE, 0.0, 0.0, 1.0, SEED, save_minutes=1e9)
+    schedule = trainer_module.Schedule(arguments.steps, RATE, 0.0, 0.0, 1.0, SEED, save_minutes=1e9)
     (arguments.work / "ours").mkdir(exist_ok=True)
-    loop.train(task, schedule, arguments.work / "ours", device="cpu")
+    trainer_module.train(task, schedule, arguments.work / "ours", device="cpu")
     return summarise(times, tokens, losses, before)
 
 
@@ -121,7 +123,7 @@ def theirs(options: argparse.Namespace, *, grouped: bool) -> dict[str, Any]:
 def pad_batch(batch: PretrainingBatch) -> dict[str, torch.Tensor]:
     """One of our batches in transformers' format."""
     texts: MaskedTexts = batch.anchors
-    rows, real = texts.tokens.layout.padded()
+    rows, _, real = texts.tokens.layout.padding
     labels = torch.full_like(texts.original_ids, -100)
     labels[texts.masked_positions] = texts.original_ids[texts.masked_positions]
     inputs = {"input_ids": texts.tokens.ids[rows].masked_fill(~real, 0), "labels": labels[rows].masked_fill(~real, -100)}

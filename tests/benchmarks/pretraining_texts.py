@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from moeir.pretraining.sentences import split_sentences
-from moeir.records import generated, qrels, texts
+from moeir.pretraining.spans import split_sentences
+from moeir.records import generated_queries, qrels, texts
 
 HELD_OUT = ("dev", "test")
 
@@ -67,7 +67,7 @@ def main(output: Path, *folders: Path) -> None:
                 kind, queries_of_document = queries_of(document, questions.get(document.id.removeprefix(f"{folder.name}-"), []))
                 kinds[kind] += 1
                 corpus.write(json.dumps(texts.to_record(document), ensure_ascii=False) + "\n")
-                queries.write(generated.format_line(document.id, queries_of_document) + "\n")
+                queries.write(generated_queries.format_line(document.id, queries_of_document) + "\n")
             print(folder.name, *(f"{count} with {kind}" for kind, count in sorted(kinds.items())), sep="\t")
 
 

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from moeir import cli
-from moeir.analysis.watching import METRICS_FILE
-from moeir.learning.distributed import ProcessGroup
+from moeir.analysis.training_monitor import METRICS_FILE
+from moeir.training.distributed import ProcessGroup
 
 
 def run_process(note: Path, arguments: list[str]) -> None:

@@ -19,9 +19,9 @@ import numpy as np
 from moeir.evaluation import measures
 from moeir.records.runs import Run
 from moeir.records.texts import Text
-from moeir.report import contents, judged, page
-from moeir.report.cases import QueryPages
-from moeir.report.reasons import Explanations
+from moeir.reporting import html_page, page_data
+from moeir.reporting.explanations import Explanations
+from moeir.reporting.page_data import QueryPages
 from tests.browser import PROGRAM, Browser
 
 RUNS, DOCUMENTS, TOKENS, TERMS = ("bm25", "lexical", "local", "global", "fused"), 100_000, 16, 10
@@ -60,14 +60,14 @@ def write_page(queries: int, depth: int, apart: int, words: int, file: Path) -> 
     grades = {f"q{number}": {f"d{number * 997 % DOCUMENTS:06}": 1} for number in range(queries)}
     start = time.monotonic()
     cases, names = QueryPages(runs_by_name, grades, 10), list(grades)
-    values = judged.evaluate_runs(runs_by_name, grades, [measures.parse_measure(text) for text in ("nDCG@10", "RR@10", "R@100")])
+    values = page_data.evaluate_runs(runs_by_name, grades, [measures.parse_measure(text) for text in ("nDCG@10", "RR@10", "R@100")])
     print(f"measured in {time.monotonic() - start:.1f} s")
-    page_contents = contents.PageData(cases, names, Explanations(make_explanations(cases, names), cases.shown_documents), 1200)
+    page_contents = page_data.PageData(cases, names, Explanations(make_explanations(cases, names), cases.shown_documents), 1200)
     query_texts = {name: Text(name, sentence(rng, 9)) for name in names}
-    data = {"title": "many", "trainings": []} | page_contents.overview(query_texts) | {"judged": judged.comparison_table(values, names)}
+    data = {"title": "many", "trainings": []} | page_contents.overview(query_texts) | {"judged": page_data.comparison_table(values, names)}
     corpus = (Text(name, sentence(rng, words), sentence(rng, 4)) for name in page_contents.document_numbers)
     with open(file, "w", encoding="utf-8") as output:
-        output.writelines(page.render_page("many", data, page_contents.iter_chunks(corpus)))
+        output.writelines(html_page.render_page("many", data, page_contents.iter_chunks(corpus)))
     print(f"{queries:,} queries, {len(page_contents.document_numbers):,} documents, {page_contents.explanations.document_count:,} explained: "
           f"{file.stat().st_size / 2**20:.0f} MiB in {time.monotonic() - start:.0f} s")  # fmt: skip
 

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 
 from moeir import cli
-from moeir.analysis.parameters import attention_pairs
+from moeir.analysis.flops import attention_pairs
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
-from moeir.backbones.pairs import RaggedIds
+from moeir.backbones.packed_pairs import RaggedIds
 from moeir.records import runs, texts
 from moeir.records.texts import Text
-from moeir.reranking import crossing
+from moeir.reranking import scoring
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 WAYS = ("theirs-float32", "theirs-bfloat16", "ours-float32", "ours-bfloat16")
@@ -54,7 +54,7 @@ def ours(checkpoint: RetrievalModel, pairs: list[tuple[Text, Text]], dtype: torc
         contents = [every[name].content if side == 0 else every[name].joined_fields for name in row_by_id]
         token_ids.append(RaggedIds.from_lists(pairing.token_ids(contents, ("query", "document")[side])))
         rows.append(np.array([row_by_id[pair[side].id] for pair in pairs]))
-    return crossing.score_pairs(checkpoint, pairing.make_pairs(*token_ids, *rows), dtype=dtype, max_tokens=max_tokens)
+    return scoring.score_pairs(checkpoint, pairing.make_pairs(*token_ids, *rows), dtype=dtype, max_tokens=max_tokens)
 
 
 def time_call(work: Callable[[], np.ndarray]) -> tuple[np.ndarray, float, float]:
@@ -80,7 +80,9 @@ def operations(checkpoint: RetrievalModel, lengths: list[int]) -> float:
     """Operations of the layers for pairs of these lengths; of the last layer only those of the first token."""
     shape = checkpoint.architecture.encoder.config
     whole, first = 2 * (4 * shape.hidden**2 + 2 * shape.hidden * shape.intermediate_size), 2 * 2 * shape.hidden**2
-    each = (shape.layers - 1) * (whole * np.array(lengths) + 4 * shape.hidden * np.array([attention_pairs(length, length) for length in lengths]))
+    each = (shape.layers - 1) * (
+        whole * np.array(lengths) + 4 * shape.hidden * np.array([attention_pairs(length, length) for length in lengths])
+    )
     return float((each + first * np.array(lengths) + whole - first).sum())
 
 

@@ -25,14 +25,13 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor
 
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
-from moeir.backbones.precision import DTYPES, autocast
-from moeir.backbones.tokens import PackedTokens
-from moeir.kernels.saturated import log_saturated_sum
-from moeir.kernels.vocabulary import selected_logits, find_max_positions
-from moeir.learning.penalties import DEFAULT_FLOPS_WEIGHT, flops
+from moeir.backbones.device import DTYPES, autocast
+from moeir.backbones.packed_tokens import PackedTokens
+from moeir.kernels.splade import find_max_positions, log_saturated_sum, selected_logits
 from moeir.representations.multivector import MultiVector, maxsim
 from moeir.representations.sparse import Sparse
-from tests.kernels.peaks import peak_bytes
+from moeir.training.regularizers import DEFAULT_FLOPS_WEIGHT, flops
+from tests.kernels.peak_memory import peak_bytes
 
 Way = Callable[[list[Tensor]], Tensor]
 
@@ -48,7 +47,7 @@ def read_texts(path: Path, count: int) -> list[str]:
 def encode_states(checkpoint: RetrievalModel, said: list[str], side: str) -> tuple[PackedTokens, Tensor]:
     """Texts sorted by length, as in training, and their states."""
     checkpoint.architecture.eval()
-    tokens, _ = checkpoint.tokenize(said, side).by_length()
+    tokens, _ = checkpoint.tokenize(said, side).sort_by_length()
     return tokens, next(iter(checkpoint.architecture.encode_states(tokens).values()))
 
 
@@ -78,7 +77,7 @@ def from_logits(inputs: list[Tensor], sides: list[PackedTokens], pool: Callable[
     *states, words, bias = inputs
     vectors = []
     for states_of_side, tokens in zip(states, sides, strict=True):
-        rows, real = tokens.layout.padded()
+        rows, _, real = tokens.layout.padding
         vectors.append(pool(F.linear(states_of_side[rows], words, bias), real).float())
     with torch.autocast("cpu", enabled=False):
         scores = vectors[0] @ vectors[1].T

@@ -32,13 +32,13 @@ from training_examples import prepared
 
 from moeir import variants
 from moeir.architectures.checkpoint import open_checkpoint
-from moeir.architectures.starting import build_checkpoint
-from moeir.backbones.precision import DTYPES
+from moeir.architectures.initialize import build_checkpoint
+from moeir.backbones.device import DTYPES
 from moeir.heads.lexical import LexicalHead
-from moeir.learning import batches, loop, retrieval, texts, tokens
 from moeir.pretraining.task import measure_peak_flops
 from moeir.records import examples
 from moeir.representations.sparse import Sparse
+from moeir.training import retrieval_task, sampling, text_stream, token_cache, trainer
 
 SEED, RATE, DIMENSION, BEFORE = 1, 2e-5, 128, "before"
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -69,7 +69,9 @@ def prepare_checkpoint(arguments: argparse.Namespace, way: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         shared = arguments.shared
         lengths = {"query_length": arguments.query_length, "document_length": arguments.length, "query_prefix": "", "document_prefix": ""}
-        checkpoint = build_checkpoint(arguments.model, ARCHITECTURES[kind].format(shared=shared), lengths, seed=SEED, random_weights=arguments.drawn)
+        checkpoint = build_checkpoint(
+            arguments.model, ARCHITECTURES[kind].format(shared=shared), lengths, seed=SEED, random_weights=arguments.drawn
+        )
         checkpoint.save(folder)
         config = folder / "config.json"
         if arguments.same:  # the dropout of a checkpoint is in the family's own config file
@@ -83,16 +85,16 @@ def examples_folder(arguments: argparse.Namespace) -> Path:
     return folder
 
 
-def make_sampler(arguments: argparse.Namespace, checkpoint: Any) -> tuple[batches.EpochSampler, tokens.BiEncoderDataset]:
+def make_sampler(arguments: argparse.Namespace, checkpoint: Any) -> tuple[sampling.EpochSampler, token_cache.BiEncoderDataset]:
     """The sampler and its tokens."""
     folder = examples_folder(arguments)
     all_examples = list(examples.read_examples(folder / "train.jsonl"))
-    sampler = batches.make_sampler(all_examples, batch_size=arguments.batch, negatives=arguments.negatives, seed=SEED, source=str(folder))
-    needed = texts.collect_texts([all_examples], [str(folder)], queries=[folder / "queries.jsonl"], corpora=[folder / "corpus.jsonl"])
-    return sampler, tokens.build_token_cache(arguments.work / "tokens", needed, checkpoint)
+    sampler = sampling.make_sampler(all_examples, batch_size=arguments.batch, negatives=arguments.negatives, seed=SEED, source=str(folder))
+    needed = text_stream.collect_texts([all_examples], [str(folder)], queries=[folder / "queries.jsonl"], corpora=[folder / "corpus.jsonl"])
+    return sampler, token_cache.build_token_cache(arguments.work / "tokens", needed, checkpoint)
 
 
-class TimedTask(retrieval.RetrievalTask):
+class TimedTask(retrieval_task.RetrievalTask):
     """Our task, which records start, tokens and loss of each step."""
 
     noted: dict[str, list[Any]]
@@ -113,20 +115,22 @@ def ours(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
         LexicalHead.forward = plain_head  # type: ignore[method-assign]
     sampler, dataset = make_sampler(arguments, checkpoint)
     dtype = DTYPES[way] if arguments.row == "bf16" else DTYPES[arguments.dtype]
-    objective = variants.bind_variant("learning.objectives", PLAIN["competitive" if len(checkpoint.architecture.representation_kinds) > 1 else "contrastive"])
+    objective = variants.bind_variant(
+        "training.objectives", PLAIN["competitive" if len(checkpoint.architecture.representation_kinds) > 1 else "contrastive"]
+    )
     task = TimedTask(checkpoint, sampler, dataset, objective, arguments.steps, dtype)
     records: dict[str, list[Any]] = {"times": [], "clock": [], "tokens": [], "losses": []}
     object.__setattr__(task, "noted", records)
-    schedule = loop.Schedule(arguments.steps, RATE, 0.0, 0.0, 1.0, SEED, save_minutes=1e9)
+    schedule = trainer.Schedule(arguments.steps, RATE, 0.0, 0.0, 1.0, SEED, save_minutes=1e9)
     folder = arguments.work / "trained" / f"{arguments.row}-{way}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     before = peak()
-    loop.train(task, schedule, folder, device="cpu")
+    trainer.train(task, schedule, folder, device="cpu")
     measurements = records | {"before": before, "peak": peak(), "measured_peak": measure_peak_flops(dtype, torch.device("cpu"))}
     checkpoint.architecture.train()
     with FlopCounterMode(display=False) as counter:
-        loss, _, count = retrieval.RetrievalTask.compute_loss(replace(task), 0)
+        loss, _, count = retrieval_task.RetrievalTask.compute_loss(replace(task), 0)
         loss.backward()
     return measurements | {"flops_a_token": counter.get_total_flops() / count}
 
@@ -149,8 +153,12 @@ def theirs(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
     folder, projection = checkpoint_folder, None
     if arguments.row == "colbert":
         projection = checkpoint.architecture.heads["local"].projection.weight.detach().clone()
-        folder = prepare_checkpoint(argparse.Namespace(**vars(arguments) | {"row": "dense"}), way)  # the same encoder, in its family's own format
-    texts_by_side = {side: texts.texts.read_texts_by_id(examples_folder(arguments) / f"{side}.jsonl") for side in ("queries", "corpus")}
+        folder = prepare_checkpoint(
+            argparse.Namespace(**vars(arguments) | {"row": "dense"}), way
+        )  # the same encoder, in its family's own format
+    texts_by_side = {
+        side: text_stream.texts.read_texts_by_id(examples_folder(arguments) / f"{side}.jsonl") for side in ("queries", "corpus")
+    }
     steps = []
     for batch in map(sampler.batch_at, range(arguments.steps)):
         groups = [

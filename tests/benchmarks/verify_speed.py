@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from moeir.artifacts import checksums
+from moeir.artifacts import manifests
 
 
 def time_rounds(work: Callable[[], object], rounds: int) -> str:
@@ -36,12 +36,12 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     file = arguments.work / "drawn.bin"
     with open(file, "wb") as opened_file:
-        for first in range(0, arguments.bytes, checksums.HASH_BLOCK_BYTES):
-            opened_file.write(os.urandom(min(checksums.HASH_BLOCK_BYTES, arguments.bytes - first)))
-    entry = checksums.compute_checksums([file])[0]
-    sys.stdout.write(f"whole {time_rounds(lambda: checksums.compute_sha256(file), arguments.rounds)} s\n")
-    sys.stdout.write(f"blocks {time_rounds(lambda: checksums.first_mismatch({file: entry}), arguments.rounds)} s\n")
-    sys.stdout.write(f"making {time_rounds(lambda: checksums.compute_checksums([file]), arguments.rounds)} s\n")
+        for first in range(0, arguments.bytes, manifests.HASH_BLOCK_BYTES):
+            opened_file.write(os.urandom(min(manifests.HASH_BLOCK_BYTES, arguments.bytes - first)))
+    entry = manifests.compute_checksums([file])[0]
+    sys.stdout.write(f"whole {time_rounds(lambda: manifests.compute_sha256(file), arguments.rounds)} s\n")
+    sys.stdout.write(f"blocks {time_rounds(lambda: manifests.first_mismatch({file: entry}), arguments.rounds)} s\n")
+    sys.stdout.write(f"making {time_rounds(lambda: manifests.compute_checksums([file]), arguments.rounds)} s\n")
     file.unlink()
 
 

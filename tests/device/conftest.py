@@ -46,9 +46,9 @@ def machine() -> Iterator[Any]:
         return
     import torch
 
-    from tests.device import pretended
+    from tests.device import fake_cuda
 
-    with pretended.activate() as cards:
+    with fake_cuda.activate() as cards:
         torch.manual_seed(0)
         yield cards
 
@@ -92,7 +92,7 @@ def determinism(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Texts of 1 to 13 words, examples of them with a teacher's scores, and a development set with a run."""
-    from tests.learning.held import make_examples, write_collection
+    from tests.training.toy_examples import make_examples, write_collection
 
     folder = tmp_path_factory.mktemp("shop")
     write_collection(folder, "queries", 20, shift=3)

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from moeir.architectures.starting import build_checkpoint
-from moeir.backbones import precision as formats
-from moeir.learning import caching
-from moeir.learning.batches import make_sampler
-from moeir.learning.loop import metrics_to_floats
-from moeir.learning.retrieval import RetrievalTask
-from tests.learning.held import animal_text, make_examples, tokenize_in_memory
-from tests.learning.test_caching import KINDS
+from moeir.architectures.initialize import build_checkpoint
+from moeir.backbones import device as formats
+from moeir.training import grad_cache
+from moeir.training.retrieval_task import RetrievalTask
+from moeir.training.sampling import make_sampler
+from moeir.training.trainer import metrics_to_floats
+from tests.training.test_grad_cache import KINDS
+from tests.training.toy_examples import animal_text, make_examples, tokenize_in_memory
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -22,7 +22,9 @@ def stepped(tiny_model_with_head, device, monkeypatch):
     def step(kind, *, at_once=None, recompute=False, precision="float32", seed=5):
         arch, objective = KINDS[kind]
         checkpoint = build_checkpoint(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
-        texts = tokenize_in_memory(checkpoint, {f"q{n}": animal_text(n + 3) for n in range(8)}, {f"d{n}": animal_text(n) for n in range(12)})
+        texts = tokenize_in_memory(
+            checkpoint, {f"q{n}": animal_text(n + 3) for n in range(8)}, {f"d{n}": animal_text(n) for n in range(12)}
+        )
         plan = make_sampler(make_examples(8), batch_size=6, negatives=3, seed=1, source="toy")
         model = checkpoint.architecture.to(device).train()
         model.set_gradient_checkpointing(recompute)
@@ -41,7 +43,7 @@ def stepped(tiny_model_with_head, device, monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_that_are_encoded_again_have_the_gradients_of_parts_that_are_kept(kind, precision, stepped, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(caching, "_encoded_again", lambda encode, tokens: encode(tokens))
+        patch.setattr(grad_cache, "_encode_recomputed", lambda encode, tokens: encode(tokens))
         loss, facts, gradients = stepped(kind, at_once=60, precision=precision)
     again, others, cached = stepped(kind, at_once=60, precision=precision)
     assert again == loss and others == facts and cached.keys() == gradients.keys()

@@ -3,8 +3,8 @@
 import pytest
 
 from moeir.kernels import attention, grouped_linear
-from tests.device import pretended
-from tests.device.conftest import read_metrics, assert_similar_losses
+from tests.device import fake_cuda
+from tests.device.conftest import assert_similar_losses, read_metrics
 from tests.device.test_finetune import CAME, KINDS
 
 ARCHITECTURES = (CAME, "taser:routing=token,every=1", "colbert:dim=8,augmentation=true")
@@ -25,7 +25,7 @@ def forgotten():
 @pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
 def test_older_and_newer_cards_learn_what_the_cpu_does(capability, arch, learn, quiet, forgotten):
     training, dtype = (arch, KINDS.get(arch, "contrastive")), CAPABILITIES[capability]
-    with pretended.activate(capability=capability) as machine:
+    with fake_cuda.activate(capability=capability) as machine:
         assert_similar_losses(read_metrics(learn(*training, dtype="auto")), read_metrics(learn(*training, dtype=dtype, on="cpu")))
     kernels = {name for name, _ in machine.counts.operations()}
     assert ("varlen_attn" in kernels) == (dtype == "bfloat16")
@@ -33,7 +33,7 @@ def test_older_and_newer_cards_learn_what_the_cpu_does(capability, arch, learn, 
 
 
 def test_half_precision_is_refused_by_a_card_without_it(learn, forgotten):
-    with pretended.activate(capability=(7, 5)):
+    with fake_cuda.activate(capability=(7, 5)):
         learn("dense", dtype="bfloat16", fails="--dtype bfloat16: cuda:0")
 
 

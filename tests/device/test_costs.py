@@ -10,8 +10,8 @@ import transformers
 
 from moeir.stages import encode
 from tests.benchmarks import device_costs
-from tests.device import face
-from tests.device.counting import BLOCKING, SYNC
+from tests.device import fake_torch_cuda
+from tests.device.operation_counts import BLOCKING, SYNC
 
 CEILINGS = {  # launches, waits of the host; nothing is copied to the device while the host waits
     "dense": (2700, 2),
@@ -43,7 +43,7 @@ def work(tmp_path_factory):
 
 @pytest.mark.parametrize("name", CEILINGS)
 def test_it_costs_no_more_than_is_promised(name, work, machine):
-    face.offer_foreach(machine, False)  # as the promises were counted: gradients are clipped tensor by tensor
+    fake_torch_cuda.offer_foreach(machine, False)  # as the promises were counted: gradients are clipped tensor by tensor
     launches, syncs = CEILINGS[name]
     counts = device_costs.measure_row(machine, work, name, LOG_EVERY_STEP)
     assert 200 < counts.launches <= launches and counts.syncs <= syncs, counts.source_lines(SYNC)

@@ -10,10 +10,10 @@ import torch
 
 from moeir.errors import MoeirError
 from moeir.kernels import attention
-from moeir.learning.retrieval import RetrievalTask
-from tests.backbones import families
+from moeir.training.retrieval_task import RetrievalTask
+from tests.backbones import tiny_models
 from tests.conftest import _write_tokenizer
-from tests.device.conftest import REAL, assert_same_training, read_metrics, assert_similar_losses, remove_noise
+from tests.device.conftest import REAL, assert_same_training, assert_similar_losses, read_metrics, remove_noise
 
 CAME = "came:shared_layers=2,local_dim=8,normalise=true"
 COMPETITIVE = "competitive:standardised=0.4,flops_query=1e-3,flops_document=1e-3"
@@ -60,7 +60,7 @@ def modernbert(tmp_path_factory):
     folder = tmp_path_factory.mktemp("weights") / "modernbert"
     folder.mkdir()
     ids = {"bos_token_id": 4, "cls_token_id": 4, "eos_token_id": 5, "sep_token_id": 5}
-    families.make_model("modernbert", vocab_size=_write_tokenizer(folder), hidden_size=32, **ids).save_pretrained(folder)
+    tiny_models.make_model("modernbert", vocab_size=_write_tokenizer(folder), hidden_size=32, **ids).save_pretrained(folder)
     return folder
 
 
@@ -150,7 +150,7 @@ def gone_at(monkeypatch):
                 raise Gone("gone")
             return plain(self, batch)
 
-        monkeypatch.setattr(RetrievalTask, "outcome", outcome)
+        monkeypatch.setattr(RetrievalTask, "compute_loss", outcome)
         return batches
 
     plain = RetrievalTask.compute_loss
@@ -236,7 +236,7 @@ def test_algorithms_are_deterministic_where_that_is_asked_for(options, learn, mo
         states.append((enabled, enabled and not lenient, os.environ.get("CUBLAS_WORKSPACE_CONFIG")))
         return plain(self, batch)
 
-    monkeypatch.setattr(RetrievalTask, "outcome", outcome)
+    monkeypatch.setattr(RetrievalTask, "compute_loss", outcome)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*determinis")
         learn("dense", "contrastive", *options, dropout=True)
@@ -245,7 +245,9 @@ def test_algorithms_are_deterministic_where_that_is_asked_for(options, learn, mo
 
 def test_the_same_command_gives_the_same_bytes_where_that_is_asked_for(learn):
     folders = [learn(CAME, COMPETITIVE, "--deterministic", dtype="bfloat16", dropout=True, name=name) for name in ("one", "two")]
-    assert len({(folder / "model.safetensors").read_bytes() for folder in folders}) == 1 and read_metrics(folders[0]) == read_metrics(folders[1])
+    assert len({(folder / "model.safetensors").read_bytes() for folder in folders}) == 1 and read_metrics(folders[0]) == read_metrics(
+        folders[1]
+    )
 
 
 @pytest.mark.parametrize(

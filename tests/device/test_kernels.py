@@ -9,13 +9,11 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from moeir.kernels import exact_match, pairs
-from moeir.kernels.attention import PackedLayout, attention, cls_attention
+from moeir.kernels import exact_match, gathered_products
+from moeir.kernels.attention import PackedLayout, attention, causal_mask, cls_attention, masked_attention
+from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy
 from moeir.kernels.late_interaction import late_interaction
-from moeir.kernels.saturated import log_saturated_sum
-from moeir.kernels.selective import causal_mask, masked_attention
-from moeir.kernels.token_loss import fused_linear_cross_entropy
-from moeir.kernels.vocabulary import selected_logits, find_max_positions
+from moeir.kernels.splade import find_max_positions, log_saturated_sum, selected_logits
 
 LENGTHS, SILENT = (5, 3, 7, 7, 1, 3), (2, 0, 3, 1, 0, 1)
 HEADS, RATE = 4, 0.3
@@ -164,7 +162,11 @@ def sparse(texts, terms, weights, count, vocabulary):
 @pytest.mark.parametrize("silent", NO_ATTEND)
 @pytest.mark.parametrize("pooling", ["max", "sum"])
 def test_weights_of_terms_are_those_of_the_cpu(pooling, silent, precision, device):
-    parts = [random_tensor(sum(LENGTHS), 16, precision=precision) / 4, random_tensor(50, 16, seed=2, precision=precision), random_tensor(50, seed=3) / 4]
+    parts = [
+        random_tensor(sum(LENGTHS), 16, precision=precision) / 4,
+        random_tensor(50, 16, seed=2, precision=precision),
+        random_tensor(50, seed=3) / 4,
+    ]
 
     def work(inputs, where):
         packed = layout(where, silent=NO_ATTEND[silent])
@@ -199,7 +201,11 @@ def test_token_losses_are_those_of_the_cpu(precision, device):
 def test_rows_go_through_the_linear_map_that_each_chose(device):
     experts = pytest.importorskip("moeir.kernels.grouped_linear")
     choice = torch.tensor([1, 0, 1, 1, 3, 0, 1, 3, 3])  # nobody chose the third
-    parts = [random_tensor(9, 16, precision="bfloat16"), random_tensor(4, 8, 16, seed=2, precision="bfloat16"), random_tensor(4, 8, seed=3, precision="bfloat16")]
+    parts = [
+        random_tensor(9, 16, precision="bfloat16"),
+        random_tensor(4, 8, 16, seed=2, precision="bfloat16"),
+        random_tensor(4, 8, seed=3, precision="bfloat16"),
+    ]
     results = []
     for where in ("cpu", device):
         rows, weights, biases = leaves = [part.clone().to(where).requires_grad_() for part in parts]
@@ -232,9 +238,12 @@ def test_late_interaction_is_that_of_the_cpu(lengths, device):
 def test_products_and_bags_are_those_of_the_cpu(device):
     left, right = torch.tensor([0, 3, 3, 5]), torch.tensor([1, 1, 0, 2])
     parts = [random_tensor(6, 12), random_tensor(4, 12, seed=2)]
-    compare_with_cpu(lambda inputs, where: pairs.gather_dot(*inputs, left.to(where), right.to(where)), parts, device, "float32")
+    compare_with_cpu(lambda inputs, where: gathered_products.gather_dot(*inputs, left.to(where), right.to(where)), parts, device, "float32")
     weights, segments = random_tensor(4, seed=3), torch.tensor([2, 0, 2, 1])
-    results = [pairs.segment_weighted_sum(parts[0].to(where), left.to(where), weights.to(where), segments.to(where), 4).cpu() for where in ("cpu", device)]
+    results = [
+        gathered_products.segment_weighted_sum(parts[0].to(where), left.to(where), weights.to(where), segments.to(where), 4).cpu()
+        for where in ("cpu", device)
+    ]
     assert torch.allclose(*results, atol=1e-5) and not results[1][3].any()
 
 

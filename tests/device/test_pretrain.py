@@ -20,7 +20,9 @@ def learn(moeir_on, room, tiny_model_with_head, tiny_model_without_dropout, tmp_
 
     def learned(objective, *options, on="cuda", name=None, dropout=False, fails=None):
         output = tmp_path / (name or on)
-        result = moeir_on(*make_command(room, tiny_model_with_head if dropout else tiny_model_without_dropout, objective, output, *options), on=on)
+        result = moeir_on(
+            *make_command(room, tiny_model_with_head if dropout else tiny_model_without_dropout, objective, output, *options), on=on
+        )
         assert (result.code and fails in result.stderr) if fails else result.code == 0, result.stderr
         return output
 
@@ -36,7 +38,9 @@ def test_an_objective_learns_what_it_learns_on_the_cpu(objective, learn):
 def test_an_objective_learns_in_half_precision_and_with_dropout(objective, learn):
     random = read_metrics(learn(objective, *HALF, dropout=True, name="random"))
     assert all(math.isfinite(value) for step in random for value in step.values()) and len(random) == 3
-    losses = [[step["loss"] for step in read_metrics(learn(objective, *HALF, on=device, name=f"half-{device}"))] for device in ("cuda", "cpu")]
+    losses = [
+        [step["loss"] for step in read_metrics(learn(objective, *HALF, on=device, name=f"half-{device}"))] for device in ("cuda", "cpu")
+    ]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
 
@@ -61,4 +65,6 @@ def test_a_killed_training_goes_on_to_the_same_bytes(objective, precision, learn
     learn(objective, *options, dropout=True, fails="gone")
     killed = learn(objective, *options, dropout=True)
     assert batches == [0, 1, 2, 3, 2, 3, 4, 5]
-    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes() and read_metrics(killed) == read_metrics(whole)
+    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes() and read_metrics(
+        killed
+    ) == read_metrics(whole)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from moeir import fusion
 from moeir.evaluation import compat, measures
+from moeir.fusion import formulas
 from moeir.records import qrels, runs
 
 FILES = Path(__file__).parents[2].parent / "shared" / "data" / "msmarco-dl19"
@@ -34,6 +34,6 @@ def test_a_published_run_has_its_published_number(name, tool, judged):
 
 def test_reciprocal_rank_fusion_of_three_neural_runs_is_above_the_best_of_them(judged):
     neural = [runs.read_run(path(name)) for name in list(PUBLISHED)[2:]]
-    merged = fusion.fuse_runs(neural, partial(fusion.rrf, constant=60.0), depth=100)
+    merged = formulas.fuse_runs(neural, partial(formulas.rrf, constant=60.0), depth=100)
     ndcg = measures.aggregate_values(measures.evaluate_run(merged, judged, [NDCG]))["nDCG@10"]
     assert ndcg > max(PUBLISHED.values()) and f"{ndcg:.4f}" == "0.7503"

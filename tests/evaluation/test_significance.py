@@ -5,8 +5,15 @@ from hypothesis import strategies as some
 from scipy import stats
 
 from moeir.errors import DataError
-from moeir.evaluation.significance import bootstrap_test, correct_p_values, effect_size, confidence_interval, paired_t_test, randomisation_test
-from tests.oracles import reports
+from moeir.evaluation.significance import (
+    bootstrap_test,
+    confidence_interval,
+    correct_p_values,
+    effect_size,
+    paired_t_test,
+    randomisation_test,
+)
+from tests.oracles import reporting
 
 
 def by_query(values):
@@ -76,7 +83,7 @@ def test_an_interval_holds_the_mean_as_often_as_it_says():
 
 @given(some.lists(some.floats(0, 1), max_size=6))
 def test_holm_steps_down(chances):
-    assert correct_p_values(chances, "holm") == pytest.approx(reports.holm(chances), abs=1e-14)
+    assert correct_p_values(chances, "holm") == pytest.approx(reporting.holm(chances), abs=1e-14)
 
 
 def test_corrections_are_scipys_and_keep_the_order():

@@ -88,7 +88,7 @@ def test_a_command_under_torchrun_resolves(script: str, nodes: int, tmp_path: Pa
     values = {flag.removeprefix("--").replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
     settings.build_stage(stage, values).check()
     variants.resolve_spec("architectures", values["arch"])
-    variants.resolve_spec("pretraining" if name == "pretrain" else "learning.objectives", values["objective"])
+    variants.resolve_spec("pretraining" if name == "pretrain" else "training.objectives", values["objective"])
 
 
 SCRIPTS = sorted(path for room in ("slurm", "torchrun") for path in (EXAMPLES / room).iterdir())

@@ -40,7 +40,9 @@ def test_the_tables_are_made_once(toy: Path, tiny_model: Path, bm25_index: Path,
     assert results[1].stderr.count("already made") == len(calls) // 2
 
 
-def test_the_tables_of_several_collections(toy: Path, tiny_model: Path, came_checkpoint: Path, server: CommandServer, tmp_path: Path) -> None:
+def test_the_tables_of_several_collections(
+    toy: Path, tiny_model: Path, came_checkpoint: Path, server: CommandServer, tmp_path: Path
+) -> None:
     for name, test_split in (("scifact", "test"), ("squad", "dev"), ("medquad", "dev")):
         beir = tmp_path / "data" / name
         (beir / "qrels").mkdir(parents=True)

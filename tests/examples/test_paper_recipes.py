@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.examples import toy_collections
-from tests.examples.shell import EXAMPLES, CommandServer, run_script, parse_tables
+from tests.examples.shell import EXAMPLES, CommandServer, parse_tables, run_script
 
 QUESTIONS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
 SETS = ("scifact", "cqadupstack/android")

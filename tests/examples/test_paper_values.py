@@ -62,7 +62,9 @@ def test_taser_on_one_set_unites_both_kinds_of_negatives_and_starts_again(calls:
     for name, call in trainings_by_name.items():
         hard = name.endswith("-hard")
         assert file_names(flag_values(call, "train")) == ["bm25-nq.jsonl", *([f"{name.removesuffix('-hard')}-nq.jsonl"] if hard else [])]
-        assert flag_values(call, "model") == ["base"] and flag_values(call, "steps") == [] and flag_values(call, "dev-measure") == ["RR@100"]
+        assert (
+            flag_values(call, "model") == ["base"] and flag_values(call, "steps") == [] and flag_values(call, "dev-measure") == ["RR@100"]
+        )
     assert flag_values(trainings_by_name["nq-sequence-4"], "arch") == ["taser:routing=sequence,experts=4,every=2"]
     mined = [call for call in recorded if call[0] == "mine-negatives"]
     assert [flag_values(call, "method") for call in mined] == [["band:first=0,last=100"]] * 3
@@ -82,7 +84,11 @@ def test_taser_on_five_sets_mines_for_three_and_tunes_one_alpha(calls: Any) -> N
         first = "bm25" if name.endswith("first") else "taser-first"
         expected = [f"{first if index < 3 else 'bm25'}-{set_name}.jsonl" for index, set_name in enumerate(QUESTIONS)]
         assert file_names(flag_values(call, "train")) == expected
-        assert flag_values(call, "sampling-rate") == ["1.0"] * 5 and len(flag_values(call, "queries")) == 5 and flag_values(call, "warmup") == ["0.04"]
+        assert (
+            flag_values(call, "sampling-rate") == ["1.0"] * 5
+            and len(flag_values(call, "queries")) == 5
+            and flag_values(call, "warmup") == ["0.04"]
+        )
     mined = {file_names(flag_values(call, "output"))[0]: flag_values(call, "match")[0] for call in recorded if call[0] == "mine-negatives"}
     assert mined["bm25-curatedtrec.jsonl"] == "regex" and list(mined.values()).count("regex") == 1
     assert [name for name in mined if name.startswith("taser")] == [f"taser-first-{set_name}.jsonl" for set_name in QUESTIONS[:3]]
@@ -105,11 +111,17 @@ def test_sbmoe_trains_the_block_faster_than_the_encoder(calls: Any, settings: di
     trainings_by_name = finetune_calls(recorded)
     assert list(trainings_by_name) == ["fine-tuned", "random-gate", "top1"]
     for name, call in trainings_by_name.items():
-        assert flag_values(call, "epochs") == [epochs] and flag_values(call, "learning-rate") == ["1e-6"] and flag_values(call, "negatives") == ["0"]
+        assert (
+            flag_values(call, "epochs") == [epochs]
+            and flag_values(call, "learning-rate") == ["1e-6"]
+            and flag_values(call, "negatives") == ["0"]
+        )
         assert flag_values(call, "group-rate") == ([] if name == "fine-tuned" else ["mixture=1e-4"])
         assert flag_values(call, "arch")[0].endswith(f",pooling=mean,scale={model_scale}")
     (init_call,) = (call for call in recorded if call[0] == "init")
-    assert flag_values(init_call, "model") == flag_values(trainings_by_name["top1"], "output") and flag_values(init_call, "arch") == ["sbmoe:inference=all"]
+    assert flag_values(init_call, "model") == flag_values(trainings_by_name["top1"], "output") and flag_values(init_call, "arch") == [
+        "sbmoe:inference=all"
+    ]
     assert {flag_values(call, "depth")[0] for call in recorded if call[0] == "search"} == {"1000"}
 
 
@@ -132,7 +144,9 @@ def test_each_row_of_mote_is_pre_trained_by_itself_on_queries_of_the_spans(calls
     assert list(pretrainings) == ["mote", "siamese", "switched"], "separate encoders are given"
     values = {"steps": "80000", "batch-size": "1024", "learning-rate": "3e-4", "warmup": "0.1", "document-length": "144", "model": "base"}
     for name, call in pretrainings.items():
-        assert file_names(flag_values(call, "queries")) == ["asked-0.jsonl", "asked-1.jsonl"] and file_names(flag_values(call, "corpus")) == ["spans.jsonl"]
+        assert file_names(flag_values(call, "queries")) == ["asked-0.jsonl", "asked-1.jsonl"] and file_names(
+            flag_values(call, "corpus")
+        ) == ["spans.jsonl"]
         assert all(flag_values(call, flag) == [value] for flag, value in values.items())
         assert flag_values(call, "arch") == [f"mote:encoders={'siamese' if name == 'siamese' else 'mote'}"]
         assert flag_values(call, "objective") == ["mote:switch_corpus=true" if name == "switched" else "mote"]
@@ -169,7 +183,11 @@ def test_lce_trains_on_each_retrievers_top_hundred_and_reranks_every_list(calls:
         for name, (objective, batch, negatives) in pairs.items():
             call = trainings_by_name[f"{retriever}-{name}"]
             assert file_names(flag_values(call, "train")) == [f"{retriever}.jsonl"] and flag_values(call, "arch") == ["cross-encoder"]
-            assert (flag_values(call, "objective"), flag_values(call, "batch-size"), flag_values(call, "negatives")) == ([objective], [batch], [negatives])
+            assert (flag_values(call, "objective"), flag_values(call, "batch-size"), flag_values(call, "negatives")) == (
+                [objective],
+                [batch],
+                [negatives],
+            )
     values = {"epochs": "2", "learning-rate": "1e-5", "warmup": "0.1", "weight-decay": "0.01", "document-length": "512"}
     assert all(flag_values(call, name) == [value] for call in trainings_by_name.values() for name, value in values.items())
     assert [flag_values(trainings_by_name[f"group-{size}"], "negatives") for size in (2, 4, 6, 8)] == [["1"], ["3"], ["5"], ["7"]]
@@ -177,6 +195,8 @@ def test_lce_trains_on_each_retrievers_top_hundred_and_reranks_every_list(calls:
     assert [flag_values(call, "method") for call in mined] == [["band:first=0,last=100"]] * 4
     reranked = [call for call in recorded if call[0] == "rerank"]
     assert len(reranked) == 8 * 4 + 4 + 3 + 1 and {flag_values(call, "depth")[0] for call in reranked} == {"100"}
-    assert file_names(flag_values(reranked[-1], "model")) == ["bert", "roberta", "electra"] and flag_values(reranked[-1], "ensemble") == ["mean"]
+    assert file_names(flag_values(reranked[-1], "model")) == ["bert", "roberta", "electra"] and flag_values(reranked[-1], "ensemble") == [
+        "mean"
+    ]
     assert file_names(flag_values(reranked[-1], "run")) == ["hdct.trec"]
     assert [flag_values(call, "engine")[0] for call in recorded if call[0] == "index"] == ["bm25:k1=0.9,b=0.4", "bm25:k1=3.44,b=0.87"]

@@ -23,7 +23,9 @@ PATH_FLAGS = ("model", "train", "corpus", "queries", "output", "dev_queries", "d
 
 
 @pytest.fixture(scope="module")
-def trained_on(toy: Path, bm25_index: Path, moeir: Callable[..., CommandResult], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def trained_on(
+    toy: Path, bm25_index: Path, moeir: Callable[..., CommandResult], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     """The flags that a preset leaves to the user."""
     folder = tmp_path_factory.mktemp("presets")
     queries = toy / "train-queries.jsonl"
@@ -53,7 +55,7 @@ def resolve_settings(yaml_text: str) -> dict[str, object]:
     """Settings without paths, their specs with every option written out."""
     settings = {name: value for name, value in yaml.safe_load(yaml_text).items() if name.replace("-", "_") not in PATH_FLAGS}
     settings["arch"] = canonical_spec(str(settings["arch"]))
-    variant, options = variants.resolve_spec("learning.objectives", str(settings["objective"]))
+    variant, options = variants.resolve_spec("training.objectives", str(settings["objective"]))
     settings["objective"] = (variant.name, {option.name: option.default for option in variant.options} | options)
     return settings
 
@@ -67,7 +69,9 @@ def test_a_preset_and_its_script_agree(name: str, toy: Path, moeir: Callable[...
     recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n', encoding="utf-8")
     recorder.chmod(0o755)
     weights = tmp_path / "weights"
-    completed = run_script(script, MOEIR=recorder, DATA=tmp_path / "data", WORK=tmp_path / "work", MODEL=weights, BEIR=tmp_path, **variables)
+    completed = run_script(
+        script, MOEIR=recorder, DATA=tmp_path / "data", WORK=tmp_path / "work", MODEL=weights, BEIR=tmp_path, **variables
+    )
     assert completed.returncode == 0, completed.stderr
     calls = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
     call = next(call for call in calls if call[0] == "finetune" and call[-1].endswith(f"ckpt/{checkpoint}"))

@@ -14,7 +14,7 @@ from moeir.formats.detection import detect_format, detect_from_lines
 from moeir.records import examples
 from moeir.records.examples import Example
 from tests.conftest import CommandResult
-from tests.formats.sets import FULL_EXAMPLE
+from tests.formats.format_groups import FULL_EXAMPLE
 
 Moeir = Callable[..., CommandResult]
 
@@ -153,7 +153,11 @@ def test_colbert_numbers_its_texts_and_keeps_ids_and_scores(tmp_path: Path) -> N
         "query-ids.txt": "q1\n",
     }
     example = read_examples("colbert", tmp_path / "out")[0]
-    assert (example.positive_ids, example.negative_ids, example.teacher_scores) == (FULL_EXAMPLE.positive_ids, FULL_EXAMPLE.negative_ids, FULL_EXAMPLE.teacher_scores)
+    assert (example.positive_ids, example.negative_ids, example.teacher_scores) == (
+        FULL_EXAMPLE.positive_ids,
+        FULL_EXAMPLE.negative_ids,
+        FULL_EXAMPLE.teacher_scores,
+    )
     (tmp_path / "out" / "triples.jsonl").write_text("[0, 7, 1]\n")
     with pytest.raises(Exception, match=r"triples.jsonl:1: 7 is not in collection.tsv"):
         read_examples("colbert", tmp_path / "out")

@@ -1,4 +1,7 @@
-"""Every format of a kind into every other and back gives the same bytes; real data where it is installed."""
+"""Every format of a kind into every other and back gives the same bytes; real data where it is installed.
+
+Collections and training rows of real text: there and back through every format that can hold them.
+"""
 
 import gzip
 import json
@@ -12,7 +15,7 @@ from moeir import variants
 from moeir.formats.detection import detect_format
 from moeir.records import qrels, texts
 from tests.conftest import CommandResult
-from tests.formats.sets import COLLECTIONS, EXAMPLES, QRELS, RUNS, TEXTS
+from tests.formats.format_groups import COLLECTIONS, EXAMPLES, QRELS, RUNS, TEXTS
 
 Moeir = Callable[..., CommandResult]
 SHARED = Path("/work/shared/data")
@@ -32,7 +35,9 @@ def convert_file(moeir: Moeir, source: Path, to: str, output: Path, *flags: obje
 
 def check_round_trips(moeir: Moeir, first: Path, formats: tuple[str, ...], folder: Path, *flags: object, suffix: str = "") -> None:
     """Convert `first` into every format, then every pair of formats there and back."""
-    by_format = {format_: convert_file(moeir, first, format_, folder / f"{number}{suffix}", *flags) for number, format_ in enumerate(formats)}
+    by_format = {
+        format_: convert_file(moeir, first, format_, folder / f"{number}{suffix}", *flags) for number, format_ in enumerate(formats)
+    }
     for number, (format_, other) in enumerate(permutations(formats, 2)):
         converted_path = convert_file(moeir, by_format[format_], other, folder / f"there{number}{suffix}", "--from", format_, *flags)
         back_path = convert_file(moeir, converted_path, format_, folder / f"back{number}{suffix}", "--from", other, *flags)
@@ -156,3 +161,38 @@ def test_real_examples(tmp_path: Path, moeir: Moeir) -> None:
     flag = convert_file(moeir, inline, "flagembedding", tmp_path / "flag.jsonl", "--lossy")
     check_round_trips(moeir, flag, ("examples", "tevatron", "dpr", "flagembedding"), tmp_path, suffix=".f")
     assert detect_format(flag) == "flagembedding"
+
+
+@REAL
+def test_real_collections(tmp_path: Path, moeir: Moeir) -> None:
+    strict = moeir("convert", "--input", SHARED / "cacm", "--to", "msmarco", "--output", tmp_path / "strict")
+    assert strict.code == 2 and "the title as a field of its own would be lost from beir to msmarco" in strict.stderr
+    without_titles = convert_file(moeir, SHARED / "cacm", "msmarco", tmp_path / "plain", "--lossy")
+    check_round_trips(moeir, without_titles, COLLECTIONS, tmp_path)
+
+
+@REAL
+def test_real_rows(tmp_path: Path, moeir: Moeir) -> None:
+    """Each query of SQuAD with its passage, and the passages of the next queries as negatives."""
+    import gzip
+    import json
+
+    from moeir.records import qrels, texts
+
+    grades_by_query = qrels.read_qrels(SHARED / "squad" / "qrels" / "dev.tsv.gz")
+    corpus = texts.read_texts_by_id(SHARED / "squad" / "corpus.jsonl.gz")
+    queries = {}
+    with gzip.open(SHARED / "squad" / "queries.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for record in map(json.loads, lines):
+            if record["_id"] in grades_by_query:
+                queries.setdefault(record["text"], record["_id"])
+    passages = list(dict.fromkeys(next(iter(grades_by_query[query])) for query in queries.values()))
+    with open(tmp_path / "rows.jsonl", "w", encoding="utf-8") as output:
+        for index, (question, query) in enumerate(list(queries.items())[:200]):
+            positive = next(iter(grades_by_query[query]))
+            negatives = [passage for passage in passages[index + 1 : index + 6] if passage != positive][:3]
+            sides = {
+                name: [" ".join(corpus[passage].text.split()) for passage in ids] for name, ids in (("pos", [positive]), ("neg", negatives))
+            }
+            output.write(json.dumps({"query": " ".join(question.split()), **sides}, ensure_ascii=False) + "\n")
+    check_round_trips(moeir, tmp_path / "rows.jsonl", EXAMPLES, tmp_path, suffix=".tsv")

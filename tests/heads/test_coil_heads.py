@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from moeir.backbones.encoder import Encoder, EncoderConfig
-from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
-from moeir.heads.exact_match import CoilHead
 from moeir.heads.lexical import LexicalHead
-from moeir.heads.projected import ProjectionHead
+from moeir.heads.pooling import ProjectionHead
+from moeir.heads.token_vectors import CoilHead
 from tests.oracles import representations as oracles
 
 CLS, SEP = 1, 2

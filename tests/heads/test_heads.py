@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from moeir.backbones.encoder import Encoder, EncoderConfig
-from moeir.backbones.tokens import SpecialTokens, PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
-from moeir.heads.pooled import PoolingHead
-from moeir.heads.tokenwise import TokenVectorHead
+from moeir.heads.pooling import PoolingHead
+from moeir.heads.token_vectors import TokenVectorHead
 from tests.oracles import representations as oracles
 
 CLS, SEP, MASK, COMMA = 1, 2, 3, 4

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.bm25 import Bm25
 from moeir.indexes.flat import Flat
-from tests.indexes.agreement import same_bytes
+from tests.indexes.engine_checks import same_bytes
 from tests.oracles import search as oracle
 
 TEXTS = [

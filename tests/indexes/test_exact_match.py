@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes.exact_match import ExactMatchIndex
 from moeir.representations.exact_match import ExactMatch as Texts
-from tests.indexes.agreement import scores_one_by_one, limit_device_memory, same_bytes, is_full_sort
+from tests.indexes.engine_checks import is_full_sort, limit_device_memory, same_bytes, scores_one_by_one
 from tests.oracles import search as oracle
 
 token = st.tuples(st.integers(0, 4), st.lists(st.integers(-16, 16).map(lambda number: number / 8), min_size=3, max_size=3))

@@ -13,7 +13,7 @@ from moeir.representations.dense import Dense
 pytest.importorskip("faiss")
 from moeir.indexes import faiss as engine
 from moeir.indexes.faiss import Faiss
-from tests.indexes.agreement import same_bytes
+from tests.indexes.engine_checks import same_bytes
 
 
 def random_vectors(count=2000, width=16, seed=0):
@@ -42,7 +42,9 @@ def test_rescored_hits_are_those_of_flat_where_nothing_is_left_out(options):
     id_ranks = np.random.default_rng(0).permutation(len(documents))
     exact = Flat(id_ranks)
     exact.add(Dense(documents))
-    assert same_bytes(build_index(documents, id_ranks, rescore=True, **options).search(Dense(queries), 10), exact.search(Dense(queries), 10))
+    assert same_bytes(
+        build_index(documents, id_ranks, rescore=True, **options).search(Dense(queries), 10), exact.search(Dense(queries), 10)
+    )
 
 
 def test_product_quantisation_finds_most_and_rescoring_more():

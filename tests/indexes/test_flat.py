@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.indexes.candidates import bf16_error_bound, exact_dot
 from moeir.indexes.flat import Flat
+from moeir.indexes.two_step import bf16_error_bound, exact_dot
 from moeir.representations.dense import Dense
-from tests.indexes.agreement import scores_one_by_one, limit_device_memory, same_bytes, is_full_sort
+from tests.indexes.engine_checks import is_full_sort, limit_device_memory, same_bytes, scores_one_by_one
 from tests.oracles import search as oracle
 
 eighths = st.integers(-16, 16).map(lambda number: number / 8)  # products and their sums are exact, ties are many

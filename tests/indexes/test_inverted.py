@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes.inverted import Inverted
 from moeir.indexes.postings import DTYPES
-from moeir.kernels import compiling
+from moeir.kernels import numba_cache
 from moeir.representations.sparse import Sparse
-from tests.indexes.agreement import same_bytes
+from tests.indexes.engine_checks import same_bytes
 from tests.oracles import search as oracle
 
 VOCABULARY = 6
@@ -122,7 +122,7 @@ def test_the_loops_compile_where_no_cache_can_be_written(monkeypatch):
         return lambda function: function
 
     monkeypatch.setattr(numba, "njit", nowhere)
-    assert compiling.njit_cached(parallel=True)(len)("abc") == 3
+    assert numba_cache.njit_cached(parallel=True)(len)("abc") == 3
 
 
 def test_a_search_leaves_the_number_of_threads_of_torch_alone() -> None:

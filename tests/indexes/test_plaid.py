@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.indexes import tables
+from moeir.indexes import residual_codec
 from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.plaid import Plaid
-from moeir.indexes.residuals import ResidualCodec, allocate_dimensions, nearest_centroids
-from moeir.indexes.storage import VectorStore
+from moeir.indexes.residual_codec import ResidualCodec, allocate_dimensions, nearest_centroids
+from moeir.indexes.vector_store import VectorStore
 from moeir.representations.multivector import MultiVector
-from tests.indexes.agreement import scores_one_by_one, same_bytes
+from tests.indexes.engine_checks import same_bytes, scores_one_by_one
 
 
 def random_texts(count=300, width=20, seed=0, topics=30, most=9):
@@ -60,7 +60,9 @@ def test_rescored_hits_are_maxsims_when_nothing_is_left_out():
     exact = MaxSim(id_ranks)
     exact.add(documents)
     depth = len(documents)
-    assert same_bytes(build_index(documents, id_ranks, rescore=True, **exhaustive_options(documents)).search(queries, depth), exact.search(queries, depth))
+    assert same_bytes(
+        build_index(documents, id_ranks, rescore=True, **exhaustive_options(documents)).search(queries, depth), exact.search(queries, depth)
+    )
     scores = build_index(documents, id_ranks, rescore=True).search(queries, 5)[1]
     assert scores.tolist() == exact.search(queries, 5)[1].tolist()
 
@@ -72,7 +74,7 @@ def test_lists_alone_say_what_the_best_centroids_are_worth():
     best[0, 0], best[0, 1] = (0, 1), (2, 1)
     lists = [0, 3], [0, 1], [2]  # texts of each centroid; text 4 has none of them
     starts, rows = np.cumsum([0, *map(len, lists)]), np.array([row for texts in lists for row in texts], np.int32)
-    hits, sums = tables.gather_candidates(centroid_table, best, 2, starts, rows, 5)
+    hits, sums = residual_codec.gather_candidates(centroid_table, best, 2, starts, rows, 5)
     assert hits.tolist() == [0, 1, 2, 3] and sums.tolist() == [9 - 5, 0, 8 - 4, 9 - 5]
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, UsageError
-from moeir.indexes import impacts
+from moeir.indexes import postings_search
 from moeir.indexes.inverted import Inverted
-from moeir.indexes.postings import _sort_by_impact, _quantise_weights
+from moeir.indexes.postings import _quantise_weights, _sort_by_impact
 from moeir.representations.sparse import Sparse
 from tests.oracles import search as oracle
 
@@ -74,9 +74,9 @@ def test_postings_are_left_out_where_that_pays():
     bins[3000], state = 10, np.array([10, 3000])  # the best ten scans are near 48,000
     reached = np.array([9000 - 3 * bin_index for bin_index in range(3001)] + [0] * 1097)
     reached[2000:3001] = 10  # few others come near
-    impacts.choose_cutoffs(15.0, 300, 10, bins, state, tails, reached, table, cuts)
+    postings_search.choose_cutoffs(15.0, 300, 10, bins, state, tails, reached, table, cuts)
     assert cuts[0] == 0 and cuts[1] > 100
-    impacts.choose_cutoffs(15.0, 300, 10, bins, state, tails, np.full(4097, 10**7) - np.arange(4097) * 10**3, table, cuts)
+    postings_search.choose_cutoffs(15.0, 300, 10, bins, state, tails, np.full(4097, 10**7) - np.arange(4097) * 10**3, table, cuts)
     assert cuts.tolist() == [0, 0]  # everything comes near: all is scanned
 
 
@@ -105,7 +105,9 @@ def test_quantised_search_is_exact_over_the_middles_of_steps(queries, documents,
     rows, scores = index.search(_pack(queries), depth)
     for line, query in enumerate(scaled_queries):
         expected = oracle.top_rows(oracle.sparse(query, rounded), range(len(documents)), depth)
-        assert [score for _, score in oracle.result_hits(rows[line], scores[line])] == pytest.approx([score for _, score in expected], rel=1e-6)
+        assert [score for _, score in oracle.result_hits(rows[line], scores[line])] == pytest.approx(
+            [score for _, score in expected], rel=1e-6
+        )
 
 
 def _pack(texts):

@@ -179,7 +179,9 @@ def test_positions_turn_pairs_of_numbers():
     results = apply_rotary(states, *batch.rotary_angles(theta, width))
     for token, position in enumerate(position for length in lengths for position in range(length)):
         for head in range(states.shape[1]):
-            assert results[token, head].tolist() == pytest.approx(windows.apply_rotary(states[token, head].tolist(), position, theta), abs=1e-5)
+            assert results[token, head].tolist() == pytest.approx(
+                windows.apply_rotary(states[token, head].tolist(), position, theta), abs=1e-5
+            )
 
 
 def test_rotation_keeps_lengths_and_makes_products_depend_on_distance_alone():

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from moeir.kernels import exact_match, pairs
+from moeir.kernels import exact_match, gathered_products
 from moeir.kernels.exact_match import find_best_matches
-from moeir.kernels.pairs import gather_dot
+from moeir.kernels.gathered_products import gather_dot
 from moeir.representations.exact_match import ExactMatch
 
 
@@ -31,7 +31,7 @@ def plain(queries, documents):
 @pytest.mark.parametrize("at_once", [1, 7, 10_000])
 def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, at_once):
     monkeypatch.setattr(exact_match, "PAIRS_AT_ONCE", at_once)
-    monkeypatch.setitem(pairs.BYTES_AT_ONCE, "cpu", at_once)
+    monkeypatch.setitem(gathered_products.BYTES_AT_ONCE, "cpu", at_once)
     results = []
     for form in (plain, ExactMatch.scores):
         queries, documents = texts(6, 0), texts(9, 1)

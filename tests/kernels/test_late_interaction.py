@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from moeir.kernels import late_interaction as kernel
 from moeir.representations.multivector import MultiVector, maxsim
-from tests.kernels.peaks import peak_bytes
+from tests.kernels.peak_memory import peak_bytes
 
 SEARCHES = ("_one_by_one", "_padded")  # a processor's, CUDA's
 
@@ -44,7 +44,7 @@ def outcome(form, queries, documents, seed=5):
 
 
 def sized(patch, search, at_once):
-    patch.setattr(kernel, "_one_by_one", getattr(kernel, search))
+    patch.setattr(kernel, "_maxsim_cpu", getattr(kernel, search))
     patch.setitem(kernel.PRODUCTS_AT_ONCE, "cpu", at_once)
     patch.setitem(kernel.WINNERS_AT_ONCE, "cpu", at_once)
 

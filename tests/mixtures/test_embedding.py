@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from moeir.backbones.tokens import PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.mixtures import embedding
 from moeir.mixtures.embedding import EmbeddingMixture
@@ -61,7 +61,9 @@ def test_training_is_noisy_and_takes_one_expert():
     torch.manual_seed(5)
     refined = mixture(x, TOKENS)
     for row in range(len(x)):
-        assert torch.allclose(refined[row], oracles.gated_block(mixture, x[row], noisy[row], "weighted", [int(noisy[row].argmax())]), atol=1e-5)
+        assert torch.allclose(
+            refined[row], oracles.gated_block(mixture, x[row], noisy[row], "weighted", [int(noisy[row].argmax())]), atol=1e-5
+        )
     assert torch.allclose(mixture.last_routing.probabilities, logits.softmax(-1), atol=1e-6), "what is reported is without noise"
     assert (noisy.argmax(-1) != logits.argmax(-1)).any()
     assert make_mixture(noise=False).noise is None

@@ -6,16 +6,27 @@ import pytest
 import torch
 from torch import nn
 
-from moeir.backbones.encoder import Encoder, FeedForward, PreNormConfig, EncoderConfig
+from moeir.backbones.config import EncoderConfig, PreNormConfig
+from moeir.backbones.encoder import Encoder, FeedForward
 from moeir.backbones.layers import GatedFeedForward
-from moeir.backbones.tokens import PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups
 from moeir.mixtures import feedforward
 from moeir.mixtures.feedforward import RoutedFeedForward, insert_experts, select_expert_layers
 from tests.oracles import routing as oracles
 
-SHAPE = EncoderConfig(vocabulary=40, hidden=16, layers=4, heads=2, intermediate_size=24, positions=32, dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
+SHAPE = EncoderConfig(
+    vocabulary=40,
+    hidden=16,
+    layers=4,
+    heads=2,
+    intermediate_size=24,
+    positions=32,
+    dropout=0.0,
+    attention_dropout=0.0,
+    initializer_range=0.3,
+)
 TEXTS = [[1, 7, 9, 2], [1, 8, 2], [1, 3, 4, 5, 6, 2], [1, 11, 2]]
 
 
@@ -212,7 +223,9 @@ def test_grouped_products_say_what_expert_by_expert_says(prenorm, learned):
     for grouped in (True, False):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             groups = ExpertGroups.from_choice(choice, 3)
-            out = experts_layer._apply_grouped(states, groups, strength) if grouped else experts_layer._apply_choice(states, choice, strength)
+            out = (
+                experts_layer._apply_grouped(states, groups, strength) if grouped else experts_layer._apply_choice(states, choice, strength)
+            )
         gradients = torch.autograd.grad((out.float() * slopes).sum(), leaves, allow_unused=True)
         results.append([out.detach().float(), *(one.float() for one in gradients if one is not None)])
     for one, other in zip(*results, strict=True):

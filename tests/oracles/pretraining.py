@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from moeir.backbones.tokens import PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens
 
 
 def encode_text(encoder, ids, side="document"):
@@ -33,7 +33,9 @@ def token_losses(encoder, states, targets):
 def mlm_loss(encoder, states, texts):
     """Mean loss over all masked tokens; `states` holds the states of each text."""
     losses = [
-        token_losses(encoder, own[hidden], [plain[position] for position in hidden]) for own, (plain, _, hidden) in zip(states, texts) if hidden
+        token_losses(encoder, own[hidden], [plain[position] for position in hidden])
+        for own, (plain, _, hidden) in zip(states, texts)
+        if hidden
     ]
     return torch.cat(losses).mean()
 

@@ -3,7 +3,7 @@
 import math
 from statistics import mean, pstdev
 
-from tests.oracles.order import rank_order
+from tests.oracles.rank_order import rank_order
 
 
 def rerank(hits, depth, scores, *, rest=True):

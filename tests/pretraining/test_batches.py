@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from moeir.architectures.base import InputConfig
-from moeir.architectures.starting import build_checkpoint
+from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import DataError, UsageError
-from moeir.pretraining import batches, corpus, queries
-from moeir.pretraining.batches import PretrainingBatch, BatchRequirements, SpanSampler, InputTemplate, prefetch_batches
+from moeir.pretraining import batches, query_cache, span_cache
+from moeir.pretraining.batches import BatchRequirements, InputTemplate, PretrainingBatch, SpanSampler, prefetch_batches
 from moeir.pretraining.masking import WordVocabulary, mask_tokens
-from tests.pretraining.test_corpus import write_queries, build_cache, make_documents, write_corpus
+from tests.pretraining.test_span_cache import build_cache, make_documents, write_corpus, write_queries
 
 LAST = ("bee", "fox", "hen", "oak", "eel")
 PARTS = ANCHORS, CONTEXTS, DECODER_ANCHORS, DECODER_CONTEXTS = tuple(item.name for item in fields(PretrainingBatch)[:4])
@@ -29,18 +29,20 @@ def reader(tiny_model: Path) -> TextTokenizer:
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory, reader) -> corpus.SpanCache:
+def cache(tmp_path_factory, reader) -> span_cache.SpanCache:
     """Thirty documents, of which the last has one span."""
     folder = tmp_path_factory.mktemp("tokens")
     return build_cache(folder, write_corpus(folder / "c.jsonl", [*make_documents(29), ("last", "", "The owl.")]), reader)
 
 
 @pytest.fixture(scope="module")
-def questions(cache, reader) -> queries.QueryCache:
+def questions(cache, reader) -> query_cache.QueryCache:
     """Two queries for each of five documents."""
     folder = cache.folder.parent
     queries_by_document = [(f"d{row}", ["the owl hunts the bat", f"a {LAST[row]}"]) for row in range(5)]
-    return queries.build_query_cache(folder, cache, [write_queries(folder / "q.jsonl", queries_by_document)], None, reader, digests={"queries": ["q"]})
+    return query_cache.build_query_cache(
+        folder, cache, [write_queries(folder / "q.jsonl", queries_by_document)], None, reader, digests={"queries": ["q"]}
+    )
 
 
 def make_template(reader, length=8, **before):
@@ -165,10 +167,18 @@ def test_an_epoch_meets_every_span_that_has_companions_once(cache, reader):
 
 
 def test_an_objective_gets_what_it_asked_for_and_no_more(cache, reader):
-    assert [name for name, texts in batch_to_lists(make_sampler(cache, reader, BatchRequirements("none", 0.15)).batch_at(0)).items() if texts] == ["anchors"]
+    assert [
+        name for name, texts in batch_to_lists(make_sampler(cache, reader, BatchRequirements("none", 0.15)).batch_at(0)).items() if texts
+    ] == ["anchors"]
     expected = [ANCHORS, DECODER_ANCHORS]
-    assert [name for name, texts in batch_to_lists(make_sampler(cache, reader, BatchRequirements("none", 0.15, 0.5)).batch_at(0)).items() if texts] == expected
-    assert [name for name, texts in batch_to_lists(make_sampler(cache, reader, BatchRequirements("random", 0.15)).batch_at(0)).items() if texts] == ["anchors", "contexts"]
+    assert [
+        name
+        for name, texts in batch_to_lists(make_sampler(cache, reader, BatchRequirements("none", 0.15, 0.5)).batch_at(0)).items()
+        if texts
+    ] == expected
+    assert [
+        name for name, texts in batch_to_lists(make_sampler(cache, reader, BatchRequirements("random", 0.15)).batch_at(0)).items() if texts
+    ] == ["anchors", "contexts"]
 
 
 def test_queries_are_contexts_on_their_own_side(cache, reader, questions):
@@ -202,7 +212,10 @@ def test_a_checkpoints_rules_say_what_stands_before_a_text(tiny_model, reader):
     with_markers = build_checkpoint(tiny_model, "colbert:markers=true,augmentation=false", asdict(rules), [], 1)
     prefix = reader.ids(["owl:"])[0][1:-1]
     assert InputTemplate.from_model(plain).prefix_ids == {"query": prefix, "document": []}
-    assert InputTemplate.from_model(with_markers).prefix_ids == {"query": [reader.signs.query_marker, *prefix], "document": [reader.signs.document_marker]}
+    assert InputTemplate.from_model(with_markers).prefix_ids == {
+        "query": [reader.signs.query_marker, *prefix],
+        "document": [reader.signs.document_marker],
+    }
     for checkpoint in (plain, with_markers):
         template = InputTemplate.from_model(checkpoint)
         [expected_ids], _ = checkpoint.token_ids(["the owl hunts the bat and the bee"], "query")

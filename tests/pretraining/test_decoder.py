@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import VocabularyHead
-from moeir.backbones.shape import EncoderConfig
 from moeir.errors import UsageError
-from moeir.pretraining import enhanced
-from moeir.pretraining.base import align_by_length, sort_texts_by_length, concatenate_texts, mlm_loss, vocabulary_loss
+from moeir.pretraining import retromae
+from moeir.pretraining.base import align_by_length, concatenate_texts, mlm_loss, sort_texts_by_length, vocabulary_loss
 from moeir.pretraining.decoder import BidirectionalDecoder, CausalDecoder, insert_vectors
-from moeir.pretraining.enhanced import EnhancedDecoder
+from moeir.pretraining.retromae import EnhancedDecoder
 from tests.oracles import pretraining as oracles
-from tests.pretraining.made import BERT, CONTEXTS, SHAPES, SPANS, architecture, mask_texts
+from tests.pretraining.toy_models import BERT, CONTEXTS, SHAPES, SPANS, architecture, mask_texts
 
 BASE = EncoderConfig(vocabulary=30522, hidden=768, layers=12, heads=12, intermediate_size=3072)
 
@@ -44,13 +44,21 @@ def test_sorted_by_length_the_hidden_tokens_are_the_same():
     ordered, back = sort_texts_by_length(texts)
     assert ordered.tokens.lengths == (4, 4, 6, 7) and back.tolist() == [2, 0, 3, 1]
     assert ordered.original_ids.tolist() == SPANS[1] + SPANS[3] + SPANS[0] + SPANS[2]
-    assert ordered.masked_positions.tolist() == [2, 5, 9, 17, 18] and ordered.original_ids[ordered.masked_positions].tolist() == [5, 17, 7, 5, 15]
+    assert ordered.masked_positions.tolist() == [2, 5, 9, 17, 18] and ordered.original_ids[ordered.masked_positions].tolist() == [
+        5,
+        17,
+        7,
+        5,
+        15,
+    ]
     rows, same = align_by_length(torch.arange(4)[:, None], texts)
     assert rows[:, 0].tolist() == [1, 3, 0, 2] and torch.equal(same.original_ids, ordered.original_ids)
 
 
 def test_two_batches_end_to_end():
-    both = concatenate_texts(mask_texts(SPANS, "document", {1}, {2}, {3, 4}, {1}), mask_texts(CONTEXTS, "document", {1}, {3, 5}, {1}, set()))
+    both = concatenate_texts(
+        mask_texts(SPANS, "document", {1}, {2}, {3, 4}, {1}), mask_texts(CONTEXTS, "document", {1}, {3, 5}, {1}, set())
+    )
     assert both.tokens.lengths == (6, 4, 7, 4, 4, 7, 3, 6) and both.tokens.starts.tolist()[-2:] == [35, 41]
     assert both.original_ids[both.masked_positions].tolist() == [7, 5, 5, 15, 17, 9, 8, 5, 25]
 
@@ -65,7 +73,7 @@ def test_one_changed_token_moves_what_sees_it_and_nothing_else(shape, window, la
     for index in range(1, 7):  # of the first text
         plain = texts.original_ids.clone()
         plain[index] = 33
-        affected = (decoder.decode_states(vectors(2), replace(texts, plain=plain), model.encoder) - before).abs().amax(1) > 1e-6
+        affected = (decoder.decode_states(vectors(2), replace(texts, original_ids=plain), model.encoder) - before).abs().amax(1) > 1e-6
         reach = 7 if window == -1 else layers * (window - 1)
         assert affected.nonzero()[:, 0].tolist() == list(range(index, min(7, index + reach + 1))), index
     changed = vectors(2)
@@ -74,14 +82,16 @@ def test_one_changed_token_moves_what_sees_it_and_nothing_else(shape, window, la
     assert affected.nonzero()[:, 0].tolist() == list(range(7)), "the vector is seen from everywhere in its text"
     plain = texts.original_ids.clone()
     plain[0] = 33
-    assert torch.equal(decoder.decode_states(vectors(2), replace(texts, plain=plain), model.encoder), before), "the first word is not"
+    assert torch.equal(decoder.decode_states(vectors(2), replace(texts, original_ids=plain), model.encoder), before), "the first word is not"
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_in_a_window_the_order_of_words_matters(shape):
     """Also for embeddings without positions."""
     model, decoder = architecture(shape=shape), perturb(CausalDecoder(shape, window=3))
-    one, other = (decoder.decode_states(vectors(1), mask_texts([text], "document", set()), model.encoder) for text in ([1, 7, 9, 8], [1, 9, 7, 8]))
+    one, other = (
+        decoder.decode_states(vectors(1), mask_texts([text], "document", set()), model.encoder) for text in ([1, 7, 9, 8], [1, 9, 7, 8])
+    )
     assert (one[3] - other[3]).abs().max() > 1e-4
 
 
@@ -120,7 +130,7 @@ def test_sizes_are_those_of_bert_base():
 
 def test_weights_start_as_the_release_draws_them():
     torch.manual_seed(0)
-    shape = replace(BERT, hidden=64, spread=0.02)
+    shape = replace(BERT, hidden=64, initializer_range=0.02)
     decoder = CausalDecoder(shape, layers=2)
     for block in decoder.blocks:
         assert block.joint.weight.std().item() == pytest.approx(0.02, rel=0.1) and not block.joint.bias.any()
@@ -144,8 +154,8 @@ def test_bidirectional_layers_are_the_encoders_own_kind_and_see_all_of_one_text(
 def test_samples_of_the_enhanced_decoder_leave_out_half_and_the_token_itself():
     ids = [[1, *range(3, 33), 2]] * 30
     hidden = [{1 + number % 30, 1 + number * 7 % 30} for number in range(30)]
-    numbers = enhanced.mask_keys(mask_texts(ids, "document", *hidden))
-    visible = enhanced.random_visibility(numbers, 0.5)(torch.arange(30), 32)
+    numbers = retromae.mask_keys(mask_texts(ids, "document", *hidden))
+    visible = retromae.random_visibility(numbers, 0.5)(torch.arange(30), 32)
     assert visible[:, :, 0].all() and not visible[:, range(1, 32), range(1, 32)].any()
     others = ~torch.eye(32, dtype=torch.bool)
     others[:, 0] = False
@@ -153,21 +163,21 @@ def test_samples_of_the_enhanced_decoder_leave_out_half_and_the_token_itself():
     assert visible[:, others].float().mean(1).std() < 0.05 and len({tuple(row.flatten().tolist()) for row in visible}) == len(
         set(numbers.tolist())
     )
-    assert enhanced.random_visibility(numbers, 0.9)(torch.arange(30), 32)[:, others].float().mean().item() == pytest.approx(0.1, abs=0.02)
-    padded = enhanced.random_visibility(numbers, 0.5)(torch.tensor([4, 2]), 9)
+    assert retromae.random_visibility(numbers, 0.9)(torch.arange(30), 32)[:, others].float().mean().item() == pytest.approx(0.1, abs=0.02)
+    padded = retromae.random_visibility(numbers, 0.5)(torch.tensor([4, 2]), 9)
     assert torch.equal(padded, visible[[4, 2], :9, :9]), "neither batch nor padding changes a sample"
 
 
 def test_samples_follow_from_the_text_and_what_is_hidden_of_it():
-    one, other = (enhanced.mask_keys(mask_texts(SPANS, "document", {1}, {2}, positions, {1})) for positions in ({3, 4}, {3, 5}))
+    one, other = (retromae.mask_keys(mask_texts(SPANS, "document", {1}, {2}, positions, {1})) for positions in ({3, 4}, {3, 5}))
     assert (one == other).tolist() == [True, True, False, True] and len(set(one.tolist())) == 4
-    assert enhanced.mask_keys(mask_texts(SPANS[2:3], "document", {3, 4})).tolist() == one[2:3].tolist()
+    assert retromae.mask_keys(mask_texts(SPANS[2:3], "document", {3, 4})).tolist() == one[2:3].tolist()
 
 
 def test_the_enhanced_loss_is_that_of_text_by_text():
     model, decoder = architecture(), perturb(EnhancedDecoder(BERT, rate=0.5))
     texts = mask_texts(SPANS, "document", {1}, {2}, {3, 4}, {1})
-    visibility = enhanced.random_visibility(enhanced.mask_keys(texts), 0.5)
+    visibility = retromae.random_visibility(retromae.mask_keys(texts), 0.5)
     visible = [visibility(torch.tensor([row]), len(text))[0] for row, text in enumerate(SPANS)]
     expected = oracles.retromae_loss(decoder, model.encoder, vectors(), SPANS, visible)
     loss = decoder(vectors(), texts, model.encoder, model.signs)
@@ -183,7 +193,7 @@ def test_the_enhanced_decoder_tells_no_token_from_itself(shape):
     for index in range(1, 7):
         plain = texts.original_ids.clone()
         plain[index] = 33
-        affected = (decoder.decode_states(vectors(2), replace(texts, plain=plain), model.encoder) - before).abs().amax(1) > 1e-6
+        affected = (decoder.decode_states(vectors(2), replace(texts, original_ids=plain), model.encoder) - before).abs().amax(1) > 1e-6
         assert affected.nonzero()[:, 0].tolist() == [other for other in range(7) if other != index]
 
 

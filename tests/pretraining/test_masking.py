@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import UsageError
-from moeir.pretraining.draws import text_keys
+from moeir.kernels.splitmix import text_keys
 from moeir.pretraining.masking import WordVocabulary, mask_tokens
 from tests.oracles import masking as oracle
 

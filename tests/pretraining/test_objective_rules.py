@@ -16,7 +16,7 @@ from moeir.pretraining.cotmae_qc import CotmaeQc
 from moeir.pretraining.mlm import Mlm
 from moeir.pretraining.mote import Mote
 from moeir.pretraining.retromae import Retromae
-from tests.pretraining.made import BERT, CONTEXTS, SIGNS, SPANS, architecture, batch, mask_texts, objective
+from tests.pretraining.toy_models import BERT, CONTEXTS, SIGNS, SPANS, architecture, batch, mask_texts, objective
 
 KINDS = (Mlm, Cotmae, CotmaeQc, Mote, Condenser, Cocondenser, Retromae)
 
@@ -41,7 +41,7 @@ def test_the_decoder_reaches_the_encoders_layers_through_the_vector_alone(kind, 
     assert sum(part.abs().sum() for part in layers if part is not None) > 0.1
     monkeypatch.setattr(EncodedTexts, "vectors", property(lambda read: read.pooled.index_select(0, read.back).detach()))
     bottleneck = Mote.sparse_bottleneck
-    monkeypatch.setattr(Mote, "bottleneck", lambda self, read: bottleneck(self, read).detach())
+    monkeypatch.setattr(Mote, "sparse_bottleneck", lambda self, read: bottleneck(self, read).detach())
     apart, still, own = gradients(model, texts)
     assert all(part is None or not part.any() for part in apart)
     for left, right in zip(shared + decoder, still + own, strict=True):

@@ -5,8 +5,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from moeir.learning.loop import metrics_to_floats
-from moeir.pretraining import enhanced
+from moeir.pretraining import retromae
 from moeir.pretraining.cocondenser import Cocondenser, span_contrastive_loss
 from moeir.pretraining.condenser import Condenser
 from moeir.pretraining.cotmae import Cotmae
@@ -14,8 +13,9 @@ from moeir.pretraining.cotmae_qc import CotmaeQc
 from moeir.pretraining.mlm import Mlm
 from moeir.pretraining.mote import Mote
 from moeir.pretraining.retromae import Retromae
+from moeir.training.trainer import metrics_to_floats
 from tests.oracles import pretraining as oracles
-from tests.pretraining.made import BERT, CONTEXTS, SHAPES, SPANS, architecture, batch, mask_texts, objective
+from tests.pretraining.toy_models import BERT, CONTEXTS, SHAPES, SPANS, architecture, batch, mask_texts, objective
 
 KINDS = (Mlm, Cotmae, CotmaeQc, Mote, Condenser, Cocondenser, Retromae)
 ARCHITECTURES = {"dense": ("dense", {}), "mote": ("mote", {}), "separate": ("mote", {"encoders": "separate"})}
@@ -98,7 +98,7 @@ def plain_cocondenser(model, inputs):
 
 def plain_retromae(model, texts):
     encoder, states = encode(model, texts.anchors)
-    visibility = enhanced.random_visibility(enhanced.mask_keys(texts.anchors), 0.5)
+    visibility = retromae.random_visibility(retromae.mask_keys(texts.anchors), 0.5)
     visible = [visibility(torch.tensor([row]), len(text))[0] for row, text in enumerate(SPANS)]
     return mlm(encoder, states, texts.anchors) + oracles.retromae_loss(model.decoder, encoder, cls_states(states), SPANS, visible)
 
@@ -208,7 +208,7 @@ def reverse_texts(inputs):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_few_steps_on_a_few_texts_lower_every_part(kind):
-    shape = replace(BERT, spread=0.05, dropout=0.1, attention_dropout=0.1)
+    shape = replace(BERT, initializer_range=0.05, dropout=0.1, attention_dropout=0.1)
     model, texts = objective(kind, architecture("mote", shape)).train(), batch(kind.context)
     optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3)
     torch.manual_seed(0)

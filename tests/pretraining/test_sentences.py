@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.pretraining.sentences import find_sentence_starts, split_sentences
+from moeir.pretraining.spans import find_sentence_starts, split_sentences
 
 EXAMPLES = [
     "An owl hunts at night.| It sleeps by day!| Does it dream?| Nobody knows…| So we asked.",

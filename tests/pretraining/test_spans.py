@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.pretraining.draws import random_bits, text_keys, randint_low, randint_high
-from moeir.pretraining.spans import CONTEXTS, SpanBoundaries, split_long_sentences, pack_sentences
+from moeir.kernels.splitmix import randint_high, randint_low, random_bits, text_keys
+from moeir.pretraining.spans import CONTEXTS, SpanBoundaries, pack_sentences, split_long_sentences
 from tests.oracles import masking as oracle_of_bits
 from tests.oracles import spans as oracle
 
@@ -60,7 +60,9 @@ def test_every_choice_is_as_likely_as_the_others():
     parts = make_spans([[[3]] * 7], 3)
     sampled = [begin // 3 for begin, _ in sample_contexts(parts, "random", 3, 6000)]
     assert all(abs(sampled.count(other) - 1000) < 150 for other in (0, 1, 2, 4, 5, 6))
-    sampled = [begin // 3 for begin, _ in sample_contexts(parts, "mixed", 3, 9000)]  # random 1/3, nearby 1/3, overlap (the span itself: no room) 1/3
+    sampled = [
+        begin // 3 for begin, _ in sample_contexts(parts, "mixed", 3, 9000)
+    ]  # random 1/3, nearby 1/3, overlap (the span itself: no room) 1/3
     assert abs(sampled.count(3) - 3000) < 250
     assert abs(sampled.count(2) - 2000) < 250
     assert abs(sampled.count(0) - 500) < 150

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from moeir.pretraining.mlm import Mlm
 from moeir.pretraining.task import PretrainingTask, measure_peak_flops
-from tests.pretraining import made
+from tests.pretraining import toy_models
 
 
 class OneBatch:
@@ -19,11 +19,11 @@ class OneBatch:
 
     def batch_at(self, step, rank=0, ranks=1):
         self.requested_steps.append(step)
-        return made.batch()
+        return toy_models.batch()
 
 
 def task(seed=1):
-    return PretrainingTask(made.objective(Mlm, made.architecture(), seed=seed), OneBatch(), torch.float32)
+    return PretrainingTask(toy_models.objective(Mlm, toy_models.architecture(), seed=seed), OneBatch(), torch.float32)
 
 
 def plain(states, embedding, bias, targets):
@@ -51,7 +51,7 @@ def test_counting_leaves_no_gradient_and_changes_none():
     later.backward()
     for one, other in zip(counted.model.parameters(), again.model.parameters(), strict=True):
         assert (one.grad is None) == (other.grad is None) and (one.grad is None or torch.allclose(one.grad, other.grad, atol=1e-6))
-    assert tokens == sum(map(len, made.SPANS)) + sum(map(len, made.CONTEXTS))
+    assert tokens == sum(map(len, toy_models.SPANS)) + sum(map(len, toy_models.CONTEXTS))
 
 
 def test_batches_are_asked_for_once_each_from_wherever_a_training_goes_on():

@@ -75,13 +75,13 @@ arrays = st.lists(st.dictionaries(st.text(max_size=3), values, max_size=3), min_
 def test_an_array_is_read_piece_by_piece(objects, indent, letters):
     lines = json.dumps(objects, indent=indent).split("\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dpr, "_BLOCK_LETTERS", letters)
+        patch.setattr(dpr, "_BLOCK_CHARACTERS", letters)
         entries = list(dpr.read_array("x", ((number, line) for number, line in enumerate(lines, 1))))
     assert [entry for _, entry in entries] == objects
 
 
 def test_memory_holds_one_entry(monkeypatch):
-    monkeypatch.setattr(dpr, "_BLOCK_LETTERS", 100)
+    monkeypatch.setattr(dpr, "_BLOCK_CHARACTERS", 100)
     lines_read = []
 
     def lines():

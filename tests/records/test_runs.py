@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from moeir.errors import DataError, UsageError
 from moeir.evaluation import measures
 from moeir.records import lines, runs
-from tests.oracles import order
+from tests.oracles import rank_order
 
 words = st.text(st.characters(blacklist_categories=["Z", "C"]), min_size=1, max_size=5)
 scores = st.one_of(
@@ -23,7 +23,7 @@ hits = st.dictionaries(words, scores, max_size=12)
 def test_hits_stand_as_pythons_sort_puts_them(found):
     ids, values = list(found), list(found.values())
     best = runs.rank_order(np.array(values), runs.id_ranks(ids))
-    assert [ids[index] for index in best] == order.rank_order(found)
+    assert [ids[index] for index in best] == rank_order.rank_order(found)
 
 
 @given(hits, st.integers(0, 14))
@@ -188,8 +188,8 @@ def test_columns_in_parts_are_coded_as_they_are_whole(monkeypatch, tmp_path):
     whole = runs.read_run(tmp_path / "mixed.trec")
     (tmp_path / "twice.trec").write_text("".join([*lines, lines[100], lines[5]]))
     for many in (1, 3, 50):
-        monkeypatch.setattr("moeir.records.ids._AT_ONCE", many)
-        monkeypatch.setattr("moeir.records.stretches.AT_ONCE", many)
+        monkeypatch.setattr("moeir.records.ids._ROWS_PER_CHUNK", many)
+        monkeypatch.setattr("moeir.records.runs.HITS_PER_BLOCK", many)
         again = runs.read_run(tmp_path / "mixed.trec")
         assert (again.queries, list(again.document_ids)) == (whole.queries, list(whole.document_ids))
         assert all((getattr(again, name) == getattr(whole, name)).all() for name in ("starts", "documents", "scores"))

@@ -103,7 +103,7 @@ def test_a_router_of_any_architecture_is_counted(moeir, monkeypatch):
         self.seen = len(tokens)
         return plain(self, tokens)
 
-    monkeypatch.setattr(Architecture, "_routing", routing)
+    monkeypatch.setattr(Architecture, "_take_routing", routing)
     monkeypatch.setattr(Architecture, "forward", states)
     rows = parse_rows(moeir("analyze", "usage", "--model", "plain", "--corpus", "corpus.jsonl", "--form", "jsonl"))
     assert [(row["router"], row["expert"], row["chosen"]) for row in rows] == [("other", "0", 0), ("other", "1", 12), ("other", "all", 12)]
@@ -116,8 +116,7 @@ def test_divergence_is_that_of_the_vectors_of_pairs(room, moeir):
     import numpy as np
 
     from moeir import open_checkpoint
-    from moeir.analysis.divergence import estimate_divergences
-    from moeir.analysis.pairs import sample_pairs
+    from moeir.analysis.divergence import estimate_divergences, sample_pairs
 
     pairs = sample_pairs(room / "test-queries.tsv", room / "corpus.jsonl", room / "test-qrels.tsv", 5, 7)
     checkpoint = open_checkpoint(room / "came")
@@ -130,7 +129,7 @@ def test_divergence_is_that_of_the_vectors_of_pairs(room, moeir):
 
 
 def test_a_pair_is_a_query_and_its_best_document_that_is_there(tmp_path):
-    from moeir.analysis.pairs import sample_pairs
+    from moeir.analysis.divergence import sample_pairs
 
     (tmp_path / "queries.tsv").write_text("a\tfirst\nb\tsecond\nc\tthird\nd\tfourth\n")
     (tmp_path / "corpus.tsv").write_text("x\tan x\ny\ta y\nz\ta z\n")

@@ -38,7 +38,9 @@ def run_evaluate(moeir, *arguments):
 
 
 def test_success_by_answers(room, moeir):
-    rows, result = run_evaluate(moeir, "--answers", "asked.jsonl", "--run", "one.trec", "--measure", "Success@1", "--measure", "RR@20", "-q")
+    rows, result = run_evaluate(
+        moeir, "--answers", "asked.jsonl", "--run", "one.trec", "--measure", "Success@1", "--measure", "RR@20", "-q"
+    )
     assert rows == [
         *(["Success@1", "q1", "0.000000"], ["Success@1", "q2", "1.000000"]),
         *(["Success@1", "q3", "0.000000"], ["Success@1", "all", "0.333333"]),

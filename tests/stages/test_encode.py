@@ -1,4 +1,7 @@
-"""`moeir encode`: pruning options reach later stages, windows are complete and in order, errors in threads are reported."""
+"""`moeir encode`: pruning options reach later stages, windows are complete and in order, errors in threads are reported.
+
+Memory of `moeir encode` does not grow with the corpus.
+"""
 
 import json
 import os
@@ -11,7 +14,7 @@ from moeir.errors import DataError
 from moeir.representations.base import RepresentationWriter
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
-from tests.conftest import run_in_process
+from tests.conftest import run_in_process, run_in_subprocess
 from tests.representations.test_representations import to_lists
 
 
@@ -76,7 +79,7 @@ def test_windows_of_any_size_keep_the_order_of_the_corpus(window, came_checkpoin
 
 def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(came_checkpoint, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 2)
-    monkeypatch.setattr("moeir.representations.growing.SECONDS", 0)
+    monkeypatch.setattr("moeir.representations.encoding_writer.FLUSH_SECONDS", 0)
     lines = (toy / "corpus.jsonl").read_text().splitlines()
     (tmp_path / "bad.jsonl").write_text("\n".join([*lines[:9], "{", *lines[9:]]) + "\n")
     result = encode(came_checkpoint, tmp_path / "bad.jsonl", tmp_path / "enc")
@@ -88,7 +91,7 @@ def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(cam
 
 def test_what_cannot_be_written_stops_it_and_nothing_follows_what_failed(came_checkpoint, encodings, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 2)
-    monkeypatch.setattr("moeir.representations.growing.SECONDS", 0)
+    monkeypatch.setattr("moeir.representations.encoding_writer.FLUSH_SECONDS", 0)
     append, thread_names = RepresentationWriter.append, []
 
     def failing(self, part):
@@ -111,7 +114,7 @@ def test_what_cannot_be_written_stops_it_and_nothing_follows_what_failed(came_ch
 def test_a_shard_goes_on_where_it_stopped(came_checkpoint, toy, tmp_path, monkeypatch):
     """After a disk error at the third window, the same command ends with the bytes of an undisturbed one."""
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 1)
-    monkeypatch.setattr("moeir.representations.growing.SECONDS", 0)
+    monkeypatch.setattr("moeir.representations.encoding_writer.FLUSH_SECONDS", 0)
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "one", "--shard", "1/2").code == 0
     fsync, calls = os.fsync, []
 
@@ -134,9 +137,38 @@ def test_a_shard_goes_on_where_it_stopped(came_checkpoint, toy, tmp_path, monkey
 @pytest.mark.parametrize(("seconds", "lines"), [(0, 6), (1000, 0)])
 def test_what_is_written_is_brought_to_disk_now_and_then(seconds, lines, came_checkpoint, encodings, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 2)
-    monkeypatch.setattr("moeir.representations.growing.SECONDS", seconds)
+    monkeypatch.setattr("moeir.representations.encoding_writer.FLUSH_SECONDS", seconds)
     text_counts = []
-    monkeypatch.setattr("moeir.artifacts.journals.Journal.write", lambda self, entry: text_counts.append(entry["texts"]))
+    monkeypatch.setattr("moeir.artifacts.journals.JsonlJournal.write", lambda self, entry: text_counts.append(entry["texts"]))
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc").code == 0
     assert text_counts == [2, 4, 6, 8, 10, 12][:lines]
     assert (tmp_path / "enc/ids.txt").read_bytes() == (encodings / "ids.txt").read_bytes()
+
+
+MEMORY_PROGRAM = """
+import sys
+from moeir import cli
+import moeir.stages.encode as encode
+encode.CHUNK = 32
+model, *corpora = sys.argv[1:]
+for corpus in corpora:
+    assert cli._outcome(["encode", "--model", model, "--corpus", corpus, "--dtype", "float32", "--output", corpus + ".enc"]) == 0
+    with open("/proc/self/status") as status:  # ru_maxrss would start at the memory of the parent process
+        sys.stdout.write(next(line.split()[1] for line in status if line.startswith("VmHWM")) + "\\n")
+"""
+
+
+def test_a_longer_corpus_needs_no_more_memory(tiny_model_with_head, toy, tmp_path):
+    arch = "came:shared_layers=2,local_dim=512"
+    start = ("init", "--model", tiny_model_with_head, "--arch", arch, "--document-length", 32)
+    assert run_in_process(*start, "--output", tmp_path / "came").code == 0
+    words = " ".join(json.loads(line)["text"] for line in (toy / "corpus.jsonl").read_text().splitlines()).split()
+    for name, count in (("short", 512), ("long", 4096)):
+        lines = (json.dumps({"_id": f"d{row}", "text": " ".join(words[row % 40 : row % 40 + 40])}) for row in range(count))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    result = run_in_subprocess(tmp_path / "came", tmp_path / "short.jsonl", tmp_path / "long.jsonl", program=MEMORY_PROGRAM)
+    assert result.code == 0, result.stderr
+    short, long = (int(line) * 1024 for line in result.stdout.split())
+    sizes = [(tmp_path / f"{name}.jsonl.enc/local/vectors.npy").stat().st_size for name in ("short", "long")]
+    assert sizes[1] - sizes[0] > 100 * 2**20
+    assert long - short < 48 * 2**20, (short, long, sizes)

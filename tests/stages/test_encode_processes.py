@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from moeir.errors import DataError, MoeirError
-from moeir.stages import sharing
+from moeir.stages import worker_pool
 from tests.conftest import run_in_process
-from tests.processes import run_processes, run_captured
-from tests.shares import is_alive, child_pids, make_shard_jobs
+from tests.fake_shards import child_pids, is_alive, make_shard_jobs
+from tests.processes import run_captured, run_processes
 
 TEXTS = 600  # three windows
 REPOSITORY = Path(__file__).parents[2]
@@ -99,13 +99,13 @@ def test_what_another_process_says_or_does_not_say_ends_all(tmp_path):
         folder = tmp_path / behaviour
         folder.mkdir()
         with pytest.raises(DataError if behaviour == "fails" else MoeirError, match=words):
-            sharing.run_shards(make_shard_jobs(folder, "sleeps", behaviour), "faking", force=False, stuck_minutes=5)
+            worker_pool.run_shards(make_shard_jobs(folder, "sleeps", behaviour), "faking", force=False, stuck_minutes=5)
         assert not any(map(is_alive, child_pids(folder)))
 
 
 def test_a_process_that_goes_on_no_more_is_named(tmp_path):
     with pytest.raises(MoeirError, match=r"shard 1/2 on cpu: process \d+ has made no progress for 0.01 minutes; run the same"):
-        sharing.run_shards(make_shard_jobs(tmp_path, "ends", "sleeps"), "faking", force=False, stuck_minutes=0.01)
+        worker_pool.run_shards(make_shard_jobs(tmp_path, "ends", "sleeps"), "faking", force=False, stuck_minutes=0.01)
     assert not any(map(is_alive, child_pids(tmp_path)))
 
 
@@ -113,7 +113,7 @@ SIGINT_PROGRAM = """
 import signal, sys
 from multiprocessing import process
 from pathlib import Path
-from tests.shares import shares, sharing
+from tests.fake_shards import shares, sharing
 start = process.BaseProcess.start
 def started(one):
     start(one)
@@ -124,13 +124,15 @@ sharing.carry_out(shares(Path(sys.argv[1]), "ends", "ends"), "faking", force=Fal
 
 
 def test_ctrl_c_is_held_back_while_each_process_starts(tmp_path):
-    completed = subprocess.run([sys.executable, "-c", SIGINT_PROGRAM, tmp_path], capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    completed = subprocess.run(
+        [sys.executable, "-c", SIGINT_PROGRAM, tmp_path], capture_output=True, text=True, cwd=REPOSITORY, check=False
+    )
     assert (completed.returncode, completed.stderr, len(child_pids(tmp_path))) == (0, "", 2)
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_no_process_outlives_the_one_that_started_it(signal_number, tmp_path):
-    program = "import sys; from pathlib import Path; from tests.shares import sharing, shares\n"
+    program = "import sys; from pathlib import Path; from tests.fake_shards import sharing, shares\n"
     program += "sharing.carry_out(shares(Path(sys.argv[1]), 'sleeps', 'sleeps'), 'faking', force=False, minutes=5)"
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # the child of a background job would inherit that SIGINT is ignored
     parent = subprocess.Popen([sys.executable, "-c", program, tmp_path], start_new_session=True, stderr=subprocess.PIPE, cwd=REPOSITORY)

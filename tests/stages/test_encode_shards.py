@@ -36,7 +36,9 @@ def spare(room, tmp_path, monkeypatch):
 
 
 def encode(checkpoint, toy, output, *more):
-    return run_in_process("encode", "--model", checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", *more, "--output", output)
+    return run_in_process(
+        "encode", "--model", checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", *more, "--output", output
+    )
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
@@ -123,8 +125,12 @@ def test_info_says_which_shards_there_are(spare, moeir):
 
 
 def test_what_a_folder_holds(spare, room, tmp_path):
-    assert list(finished_shards(spare)) == [Shard(0, 3), Shard(1, 3), Shard(2, 3)] and finished_shards(room / "whole") == {} == finished_shards(tmp_path / "no")
-    assert [path.name for path in shard_folders(spare)] == ["0-of-3", "1-of-3", "2-of-3"] and shard_folders(room / "whole") == [room / "whole"]
+    assert list(finished_shards(spare)) == [Shard(0, 3), Shard(1, 3), Shard(2, 3)] and finished_shards(
+        room / "whole"
+    ) == {} == finished_shards(tmp_path / "no")
+    assert [path.name for path in shard_folders(spare)] == ["0-of-3", "1-of-3", "2-of-3"] and shard_folders(room / "whole") == [
+        room / "whole"
+    ]
     (spare / "1-of-3" / "manifest.json").unlink()
     assert missing_shards(finished_shards(spare)) == [Shard(1, 3)]
     with pytest.raises(ArtifactError, match="shard 1/3 is missing"):

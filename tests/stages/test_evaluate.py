@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from moeir.evaluation.significance import correct_p_values, confidence_interval, paired_t_test
+from moeir.evaluation.significance import confidence_interval, correct_p_values, paired_t_test
 
 
 @pytest.fixture

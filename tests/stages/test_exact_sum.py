@@ -104,7 +104,9 @@ def test_named_experts_are_the_ones_summed(index: Path, toy: Path, tmp_path: Pat
 
 def test_a_mixture_of_competitors_is_still_fused_as_came_unless_told(index: Path, toy: Path, tmp_path: Path) -> None:
     for name, more in (("default", ()), ("told", ("--fuse", "came-sum"))):
-        run_moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 3, *more, "--output", tmp_path / f"{name}.trec")
+        run_moeir(
+            "search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 3, *more, "--output", tmp_path / f"{name}.trec"
+        )
     assert (tmp_path / "default.trec").read_text() == (tmp_path / "told.trec").read_text()
 
 

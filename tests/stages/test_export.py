@@ -12,13 +12,13 @@ import pytest
 
 import moeir as package
 from moeir.artifacts import manifests
+from moeir.export_targets import qdrant_loader
 from moeir.records import texts
 from moeir.representations.dense import Dense
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
-from moeir.servers import qdrant_loader
 from tests.conftest import CommandResult, run_in_process, run_in_subprocess
-from tests.parts import split_encodings, write_encodings
+from tests.split_encodings import split_encodings, write_encodings
 
 Moeir = Callable[..., CommandResult]
 SERVERS = ("qdrant", "vespa", "opensearch", "anserini")
@@ -98,7 +98,9 @@ def test_memory_does_not_grow_with_the_collection(encodings: Path, tmp_path: Pat
     ids, peaks = manifests.read_lines(encodings / "ids.txt"), []
     for times in (1, 300):
         rows = list(range(len(ids))) * times
-        encodings_folder = write_encodings(encodings, tmp_path / f"times{times}", rows, [f"{ids[row]}-{number}" for number, row in enumerate(rows)])
+        encodings_folder = write_encodings(
+            encodings, tmp_path / f"times{times}", rows, [f"{ids[row]}-{number}" for number, row in enumerate(rows)]
+        )
         result = run_in_subprocess(
             "export", "--to", "opensearch", "--encodings", encodings_folder, "--output", tmp_path / f"out{times}", program=program
         )

@@ -7,8 +7,8 @@ import pytest
 import torch
 import transformers
 
-from moeir.backbones.t5 import Passage, T5QueryGenerator, Sampling, philox_uniforms
-from moeir.records import generated, texts
+from moeir.backbones.query_generator import Passage, Sampling, T5QueryGenerator, philox_uniforms
+from moeir.records import generated_queries, texts
 from moeir.stages import generate_queries
 from tests.conftest import run_in_subprocess
 from tests.oracles import sampling
@@ -41,8 +41,8 @@ def ids_of(content):
 def test_every_document_has_a_line_with_its_queries_in_the_order_of_the_corpus(write, toy, tmp_path):
     content = write()
     assert ids_of(content) == list(texts.read_texts_by_id(toy / "corpus.jsonl"))
-    records = list(generated.read_generated_queries(tmp_path / "generated.jsonl"))
-    assert [generated.format_line(record.id, record.queries) for record in records] == content.decode().splitlines()
+    records = list(generated_queries.read_generated_queries(tmp_path / "generated.jsonl"))
+    assert [generated_queries.format_line(record.id, record.queries) for record in records] == content.decode().splitlines()
     counts = json.loads((tmp_path / "generated.jsonl.manifest.json").read_text())["counts"]
     queries = [query for record in records for query in record.queries]
     assert (counts["passages"], counts["queries"], counts["empty"]) == (12, len(queries), 60 - len(queries))
@@ -130,8 +130,8 @@ KILL_PROGRAM = """
 import sys
 sys.path.insert(0, {root!r})
 from tests.conftest import run_here
-from tests.deaths import deaths, died
-import moeir.backbones.t5, moeir.stages.generate_queries as stage
+from tests.kill_points import deaths, died
+import moeir.backbones.query_generator, moeir.stages.generate_queries as stage
 stage.BLOCK = 3
 def carried_out(moment):
     said = run_here(*sys.argv[1:], "--output", f"killed/{{moment}}.jsonl")
@@ -172,12 +172,14 @@ def test_what_was_on_disk_is_not_written_again(write, monkeypatch, moeir, t5_mod
         return original(self, passages, drawing)
 
     monkeypatch.setattr(generate_queries, "BLOCK", 6)
-    monkeypatch.setattr(T5QueryGenerator, "write", counted)
+    monkeypatch.setattr(T5QueryGenerator, "generate", counted)
     arguments = ("generate-queries", "--model", t5_model, "--corpus", toy / "corpus.jsonl", *SHORT, "--max-tokens", 400)
     assert moeir(*arguments, "--output", tmp_path / "generated.jsonl").code == 130
     known, calls = set.union(*calls), []
     assert moeir(*arguments, "--seed", 7, "--output", tmp_path / "generated.jsonl").code == 2
-    monkeypatch.setattr(T5QueryGenerator, "write", lambda self, passages, drawing: calls.append(passages) or original(self, passages, drawing))
+    monkeypatch.setattr(
+        T5QueryGenerator, "write", lambda self, passages, drawing: calls.append(passages) or original(self, passages, drawing)
+    )
     assert write("--max-tokens", 400) == whole
     again = {passage.id for passages in calls for passage in passages}
     assert not known & again and known | again == set(ids_of(whole))

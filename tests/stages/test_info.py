@@ -93,7 +93,7 @@ def test_what_says_nothing_of_itself_is_refused_in_a_line(tiny_model, toy, tmp_p
         (tiny_model, f"plain weights, not a checkpoint; moeir init --model {tiny_model}"),
         (tmp_path / "absent", "no such file or folder"),
     ):
-        said = moeir("info", place)
+        said = moeir("info", path)
         assert (said.code, said.stdout) == (4, "") and words in said.stderr and len(said.stderr.splitlines()) == 1
     said = moeir("info", toy)
     assert (said.code, said.stdout) == (2, "") and f"{toy}: format not recognised; name it with --from" in said.stderr

@@ -143,8 +143,8 @@ KILL_PROGRAM = """
 import os, sys
 sys.path.insert(0, {root!r})
 from tests.conftest import run_here
-from tests.deaths import deaths, died
-import moeir.architectures.starting, moeir.learning.loop, moeir.representations.growing as growing, moeir.stages.encode as encode
+from tests.kill_points import deaths, died
+import moeir.architectures.initialize, moeir.training.trainer, moeir.representations.encoding_writer as growing, moeir.stages.encode as encode
 encode.CHUNK, growing.SECONDS = 4, 0
 def carried_out(moment):
     said = run_here(*sys.argv[1:], "--output", f"killed/{{sys.argv[1]}}-{{moment}}")

@@ -7,10 +7,10 @@ from transformers import AutoModelForMaskedLM
 
 from moeir import variants
 from moeir.architectures.checkpoint import open_checkpoint
-from moeir.backbones.checkpoints import files
+from moeir.backbones.families import weights_io
 from tests.conftest import run_in_process
-from tests.deaths import kill_at
-from tests.processes import assert_same_training, read_metrics, run_processes, run_captured
+from tests.kill_points import kill_at
+from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
 
 SIZES = ("--batch-size", 4, "--steps", 3, "--document-length", 20, "--query-length", 12, "--learning-rate", 1e-3, "--dtype", "float32")
 QUERIES = ("cotmae-qc", "mote")
@@ -56,7 +56,7 @@ def test_every_objective_trains_and_its_product_is_fine_tuned(objective, room, t
     assert counts["tokens_per_second"] > 0 and 0 < counts["share_of_peak"] < 2
     if objective != "mote":
         model = AutoModelForMaskedLM.from_pretrained(tmp_path / "pre")
-        words = files.read_weights(tmp_path / "pre", files.read_config(tmp_path / "pre"))["embeddings.words.weight"]
+        words = weights_io.read_weights(tmp_path / "pre", weights_io.read_config(tmp_path / "pre"))["embeddings.words.weight"]
         assert model.get_input_embeddings().weight.equal(words)
     examples = tmp_path / "train.jsonl"
     examples.write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"]}\n')

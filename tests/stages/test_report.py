@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from moeir.analysis import watching
+from moeir.analysis import training_monitor
 
 needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 
@@ -126,7 +126,7 @@ def test_equal_names_are_told_apart(report, room, tmp_path):
 def test_what_a_training_writes_is_reported(came_trained, moeir):
     lines = moeir("report", "--training", came_trained).stdout.splitlines()
     assert lines[2].split()[:2] == ["out", "3"] and {"lexical", "local", "global"} <= {line.split()[0] for line in lines if line}
-    watch = watching.replay(watching.read_metrics(came_trained / "metrics.jsonl"))
+    watch = training_monitor.replay(training_monitor.read_metrics(came_trained / "metrics.jsonl"))
     assert sum(watch[f"share.{name}"].mean for name in watch.experts) == pytest.approx(1)
 
 

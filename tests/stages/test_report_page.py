@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from moeir.report import page
+from moeir.reporting import html_page
 from tests import browser
 
 EVIL = '</script><script>alert("1")</script><!-- \' " & \u2028 <img src=x onerror=alert(2)> [[SCRIPT]]'
@@ -96,7 +96,7 @@ def test_a_page_holds_one_script_and_one_style_that_its_policy_knows_and_nothing
     urls = [facts[name] for _, facts in page_tags.tags for name in ("src", "href", "action", "data", "srcset", "poster") if name in facts]
     assert [one for one in urls if not str(one).startswith("#")] == ["data:,"]
     assert not [name for _, facts in page_tags.tags for name in facts if name.startswith("on") or name == "style"]
-    code = "".join(page_tags.contents["style"]) + page._read_asset("start.js")
+    code = "".join(page_tags.contents["style"]) + html_page._read_asset("start.js")
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(", code)
     starters = r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|fetch\(|XMLHttp|import\("
     assert not re.search(starters, text.rpartition("<script>")[2])

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from moeir import open_checkpoint
-from moeir.backbones.pairs import PackedPairs, RaggedIds
+from moeir.backbones.packed_pairs import PackedPairs, RaggedIds
 from moeir.records import runs, texts
 from tests.conftest import run_in_process
-from tests.deaths import kill_points, kill_at
+from tests.kill_points import kill_at, kill_points
 from tests.oracles import reranking as oracles
 
 RULES = ("--query-length", 20, "--document-length", 32)
@@ -52,9 +52,13 @@ def rerank(room, toy):
 def score_pair_alone(folder, toy, query, document):
     """The score of a pair in a batch of its own."""
     checkpoint = open_checkpoint(folder)
-    query_text, document_text = texts.read_texts_by_id(toy / "test-queries.tsv")[query], texts.read_texts_by_id(toy / "corpus.jsonl")[document]
+    query_text, document_text = (
+        texts.read_texts_by_id(toy / "test-queries.tsv")[query],
+        texts.read_texts_by_id(toy / "corpus.jsonl")[document],
+    )
     ids = [
-        RaggedIds.from_lists(checkpoint.ids([text], side)[0]) for text, side in ((query_text.content, "query"), (document_text.joined_fields, "document"))
+        RaggedIds.from_lists(checkpoint.ids([text], side)[0])
+        for text, side in ((query_text.content, "query"), (document_text.joined_fields, "document"))
     ]
     tokens = checkpoint.pairing.joined(*ids, np.zeros(1, dtype=int), np.zeros(1, dtype=int)).packed([0])
     return float(checkpoint.architecture.eval()(tokens)["relevance"].vectors)
@@ -172,15 +176,18 @@ def _score_passages(folder, long, stride):
     query, frame = checkpoint.ids(["who sleeps in a hollow tree"], "query")[0][0], checkpoint.pairing.frame
     ids = checkpoint.pairing.ids([long], "document", whole=True)[0]
     window = 32 - frame.size - len(query)
-    ids_by_side = RaggedIds.from_lists([query]), RaggedIds.from_lists([ids[begin:end] for begin, end in oracles.passage_windows(len(ids), window, stride)])
+    ids_by_side = (
+        RaggedIds.from_lists([query]),
+        RaggedIds.from_lists([ids[begin:end] for begin, end in oracles.passage_windows(len(ids), window, stride)]),
+    )
     rows = np.arange(len(ids_by_side[1]))
     tokens = checkpoint.pairing.joined(*ids_by_side, np.zeros(len(rows), dtype=int), rows).packed(rows)
     return checkpoint.architecture.eval()(tokens)["relevance"].vectors[:, 0].tolist()
 
 
 def test_patience_leaves_a_query_and_what_it_scored_is_as_without_it(room, rerank, toy, tmp_path, monkeypatch):
-    monkeypatch.setattr("moeir.reranking.scoring.BEST", 1)
-    monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 0.0)
+    monkeypatch.setattr("moeir.reranking.scoring.TOP_DOCUMENTS", 1)
+    monkeypatch.setattr("moeir.reranking.score_journal.FLUSH_SECONDS", 0.0)
     before, whole = runs.read_run(room / "bm25.trec"), rerank(tmp_path / "whole.trec", "--depth", 12)
     early_exit = rerank(tmp_path / "patient.trec", "--depth", 12, "--patience", 2)
     model_facts = json.loads((tmp_path / "patient.trec.manifest.json").read_text())["counts"]["rounds"][0]["models"][0]
@@ -200,14 +207,14 @@ def test_patience_leaves_a_query_and_what_it_scored_is_as_without_it(room, reran
 
 
 def test_a_score_that_is_no_number_is_told(room, toy, tmp_path, monkeypatch):
-    monkeypatch.setattr("moeir.reranking.crossing.scored", lambda checkpoint, pairs, **_: np.append(np.zeros(len(pairs.query) - 1), np.nan))
+    monkeypatch.setattr("moeir.reranking.scoring.scored", lambda checkpoint, pairs, **_: np.append(np.zeros(len(pairs.query) - 1), np.nan))
     flags = ("--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out.trec")
     result = run_in_process("rerank", "--model", room / "lce", "--run", room / "bm25.trec", *flags)
     assert result.code == 3 and "its score of query 'q3' and document" in result.stderr and not (tmp_path / "out.trec").exists()
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_bytes(room, toy, tmp_path, monkeypatch):
-    monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 0.0)
+    monkeypatch.setattr("moeir.reranking.score_journal.FLUSH_SECONDS", 0.0)
     flags = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
     command = ("rerank", "--model", room / "lce", *flags, "--depth", 9, "--max-tokens", 200, "--then", f"4:{room / 'other'}+{room / 'lce'}")
     run(*command, "--output", tmp_path / "whole.trec")
@@ -224,7 +231,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(room, toy, tmp_path, m
 
 
 def test_unfinished_work_is_not_scored_again(room, toy, tmp_path, monkeypatch):
-    monkeypatch.setattr("moeir.reranking.ledger.SECONDS", 0.0)
+    monkeypatch.setattr("moeir.reranking.score_journal.FLUSH_SECONDS", 0.0)
     flags = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
     command = ("rerank", "--model", room / "lce", *flags, "--max-tokens", 64, "--output", tmp_path / "out.trec")
     batch_sizes, packed = [], PackedPairs.pack
@@ -235,9 +242,9 @@ def test_unfinished_work_is_not_scored_again(room, toy, tmp_path, monkeypatch):
         batch_sizes.append(len(rows))
         return packed(self, rows, side)
 
-    monkeypatch.setattr(PackedPairs, "packed", failing)
+    monkeypatch.setattr(PackedPairs, "pack", failing)
     assert run_in_process(*command).code == 130
-    monkeypatch.setattr(PackedPairs, "packed", lambda self, rows, side="pair": batch_sizes.append(len(rows)) or packed(self, rows, side))
+    monkeypatch.setattr(PackedPairs, "pack", lambda self, rows, side="pair": batch_sizes.append(len(rows)) or packed(self, rows, side))
     first = sum(batch_sizes)
     run(*command)
     pairs = len(runs.read_run(room / "bm25.trec").scores)

@@ -16,7 +16,7 @@ from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 from tests.conftest import CommandResult, run_in_process
 from tests.oracles import evidence
-from tests.parts import split_encodings, build_index
+from tests.split_encodings import build_index, split_encodings
 
 Moeir = Callable[..., CommandResult]
 EXPERTS = ("lexical", "local", "global")
@@ -44,7 +44,11 @@ def float32_sum(*parts: float) -> float:
 def test_the_parts_add_up_to_the_score_of_the_run(index: Path, toy: Path, tmp_path: Path, fuse: str, depth: int) -> None:
     lines = explain(index, toy, tmp_path, "--fuse", fuse, "--depth", depth)
     runs = {name: package.read_run(tmp_path / "runs" / f"{name}.trec") for name in (*EXPERTS, "fused")}
-    fused = [(query, document, rank, score) for query in runs["fused"].queries for rank, (document, score) in _enumerate_hits(runs["fused"], query)]
+    fused = [
+        (query, document, rank, score)
+        for query in runs["fused"].queries
+        for rank, (document, score) in _enumerate_hits(runs["fused"], query)
+    ]
     assert [(one["query"], one["document"], one["rank"]) for one in lines] == [hit[:3] for hit in fused]
     for one, (query, document, _, score) in zip(lines, fused, strict=True):
         assert float(np.float32(one["score"])) == score

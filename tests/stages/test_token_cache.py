@@ -5,10 +5,10 @@ import json
 import pytest
 
 from moeir.architectures.checkpoint import RetrievalModel
-from moeir.learning import tokens
+from moeir.training import token_cache
 from tests.bad_input import FullDisk
 from tests.conftest import run_in_process
-from tests.deaths import kill_at
+from tests.kill_points import kill_at
 
 SIZES = ("--batch-size", 2, "--negatives", 2, "--steps", 3, "--query-length", 12, "--document-length", 20, "--dtype", "float32")
 
@@ -62,7 +62,7 @@ def test_trainings_share_a_cache_and_another_prefix_is_another(finetune, tmp_pat
     finetune("one", *shared)
     (cache_name,) = list_caches(tmp_path / "cache")
     with monkeypatch.context() as patch:
-        patch.setattr(RetrievalModel, "ids", None)  # no text is tokenized again
+        patch.setattr(RetrievalModel, "token_ids", None)  # no text is tokenized again
         finetune("two", *shared, "--learning-rate", 1e-3)
         finetune("one", *shared, "--force")
     assert list_caches(tmp_path / "cache") == [cache_name]
@@ -82,7 +82,7 @@ def test_sets_and_what_comes_from_a_pipe_are_read_once_too(finetune, room, toy, 
 
 
 def test_killed_while_tokens_are_made_it_ends_in_the_same_bytes(finetune, tmp_path, monkeypatch):
-    monkeypatch.setattr(tokens, "CHUNK_TEXTS", 3)
+    monkeypatch.setattr(token_cache, "CHUNK_TEXTS", 3)
     finetune("whole")
     finetune("faster", "--learning-rate", 1e-3)
     for moment in (4, 9, 13, 22):
@@ -100,7 +100,7 @@ def test_killed_while_tokens_are_made_it_ends_in_the_same_bytes(finetune, tmp_pa
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_full_disk_is_one_line_and_the_same_command_goes_on(shared, finetune, room, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(tokens, "CHUNK_TEXTS", 100)
+    monkeypatch.setattr(token_cache, "CHUNK_TEXTS", 100)
     options = ("--train", room / "long.jsonl", *(("--cache", tmp_path / "cache") if shared else ()))
     full = FullDisk(tmp_path, bytes=12_000)
     result = finetune("out", *options, code=1)

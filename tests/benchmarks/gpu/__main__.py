@@ -44,9 +44,9 @@ def device(options: argparse.Namespace) -> Iterator[None]:
     from tests.device import guard
 
     guard.load()
-    from tests.device import pretended
+    from tests.device import fake_cuda
 
-    with pretended.activate(cards=2 if several else 1):
+    with fake_cuda.activate(cards=2 if several else 1):
         yield
 
 

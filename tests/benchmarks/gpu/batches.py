@@ -67,7 +67,7 @@ def scarce_memory(context: Context) -> Iterator[None]:
     if not context.pretend:
         yield
         return
-    from tests.device.pretended import active_machine
+    from tests.device.fake_cuda import active_machine
 
     card = active_machine().cards[0]
     before, card.free_bytes = card.free_bytes, TOY_CARD_BYTES

@@ -11,7 +11,7 @@ from tests.benchmarks.gpu.results import ROOT, Context
 
 FOLDER = "tests/device"
 THIS = "tests/device/test_gpu_script.py"  # runs the parts at toy size, this one among them
-TOY_TESTS = "tests/device/test_pretended.py"
+TOY_TESTS = "tests/device/test_fake_cuda.py"
 SECONDS_TO_STOP = 20
 
 

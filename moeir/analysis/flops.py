@@ -1,0 +1,180 @@
+"""Parameters of an architecture by owner, those active for a text, and its FLOPs, from names and shapes alone."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+EXPERT_NAME = re.compile(r"(?P<prefix>.+)\.experts\.(?P<number>\d+)\.(?P<rest>.+)")
+EXPERT_PREFIXES = ("towers.", "private_embeddings.", "heads.")
+EMBEDDING_TABLES = (".words.weight", ".places.weight", ".kinds.weight")
+ROUTER_NAMES = ("router.", ".gate.", ".noise.")
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Experts whose parameter names start with `prefix`, and which of them are active for a query and for a document.
+
+    `routed`: a router or chance selects, so that an active expert stands for any other. `once_per_text`: experts run once per text
+    instead of once per token; `gate_once_per_text`: the gate does.
+    """
+
+    prefix: str
+    active_experts: Mapping[str, tuple[int, ...]]
+    routed: bool = False
+    once_per_text: bool = False
+    gate_once_per_text: bool = False
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """A group of parameters; `active` by side, None if a router decides."""
+
+    name: str
+    parameters: int
+    active: Mapping[str, int | None]
+
+
+@dataclass(frozen=True)
+class ParameterAccount:
+    """`shapes` of distinct parameters by name; `representation_kinds`: expert -> kind.
+
+    `unused_prefixes`: name prefixes of parameters unused at inference; `windows`: attention prefix -> number of visible tokens on either
+    side; `cls_only_layers`: prefixes of layers that compute the first token of a text only.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    representation_kinds: Mapping[str, str]
+    mixtures: tuple[Mixture, ...] = ()
+    unused_prefixes: tuple[str, ...] = ()
+    windows: Mapping[str, int] = field(default_factory=dict)
+    cls_only_layers: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        return sum(map(math.prod, self.shapes.values()))
+
+    def active(self, side: str) -> int:
+        """Number of parameters active for one text of a side; embedding tables count whole, as in papers."""
+        return sum(math.prod(shape) for name, shape in self.shapes.items() if self.is_active(name, side))
+
+    def groups(self, sides: tuple[str, ...]) -> list[ParameterGroup]:
+        """Shared parameters, then those of each expert, then routers."""
+        names: dict[str, list[str]] = {}
+        for name in self.shapes:
+            names.setdefault(self.find_owner(name), []).append(name)
+        first = ("shared", *self.representation_kinds)
+        order = sorted(names, key=lambda owner: first.index(owner) if owner in first else len(first))
+        return [self._group(owner, names[owner], sides) for owner in order]
+
+    def _group(self, owner: str, names: list[str], sides: tuple[str, ...]) -> ParameterGroup:
+        active = {side: self._count([name for name in names if self.is_active(name, side)]) for side in sides}
+        return ParameterGroup(
+            owner, self._count(names), {side: None if self._depends_on_router(names, side) else active[side] for side in sides}
+        )
+
+    def _depends_on_router(self, names: list[str], side: str) -> bool:
+        """Whether a router decides if these are active for a text of a side."""
+        mixtures = [self._find_mixture(name) for name in names]
+        return all(mixture is not None and mixture.routed and len(mixture.active_experts[side]) == 1 for mixture in mixtures)
+
+    def _count(self, names: list[str]) -> int:
+        return sum(math.prod(self.shapes[name]) for name in names)
+
+    def find_owner(self, name: str) -> str:
+        """`shared`, `router`, the expert whose representation the parameter serves, or the number of a mixture's expert."""
+        if name.startswith(EXPERT_PREFIXES):
+            return name.split(".")[1]
+        if self._has_separate_encoders and name.startswith(("encoder.", "document_encoder.")):
+            return f"{'document' if name.startswith('document') else 'query'} encoder"
+        if (mixture := self._find_mixture(name)) is not None:
+            return f"{'block expert' if mixture.once_per_text else 'expert'} {_match_expert(name)['number']}"
+        if any(part in f".{name}" for part in ROUTER_NAMES):
+            return "router"
+        sparse = [expert for expert, kind in self.representation_kinds.items() if kind == "sparse"]
+        if ".vocabulary_head." in name and len(sparse) == 1:
+            return sparse[0]
+        private = {one.split(".")[1] for one in self.shapes if one.startswith("private_embeddings.")}
+        if private and name.startswith("encoder.embeddings."):
+            return next(expert for expert in self.representation_kinds if expert not in private)
+        return "shared"
+
+    def is_active(self, name: str, side: str) -> bool:
+        """Whether this parameter is used for a text of a side."""
+        if name.startswith(self.unused_prefixes) or (".vocabulary_head." in name and "sparse" not in self.representation_kinds.values()):
+            return False
+        if self._has_separate_encoders and name.startswith(("encoder.", "document_encoder.")):
+            return name.startswith("document_encoder.") == (side == "document")
+        mixture = self._find_mixture(name)
+        return mixture is None or int(_match_expert(name)["number"]) in mixture.active_experts[side]
+
+    @property
+    def _has_separate_encoders(self) -> bool:
+        return any(name.startswith("document_encoder.") for name in self.shapes)
+
+    def _find_mixture(self, name: str) -> Mixture | None:
+        """The mixture one of whose experts owns this parameter; None if its experts share it (one normalisation for all)."""
+        match = EXPERT_NAME.fullmatch(name)
+        if match is None:
+            return None
+        same_in_experts = (f"{match['prefix']}.experts.{number}.{match['rest']}" for number in (0, 1))
+        mixture = next((one for one in self.mixtures if one.prefix == match["prefix"]), None)
+        return mixture if all(twin in self.shapes for twin in same_in_experts) else None
+
+    def flops(self, side: str, length: int) -> int:
+        """Floating-point operations for one text of `length` tokens: two per matrix element and multiplication.
+
+        The attention of a layer costs 4 · H per pair of tokens that attend to each other; a sparse expert multiplies every token by the
+        word embeddings.
+        """
+        active_shapes = {name: shape for name, shape in self.shapes.items() if self.is_active(name, side)}
+        count = sum(
+            2 * math.prod(shape) * self._multiplications(name, length) for name, shape in active_shapes.items() if _is_matrix(name, shape)
+        )
+        for name, shape in active_shapes.items():
+            prefix = name.removesuffix(".output.weight")
+            if prefix.endswith(".attention"):
+                pairs = length if self._is_cls_only(name) else attention_pairs(length, self.windows.get(prefix, length))
+                count += 4 * shape[0] * pairs
+        encoder = "document_encoder." if self._has_separate_encoders and side == "document" else "encoder."
+        words = math.prod(self.shapes[f"{encoder}embeddings.words.weight"])
+        return count + 2 * length * words * sum(kind == "sparse" for kind in self.representation_kinds.values())
+
+    def _multiplications(self, name: str, length: int) -> int:
+        """Number of multiplications of a matrix for one text: once per token, or once."""
+        owner = self.find_owner(name)
+        if owner == "router":
+            uses = [mixture for mixture in self.mixtures if mixture.routed and name.startswith(self._gate_prefix(mixture))]
+            return sum(1 if mixture.gate_once_per_text else length for mixture in uses)
+        mixture = self._find_mixture(name)
+        once = mixture is not None and mixture.once_per_text
+        pooled = ".pooler." in name or (name.startswith("heads.") and self.representation_kinds.get(owner) == "dense")
+        is_key_or_value = name.endswith((".key.weight", ".value.weight"))
+        return 1 if once or pooled or (self._is_cls_only(name) and not is_key_or_value) else length
+
+    def _is_cls_only(self, name: str) -> bool:
+        return name.startswith(tuple(f"{prefix}." for prefix in self.cls_only_layers))
+
+    def _gate_prefix(self, mixture: Mixture) -> str:
+        """Prefix of the parameter names of a mixture's gate: its own, or that of the gate shared with other layers."""
+        own = f"{mixture.prefix}.gate."
+        return own if any(name.startswith(own) for name in self.shapes) else "router."
+
+
+def attention_pairs(length: int, window: int) -> int:
+    """Number of pairs of tokens at most `window` positions apart in a text of `length` tokens.
+
+    >>> attention_pairs(4, 4), attention_pairs(4, 1), attention_pairs(4, 0)
+    (16, 10, 4)
+    """
+    return sum(min(position + window, length - 1) - max(position - window, 0) + 1 for position in range(length))
+
+
+def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2 and not name.endswith(EMBEDDING_TABLES)
+
+
+def _match_expert(name: str) -> re.Match[str]:
+    match = EXPERT_NAME.fullmatch(name)
+    assert match is not None, name
+    return match

@@ -1,0 +1,264 @@
+"""Monitor of a training: means, trends and histories of its metrics, and alarms when experts collapse or starve.
+
+The state depends on the lines of `metrics.jsonl` only: a resumed training replays the lines on disk.
+
+Metrics of each expert in the course of a training, from `metrics.jsonl`.
+"""
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import mul
+from pathlib import Path
+
+from moeir.artifacts import atomic_write
+from moeir.errors import ArtifactError, DataError
+from moeir.records import lines, texts
+
+METRICS_FILE = "metrics.jsonl"
+WINDOW, RECENT, MIN_STEPS, MAX_POINTS = 500, 50, 8, 128
+COLLAPSE_ABOVE, COLLAPSE_ENDS_BELOW = 0.95, 0.90  # share of queries in which one expert has the largest share
+STARVATION_BELOW, STARVATION_ENDS_ABOVE = 0.01, 0.02  # usage of an expert relative to uniform usage of its router
+COLLAPSE_ADVICE = "raise temperature or standardised of --objective competitive"
+STARVATION_ADVICE = "raise load_balance of --objective"
+
+
+class MetricHistory:
+    """One metric over a training: the values of the last 500 steps, and at most 128 means over equal intervals."""
+
+    def __init__(self) -> None:
+        self.window: deque[float] = deque(maxlen=WINDOW)
+        self.window_sum = self.overall_sum = self._point_sum = 0.0
+        self._points: list[tuple[int, float]] = []
+        self._steps_per_point, self._point_count, self._step = 1, 0, 0
+
+    def add(self, step: int, value: float) -> None:
+        if len(self.window) == WINDOW:
+            self.window_sum -= self.window[0]
+        self.window.append(value)
+        self.window_sum += value
+        self.overall_sum += value
+        self._point_sum, self._point_count, self._step = self._point_sum + value, self._point_count + 1, step
+        if self._point_count == self._steps_per_point:
+            self._points.append((step, self._point_sum / self._point_count))
+            self._point_sum, self._point_count = 0.0, 0
+            if len(self._points) == MAX_POINTS:
+                pairs = zip(self._points[::2], self._points[1::2], strict=True)
+                self._points = [(later[0], (earlier[1] + later[1]) / 2) for earlier, later in pairs]
+                self._steps_per_point *= 2
+
+    @property
+    def mean(self) -> float:
+        """Mean over the last 500 steps."""
+        return self.window_sum / len(self.window)
+
+    @property
+    def trend(self) -> int | None:
+        """1 if the mean of the last 50 steps exceeds that of the last 500 by two standard errors, -1 if below, else 0; None if too few.
+
+        >>> history = MetricHistory(); [history.add(step, float(step > 90)) for step in range(100)][0]; history.trend
+        1
+        """
+        if len(self.window) < MIN_STEPS:
+            return None
+        recent = min(RECENT, len(self.window) // 4)
+        mean = sum(itertools.islice(self.window, len(self.window) - recent, None)) / recent
+        spread = max(0.0, sum(map(mul, self.window, self.window)) / len(self.window) - self.mean**2)
+        beyond = abs(mean - self.mean) > max(2 * math.sqrt(spread / recent), 1e-9)
+        return int(beyond) if mean > self.mean else -int(beyond)
+
+    def points(self) -> list[tuple[int, float]]:
+        """Last step and mean of each interval."""
+        return [*self._points, (self._step, self._point_sum / self._point_count)] if self._point_count else list(self._points)
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A problem of the training: its first step and what to do."""
+
+    step: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"step {self.step:,}: {self.message}"
+
+
+class TrainingMonitor:
+    """Metrics and alarms of a training so far."""
+
+    def __init__(self) -> None:
+        self.step, self.latest, self.histories = 0, dict[str, float](), dict[str, MetricHistory]()
+        self.experts: list[str] = []  # names with a loss or share: experts, sums of experts, losses of a pre-training
+        self.routers: dict[str, list[str]] = {}  # usage metrics of each router, by expert
+        self.best: dict[str, tuple[float, int]] = {}
+        self.alarms: list[Alarm] = []
+        self._active_alarms: dict[str, Alarm] = {}
+
+    def update(self, facts: Mapping[str, float]) -> list[Alarm]:
+        """Add the metrics of one step; return the alarms that start with it. An active alarm is not repeated."""
+        self.step = int(facts["step"])
+        for name, value in facts.items():
+            if name == "step" or not isinstance(value, int | float) or not math.isfinite(value):
+                continue
+            if name not in self.histories:
+                self._register(name)
+            self.histories[name].add(self.step, value)
+            self.latest[name] = value
+            if name.startswith("dev.") and value > self.best.get(name, (-math.inf, 0))[0]:
+                self.best[name] = (value, self.step)
+        new_alarms = [*self._check_collapse(), *self._check_starvation()]
+        self.alarms += new_alarms
+        return new_alarms
+
+    def __getitem__(self, name: str) -> MetricHistory:
+        return self.histories[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.histories
+
+    @property
+    def active_alarms(self) -> list[Alarm]:
+        """Alarms whose cause persists."""
+        return list(dict.fromkeys(self._active_alarms.values()))
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Throughput over the last 50 steps."""
+        tokens, seconds = (sum(list(self[name].window)[-RECENT:]) if name in self else 0.0 for name in ("tokens", "seconds"))
+        return tokens / seconds if seconds else None
+
+    def is_starved(self, name: str) -> bool:
+        """Whether the usage of an expert is below 1 % of uniform usage."""
+        return name in self._active_alarms
+
+    def _register(self, name: str) -> None:
+        self.histories[name] = MetricHistory()
+        kind, _, expert = name.partition(".")
+        if kind in ("share", "loss") and expert and expert not in self.experts:
+            self.experts.append(expert)
+        if kind == "usage":
+            self.routers.setdefault(expert.rpartition(".")[0], []).append(name)
+
+    def _check_collapse(self) -> Iterator[Alarm]:
+        """Alarm if one expert has the largest share of nearly all queries."""
+        rivals = [name for name in self.histories if name.startswith("wins.")]
+        for name in rivals if len(rivals) > 1 else ():
+            course = self.histories[name]
+            if len(course.window) < WINDOW:
+                continue
+            share = round(course.mean, 9)
+            if share <= COLLAPSE_ENDS_BELOW:
+                self._active_alarms.pop(name, None)
+            elif share > COLLAPSE_ABOVE and name not in self._active_alarms:
+                message = f"{name.removeprefix('wins.')} had the largest share of {share:.1%} of the queries of the last {WINDOW} steps"
+                self._active_alarms[name] = Alarm(self.step, f"{message}, and the others learn little; {COLLAPSE_ADVICE}")
+                yield self._active_alarms[name]
+
+    def _check_starvation(self) -> Iterator[Alarm]:
+        """Alarm if a router hardly selects an expert; experts of one router that start to starve together share one alarm."""
+        for router, names in self.routers.items():
+            starved = []
+            for name in names:
+                course = self.histories[name]
+                relative_share = round(course.mean * len(names), 9)
+                if relative_share >= STARVATION_ENDS_ABOVE:
+                    self._active_alarms.pop(name, None)
+                elif relative_share < STARVATION_BELOW and len(course.window) == WINDOW and name not in self._active_alarms:
+                    starved.append(name)
+            if starved:
+                shares = ", ".join(f"{name.rpartition('.')[2]} ({self.histories[name].mean:.2%})" for name in starved)
+                message = f"{router} hardly selects expert {shares} in the last {WINDOW} steps, where {1 / len(names):.1%} is uniform"
+                alarm = Alarm(self.step, f"{message}; {STARVATION_ADVICE}")
+                self._active_alarms |= dict.fromkeys(starved, alarm)
+                yield alarm
+
+
+def replay(steps: Iterable[Mapping[str, float]]) -> TrainingMonitor:
+    """Monitor of a training rebuilt from its steps."""
+    watch = TrainingMonitor()
+    for facts in steps:
+        watch.update(facts)
+    return watch
+
+
+def read_metrics_prefix(path: Path, size: int) -> Iterator[dict[str, float]]:
+    """Steps in the first `size` bytes of `metrics.jsonl`."""
+    if size:
+        with open(path, "rb") as file:
+            yield from _parse_steps(file.read(size).splitlines(keepends=True), path)
+
+
+def find_metrics(training: Path) -> Path:
+    """Path of the `metrics.jsonl` of a training, finished or not, from its output folder or the file itself; ArtifactError if absent."""
+    unfinished = [atomic_write.partial_path(training) / METRICS_FILE] if training.name else []
+    candidates = [training / METRICS_FILE, *unfinished, training]
+    metrics = next((path for path in candidates if path.is_file()), None)
+    if metrics is None:
+        missing = f"{training}: has no {METRICS_FILE}" if training.is_dir() else f"{training}: no such training"
+        raise ArtifactError(f"{missing}: moeir finetune and pretrain write one with their first step")
+    return metrics
+
+
+def read_metrics(path: Path) -> Iterator[dict[str, float]]:
+    """Every step of a `metrics.jsonl`, without an incomplete last line. DataError if it is empty."""
+    with open(path, "rb") as file:
+        steps = _parse_steps(file, path)
+        if (first := next(steps, None)) is None:
+            raise DataError(f"{path}: is empty; expected one line per training step")
+        yield from itertools.chain([first], steps)
+
+
+def _parse_steps(lines: Iterable[bytes], path: Path) -> Iterator[dict[str, float]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            facts = texts.parse_json(line.decode(), f"{path}:{number}")
+        except UnicodeDecodeError:
+            raise DataError(f"{path}:{number}: not UTF-8 text; expected the metrics of a training step") from None
+        if not isinstance(facts, dict) or not isinstance(facts.get("step"), int):
+            raise DataError(f"{path}:{number}: expected the metrics of a training step, an object with a `step`")
+        yield facts
+
+
+EXPERT_METRICS = ("share", "wins", "rank", "loss", "usage", "entropy")
+
+
+def read_expert_means(path: Path, rows: int) -> tuple[list[str], list[list[float | None]]]:
+    """Means of every expert's metrics in `metrics.jsonl`, one line per step, over `rows` intervals of the training."""
+    return expert_means(_read_steps(path), sum(1 for _ in _read_steps(path)), rows)
+
+
+def _read_steps(path: Path) -> Iterator[dict[str, float]]:
+    with lines.open_lines(path) as numbered:
+        yield from (texts.parse_json(line, f"{path}:{number}") for number, line in numbered if line)
+
+
+def expert_means(steps: Iterable[Mapping[str, float]], total: int, rows: int) -> tuple[list[str], list[list[float | None]]]:
+    """Means of every expert's metrics over `rows` intervals of a training of `total` steps; their lengths differ by at most one step.
+
+    Columns are `step`, the last of an interval, and the metrics (`share.lexical`, …); a metric that an interval lacks is None.
+
+    >>> expert_means([{"step": 1, "share.a": 0.5}, {"step": 2, "share.a": 1.0}, {"step": 3, "loss": 7.0}], total=3, rows=2)
+    (['step', 'share.a'], [[2, 0.75], [3, None]])
+    """
+    rows = min(rows, total)
+    last: list[float | None] = [None] * rows
+    sums: dict[str, list[float]] = {}
+    counts: dict[str, list[int]] = {}
+    for number, facts in enumerate(steps):
+        row = number * rows // total
+        last[row] = facts["step"]
+        for name in filter(_is_expert_metric, facts):
+            sums.setdefault(name, [0.0] * rows)[row] += facts[name]
+            counts.setdefault(name, [0] * rows)[row] += 1
+    names = sorted(sums, key=lambda name: EXPERT_METRICS.index(name.split(".")[0]))
+    averages = {name: [total / count if count else None for total, count in zip(sums[name], counts[name], strict=True)] for name in names}
+    return ["step", *names], [[step, *(averages[name][row] for name in names)] for row, step in enumerate(last)]
+
+
+def _is_expert_metric(name: str) -> bool:
+    kind, dot, _ = name.partition(".")
+    return bool(dot) and kind in EXPERT_METRICS

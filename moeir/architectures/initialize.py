@@ -1,0 +1,266 @@
+"""Build checkpoints from plain weights: input configuration and classification head of the folder, or a fitted vocabulary head.
+
+Classification head, and BERT's pooler, of a published folder of weights for a cross-encoder.
+"""
+
+import json
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moeir import variants
+from moeir.architectures.base import Architecture, InputConfig
+from moeir.architectures.checkpoint import (
+    RetrievalModel,
+    build_architecture,
+    canonical_spec,
+    is_checkpoint,
+    load_with_spec,
+    read_metadata,
+    split_by_token_budget,
+)
+from moeir.architectures.cross_encoder import PairTokenizer
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.families import weights_io
+from moeir.backbones.packed_tokens import PackedTokens
+from moeir.backbones.tokenizer import TextTokenizer
+from moeir.errors import ArtifactError, UsageError
+from moeir.heads import mlm_head
+from moeir.heads.classification import binary_to_single_logit
+from moeir.heads.mlm_head import UntransformedMlmHead
+from moeir.mixtures.feedforward import RoutedFeedForward, project_out_means
+
+MAX_HEAD_TEXTS = 400
+MAX_GATE_TEXTS = 100
+MAX_BATCH_TOKENS = 8192
+SUPPORTED_MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
+log = logging.getLogger(__name__)
+
+
+def build_checkpoint(
+    model: Path, arch: str | None, overrides: dict[str, Any], texts: Sequence[str] = (), seed: int = 42, *, random_weights: bool = False
+) -> RetrievalModel:
+    """A checkpoint from plain weights, or from a checkpoint under other options.
+
+    `overrides` holds the fields of `InputConfig` set by the user; a missing vocabulary head is fitted on `texts`, if any.
+    `random_weights` takes only the sizes and the tokenizer of a folder.
+    """
+    folder = weights_io.resolve_model(model)
+    if not is_checkpoint(folder):
+        if arch is None:
+            raise UsageError(f"{model}: plain weights; name an architecture: --arch came, dense, …; see: moeir variants architectures")
+        return _from_plain_weights(folder, arch, overrides, texts, seed, random_weights=random_weights)
+    metadata = read_metadata(folder)
+    old_spec, input_config = metadata["architecture"], replace(InputConfig.from_dict(metadata["reading"], str(folder)), **overrides)
+    same = arch is None or variants.parse_spec(arch).name == variants.parse_spec(old_spec).name
+    if weights_io.read_config(folder).get("model_type") != "moeir" and arch is not None:  # Hugging Face compatible files
+        return _from_plain_weights(
+            folder, _merge_specs(old_spec, arch) if same else arch, asdict(input_config), texts, seed, random_weights=random_weights
+        )
+    if same and not random_weights:
+        opened = load_with_spec(folder, _merge_specs(old_spec, arch or old_spec), input_config)
+        input_config.check(opened.architecture.encoder.config.positions)
+        return opened
+    reason = f"a {variants.parse_spec(old_spec).name} checkpoint cannot become {variants.parse_spec(arch).name}"
+    raise ArtifactError(f"{model}: {reason}; start from its base weights")
+
+
+def is_cross_encoder(model: Path, arch: str | None) -> bool:
+    """Whether `build_checkpoint` would build a cross-encoder."""
+    if arch is None and not is_checkpoint(folder := weights_io.resolve_model(model)):
+        return False  # `build_checkpoint` refuses it
+    spec = arch or read_metadata(folder)["architecture"]
+    is_pair_model: bool = variants.bind_variant("architectures", variants.parse_spec(spec).name).func.pairs
+    return is_pair_model
+
+
+def _merge_specs(old: str, new: str) -> str:
+    options = dict(variants.parse_spec(old).options) | dict(variants.parse_spec(new).options)
+    return str(variants.Spec(variants.parse_spec(new).name, tuple(options.items())))
+
+
+def _from_plain_weights(
+    folder: Path, arch: str, overrides: dict[str, Any], texts: Sequence[str], seed: int, *, random_weights: bool
+) -> RetrievalModel:
+    torch.manual_seed(seed)
+    tokenizer, config = TextTokenizer(folder), weights_io.read_config(folder)
+    folder_config, options = read_sentence_transformers_config(folder)
+    if variants.parse_spec(arch).name == "dense":
+        arch = _merge_specs(str(variants.Spec("dense", tuple(options.items()))), arch)
+    else:
+        _log_overridden_options(folder, arch, options)
+    encoder = (
+        Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=True)
+        if random_weights
+        else weights_io.read_encoder(folder, vocabulary_head=True)
+    )
+    positions = encoder.config.positions
+    if tokenizer.vocabulary_size > encoder.config.vocabulary:
+        raise ArtifactError(f"{folder}: the tokenizer knows {tokenizer.vocabulary_size} tokens, the weights {encoder.config.vocabulary}")
+    architecture = build_architecture(arch, encoder, tokenizer.special_tokens)
+    if architecture.reads_pairs and "query_length" in folder_config:  # the folder's length is that of one text
+        folder_config["query_length"] = min(folder_config["query_length"] // 2, architecture.default_lengths[0])
+    input_config = replace(_default_input_config(architecture, positions), **(folder_config | overrides))
+    input_config.check(positions)
+    if architecture.reads_pairs and not random_weights:
+        load_classification_head(folder, architecture)
+    model = RetrievalModel(architecture, tokenizer, input_config, canonical_spec(arch), config)
+    if architecture.reads_pairs:
+        PairTokenizer.from_architecture(tokenizer, input_config, architecture)  # raises for lengths that leave no room for a document
+        return model
+    if gates := {name: router for name, router in architecture.routers().items() if name.startswith("layer")}:
+        _debias_gates(model, gates, list(texts) or _random_vocabulary_texts(tokenizer, seed))
+    if architecture.encoder.vocabulary_head is not None and not random_weights and not weights_io.has_vocabulary_head(folder):
+        _fit_mlm_head(model, texts, seed)
+    return model
+
+
+def _default_input_config(architecture: Architecture, positions: int) -> InputConfig:
+    """Default lengths, limited by the encoder's positions; the query of a pair gets at most half of them."""
+    query, document = architecture.default_lengths
+    half = positions // 2 if architecture.reads_pairs else positions
+    return InputConfig(query_length=min(query, half), document_length=min(document, positions))
+
+
+@torch.no_grad()
+def _debias_gates(model: RetrievalModel, routers: dict[str, RoutedFeedForward], texts: Sequence[str]) -> None:
+    """Make fresh gates unbiased: project the mean of each gate's inputs, of queries and of documents, out of its weights."""
+    sums: dict[tuple[str, str], Tensor] = {}
+    counts: dict[tuple[str, str], int] = {}
+    side = "query"
+
+    def note(name: str, router: RoutedFeedForward, inputs: tuple[Tensor, PackedTokens, Tensor]) -> None:
+        gate_inputs = router.select_gate_input(*inputs).float()
+        sums[name, side] = sums.get((name, side), 0.0) + gate_inputs.sum(0)
+        counts[name, side] = counts.get((name, side), 0) + len(gate_inputs)
+
+    hooks = [router.register_forward_pre_hook(partial(note, name)) for name, router in routers.items()]
+    for side in ("query", "document"):
+        model.encode(texts[:MAX_GATE_TEXTS], side)
+    for hook in hooks:
+        hook.remove()
+    gates = {
+        router.active_gate: [name for name, other in routers.items() if other.active_gate is router.active_gate]
+        for router in routers.values()
+    }
+    for gate, names in gates.items():
+        project_out_means(gate, torch.stack([total / counts[name, side] for (name, side), total in sums.items() if name in names]))
+
+
+def _log_overridden_options(folder: Path, arch: str, folder_options: dict[str, str]) -> None:
+    """Log the options of the weights that an architecture overrides with those of its paper."""
+    options = dict(variants.parse_spec(canonical_spec(arch)).options)
+    requested = dict(variants.parse_spec(arch).options)
+    overridden = [name for name, value in folder_options.items() if name in options and name not in requested and options[name] != value]
+    if overridden:
+        theirs, ours = (",".join(f"{name}={values[name]}" for name in overridden) for values in (folder_options, options))
+        log.info("%s was trained with %s; %s uses %s unless --arch sets them", folder, theirs, variants.parse_spec(arch).name, ours)
+
+
+@torch.no_grad()
+def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> None:
+    """Fit the head on the states of the lexical expert, which are still those of the plain weights."""
+    architecture = model.architecture.eval()
+    sample = list(texts) or _random_vocabulary_texts(model.tokenizer, seed)
+    sample = random.Random(seed).sample(sample, min(MAX_HEAD_TEXTS, len(sample)))
+    ids, _ = model.token_ids(sample, "document")
+    lengths = [len(text) for text in ids]
+    batches = split_by_token_budget(sorted(range(len(ids)), key=lengths.__getitem__), lengths, MAX_BATCH_TOKENS)
+    parts = [PackedTokens.from_lists([ids[text] for text in batch], "document") for batch in batches]
+    lexical = architecture.lexical_expert in architecture.representation_kinds
+    outputs = [architecture.encode_states(part)[architecture.lexical_expert] if lexical else architecture.encoder(part) for part in parts]
+    states, token_ids = torch.cat(outputs), torch.cat([part.ids for part in parts])
+    special_ids = [architecture.special_tokens.beginning, architecture.special_tokens.separator]
+    special_ids += (
+        [architecture.special_tokens.document_marker]
+        if architecture.markers and architecture.special_tokens.document_marker is not None
+        else []
+    )
+    is_ordinary = ~torch.isin(token_ids, torch.tensor(special_ids))
+    head, embedding = architecture.encoder.vocabulary_head, architecture.encoder.embeddings.words.weight
+    if isinstance(head, UntransformedMlmHead):
+        report = mlm_head.fit_bias(head, embedding, states[is_ordinary], token_ids[is_ordinary])
+    else:
+        assert head is not None
+        report = mlm_head.fit_mlm_head(head, embedding, states[is_ordinary], token_ids[is_ordinary])
+    if architecture.document_encoder is not None and architecture.document_encoder.vocabulary_head is not None:
+        architecture.document_encoder.vocabulary_head.load_state_dict(head.state_dict())
+    log.info(
+        "no vocabulary head in the weights: fitted one on %d tokens of %d %s; its strongest term is the token's own "
+        "word for %.0f %% of them, and %.4f %% of terms start above zero",
+        *(report.token_count, len(sample), "texts" if texts else "lists of words", 100 * report.top1_share, 100 * report.positive_share),
+    )
+
+
+def _random_vocabulary_texts(tokenizer: TextTokenizer, seed: int) -> list[str]:
+    """Texts for use without a corpus: random lists of thirty whole words of the vocabulary."""
+    words = [word for number in range(tokenizer.vocabulary_size) if (word := tokenizer.whole_word(number))]
+    random.Random(seed).shuffle(words)
+    return [" ".join(words[first : first + 30]) for first in range(0, len(words), 30)]
+
+
+def read_sentence_transformers_config(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Fields of `InputConfig` and dense options of a sentence-transformers folder; empty for any other folder."""
+    if not (folder / "modules.json").is_file():
+        return {}, {}
+    try:
+        modules = [part["type"].rsplit(".", 1)[-1] for part in json.loads((folder / "modules.json").read_text(encoding="utf-8"))]
+        pooling = _read_json(folder / "1_Pooling" / "config.json")
+        input_fields: dict[str, Any] = {}
+        if (length := _read_json(folder / "sentence_bert_config.json").get("max_seq_length")) is not None:
+            input_fields |= {"query_length": int(length), "document_length": int(length)}
+        prompts = _read_json(folder / "config_sentence_transformers.json").get("prompts") or {}
+    except (ValueError, KeyError, TypeError) as problem:
+        raise ArtifactError(f"{folder}: sentence-transformers files cannot be read: {problem}") from None
+    document = prompts.get("document") or prompts.get("passage") or ""
+    input_fields |= {key: text for key, text in (("query_prefix", prompts.get("query") or ""), ("document_prefix", document)) if text}
+    if unsupported := [name for name in modules if name not in SUPPORTED_MODULES]:
+        log.warning("%s: module %s is not supported and ignored; the checkpoint lacks it", folder, ", ".join(unsupported))
+    options = {"normalise": "true" if "Normalize" in modules else "false"}
+    modes = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+    poolings = [pooling["pooling_mode"]] if "pooling_mode" in pooling else [name for key, name in modes.items() if pooling.get(key)]
+    if poolings in (["cls"], ["mean"]):
+        options["pooling"] = poolings[0]
+    elif pooling:
+        log.warning("%s: pooling is neither cls nor mean alone; set it with --arch dense:pooling=…", folder)
+    return input_fields, options
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+CLASSIFIER_OUTPUT = f"{weights_io.CLASSIFIER_PREFIX}output."
+
+
+@torch.no_grad()
+def load_classification_head(folder: Path, architecture: Architecture) -> None:
+    """Copy a folder's pooler and classification head into a cross-encoder; missing weights keep their random initialisation.
+
+    Two classes are reduced to one logit; ArtifactError for more than two.
+    """
+    config = weights_io.read_config(folder)
+    weights = weights_io.read_weights(folder, config)
+    parameters = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
+    parameters = {name: value for name, value in parameters.items() if name.startswith(("pooler.", weights_io.CLASSIFIER_PREFIX))}
+    weight = weights.get(f"{CLASSIFIER_OUTPUT}weight")
+    if weight is not None and weight.ndim == 2 and len(weight) == 2:
+        weights[f"{CLASSIFIER_OUTPUT}weight"], bias = binary_to_single_logit(weight, weights.get(f"{CLASSIFIER_OUTPUT}bias"))
+        if bias is not None:
+            weights[f"{CLASSIFIER_OUTPUT}bias"] = bias
+        log.info("%s: two classes; the score is the second logit minus the first", folder)
+    elif weight is not None and weight.ndim == 2 and len(weight) > 2:
+        raise ArtifactError(f"{folder}: the head has {len(weight)} classes; expected 1, or 2 (no and yes), to score pairs")
+    if missing := {name for name in parameters if name.startswith(weights_io.CLASSIFIER_PREFIX)} - weights.keys():
+        log.info("%s: has no classification head; %s is initialised at random", folder, ", ".join(sorted(missing)))
+    weights_io.check_shapes(folder, parameters, weights)
+    for name, parameter in parameters.items():
+        if name in weights:
+            parameter.copy_(weights[name])

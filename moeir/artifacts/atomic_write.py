@@ -1,0 +1,243 @@
+"""Atomic writes: a product is written to a partial path, synced and renamed, so its name never has an incomplete product.
+
+Only this folder calls fsync, rename and flock.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from moeir.artifacts.manifests import MANIFEST, build_manifest, diff_records, manifest_path, read_manifest, serialize_manifest
+from moeir.errors import ArtifactError, MoeirError, UsageError
+
+RESUME = "resume"
+TOKEN_CACHE = "tokens"  # within resume/: caches named by their inputs, so that runs with other settings can reuse them
+DISCARDED = f"{RESUME}.forgotten"
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2
+
+
+@contextmanager
+def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, folder: bool) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield a partial path next to `path` and a dictionary for counts; then write the manifest, fsync and rename.
+
+    `record` has the stage, settings and source digests: unfinished work of the same record is yielded again to be resumed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_path(path)
+    record_path = path.with_name(f".{path.name}.record")
+    with _lock(path):
+        _recover(path)
+        _discard_stale_work(path, partial, _read_json(record_path), record, force=force)
+        began, counts = time.time(), dict[str, Any]()
+        try:
+            write_text_atomically(record_path, json.dumps(record))
+            if folder:
+                partial.mkdir(exist_ok=True)
+            yield partial, counts
+            manifest = build_manifest(partial, kind, record, path.name, without=(RESUME, DISCARDED))
+            _commit(path, partial, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
+        except BaseException as problem:
+            is_expected = isinstance(problem, MoeirError | OSError)  # a user's error or a disk's; any other failure may be resumed
+            if not _has_resumable_state(partial) and (is_expected or not (partial / RESUME / TOKEN_CACHE).exists()):
+                _remove_all((partial, resume_path(partial), record_path, record_path.with_name(record_path.name + ".new")))
+            if isinstance(problem, OSError) and problem.filename is None:
+                problem.filename = str(path)
+            raise
+        _remove_all((resume_path(partial), record_path))
+
+
+def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
+    """Remove what a kill right after the rename left next to a product; `record` is that of the existing product."""
+    record_path, partial = path.with_name(f".{path.name}.record"), partial_path(path)
+    if _read_json(record_path) != dict(record):
+        return
+    with contextlib.suppress(ArtifactError, OSError), _lock(path):  # another process rebuilds it, or the folder is read-only
+        _remove_all((partial, resume_path(partial), _backup_path(path), record_path))
+
+
+def partial_path(path: Path) -> Path:
+    """The path a product is written to before it is renamed to `path`.
+
+    >>> beside_of(Path("ckpt/came")), place_of(beside_of(Path("ckpt/came")))
+    (PosixPath('ckpt/.came.partial'), PosixPath('ckpt/came'))
+    """
+    return path.with_name(f".{path.name}.partial")
+
+
+def final_path(partial: Path) -> Path:
+    """The final path of the product written at a partial path; the inverse of `partial_path`."""
+    return partial.with_name(partial.name.removeprefix(".").removesuffix(".partial"))
+
+
+def resume_path(partial: Path) -> Path:
+    """The folder of a stage's resume state: inside a product that is a folder, next to one that is a file."""
+    return partial / RESUME if partial.is_dir() else partial.with_name(f"{partial.name}.{RESUME}")
+
+
+def _discard_stale_work(path: Path, partial: Path, unfinished: dict[str, Any] | None, record: Mapping[str, Any], *, force: bool) -> None:
+    if _has_resumable_state(partial) and unfinished and not force:
+        if unfinished == dict(record):
+            return
+        differences = ", ".join(sorted(diff_records(unfinished, record)))
+        raise UsageError(f"{path}: unfinished work of other settings ({differences}); repeat those to finish it, or --force to start over")
+    if not force and (partial / RESUME / TOKEN_CACHE).is_dir():
+        others = [path for folder in (partial, partial / RESUME) for path in folder.iterdir()]
+        _remove_all(path for path in others if path not in (partial / RESUME, partial / RESUME / TOKEN_CACHE))
+        return
+    _remove(partial)
+    _remove(resume_path(partial))
+
+
+def _has_resumable_state(partial: Path) -> bool:
+    """Whether an interrupted stage left a state to resume from, other than token caches."""
+    resume = resume_path(partial)
+    for backup in resume.glob(".*.old"):
+        _recover(backup.with_name(backup.name.removeprefix(".").removesuffix(".old")))
+    files = (file for file in resume.rglob("*") if file.relative_to(resume).parts[0] != TOKEN_CACHE)
+    return any(file.is_file() and file.stat().st_size for file in files)
+
+
+def _commit(path: Path, partial: Path, manifest: dict[str, Any]) -> None:
+    text = serialize_manifest(manifest)
+    if partial.is_dir():
+        for file in sorted(partial.rglob("*")):
+            _fsync(file)
+        write_text_atomically(partial / MANIFEST, text)
+        _drop_resume(partial)
+        _fsync(partial)
+        _swap_into_place(partial, path)
+    else:
+        _fsync(partial)
+        write_text_atomically(manifest_path(path), text)
+        os.replace(partial, path)
+        _fsync(path.parent)
+
+
+def _drop_resume(partial: Path) -> None:
+    """Drop the resume state at once: rename it to a name that is never resumed, then delete it."""
+    _remove(partial / DISCARDED)
+    if (partial / RESUME).exists():
+        os.rename(partial / RESUME, partial / DISCARDED)
+        _remove(partial / DISCARDED)
+
+
+def _swap_into_place(partial: Path, path: Path) -> None:
+    """Replace `path` by `partial`, in one step where the system supports it."""
+    backup = _backup_path(path)
+    _remove(backup)
+    if not path.exists():
+        os.rename(partial, path)
+    elif _exchange_names(partial, path):
+        os.rename(partial, backup)
+    else:
+        os.rename(path, backup)
+        os.rename(partial, path)
+    _fsync(path.parent)
+    _remove(backup)
+
+
+def _backup_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+def _exchange_names(one: Path, other: Path) -> bool:
+    """Exchange two names with renameat2; False if the system or file system does not support it."""
+    try:
+        call = ctypes.CDLL(None).renameat2
+    except AttributeError:
+        return False
+    return bool(call(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
+
+
+def _recover(path: Path) -> None:
+    """Restore the backup if a kill between two renames left only that."""
+    if _backup_path(path).exists() and not path.exists():
+        os.rename(_backup_path(path), path)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    lock = path.with_name(f".{path.name}.lock")
+    refusal = ArtifactError(f"{path}: another process is writing it; wait for it, or write elsewhere")
+    with open(lock, "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise refusal from None
+        if not lock.exists() or lock.stat().st_ino != os.fstat(file.fileno()).st_ino:
+            raise refusal
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def check_overwrite(path: Path, record: Mapping[str, Any], *, force: bool) -> None:
+    """UsageError if `path` exists and may not be replaced."""
+    if not path.exists():
+        return
+    if not manifest_path(path).is_file():
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+            return
+        raise UsageError(f"{path}: exists and was not made by moeir; move it away or choose another --output")
+    if not force:
+        manifest = read_manifest(path)
+        differences = diff_records(manifest, record)
+        reason = f"made with other settings or sources ({', '.join(sorted(differences))})"
+        if "stage" in differences:
+            reason = f"made by moeir {manifest.get('stage')}"
+        elif not differences:
+            reason = "and may differ from what these settings and sources make"
+        raise UsageError(f"{path}: exists, {reason}; --force replaces it")
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write a small file atomically: partial file, fsync, rename."""
+    partial = path.with_name(path.name + ".new")
+    with open(partial, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def replace_folder(partial: Path, path: Path) -> None:
+    """Replace an inner folder (a saved training state) by a finished one."""
+    for file in sorted(partial.rglob("*")):
+        _fsync(file)
+    _swap_into_place(partial, path)
+
+
+def _fsync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _remove_all(paths: Iterable[Path]) -> None:
+    for path in paths:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    return None

@@ -1,0 +1,73 @@
+"""Memory-mapped arrays with a limit on their resident pages, and caches of such arrays.
+
+Pages read from a mapped file stay resident until memory is needed elsewhere, so an exact search would seem to need the whole index in
+memory. Code that reads much reports it with `note_pages_read`; beyond the limit the pages are released, to be read from the page cache.
+
+Caches: folders named by a hash of their inputs, built atomically or resumed, and opened as memory-mapped arrays.
+"""
+
+import hashlib
+import json
+import mmap
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from moeir.artifacts import atomic_write, manifests
+
+MAX_RESIDENT_BYTES = 2**30  # of all mapped files together; up to this nothing is released
+RELEASE_INTERVAL_BYTES = 2**28  # bytes read between two releases
+ROW_READ_BYTES = 2**16  # bytes that reading a single row can page in
+
+_open_maps: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
+_bytes_read = 0
+
+
+def open_memmap(path: Path) -> Any:
+    """Map a `.npy` file, copy-on-write: assignments do not change the file. ValueError for any other file."""
+    array = np.load(path, mmap_mode="c", allow_pickle=False)
+    _open_maps.add(array._mmap)
+    return array
+
+
+def note_pages_read(size: int) -> None:
+    """Report that about `size` bytes of mapped arrays were read, and release pages beyond the limit."""
+    global _bytes_read
+    _bytes_read += size
+    if _bytes_read < RELEASE_INTERVAL_BYTES:
+        return
+    _bytes_read = 0
+    advice = getattr(mmap, "MADV_DONTNEED", None)
+    if advice is not None and sum(map(len, _open_maps)) > MAX_RESIDENT_BYTES:
+        for one in list(_open_maps):
+            one.madvise(advice)
+
+
+def bounded_chunks(rows: Any) -> Iterator[Any]:
+    """Chunks of scattered rows [n]; pages around them may be released between chunks."""
+    for first in range(0, len(rows), RELEASE_INTERVAL_BYTES // ROW_READ_BYTES):
+        part = rows[first : first + RELEASE_INTERVAL_BYTES // ROW_READ_BYTES]
+        yield part
+        note_pages_read(len(part) * ROW_READ_BYTES)
+
+
+def get_or_build(
+    folder: Path, kind: str, record: Mapping[str, Any], fill: Callable[[Path], dict[str, int]], *, rebuild: bool = False
+) -> Path:
+    """The cache folder for `record` (stage, settings and sources); `fill` writes its files if there is none, or if `anew`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
+    path = folder / f"{kind}-{key}"
+    if rebuild or not manifests.is_up_to_date(path, record):
+        with atomic_write.atomic_output(path, f"{kind} cache", record, force=rebuild, folder=True) as (partial, counts):
+            counts.update(fill(partial))
+    return path
+
+
+def open_readonly(path: Path) -> npt.NDArray[Any]:
+    """A read-only memory-mapped array."""
+    return np.asarray(np.load(path, mmap_mode="r"))

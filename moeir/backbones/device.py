@@ -1,0 +1,104 @@
+"""Device and dtype of a stage: bfloat16 if the device multiplies it in hardware, else float32.
+
+Scores stay float32. float16 is never selected: its range is smaller than bfloat16's.
+"""
+
+import logging
+import os
+
+import torch
+
+from moeir.errors import UsageError
+from moeir.kernels.precision import BFLOAT16_CAPABILITY, has_native_bfloat16
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+log = logging.getLogger(__name__)
+
+
+def resolve_device(name: str) -> str:
+    """The device for a --device value: `auto` is the first CUDA device, or the CPU if there is none; `cuda` is `cuda:0`.
+
+    UsageError for a device that does not exist.
+    """
+    if name == "auto":
+        return "cuda:0" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"--device {name}: expected auto, cpu, cuda or cuda:N")
+    if device.type == "cpu":
+        return "cpu"
+    if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"--device {name}: torch sees {torch.cuda.device_count()} CUDA devices; use --device cpu")
+    return f"cuda:{device.index or 0}"
+
+
+def select_device(name: str) -> str:
+    """`resolve_device`, and make it the current CUDA device; every stage calls this first."""
+    device = resolve_device(name)
+    if device != "cpu":
+        torch.cuda.set_device(device)
+        if torch.is_deterministic_algorithms_warn_only_enabled():  # set by an earlier training on the CPU in this process
+            torch.use_deterministic_algorithms(False)
+    return device
+
+
+def list_devices(name: str) -> list[str]:
+    """Devices for the processes of this machine: every CUDA device for `auto` and `cuda`, else the named one."""
+    device = resolve_device(name)
+    all_devices = device != "cpu" and name in ("auto", "cuda")
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())] if all_devices else [device]
+
+
+def select_dtype(name: str, device: str) -> torch.dtype:
+    """The dtype for a --dtype value; `auto` depends on the device. Logs the choice. UsageError for bfloat16 on a CUDA device without it."""
+    if name not in ("auto", *DTYPES):
+        raise UsageError(f"--dtype {name}: expected auto, {' or '.join(DTYPES)}")
+    on_cuda, native = device.startswith("cuda"), has_native_bfloat16(device)
+    device_name = _describe_device(device) if on_cuda else "this processor"
+    if name == "bfloat16" and on_cuda and not native:
+        raise UsageError(
+            f"--dtype bfloat16: {device_name} has no bfloat16 units, expected {_capability_requirement()} or more; use --dtype auto or float32"
+        )
+    dtype_name = name if name != "auto" else "bfloat16" if native else "float32"
+    if name == "auto" or on_cuda:
+        support = f"{device_name} multiplies bfloat16 in hardware" if native else f"{device_name} has no bfloat16 units"
+        reason = support if name == "auto" else f"--dtype {name}"
+        log.info("dtype: %s; %s%s", dtype_name, reason, _tf32_note() if on_cuda and dtype_name == "float32" else "")
+    return DTYPES[dtype_name]
+
+
+def _describe_device(device: str) -> str:
+    """A CUDA device by number, name and compute capability."""
+    capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+    return f"{device} ({torch.cuda.get_device_name(device)}, compute capability {capability})"
+
+
+def _capability_requirement() -> str:
+    return f"compute capability {'.'.join(map(str, BFLOAT16_CAPABILITY))}"
+
+
+def _tf32_note() -> str:
+    """Log note on whether float32 products are rounded to TF32; torch's setting is not changed."""
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":  # type: ignore[attr-defined]
+        return "; products of float32 are computed in TF32, as this process has set torch; scores are not"
+    return "; products of float32 are computed in float32: TF32 is off, torch's default"
+
+
+def autocast(dtype: torch.dtype, device: str) -> torch.autocast:
+    """Autocast for half precision; disabled for float32."""
+    return torch.autocast(torch.device(device).type, dtype=dtype, enabled=dtype != torch.float32)
+
+
+def set_determinism(device: str, deterministic: bool) -> None:
+    """Bitwise reproducible results: always on a CPU; on CUDA if `deterministic`, which is slower.
+
+    On CUDA an operation without a deterministic form raises torch's error. Call before CUDA starts: cuBLAS reads its setting once.
+    """
+    cuda = device.startswith("cuda")
+    if cuda and deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(deterministic or not cuda, warn_only=not cuda)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -1,0 +1,113 @@
+"""ModernBERT: normalisation before each sub-layer, rotary positions, local attention in two layers of three (Warner et al. 2024)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from moeir.backbones.config import ClassificationHeadConfig, EncoderConfig, PreNormConfig
+from moeir.backbones.families.name_map import NameMap
+from moeir.errors import UsageError
+
+NAMES = NameMap(
+    prefix="model.",
+    layer_prefix="layers.",
+    model={"embeddings.words.": "embeddings.tok_embeddings.", "embeddings.norm.": "embeddings.norm."},
+    layers={
+        "attention.norm.": "attn_norm.",
+        "attention.joint.": "attn.Wqkv.",
+        "attention.output.": "attn.Wo.",
+        "feedforward.norm.": "mlp_norm.",
+        "feedforward.up.": "mlp.Wi.",
+        "feedforward.down.": "mlp.Wo.",
+    },
+    head={
+        "vocabulary_head.transform.": "head.dense.",
+        "vocabulary_head.norm.": "head.norm.",
+        "vocabulary_head.bias": "decoder.bias",
+        "vocabulary_head.decoder.weight": "decoder.weight",
+    },
+    classifier={"heads.relevance.dense.": "head.dense.", "heads.relevance.norm.": "head.norm.", "heads.relevance.output.": "classifier."},
+    final_norm="final_norm.",
+)
+TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight"}
+LOCAL, FULL = "sliding_attention", "full_attention"
+THETAS = {FULL: ("global_rope_theta", 160_000.0), LOCAL: ("local_rope_theta", 10_000.0)}
+
+
+def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
+    """Parse a ModernBERT config.json, with the keys of transformers 5 or of earlier releases."""
+    if not config.get("decoder_bias", True):
+        raise UsageError("config.json: decoder_bias is False; moeir reads ModernBERT with True")
+    depth, global_interval = config["num_hidden_layers"], config.get("global_attn_every_n_layers", 3)
+    kinds = config.get("layer_types") or [LOCAL if number % global_interval else FULL for number in range(depth)]
+    thetas = {kind: _parse_theta(config, kind) for kind in THETAS}
+    if unknown := sorted(set(kinds) - set(THETAS)):
+        raise UsageError(f"config.json: layer_types has {unknown[0]!r}; moeir reads {FULL} and {LOCAL}")
+    return EncoderConfig(
+        vocabulary=config["vocab_size"],
+        hidden=config["hidden_size"],
+        layers=depth,
+        heads=config["num_attention_heads"],
+        intermediate_size=config["intermediate_size"],
+        activation=config.get("hidden_activation", "gelu"),
+        epsilon=config.get("norm_eps", 1e-5),
+        positions=config.get("max_position_embeddings", 8192),
+        segments=0,
+        dropout=config.get("mlp_dropout", 0.0),
+        attention_dropout=config.get("attention_dropout", 0.0),
+        initializer_range=config.get("initializer_range", 0.02),
+        head_activation=config.get("classifier_activation", "gelu"),
+        prenorm=PreNormConfig(
+            windows=tuple(config.get("local_attention", 128) if kind == LOCAL else None for kind in kinds),
+            thetas=tuple(thetas[kind] for kind in kinds),
+            attention_bias=config.get("attention_bias", False),
+            feedforward_bias=config.get("mlp_bias", False),
+            norm_bias=config.get("norm_bias", False),
+            head_bias=config.get("classifier_bias", False),
+            embedding_dropout=config.get("embedding_dropout", 0.0),
+        ),
+        classification_head=_parse_classification_head(config),
+    )
+
+
+def _parse_classification_head(config: Mapping[str, Any]) -> ClassificationHeadConfig:
+    pooling = config.get("classifier_pooling", "cls")
+    if pooling not in ("cls", "mean"):
+        raise UsageError(f"config.json: classifier_pooling is {pooling!r}; moeir reads cls and mean")
+    activation = config.get("classifier_activation", "gelu")
+    return ClassificationHeadConfig(activation, config.get("classifier_dropout", 0.0), norm=True, pooling=pooling)
+
+
+def _parse_theta(config: Mapping[str, Any], kind: str) -> float:
+    """The rotary base of layers of a type."""
+    if config.get("rope_scaling") is not None:
+        raise UsageError(f"config.json: rope_scaling is {config['rope_scaling']!r}; moeir reads ModernBERT without")
+    parameters = (config.get("rope_parameters") or {}).get(kind) or {}
+    if (rope_type := parameters.get("rope_type", "default")) != "default":
+        raise UsageError(f"config.json: rope_type is {rope_type!r}; moeir reads ModernBERT with 'default'")
+    old_key, default = THETAS[kind]
+    if (theta := parameters.get("rope_theta", config.get(old_key, default))) is None:
+        raise UsageError(f"config.json: {old_key} is None; expected a number, as {default:g}")
+    return float(theta)
+
+
+def from_hf(name: str) -> str | None:
+    """Convert a weight name of ModernBERT to ours; None for weights that are not read; unknown names pass unchanged.
+
+    >>> ours("model.layers.3.attn.Wqkv.weight"), ours("final_norm.weight")
+    ('layers.3.attention.joint.weight', 'layers.last.closing.weight')
+    """
+    return NAMES.from_hf(name)
+
+
+def to_hf(name: str, *, masked_lm: bool) -> str:
+    """Convert one of our weight names to ModernBERT's, with the prefix `model.` if the model is written with its head.
+
+    >>> theirs("layers.21.closing.weight", masked_lm=True)
+    'model.final_norm.weight'
+    """
+    return NAMES.to_hf(name, masked_lm=masked_lm)
+
+
+def hf_class_name(*, masked_lm: bool) -> str:
+    """The `transformers` class of such a checkpoint."""
+    return "ModernBertForMaskedLM" if masked_lm else "ModernBertModel"

@@ -1,0 +1,200 @@
+"""Reading folders of weights into our encoder, and writing them in the family's layout."""
+
+import importlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from moeir.backbones.config import EncoderConfig
+from moeir.backbones.encoder import Encoder
+from moeir.errors import ArtifactError, MoeirError, UsageError
+
+NOT_FAMILIES = ("__init__", "weights_io", "name_map")
+FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in NOT_FAMILIES))
+CLASSIFIER_PREFIX = "heads.relevance."  # prefix of the classification head's weights
+OMITTED_KEYS = ("moeir_family", "transformers_version", "_name_or_path", "torch_dtype")  # keys of config.json that are not copied
+log = logging.getLogger(__name__)
+
+
+def resolve_model(model: Path) -> Path:
+    """The folder of a model: a path, or a name on the hub, downloaded or cached."""
+    if model.is_dir():
+        return model
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        patterns = ["*.json", "*.txt", "*.safetensors", "1_Pooling/*"]
+        return Path(snapshot_download(str(model), allow_patterns=patterns))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as problem:
+        reason = str(problem).split("\n")[0]
+        raise UsageError(f"{model}: not a folder, and it cannot be loaded from the hub ({reason}); expected a folder of weights") from None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read config.json of a folder of weights."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError
+    except FileNotFoundError:
+        raise ArtifactError(f"{folder}: no config.json; expected a folder that transformers or moeir wrote") from None
+    except ValueError:
+        raise ArtifactError(f"{folder}/config.json: not a JSON object") from None
+    return dict(config)
+
+
+def import_family(config: Mapping[str, Any], folder: Path) -> ModuleType:
+    """Import the module of a model's family."""
+    name = str(config.get("moeir_family", config.get("model_type", ""))).replace("-", "_")
+    if name not in FAMILIES:
+        raise UsageError(f"{folder}: model_type is {name!r}; moeir reads {', '.join(FAMILIES)}")
+    return importlib.import_module(f"{__package__}.{name}")
+
+
+def parse_encoder_config(config: Mapping[str, Any], folder: Path) -> EncoderConfig:
+    """The encoder configuration of a folder's config.json."""
+    try:
+        shape: EncoderConfig = import_family(config, folder).parse_config(config)
+    except KeyError as problem:
+        raise ArtifactError(f"{folder}/config.json: key {problem} is missing; expected the file that came with the weights") from None
+    return shape
+
+
+def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Read all weights of a folder in float32, under our names."""
+    names = _weight_files(folder)
+    family_module, last = import_family(config, folder), parse_encoder_config(config, folder).layers - 1
+    weights: dict[str, Tensor] = {}
+    for name in names:
+        try:
+            loaded = load_file(folder / name)
+        except SafetensorError as problem:
+            raise ArtifactError(f"{folder / name}: damaged: {problem}") from None
+        converted = ((family_module.from_hf(key), value) for key, value in loaded.items())
+        weights |= {
+            _resolve_last_layer(key, last): value.float() if value.is_floating_point() else value
+            for key, value in converted
+            if key is not None
+        }
+    _drop_tied(folder, weights, family_module.TIED)
+    return _rename_classifier(weights)
+
+
+def _rename_classifier(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Rename the classification head in families that name it like the vocabulary head (ModernBERT)."""
+    if f"{CLASSIFIER_PREFIX}output.weight" not in weights or "vocabulary_head.bias" in weights:
+        return weights
+    prefixes = {"vocabulary_head.transform.": f"{CLASSIFIER_PREFIX}dense.", "vocabulary_head.norm.": f"{CLASSIFIER_PREFIX}norm."}
+    old_prefixes = {name: next((old for old in prefixes if name.startswith(old)), "") for name in weights}
+    return {prefixes.get(old, "") + name.removeprefix(old): weights[name] for name, old in old_prefixes.items()}
+
+
+def _resolve_last_layer(name: str, last: int) -> str:
+    """Replace `layers.last.` by the number of the last layer."""
+    return f"layers.{last}." + name.removeprefix("layers.last.") if name.startswith("layers.last.") else name
+
+
+def _weight_files(folder: Path) -> list[str]:
+    """Names of the weight files: one, or those listed in an index."""
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        if not (folder / "model.safetensors").exists():
+            raise ArtifactError(f"{folder}: no model.safetensors; convert other formats with transformers' save_pretrained first")
+        return ["model.safetensors"]
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ArtifactError(f"{index}: damaged: expected a weight_map of file names") from None
+    if missing := [name for name in names if not (folder / name).exists()]:
+        raise ArtifactError(f"{folder}: no {missing[0]}, which its index names ({len(missing)} of {len(names)} files are missing)")
+    return names
+
+
+def _drop_tied(folder: Path, weights: dict[str, Tensor], tied: Mapping[str, str]) -> None:
+    """Drop duplicates of tied weights; ArtifactError for a duplicate with other values."""
+    for name, original in tied.items():
+        duplicate = weights.pop(name, None)
+        if duplicate is not None and not torch.equal(duplicate, weights.setdefault(original, duplicate)):
+            raise ArtifactError(f"{folder}: {name} differs from {original}; moeir reads a vocabulary head tied to the word embeddings")
+
+
+def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, pooler: bool = False) -> Encoder:
+    """Load an encoder from a folder of plain weights; `vocabulary_head=None` loads the head if the folder has one.
+
+    ArtifactError for a missing weight or a wrong shape; initialising a missing vocabulary head is left to the caller.
+    """
+    config = read_config(folder)
+    weights = read_weights(folder, config)
+    has_head = any(name.startswith("vocabulary_head.") for name in weights)
+    head = has_head if vocabulary_head is None else vocabulary_head
+    encoder = Encoder(parse_encoder_config(config, folder), vocabulary_head=head, pooler=pooler)
+    expected = encoder.state_dict()
+    missing = [name for name in expected if name not in weights and (has_head or not name.startswith("vocabulary_head."))]
+    if missing:
+        raise ArtifactError(f"{folder}: weights are missing, first {missing[0]} ({len(missing)} in all); expected a whole checkpoint")
+    check_shapes(folder, expected, weights)
+    encoder.load_state_dict({name: weights[name] for name in expected if name in weights}, strict=False)
+    return encoder
+
+
+def check_shapes(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """ArtifactError if a weight's shape differs from the expected one."""
+    for name, target in expected.items():
+        if name in weights and weights[name].shape != target.shape:
+            actual, declared = list(weights[name].shape), list(target.shape)
+            raise ArtifactError(f"{folder}: {name} has shape {actual}; config.json says {declared}")
+
+
+def has_vocabulary_head(folder: Path) -> bool:
+    """Whether a folder of weights has an MLM head."""
+    return any(name.startswith("vocabulary_head.") for name in read_weights(folder, read_config(folder)))
+
+
+def write_model(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], *, hf_compatible: bool) -> None:
+    """Write config.json and model.safetensors. `hf_compatible` weights have the family's class name and load in transformers;
+    others have model type `moeir`, so that transformers does not load a part of them by mistake."""
+    family_module = import_family(config, folder)
+    masked_lm, has_classifier = (any(name.startswith(part) for name in weights) for part in ("vocabulary_head.", CLASSIFIER_PREFIX))
+    written_config = {key: value for key, value in config.items() if key not in OMITTED_KEYS}
+    family_name = str(config.get("moeir_family", config["model_type"]))
+    if hf_compatible:
+        class_name = family_module.hf_class_name(masked_lm=masked_lm)
+        if has_classifier:
+            class_name = class_name.removesuffix("Model") + "ForSequenceClassification"
+            written_config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+        written_config |= {"model_type": family_name, "architectures": [class_name]}
+    else:
+        written_config |= {"model_type": "moeir", "moeir_family": family_name, "architectures": []}
+    written_config |= {"dtype": "float32"} | ({"tie_word_embeddings": True} if masked_lm else {})
+    (folder / "config.json").write_text(json.dumps(written_config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    has_head = masked_lm or has_classifier
+    hf_weights = {
+        family_module.to_hf(name, masked_lm=has_head): value.detach().cpu().to(torch.float32).contiguous()
+        for name, value in weights.items()
+    }
+    write_tensors(dict(sorted(hf_weights.items())), folder / "model.safetensors")
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write a safetensors file; MoeirError if writing fails."""
+    try:
+        save_file(dict(tensors), path, metadata={"format": "pt"})
+    except SafetensorError as problem:
+        raise MoeirError(f"{path}: cannot be written: {problem}") from None
+    path.chmod(0o666 & ~_umask())  # safetensors creates a file that only its owner can read
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

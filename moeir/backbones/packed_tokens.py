@@ -1,0 +1,120 @@
+"""Packed token batches: the tokens of B texts end to end, without padding."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from moeir.kernels.attention import PackedLayout, find_visible_keys
+from moeir.kernels.memory import copy_to_device
+
+SIDES = ("query", "document", "pair")
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids of the special tokens of a vocabulary."""
+
+    beginning: int
+    separator: int
+    mask: int | None
+    query_marker: int | None
+    document_marker: int | None
+    punctuation: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PackedTokens:
+    """ids [T], starts [B+1]; text b is ids[starts[b]:starts[b+1]].
+
+    `side` is query, document or pair: a batch never mixes them. `segments` [T] are token types, None for all zero. `no_attend_mask` [T]
+    marks tokens that attend but are not attended to (ColBERT's query augmentation), None for no such tokens; `precomputed_keys` are the
+    rows of all others with their own starts [B+1], if the mask was known on the host. `lengths` are the text lengths, on the host.
+    `order` [B] are the rows that restore the original order of the texts after `sort_by_length`; None if it was not changed.
+    """
+
+    ids: Tensor
+    starts: Tensor
+    side: str
+    lengths: tuple[int, ...]
+    segments: Tensor | None = None
+    no_attend_mask: Tensor | None = None
+    precomputed_keys: tuple[Tensor, Tensor] | None = None
+    order: Tensor | None = None
+
+    @classmethod
+    def from_lists(cls, texts: Sequence[Sequence[int]], side: str, no_attend_counts: Sequence[int] | None = None) -> Self:
+        """Build from id lists; `no_attend_counts` are the numbers of tokens at the end of each text that are not attended to."""
+        assert side in SIDES, side
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        starts = np.concatenate([[0], lengths.cumsum()]).astype(np.int64)
+        ids = np.fromiter(chain.from_iterable(texts), np.int64, int(starts[-1]))
+        no_attend = None
+        if no_attend_counts is not None and any(no_attend_counts):
+            text_of_token = np.repeat(np.arange(len(lengths)), lengths)
+            no_attend = torch.from_numpy(
+                np.arange(len(ids)) - starts[text_of_token] >= (lengths - np.asarray(no_attend_counts))[text_of_token]
+            )
+        return cls(torch.from_numpy(ids), torch.from_numpy(starts), side, tuple(lengths.tolist()), no_attend_mask=no_attend)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @cached_property
+    def layout(self) -> PackedLayout:
+        """The boundaries of the texts, for attention."""
+        return PackedLayout(self.lengths, self.starts, self.no_attend_mask, self.precomputed_keys)
+
+    def text_indices(self) -> Tensor:
+        """[T] the index of each token's text."""
+        return self.layout.text_indices
+
+    def positions(self) -> Tensor:
+        """[T] the position of each token in its text, from 0."""
+        return self.layout.positions
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same on a device; copies from pinned memory are asynchronous."""
+        return self._map(lambda part: part.to(device, non_blocking=part.is_pinned()))
+
+    def pin_memory(self) -> Self:
+        """The same in pinned memory."""
+        tokens = self
+        if self.no_attend_mask is not None and self.precomputed_keys is None:
+            tokens = replace(self, precomputed_keys=find_visible_keys(self.no_attend_mask, self.starts))
+        return tokens._map(Tensor.pin_memory)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        tensors = ((field.name, getattr(self, field.name)) for field in fields(self))
+        changed: dict[str, Any] = {name: change(part) for name, part in tensors if isinstance(part, Tensor)}
+        keys = None if self.precomputed_keys is None else (change(self.precomputed_keys[0]), change(self.precomputed_keys[1]))
+        return replace(self, precomputed_keys=keys, **changed)
+
+    def sort_by_length(self) -> Self:
+        """The same with texts sorted by length, and the `order` that restores the original; a sorted batch is returned as it is."""
+        lengths, device = np.asarray(self.lengths, dtype=np.int64), self.ids.device
+        if self.order is not None or (lengths[1:] >= lengths[:-1]).all():
+            return self
+        rows = np.argsort(lengths, kind="stable")
+        order, sizes = np.empty_like(rows), lengths[rows]
+        order[rows] = np.arange(len(rows))
+        starts = np.concatenate([[0], sizes.cumsum()])
+        sorted_layout = PackedLayout(tuple(sizes.tolist()), copy_to_device(starts, device))
+        first = self.starts.index_select(0, copy_to_device(rows, device))  # [B] start of each text among the unsorted tokens
+        tokens = sorted_layout.positions + first.index_select(0, sorted_layout.text_indices)
+        segments, no_attend = (None if part is None else part.index_select(0, tokens) for part in (self.segments, self.no_attend_mask))
+        return replace(
+            self,
+            ids=self.ids.index_select(0, tokens),
+            starts=sorted_layout.starts,
+            lengths=sorted_layout.lengths,
+            segments=segments,
+            no_attend_mask=no_attend,
+            precomputed_keys=None,
+            order=copy_to_device(order, device),
+        )

@@ -1,0 +1,203 @@
+"""Query generation (doc2query) with T5 checkpoints; each token is sampled with its own random number.
+
+The numbers are a function of seed, passage id, query number and position, so that the queries of a passage depend neither on the other
+passages of its batch nor on the number of queries. Batches of other shapes round differently: a token changes if its random number lies
+within that rounding of the boundary between two tokens.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from safetensors import SafetensorError
+from torch import Tensor
+
+from moeir.backbones.families import weights_io
+from moeir.backbones.tokenizer import load_tokenizer
+from moeir.errors import ArtifactError, UsageError
+
+FAMILIES = {"t5": transformers.T5ForConditionalGeneration, "mt5": transformers.MT5ForConditionalGeneration}
+WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
+MIN_ACTIVE_SHARE = 0.75  # finished queries are dropped from a batch when fewer than this share are unfinished
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Queries per passage and sampling parameters; `top_k=0` and `top_p=1` disable the filters."""
+
+    queries: int = 5
+    top_k: int = 25
+    top_p: float = 0.95
+    temperature: float = 1.0
+    length: int = 64
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A passage: its id, and its token ids with the end token."""
+
+    id: str
+    ids: Sequence[int]
+
+
+class T5QueryGenerator:
+    """A T5 encoder-decoder with its tokenizer: passages in, queries out."""
+
+    def __init__(self, model: Path, device: str, dtype: torch.dtype) -> None:
+        self.folder, self._device = weights_io.resolve_model(model), device
+        self._model = _load_model(self.folder, dtype).to(device).eval()
+        self._tokenizer = load_tokenizer(self.folder)
+        self._vocabulary_size = self._tokenizer.get_vocab_size()  # the model's embeddings have more rows, which are no tokens
+        if self._vocabulary_size > (rows := self._model.config.vocab_size):
+            raise ArtifactError(
+                f"{self.folder}: its tokenizer has {self._vocabulary_size} tokens, its model {rows}; expected those of one model"
+            )
+        self._end_id, self._start_id = _end_and_start_ids(self._model, self.folder)
+
+    def tokenize(self, texts: Sequence[str], max_length: int) -> tuple[list[list[int]], int]:
+        """Token ids of each text, at most `max_length` with the end token, and the number of truncated texts."""
+        token_ids = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [[*ids[: max_length - 1], self._end_id] for ids in token_ids], sum(len(ids) >= max_length for ids in token_ids)
+
+    def generate(self, passages: Sequence[Passage], sampling: Sampling) -> list[list[str]]:
+        """The queries of each passage in order, without empty ones; white space is collapsed to single spaces."""
+        generated = self._sample(passages, sampling).tolist()
+        texts = [" ".join(self._tokenizer.decode(self._strip_end(ids)).split()) for ids in generated]
+        groups = (texts[first : first + sampling.queries] for first in range(0, len(texts), sampling.queries))
+        return [[text for text in group if text] for group in groups]
+
+    def _strip_end(self, ids: list[int]) -> list[int]:
+        return ids[: ids.index(self._end_id)] if self._end_id in ids else ids
+
+    @torch.inference_mode()
+    def _sample(self, passages: Sequence[Passage], sampling: Sampling) -> Tensor:
+        """Token ids of each query [B·queries, length], padded with end tokens.
+
+        A passage is encoded once and its first decoder step runs once; then each query gets its own copy of the decoder cache.
+        """
+        ids, mask = self._pad(passages)
+        states = self._model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state  # [B, L, H]
+        random_numbers = self._uniforms(passages, sampling)  # [B·queries, length]
+        passage_rows = torch.arange(len(passages), device=self._device).repeat_interleave(sampling.queries)
+        rows = torch.arange(len(passage_rows), device=self._device)
+        generated = torch.full(random_numbers.shape, self._end_id, device=self._device)
+        finished, tokens, cache = rows < 0, torch.full((len(passages),), self._start_id, device=self._device), None
+        for position in range(sampling.length):
+            output = self._model(
+                decoder_input_ids=tokens[:, None], encoder_outputs=(states,), attention_mask=mask, past_key_values=cache, use_cache=True
+            )
+            logits, cache = output.logits[:, -1, : self._vocabulary_size].float(), output.past_key_values
+            if position == 0:
+                logits, states, mask = logits[passage_rows], states[passage_rows], mask[passage_rows]
+                cache.reorder_cache(passage_rows)
+            self._check_finite(logits)
+            step_numbers = random_numbers[rows, position]
+            tokens = sample_tokens(logits, step_numbers, top_k=sampling.top_k, top_p=sampling.top_p, temperature=sampling.temperature)
+            tokens = tokens.masked_fill(finished, self._end_id)
+            generated[rows, position] = tokens
+            finished = tokens == self._end_id
+            active = (~finished).nonzero()[:, 0]
+            if not len(active):
+                break
+            if len(active) <= MIN_ACTIVE_SHARE * len(rows):
+                rows, tokens, finished, states, mask = (part[active] for part in (rows, tokens, finished, states, mask))
+                cache.reorder_cache(active)
+        return generated.cpu()
+
+    def _pad(self, passages: Sequence[Passage]) -> tuple[Tensor, Tensor]:
+        """Token ids and attention mask, [B, L] each."""
+        ids = torch.zeros(len(passages), max(len(passage.ids) for passage in passages), dtype=torch.int64)
+        mask = torch.zeros_like(ids)
+        for row, passage in enumerate(passages):
+            ids[row, : len(passage.ids)] = torch.tensor(passage.ids)
+            mask[row, : len(passage.ids)] = 1
+        return ids.to(self._device), mask.to(self._device)
+
+    def _uniforms(self, passages: Sequence[Passage], sampling: Sampling) -> Tensor:
+        """[B·queries, length]."""
+        draws = [
+            philox_uniforms(sampling.seed, passage.id, number, sampling.length)
+            for passage in passages
+            for number in range(sampling.queries)
+        ]
+        return torch.from_numpy(np.stack(draws)).to(self._device)
+
+    def _check_finite(self, logits: Tensor) -> None:
+        if not logits.amax(dim=-1).isfinite().all():
+            raise ArtifactError(f"{self.folder}: the model's logits contain NaN or Inf; check its weights, or try --dtype float32")
+
+
+def philox_uniforms(seed: int, passage: str, number: int, length: int) -> np.ndarray:
+    """float64 [length] in [0, 1): the random numbers of one query of a passage, one per position.
+
+    The top 53 bits of Philox's output under a key of seed, query number and passage id (Salmon et al. 2011).
+    """
+    key = hashlib.blake2b(f"{seed} {number} {passage}".encode(), digest_size=16).digest()
+    return (np.random.Philox(key=int.from_bytes(key, "little")).random_raw(length) >> 11) * 2.0**-53
+
+
+def sample_tokens(logits: Tensor, numbers: Tensor, *, top_k: int = 25, top_p: float = 0.95, temperature: float = 1.0) -> Tensor:
+    """Sample one token per row: the first whose cumulative probability, in descending order of probability, exceeds the row's number.
+
+    logits float32 [R, V], numbers float64 [R] in [0, 1) -> [R]. Candidates are the `top_k` likeliest tokens (Fan et al. 2018), of these the
+    fewest whose share of the probability of all `top_k` reaches `top_p` (Holtzman et al. 2020). Ties go to the lower token id.
+
+    >>> shares = torch.tensor([[0.2, 0.5, 0.3]]).log()
+    >>> [drawn(shares, torch.tensor([number]), top_k=0, top_p=0.7).item() for number in (0.0, 0.62, 0.63, 0.99)]
+    [1, 1, 2, 2]
+    """
+    scores, tokens = _top_k(logits, top_k)  # [R, k]
+    probabilities = (scores.double() / temperature).softmax(dim=-1)
+    probabilities = probabilities.masked_fill(probabilities.cumsum(dim=-1) - probabilities >= top_p, 0)  # keep the first that reaches it
+    cumulative = probabilities.cumsum(dim=-1)
+    ranks = (cumulative <= numbers[:, None] * cumulative[:, -1:]).sum(dim=-1)
+    return tokens.gather(-1, ranks[:, None])[:, 0]
+
+
+def _top_k(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest values of each row (all for 0) and their columns; ties go to the lower column, which comes first."""
+    if not 0 < count < logits.shape[-1]:
+        scores, columns = logits.sort(dim=-1, descending=True, stable=True)
+        return scores, columns
+    threshold = logits.topk(count).values[:, -1:]
+    above, tied = logits > threshold, logits == threshold
+    tied_count = count - above.sum(dim=-1, keepdim=True)
+    selected = above | (tied & (tied.cumsum(dim=-1) <= tied_count))
+    columns = selected.nonzero()[:, 1].view(-1, count)  # [R, k], ascending
+    scores, order = logits.gather(-1, columns).sort(dim=-1, descending=True, stable=True)
+    return scores, columns.gather(-1, order)
+
+
+def _load_model(folder: Path, dtype: torch.dtype) -> Any:
+    """Load the model of a folder; UsageError for another family, ArtifactError for missing or damaged weights."""
+    family = str(weights_io.read_config(folder).get("model_type"))
+    if family not in FAMILIES:
+        raise UsageError(f"{folder}: model_type is {family!r}; queries are generated by {' or '.join(FAMILIES)}")
+    if not any((folder / name).is_file() for name in WEIGHT_FILES):
+        raise ArtifactError(f"{folder}: no model.safetensors; convert other formats with transformers' save_pretrained first")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        model, loading_info = FAMILIES[family].from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+        )
+    except (SafetensorError, OSError, ValueError, RuntimeError) as problem:
+        raise ArtifactError(f"{folder}: its weights cannot be opened: {' '.join(str(problem).split())[:300]}") from None
+    if missing := sorted(loading_info["missing_keys"]):
+        raise ArtifactError(f"{folder}: weights are missing, first {missing[0]} ({len(missing)} in all); expected a whole checkpoint")
+    return model
+
+
+def _end_and_start_ids(model: Any, folder: Path) -> tuple[int, int]:
+    """The end token of a text and the start token of a query."""
+    end, start = model.config.eos_token_id, model.generation_config.decoder_start_token_id
+    start = model.config.pad_token_id if start is None else start
+    if not (isinstance(end, int) and isinstance(start, int)):
+        raise ArtifactError(f"{folder}/config.json: eos_token_id {end}, decoder_start_token_id {start}: expected a token's number for each")
+    return end, start

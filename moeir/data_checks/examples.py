@@ -1,0 +1,148 @@
+"""Checks of training examples: faulty lines, documents on both sides, unknown ids, and queries of the dev set."""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from moeir.data_checks.findings import Findings, classify_message
+from moeir.data_checks.texts import SeenTexts
+from moeir.data_checks.tolerant_lines import read_tolerantly
+from moeir.errors import DataError
+from moeir.records import dpr, examples, lines, texts
+from moeir.records.examples import Example
+
+_SIDE_FIELDS = {side: (f"{side}_passages", f"{side}_ids", f"{side}_document_ids") for side in ("positive", "negative")}
+_REPAIRABLE = ("positive-among-negatives", "duplicate-passage")
+
+
+@dataclass
+class CheckContext:
+    """Context of examples: known ids (None if unknown), a fingerprint of each query text, and the dev queries."""
+
+    queries: Collection[str] | None = None
+    documents: Collection[str] | None = None
+    fingerprints: Mapping[str, int] = field(default_factory=dict)
+    dev_queries: SeenTexts = field(default_factory=SeenTexts)
+
+
+def check_examples(path: Path | str, findings: Findings, context: CheckContext) -> Iterator[str]:
+    """Lines of a repaired copy; a DPR array becomes lines with inline texts."""
+    name, seen_ids = lines.source_name(path), set[str]()
+    for number, record, line in _read_records(path, name, findings):
+        repaired = _repair_record(record, name, number, findings)
+        if repaired is None:
+            continue
+        new_record, example = repaired
+        if example.query_id in seen_ids:
+            findings.add(name, number, "duplicate-id", f"query {example.query_id!r} occurs on an earlier line too")
+            continue
+        seen_ids.add(example.query_id)
+        if _is_rejected(example, name, number, findings, context):
+            continue
+        if example.query is None and context.documents is not None:
+            pruned = _drop_unknown_documents(new_record, example, name, number, findings, context.documents)
+            if pruned is None:
+                continue
+            new_record = pruned
+        if not example.negative_ids:
+            findings.add(name, number, "no-negatives", f"query {example.query_id!r} has no negative")
+        yield line if new_record is record and line is not None else json.dumps(new_record, ensure_ascii=False)
+
+
+def _read_records(path: Path | str, name: str, findings: Findings) -> Iterator[tuple[int, Any, str | None]]:
+    """Line number, record, and its line if the line has this record only."""
+    numbered_lines = read_tolerantly(path, findings)
+    first = next(numbered_lines, None)
+    if first is None:
+        return
+    numbered_lines = chain([first], numbered_lines)
+    if not dpr.is_array(first[1]):
+        for number, line in numbered_lines:
+            try:
+                yield number, texts.parse_json(line, f"{name}:{number}"), line
+            except DataError as problem:
+                findings.add_error(name, number, problem)
+        return
+    number = first[0]
+    try:
+        for position, (where, entry) in enumerate(dpr.read_array(name, numbered_lines)):
+            number = int(where.rpartition(":")[2])
+            if (record := dpr.example_record(entry, position, where)) is not None:
+                yield number, record, None
+    except DataError as problem:
+        findings.add_error(name, number, problem)
+
+
+def _repair_record(record: Any, name: str, number: int, findings: Findings) -> tuple[dict[str, Any], Example] | None:
+    """A readable record, unchanged or without repeated documents; None if it cannot be repaired."""
+    where, new_record = f"{name}:{number}", record
+    for _ in range(3):  # a document on both sides, a repeated document, then the repaired record
+        try:
+            return new_record, examples.parse_example(new_record, where, provenance=True)
+        except DataError as problem:
+            findings.add_error(name, number, problem)
+            if classify_message(str(problem)) not in _REPAIRABLE:
+                return None
+            new_record = _prune(new_record, _is_first_occurrence(new_record))
+    return None
+
+
+def _is_first_occurrence(record: dict[str, Any]) -> Callable[[str, str], bool]:
+    """Predicate: a document occurs for the first time on its side, and a negative is not a positive."""
+    known: set[tuple[str, str]] = set()
+
+    def wanted(side: str, document: str) -> bool:
+        fresh = (side, document) not in known and ("positive", document) not in known
+        known.add((side, document))
+        return fresh
+
+    return wanted
+
+
+def _prune(record: dict[str, Any], wanted: Callable[[str, str], bool]) -> dict[str, Any]:
+    """A record with the wanted documents and their scores and provenance."""
+    copy = dict(record)
+    for side, names in _SIDE_FIELDS.items():
+        name = next((one for one in names if one in record), None)
+        if name is None:
+            continue
+        keep_flags = [wanted(side, _document_id(document)) for document in record[name]]
+        for field_name in (name, f"{side}_scores", f"{side}_provenance"):
+            if isinstance(values := record.get(field_name), list) and len(values) == len(keep_flags):
+                copy[field_name] = [value for value, keep in zip(values, keep_flags, strict=True) if keep]
+    return copy
+
+
+def _document_id(document: Any) -> str:
+    return texts.parse_text(document, "").id if isinstance(document, dict) else str(document)
+
+
+def _is_rejected(example: Example, name: str, number: int, findings: Findings, context: CheckContext) -> bool:
+    query = example.query_id
+    if example.query is None and context.queries is not None and query not in context.queries:
+        findings.add(name, number, "unknown-query", f"query {query!r} is not among the queries")
+        return True
+    fingerprint = context.fingerprints.get(query) if example.query is None else context.dev_queries.fingerprint(example.query.content)
+    if query in context.dev_queries.ids or fingerprint in context.dev_queries.fingerprints:
+        leak = "its id" if query in context.dev_queries.ids else "its text"
+        findings.add(name, number, "leaked-query", f"query {query!r} is evaluated: {leak} is among the dev queries")
+        return True
+    return False
+
+
+def _drop_unknown_documents(
+    record: dict[str, Any], example: Example, name: str, number: int, findings: Findings, documents: Collection[str]
+) -> dict[str, Any] | None:
+    """The record without documents that the corpus lacks; None if no positive is left."""
+    absent = {document for document in (*example.positive_ids, *example.negative_ids) if document not in documents}
+    if not absent:
+        return record
+    first = next(document for document in (*example.positive_ids, *example.negative_ids) if document in absent)
+    more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
+    findings.add(name, number, "unknown-document", f"document {first!r}{more} of query {example.query_id!r} is not in the corpus")
+    if all(document in absent for document in example.positive_ids):
+        return None
+    return _prune(record, lambda _, document: document not in absent)

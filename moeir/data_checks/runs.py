@@ -1,0 +1,142 @@
+"""Checks of runs: faulty lines, and for each list its ranks, order, ties and repeated documents."""
+
+from array import array
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeir.data_checks.findings import Findings
+from moeir.data_checks.tolerant_lines import read_tolerantly
+from moeir.errors import DataError
+from moeir.records import lines, runs
+
+_COLUMNS = 6
+_FLOAT32_SAFE = 3e38
+
+
+@dataclass
+class _QueryList:
+    """Contiguous hits of a query: line, rank (-1 if invalid) and score of each."""
+
+    query: str
+    lines: list[int] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    documents: set[int] = field(default_factory=set)
+    follows_fault: bool = False
+
+
+class RunChecker:
+    """Check of one run; `queries` and `documents` are the known ids, None if unknown."""
+
+    def __init__(
+        self, path: Path | str, findings: Findings, queries: Collection[str] | None = None, documents: Collection[str] | None = None
+    ) -> None:
+        self._path, self._name, self._findings = path, lines.source_name(path), findings
+        self._queries, self._documents = queries, documents
+        self._document_codes: dict[str, int] = {}  # by document, so that a list takes four bytes per hit
+        self._lists: dict[str, array[int]] = {}
+        self._tags: set[str] = set()
+        self._last_fault_line = 0  # the last line that was dropped
+
+    def readable_lines(self) -> Iterator[str]:
+        """Readable lines; the writer of the repaired copy sets ranks and order."""
+        current: _QueryList | None = None
+        for number, line in read_tolerantly(self._path, self._findings):
+            fields = line.split() if line.isascii() else [word.decode() for word in line.encode().split()]
+            hit = self._parse(fields, number)
+            if hit is None:
+                self._last_fault_line = number
+                continue
+            query, document, score = hit
+            if current is None or current.query != query:
+                self._finish_list(current)
+                current = self._start_list(query, number)
+            code = self._document_codes.setdefault(document, len(self._document_codes))
+            if code in current.documents:
+                self._findings.add(self._name, number, "duplicate-document", f"document {document!r} occurs twice in the list of {query!r}")
+                continue
+            current.documents.add(code)
+            current.lines.append(number)
+            current.scores.append(score)
+            current.ranks.append(self._parse_rank(fields[3], number))
+            yield line
+        self._finish_list(current)
+        queries = self._queries or ()
+        if absent := [query for query in queries if query not in self._lists]:
+            message = f"{len(absent):,} of {len(queries):,} queries are not in the run, such as {min(absent)!r}"
+            self._findings.add(self._name, None, "query-without-hits", message)
+
+    def _parse(self, fields: list[str], number: int) -> tuple[str, str, float] | None:
+        where = f"{self._name}:{number}"
+        try:
+            if len(fields) != _COLUMNS:
+                raise DataError(f"{where}: {_COLUMNS} columns expected ({runs.RUN_COLUMNS}), {len(fields)} found")
+            score = _parse_score(fields[4], where)
+        except DataError as problem:
+            self._findings.add_error(self._name, number, problem)
+            return None
+        query, document, tag = fields[0], fields[2], fields[5]
+        if tag not in self._tags:
+            self._tags.add(tag)
+            if len(self._tags) > 1:
+                self._findings.add(self._name, number, "several-tags", f"tag {tag!r} differs from those before")
+        if self._queries is not None and query not in self._queries:
+            self._findings.add(self._name, number, "unknown-query", f"query {query!r} is not among the queries")
+            return None
+        if self._documents is not None and document not in self._documents:
+            self._findings.add(self._name, number, "unknown-document", f"document {document!r} of query {query!r} is not in the corpus")
+            return None
+        return query, document, score
+
+    def _parse_rank(self, word: str, number: int) -> int:
+        if word.isdecimal():
+            return int(word)
+        self._findings.add(self._name, number, "rank-not-a-number", f"rank is {word!r}")
+        return -1
+
+    def _start_list(self, query: str, number: int) -> _QueryList:
+        hits = _QueryList(query, follows_fault=self._last_fault_line == number - 1)
+        if query in self._lists:
+            self._findings.add(self._name, number, "query-in-parts", f"query {query!r} has lines before and after those of other queries")
+            hits.documents = set(self._lists[query])
+        return hits
+
+    def _finish_list(self, hits: _QueryList | None) -> None:
+        """Check ranks, order and ties of a whole list."""
+        if hits is None:
+            return
+        repeated = hits.query in self._lists
+        self._lists[hits.query] = array("q", hits.documents)
+        ranks, scores = np.array(hits.ranks), np.array(hits.scores, dtype=np.float32)
+        rises = np.flatnonzero(scores[1:] > scores[:-1])
+        for row in rises[:1].tolist():
+            message = f"query {hits.query!r}: score {runs.format_score(scores[row + 1])} under {runs.format_score(scores[row])}"
+            self._findings.add(self._name, hits.lines[row + 1], "unsorted", message)
+        if not repeated and (row := _first_rank_fault(ranks, np.array(hits.lines), hits.follows_fault)) is not None:
+            self._findings.add(self._name, hits.lines[row], "rank-order", f"query {hits.query!r}: rank {ranks[row]} at position {row + 1}")
+        ordered = np.sort(scores)
+        if tied := int((ordered[1:] == ordered[:-1]).sum()):
+            self._findings.add(self._name, hits.lines[0], "ties", f"query {hits.query!r}: {tied} hits with the score of another")
+
+
+def _first_rank_fault(ranks: NDArray[np.int64], lines: NDArray[np.int64], behind_fault: bool) -> int | None:
+    """First row whose rank does not follow the previous one; a gap of as many dropped lines is allowed. ranks, lines [n]."""
+    steps = np.diff(ranks)
+    wrong = np.flatnonzero((steps != 1) & (steps != np.diff(lines)) & (ranks[1:] >= 0) & (ranks[:-1] >= 0)) + 1
+    if ranks[0] not in (1, -1) and not (behind_fault and ranks[0] > 1):
+        return 0
+    return int(wrong[0]) if len(wrong) else None
+
+
+def _parse_score(word: str, where: str) -> float:
+    if "_" not in word:
+        try:
+            if -_FLOAT32_SAFE < (score := float(word)) < _FLOAT32_SAFE:
+                return score
+        except ValueError:
+            pass
+    return runs.parse_score(word, where)

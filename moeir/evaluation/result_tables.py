@@ -1,0 +1,183 @@
+"""Result tables of an evaluation: means over groups of queries, and output as text for people, JSON, or one line per mean or query.
+
+Input of the tables is run → label → measure → query or group → value, as `group_samples` returns it; a label is `all`, or a group,
+`macro` (mean of the groups' means) and `micro` (mean over all queries).
+
+Result tables of an evaluation: text for people, JSON, or one line per mean and, on request, per query.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moeir.errors import DataError, UsageError
+from moeir.evaluation import measures, significance, tables
+
+MeasureValues = Mapping[str, Mapping[str, float]]
+
+MACRO, MICRO = "macro", "micro"
+
+
+def group_samples(values: MeasureValues, groups: Mapping[str, str], field: str) -> dict[str, MeasureValues]:
+    """Values that each mean averages: the queries of every group, the groups' means for macro, all queries for micro.
+
+    values: measure → query → value; groups: query → value of `field` -> label → measure → query or group → value.
+
+    >>> values = group_samples({"RR": {"a": 1.0, "b": 0.0, "c": 1.0}}, {"a": "x", "b": "x", "c": "y"}, "set")
+    >>> {label: measures.aggregate_values(one)["RR"] for label, one in values.items()}
+    {'set=x': 0.5, 'set=y': 1.0, 'macro': 0.75, 'micro': 0.6667}
+    """
+    missing = [query for by_query in values.values() for query in by_query if query not in groups]
+    if missing:
+        raise DataError(f"query {missing[0]!r} is judged but not among the queries with the field {field}")
+    within: dict[str, dict[str, dict[str, float]]] = {}
+    for measure, by_query in values.items():
+        for query, value in by_query.items():
+            within.setdefault(f"{field}={groups[query]}", {}).setdefault(measure, {})[query] = value
+    by_group: dict[str, MeasureValues] = {label: within[label] for label in sorted(within)}
+    means = {label: measures.aggregate_values(group_values) for label, group_values in by_group.items()}
+    return by_group | {MACRO: {measure: {label: means[label][measure] for label in means} for measure in values}, MICRO: values}
+
+
+ALL_QUERIES = "all"
+LabelledValues = Mapping[str, MeasureValues]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How runs are compared with the first: significance test, correction for multiple comparisons, and additional columns."""
+
+    test: str = "t"
+    correction: str = "none"
+    effect: bool = False
+    intervals: bool = False
+
+    def check(self) -> None:
+        """UsageError for an unknown test or correction."""
+        for flag, value, known in (
+            ("--test", self.test, (*significance.TESTS, "none")),
+            ("--correction", self.correction, significance.CORRECTIONS),
+        ):
+            if value not in known:
+                raise UsageError(f"{flag} {value}: expected {', '.join(known[:-1])} or {known[-1]}")
+
+    def p_values(self, systems: Mapping[str, LabelledValues]) -> dict[tuple[str, str, str], float]:
+        """p-value of every run but the first, by (label, run, measure), corrected over the runs and measures of a label."""
+        first = next(iter(systems.values()))
+        adjusted: dict[tuple[str, str, str], float] = {}
+        for label, values in first.items() if self.test != "none" else ():
+            others = [(label, name, measure) for name in list(systems)[1:] for measure in values]
+            raw = [significance.TESTS[self.test](systems[name][label][measure], values[measure]) for _, name, measure in others]
+            adjusted |= dict(zip(others, significance.correct_p_values(raw, self.correction), strict=True))
+        return adjusted
+
+
+DEFAULT_COMPARISON = Comparison()
+
+
+def to_table(
+    systems: Mapping[str, LabelledValues],
+    form: str = "table",
+    comparison: Comparison = DEFAULT_COMPARISON,
+    ranges: "TieRanges | None" = None,
+) -> str:
+    """A row for each label and run: means and, against the first run, the two-sided p-value, as text, Markdown or LaTeX.
+
+    `effect` adds the difference and Cohen's d, `intervals` the 95 % interval of the mean, `ranges` the smallest and largest mean over
+    all orders of tied documents: run → measure → (least, most).
+
+    >>> print(to_table({"bm25": {ALL_QUERIES: {"RR": {"q1": 1.0, "q2": 0.5}}}}))
+    run       RR
+    ----  ------
+    bm25  0.7500
+    """
+    first = next(iter(systems.values()))
+    grouped, several = ALL_QUERIES not in first, len(systems) > 1
+    p_values = comparison.p_values(systems)
+    header, rows = ["group", "n", "run"] if grouped else ["run"], []
+    for measure in next(iter(first.values())):
+        header += [measure, *_extra_columns(comparison, several, ranges is not None)]
+    for label in first:
+        for name, samples in systems.items():
+            size = len(next(iter(samples[label].values())))
+            row: list[object] = [label, size, name] if grouped else [name]
+            means = measures.aggregate_values(samples[label])
+            for measure, by_query in samples[label].items():
+                row.append(means[measure])
+                if comparison.intervals:
+                    row.append("{:.4f}-{:.4f}".format(*significance.confidence_interval(list(by_query.values()))))
+                if ranges is not None:
+                    row.append("{:.4f}-{:.4f}".format(*ranges[name][measure]) if label == ALL_QUERIES else "")
+                if several:
+                    row += _comparison_cells(
+                        comparison, by_query, first[label][measure], p_values.get((label, name, measure)), samples is first
+                    )
+            rows.append(row)
+    return tables.TABLE_FORMATS[form](header, rows)
+
+
+TieRanges = Mapping[str, Mapping[str, tuple[float, float]]]
+
+
+def _extra_columns(comparison: Comparison, several: bool, ranges: bool) -> list[str]:
+    besides = (["95 %"] if comparison.intervals else []) + (["ties"] if ranges else [])
+    if several:
+        besides += (["diff", "d"] if comparison.effect else []) + (["p"] if comparison.test != "none" else [])
+    return besides
+
+
+def _comparison_cells(
+    comparison: Comparison, values: Mapping[str, float], first: Mapping[str, float], p: float | None, same: bool
+) -> list[object]:
+    cells: list[object] = []
+    if comparison.effect:
+        size = significance.effect_size(first, values)
+        differences = [values[query] - first[query] for query in first]
+        cells += ["", ""] if same else [f"{sum(differences) / max(len(differences), 1):+.4f}", f"{size:+.2f}"]
+    if comparison.test != "none":
+        cells.append("" if p is None else _format_p(p))
+    return cells
+
+
+def to_json(systems: Mapping[str, LabelledValues], comparison: Comparison = DEFAULT_COMPARISON) -> str:
+    """One JSON object: run → label → measure → mean, queries, 95 % interval and, against the first run, p, difference and effect size."""
+    first, p_values = next(iter(systems.values())), comparison.p_values(systems)
+    report: dict[str, Any] = {}
+    for name, samples in systems.items():
+        for label, values in samples.items():
+            means = measures.aggregate_values(values)
+            for measure, by_query in values.items():
+                low, high = significance.confidence_interval(list(by_query.values()))
+                entry: dict[str, Any] = {"mean": means[measure], "queries": len(by_query), "interval": [low, high]}
+                if samples is not first:
+                    entry |= {"difference": means[measure] - measures.aggregate_values(first[label])[measure]}
+                    entry |= {"effect_size": significance.effect_size(first[label][measure], by_query)}
+                    entry |= {"p": p_values[label, name, measure]} if comparison.test != "none" else {}
+                report.setdefault(name, {}).setdefault(label, {})[measure] = entry
+    settings = {"test": comparison.test, "correction": comparison.correction}
+    return json.dumps({**settings, "runs": report}, ensure_ascii=False, indent=1)
+
+
+def to_lines(systems: Mapping[str, LabelledValues], form: str, *, per_query: bool = False) -> Iterator[str]:
+    """`measure⇥query⇥value` (tsv) or an object (jsonl) for each mean, with the name of the run first if there are several.
+
+    The mean over all queries is called `all`, that over groups `macro`, that of a group FIELD=VALUE.
+
+    >>> list(to_lines({"bm25": {ALL_QUERIES: {"RR": {"q1": 1.0, "q2": 0.5}}}}, "tsv"))
+    ['RR\\tall\\t0.750000']
+    """
+    for name, samples in systems.items():
+        *_, whole = samples.values()
+        means = {ALL_QUERIES if label == MICRO else label: measures.aggregate_values(values) for label, values in samples.items()}
+        for measure, by_query in whole.items():
+            rows = sorted(by_query.items()) if per_query else []
+            for query, value in [*rows, *((label, by_measure[measure]) for label, by_measure in means.items())]:
+                if form == "tsv":
+                    yield "\t".join([*([name] if len(systems) > 1 else []), measure, query, f"{value:.6f}"])
+                else:
+                    yield json.dumps(({"run": name} if len(systems) > 1 else {}) | {"measure": measure, "query": query, "value": value})
+
+
+def _format_p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"

@@ -1,0 +1,72 @@
+"""JSON file of a learned or tuned fusion: its method, the runs it needs, and how it was learned."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moeir import variants
+from moeir.errors import DataError, UsageError
+from moeir.fusion import gated
+from moeir.fusion.gated import GatedFusion
+
+FORMAT = 1
+GATED = "gated"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SavedFusion:
+    """A fusion: a spec of `moeir.fusion.formulas` or `gated` with its weights; the runs it was learned on, in order; and how."""
+
+    method: str
+    runs: tuple[str, ...]
+    details: Mapping[str, Any]
+    gated: GatedFusion | None = None
+
+    def check_runs(self, path: Path, names: Sequence[str]) -> None:
+        """UsageError unless `names` has as many runs as the fusion was learned on, in the same order as far as file names show."""
+        expected, actual = ", ".join(self.runs), ", ".join(names)
+        if len(names) != len(self.runs):
+            raise UsageError(
+                f"{path}: learned on {len(self.runs)} runs ({expected}), found {len(names)} ({actual}); give one --run for each"
+            )
+        own, others = ([name.rpartition("/")[2].partition(".")[0] for name in side] for side in (self.runs, names))
+        if own != others and sorted(own) == sorted(others):
+            raise UsageError(f"{path}: learned on runs in the order {expected}, found {actual}; give --run in that order")
+        if own != others:
+            log.info("%s: learned on the runs %s; now used with %s", path, expected, actual)
+
+
+def write_fusion(fusion: SavedFusion, path: Path) -> None:
+    """Write the file; the same fusion gives the same bytes."""
+    content = {"moeir_fusion": FORMAT, "method": fusion.method, "runs": list(fusion.runs), "found": dict(fusion.details)}
+    if fusion.gated is not None:
+        content["numbers"] = gated.gated_to_dict(fusion.gated)
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def read_fusion(path: Path) -> SavedFusion:
+    """Read what `write_fusion` writes; DataError for anything else."""
+    expected = "expected what moeir learn-fusion or moeir fuse --save writes"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise DataError(f"{path}: cannot be read: {problem.strerror}") from None
+    except (ValueError, RecursionError):
+        raise DataError(f"{path}: not JSON; {expected}") from None
+    if not isinstance(content, dict) or content.get("moeir_fusion") != FORMAT:
+        raise DataError(f"{path}: no fusion of format {FORMAT}; {expected}")
+    try:
+        method, runs, how = str(content["method"]), tuple(map(str, content["runs"])), dict(content["found"])
+        numbers = gated.gated_from_dict(content["numbers"], len(runs)) if method == GATED else None
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as problem:
+        raise DataError(f"{path}: damaged ({type(problem).__name__}: {problem}); {expected}") from None
+    if numbers is None:
+        try:
+            variants.resolve_spec("fusion", method)
+        except UsageError as problem:
+            raise DataError(f"{path}: {problem}; {expected}") from None
+    return SavedFusion(method, runs, how, numbers)

@@ -1,0 +1,268 @@
+"""Fusion formulas: several ranked lists of a query become one.
+
+A formula takes one query's lists, each (documents, scores) with the best first, and returns their union: documents ascending and one
+score per document. Sums run in float64, in the order of the lists, and are rounded to float32. With `apart` a formula returns what each
+list contributes instead of the sum: float64, one row per list. Many queries are fused at once when their lists are `ScoreLists`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import TypeAlias
+
+import numpy as np
+
+from moeir.errors import UsageError
+from moeir.fusion import score_lists
+from moeir.fusion.score_lists import Hits, ScoreLists
+from moeir.records.ids import merge_vocabularies
+from moeir.records.runs import Run, sort_lists
+from moeir.records.trec_columns import release_memory
+
+FusionFormula: TypeAlias = Callable[..., Hits]
+
+_HITS_PER_BLOCK = 2**18  # bounds the memory of a block
+
+
+def came_sum(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+    """Sum of scores; a document missing from a list gets the list's last (K-th) score.
+
+    Cai et al., CAME, §3.4. An empty list contributes nothing.
+
+    >>> lexical = (np.array([4, 7]), np.array([9.0, 5.0], np.float32))
+    >>> dense = (np.array([7, 2]), np.array([0.5, 0.25], np.float32))
+    >>> documents, scores = came_sum([lexical, dense])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: 5.25, 4: 9.25, 7: 5.5}
+    """
+    return score_lists.combine(*score_lists.align(lists, score_lists.raw_scores, ScoreLists.last_scores), apart)
+
+
+def normsum(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+    """Sum of min-max normalised scores, (s − min) / (max − min) per list; a missing document gets 0, like the list's last.
+
+    Cai et al., CAME, §5.3, Table 4. A list whose scores are all equal counts 0.
+
+    >>> documents, scores = normsum([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7, 2]), np.array([0.5, 0.25]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: 0.0, 4: 1.0, 7: 1.0}
+    """
+    return score_lists.combine(*score_lists.align(lists, score_lists.minmax, score_lists.zero_for_missing), apart)
+
+
+def normmax(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+    """Maximum of min-max normalised scores, (s − min) / (max − min) per list; a missing document gets 0.
+
+    Cai et al., CAME, §5.3, Table 4. With `apart`, the list with the maximum contributes it and the other lists contribute 0.
+
+    >>> documents, scores = normmax([(np.array([4, 7, 1]), np.array([9.0, 6.0, 5.0])), (np.array([7, 2]), np.array([0.5, 0.25]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {1: 0.0, 2: 0.0, 4: 1.0, 7: 1.0}
+    """
+    return score_lists.combine(
+        *score_lists.keep_maximum(*score_lists.align(lists, score_lists.minmax, score_lists.zero_for_missing)), apart
+    )
+
+
+def sumrr(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+    """Sum of 1 / rank; a missing document gets 1 / K, K the length of the list.
+
+    Cai et al., CAME, §5.3, Table 4. An empty list contributes nothing.
+
+    >>> documents, scores = sumrr([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7]), np.array([0.5]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {4: 2.0, 7: 1.5}
+    """
+    return score_lists.combine(*score_lists.align(lists, score_lists.reciprocal_ranks, ScoreLists.last_scores), apart)
+
+
+def maxrr(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+    """Maximum of 1 / rank; a missing document gets 1 / K, K the length of the list.
+
+    Cai et al., CAME, §5.3, Table 4. Many documents tie and are ordered by id. With `apart`, the list with the maximum contributes it.
+
+    >>> documents, scores = maxrr([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7]), np.array([0.5]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {4: 1.0, 7: 1.0}
+    """
+    return score_lists.combine(
+        *score_lists.keep_maximum(*score_lists.align(lists, score_lists.reciprocal_ranks, ScoreLists.last_scores)), apart
+    )
+
+
+def combsum(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+    """Sum of scores; a missing document gets 0.
+
+    Fox and Shaw 1994.
+
+    >>> documents, scores = combsum([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7]), np.array([0.5]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {4: 9.0, 7: 5.5}
+    """
+    return score_lists.combine(*score_lists.align(lists, score_lists.raw_scores, score_lists.zero_for_missing), apart)
+
+
+def rrf(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, constant: float = 60.0) -> Hits:
+    """Reciprocal rank fusion: sum of 1 / (constant + rank); a missing document gets 0.
+
+    Cormack, Clarke and Büttcher 2009; ranks from 1.
+
+    >>> documents, scores = rrf([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7]), np.array([0.5]))], constant=1)
+    >>> dict(zip(documents.tolist(), scores.round(4).tolist()))
+    {4: 0.5, 7: 0.8333}
+    """
+
+    if not constant >= 0:
+        raise UsageError(f"rrf:constant={constant}: expected 0 or more")
+
+    return score_lists.combine(
+        *score_lists.align(lists, lambda one: score_lists.reciprocal_ranks(one, constant), score_lists.zero_for_missing), apart
+    )
+
+
+def zscore(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+    """Sum of standardised scores, (s − mean) / deviation per list; a missing document gets the list's smallest.
+
+    A list whose scores are all equal contributes 0 to every document.
+
+    >>> documents, scores = zscore([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7, 2]), np.array([0.5, 0.5]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: -1.0, 4: 1.0, 7: -1.0}
+    """
+    return score_lists.combine(*score_lists.align(lists, score_lists.standardise, ScoreLists.last_scores), apart)
+
+
+def hybrid(
+    lists: Sequence[Hits | ScoreLists], apart: bool = False, *, alpha: float = 1.0, normalise: str = "none", depth: int = 100
+) -> Hits:
+    """First + alpha · second, over the first `depth` hits of each; a document missing from a list gets the list's smallest score.
+
+    Ma et al. 2021, and TASER, §4.1 and app. D. `normalise=centred` first maps each list's scores to (s − (min + max) / 2) / (max − min);
+    where all are equal, each counts 0. Takes exactly two lists; an empty one contributes nothing.
+
+    >>> dense, bm25 = (np.array([7, 2]), np.array([0.5, 0.25])), (np.array([4, 7]), np.array([9.0, 5.0]))
+    >>> documents, scores = hybrid([dense, bm25], alpha=0.5)
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: 2.75, 4: 4.75, 7: 3.0}
+    """
+    if not 0 <= alpha < np.inf:
+        raise UsageError(f"hybrid:alpha={alpha}: expected 0 or more")
+    if normalise not in ("none", "centred"):
+        raise UsageError(f"hybrid:normalise={normalise}: expected none or centred")
+    if depth < 1:
+        raise UsageError(f"hybrid:depth={depth}: expected at least 1")
+    if len(lists) != 2:
+        raise UsageError(f"hybrid: expected two runs, found {len(lists)}: first + alpha · second")
+    best = [ScoreLists.from_hits(one).top(depth) for one in lists]
+    return score_lists.combine(
+        *score_lists.align(
+            best, score_lists.centre if normalise == "centred" else score_lists.raw_scores, ScoreLists.last_scores, (1.0, alpha)
+        ),
+        apart,
+    )
+
+
+def interpolation(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, alpha: float = 0.5, normalise: str = "minmax") -> Hits:
+    """(1 − alpha) · first + alpha · second; a missing document gets 0.
+
+    `normalise=minmax` first maps each list's scores to (s − min) / (max − min); `none` leaves them as they are. Takes exactly two lists.
+
+    >>> first, second = (np.array([7, 2]), np.array([0.5, 0.25])), (np.array([4, 7]), np.array([9.0, 5.0]))
+    >>> documents, scores = interpolation([first, second], alpha=0.25)
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: 0.0, 4: 0.25, 7: 0.75}
+    """
+    if not 0 <= alpha <= 1:
+        raise UsageError(f"interpolation:alpha={alpha}: expected 0 to 1")
+    if len(lists) != 2:
+        raise UsageError(f"interpolation: expected two runs, found {len(lists)}: (1 − alpha) · first + alpha · second")
+    return score_lists.combine(
+        *score_lists.align(
+            lists, score_lists.find_normaliser("interpolation", normalise), score_lists.zero_for_missing, (1 - alpha, alpha)
+        ),
+        apart,
+    )
+
+
+def combmnz(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, normalise: str = "minmax") -> Hits:
+    """Sum of scores times the number of lists that hold the document; a missing document gets 0.
+
+    Fox and Shaw 1994; scores are min-max normalised per list as in Lee 1997, or left as they are with `normalise=none`.
+
+    >>> documents, scores = combmnz([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7, 4, 1]), np.array([4.0, 3.0, 2.0]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {1: 0.0, 4: 3.0, 7: 2.0}
+    """
+    documents, columns = score_lists.align(lists, score_lists.find_normaliser("combmnz", normalise), score_lists.zero_for_missing)
+    list_counts = sum(np.isin(documents, ScoreLists.from_hits(one).documents).astype(np.float64) for one in lists)
+    return score_lists.combine(documents, columns * list_counts, apart)
+
+
+def linear(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, weights: str = "") -> Hits:
+    """Weighted sum of scores; a document missing from a list gets the list's last (K-th) score.
+
+    Cai et al., CAME, §5.3, Table 4 (LinearLayer). `weights=1+0.5+2` has one weight per run, in order; --tune finds them.
+
+    >>> lexical, dense = (np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7, 2]), np.array([0.5, 0.25]))
+    >>> documents, scores = linear([lexical, dense], weights="1+2")
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: 5.5, 4: 9.5, 7: 6.0}
+    """
+    if not weights:
+        raise UsageError("linear needs weights=…, one number per run, joined by +; fuse --tune and learn-fusion find them")
+    try:
+        numbers = [float(weight) for weight in weights.split("+")]
+    except ValueError:
+        raise UsageError(f"linear:weights={weights}: expected one number per run, joined by +") from None
+    if len(numbers) != len(lists) or not np.isfinite(numbers).all():
+        raise UsageError(f"linear:weights={weights}: expected {len(lists)} finite numbers, one per run, joined by +")
+    return score_lists.combine(*score_lists.align(lists, score_lists.raw_scores, ScoreLists.last_scores, numbers), apart)
+
+
+def shards(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+    """Merge the lists of disjoint shards of one collection: every document keeps its score.
+
+    UsageError where two shards have the same document.
+
+    >>> documents, scores = shards([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([2]), np.array([0.5]))])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: 0.5, 4: 9.0, 7: 5.0}
+    """
+    documents, columns = score_lists.align(lists, score_lists.raw_scores, score_lists.zero_for_missing)
+    if len(documents) < sum(len(ScoreLists.from_hits(one).documents) for one in lists):
+        raise UsageError("shards: a document is in two of the runs; shards of one collection share no documents")
+    return score_lists.combine(documents, columns, apart)
+
+
+def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = None, tag: str = "fused") -> Run:
+    """Fuse runs query by query and keep the first `depth` hits; the result has every query of any run.
+
+    A run without a query counts as an empty list for it. Queries are in order of first appearance.
+    """
+    queries = list(dict.fromkeys(chain.from_iterable(run.queries for run in runs)))
+    document_ids, blocks = align_runs(runs, queries)
+    limit = len(document_ids) if depth is None else depth
+    capacity = sum(int(np.minimum(np.diff(run.starts), limit).sum()) for run in runs)  # for all hits; pages never written take no memory
+    starts, documents, scores = [0], np.empty(capacity, np.int32), np.empty(capacity, np.float32)
+    for lists in blocks:
+        keys, totals = merge(lists)
+        size = len(lists[0].queries)
+        bounds = np.searchsorted(keys, np.arange(size + 1) * len(document_ids))
+        best, values = sort_lists(bounds, keys - np.repeat(np.arange(size) * len(document_ids), np.diff(bounds)), totals)
+        within_depth = np.arange(len(best)) - np.repeat(bounds[:-1], np.diff(bounds)) < limit
+        rows = slice(starts[-1], starts[-1] + int(within_depth.sum()))
+        documents[rows], scores[rows] = best[within_depth], values[within_depth]
+        starts.extend((starts[-1] + np.cumsum(np.minimum(np.diff(bounds), limit))).tolist())
+    return Run(queries, np.array(starts), documents[: starts[-1]], scores[: starts[-1]], document_ids, tag)
+
+
+def align_runs(runs: Sequence[Run], queries: Sequence[str]) -> tuple[Sequence[str], Iterator[list[ScoreLists]]]:
+    """All document ids, and blocks of the queries' lists: one `ScoreLists` per run, at most _HITS_PER_BLOCK hits per block."""
+    document_ids, translations = merge_vocabularies([run.document_ids for run in runs])
+    release_memory(len(document_ids))
+    longest = max((int(np.diff(run.starts).max()) for run in runs if len(run)), default=1)
+    block_size = max(1, _HITS_PER_BLOCK // max(longest * len(runs), 1))
+    blocks = (queries[first : first + block_size] for first in range(0, len(queries), block_size))
+    return document_ids, (
+        [ScoreLists.from_run(run, translation, block, len(document_ids)) for run, translation in zip(runs, translations, strict=True)]
+        for block in blocks
+    )

@@ -1,0 +1,332 @@
+"""Learned fusion: a weighted sum of scores, and a gated one whose expert weights depend on the query, plus document features.
+
+    score(q, d) = Σ_e E · softmax(W z(q))_e · a_e · s_e(q, d)  +  v · x(q, d)
+
+s: scores, a missing document has the list's K-th; z: query features; x: document features (`features`). With W = 0 and v = 0 this is
+the weighted sum of CAME's Table 4. The weights are fitted with the listwise softmax loss on judged queries.
+
+Fit a fusion on judged queries: training examples, choice of the regularisation strength, and (de)serialisation.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from moeir.errors import DataError
+from moeir.fusion import features, formulas, score_lists
+from moeir.fusion.features import ALL_LISTS_FEATURES, HIT_FEATURES, FusionFeatures, WordCounts
+from moeir.fusion.score_lists import Float64s, Hits, ScoreLists
+from moeir.records.ids import Ids
+from moeir.records.qrels import Qrels
+from moeir.records.runs import Run
+
+EXPERT_WEIGHT_L2 = 1e-6  # keeps the expert weights finite where one list is always right
+MAX_DEVIATIONS = 4.0  # standardised query features are clipped here
+MAX_ITERATIONS = 300
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureScaler:
+    """Feature scales: mean score range of each list [E], deviation of document features [F], mean and deviation of query features [Z]."""
+
+    list_spread: Float64s
+    document_deviation: Float64s
+    query_mean: Float64s
+    query_deviation: Float64s
+
+    @classmethod
+    def fit(cls, lists: Float64s, evidence: Float64s, situation: Float64s) -> "FeatureScaler":
+        """Scales from score ranges [Q, E], document features [F, n] and query features [Q, Z] of many queries."""
+        return cls(_divisor(lists.mean(axis=0)), _divisor(evidence.std(axis=1)), situation.mean(axis=0), _divisor(situation.std(axis=0)))
+
+    def scale_query_features(self, values: Float64s) -> Float64s:
+        """Standardised query features z [Q, Z]."""
+        bounded: Float64s = np.clip((values - self.query_mean) / self.query_deviation, -MAX_DEVIATIONS, MAX_DEVIATIONS)
+        return bounded
+
+
+@dataclass(frozen=True, eq=False)
+class FusionExamples:
+    """Training examples: scaled scores [E, n] and document features [F, n], scaled query features [Q, Z].
+
+    starts [Q]: first document of each query; targets [n] sum to 1 for each query.
+    """
+
+    scores: Float64s
+    document_features: Float64s
+    query_features: Float64s
+    starts: NDArray[np.int64]
+    targets: Float64s
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Number of documents of each query [Q]."""
+        return np.diff(np.append(self.starts, len(self.targets)))
+
+    def subset(self, mask: NDArray[np.bool_]) -> "FusionExamples":
+        """The queries where `mask` [Q] is true."""
+        rows, sizes = np.repeat(mask, self.sizes), self.sizes[mask]
+        starts = np.cumsum(sizes) - sizes
+        return FusionExamples(self.scores[:, rows], self.document_features[:, rows], self.query_features[mask], starts, self.targets[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class FusionWeights:
+    """a [E], W [E, Z] and v [F]."""
+
+    expert_weights: Float64s
+    gate_weights: Float64s
+    document_weights: Float64s
+
+    @classmethod
+    def zeros(cls, experts: int, situation: int, evidence: int) -> "FusionWeights":
+        """Initial weights."""
+        return cls(np.zeros(experts), np.zeros((experts, situation)), np.zeros(evidence))
+
+    def to_vector(self) -> Float64s:
+        """All weights as one vector."""
+        return np.concatenate([self.expert_weights, self.gate_weights.ravel(), self.document_weights])
+
+    def from_vector(self, vector: Float64s) -> "FusionWeights":
+        """Weights of the same shapes from one vector."""
+        first, last = len(self.expert_weights), len(self.expert_weights) + self.gate_weights.size
+        return FusionWeights(vector[:first], vector[first:last].reshape(self.gate_weights.shape), vector[last:])
+
+    def compute_gates(self, situation: Float64s) -> Float64s:
+        """E · softmax(W z) [Q, E]: 1 for every expert where z or W is 0."""
+        return len(self.expert_weights) * _softmax(situation @ self.gate_weights.T)
+
+
+def listwise_loss(weights: FusionWeights, examples: FusionExamples) -> tuple[float, FusionWeights]:
+    """Mean over queries of −Σ_d target_d · log softmax(score)_d, and its gradient (Cao et al. 2007, ListNet's top one)."""
+    gates, sizes, starts = weights.compute_gates(examples.query_features), examples.sizes, examples.starts
+    gate_per_document = np.repeat(gates, sizes, axis=0).T  # [E, n]
+    scores = (weights.expert_weights @ (gate_per_document * examples.scores)) + weights.document_weights @ examples.document_features
+    scores -= np.repeat(np.maximum.reduceat(scores, starts), sizes)
+    exponentials = np.exp(scores)
+    totals = np.add.reduceat(exponentials, starts)
+    value = float((np.log(totals) - np.add.reduceat(examples.targets * scores, starts)).mean())
+    errors = (exponentials / np.repeat(totals, sizes) - examples.targets) / len(examples)  # [n]
+    score_gradients = np.add.reduceat(errors * examples.scores, starts, axis=1).T  # [Q, E]
+    gate_gradients = gates * weights.expert_weights * score_gradients
+    logit_gradients = gate_gradients - gates / len(weights.expert_weights) * gate_gradients.sum(axis=1, keepdims=True)
+    return value, FusionWeights(
+        (gates * score_gradients).sum(axis=0), logit_gradients.T @ examples.query_features, examples.document_features @ errors
+    )
+
+
+def fit_weights(examples: FusionExamples, strength: float | None) -> FusionWeights:
+    """Minimise the loss plus ½ · strength · (|W|² + |v|²) by L-BFGS; with strength None only the expert weights a are fitted.
+
+    The expert weights are fitted first, alone, which is convex; the others start at 0 from there.
+    """
+    initial = FusionWeights.zeros(len(examples.scores), examples.query_features.shape[1], len(examples.document_features))
+    strengths = np.full(len(initial.to_vector()), np.inf)
+    strengths[: len(initial.expert_weights)] = EXPERT_WEIGHT_L2
+    experts_only = _minimize(initial, examples, strengths)
+    if strength is None:
+        return experts_only
+    strengths[len(initial.expert_weights) :] = strength
+    return _minimize(experts_only, examples, strengths)
+
+
+def _minimize(initial: FusionWeights, examples: FusionExamples, strengths: Float64s) -> FusionWeights:
+    """Minimise the loss from `initial`; a weight of infinite strength stays fixed."""
+    is_free, values = np.isfinite(strengths), initial.to_vector()
+
+    def objective(vector: Float64s) -> tuple[float, Float64s]:
+        candidate = values.copy()
+        candidate[is_free] = vector
+        value, gradient = listwise_loss(initial.from_vector(candidate), examples)
+        penalty = strengths[is_free] * vector
+        return value + float(penalty @ vector) / 2, gradient.to_vector()[is_free] + penalty
+
+    solution = minimize(
+        objective, values[is_free], jac=True, method="L-BFGS-B", options={"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS}
+    )
+    values[is_free] = solution.x
+    return initial.from_vector(values)
+
+
+@dataclass(frozen=True, eq=False)
+class GatedFusion:
+    """A fitted gated fusion."""
+
+    scaler: FeatureScaler
+    weights: FusionWeights
+    word_counts: WordCounts | None = None
+
+    def formula(self, texts: Mapping[str, str] | None = None) -> Callable[..., Hits]:
+        """The fusion as a formula; `texts` maps query ids to their text, if it was learned with words."""
+
+        def gated(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+            computed = features.compute_features(lists, self.word_counts, texts)
+            return score_lists.combine(computed.documents, self.scores_per_list(computed), apart)
+
+        return gated
+
+    def scores_per_list(self, computed: FusionFeatures) -> Float64s:
+        """Contribution of each list to each document's score [E, n]; features of all lists together are split evenly."""
+        gates = self.weights.compute_gates(self.scaler.scale_query_features(computed.query_features))[computed.query_rows].T
+        scores = (self.weights.expert_weights / self.scaler.list_spread)[:, None] * computed.scores
+        document_scores = (self.weights.document_weights / self.scaler.document_deviation)[:, None] * computed.document_features
+        per_list = document_scores[: -len(ALL_LISTS_FEATURES)].reshape(len(scores), len(HIT_FEATURES), -1).sum(axis=1)
+        parts: Float64s = gates * scores + per_list + document_scores[-len(ALL_LISTS_FEATURES) :].sum(axis=0) / len(scores)
+        return parts
+
+
+def _softmax(values: Float64s) -> Float64s:
+    exponentials = np.exp(values - values.max(axis=1, keepdims=True))
+    shares: Float64s = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return shares
+
+
+def _divisor(values: Float64s) -> Float64s:
+    return np.where(values > 0, values, 1.0)
+
+
+L2_STRENGTHS = (0.01, 0.1, 1.0, 10.0)
+FOLDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class FitResult:
+    """Fitted weights, and details of the fit: number of queries, regularisation strength, held-out losses."""
+
+    weights: tuple[float, ...]
+    gated: GatedFusion | None
+    details: Mapping[str, Any]
+
+
+def learn_fusion(
+    runs: Sequence[Run], qrels: Qrels, kind: str, *, depth: int, strength: float | None, seed: int, texts: Mapping[str, str] | None
+) -> FitResult:
+    """Fit a `linear` or `gated` fusion on the queries that have a relevant document in the first `depth` hits of some list.
+
+    With strength None, the one of L2_STRENGTHS with the least loss in a cross-validation of FOLDS folds, shuffled by `seed`, is taken.
+    """
+    words = None if texts is None else WordCounts.from_texts(texts.values())
+    scales, examples = _build_examples(runs, qrels, depth, words, texts)
+    facts: dict[str, Any] = {"queries": len(examples), "seed": seed}
+    if kind == "linear":
+        weights = fit_weights(examples, None)
+        return FitResult(tuple((weights.expert_weights / scales.list_spread).tolist()), None, facts)
+    if strength is None:
+        losses = compute_held_out_losses(examples, (None, *L2_STRENGTHS), seed)
+        strength = min(L2_STRENGTHS, key=lambda one: losses[one])
+        facts["held-out loss"] = {"linear" if one is None else f"strength {one:g}": loss for one, loss in losses.items()}
+    facts["strength"] = strength
+    weights = fit_weights(examples, strength)
+    return FitResult((), GatedFusion(scales, weights, words), facts)
+
+
+def compute_held_out_losses(examples: FusionExamples, strengths: Sequence[float | None], seed: int) -> dict[float | None, float]:
+    """Mean cross-validated loss of each strength; None is the plain weighted sum."""
+    folds = min(FOLDS, len(examples))
+    fold = np.random.default_rng(seed).permutation(len(examples)) % max(folds, 2)
+    totals: dict[float | None, float] = dict.fromkeys(strengths, 0.0)
+    for one in range(folds if folds > 1 else 0):
+        rest, own = examples.subset(fold != one), examples.subset(fold == one)
+        for strength in strengths:
+            totals[strength] += listwise_loss(fit_weights(rest, strength), own)[0] * len(own) / len(examples)
+    return totals
+
+
+def _build_examples(
+    runs: Sequence[Run], qrels: Qrels, depth: int, words: WordCounts | None, texts: Mapping[str, str] | None
+) -> tuple[FeatureScaler, FusionExamples]:
+    """Scaler, and scaled training examples."""
+    queries = [query for query in qrels if any(query in run.query_rows for run in runs)]
+    names, blocks = formulas.align_runs(runs, queries)
+    ids = Ids.from_strings(names)
+    parts: list[tuple[Float64s, Float64s, Float64s, Float64s, Float64s, NDArray[np.int64]]] = []
+    for lists in blocks:
+        computed = features.compute_features(lists, words, texts)
+        within_depth = computed.best_rank <= depth
+        query_rows, width = computed.query_rows[within_depth], max(len(names), 1)
+        gains = np.zeros(len(query_rows))
+        for row, query in enumerate(lists[0].queries):
+            _fill_gains(gains, computed.documents[within_depth], row * width, ids, qrels[query])
+        totals = np.bincount(query_rows, gains, minlength=len(lists[0].queries))
+        has_gain = totals > 0
+        rows = has_gain[query_rows]
+        spreads = np.stack([one.first_scores() - one.last_scores() for one in lists], axis=1)
+        sizes = np.bincount(query_rows, minlength=len(has_gain))[has_gain]
+        selected = np.flatnonzero(within_depth)[rows]
+        targets = (gains / np.where(has_gain, totals, 1.0)[query_rows])[rows]
+        parts.append(
+            (
+                computed.scores[:, selected],
+                computed.document_features[:, selected],
+                computed.query_features[has_gain],
+                spreads[has_gain],
+                targets,
+                sizes,
+            )
+        )
+    if not parts or not sum(len(part[5]) for part in parts):
+        raise DataError(f"no query has a relevant document among the first {depth} of any run; are the judgements of these queries?")
+    scores, evidence = (np.concatenate([part[side] for part in parts], axis=1) for side in (0, 1))
+    situation, spreads, targets, sizes = (np.concatenate([part[side] for part in parts]) for side in (2, 3, 4, 5))
+    scales = FeatureScaler.fit(spreads, evidence, situation)
+    scores /= scales.list_spread[:, None]
+    evidence /= scales.document_deviation[:, None]
+    return scales, FusionExamples(scores, evidence, scales.scale_query_features(situation), np.cumsum(sizes) - sizes, targets)
+
+
+def _fill_gains(gains: Float64s, documents: NDArray[np.int64], first: int, ids: Ids, judgements: Mapping[str, int]) -> None:
+    """Set the gains of a query's relevant documents among `documents`; a gain is a grade above 0, as in nDCG."""
+    relevant = [(name, grade) for name, grade in judgements.items() if grade > 0]
+    codes = ids.lookup([name for name, _ in relevant])
+    for code, (_, grade) in zip(codes.tolist(), relevant, strict=True):
+        row = int(np.searchsorted(documents, first + code)) if code >= 0 else len(documents)
+        if row < len(documents) and documents[row] == first + code:
+            gains[row] = grade
+
+
+def gated_to_dict(gated_fusion: GatedFusion) -> dict[str, Any]:
+    """A gated fusion as plain numbers for JSON."""
+    words = (
+        None
+        if gated_fusion.word_counts is None
+        else {"queries": gated_fusion.word_counts.queries, "counts": gated_fusion.word_counts.counts}
+    )
+    scales = gated_fusion.scaler
+    return {
+        "scales": {
+            "lists": scales.list_spread.tolist(),
+            "evidence": scales.document_deviation.tolist(),
+            "mean": scales.query_mean.tolist(),
+            "deviation": scales.query_deviation.tolist(),
+        },
+        "experts": gated_fusion.weights.expert_weights.tolist(),
+        "gate": gated_fusion.weights.gate_weights.tolist(),
+        "evidence": gated_fusion.weights.document_weights.tolist(),
+        "words": words,
+    }
+
+
+def gated_from_dict(values: Mapping[str, Any], lists: int) -> GatedFusion:
+    """A gated fusion of so many lists from `gated_to_dict`'s numbers; ValueError, KeyError or TypeError if they do not fit."""
+    evidence, situation = features.feature_names([""] * lists, values["words"] is not None)
+    shapes = {"lists": (lists,), "evidence": (len(evidence),), "mean": (len(situation),), "deviation": (len(situation),)}
+    scales = FeatureScaler(*(_finite_array(values["scales"][name], shape) for name, shape in shapes.items()))  # in the order of the fields
+    gate = _finite_array(values["gate"], (lists, len(situation)))
+    weights = FusionWeights(_finite_array(values["experts"], (lists,)), gate, _finite_array(values["evidence"], (len(evidence),)))
+    words = values["words"]
+    counts = None if words is None else {str(word): int(count) for word, count in words["counts"].items()}
+    return GatedFusion(scales, weights, None if counts is None else WordCounts(counts, int(words["queries"])))
+
+
+def _finite_array(values: Any, shape: tuple[int, ...]) -> Float64s:
+    array = np.array(values, dtype=np.float64)
+    if array.shape != shape or not np.isfinite(array).all():
+        raise ValueError(f"expected finite numbers {shape}")
+    return array

@@ -1,0 +1,205 @@
+"""Score lists of one run, and the normalisations and alignment that fusion formulas are made of.
+
+Only this module decides how much a score counts and what a missing document is worth.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, repeat
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeir.errors import UsageError
+from moeir.records import compiled_loops
+from moeir.records.runs import Run
+
+Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]  # one query's documents and scores, best first
+Float64s: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreLists:
+    """The ranked lists of one run for Q queries, concatenated: starts [Q+1], documents and scores [n].
+
+    A document of query i is coded as i · width + its code, so that all are distinct. `queries` holds the query ids, if there are any.
+    """
+
+    documents: NDArray[np.int64]
+    scores: Float64s
+    starts: NDArray[np.int64]
+    width: int
+    queries: Sequence[str] = ()
+
+    @classmethod
+    def from_hits(cls, hits: "Hits | ScoreLists") -> "ScoreLists":
+        """Score lists of one query's hits; `ScoreLists` are returned unchanged."""
+        if isinstance(hits, ScoreLists):
+            return hits
+        documents, scores = (np.asarray(column) for column in hits)
+        return cls(documents.astype(np.int64), scores.astype(np.float64), np.array([0, len(documents)]), 2**62)
+
+    @classmethod
+    def from_run(cls, run: Run, codes: NDArray[np.int32], queries: Sequence[str], width: int) -> "ScoreLists":
+        """A run's lists for some queries, empty where it lacks the query; `codes` maps its document codes to those of all runs."""
+        query_rows = [run.query_rows.get(query) for query in queries]
+        bounds = [(0, 0) if row is None else (int(run.starts[row]), int(run.starts[row + 1])) for row in query_rows]
+        starts = np.concatenate([[0], np.cumsum([last - first for first, last in bounds])])
+        contiguous = all(first == last for (_, last), (first, _) in pairwise(bounds))
+        rows = slice(bounds[0][0], bounds[-1][1]) if contiguous and bounds else np.concatenate([np.arange(*each) for each in bounds])
+        documents = np.repeat(np.arange(len(queries)) * width, np.diff(starts))
+        documents += codes[run.documents[rows]]
+        return cls(documents, run.scores[rows].astype(np.float64), starts, width, queries)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Length of each list [Q]."""
+        return np.diff(self.starts)
+
+    @property
+    def ranks(self) -> NDArray[np.int64]:
+        """Rank of every hit, from 1 [n]."""
+        return np.arange(1, len(self.documents) + 1) - np.repeat(self.starts[:-1], self.sizes)
+
+    def first_scores(self) -> Float64s:
+        """Best score of every list [Q]; 0 for an empty one."""
+        return self._scores_at(self.starts[:-1])
+
+    def last_scores(self) -> Float64s:
+        """Last (K-th) score of every list [Q]; 0 for an empty one."""
+        return self._scores_at(self.starts[1:] - 1)
+
+    def repeat_per_hit(self, values: Float64s) -> Float64s:
+        """Repeat one value per list [Q] for each of its hits [n]."""
+        return np.repeat(values, self.sizes)
+
+    def sum_per_list(self, values: NDArray[Any]) -> Float64s:
+        """Sum the values of hits [n] per list [Q]."""
+        total = np.zeros(len(self.starts) - 1)
+        full = self.sizes > 0
+        if full.any():
+            total[full] = np.add.reduceat(values, self.starts[:-1][full])
+        return total
+
+    def top(self, depth: int) -> "ScoreLists":
+        """The first `depth` hits of every list."""
+        within_depth = self.ranks <= depth
+        starts = np.concatenate([[0], np.cumsum(np.minimum(self.sizes, depth))])
+        return ScoreLists(self.documents[within_depth], self.scores[within_depth], starts, self.width, self.queries)
+
+    def _scores_at(self, rows: NDArray[np.int64]) -> Float64s:
+        ends = np.zeros(len(rows))
+        full = self.sizes > 0
+        ends[full] = self.scores[rows[full]]
+        return ends
+
+
+def align(
+    lists: Sequence[Hits | ScoreLists],
+    score: Callable[[ScoreLists], Float64s],
+    missing: Callable[[ScoreLists], Float64s],
+    weights: Iterable[float] = repeat(1.0),
+) -> tuple[NDArray[np.int64], Float64s]:
+    """The union of the documents [n], ascending, and each list's contributions [E, n]: `score` of its hits, `missing` elsewhere."""
+    stacks = [ScoreLists.from_hits(one) for one in lists]
+    hits = sum(len(one.documents) for one in stacks)
+    compiled = compiled_loops.load_for_rows(hits)
+    if compiled and stacks and hits.bit_length() + (len(stacks[0].sizes) * stacks[0].width).bit_length() <= 64:
+        return _align_compiled(compiled, stacks, score, missing, weights)
+    documents = np.concatenate([np.empty(0, np.int64), *(one.documents for one in stacks)])
+    documents.sort()
+    documents = documents[np.concatenate([[True], documents[1:] != documents[:-1]])[: len(documents)]]
+    columns = np.zeros((len(stacks), len(documents)))
+    for column, one, weight in zip(columns, stacks, weights, strict=False):
+        values = score(one)
+        column[:] = missing(replace(one, scores=values))[documents // one.width]
+        column[np.searchsorted(documents, one.documents)] = values
+        column *= weight
+    return documents, columns
+
+
+def _align_compiled(
+    compiled: Any,
+    stacks: list[ScoreLists],
+    score: Callable[[ScoreLists], Float64s],
+    missing: Callable[[ScoreLists], Float64s],
+    weights: Iterable[float],
+) -> tuple[NDArray[np.int64], Float64s]:
+    """`align` for many hits, by compiled loops: one integer per hit, the document in the high bits and the row in the low ones."""
+    offsets, width = np.cumsum([0, *(len(one.documents) for one in stacks)]), stacks[0].width
+    keys, first = np.concatenate([one.documents for one in stacks]).view(np.uint64), int(offsets[-1]).bit_length()
+    keys <<= np.uint64(first)
+    keys |= np.arange(len(keys), dtype=np.uint64)
+    keys = compiled.coding.in_order(keys, np.empty_like(keys), first, first + (len(stacks[0].sizes) * width).bit_length())[0]
+    values = [score(one) for one in stacks]
+    missing_scores = np.array([missing(replace(one, scores=list_scores)) for one, list_scores in zip(stacks, values, strict=True)])
+    documents, columns = np.empty(len(keys), np.int64), np.empty((len(stacks), len(keys)))
+    count = compiled.ranking.spread(keys, first, width, offsets, np.concatenate(values), missing_scores, documents, columns)
+    for column, weight in zip(columns, weights, strict=False):
+        column *= weight
+    return documents[:count], columns[:, :count]
+
+
+def combine(documents: NDArray[np.int64], columns: Float64s, apart: bool) -> Hits:
+    """The result of a formula: the sum of the rows, or the rows themselves if `apart`."""
+    if apart:
+        return documents, columns  # type: ignore[return-value]
+    total = np.zeros(len(documents))
+    for column in columns:
+        total += column
+    return documents, total.astype(np.float32)
+
+
+def keep_maximum(documents: NDArray[np.int64], columns: Float64s) -> tuple[NDArray[np.int64], Float64s]:
+    """Keep each document's largest score (the first of equals); the other lists' scores become 0."""
+    deciding = np.arange(len(columns))[:, None] == columns.argmax(axis=0) if len(columns) else columns
+    return documents, np.where(deciding, columns, 0.0)
+
+
+def find_normaliser(formula: str, name: str) -> Callable[[ScoreLists], Float64s]:
+    """The normalisation function called `name`; UsageError for an unknown name."""
+    if name not in ("none", "minmax"):
+        raise UsageError(f"{formula}:normalise={name}: expected none or minmax")
+    return minmax if name == "minmax" else raw_scores
+
+
+def raw_scores(one: ScoreLists) -> Float64s:
+    """Unchanged scores."""
+    return one.scores
+
+
+def reciprocal_ranks(one: ScoreLists, constant: float = 0.0) -> Float64s:
+    """1 / (constant + rank)."""
+    return np.reciprocal(constant + one.ranks.astype(np.float64))
+
+
+def standardise(one: ScoreLists) -> Float64s:
+    """(s − mean) / standard deviation."""
+    count = np.maximum(one.sizes, 1)
+    deviations = one.scores - one.repeat_per_hit(one.sum_per_list(one.scores) / count)
+    spread = np.sqrt(one.sum_per_list(deviations * deviations) / count)
+    return _divide_by_spread(deviations, one, spread)
+
+
+def centre(one: ScoreLists) -> Float64s:
+    """(s − (min + max) / 2) / (max − min)."""
+    return _divide_by_spread(
+        one.scores - one.repeat_per_hit((one.first_scores() + one.last_scores()) / 2), one, one.first_scores() - one.last_scores()
+    )
+
+
+def minmax(one: ScoreLists) -> Float64s:
+    """(s − min) / (max − min)."""
+    return _divide_by_spread(one.scores - one.repeat_per_hit(one.last_scores()), one, one.first_scores() - one.last_scores())
+
+
+def _divide_by_spread(values: Float64s, one: ScoreLists, spread: Float64s) -> Float64s:
+    """Values divided by their list's spread; 0 where a list's scores are all equal, so that rounding errors are not amplified."""
+    is_flat = one.first_scores() == one.last_scores()
+    return np.where(one.repeat_per_hit(is_flat), 0.0, values / one.repeat_per_hit(np.where(is_flat, 1.0, spread)))
+
+
+def zero_for_missing(one: ScoreLists) -> Float64s:
+    """0 for a missing document [Q]."""
+    return np.zeros(len(one.sizes))

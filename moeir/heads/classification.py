@@ -1,0 +1,53 @@
+"""Relevance score of a query-document pair: the sequence classification head of the encoder's family."""
+
+from torch import Tensor, nn
+
+from moeir.backbones.config import ACTIVATIONS, EncoderConfig
+from moeir.backbones.packed_tokens import PackedTokens
+from moeir.representations.base import float32_scores
+from moeir.representations.dense import Dense
+
+
+class ClassificationHead(nn.Module):
+    """The family's classification head on the pooled state (unless `linear`), then a linear map to one logit; always in float32."""
+
+    def __init__(self, shape: EncoderConfig, *, linear: bool = False, bias: bool = True) -> None:
+        super().__init__()
+        hidden, prenorm = shape.hidden, shape.prenorm
+        self.config = config = None if linear else shape.classification_head
+        self.dense, self.norm = None, None
+        if config is not None and not config.pooler:
+            self.dense = nn.Linear(hidden, hidden, bias=prenorm is None or prenorm.head_bias)
+        if config is not None and config.norm:
+            self.norm = nn.LayerNorm(hidden, eps=shape.epsilon, bias=prenorm is None or prenorm.norm_bias)
+        self.input_dropout = nn.Dropout(config.dropout if config is not None and config.dropout_first else 0.0)
+        self.dropout = nn.Dropout(0.0 if config is None else config.dropout)
+        self.output = nn.Linear(hidden, 1, bias=bias)
+        for module in (self.dense, self.output):
+            if module is not None:
+                nn.init.normal_(module.weight, std=shape.initializer_range)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, pooled: Tensor, tokens: PackedTokens, pooler: nn.Linear | None = None) -> Dense:
+        """pooled [B, H] -> vectors [B, 1], the score of each pair. `pooler` is the encoder's, where it serves as the dense map (BERT)."""
+        with float32_scores(pooled.device):
+            states = pooled.float()
+            if self.config is not None:
+                dense = pooler if self.dense is None else self.dense
+                assert dense is not None
+                states = ACTIVATIONS[self.config.activation](dense(self.input_dropout(states)))
+                states = states if self.norm is None else self.norm(states)
+            return Dense(self.output(self.dropout(states)))
+
+
+def binary_to_single_logit(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Reduce a two-class output layer to one logit, second minus first, which ranks pairs as the probability of the second does.
+
+    weight [2, H], bias [2] -> [1, H], [1].
+
+    >>> import torch
+    >>> one_output(torch.tensor([[1.0, 2.0], [4.0, 2.5]]), torch.tensor([0.5, 0.0]))
+    (tensor([[3.0000, 0.5000]]), tensor([-0.5000]))
+    """
+    return weight[1:] - weight[:1], None if bias is None else bias[1:] - bias[:1]

@@ -1,0 +1,58 @@
+"""One vector per text: the first token's state, the mean of all, or a linear map of the first.
+
+A linear map of the first token's state to a dense vector of any width (COIL's [CLS] part, Gao et al. 2021).
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from moeir.backbones.packed_tokens import PackedTokens
+from moeir.errors import UsageError
+from moeir.representations.dense import Dense
+
+POOLINGS = ("cls", "mean")
+
+
+class PoolingHead(nn.Module):
+    """`cls`: the last layer's first token, no pooler, no projection (CAME eq. 6). `mean`: over all attended tokens."""
+
+    def __init__(self, *, pooling: str = "cls", normalise: bool = False) -> None:
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise UsageError(f"pooling={pooling}: expected one of {', '.join(POOLINGS)}")
+        self.pooling, self.normalise = pooling, normalise
+
+    def forward(self, states: Tensor, tokens: PackedTokens) -> Dense:
+        """states [T, H] -> vectors [B, H] in float32; `cls` also accepts the states of the first tokens alone, [B, H]."""
+        states = states.float()
+        if self.pooling == "mean":
+            vectors = _mean(states, tokens)
+        else:
+            vectors = states if len(states) == len(tokens) else states.index_select(0, tokens.starts[:-1])
+        return Dense(F.normalize(vectors, dim=-1) if self.normalise else vectors)
+
+
+def _mean(states: Tensor, tokens: PackedTokens) -> Tensor:
+    attended = torch.ones_like(tokens.ids, dtype=torch.bool) if tokens.no_attend_mask is None else ~tokens.no_attend_mask
+    sums = states.new_zeros(len(tokens), states.shape[-1]).index_add(0, tokens.text_indices(), states * attended[:, None])
+    counts = states.new_zeros(len(tokens)).index_add(0, tokens.text_indices(), attended.float())
+    return sums / counts.clamp(min=1.0)[:, None]
+
+
+class ProjectionHead(nn.Module):
+    """A linear map with bias of the first token, followed by an optional `layer_norm`."""
+
+    def __init__(self, hidden: int, *, dimension: int = 768, layer_norm: bool = False) -> None:
+        super().__init__()
+        if dimension < 1:
+            raise UsageError(f"cls dimension {dimension}: expected at least 1")
+        self.projection = nn.Linear(hidden, dimension)
+        nn.init.normal_(self.projection.weight, std=0.02)
+        nn.init.zeros_(self.projection.bias)
+        self.norm = nn.LayerNorm(dimension) if layer_norm else None
+
+    def forward(self, states: Tensor, tokens: PackedTokens) -> Dense:
+        """states [T, H] -> vectors [B, D] in float32."""
+        vectors = self.projection(states.index_select(0, tokens.starts[:-1])).float()
+        return Dense(vectors if self.norm is None else self.norm(vectors).float())

@@ -1,0 +1,182 @@
+"""Token vectors of texts of any length, packed end to end, for late interaction."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from moeir.artifacts import memmap
+from moeir.indexes import simd_loops
+from moeir.indexes.simd_loops import LANES
+from moeir.indexes.two_step import UNDERFLOW, QueryBlock, chunk_slices, gamma
+from moeir.indexes.vector_store import VectorStore, as_uint16
+from moeir.kernels.memory import available_bytes
+
+BYTES_PER_LOAD = 2**28  # of vectors copied to a CUDA device at a time if they do not all fit
+
+
+@dataclass(frozen=True)
+class TokenSpans:
+    """Some texts in any order, as ranges of token rows in `vectors` [T, D] float16.
+
+    `starts` and `lengths` int64 [n] are on the device of the vectors, `host_lengths` [n] are the lengths again, on the host.
+    """
+
+    vectors: VectorStore | torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    host_lengths: np.ndarray
+
+    def pad(self, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens [N, M, D] of texts `first` to `last` (exclusive), padded with each text's last token, and the mask [N, M] of real ones."""
+        longest = int(self.host_lengths[first:last].max())
+        positions, real = padded_positions(self.starts[first:last], self.lengths[first:last], longest)
+        vectors = self.vectors[positions.flatten()]
+        return vectors.view(*positions.shape, -1), real.to(vectors.device)
+
+
+class TokenVectorStore:
+    """Text b has rows starts[b] to starts[b + 1] of the vectors [T, D] float16; starts int64 [N + 1]."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.vectors = VectorStore(device)
+        self.starts = torch.zeros(1, dtype=torch.int64)
+        self._cached_by_length: tuple[torch.Tensor, TokenSpans] | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """Tokens of each text, int64 [N]."""
+        return self.starts.diff()
+
+    def add(self, shard: Any) -> None:
+        """Append the texts of one shard; DataError for values that float16 cannot hold."""
+        rows, starts = len(self), shard.starts.cpu().long()
+
+        def describe_row(token: int) -> str:
+            row = int(torch.searchsorted(starts, token, right=True)) - 1
+            return f"row {rows + row}: its token vector {token - int(starts[row])}"
+
+        self.vectors.add(shard.vectors[: int(starts[-1])], describe_row)
+        self.starts, self._cached_by_length = torch.cat([self.starts, self.starts[-1] + starts[1:]]), None
+
+    def settings(self) -> dict[str, Any]:
+        """The entries for `engine.json`."""
+        counts = {"dimension": self.vectors.width, "vectors": len(self.vectors)}
+        return {**counts, "longest": self.vectors.max_norm, "lost": self.vectors.max_bf16_error}
+
+    def save(self, folder: Path) -> None:
+        """Write `vectors.npy`, shard by shard; the caller writes `starts`."""
+        self.vectors.save(folder / "vectors.npy")
+
+    def restore(self, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> None:
+        """Use the memory maps of `starts` and `vectors`."""
+        self.starts = torch.from_numpy(np.asarray(arrays["starts"]))
+        self.vectors.restore(arrays["vectors"], settings["longest"], settings["lost"])
+        if int(self.starts[-1]) != len(self.vectors):
+            raise ValueError(f"{len(self.vectors)} vectors, starts.npy counts {int(self.starts[-1])}")
+
+    def token_vectors(self, row: int) -> np.ndarray:
+        """Vectors float16 [M, D] of one text."""
+        vectors: np.ndarray = self.vectors[slice(int(self.starts[row]), int(self.starts[row + 1]))].cpu().numpy()
+        return vectors
+
+    def token_blocks(self, tokens: int, documents: int | None = None) -> Iterator[tuple[int, int]]:
+        """Cut the texts into ranges (first, last) of at most `tokens` tokens, each at least one text.
+
+        >>> texts = TokenVectorStore(torch.device("cpu")); texts.starts = torch.tensor([0, 2, 4, 9])
+        >>> list(texts.token_blocks(4))
+        [(0, 2), (2, 3)]
+        """
+        starts, first = self.starts.numpy(), 0
+        while first < len(self):
+            last = max(first + 1, int(np.searchsorted(starts, starts[first] + tokens, side="right")) - 1)
+            last = min(last, first + documents) if documents else last
+            yield first, last
+            first = last
+
+    def select(self, rows: torch.Tensor) -> TokenSpans:
+        """The texts `rows` int64 [n] (on the host), in that order."""
+        starts, lengths, home = self.starts[rows], self.lengths[rows], self.vectors.storage_device
+        return TokenSpans(self.vectors, starts.to(home), lengths.to(home), lengths.numpy())
+
+    def iterate_by_length(self) -> Iterator[tuple[torch.Tensor, TokenSpans]]:
+        """All texts that have tokens, shortest first: their rows int64 [n] on the device, and the texts.
+
+        One item, unless the vectors do not fit on the CUDA device: then several parts, each copied there.
+        """
+        device = self.vectors.device
+        if self.vectors.storage_device.type == device.type:
+            if self._cached_by_length is None:
+                rows = self._rows_by_length(0, len(self))
+                self._cached_by_length = rows.to(device), self.select(rows)
+            yield self._cached_by_length
+            return
+        most = min(BYTES_PER_LOAD, available_bytes(device) // 4)
+        for first, last in self.token_blocks(max(1, most // (2 * self.vectors.width))):
+            if not len(rows := self._rows_by_length(first, last)):
+                continue
+            begin, end = int(self.starts[first]), int(self.starts[last])
+            starts, lengths = self.starts[rows] - begin, self.lengths[rows]
+            yield rows.to(device), TokenSpans(self.vectors[slice(begin, end)], starts.to(device), lengths.to(device), lengths.numpy())
+
+    def _rows_by_length(self, first: int, last: int) -> torch.Tensor:
+        """Rows from `first` to `last` (exclusive) of texts that have tokens, shortest first."""
+        lengths = self.starts[first : last + 1].diff()
+        rows = lengths.argsort(stable=True)
+        return rows[lengths[rows] > 0] + first
+
+    def exact_maxsim(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Exact MaxSim Σ_i max_j, on the CPU: query of the block [P], text [P] -> float64 [P], −∞ without tokens."""
+        norms = block.vectors.double().norm(dim=2)
+        bounds = 2.0 * (gamma(block.vectors.shape[2] + 8) * norms * self.vectors.max_norm + UNDERFLOW)
+        bounds = bounds.masked_fill(~block.vectors.any(dim=2), -1.0).numpy()  # a token of zeros, padding or not, adds exactly 0
+        scores, text_rows, query_rows, starts = np.full(len(rows), -np.inf), rows.numpy(), query.numpy(), self.starts.numpy()
+        tokens = to_lane_layout(block.vectors)
+        for first, shard in self.vectors.shards():
+            shard_starts = starts - first
+            for positions in memmap.bounded_chunks(np.flatnonzero((starts[text_rows] >= first) & (starts[text_rows] < first + len(shard)))):
+                shard_scores = np.empty(len(positions))
+                simd_loops.exact_maxsim_pairs(
+                    as_uint16(shard), shard_starts, tokens, bounds, query_rows[positions], text_rows[positions], shard_scores
+                )
+                scores[positions] = shard_scores
+        return torch.from_numpy(scores)
+
+
+def to_lane_layout(queries: torch.Tensor) -> np.ndarray:
+    """Tokens of queries [Q, L, D] in groups of 32 adjacent ones, zero-padded: float32 [Q, L/32, D, 32]."""
+    count, length, width = queries.shape
+    blocks = -(-length // LANES)
+    padded = torch.zeros(count, blocks * LANES, width)
+    padded[:, :length] = queries
+    lane_tokens: np.ndarray = padded.view(count, blocks, LANES, width).transpose(2, 3).contiguous().numpy()
+    return lane_tokens
+
+
+def query_blocks(queries: Any, step: int, device: torch.device) -> Iterator[QueryBlock]:
+    """Blocks of `step` queries of similar length, without queries that have no tokens."""
+    starts = queries.starts.cpu()
+    lengths = starts.diff()
+    query_rows = lengths.argsort(stable=True)
+    query_rows = query_rows[lengths[query_rows] > 0]
+    for part in (query_rows[cut] for cut in chunk_slices(len(query_rows), step)):
+        positions, real = padded_positions(starts[part], lengths[part])
+        vectors = queries.vectors.detach()[positions.to(queries.vectors.device)].to(device).float()
+        yield QueryBlock(part.numpy(), vectors.masked_fill(~real[..., None].to(device), 0.0))  # 0 before the sum
+
+
+def padded_positions(starts: torch.Tensor, lengths: torch.Tensor, longest: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token rows int64 [B, L] of packed texts, padded with the last one, and the mask of real ones, on the device of `starts`.
+
+    >>> padded_positions(torch.tensor([0, 2]), torch.tensor([2, 3]))[0].tolist()
+    [[0, 1, 1], [2, 3, 4]]
+    """
+    offsets = torch.arange(int(lengths.max()) if longest is None else longest, device=starts.device)
+    real = offsets < lengths[:, None]
+    return starts[:, None] + offsets.minimum(lengths[:, None] - 1), real

@@ -1,0 +1,379 @@
+"""Exact search in two steps, and the pools of the best scan scores that the second step reads.
+
+A float32 or bfloat16 scan finds candidates, a fixed-order float64 sum scores them.
+
+The scan may sum in any order (blocks, threads, devices); only its rounding error bound matters. Returned scores come
+from `exact_dot`, which gives the same bits on every device.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch.backends import cuda
+
+from moeir.errors import DataError, UsageError
+from moeir.indexes import base
+from moeir.indexes.vector_store import VectorStore
+from moeir.kernels.memory import available_bytes
+from moeir.kernels.numba_cache import njit_cached
+from moeir.kernels.precision import full_precision
+
+MINUS_INFINITY_KEY = np.int32(-0x7F800001)  # of −∞
+
+
+class TopKPool:
+    """The best `size` scan scores of each query: scores float32 [Q, P], rows int64 [Q, P], in any order."""
+
+    def __init__(self, queries: int, size: int, device: torch.device) -> None:
+        self.size, self.pushed_count = size, 0
+        self.scores = torch.empty((queries, 0), dtype=torch.float32, device=device)
+        self.rows = torch.empty((queries, 0), dtype=torch.int64, device=device)
+
+    def push(self, scores: torch.Tensor, rows: torch.Tensor) -> None:
+        """Push the scores [Q, ≥ n], float32 or bfloat16, of documents `rows` [n]; further columns are ignored."""
+        self.pushed_count += len(rows)
+        best, positions = scores[:, : len(rows)].float().topk(min(self.size, len(rows)), dim=1)
+        self.scores, self.rows = torch.cat([self.scores, best], 1), torch.cat([self.rows, rows[positions]], 1)
+        self._truncate()
+
+    def _truncate(self) -> None:
+        """Keep only the best `size`."""
+        if self.scores.shape[1] > self.size:
+            self.scores, positions = self.scores.topk(self.size, dim=1)
+            self.rows = self.rows.gather(1, positions)
+
+    def candidates(self, depth: int, margins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which entries can belong to the exact top `depth`, bool [Q, P], and whether no document outside can, bool [Q].
+
+        Documents pushed with −∞ never belong.
+        """
+        keep = self.scores > -torch.inf
+        if self.scores.shape[1] > depth:
+            last = self._kth_best(depth).double()
+            keep &= self.scores.double() >= (last - margins)[:, None]
+        if self.pushed_count <= self.size:
+            return keep, keep.new_ones(len(keep))
+        return keep, ~(keep & (self.scores == self._kth_best(self.size)[:, None])).any(dim=1)
+
+    def _kth_best(self, depth: int) -> torch.Tensor:
+        """The depth-th best score of each query [Q]."""
+        return self.scores.topk(depth, dim=1).values[:, -1]
+
+
+class CpuTopKPool(TopKPool):
+    """The CPU form: scores at or below the `size`-th best so far are skipped with one comparison.
+
+    Scores are stored as int32 keys of the same order: a float's bits, with all but the sign flipped for negative numbers.
+    """
+
+    def __init__(self, queries: int, size: int) -> None:
+        super().__init__(queries, size, torch.device("cpu"))
+        self._keys = np.full((queries, 2 * size), MINUS_INFINITY_KEY, dtype=np.int32)
+        self._rows = np.empty((queries, 2 * size), dtype=np.int64)
+        self._counts, self._thresholds = np.zeros(queries, dtype=np.int64), np.full(queries, MINUS_INFINITY_KEY, dtype=np.int32)
+
+    def push(self, scores: torch.Tensor, rows: torch.Tensor) -> None:
+        self.pushed_count += len(rows)
+        half = scores.dtype == torch.bfloat16
+        bits = scores.view(torch.int16 if half else torch.int32).numpy()
+        shift = np.int32(16 if half else 0)
+        _push(bits, shift, rows.numpy(), self.size, self._keys, self._rows, self._counts, self._thresholds)
+
+    def candidates(self, depth: int, margins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        _finalise(self.size, self._keys, self._rows, self._counts, self._thresholds)
+        width = min(self.size, self.pushed_count)
+        self.scores = torch.from_numpy(_keys_to_floats(self._keys[:, :width]))
+        self.rows = torch.from_numpy(self._rows[:, :width])
+        return super().candidates(depth, margins)
+
+    def _kth_best(self, depth: int) -> torch.Tensor:
+        position = self.scores.shape[1] - depth
+        return torch.from_numpy(np.partition(self.scores.numpy(), position, axis=1)[:, position])
+
+
+def _keys_to_floats(keys: np.ndarray) -> np.ndarray:
+    floats: np.ndarray = (keys ^ ((keys >> 31) & 0x7FFFFFFF)).view(np.float32)
+    return floats
+
+
+@njit_cached()
+def _push(bits: Any, shift: Any, row_numbers: Any, size: int, keys: Any, rows: Any, counts: Any, cuts: Any) -> None:
+    """Add scores above the threshold, bits [Q, ≥ n]; keys and rows [Q, 2 · size] are reduced to the best `size` when full.
+
+    Chunks of 256, then of 32, are compared at once with the threshold's bits and skipped if none is above; bits are in the order of the
+    numbers unless the threshold is negative.
+    """
+    for query in range(len(bits)):
+        query_bits, count, cut = bits[query, : len(row_numbers)], counts[query], cuts[query]
+        for first in range(0, len(query_bits), 256):
+            chunk = query_bits[first : first + 256]
+            if cut >= 0 and not any_greater(chunk, chunk.dtype.type(cut >> shift)):
+                continue
+            for begin in range(first, first + len(chunk), 32):
+                part = query_bits[begin : begin + 32]
+                if cut >= 0 and not any_greater(part, part.dtype.type(cut >> shift)):
+                    continue
+                for i in range(len(part)):
+                    signed_bits = np.int32(np.int32(part[i]) << shift)
+                    key = np.int32(signed_bits ^ np.int32((signed_bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+                    if key > cut and count == 2 * size:
+                        cut, count = _keep_best(size, keys[query], rows[query], count), size
+                    if key > cut:
+                        keys[query, count], rows[query, count] = key, row_numbers[begin + i]
+                        count += 1
+        counts[query], cuts[query] = count, cut
+
+
+@njit_cached()
+def any_greater(numbers: Any, limit: Any) -> bool:
+    """Whether any of the numbers is above the limit of the same type; no early exit, so that the loop vectorises."""
+    mask = numbers.dtype.type(0)
+    for i in range(len(numbers)):
+        mask = numbers.dtype.type(mask | numbers.dtype.type(numbers[i] > limit))
+    return mask != 0
+
+
+@njit_cached()
+def _keep_best(size: int, keys: Any, rows: Any, count: int) -> Any:
+    """Move the best `size` of the first `count` to the front; returns the smallest of their keys."""
+    cut = np.partition(keys[:count], count - size)[count - size]
+    equals = size - np.sum(keys[:count] > cut)
+    slot = 0
+    for i in range(count):
+        if keys[i] > cut or (keys[i] == cut and equals > 0):
+            equals -= keys[i] == cut
+            keys[slot], rows[slot] = keys[i], rows[i]
+            slot += 1
+    return cut
+
+
+@njit_cached()
+def _finalise(size: int, keys: Any, rows: Any, counts: Any, cuts: Any) -> None:
+    for query in range(len(keys)):
+        if counts[query] > size:
+            cuts[query] = _keep_best(size, keys[query], rows[query], counts[query])
+            counts[query] = size
+        for i in range(counts[query], len(keys[query])):
+            keys[query, i] = MINUS_INFINITY_KEY
+            rows[query, i] = 0
+
+
+UNIT_ROUNDOFF = 2.0**-24
+BF16_ROUNDOFF = 2.0**-9  # of bfloat16
+BF16_SCORE_LIMIT = 2.0**100  # larger scores are scanned in float32
+BYTES_PER_ELEMENT = 16  # of CUDA memory for each of `elements_at_once`: a score, its factors and its copies
+UNDERFLOW = 2.0**-100  # upper bound of what underflow can cost one float32 score of 2^25 products
+MAX_FLOAT32 = float(torch.finfo(torch.float32).max)
+
+
+@dataclass(frozen=True)
+class QueryBlock:
+    """A block of queries: vectors [Q, L, D] float32, zero-padded after the last token; query_rows int64 [Q], their rows in
+    the result."""
+
+    query_rows: np.ndarray
+    vectors: torch.Tensor
+
+    @cached_property
+    def norms(self) -> torch.Tensor:
+        """Σ_i ‖q_i‖, float64 [Q]."""
+        norms: torch.Tensor = self.vectors.double().norm(dim=2).sum(dim=1)
+        return norms
+
+    def select(self, chosen: torch.Tensor) -> "QueryBlock":
+        """The queries at the given indices [q]."""
+        return QueryBlock(self.query_rows[chosen.cpu().numpy()], self.vectors[chosen])
+
+
+def exact_dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Inner products of pairs, the same bits on every device: left, right [P, D] float32 or float16 -> float64 [P].
+
+    A product of two float32 is exact in float64, and the products are added in a fixed pairwise order.
+
+    >>> exact_dot(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 5.0, 6.0]])).tolist()
+    [32.0]
+    """
+    return pairwise_sum(left.double() * right.double())
+
+
+def pairwise_sum(terms: torch.Tensor) -> torch.Tensor:
+    """Sum over the last dimension by adding the second half to the first until one is left; overwrites `terms`.
+
+    Zeros at the end change nothing, so padding changes nothing: [..., D] float64 -> [...] float64.
+    """
+    width = terms.shape[-1]
+    span = 1 << max(width - 1, 0).bit_length()
+    while span > 1:
+        span //= 2
+        if width > span:
+            terms[..., : width - span] += terms[..., span:width]
+            width = span
+    return terms[..., 0] + 0.0 if width else terms.new_zeros(terms.shape[:-1])  # −0 becomes 0
+
+
+def chunk_slices(count: int, step: int) -> Iterator[slice]:
+    """Cut range(count) into slices of `step`, at least 1."""
+    step = max(1, step)
+    return (slice(first, min(first + step, count)) for first in range(0, count, step))
+
+
+def gamma(terms: int) -> float:
+    """γ_n = n·u / (1 − n·u), Higham 2002, §3.1: n float32 roundings, in any order, with or without fused multiply-add."""
+    return terms * UNIT_ROUNDOFF / (1.0 - terms * UNIT_ROUNDOFF)
+
+
+def scan_error_bound(block: QueryBlock, max_norm: float) -> torch.Tensor:
+    """How far below the K-th best scan score a document of the exact top K can be, float64 [Q].
+
+    With s the real score, ŝ the scan's and F the returned one (float64 sum, rounded to float32),
+    |ŝ − s| ≤ γ_(D+L) Σ_i ‖q_i‖ · max ‖d‖ + underflow (Cauchy–Schwarz), and |F − s| is less than two more roundings.
+    At least K documents have ŝ ≥ t, so the K-th best F ≥ t − e, and every document that reaches it has ŝ ≥ t − 2e. Eight extra roundings
+    cover F, the norms and the threshold itself.
+    """
+    length, width = block.vectors.shape[1:]
+    error: torch.Tensor = gamma(width + length + 8) * block.norms * max_norm + UNDERFLOW
+    return 2.0 * error
+
+
+def bf16_error_bound(block: QueryBlock, max_norm: float, max_bf16_error: float) -> torch.Tensor:
+    """`scan_error_bound` for vectors rounded to bfloat16, products summed in float32 and rounded to bfloat16, float64 [Q].
+
+    With q̂, d̂ the rounded vectors and ‖d − d̂‖ ≤ `max_bf16_error`: |q·d − q̂·d̂| ≤ ‖q − q̂‖ ‖d‖ + ‖q̂‖ ‖d − d̂‖, both measured, not bounded.
+    Matrix units may truncate where a CPU rounds: γ of twice the terms.
+    """
+    rounded = block.vectors.bfloat16().double()
+    query_error = (block.vectors.double() - rounded).norm(dim=2).sum(dim=1)
+    norms = rounded.norm(dim=2).sum(dim=1)
+    terms = 2 * (sum(block.vectors.shape[1:]) + 8)
+    rounding_error = (gamma(terms) + BF16_ROUNDOFF * (1.0 + gamma(terms))) * norms * (max_norm + max_bf16_error)
+    error: torch.Tensor = query_error * max_norm + norms * max_bf16_error + rounding_error + UNDERFLOW * max(max_norm, 1.0)
+    return 2.0 * error * (1.0 + gamma(8))
+
+
+@contextmanager
+def full_precision_matmul(device: torch.device) -> Iterator[None]:
+    """Context: float32 matmul in full float32, bfloat16 matmul accumulated in float32, no gradients."""
+    reduced = cuda.matmul.allow_bf16_reduced_precision_reduction
+    cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    try:
+        with torch.inference_mode(), full_precision(device):
+            yield
+    finally:
+        cuda.matmul.allow_bf16_reduced_precision_reduction = reduced
+
+
+class TwoStepIndex(base.Index):
+    """Scan in float32 or bfloat16, keep every document within the error bound of the K-th, score those exactly, rank them.
+
+    The pool of candidates starts at depth + slack. If its last entry is still within the bound (many equal scores), the
+    queries concerned are scanned again with a pool four times as large, at most all documents: the result never depends
+    on the pool, the block sizes, the threads or the device. At most `elements_at_once` numbers are in memory at a time.
+    """
+
+    queries_at_once: int | None = None  # None: chosen by device
+    documents_at_once: int | None = None
+    slack: int | None = None  # None: enough for the usual error bound
+    coarse = False  # the scan may multiply in bfloat16
+
+    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
+        super().__init__(id_ranks, device)
+        try:
+            self._device = torch.device(device)
+        except RuntimeError:
+            raise UsageError(f"device {device!r} is unknown to torch; use cpu, cuda or cuda:0 …") from None
+        if self._device.type not in ("cpu", "cuda"):
+            raise UsageError(f"device {device!r}: exact search needs float64; use cpu or cuda")
+        if self._device.type == "cuda" and (self._device.index or 0) >= (count := torch.cuda.device_count()):
+            raise UsageError(f"device {device!r}: torch sees {count} CUDA devices here; use cpu")
+        self.elements_at_once = 2**28 if self._device.type == "cuda" else 2**24
+        self.max_norm, self.max_bf16_error = 0.0, 0.0  # largest ‖d‖, and largest ‖d − d̂‖ with d̂ = d in bfloat16
+
+    def _fit_to_memory(self, vectors: VectorStore) -> None:
+        """On CUDA, limit `elements_at_once` to the memory left beside the vectors."""
+        if self._device.type == "cuda":
+            vectors.load_to_device()
+            self.elements_at_once = max(1, min(self.elements_at_once, available_bytes(self._device) // BYTES_PER_ELEMENT))
+
+    def pairs_at_once(self, width: int) -> int:
+        """How many pairs of vectors of this width may be multiplied in float64 at a time."""
+        return max(1, self.elements_at_once // (16 * max(width, 1)))
+
+    @abstractmethod
+    def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
+        """The queries that have at least one token, in blocks on the device."""
+
+    @abstractmethod
+    def _scan(self, block: QueryBlock, pool: TopKPool) -> None:
+        """Push a float32 score of every document into the pool."""
+
+    @abstractmethod
+    def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Scores of pairs (query in the block [P], document row [P]), queries ascending -> float64 [P]."""
+
+    def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        id_ranks = self.id_ranks
+        with full_precision_matmul(self._device):
+            for block in self._query_blocks(queries):
+                self._check_finite(block)
+                extra = self.slack if self.slack is not None else 64 + (depth if self._scans_in_bf16(block) else 0)
+                self._search_block(block, depth, depth + extra, id_ranks, rows, scores)
+
+    def _scans_in_bf16(self, block: QueryBlock) -> bool:
+        """Whether the scan of these queries multiplies in bfloat16."""
+        return self.coarse and bool((block.norms * max(self.max_norm, 1.0) < BF16_SCORE_LIMIT).all())
+
+    def _check_finite(self, block: QueryBlock) -> None:
+        invalid = ~(block.norms * max(self.max_norm, 1.0) < MAX_FLOAT32)
+        if invalid.any():
+            query_row = int(block.query_rows[int(invalid.int().argmax())])
+            raise DataError(f"query {query_row}: NaN, infinity, or a score too large for float32")
+
+    def _search_block(self, block: QueryBlock, depth: int, size: int, id_ranks: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
+        size, max_queries = min(size, len(self)), max(1, self.elements_at_once // (4 * size))
+        if len(block.query_rows) > max_queries:
+            for part in chunk_slices(len(block.query_rows), max_queries):
+                self._search_block(block.select(torch.arange(part.start, part.stop)), depth, size, id_ranks, rows, scores)
+            return
+        queries = len(block.query_rows)
+        pool = CpuTopKPool(queries, size) if self._device.type == "cpu" else TopKPool(queries, size, self._device)
+        self._scan(block, pool)
+        coarse = self._scans_in_bf16(block)
+        margins = bf16_error_bound(block, self.max_norm, self.max_bf16_error) if coarse else scan_error_bound(block, self.max_norm)
+        is_candidate, certain = pool.candidates(depth, margins)
+        is_candidate &= certain[:, None]
+        query, position = is_candidate.nonzero(as_tuple=True)
+        candidates = pool.rows[query, position]
+        values = self._exact_scores(block, query, candidates).float().cpu().numpy()
+        hits, ends = candidates.cpu().numpy(), is_candidate.sum(dim=1).cumsum(0).tolist()
+        is_certain = certain.tolist()
+        for i in (i for i in range(queries) if is_certain[i]):
+            hit_range, query_row = slice(ends[i - 1] if i else 0, ends[i]), block.query_rows[i]
+            is_hit = values[hit_range] > self.score_if_not_found
+            base.fill_ranked_hits(hits[hit_range][is_hit], values[hit_range][is_hit], id_ranks, rows[query_row], scores[query_row])
+        if uncertain := [i for i in range(queries) if not is_certain[i]]:
+            self._search_block(block.select(torch.tensor(uncertain)), depth, 4 * size, id_ranks, rows, scores)
+
+    def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        scores = np.zeros(len(query_rows), dtype=np.float32)
+        with full_precision_matmul(self._device):
+            for block in self._query_blocks(queries):
+                self._check_finite(block)
+                block_positions = np.full(len(queries), base.NO_ROW, dtype=np.int64)
+                block_positions[block.query_rows] = np.arange(len(block.query_rows))
+                pairs = np.flatnonzero(block_positions[query_rows] != base.NO_ROW)
+                pairs = pairs[np.argsort(block_positions[query_rows[pairs]], kind="stable")]
+                scores[pairs] = self.score_if_not_found
+                pairs = pairs[self._findable_mask(document_rows[pairs])]
+                query, rows = (torch.from_numpy(part[pairs]).to(self._device) for part in (block_positions[query_rows], document_rows))
+                scores[pairs] = self._exact_scores(block, query, rows).float().cpu().numpy()
+        return scores
+
+    def _findable_mask(self, rows: np.ndarray) -> np.ndarray:
+        """Which documents can be retrieved at all: rows [n] -> bool [n]."""
+        return np.ones(len(rows), dtype=bool)

@@ -1,0 +1,35 @@
+"""Hardware support for bfloat16, and float32 products in full float32 precision.
+
+float32 products in full float32 precision, regardless of torch's global settings.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.backends import cuda, mkldnn
+
+BFLOAT16_CAPABILITY = (8, 0)  # lowest compute capability of CUDA devices with bfloat16 units
+
+
+def has_native_bfloat16(device: str) -> bool:
+    """Whether a device multiplies bfloat16 in hardware: on CUDA by compute capability, on a CPU with AVX-512 BF16 or AMX."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_capability(device) >= BFLOAT16_CAPABILITY
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Disable autocast, and TF32 and bfloat16 inside float32 products; restore the settings afterwards."""
+    settings: tuple[Any, ...] = (cuda.matmul, mkldnn.matmul)  # type: ignore[attr-defined]
+    changed = [(setting, setting.fp32_precision) for setting in settings if setting.fp32_precision != "ieee"]
+    for setting, _ in changed:
+        setting.fp32_precision = "ieee"
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        for setting, before in changed:
+            setting.fp32_precision = before

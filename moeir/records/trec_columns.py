@@ -1,0 +1,256 @@
+"""Columns of white-space separated files, such as TREC runs, as arrays: millions of lines without millions of Python objects.
+
+White space is ASCII white space, as in trec_eval; blank lines are skipped. Regular blocks are parsed by Arrow, or by compiled loops in a
+big file; all others in Python, with the same result and with the line number of every fault.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+from pyarrow import csv
+
+from moeir.errors import DataError
+from moeir.kernels import memory
+from moeir.records import compiled_loops, lines
+from moeir.records.ids import MAX_FIXED_BYTES, ByteStrings, DictionaryEncoder, Ids
+
+_arrow: Any = pyarrow  # has no type hints
+_arrow_csv: Any = csv
+
+Numbers: TypeAlias = NDArray[np.float32]
+
+_IS_SPACE = np.zeros(256, dtype=bool)
+_IS_SPACE[list(b" \t\n\r\x0b\x0c")] = True
+_NEWLINE = 10
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnTable:
+    """The columns [n] that were read from a file, the words of its first line, and the line number of each row.
+
+    A column of strings is its distinct strings and each row's index among them.
+    """
+
+    strings: list[tuple[Ids, NDArray[np.int32]]]
+    numbers: Numbers
+    first_words: list[str]
+    name: str
+    blank_lines: list[int]
+
+    def location(self, row: int) -> str:
+        """`file:line` of a row.
+
+        >>> ColumnTable([], np.zeros(0, np.float32), [], "dev.run", [1, 3]).location(1)
+        'dev.run:4'
+        """
+        line = row + 1
+        for blank in self.blank_lines:
+            line += blank <= line
+        return f"{self.name}:{line}"
+
+
+def read_columns(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> ColumnTable:
+    """Read some columns of a file whose columns are named in `form`; column `number` holds finite float32 numbers."""
+    name, width = lines.source_name(path), len(form.split())
+    compiled = compiled_loops.load_for_file(path)
+    encoders, parts = [DictionaryEncoder(compiled and compiled.coding) for _ in wanted], list[Numbers]()
+    reader = compiled and CompiledReader(compiled.cutting, width, wanted, number)
+    first_words: list[str] = []
+    blanks: list[int] = []
+    with lines.read_blocks(path) as blocks:
+        for first, block in blocks:
+            columns = reader and reader.parse_block(block)
+            columns = (
+                columns or _parse_arrow(block, width, wanted, number) or _parse_python(block, first, name, form, blanks, wanted, number)
+            )
+            if columns:
+                for encoder, column in zip(encoders, columns[:-1], strict=True):
+                    encoder.add(column)
+                parts.append(columns[-1])
+                first_words = first_words or [word.decode() for word in block.split(maxsplit=width)[:width]]
+    if not first_words:
+        raise DataError(f"{name}: holds no line; expected {width} columns ({form})")
+    strings = [encoder.finish() for encoder in reversed(encoders)][::-1]  # documents first: they take the most memory
+    table = ColumnTable(strings, concatenate_numbers(parts), first_words, name, blanks)
+    release_memory(len(table.numbers))
+    return table
+
+
+def release_memory(rows: int) -> None:
+    """Return freed memory to the system after reading many rows: it is fragmented, and later arrays do not fit into it."""
+    if rows < 2**20:
+        return
+    _arrow.default_memory_pool().release_unused()
+    memory.trim_heap()
+
+
+def _parse_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int) -> list[NDArray[Any]] | None:
+    """The columns of a regular block, with one separator between words; None for any other block."""
+    space = b"\t" if b"\t" in block else b" "
+    if any(letter in block for letter in (b"\r", b"\x0b", b"\x0c", *([b" "] if space == b"\t" else []))):
+        return None
+    characters = np.frombuffer(block, np.uint8)
+    is_separator = (characters == space[0]) | (characters == _NEWLINE)
+    if not len(characters) or is_separator[0] or is_separator[-1] or (is_separator[1:] & is_separator[:-1]).any():
+        return None
+    names = [str(column) for column in range(width)]
+    types = {str(column): _arrow.string() for column in wanted} | {str(number): _arrow.float64()}
+    try:
+        table = _arrow_csv.read_csv(
+            _arrow.BufferReader(block),
+            _arrow_csv.ReadOptions(column_names=names, block_size=len(block) + 1, use_threads=False),
+            _arrow_csv.ParseOptions(delimiter=space.decode(), quote_char=False, escape_char=False),
+            _arrow_csv.ConvertOptions(include_columns=list(types), column_types=types, null_values=[], check_utf8=False),
+        )
+    except _arrow.ArrowInvalid:
+        return None
+    with np.errstate(over="ignore"):
+        numbers = table.column(str(number)).chunk(0).to_numpy().astype(np.float32)
+    if not np.isfinite(numbers).all():
+        return None
+    return [*(_arrow_strings(table.column(str(column)).chunk(0)) for column in wanted), numbers]
+
+
+def _arrow_strings(column: Any) -> ByteStrings:
+    _, offsets, characters = column.buffers()
+    edges = np.frombuffer(offsets, np.int32, len(column) + 1).astype(np.int64)
+    return _slice_words(np.frombuffer(characters, np.uint8), edges[:-1], edges[1:])
+
+
+def _parse_python(
+    block: bytes, first: int, name: str, form: str, blanks: list[int], wanted: tuple[int, ...], number: int
+) -> list[NDArray[Any]]:
+    """The columns of any block, empty if it has no line; appends blank lines to `blanks`."""
+    characters, width, blanks_before = np.frombuffer(block + b"\n", dtype=np.uint8), len(form.split()), len(blanks)
+    words = _word_bounds(characters, width)
+    if words is None:
+        rows = _nonblank_lines(block, first, name, form, blanks)
+        if not rows:
+            return []
+        characters = np.frombuffer(b"\n".join(rows) + b"\n", dtype=np.uint8)
+        words = _word_bounds(characters, width)
+        assert words is not None
+    block_blanks = [line - first + 1 for line in blanks[blanks_before:]]
+    locator = ColumnTable([], np.zeros(0, np.float32), [], name, block_blanks)
+
+    def where(row: int) -> str:
+        return f"{name}:{int(locator.location(row).rpartition(':')[2]) + first - 1}"
+
+    columns = [_slice_words(characters, words[0][:, column], words[1][:, column]) for column in (*wanted, number)]
+    return [*columns[:-1], _parse_numbers(columns[-1], where, form.split()[number])]
+
+
+def _parse_numbers(words: ByteStrings, where: Callable[[int], str], what: str) -> Numbers:
+    try:
+        numbers = words.astype(np.float64)
+    except ValueError:
+        numbers = np.full(len(words), np.nan)
+    with np.errstate(over="ignore"):
+        exact = numbers.astype(np.float32)
+    underscores = words.astype(np.bytes_, copy=False).view(np.uint8) == ord("_")  # Python's float ignores them
+    if underscores.any() or not np.isfinite(exact).all():
+        for row, word in enumerate(words.tolist()):
+            parse_float32(word.decode(), where(row), what)
+    return exact
+
+
+def parse_float32(text: str, where: str, what: str = "score") -> float:
+    """The finite float32 number in `text`; `where` starts the message of an error."""
+    try:
+        number = float(text.replace("_", "?"))
+    except ValueError:
+        raise DataError(f"{where}: {what} is not a number: {text!r}") from None
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.float32(number)):
+            raise DataError(f"{where}: {what} is not finite: {text!r}")
+    return number
+
+
+def _word_bounds(characters: NDArray[np.uint8], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Start and end of every word, [n, width] each; None unless every line has `width` words."""
+    edges = np.flatnonzero(np.diff(_IS_SPACE[characters], prepend=True))  # start, end, start, …
+    newlines = np.flatnonzero(characters == _NEWLINE)
+    if len(edges) != 2 * width * len(newlines):
+        return None
+    begins, ends = edges[0::2].reshape(-1, width), edges[1::2].reshape(-1, width)
+    fits = (ends[:, -1] <= newlines).all() and (begins[1:, 0] > newlines[:-1]).all()
+    return (begins, ends) if fits else None
+
+
+def _nonblank_lines(block: bytes, number: int, name: str, form: str, blanks: list[int]) -> list[bytes]:
+    width, rows = len(form.split()), []
+    for line, text in enumerate(block.split(b"\n"), number):
+        count = len(text.split())
+        if count == width:
+            rows.append(text)
+        elif count:
+            raise DataError(f"{name}:{line}: expected {width} columns ({form}), found {count}")
+        else:
+            blanks.append(line)
+    return rows
+
+
+def _slice_words(characters: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> ByteStrings:
+    sizes = ends - begins
+    widest = int(sizes.max())
+    if widest > MAX_FIXED_BYTES:
+        text = characters.tobytes()
+        return np.array([text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)], dtype=object)
+    if len(characters) < begins[-1] + widest:
+        characters = np.concatenate([characters, np.zeros(widest, np.uint8)])
+    windows = sliding_window_view(characters, widest)[begins]  # [n, widest]
+    windows[np.arange(widest) >= sizes[:, None]] = 0
+    return windows.view(f"S{widest}").reshape(-1)
+
+
+_NUMBERS_PER_ARRAY = 2**24  # numbers in one array: small arrays would fragment memory, and pages never written take none
+
+
+class CompiledReader:
+    """Parses blocks with the compiled loops into arrays that are reused."""
+
+    def __init__(self, loops: Any, width: int, wanted: tuple[int, ...], number: int) -> None:
+        self._compiled, self._string_columns = loops, list(wanted)
+        self._roles, self._key_widths = np.full(width, loops.SKIPPED), np.zeros(width, np.int64)
+        self._roles[number] = loops.NUMBER
+        self._key_widths[self._string_columns] = 1
+        self._keys, self._numbers, self._used_numbers = np.empty((0, 0), np.uint64), np.empty(0, np.float32), 0
+
+    def parse_block(self, block: bytes) -> list[NDArray[Any]] | None:
+        """Keys of the string columns and the numbers of a block; None if some line or word is irregular."""
+        ends = np.cumsum(self._key_widths[self._string_columns])
+        self._roles[self._string_columns] = ends - self._key_widths[self._string_columns]
+        max_rows = len(block) // (2 * len(self._roles)) + 1
+        if max_rows > len(self._keys) or ends[-1] > self._keys.shape[1]:
+            self._keys = np.empty((max_rows, ends[-1]), np.uint64)
+        if self._used_numbers + max_rows > len(self._numbers):
+            self._numbers, self._used_numbers = np.empty(max(max_rows, _NUMBERS_PER_ARRAY), np.float32), 0
+        numbers = self._numbers[self._used_numbers :]
+        rows, end = 0, block.rfind(b"\n") + 1
+        for part in (memoryview(block)[:end], block[end:] + b"\n"):  # the last line has no newline
+            if rows >= 0:
+                rows = self._compiled.cut(np.frombuffer(part, np.uint8), self._roles, self._key_widths, self._keys, numbers, rows)
+        if rows <= -2 and 16 * self._key_widths[-2 - rows] <= MAX_FIXED_BYTES:
+            self._key_widths[-2 - rows] *= 2
+            return self.parse_block(block)
+        if rows <= 0:
+            return None
+        keys = [
+            self._keys[:rows, end - self._key_widths[column] : end] for column, end in zip(self._string_columns, ends.tolist(), strict=True)
+        ]
+        self._used_numbers += rows
+        return [*keys, numbers[:rows]]
+
+
+def concatenate_numbers(parts: list[Numbers]) -> Numbers:
+    """All numbers in one array: the reader's own, if they are contiguous there."""
+    array = parts[0].base
+    if isinstance(array, np.ndarray) and all(part.base is array for part in parts):
+        return array[: sum(map(len, parts))]
+    return np.concatenate(parts)

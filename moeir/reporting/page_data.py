@@ -1,0 +1,277 @@
+"""Data of an HTML page: measures of runs, pages of single queries with their documents, training charts and a projection.
+
+Everything is columns of numbers and tables of words, in chunks that the page reads on demand.
+
+Pages of single queries: documents with their ranks, scores and grades.
+
+Training charts, a projection, and query pages with their texts.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ir_measures import Measure
+
+from moeir.errors import DataError
+from moeir.evaluation import measures, significance
+from moeir.records import lines, texts
+from moeir.records.qrels import Qrels
+from moeir.records.runs import Run
+from moeir.records.texts import Text
+from moeir.reporting.explanations import Explanations
+from moeir.reporting.training_curves import CURVE_KINDS, TrainingRun
+
+VALUE_SCALE = 10_000  # values are stored as integers in units of 1 / 10,000 to keep pages small
+RunMeasureValues = Mapping[str, Mapping[str, Mapping[str, float]]]  # run → measure → query → value
+
+
+def evaluate_runs(runs: Mapping[str, Run], qrels: Qrels, wanted: Sequence[Measure]) -> dict[str, dict[str, dict[str, float]]]:
+    """Value of each measure for each judged query, by run."""
+    return {name: measures.evaluate_run(run, qrels, wanted) for name, run in runs.items()}
+
+
+def comparison_table(by_run: RunMeasureValues, queries: Sequence[str]) -> dict[str, Any]:
+    """By measure: mean, low and high of each run, p of each pair of runs, values [run][query] as integers."""
+    names = list(next(iter(by_run.values()), ()))
+    return {
+        "measures": names,
+        "means": [[_mean_with_interval([of_run[measure][query] for query in queries]) for of_run in by_run.values()] for measure in names],
+        "p": [[_p_values_against(by_run, measure, base) for base in by_run] for measure in names],
+        "values": [[[round(of_run[measure][query] * VALUE_SCALE) for query in queries] for of_run in by_run.values()] for measure in names],
+    }
+
+
+def _mean_with_interval(sample: Sequence[float]) -> tuple[float, float, float]:
+    """The mean and its 95 % interval."""
+    return math.fsum(sample) / len(sample), *significance.confidence_interval(sample)
+
+
+def _p_values_against(by_run: RunMeasureValues, measure: str, base: str) -> list[float | None]:
+    """p of each run against `base` by the paired t-test, corrected by Holm; None for `base` itself."""
+    others = [name for name in by_run if name != base]
+    p_values = significance.correct_p_values(
+        [significance.paired_t_test(by_run[name][measure], by_run[base][measure]) for name in others], "holm"
+    )
+    by_name = dict(zip(others, p_values, strict=True))
+    return [by_name.get(name) for name in by_run]
+
+
+QUERIES_PER_CHUNK, TEXTS_PER_CHUNK = 64, 256
+UNJUDGED = -9
+QueryPage = dict[str, Any]
+
+
+class QueryPages:
+    """Pages of single queries: the first `depth` documents of every run, and the relevant documents at any rank."""
+
+    def __init__(self, runs: Mapping[str, Run], qrels: Qrels, depth: int) -> None:
+        self.runs, self.qrels, self.depth = runs, qrels, depth
+        names = sorted(set().union(*(run.document_ids for run in runs.values()), *(grades for grades in qrels.values())))
+        self.names, self.codes = names, {name: code for code, name in enumerate(names)}
+        self._run_codes = [np.array([self.codes[name] for name in run.document_ids], dtype=np.int64) for run in runs.values()]
+
+    def shown_documents(self, query: str) -> list[str]:
+        """Documents on the page of a query: the top of every list, run by run, then at most `depth` further relevant documents."""
+        tops = [_top_documents(run, query, self.depth) for run in self.runs.values()]
+        grades = self.qrels.get(query, {})
+        answers = sorted((name for name, grade in grades.items() if grade > 0), key=lambda name: -grades[name])
+        return list(dict.fromkeys([*(name for top in tops for name in top), *answers[: self.depth]]))
+
+    def query_page(self, query: str, numbers: Mapping[str, int], reasons: Explanations) -> QueryPage:
+        """Documents `d` by number, with the rank `r` of each in every run (0: absent), its scores `s`, and its grade `g`."""
+        documents = self.shown_documents(query)
+        shown = np.array([self.codes[name] for name in documents], dtype=np.int64)
+        ranks, scores = [], []
+        for run, codes in zip(self.runs.values(), self._run_codes, strict=True):
+            run_ranks, run_scores = _lookup_hits(run, codes, query, shown)
+            ranks.append(run_ranks)
+            scores.append(run_scores)
+        grades = self.qrels.get(query, {})
+        page: QueryPage = {"d": [numbers[name] for name in documents], "r": ranks, "s": scores}
+        page["g"] = [grades.get(name, UNJUDGED) for name in documents]
+        return page | reasons.for_query(query)
+
+    def first_answer_ranks(self, queries: Sequence[str]) -> list[list[int]]:
+        """By run and query the rank of the first relevant document; 0 if there is none."""
+        ranks_by_run: list[list[int]] = [[] for _ in self.runs]
+        for query in queries:
+            answers = [self.codes[name] for name, grade in self.qrels.get(query, {}).items() if grade > 0]
+            for ranks, run, codes in zip(ranks_by_run, self.runs.values(), self._run_codes, strict=True):
+                listed = codes[run.list_at(run.query_rows[query])[0]] if query in run.query_rows else codes[:0]
+                positions = np.flatnonzero(np.isin(listed, answers))
+                ranks.append(int(positions[0]) + 1 if len(positions) else 0)
+        return ranks_by_run
+
+
+def _top_documents(run: Run, query: str, depth: int) -> list[str]:
+    """Ids of the top documents of one query."""
+    return [run.document_ids[code] for code in run.list_at(run.query_rows[query])[0][:depth].tolist()] if query in run.query_rows else []
+
+
+def _lookup_hits(run: Run, codes: np.ndarray, query: str, wanted: np.ndarray) -> tuple[list[int], list[float | None]]:
+    """Rank and score in one list of each wanted document [n]; 0 and None if absent."""
+    if query not in run.query_rows:
+        return [0] * len(wanted), [None] * len(wanted)
+    documents, scores = run.list_at(run.query_rows[query])
+    listed = codes[documents]
+    order = np.argsort(listed, kind="stable")
+    positions = np.searchsorted(listed, wanted, sorter=order)
+    positions[positions == len(listed)] = 0
+    rows = order[positions] if len(listed) else positions
+    ranks: list[int] = []
+    rounded: list[float | None] = []
+    for row, code in zip(rows.tolist(), wanted.tolist(), strict=True):
+        present = len(listed) > 0 and listed[row] == code
+        ranks.append(row + 1 if present else 0)
+        rounded.append(float(f"{scores[row]:.6g}") if present else None)  # rounded for display
+    return ranks, rounded
+
+
+def shorten(text: str, limit: int) -> str:
+    """Cut a text at a word boundary within `limit` characters.
+
+    >>> shorten("Owls hunt at night.", 12)
+    'Owls hunt at …'
+    """
+    if len(text) <= limit:
+        return text
+    whole = text[:limit] if text[limit].isspace() else text[:limit].rpartition(" ")[0] or text[:limit]
+    return whole.rstrip() + " …"
+
+
+def split_chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of `size` items; the last may be shorter."""
+    chunk: list[Any] = []
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+MAX_QUERY_LENGTH = 400
+AXES = ("x", "y", "z")
+
+
+@dataclass(frozen=True)
+class PageData:
+    """Pages of `queries` with explanations, and the texts of their documents up to `max_length` characters."""
+
+    pages: QueryPages
+    queries: Sequence[str]
+    explanations: Explanations
+    max_length: int
+
+    @cached_property
+    def document_numbers(self) -> dict[str, int]:
+        """Number of every shown document, by id."""
+        numbers: dict[str, int] = {}
+        for query in self.queries:
+            for name in self.pages.shown_documents(query):
+                numbers.setdefault(name, len(numbers))
+        return numbers
+
+    def overview(self, query_texts: Mapping[str, Text]) -> dict[str, Any]:
+        """Data of all queries that the page loads first."""
+        answers = [sum(grade > 0 for grade in self.pages.qrels[query].values()) for query in self.queries]
+        return {
+            "runs": list(self.pages.runs),
+            "depth": self.pages.depth,
+            "queries": list(self.queries),
+            "texts": [shorten(query_texts[query].content, MAX_QUERY_LENGTH) if query in query_texts else "" for query in self.queries],
+            "answers": answers,
+            "firsts": self.pages.first_answer_ranks(self.queries),
+            "chunks": {"cases": QUERIES_PER_CHUNK, "texts": TEXTS_PER_CHUNK},
+        }
+
+    def iter_chunks(self, corpus: Iterable[Text]) -> Iterator[tuple[str, Any]]:
+        """Query pages in chunks, then documents in chunks: id, title and text; only the id if `corpus` lacks the document."""
+        numbers = self.document_numbers
+        cases = (self.pages.query_page(query, numbers, self.explanations) for query in self.queries)
+        for index, chunk in enumerate(split_chunks(cases, QUERIES_PER_CHUNK)):
+            yield f"cases-{index}", chunk
+        rows: list[list[str]] = [[name] for name in numbers]
+        for text in corpus:
+            if text.id in numbers:
+                rows[numbers[text.id]] = [text.id, shorten(text.title, self.max_length), shorten(text.text, self.max_length)]
+        for index, documents in enumerate(split_chunks(rows, TEXTS_PER_CHUNK)):
+            yield f"texts-{index}", documents
+
+
+def training_charts(trainings: Sequence[TrainingRun]) -> list[dict[str, Any]]:
+    """Charts and alarms of each training, with the same curves as the plots: title → curves of (step, mean)."""
+    charts_of_trainings = []
+    for training in trainings:
+        charts = []
+        for title, curves_of in CURVE_KINDS.items():
+            if curves := curves_of(training.monitor):
+                lines_of = [
+                    {"label": label, "points": [[step, _round_coordinate(value / unit)] for step, value in training.monitor[fact].points()]}
+                    for label, (fact, unit) in curves.items()
+                ]
+                charts.append({"title": title, "curves": lines_of})
+        charts_of_trainings.append({"name": training.name, "steps": training.monitor.step, "finished": training.finished, "charts": charts})
+        charts_of_trainings[-1]["alarms"] = [str(alarm) for alarm in training.monitor.alarms]
+    return charts_of_trainings
+
+
+def read_projection(path: Path) -> dict[str, Any]:
+    """Read the output of `analyze projection`: ids, sides, groups and coordinates [n][2 or 3] of the points."""
+    rows = list(_read_rows(path))
+    axes = [name for name in AXES if name in rows[0][1]]
+    if len(axes) < 2 or "id" not in rows[0][1] or "group" not in rows[0][1]:
+        raise DataError(f"{path}: expected the columns side, id, group, x and y that analyze projection writes")
+    groups = list(dict.fromkeys(str(row["group"]) for _, row in rows))
+    return {
+        "groups": groups,
+        "of": [groups.index(str(row["group"])) for _, row in rows],
+        "ids": [str(row["id"]) for _, row in rows],
+        "sides": [str(row.get("side", "")) for _, row in rows],
+        "places": [[_parse_coordinate(row[axis], where) for axis in axes] for where, row in rows],
+    }
+
+
+def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of a TSV file with a header, or of JSON lines, each with `file:line`."""
+    names: list[str] | None = None
+    name, has_rows = lines.source_name(path), False
+    with lines.open_lines(path) as numbered:
+        for number, line in numbered:
+            where = f"{name}:{number}"
+            if lines.strip_compression_suffix(path).suffix == ".jsonl":
+                row = texts.parse_json(line, where)
+                if not isinstance(row, dict):
+                    raise DataError(f"{where}: expected an object for each point")
+            elif names is None:
+                names = line.split("\t")
+                continue
+            else:
+                cells = line.split("\t")
+                if len(cells) != len(names):
+                    raise DataError(f"{where}: {len(names)} columns expected, as the first line has, {len(cells)} found")
+                row = dict(zip(names, cells, strict=True))
+            has_rows = True
+            yield where, row
+    if not has_rows:
+        raise DataError(f"{name}: has no points; moeir analyze projection writes them")
+
+
+def _parse_coordinate(value: Any, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError(f"{where}: a coordinate is not a number: {value!r}")
+    return _round_coordinate(number)
+
+
+def _round_coordinate(number: float) -> float:
+    return float(f"{number:.5g}")

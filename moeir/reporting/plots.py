@@ -1,0 +1,170 @@
+"""Plots of trainings side by side, and of analysis results; the same input gives the same bytes.
+
+Plots of analysis results; the same result gives the same bytes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from moeir.analysis.result import Mark, Plot
+from moeir.analysis.training_monitor import TrainingMonitor
+from moeir.errors import DataError
+from moeir.reporting.training_curves import CURVE_KINDS, Curves, TrainingRun
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe and Ito: safe for colour blindness
+STYLE: Any = {"svg.hashsalt": "moeir", "svg.fonttype": "none", "text.parse_math": False}  # reproducible bytes; $ does not start a formula
+MAX_CURVES_IN_LEGEND = 12  # most curves of a plot with a legend
+TRAINING_WIDTH, CURVES_HEIGHT = 5.2, 2.4  # inches per training, and per plot
+
+
+def plot_trainings(trainings: Sequence[TrainingRun], file: Path, form: str) -> None:
+    """Plot a column for each training and a row for each kind of curve that one of them has."""
+    kinds = [(title, curves_of) for title, curves_of in CURVE_KINDS.items() if any(curves_of(training.monitor) for training in trainings)]
+    if not kinds:
+        raise DataError(f"{trainings[0].name}: no step has a loss, share, usage or dev value to plot")
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(TRAINING_WIDTH * len(trainings), CURVES_HEIGHT * len(kinds) + 0.4), layout="constrained")
+        axes = figure.subplots(len(kinds), len(trainings), squeeze=False, sharex="col", sharey="row")
+        for column, training in zip(axes.T, trainings, strict=True):
+            for axis, (title, curves_of) in zip(column, kinds, strict=True):
+                _plot_curves(axis, training.monitor, curves_of(training.monitor))
+                axis.set_ylabel(title if training is trainings[0] else "")
+            column[0].set_title(training.name + ("" if training.finished else " (unfinished)"))
+            column[-1].set_xlabel("step")
+        figure.savefig(file, format=form, dpi=120, metadata={"Date": None} if form == "svg" else {"Software": "moeir"})
+
+
+def _plot_curves(axis: Axes, watch: TrainingMonitor, curves: Curves) -> None:
+    for number, (label, (fact, unit)) in enumerate(curves.items()):
+        points = watch[fact].points()
+        steps, values = [step for step, _ in points], [value / unit for _, value in points]
+        marker = "o" if len(points) == 1 or fact.startswith("dev.") else None
+        axis.plot(steps, values, color=COLOURS[number % len(COLOURS)], marker=marker, markersize=3, linewidth=1.2, label=label.lstrip("_"))
+    for alarm in watch.alarms:
+        axis.axvline(alarm.step, color="#c00000", linewidth=0.8, linestyle=":")
+    axis.grid(alpha=0.25)
+    if 0 < len(curves) <= MAX_CURVES_IN_LEGEND:
+        axis.legend(fontsize="x-small", ncols=2)
+
+
+MAX_COLUMNS = 3  # panels per row, at most
+PANEL_WIDTH, PANEL_HEIGHT = 4.6, 3.0  # inches per panel
+MAX_LABELS_IN_LEGEND = 14
+GREY_LABELS = ("tied", "other")  # labels that are not a run are grey
+
+
+def draw_plot(picture: Plot, file: Path, form: str) -> None:
+    """Draw one figure with a panel for each distinct first value of the marks."""
+    panels = list(dict.fromkeys(str(mark[0]) for mark in picture.marks))
+    if not panels:
+        raise DataError("the result has nothing to plot")
+    labels = list(dict.fromkeys(str(mark[1]) for mark in picture.marks))
+    bold = [label for label in labels if label not in GREY_LABELS]
+    colours = {label: COLOURS[number % len(COLOURS)] for number, label in enumerate(bold)} | dict.fromkeys(GREY_LABELS, "#9a9a9a")
+    is_3d = picture.kind == "points" and len(picture.marks[0]) > 4
+    columns = min(MAX_COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    with matplotlib.rc_context(STYLE):
+        size = (2 * PANEL_WIDTH, 2 * PANEL_HEIGHT) if picture.kind == "points" else (PANEL_WIDTH * columns, PANEL_HEIGHT * rows)
+        figure = Figure(figsize=size, layout="constrained")
+        all_axes = figure.subplots(rows, columns, squeeze=False, subplot_kw={"projection": "3d"} if is_3d else {}).ravel().tolist()
+        for axes, panel in zip(all_axes, panels, strict=False):
+            DRAWERS[picture.kind](axes, [mark[1:] for mark in picture.marks if str(mark[0]) == panel], colours)
+            axes.set_title(panel, fontsize="medium")
+            axes.set_xlabel(picture.x_label)
+            axes.set_ylabel(picture.y_label)
+        for axes in all_axes[len(panels) :]:
+            axes.set_axis_off()
+        figure.savefig(file, format=form, dpi=120, metadata={"Date": None} if form == "svg" else {"Software": "moeir"})
+
+
+def _add_legend(axes: Any, count: int) -> None:
+    if 1 < count <= MAX_LABELS_IN_LEGEND:
+        axes.legend(fontsize="x-small")
+
+
+def _draw_bars(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+    """Draw groups of bars, one bar per label."""
+    groups, labels = (list(dict.fromkeys(str(mark[column]) for mark in marks)) for column in (1, 0))
+    width = 0.8 / len(labels)
+    for number, label in enumerate(labels):
+        bars = [(groups.index(str(group)), height) for name, group, height in marks if str(name) == label]
+        shift = (number - (len(labels) - 1) / 2) * width
+        axes.bar([x + shift for x, _ in bars], [height for _, height in bars], width * 0.92, color=colours[label], label=label)
+    slant = sum(map(len, groups)) > 36
+    axes.set_xticks(range(len(groups)), groups, rotation=30 if slant else 0, ha="right" if slant else "center")
+    axes.grid(axis="y", alpha=0.25)
+    axes.tick_params(labelsize="small")
+    _add_legend(axes, len(labels))
+
+
+def _draw_steps(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+    """Draw overlaid histograms."""
+    labels = list(dict.fromkeys(str(mark[0]) for mark in marks))
+    for label in labels:
+        label_marks = [mark[1:] for mark in marks if str(mark[0]) == label]
+        heights = [height for *_, height in label_marks]
+        axes.stairs(heights, [*(low for low, *_ in label_marks), label_marks[-1][1]], color=colours[label], fill=True, alpha=0.3)
+        axes.stairs(heights, [*(low for low, *_ in label_marks), label_marks[-1][1]], color=colours[label], linewidth=1.2, label=label)
+    axes.grid(alpha=0.25)
+    _add_legend(axes, len(labels))
+
+
+def _draw_lines(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+    labels = list(dict.fromkeys(str(mark[0]) for mark in marks))
+    for label in labels:
+        label_marks = [mark[1:] for mark in marks if str(mark[0]) == label]
+        marker = "o" if len(label_marks) == 1 else None
+        axes.plot(
+            [step for step, _ in label_marks],
+            [value for _, value in label_marks],
+            color=colours[label],
+            marker=marker,
+            linewidth=1.3,
+            label=label,
+        )
+    axes.grid(alpha=0.25)
+    _add_legend(axes, len(labels))
+
+
+def _draw_points(axes: Any, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+    labels = list(dict.fromkeys(str(mark[0]) for mark in marks))
+    for label in labels:
+        label_marks = [mark[1:] for mark in marks if str(mark[0]) == label]
+        axes.scatter(
+            *zip(*label_marks, strict=True), s=9, alpha=0.65, linewidths=0, color=colours[label], label=f"{label} ({len(label_marks):,})"
+        )
+    axes.set_xticks([])
+    axes.set_yticks([])
+    if len(labels) <= MAX_LABELS_IN_LEGEND:
+        axes.legend(fontsize="small", markerscale=2)
+
+
+def _draw_matrix(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+    """Draw a symmetric matrix of labels with 1 on the diagonal, the overlap of a list with itself."""
+    names = [str(mark[0]) for mark in marks] + [str(mark[1]) for mark in marks]
+    names = list(dict.fromkeys(names))
+    values = {(str(row), str(column)): value for row, column, value in marks}
+    symmetric = values | {(column, row): value for (row, column), value in values.items()}
+    cells: list[list[float]] = [[1.0 if row == column else symmetric[row, column] for column in names] for row in names]
+    axes.imshow(cells, cmap="Blues", vmin=0, vmax=1.15)
+    axes.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize="small")
+    axes.set_yticks(range(len(names)), names, fontsize="small")
+    for row, line in enumerate(cells):
+        for column, value in enumerate(line):
+            axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize="small", color="white" if value > 0.7 else "black")
+
+
+DRAWERS: dict[str, Callable[[Any, Sequence[Mark], dict[str, str]], None]] = {
+    "bars": _draw_bars,
+    "steps": _draw_steps,
+    "lines": _draw_lines,
+    "points": _draw_points,
+    "matrix": _draw_matrix,
+}

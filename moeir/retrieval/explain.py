@@ -1,0 +1,321 @@
+"""Explanations of search results: rank, score and part of each expert, with shared terms or the best document token per query token.
+
+Evidence is scored from what the engine stores, pair by pair of single query terms or tokens with a document, so that the numbers are
+those of the search.
+
+Explanations of ranks: rank, score and part of each expert, and the evidence of the expert.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from moeir import variants
+from moeir.architectures.checkpoint import RetrievalModel
+from moeir.backbones.packed_tokens import PackedTokens
+from moeir.errors import UsageError
+from moeir.fusion.score_lists import Hits
+from moeir.heads.token_vectors import TokenVectorHead
+from moeir.indexes.base import Index
+from moeir.records import lines
+from moeir.records.runs import Run, format_score
+from moeir.representations.exact_match import ExactMatch
+from moeir.representations.multivector import MultiVector
+from moeir.representations.sparse import Sparse
+from moeir.retrieval.searcher import Searcher, parse_exact_sum
+from moeir.retrieval.text_store import TextStore
+
+Evidence = dict[str, Any]
+Pieces = Sequence[str | None] | None  # the token piece of each vector of a text, None if unknown
+
+
+def round_score(number: float) -> float:
+    """Round a number to nine significant digits, as scores in files."""
+    return float(format_score(number))
+
+
+def shared_terms(engine: Index, query: Sparse, rows: np.ndarray, checkpoint: RetrievalModel) -> list[Evidence]:
+    """Terms that each document shares with the query, by descending product: both weights and their product."""
+    weights = query.weights.detach().cpu().double().numpy()
+    singles = Sparse(torch.arange(len(weights) + 1), query.terms.cpu(), torch.ones(len(weights)), query.vocabulary)
+    names = [checkpoint.tokenizer.id_to_token(number) for number in query.terms.tolist()]
+    return [{"terms": shared} for shared in _shared_term_rows(names, weights, _score_single_terms(engine, singles, len(weights), rows))]
+
+
+def shared_words(engine: Index, query: str, rows: np.ndarray) -> list[Evidence]:
+    """Words that each document shares with a BM25 query: query weights are counts, document weights are those of BM25."""
+    counts: dict[str, int] = {}
+    for word in query.split():
+        counts[word] = counts.get(word, 0) + 1
+    weights = np.array(list(counts.values()), dtype=np.float64)
+    return [
+        {"terms": shared}
+        for shared in _shared_term_rows(list(counts), weights, _score_single_terms(engine, list(counts), len(counts), rows))
+    ]
+
+
+def token_alignment(
+    engine: Index, query: MultiVector, rows: np.ndarray, query_pieces: Pieces, document_pieces: Sequence[Pieces]
+) -> list[Evidence]:
+    """For each document and query token the best document token: its position among the vectors, its piece, the similarity.
+
+    `query_pieces` are the pieces of the query, `document_pieces` those of each document. Positions need stored vectors.
+    """
+    vectors = query.vectors.detach().cpu().double().numpy()
+    names = query_pieces if query_pieces is not None else [None] * len(vectors)
+    evidence: list[Evidence] = []
+    single_scores: np.ndarray | None = None
+    for column, (row, pieces) in enumerate(zip(rows.tolist(), document_pieces, strict=True)):
+        stored = engine.token_vectors(row)
+        if stored is None:
+            if single_scores is None:
+                singles = MultiVector(query.vectors.cpu(), torch.arange(len(vectors) + 1))
+                single_scores = _score_single_terms(engine, singles, len(vectors), rows)
+            evidence.append(
+                {
+                    "tokens": [
+                        {"query": name, "similarity": round_score(score)}
+                        for name, score in zip(names, single_scores[:, column], strict=True)
+                    ]
+                }
+            )
+        else:
+            evidence.append({"tokens": _best_tokens(names, vectors, stored.astype(np.float64), pieces)})
+    return evidence
+
+
+def exact_matches(engine: Index, query: ExactMatch, rows: np.ndarray, checkpoint: RetrievalModel) -> list[Evidence]:
+    """For each document and query token with an exact match, the best product."""
+    names = [checkpoint.tokenizer.id_to_token(number) for number in query.terms.tolist()]
+    singles = ExactMatch(query.terms.cpu(), query.vectors.cpu(), torch.arange(len(names) + 1))
+    products = _score_single_terms(engine, singles, len(names), rows)
+    return [
+        {"tokens": [{"query": name, "similarity": round_score(score)} for name, score in zip(names, column, strict=True) if score > 0]}
+        for column in products.T.tolist()
+    ]
+
+
+def token_pieces(checkpoint: RetrievalModel, expert: str, text: str, side: str, count: int) -> Pieces:
+    """Token piece of each of the `count` vectors of a text; None if the numbers differ (pooled tokens, another text)."""
+    ids, silent = checkpoint.token_ids([text], side)
+    head = checkpoint.architecture.heads[expert]
+    assert isinstance(head, TokenVectorHead)
+    mask = head.token_mask(PackedTokens.from_lists(ids, side, silent).to(checkpoint.device)).tolist()
+    names: list[str | None] = [checkpoint.tokenizer.id_to_token(number) for number, keep in zip(ids[0], mask, strict=True) if keep]
+    if head.padding == "zero" and side != "query":
+        names.append(None)
+    return names if len(names) == count else None
+
+
+def _best_tokens(names: Sequence[str | None], query: np.ndarray, document: np.ndarray, pieces: Pieces) -> list[Evidence]:
+    """query [L, D], document [M, D]; a document without tokens, which is never retrieved, has none."""
+    if not len(document):
+        return []
+    similarity = query @ document.T
+    best = similarity.argmax(axis=1)
+    evidence: list[Evidence] = []
+    for row, position in enumerate(best.tolist()):
+        entry: Evidence = {"query": names[row], "position": position}
+        if pieces is not None:
+            entry["document"] = pieces[position]
+        evidence.append(entry | {"similarity": round_score(similarity[row, position])})
+    return evidence
+
+
+def _shared_term_rows(names: Sequence[str], weights: np.ndarray, documents: np.ndarray) -> list[list[Evidence]]:
+    """weights [T] of the query, [T, n] of the documents -> for each document the terms with a weight on both sides."""
+    products = weights[:, None] * documents.astype(np.float64)
+    evidence: list[list[Evidence]] = []
+    for column, product in zip(documents.T, products.T, strict=True):
+        order = [term for term in np.argsort(-product, kind="stable").tolist() if product[term]]
+        evidence.append(
+            [
+                {
+                    "term": names[term],
+                    "query": round_score(weights[term]),
+                    "document": round_score(column[term]),
+                    "product": round_score(product[term]),
+                }
+                for term in order
+            ]
+        )
+    return evidence
+
+
+def _score_single_terms(engine: Index, singles: Any, count: int, rows: np.ndarray) -> np.ndarray:
+    """Scores of `count` single-term queries with each document: float32 [count, n]."""
+    try:
+        scores = engine.score_pairs(singles, np.repeat(np.arange(count), len(rows)), np.tile(rows, count))
+    except UsageError as problem:
+        raise UsageError(f"an explanation needs an engine that scores chosen documents: {problem}") from None
+    return scores.reshape(count, len(rows))
+
+
+log = logging.getLogger(__name__)
+FUSED = "fused"
+COLUMNS = ("query", "document", "rank", "score", "expert", "expert_rank", "expert_score", "part")
+Explanation = dict[str, Any]
+DocumentSelector = Callable[[str], Sequence[str]]  # the documents of a query
+
+
+class Explainer:
+    """Explains the last of several runs, the fusion of the others, with the indexes of `searcher`; `texts` give the tokens of documents."""
+
+    def __init__(self, searcher: Searcher, runs: Mapping[str, Run], fuse: str, texts: TextStore | None = None) -> None:
+        self._searcher, self._runs, self._texts = searcher, runs, texts
+        self._fuse, self._explained_run = fuse, list(runs)[-1]
+        self._experts = [name for name in runs if name != FUSED]
+        self._unexplainable: set[str] = set()
+
+    def document_ids(self) -> set[str]:
+        """Ids of all documents in the explained run."""
+        run = self._runs[self._explained_run]
+        return {run.document_ids[code] for code in np.unique(run.documents).tolist()}
+
+    def explain_all(
+        self, names: Sequence[str], queries: list[str], encoded: Iterable[tuple[int, Any]], documents: DocumentSelector | None = None
+    ) -> Iterator[Explanation]:
+        """Explain all hits of all queries, or the `documents` of each; `encoded` comes from `Searcher.encode_batches`."""
+        for first, batch in encoded:
+            count = len(batch[self._experts[0]])
+            for row in range(count):
+                query = {expert: _select_query(batch[expert], row) for expert in self._experts}
+                name, text = names[first + row], queries[first + row]
+                yield from (
+                    self.explain_query(name, text, query)
+                    if documents is None
+                    else self.explain_documents(name, text, query, documents(name))
+                )
+
+    def explain_query(self, name: str, text: str, encoded: Mapping[str, Any], ranks: slice = slice(None)) -> Iterator[Explanation]:
+        """Explain the hits of one query, those of `ranks` only; `encoded` is the query as each engine takes it."""
+        yield from self.explain_documents(
+            name, text, encoded, [document for document, _ in self._runs[self._explained_run].hits(name)[ranks]]
+        )
+
+    def explain_documents(self, name: str, text: str, encoded: Mapping[str, Any], documents: Sequence[str]) -> Iterator[Explanation]:
+        """Explain chosen documents of one query at any rank; an unranked one has the evidence of the experts only."""
+        rows = np.array([self._searcher.row_by_id[document] for document in documents], dtype=np.int64)
+        parts = self._parts(name, encoded, rows)
+        expert_evidence = (
+            {expert: self._evidence_or_warning(expert, encoded[expert], text, rows) for expert in self._experts} if len(rows) else {}
+        )
+        ranks = {run: _rank_by_document(run_hits.hits(name)) for run, run_hits in self._runs.items()}
+        for row, document in enumerate(documents):
+            experts: Explanation = {}
+            for expert in self._experts:
+                rank, expert_score = ranks[expert].get(document, (None, None))
+                entry = {"rank": rank, "score": _round_or_none(expert_score), "part": _nullable(parts[expert][row])}
+                experts[expert] = entry | expert_evidence[expert][row]
+            rank, score = ranks[self._explained_run].get(document, (None, None))
+            yield {"query": name, "document": document, "rank": rank, "score": _round_or_none(score), "experts": experts}
+
+    def _parts(self, name: str, encoded: Mapping[str, Any], rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Part of each expert in the score of each document [n]: float64 numbers that add up to it, in the order of the experts."""
+        if not len(rows):
+            return {}
+        if self._explained_run != FUSED or parse_exact_sum(self._fuse)[0]:
+            return {expert: self._expert_scores(expert, name, encoded[expert], rows) for expert in self._experts}
+        documents, columns = variants.bind_variant("fusion", self._fuse)(self._expert_lists(name), True)
+        order = self._searcher.order[rows]
+        positions = np.minimum(np.searchsorted(documents, order), max(0, len(documents) - 1))
+        present = documents[positions] == order if len(documents) else np.zeros(len(rows), dtype=bool)
+        parts = [np.where(present, column[positions], np.nan) if len(column) else np.full(len(rows), np.nan) for column in columns]
+        return dict(zip(self._experts, parts, strict=True))
+
+    def _expert_scores(self, expert: str, name: str, query: Any, rows: np.ndarray) -> np.ndarray:
+        """Scores from an expert's list; for documents that it lacks, the scores of its engine."""
+        listed = dict(self._runs[expert].hits(name))
+        scores = np.array([listed.get(self._searcher.ids[row], np.nan) for row in rows.tolist()], dtype=np.float64)
+        missing = np.isnan(scores)
+        scores[missing] = self._searcher.engines[expert].score_pairs(query, np.zeros(int(missing.sum()), dtype=np.int64), rows[missing])
+        return scores
+
+    def _expert_lists(self, name: str) -> list[Hits]:
+        """The experts' lists of a query; documents are numbers in the order of ids."""
+        lists = []
+        for expert in self._experts:
+            hits = self._runs[expert].hits(name)
+            rows = np.array([self._searcher.row_by_id[document] for document, _ in hits], dtype=np.int64)
+            lists.append((self._searcher.order[rows], np.array([score for _, score in hits], dtype=np.float32)))
+        return lists
+
+    def _evidence_or_warning(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[Evidence]:
+        """Evidence of an expert; empty, after one warning, if its engine cannot score chosen documents."""
+        if expert in self._unexplainable:
+            return [{} for _ in rows]
+        try:
+            return self._expert_evidence(expert, query, text, rows)
+        except UsageError as problem:
+            log.warning("%s: ranks and scores only: %s", expert, problem)
+            self._unexplainable.add(expert)
+            return [{} for _ in rows]
+
+    def _expert_evidence(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[Evidence]:
+        engine, checkpoint = self._searcher.engines[expert], self._searcher.checkpoint
+        if checkpoint is None:
+            return shared_words(engine, text, rows)
+        if engine.kind == "sparse":
+            return shared_terms(engine, query, rows, checkpoint)
+        if engine.kind == "exact-match":
+            return exact_matches(engine, query, rows, checkpoint)
+        if engine.kind != "multivector":
+            return [{} for _ in rows]
+        query_pieces = token_pieces(checkpoint, expert, text, "query", len(query.vectors))
+        return token_alignment(engine, query, rows, query_pieces, [self._document_pieces(expert, row) for row in rows.tolist()])
+
+    def _document_pieces(self, expert: str, row: int) -> Pieces:
+        """Token pieces of a document, None without its text."""
+        engine, checkpoint = self._searcher.engines[expert], self._searcher.checkpoint
+        text = None if self._texts is None else self._texts.get(self._searcher.ids[row])
+        stored = engine.token_vectors(row)
+        if text is None or stored is None or checkpoint is None:
+            return None
+        return token_pieces(checkpoint, expert, text.content, "document", len(stored))
+
+
+def _select_query(queries: Any, row: int) -> Any:
+    """One query of a batch, as a batch."""
+    if isinstance(queries, list):
+        return queries[row : row + 1]
+    return queries.select(torch.tensor([row], device=queries.device))
+
+
+def _round_or_none(score: float | None) -> float | None:
+    return None if score is None else float(format_score(score))
+
+
+def _nullable(part: float) -> float | None:
+    """None for a document that no list has."""
+    return None if np.isnan(part) else float(part)
+
+
+def _rank_by_document(hits: Sequence[tuple[str, float]]) -> dict[str, tuple[int, float]]:
+    return {document: (rank, score) for rank, (document, score) in enumerate(hits, 1)}
+
+
+def write_explanations(explanations: Iterable[Explanation], path: Path, name: str) -> None:
+    """Write JSON lines; or, if `name` ends in .tsv, a line per document and expert, without evidence."""
+    with lines.open_writer(path) as output:
+        if lines.strip_compression_suffix(name).suffix != ".tsv":
+            output.writelines(json.dumps(explanation, ensure_ascii=False) + "\n" for explanation in explanations)
+            return
+        output.write("\t".join(COLUMNS) + "\n")
+        for explanation in explanations:
+            for expert, entry in explanation["experts"].items():
+                fields = [
+                    explanation["query"],
+                    explanation["document"],
+                    explanation["rank"],
+                    explanation["score"],
+                    expert,
+                    entry["rank"],
+                    entry["score"],
+                    entry["part"],
+                ]
+                output.write("\t".join("" if field is None else str(field) for field in fields) + "\n")

@@ -1,0 +1,222 @@
+"""Searcher: the indexes of all experts with the checkpoint that encodes queries; fusion by a formula or by the exact sum.
+
+Indexes of every expert with the checkpoint that encodes queries; indexes of disjoint documents are searched as one.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from moeir import variants
+from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
+from moeir.artifacts import manifests
+from moeir.backbones.device import autocast, select_device, select_dtype
+from moeir.errors import ArtifactError, UsageError
+from moeir.fusion import formulas
+from moeir.indexes.base import Index
+from moeir.indexes.exact_sum import fuse_exact
+from moeir.parsing import parse_value
+from moeir.records.runs import Run, id_ranks
+from moeir.retrieval.latency import LatencyRecorder
+from moeir.retrieval.sharded import combine_indexes
+
+EXACT_SUM = "exact-sum"
+
+
+def parse_exact_sum(spec: str) -> tuple[bool, dict[str, Any]]:
+    """Whether a spec names the exact sum, which needs the engines, and its options; UsageError for an unknown spec."""
+    parsed = variants.parse_spec(spec)
+    if parsed.name.replace("_", "-") != EXACT_SUM:
+        variants.resolve_spec("fusion", spec)
+        return False, {}
+    for key in dict(parsed.options):
+        if key != "deepen":
+            raise UsageError(f"{spec}: {EXACT_SUM} has no option {key!r}; it has deepen=true")
+    return True, {key: parse_value(value, "bool", f"{spec}: {key}") for key, value in parsed.options}
+
+
+QUERIES_PER_BATCH = 256
+HitColumns: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # of each hit: query number, document row, score
+
+
+@dataclass
+class Searcher:
+    """Indexes of every expert, and the checkpoint that encodes queries (None for BM25). `order` [N]: rank of each row by id."""
+
+    paths: tuple[Path, ...]
+    ids: list[str]
+    engines: dict[str, Index]
+    order: np.ndarray
+    checkpoint: RetrievalModel | None
+    dtype: torch.dtype
+    device: str = "cpu"
+
+    @property
+    def label(self) -> str:
+        """Name in messages."""
+        return ", ".join(map(str, self.paths))
+
+    def select_experts(self, experts: Sequence[str]) -> list[str]:
+        """Experts to search: all, or those given."""
+        unknown = [name for name in experts if name not in self.engines]
+        if unknown:
+            raise UsageError(f"--expert {unknown[0]}: {self.label} has {', '.join(self.engines)}")
+        return [name for name in self.engines if not experts or name in experts]
+
+    @property
+    def default_fusion(self) -> str:
+        """Fusion spec that applies by default."""
+        return "came-sum" if self.checkpoint is None else self.checkpoint.architecture.default_fusion
+
+    @cached_property
+    def row_by_id(self) -> dict[str, int]:
+        """Row of every document, by id."""
+        return {name: row for row, name in enumerate(self.ids)}
+
+    def search(
+        self, queries: list[str], depth: int = 10, expert: str | None = None, fuse: str | None = None
+    ) -> list[list[tuple[str, float]]]:
+        """Top documents and scores for each query text, from one expert, or from all, fused as on the command line."""
+        if depth < 1:
+            raise UsageError(f"depth {depth}: expected at least 1")
+        names = [str(number) for number in range(len(queries))]
+        runs, _ = self.search_runs(names, queries, depth, self.select_experts((expert,) if expert else ()), fuse or self.default_fusion)
+        run = list(runs.values())[-1]
+        return [run.hits(name) for name in names]
+
+    def search_runs(
+        self,
+        names: list[str],
+        queries: list[str],
+        depth: int,
+        experts: list[str],
+        fuse: str,
+        *,
+        batch_size: int = QUERIES_PER_BATCH,
+        latency: LatencyRecorder | None = None,
+        advance: Callable[[int], None] = lambda count: None,
+    ) -> tuple[dict[str, Run], dict[str, Any]]:
+        """One run per expert and, for several, `fused`; for an exact sum also the number of queries with proven top ranks.
+
+        `latency` records the time of each step of each batch; `advance` is called with the number of finished queries.
+        """
+        exact, options = parse_exact_sum(fuse)
+        latency = LatencyRecorder(self.device) if latency is None else latency
+        engines = {name: self.engines[name] for name in experts}
+        parts: dict[str, list[HitColumns]] = {name: [] for name in [*experts, *(["fused"] if exact and len(experts) > 1 else [])]}
+        proven = dict.fromkeys(sorted({min(10, depth), depth}), 0)
+        for first, batch in self.encode_batches(queries, batch_size, latency):
+            count = min(batch_size, len(queries) - first)
+            with latency.time_step("search", count):
+                lists = {name: engine.search(batch[name], depth) for name, engine in engines.items()}
+                if "fused" in parts:
+                    sums = fuse_exact(engines, {name: batch[name] for name in experts}, lists, **options)
+                    proven = {size: proven[size] + int(sums.is_proven(size).sum()) for size in proven}
+                    lists["fused"] = sums.rows, sums.scores
+            for name, (rows, scores) in lists.items():
+                query, rank = np.nonzero(rows >= 0)
+                parts[name].append((query + first, rows[query, rank], scores[query, rank]))
+            advance(count)
+        runs = self._build_runs(names, parts)
+        if len(runs) > 1 and not exact:
+            with latency.time_step("fuse", len(queries)):
+                runs["fused"] = formulas.fuse_runs(list(runs.values()), variants.bind_variant("fusion", fuse), depth)
+        return runs, {"proven": proven} if "fused" in parts else {}
+
+    def encode_batches(self, queries: list[str], batch_size: int, speed: LatencyRecorder) -> Iterator[tuple[int, Any]]:
+        """Batches of queries in the form the engines take: (row of the first, expert -> queries)."""
+        for first in range(0, len(queries), batch_size):
+            batch = queries[first : first + batch_size]
+            if self.checkpoint is None:
+                yield first, dict.fromkeys(self.engines, batch)
+            else:
+                with speed.time_step("encode", len(batch)), autocast(self.dtype, str(self.checkpoint.device)):
+                    encoded = self.checkpoint.encode(batch, "query")
+                yield first, encoded
+
+    def _build_runs(self, names: list[str], parts: Mapping[str, list[HitColumns]]) -> dict[str, Run]:
+        """Runs that share one list of ids, those of the retrieved documents."""
+        columns = {name: [np.concatenate(column) for column in zip(*hits, strict=True)] for name, hits in parts.items()}
+        rows = np.unique(np.concatenate([column[1] for column in columns.values()]))
+        rows = rows[np.argsort(self.order[rows])]
+        ids = [self.ids[row] for row in rows.tolist()]
+        sorted_order = self.order[rows]
+        runs = {}
+        for name, (query, row, score) in columns.items():
+            runs[name] = Run.from_columns(names, query, ids, np.searchsorted(sorted_order, self.order[row]), score, tag=name)
+        return runs
+
+
+def open_index(
+    path: Path | str | Sequence[Path | str],
+    *,
+    model: Path | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    verified: bool = False,
+) -> Searcher:
+    """Open an index with its checkpoint, which is located along index → encodings → checkpoint.
+
+    Several paths are parts of one collection, indexed separately with the same checkpoint; they are searched as one. The checksum of
+    every file is verified unless `verified` says that the caller did.
+    """
+    paths = tuple(Path(one) for one in ([path] if isinstance(path, Path | str) else path))
+    target = select_device(device)
+    counts = [(manifests.read_manifest(one) if verified else manifests.verify_artifact(one, "index"))["counts"] for one in paths]
+    _check_compatible(paths, counts)
+    if model is not None and "checkpoint" not in counts[0]:
+        raise UsageError(f"--model {model}: {paths[0]} reads its queries without one")
+    ids = [manifests.read_lines(one / "ids.txt") for one in paths]
+    parts = [_open_engines(one, facts["experts"], id_ranks(own), target) for one, facts, own in zip(paths, counts, ids, strict=True)]
+    all_ids = [name for own in ids for name in own]
+    _check_disjoint(paths, ids)
+    order = id_ranks(all_ids)
+    engines = dict(parts[0])
+    if len(paths) > 1:
+        engines = {name: combine_indexes([part[name] for part in parts], order, name) for name in parts[0]}
+    checkpoint = _open_parent_checkpoint(paths[0], counts[0]["checkpoint"], model, target) if "checkpoint" in counts[0] else None
+    return Searcher(paths, all_ids, engines, order, checkpoint, select_dtype(dtype, target), target)
+
+
+def _open_engines(path: Path, specs: Mapping[str, str], order: np.ndarray, device: str) -> dict[str, Index]:
+    engines = {}
+    for expert, spec in specs.items():
+        variant = variants.find_variant("indexes", variants.parse_spec(spec).name)
+        engine: type[Index] = getattr(importlib.import_module(variant.module), variant.symbol)
+        engines[expert] = engine.open(path / expert, id_ranks=order, device=device)
+    return engines
+
+
+def _check_compatible(paths: Sequence[Path], counts: Sequence[Mapping[str, Any]]) -> None:
+    """ArtifactError unless all indexes have the same checkpoint and engines."""
+    for path, facts in zip(paths[1:], counts[1:], strict=True):
+        if facts.get("checkpoint", {}).get("digest") != counts[0].get("checkpoint", {}).get("digest"):
+            raise ArtifactError(f"{path}: made with another checkpoint than {paths[0]}; encode and index all parts with one")
+        if facts["experts"] != counts[0]["experts"]:
+            specs, first = (", ".join(f"{name}={spec}" for name, spec in one["experts"].items()) for one in (facts, counts[0]))
+            raise ArtifactError(f"{path}: has {specs}; {paths[0]} has {first}; index all parts with the same --engine")
+
+
+def _check_disjoint(paths: Sequence[Path], ids: Sequence[list[str]]) -> None:
+    """ArtifactError if two indexes share a document."""
+    for later, path in enumerate(paths):
+        for earlier in range(later):
+            if both := set(ids[earlier]).intersection(ids[later]):
+                raise ArtifactError(f"{path}: document {min(both)!r} is in {paths[earlier]} too; parts of a collection share none")
+
+
+def _open_parent_checkpoint(path: Path, parent: Mapping[str, str], model: Path | None, device: str) -> RetrievalModel:
+    folder = model or (path / parent["path"]).resolve()
+    if not folder.is_dir():
+        raise ArtifactError(f"{path}: the checkpoint it was made with is not at {folder}; say where it is with --model")
+    digest = manifests.digest_files(manifests.verify_artifact(folder, "checkpoint")["files"])
+    if digest != parent["digest"]:
+        commands = f"moeir encode --model {folder} and moeir index"
+        raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; name that one with --model, or run {commands} again")
+    return open_checkpoint(folder, device)

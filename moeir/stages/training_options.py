@@ -1,0 +1,148 @@
+"""The options that `pretrain` and `finetune` share: schedule, device, memory, reproducibility, logging."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moeir.errors import UsageError
+from moeir.parsing import parse_value
+from moeir.settings import option, output_field, to_dict
+from moeir.stages.base import Stage
+from moeir.stages.init import check_seed
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from moeir.training.distributed import ProcessGroup
+    from moeir.training.trackers import Tracking
+    from moeir.training.trainer import Schedule
+
+SCHEDULES = ("linear", "constant")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingStage(Stage):
+    """A stage that runs the trainer (`training.trainer`)."""
+
+    batch_size: int = option("Texts per batch, divided among all processes.", 8)
+    accumulate: int = option("Batches per optimizer step.", 1, aliases=("--gradient-accumulation-steps",))
+    epochs: int = option("Passes over the examples.", 1, aliases=("--num-train-epochs",))
+    steps: int | None = option("Total optimizer steps; overrides --epochs.", None, aliases=("--max-steps",))
+    learning_rate: float = option("Peak learning rate (AdamW).", 1e-5)
+    warmup: float = option("Warmup steps as a fraction of all steps.", 0.1, aliases=("--warmup-ratio",))
+    schedule: str = option("Learning rate after warmup: linear (decays to 0) or constant.", "linear", aliases=("--lr-scheduler-type",))
+    group_rate: tuple[str, ...] = option("PATTERN=RATE: peak learning rate of parameters whose names contain PATTERN; repeat the flag.", ())
+    weight_decay: float = option("Weight decay of weight matrices.", 0.0)
+    clip: float = option("Maximum gradient norm; 0 disables clipping.", 1.0, aliases=("--max-grad-norm",))
+    recompute: bool = option(
+        "Gradient checkpointing: store only each layer's input and recompute the layer in the backward pass.",
+        False,
+        aliases=("--gradient-checkpointing",),
+        affects_result=False,
+    )
+    attention_dropout: float | None = option("Attention dropout probability [default: that of the weights]; 0 is fastest on a GPU.", None)
+    seed: int = option("Random seed.", 42)
+    deterministic: bool = option("Make results bit-identical on the same GPU, at some cost in speed; on a CPU they always are.", False)
+    compile: bool = option("Compile the layers with torch.compile (CUDA only); takes a minute or more at the start.", False)
+    dtype: str = option("auto, float32 or bfloat16.", "auto")
+    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
+    keep_empty: bool = option("Accept documents without text.", False)
+    cache: Path | None = option(
+        "Folder of the token cache, which several trainings can share [default: in the unfinished output].", None, affects_result=False
+    )
+    save_minutes: float = option("Minutes between saves of the training state.", 5.0, affects_result=False)
+    log_every: int | None = option(
+        "Steps between reads of the losses from the device; metrics.jsonl has every step [default: 10 on a GPU, 1 on a CPU].",
+        None,
+        aliases=("--logging-steps",),
+        affects_result=False,
+    )
+    stuck_minutes: float = option("Timeout in minutes for a process to reach the next step.", 10.0, affects_result=False)
+    track: tuple[str, ...] = option(
+        "Log every step to tensorboard or wandb; repeat the flag. Files go to OUTPUT.tensorboard, …",
+        (),
+        aliases=("--report-to",),
+        affects_result=False,
+    )
+    output: Path = output_field("checkpoint", "Folder to write.")
+
+    def check(self) -> None:
+        from moeir.training import trackers
+
+        positive = {"--batch-size": self.batch_size, "--epochs": self.epochs, "--steps": self.steps, "--learning-rate": self.learning_rate}
+        positive |= {"--accumulate": self.accumulate, "--stuck-minutes": self.stuck_minutes, "--log-every": self.log_every}
+        for flag, value in positive.items():
+            if value is not None and value <= 0:
+                raise UsageError(f"{flag} {value}: expected more than 0")
+        for flag, value in {"--weight-decay": self.weight_decay, "--clip": self.clip}.items():
+            if value < 0:
+                raise UsageError(f"{flag} {value}: expected 0 or more")
+        if self.attention_dropout is not None and not 0 <= self.attention_dropout < 1:
+            raise UsageError(f"--attention-dropout {self.attention_dropout}: expected 0 or more and less than 1")
+        if not 0 <= self.warmup <= 1:
+            raise UsageError(f"--warmup {self.warmup}: expected a fraction of the steps, 0 to 1")
+        if self.schedule not in SCHEDULES:
+            raise UsageError(f"--schedule {self.schedule}: expected {' or '.join(SCHEDULES)}")
+        _parse_group_rates(self.group_rate)
+        check_seed(self.seed)
+        trackers.parse_trackers(self.track)
+
+    def process_group(self) -> "ProcessGroup":
+        from moeir.backbones import device as device_module
+        from moeir.training import distributed
+
+        device_module.set_determinism(device_module.resolve_device(self.device), self.deterministic)
+        process_group = distributed.init_process_group(self.device)
+        if self.compile and not process_group.device.startswith("cuda"):
+            raise UsageError(f"--compile: needs a CUDA device, but this training runs on {process_group.device}; leave it out")
+        return process_group
+
+    def prepare_layers(self, model: "nn.Module") -> None:
+        """Apply the flags about layers (attention dropout, compilation) to `model`."""
+        from moeir.backbones import layers
+
+        if self.attention_dropout is not None:
+            layers.set_attention_dropout(model, self.attention_dropout)
+        if self.compile:
+            layers.compile_layers(model)
+
+    def total_steps(self, batches_per_epoch: int) -> int:
+        """Total optimizer steps; last batches that do not fill a step are dropped."""
+        return self.steps or max(1, self.epochs * batches_per_epoch // self.accumulate)
+
+    def make_schedule(self, batches_per_epoch: int, layer_decay: float = 1.0) -> "Schedule":
+        """The training schedule for epochs of so many batches."""
+        from moeir.training.trainer import Schedule
+
+        return Schedule(
+            self.total_steps(batches_per_epoch),
+            self.learning_rate,
+            self.warmup,
+            self.weight_decay,
+            self.clip,
+            self.seed,
+            self.save_minutes,
+            self.schedule,
+            layer_decay,
+            _parse_group_rates(self.group_rate),
+            self.accumulate,
+        )
+
+    def make_tracking(self) -> "Tracking | None":
+        """The experiment trackers of --track, or None."""
+        from moeir.training import trackers
+
+        return trackers.make_tracking(self.track, self.output, to_dict(self, results_only=True))
+
+
+def _parse_group_rates(options: tuple[str, ...]) -> dict[str, float]:
+    """Learning rates by pattern, from PATTERN=RATE."""
+    rates = {}
+    for option_text in options:
+        pattern, equals, rate = option_text.rpartition("=")
+        if not (pattern and equals):
+            raise UsageError(f"--group-rate {option_text}: expected PATTERN=RATE, as in mixture=1e-4")
+        rates[pattern] = parse_value(rate, "float", f"--group-rate {option_text}")
+        if not 0 <= rates[pattern] < float("inf"):
+            raise UsageError(f"--group-rate {option_text}: expected a rate of 0 or more")
+    return rates

@@ -1,0 +1,287 @@
+"""Development sets: queries, documents and judgements, reranked by a cross-encoder or searched exactly during training; the best value.
+
+Development sets: exact search or reranking during training, with measures of each expert and the fusion, and the best value.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from moeir import variants
+from moeir.architectures.base import EncoderOutput
+from moeir.architectures.checkpoint import RetrievalModel
+from moeir.backbones.device import autocast
+from moeir.backbones.packed_pairs import RaggedIds
+from moeir.errors import DataError
+from moeir.evaluation import measures
+from moeir.fusion import formulas
+from moeir.records import qrels, runs, texts
+from moeir.records.runs import Run
+from moeir.records.texts import Text
+from moeir.reranking import scoring
+from moeir.reranking.candidates import Candidates
+from moeir.training.distributed import SINGLE_PROCESS, ProcessGroup
+
+MAX_TOKENS = 4096
+
+
+def read_candidates(path: Path, queries: Collection[str], depth: int) -> Run:
+    """The first `depth` documents of these queries in a run; DataError if it holds none of them."""
+    full_run = runs.read_run(path)
+    candidate_run = Run.from_hits({query: full_run.hits(query) for query in full_run.queries if query in queries}).top(depth)
+    if not candidate_run.queries:
+        raise DataError(f"{path}: holds none of the judged development queries; do the ids agree?")
+    return candidate_run
+
+
+def collect_documents(corpus: Iterable[Text], run: Run, message: str) -> dict[str, str]:
+    """The documents of a run, with title and text apart; DataError with `message` for one that the corpus lacks."""
+    names = set(run.document_ids)
+    texts_by_id = {text.id: text.joined_fields for text in corpus if text.id in names}
+    for name in run.document_ids:
+        if name not in texts_by_id:
+            raise DataError(message.format(name))
+    return texts_by_id
+
+
+def rerank_candidates(
+    checkpoint: RetrievalModel,
+    run: Run,
+    queries: Mapping[str, str],
+    documents: Mapping[str, str],
+    dtype: torch.dtype,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+) -> Run:
+    """A run reranked by a cross-encoder; each process scores its part, and all get the whole run."""
+    pool = Candidates.from_run(run, len(run.documents))
+    ids, rows = np.unique(pool.document, return_inverse=True)
+    texts = [documents[run.document_ids[code]] for code in ids.tolist()]
+    pairing = checkpoint.pair_tokenizer
+    query_and_document_ids = [
+        RaggedIds.from_lists(pairing.token_ids(side, name))
+        for name, side in (("query", [queries[one] for one in run.queries]), ("document", texts))
+    ]
+    own_rows = np.arange(process_group.rank, len(pool), process_group.size)
+    pairs = pairing.make_pairs(*query_and_document_ids, pool.query[own_rows], rows[own_rows])
+    scores = torch.from_numpy(scoring.score_pairs(checkpoint, pairs, dtype=dtype, max_tokens=MAX_TOKENS)).to(checkpoint.device)
+    all_scores = np.empty(len(pool), dtype=np.float32)
+    parts_by_rank = [[scores]] if process_group.size == 1 else process_group.all_gather([scores], "the development set")
+    for rank, (part,) in enumerate(parts_by_rank):
+        all_scores[rank :: process_group.size] = part.cpu().numpy()
+    return pool.apply_scores(all_scores)
+
+
+QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 256, 1024
+DEPTH = 100
+FUSED = "fused"
+NEEDS_OVERLAP = ("sparse", "exact-match")  # experts that find only documents which share a term with the query, those with scores above 0
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DevSet:
+    """A development set: queries and documents by id, judgements, a measure, when to evaluate and which weights to keep."""
+
+    queries: Mapping[str, str]
+    documents: Mapping[str, str]
+    qrels: qrels.Qrels
+    measure: str
+    every: int
+    patience: int | None = None
+    keep: str = "best"
+    candidates: Run | None = None  # the run that a cross-encoder reranks
+
+    @property
+    def depth(self) -> int:
+        """Hits per query: the cut-off of the measure, at least 100; came-sum fuses lists of this depth."""
+        return _search_depth(self.measure)
+
+    def is_due(self, step: int, steps: int) -> bool:
+        """Whether the weights after `step` of `steps` steps are to be evaluated."""
+        return step % self.every == 0 or step == steps
+
+
+@dataclass
+class BestTracker:
+    """The best evaluation so far, the earliest of equal ones, and the number of evaluations since."""
+
+    step: int = 0
+    value: float = -1.0
+    since: int = 0
+    evaluations: int = 0
+
+    def update(self, step: int, value: float) -> bool:
+        """Record a value; true if it is the best."""
+        self.evaluations += 1
+        if value <= self.value:
+            self.since += 1
+            return False
+        self.step, self.value, self.since = step, value, 0
+        return True
+
+    def should_stop(self, patience: int | None) -> bool:
+        """Whether the last `patience` evaluations brought no better value."""
+        return patience is not None and self.since >= patience
+
+    def manifest_entry(self, dev_set: DevSet, steps: int) -> dict[str, Any]:
+        """The entry of the manifest and the model card, after `steps` steps of training."""
+        dev_set_facts = {
+            "measure": dev_set.measure,
+            "queries": len(dev_set.queries),
+            "documents": len(dev_set.documents),
+            "kept": dev_set.keep,
+        }
+        values = {"value": self.value, "step": self.step, "evaluations": self.evaluations}
+        return dev_set_facts | values | {"stopped_after": steps if self.should_stop(dev_set.patience) else None}
+
+
+def load_dev_set(
+    queries: Path,
+    qrels_path: Path,
+    corpora: Sequence[Path],
+    *,
+    training_queries: Mapping[str, str],
+    measure: str,
+    every: int,
+    patience: int | None = None,
+    keep: str = "best",
+    keep_empty: bool = False,
+    run: Path | None = None,
+) -> DevSet:
+    """Load the judged queries, their judgements and the documents. Warns of queries trained on and of missing relevant documents.
+
+    With a `run`, which a cross-encoder reranks: only its documents, with title and text apart.
+    """
+    all_qrels = qrels.read_qrels(qrels_path)
+    queries_by_id = {text.id: text.content for text in texts.read_texts(queries) if text.id in all_qrels}
+    if not queries_by_id:
+        raise DataError(f"{queries}: none of its queries is judged in {qrels_path}; do the ids agree?")
+    candidate_run = None if run is None else read_candidates(run, queries_by_id, _search_depth(measure))
+    corpus_texts = (text for file in corpora for text in texts.read_texts(file, keep_empty=keep_empty))
+    if candidate_run is None:
+        documents = {text.id: text.content for text in corpus_texts}
+    else:
+        documents = collect_documents(
+            corpus_texts, candidate_run, f"{corpora[0]}: has no document {{!r}}, which {run} names; do the ids agree?"
+        )
+    dev_qrels = {query: all_qrels[query] for query in queries_by_id}
+    relevant = {document for grades in dev_qrels.values() for document, grade in grades.items() if grade > 0}
+    if not relevant & documents.keys():
+        raise DataError(f"{run or corpora[0]}: holds no document that {qrels_path} calls relevant; do the ids agree?")
+    if missing := len(relevant - documents.keys()):
+        log.warning(
+            "%s: %d of %d relevant documents are missing from the development %s",
+            *(qrels_path, missing, len(relevant), "corpus" if run is None else "run"),
+        )
+    if trained_on := sum(training_queries.get(query) == text for query, text in queries_by_id.items()):
+        log.warning("%s: %d of %d queries are trained on, with the same id and text; dev scores will be inflated", queries,
+                    trained_on, len(queries_by_id))  # fmt: skip
+    return DevSet(queries_by_id, documents, dev_qrels, str(measures.parse_measure(measure)), every, patience, keep, candidate_run)
+
+
+def _search_depth(measure: str) -> int:
+    """The cut-off of a measure, at least `DEPTH`."""
+    return max(DEPTH, measures.parse_measure(measure).params.get("cutoff") or 0)
+
+
+def evaluate(
+    checkpoint: RetrievalModel, dev_set: DevSet, dtype: torch.dtype, process_group: ProcessGroup = SINGLE_PROCESS
+) -> dict[str, float]:
+    """The measure of the fused run, then of each expert's, as `dev.fused.nDCG@10`; the architecture's training mode is restored."""
+    training = checkpoint.architecture.training
+    runs = search_exact(checkpoint, dev_set, dtype, process_group)
+    checkpoint.architecture.train(training)
+    measure = measures.parse_measure(dev_set.measure)
+    names = [FUSED, *(name for name in runs if name != FUSED)]
+    values = [measures.aggregate_values(measures.evaluate_run(runs[name], dev_set.qrels, [measure])) for name in names]
+    return {f"dev.{name}.{dev_set.measure}": value[str(measure)] for name, value in zip(names, values, strict=True)}
+
+
+@torch.no_grad()
+def search_exact(
+    checkpoint: RetrievalModel, dev_set: DevSet, dtype: torch.dtype, process_group: ProcessGroup = SINGLE_PROCESS
+) -> dict[str, Run]:
+    """Exact search of all queries in all documents: a run for each expert and the fused one; for a single expert only `fused`.
+
+    Each process encodes its part of the documents, and all get all runs. The results are those of `moeir search --depth` but for rounding:
+    documents stay float32 here, and are float16 in an index.
+    """
+    architecture = checkpoint.architecture
+    if dev_set.candidates is not None:
+        return {FUSED: rerank_candidates(checkpoint, dev_set.candidates, dev_set.queries, dev_set.documents, dtype, process_group)}
+    process_group = process_group if len(dev_set.documents) >= process_group.size else SINGLE_PROCESS
+    ids = sorted(dev_set.documents, reverse=True)  # of equal scores the last id comes first, as in every run
+    with autocast(dtype, str(checkpoint.device)):
+        queries = checkpoint.encode(list(dev_set.queries.values()), "query")
+    query_rows = torch.arange(len(queries), device=checkpoint.device).split(QUERIES_AT_ONCE)
+    blocks = [queries.select(rows) for rows in query_rows]
+    is_summed = len(architecture.representation_kinds) > 1 and architecture.default_fusion == "exact-sum"
+    best_by_block: list[dict[str, tuple[Tensor, Tensor]]] = [{} for _ in blocks]
+    end = len(ids) * (process_group.rank + 1) // process_group.size
+    for first in range(len(ids) * process_group.rank // process_group.size, end, DOCUMENTS_AT_ONCE):
+        names = ids[first : min(end, first + DOCUMENTS_AT_ONCE)]
+        with autocast(dtype, str(checkpoint.device)):
+            documents = checkpoint.encode([dev_set.documents[name] for name in names], "document")
+        for block, best_of_block in zip(blocks, best_by_block, strict=True):
+            for name, scores in _score_experts(block, documents, summed=is_summed).items():
+                rows = torch.arange(first, first + scores.shape[1], device=scores.device).expand_as(scores)
+                best_of_block[name] = _merge_top([*([best_of_block[name]] if name in best_of_block else []), (scores, rows)], dev_set.depth)
+    best_by_block = _merge_processes(best_by_block, process_group, dev_set.depth)
+    runs = {
+        name: _to_run(
+            name,
+            [best_of_block[name] for best_of_block in best_by_block],
+            dev_set,
+            ids,
+            positive_only=architecture.representation_kinds.get(name) in NEEDS_OVERLAP,
+        )
+        for name in best_by_block[0]
+    }
+    if len(runs) == 1:
+        return {FUSED: next(iter(runs.values()))}
+    if not is_summed:
+        runs[FUSED] = formulas.fuse_runs(list(runs.values()), variants.bind_variant("fusion", architecture.default_fusion), dev_set.depth)
+    return runs
+
+
+def _score_experts(queries: EncoderOutput, documents: EncoderOutput, *, summed: bool) -> dict[str, Tensor]:
+    """Each expert's scores [Q, N], and their sum if the architecture's fusion adds all scores before the cut to `depth`."""
+    scores = {name: part.scores(documents[name]) for name, part in queries.representations.items()}
+    return scores | {FUSED: torch.stack(list(scores.values())).sum(0)} if summed else scores
+
+
+def _merge_top(parts: list[tuple[Tensor, Tensor]], depth: int) -> tuple[Tensor, Tensor]:
+    """The best `depth` of several lists of scores and rows [Q, n], whose rows ascend from list to list; ties go to the earlier row."""
+    scores, rows = (torch.cat(column, dim=1) for column in zip(*parts, strict=True))
+    order = scores.argsort(dim=1, descending=True, stable=True)[:, :depth]
+    return scores.gather(1, order), rows.gather(1, order)
+
+
+def _merge_processes(
+    best_by_block: list[dict[str, tuple[Tensor, Tensor]]], process_group: ProcessGroup, depth: int
+) -> list[dict[str, tuple[Tensor, Tensor]]]:
+    """The best hits of all processes."""
+    if process_group.size == 1:
+        return best_by_block
+    tensors_by_rank = process_group.all_gather(
+        [part for best_of_block in best_by_block for pair in best_of_block.values() for part in pair], "the development set"
+    )
+    columns = iter(zip(*tensors_by_rank, strict=True))  # each tensor as every process has it
+    return [
+        {name: _merge_top(list(zip(next(columns), next(columns), strict=True)), depth) for name in best_of_block}
+        for best_of_block in best_by_block
+    ]
+
+
+def _to_run(name: str, parts: list[tuple[Tensor, Tensor]], dev_set: DevSet, ids: list[str], *, positive_only: bool) -> Run:
+    """A run from the best scores and rows of each block of queries; `positive_only` drops hits that share no term with the query."""
+    scores, rows = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
+    query, position = np.nonzero((scores > 0) if positive_only else np.ones_like(scores, dtype=bool))
+    codes = len(ids) - 1 - rows[query, position]
+    return Run.from_columns(list(dev_set.queries), query, ids[::-1], codes, scores[query, position], tag=name)

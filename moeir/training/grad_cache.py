@@ -1,0 +1,72 @@
+"""Gradient caching: large batches with the activation memory of one part. Gao et al. 2021 (GradCache).
+
+All parts but the last are encoded without a graph; the loss is computed from all representations; then each part is encoded again and
+backpropagates the gradient of its representations. That is exact, with dropout too: the state of torch's generator is saved and replayed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from moeir.architectures.base import EncoderOutput, concatenate_outputs
+from moeir.backbones.packed_tokens import PackedTokens
+
+Encode = Callable[[PackedTokens], EncoderOutput]
+
+
+def encode_with_grad_cache(encode: Encode, parts: Sequence[PackedTokens]) -> EncoderOutput:
+    """Representations of all parts end to end, with gradient; the last part keeps its activations, as backward starts there."""
+    return (
+        concatenate_outputs([*(_encode_recomputed(encode, part) for part in parts[:-1]), encode(parts[-1])])
+        if len(parts) > 1
+        else encode(parts[0])
+    )
+
+
+def _encode_recomputed(encode: Encode, tokens: PackedTokens) -> EncoderOutput:
+    outputs: list[EncoderOutput] = []
+    floating = iter(_Recompute.apply(torch.zeros((), requires_grad=True), encode, tokens, outputs))
+    return outputs.pop().map(lambda part: next(floating) if part.is_floating_point() else part)
+
+
+class _Recompute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, start: Tensor, encode: Encode, tokens: PackedTokens, outputs: list[EncoderOutput]) -> tuple[Tensor, ...]:
+        ctx.encode, ctx.tokens, ctx.before = encode, tokens, RngState.capture()
+        with torch.no_grad():
+            outputs.append(encode(tokens))
+        ctx.set_materialize_grads(False)
+        return tuple(part for part in outputs[0].tensors() if part.is_floating_point())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        state = RngState.capture()
+        ctx.before.restore()
+        with torch.enable_grad():
+            recomputed = [part for part in ctx.encode(ctx.tokens).tensors() if part.is_floating_point()]
+        state.restore()
+        pairs = [(part, gradient) for part, gradient in zip(recomputed, gradients, strict=True) if gradient is not None]
+        torch.autograd.backward([part for part, _ in pairs], [gradient for _, gradient in pairs])
+        return None, None, None, None
+
+
+@dataclass(frozen=True)
+class RngState:
+    """State of torch's random generators: the CPU's, and the current CUDA device's if CUDA is initialized; no synchronization."""
+
+    cpu: Tensor
+    cuda: Tensor | None
+
+    @classmethod
+    def capture(cls) -> "RngState":
+        """The current state."""
+        return cls(torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None)
+
+    def restore(self) -> None:
+        """Set the generators to this state."""
+        torch.set_rng_state(self.cpu)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda)

@@ -1,0 +1,225 @@
+"""Objectives: share times loss, plus regularizers, of one batch. A function whose first parameter is `batch` is an `--objective`."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from moeir.architectures.base import EncoderOutput
+from moeir.errors import UsageError
+from moeir.representations.dense import Dense
+from moeir.training import competition, losses, regularizers
+from moeir.training.losses import (
+    EncodedBatch,
+    ObjectiveOutput,
+    StepMetrics,
+    batch_scores,
+    contrastive_per_score,
+    has_sparse_expert,
+    with_loss,
+)
+
+
+def contrastive(
+    batch: EncodedBatch,
+    *,
+    flops_query: float | None = None,
+    flops_document: float | None = None,
+    flops_ramp: int = 0,
+    entropy: float = 0.01,
+    entropy_sign: str = "working",
+    entropy_of: str = "instance",
+    load_balance: float = 0.0,
+) -> ObjectiveOutput:
+    """Σ of the contrastive losses of all scores, in-batch negatives; FLOPS regulariser for sparse experts, entropy for routers.
+
+    `flops_query`, `flops_document`: default 0.01, 0 for an expert trained within a sum (mote). `flops_ramp`: steps over which it grows.
+    `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
+    """
+    regularizer_weights = regularizers.RegularizerWeights(
+        flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance
+    )
+    losses_by_score, facts = contrastive_per_score(batch, batch_scores(batch))
+    return _sum_losses(batch, losses_by_score, facts, regularizer_weights)
+
+
+def competitive(
+    batch: EncodedBatch,
+    *,
+    standardised: float = 0.2,
+    temperature: float = 0.5,
+    rank_scope: str = "own",
+    ties: str = "average",
+    normalise_standardised: bool = False,
+    flops_query: float | None = None,
+    flops_document: float | None = None,
+    flops_ramp: int = 0,
+    flops_in_competition: bool = False,
+    entropy: float = 0.01,
+    entropy_sign: str = "working",
+    entropy_of: str = "instance",
+    load_balance: float = 0.0,
+) -> ObjectiveOutput:
+    """CAME: experts learn equally for a ratio of the steps, then a query's loss is weighted to those that rank its positive best.
+
+    `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. `flops_ramp`: steps over which FLOPS
+    grows. `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
+    """
+    if not 0.0 <= standardised <= 1.0:
+        raise UsageError(f"competitive:standardised={standardised}: expected a ratio of the steps, 0 to 1")
+    regularizer_weights = regularizers.RegularizerWeights(
+        flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance
+    )
+    score_matrices = batch_scores(batch)
+    losses_by_score, facts = contrastive_per_score(batch, score_matrices)
+    flops_penalty, flops_facts = regularizer_weights.flops_penalty(batch.queries, batch.documents, batch.step)
+    router_penalty, router_facts = regularizer_weights.router_penalty(batch.queries, batch.documents)
+    ranks_by_score = _positive_ranks(batch, score_matrices, rank_scope, ties)
+    shares = competition.expert_shares(torch.stack(list(ranks_by_score.values())), temperature)
+    competing = batch.step >= round(standardised * batch.steps)
+    weights = shares if competing else torch.ones_like(shares) / (len(shares) if normalise_standardised else 1)
+    if flops_in_competition:
+        losses_by_score = {name: cost + flops_penalty if has_sparse_expert(batch, name) else cost for name, cost in losses_by_score.items()}
+    loss = (weights * torch.stack(list(losses_by_score.values()))).sum(0).mean()
+    total = (loss if flops_in_competition else loss + flops_penalty) + router_penalty
+    facts |= flops_facts | router_facts | {"competing": float(competing)} | _competition_metrics(ranks_by_score, shares)
+    return ObjectiveOutput(total, with_loss(total, facts))
+
+
+def kl(
+    batch: EncodedBatch,
+    *,
+    temperature: float = 1.0,
+    contrastive: float = 0.0,
+    flops_query: float | None = None,
+    flops_document: float | None = None,
+    flops_ramp: int = 0,
+    entropy: float = 0.01,
+    entropy_sign: str = "working",
+    entropy_of: str = "instance",
+    load_balance: float = 0.0,
+) -> ObjectiveOutput:
+    """Distillation of a teacher's distribution over each query's own documents; `contrastive`: weight of the contrastive loss."""
+    if temperature <= 0:
+        raise UsageError(f"kl:temperature={temperature}: expected more than 0")
+    regularizer_weights = regularizers.RegularizerWeights(
+        flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance
+    )
+    return _distillation_loss(
+        batch, lambda scores, teacher: losses.kl_divergence(scores, teacher, temperature), contrastive, regularizer_weights
+    )
+
+
+def margin_mse(
+    batch: EncodedBatch,
+    *,
+    contrastive: float = 0.0,
+    flops_query: float | None = None,
+    flops_document: float | None = None,
+    flops_ramp: int = 0,
+    entropy: float = 0.01,
+    entropy_sign: str = "working",
+    entropy_of: str = "instance",
+    load_balance: float = 0.0,
+) -> ObjectiveOutput:
+    """Distillation of a teacher's margins between positive and negatives into each score; `contrastive`: weight of the contrastive loss."""
+    regularizer_weights = regularizers.RegularizerWeights(
+        flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance
+    )
+    return _distillation_loss(batch, losses.margin_mse, contrastive, regularizer_weights)
+
+
+def lce(batch: EncodedBatch, *, temperature: float = 1.0) -> ObjectiveOutput:
+    """LCE: contrastive loss over each query's own documents, without in-batch negatives; for cross-encoders, or any retriever."""
+    if temperature <= 0:
+        raise UsageError(f"lce:temperature={temperature:g}: expected more than 0")
+    return _own_documents_loss(batch, lambda own: losses.info_nce(own / temperature, *_first_column_targets(own)))
+
+
+def bce(batch: EncodedBatch, *, positive_weight: float = 1.0) -> ObjectiveOutput:
+    """Pointwise binary cross-entropy for rerankers: is each document relevant; `--negatives 1` balances the classes."""
+    if positive_weight <= 0:
+        raise UsageError(f"bce:positive_weight={positive_weight:g}: expected more than 0")
+    return _own_documents_loss(batch, lambda own: losses.binary_cross_entropy(own, positive_weight))
+
+
+NEEDS_TEACHER = (kl, margin_mse)  # objectives that need teacher scores
+
+
+def validate_options(objective: Callable[[EncodedBatch], ObjectiveOutput], negatives: int) -> None:
+    """Validate objective options early, with a dummy batch of one query and vectors of one number."""
+    group = 1 + min(negatives, 1)
+    query, documents = (EncoderOutput({"global": Dense(torch.ones(count, 1))}) for count in (1, group))
+    objective(EncodedBatch(query, documents, torch.zeros(1, group, dtype=torch.bool), 0, 1, torch.zeros(1, group)))
+
+
+def _own_documents_loss(batch: EncodedBatch, loss_function: Callable[[Tensor], Tensor]) -> ObjectiveOutput:
+    """Mean over queries of the sum over scores of `loss_function` on the query's own documents [Q, 1 + n]."""
+    if batch.group_size < 2:
+        raise UsageError("--negatives 0: this objective compares a positive with its own negatives; expected at least 1")
+    losses_by_score = {name: loss_function(score.gather(1, batch.own_columns)) for name, score in batch_scores(batch).items()}
+    loss = torch.stack(list(losses_by_score.values())).sum(0).mean()
+    return ObjectiveOutput(loss, with_loss(loss, {f"loss.{name}": value.detach().mean() for name, value in losses_by_score.items()}))
+
+
+def _first_column_targets(own: Tensor) -> tuple[Tensor, Tensor]:
+    """Targets for [Q, 1 + n]: the positive is in the first column, and no candidate is ignored."""
+    return torch.zeros(len(own), dtype=torch.int64, device=own.device), torch.zeros_like(own, dtype=torch.bool)
+
+
+def _distillation_loss(
+    batch: EncodedBatch,
+    loss_function: Callable[[Tensor, Tensor], Tensor],
+    contrastive_weight: float,
+    regularizer_weights: regularizers.RegularizerWeights,
+) -> ObjectiveOutput:
+    """Each score's loss against the teacher on the query's own documents, plus `contrastive_weight` times the contrastive loss."""
+    if batch.teacher_scores is None or batch.group_size < 2:
+        missing = "teacher scores in the examples" if batch.teacher_scores is None else "negatives to compare with, not --negatives 0"
+        raise UsageError(f"distillation needs {missing}")
+    if contrastive_weight < 0:
+        raise UsageError(f"contrastive={contrastive_weight:g}: expected 0 or more")
+    score_matrices = batch_scores(batch)
+    losses_by_score = {
+        name: loss_function(score.gather(1, batch.own_columns), batch.teacher_scores) for name, score in score_matrices.items()
+    }
+    facts: StepMetrics = {f"loss.{name}": value.detach().mean() for name, value in losses_by_score.items()}
+    if contrastive_weight:
+        contrastive_losses, contrastive_facts = contrastive_per_score(batch, score_matrices)
+        losses_by_score = {name: value + contrastive_weight * contrastive_losses[name] for name, value in losses_by_score.items()}
+        facts |= {name.replace("loss.", "contrastive.", 1): value for name, value in contrastive_facts.items()}
+    return _sum_losses(batch, losses_by_score, facts, regularizer_weights)
+
+
+def _sum_losses(
+    batch: EncodedBatch, losses_by_score: dict[str, Tensor], facts: StepMetrics, regularizer_weights: regularizers.RegularizerWeights
+) -> ObjectiveOutput:
+    """Mean over queries of the summed losses, plus every regularizer."""
+    flops_penalty, flops_facts = regularizer_weights.flops_penalty(batch.queries, batch.documents, batch.step)
+    router_penalty, router_facts = regularizer_weights.router_penalty(batch.queries, batch.documents)
+    loss = torch.stack(list(losses_by_score.values())).sum(0).mean() + flops_penalty + router_penalty
+    return ObjectiveOutput(loss, with_loss(loss, facts | flops_facts | router_facts))
+
+
+@torch.no_grad()
+def _positive_ranks(batch: EncodedBatch, scores: dict[str, Tensor], scope: str, ties: str) -> dict[str, Tensor]:
+    """Rank of each query's positive by each score [Q], among the query's own documents or the batch's."""
+    if scope not in ("own", "batch"):
+        raise UsageError(f"rank_scope={scope}: expected own or batch")
+    owners = torch.arange(len(batch.documents), device=batch.ignore_mask.device) // batch.group_size
+    others = owners != torch.arange(len(batch.queries), device=owners.device)[:, None]
+    ignored = batch.ignore_mask | others if scope == "own" else batch.ignore_mask
+    return {name: competition.positive_ranks(score, batch.positive_columns, ignored, ties) for name, score in scores.items()}
+
+
+def _competition_metrics(ranks_by_score: dict[str, Tensor], shares: Tensor) -> StepMetrics:
+    """Metrics of each expert: mean and spread of its share, mean rank, how often its share is strictly the largest; entropy of shares."""
+    ranks = torch.stack(list(ranks_by_score.values())).float()  # [E, Q]
+    best, second = torch.cat([shares, torch.zeros_like(shares[:1])]).topk(2, dim=0).values
+    wins = (shares > torch.where(shares == best, second, best)).float()
+    means = torch.stack([shares, ranks, wins]).mean(2)  # [3, E]
+    rows = dict(zip(("share", "rank", "wins"), means, strict=True)) | {"spread": shares.std(1, correction=0)}
+    facts: StepMetrics = {"entropy.shares": torch.special.entr(shares).sum(0).mean()}
+    for number, name in enumerate(ranks_by_score):
+        facts |= {f"{kind}.{name}": rows[kind][number] for kind in ("share", "spread", "rank", "wins")}
+    return facts

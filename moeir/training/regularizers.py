@@ -1,0 +1,140 @@
+"""Regularizers: FLOPS for few active terms, router entropy, load balance of experts."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from moeir.architectures.base import EncoderOutput
+from moeir.errors import UsageError
+from moeir.mixtures.routing import RouterOutput
+from moeir.representations.sparse import Sparse
+from moeir.training.losses import StepMetrics
+
+ENTROPY_SIGNS = {"working": 1.0, "printed": -1.0}
+ENTROPY_SCOPES = ("instance", "batch")
+DEFAULT_FLOPS_WEIGHT = 0.01
+
+
+def flops(texts: Sparse) -> Tensor:
+    """Expected products of two texts' terms: Σ over terms of (mean weight in the batch)². Paria et al. 2020; SPLADE.
+
+    >>> flops(Sparse.from_matrix(torch.tensor([[2.0, 0.0], [0.0, 4.0]])))
+    tensor(5.)
+    """
+    sums = torch.zeros(texts.vocabulary, device=texts.weights.device).index_add(0, texts.terms.long(), texts.weights.abs())
+    return (sums / len(texts)).square().sum()
+
+
+def quadratic_ramp(step: int, steps: int) -> float:
+    """Quadratic growth from 0 to 1 over `steps`, then 1 (SPLADE); no steps, no ramp.
+
+    >>> ramp(5, 10), ramp(10, 10), ramp(3, 0)
+    (0.25, 1.0, 1.0)
+    """
+    return 1.0 if steps <= 0 or step >= steps else (step / steps) ** 2
+
+
+def negative_entropy(routing: RouterOutput, scope: str = "instance") -> Tensor:
+    """Negative entropy Σ p log p of a router: the mean over its decisions, or that of the batch's mean probabilities.
+
+    TASER (Cheng et al. 2023), eq. 4, with the sign of its code: lowest for uniform decisions. With scope `batch` it is lowest where all
+    experts are used equally, however confident each decision is.
+
+    >>> entropy(Routing.of_texts(torch.tensor([[0.5, 0.5], [1.0, 0.0]])))
+    tensor(-0.3466)
+    >>> entropy(Routing.of_texts(torch.tensor([[0.0, 1.0], [1.0, 0.0]])), of="batch")
+    tensor(-0.6931)
+    """
+    rows = routing.probabilities.float()
+    chances = rows.mean(0, keepdim=True) if scope == "batch" else rows
+    return (chances * chances.clamp_min(torch.finfo(torch.float32).tiny).log()).sum(1).mean()
+
+
+def load_balance(routing: RouterOutput) -> Tensor:
+    """I · Σ over experts of (share of the decisions it wins, a constant) · (its mean probability): 1 for uniform use of I experts.
+
+    Fedus et al. 2022 (Switch Transformers), eq. 4.
+
+    >>> load_balance(Routing.of_texts(torch.tensor([[0.75, 0.25], [0.75, 0.25]])))
+    tensor(1.5000)
+    """
+    probabilities = routing.probabilities.float()
+    return probabilities.shape[1] * (expert_usage(routing) * probabilities.mean(0)).sum()
+
+
+def expert_usage(*sides: RouterOutput) -> Tensor:
+    """The share of all decisions whose arg-max is each expert: [I], constants.
+
+    >>> usage(Routing.of_texts(torch.tensor([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]])))
+    tensor([0.6667, 0.3333])
+    """
+    experts = sides[0].probabilities.shape[1]
+    winners = torch.cat([side.probabilities.detach().argmax(1) for side in sides])
+    return (winners[:, None] == torch.arange(experts, device=winners.device)).float().mean(0)
+
+
+@dataclass(frozen=True)
+class RegularizerWeights:
+    """Weights of the regularizers: the options of these names that every objective has.
+
+    FLOPS defaults to 0.01 (CAME §4.2), and to 0 for an expert that is trained within a sum (CoT-MoTE names none).
+    """
+
+    flops_query: float | None = None
+    flops_document: float | None = None
+    flops_ramp: int = 0
+    entropy: float = 0.01
+    entropy_sign: str = "working"
+    entropy_of: str = "instance"
+    load_balance: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("flops_query", "flops_document", "flops_ramp", "entropy", "load_balance"):
+            if (getattr(self, name) or 0) < 0:
+                raise UsageError(f"{name}={getattr(self, name):g}: expected 0 or more")
+        if self.entropy_sign not in ENTROPY_SIGNS:
+            raise UsageError(f"entropy_sign={self.entropy_sign}: expected {' or '.join(ENTROPY_SIGNS)}")
+        if self.entropy_of not in ENTROPY_SCOPES:
+            raise UsageError(f"entropy_of={self.entropy_of}: expected {' or '.join(ENTROPY_SCOPES)}")
+
+    def flops_penalty(self, queries: EncoderOutput, documents: EncoderOutput, step: int) -> tuple[Tensor | float, StepMetrics]:
+        """The FLOPS penalty of every sparse expert, both sides, and as metrics how many terms are active."""
+        total: Tensor | float = 0.0
+        facts: StepMetrics = {}
+        ramp_factor = quadratic_ramp(step, self.flops_ramp)
+        for name, query in queries.representations.items():
+            if not isinstance(query, Sparse):
+                continue
+            default_weight = (
+                0.0
+                if any(name in expert_names and len(expert_names) > 1 for expert_names in queries.score_groups.values())
+                else DEFAULT_FLOPS_WEIGHT
+            )
+            for side, texts, option in (("query", query, self.flops_query), ("document", documents[name], self.flops_document)):
+                assert isinstance(texts, Sparse)
+                penalty, weight = flops(texts), default_weight if option is None else option
+                total = total + weight * ramp_factor * penalty
+                facts[f"flops.{name}.{side}"] = penalty.detach()
+                facts[f"terms.{name}.{side}"] = len(texts.terms) / len(texts)
+        return total, facts
+
+    def router_penalty(self, queries: EncoderOutput, documents: EncoderOutput) -> tuple[Tensor | float, StepMetrics]:
+        """The penalties of learned routers, each the mean over routers and both sides; as metrics each router's entropy and expert usage.
+
+        The entropy penalty applies to routers inside layers only: SB-MoE's gate has none in its paper.
+        """
+        total: Tensor | float = 0.0
+        facts: StepMetrics = {}
+        pairs = {name: (router, documents.routing[name]) for name, router in queries.routing.items()}
+        layers = [pair for name, pair in pairs.items() if name.startswith("layer")]
+        if layers and self.entropy:
+            costs = [negative_entropy(side, self.entropy_of) for pair in layers for side in pair]
+            total = total + self.entropy * ENTROPY_SIGNS[self.entropy_sign] * torch.stack(costs).mean()
+        if pairs and self.load_balance:
+            costs = [load_balance(side) for pair in pairs.values() for side in pair]
+            total = total + self.load_balance * torch.stack(costs).mean()
+        for name, pair in pairs.items():
+            facts[f"entropy.{name}"] = -torch.stack([negative_entropy(side).detach() for side in pair]).mean()
+            facts |= {f"usage.{name}.{expert}": share for expert, share in enumerate(expert_usage(*pair))}
+        return total, facts

@@ -1,0 +1,85 @@
+"""State needed to resume training: weights, optimiser moments, step, length of the metrics file, best weights."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from moeir.artifacts import atomic_write
+from moeir.backbones.families.weights_io import write_tensors
+from moeir.errors import ArtifactError
+from moeir.training.dev_sets import BestTracker
+
+STATE_FILE = "state.json"
+WEIGHTS_FILE = "weights.safetensors"
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Completed steps, the bytes of `metrics.jsonl` that belong to them, and the best evaluation among them."""
+
+    step: int
+    metrics_bytes: int
+    best: BestTracker = field(default_factory=BestTracker)
+
+
+def save_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, state: TrainingState) -> None:
+    """Replace the saved state in `folder` atomically."""
+    temporary = folder.with_name(folder.name + ".new")
+    temporary.mkdir(parents=True, exist_ok=True)
+    _write_weights(model, temporary)
+    write_tensors(_optimiser_state(optimiser), temporary / "optimiser.safetensors")
+    atomic_write.write_text_atomically(temporary / STATE_FILE, json.dumps(asdict(state)) + "\n")
+    atomic_write.replace_folder(temporary, folder)
+
+
+def load_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> TrainingState:
+    """Load what `save_state` wrote into model and optimiser; an empty folder means step 0."""
+    if not (folder / STATE_FILE).exists():
+        return TrainingState(0, 0)
+    state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+    model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+    _load_optimiser_state(optimiser, load_file(folder / "optimiser.safetensors"))
+    return TrainingState(state["step"], state["metrics_bytes"], BestTracker(**state["best"]))
+
+
+def save_best(folder: Path, model: nn.Module, step: int) -> None:
+    """Replace the best weights in `folder` by those after `step` steps, atomically."""
+    temporary = folder.with_name(folder.name + ".new")
+    temporary.mkdir(parents=True, exist_ok=True)
+    _write_weights(model, temporary)
+    atomic_write.write_text_atomically(temporary / STATE_FILE, json.dumps({"step": step}) + "\n")
+    atomic_write.replace_folder(temporary, folder)
+
+
+def load_best(folder: Path, model: nn.Module, step: int) -> None:
+    """Load the best weights into the model; ArtifactError unless they were saved after `step` steps."""
+    saved_step = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["step"]
+    if saved_step != step:
+        raise ArtifactError(f"{folder}: holds the weights of step {saved_step}, step {step} was the best; start over with --force")
+    model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+
+
+def _write_weights(model: nn.Module, folder: Path) -> None:
+    write_tensors({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, folder / WEIGHTS_FILE)
+
+
+def _parameters(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimiser.param_groups for parameter in group["params"]]
+
+
+def _optimiser_state(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    states = ((number, optimiser.state.get(parameter, {})) for number, parameter in enumerate(_parameters(optimiser)))
+    return {f"{number}.{name}": value.detach().cpu().contiguous() for number, state in states for name, value in state.items()}
+
+
+def _load_optimiser_state(optimiser: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
+    parameters = _parameters(optimiser)
+    for key, value in moments.items():
+        number, name = key.split(".", 1)
+        parameter = parameters[int(number)]
+        on_device = name != "step" or any(group.get("fused") for group in optimiser.param_groups)
+        optimiser.state[parameter][name] = value.to(parameter.device) if on_device else value

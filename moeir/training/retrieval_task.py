@@ -1,0 +1,120 @@
+"""Retrieval as a training task: the texts of a sampler's batches, encoded, their objective, and evaluation on a development set."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from moeir.architectures.base import EncoderOutput
+from moeir.architectures.checkpoint import RetrievalModel
+from moeir.backbones.device import autocast
+from moeir.backbones.packed_tokens import PackedTokens
+from moeir.representations.dense import Dense
+from moeir.training import grad_cache, resume_state
+from moeir.training.dev_sets import BestTracker, DevSet, evaluate
+from moeir.training.distributed import SINGLE_PROCESS, ProcessGroup
+from moeir.training.losses import EncodedBatch, ObjectiveOutput, StepMetrics
+from moeir.training.sampling import BatchSampler
+from moeir.training.token_cache import BatchPrefetcher, BiEncoderDataset, PairDataset, ShardedTexts, ShardSpec
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RetrievalTask:
+    """Trains a checkpoint with `objective` on the batches of `sampler`, in `steps` steps of `accumulate` batches each.
+
+    `texts` are the tokens of the sampled texts. The processes share the texts of every batch, and each gets all representations; each keeps
+    the activations of at most `max_tokens` tokens at a time (None: all), see `grad_cache`. With a cross-encoder a pair's representation is
+    a vector of one number, its score: every query is represented by the number 1, and the pairs of other queries are ignored.
+    """
+
+    checkpoint: RetrievalModel
+    sampler: BatchSampler
+    texts: BiEncoderDataset | PairDataset
+    objective: Callable[[EncodedBatch], ObjectiveOutput]
+    steps: int
+    dtype: torch.dtype
+    process_group: ProcessGroup = SINGLE_PROCESS
+    accumulate: int = 1
+    max_tokens: int | None = None
+
+    @property
+    def model(self) -> nn.Module:
+        """The architecture."""
+        return self.checkpoint.architecture
+
+    @property
+    def size(self) -> int:
+        """Training examples."""
+        return self.sampler.size
+
+    @cached_property
+    def batches(self) -> BatchPrefetcher:
+        """The tokenized batches, prefetched."""
+        share = ShardSpec(self.process_group.rank, self.process_group.size, self.max_tokens)
+        return BatchPrefetcher(
+            self.sampler, self.texts, self.steps * self.accumulate, share, pin_memory=self.checkpoint.device.type == "cuda"
+        )
+
+    def compute_loss(self, batch: int) -> tuple[Tensor, StepMetrics, int]:
+        """The objective's loss and metrics of a batch, counted from 0, and its number of tokens."""
+        device, step = self.checkpoint.device, batch // self.accumulate
+        tokenized = self.batches.batch_at(batch)
+        ignored = tokenized.ignore_mask.to(device, non_blocking=True)
+        teacher = None if tokenized.teacher_scores is None else tokenized.teacher_scores.to(device, non_blocking=True)
+        if self.checkpoint.architecture.reads_pairs:
+            scores = self._encode_side(tokenized.documents, f"pairs of step {step + 1}")
+            unit_queries = EncoderOutput({name: Dense(torch.ones(len(ignored), 1, device=device)) for name in scores.representations})
+            output = self.objective(EncodedBatch(unit_queries, scores, ignored, step, self.steps, teacher))
+        else:
+            sides = (("queries", tokenized.queries), ("documents", tokenized.documents))
+            encoded = [self._encode_side(texts, f"{side} of step {step + 1}") for side, texts in sides]
+            output = self.objective(EncodedBatch(*encoded, ignored, step, self.steps, teacher))
+        return output.loss, output.metrics, tokenized.queries.total_tokens + tokenized.documents.total_tokens
+
+    def _encode_side(self, texts: ShardedTexts, moment: str) -> EncoderOutput:
+        """Representations of the texts of a side, from all processes, in the order of the batch."""
+        device = self.checkpoint.device
+
+        def encode(tokens: PackedTokens) -> EncoderOutput:
+            with autocast(self.dtype, str(device)):
+                return self.checkpoint.architecture(tokens.to(device))
+
+        own = grad_cache.encode_with_grad_cache(encode, texts.parts)
+        if texts.restore_order is None:
+            return own
+        return self.process_group.all_gather_encoded(own, moment).select(
+            texts.restore_order.to(device, non_blocking=True), permutation=True
+        )
+
+
+@dataclass(frozen=True)
+class DevEvaluator:
+    """Evaluates a checkpoint on a development set while it is trained."""
+
+    checkpoint: RetrievalModel
+    dev_set: DevSet
+    dtype: torch.dtype
+    process_group: ProcessGroup = SINGLE_PROCESS
+
+    def evaluate_if_due(self, step: int, steps: int, best: BestTracker, best_folder: Path) -> dict[str, float]:
+        """The measures after `step` of `steps` steps, empty if no evaluation is due; saves the best weights in `best_folder`."""
+        dev_set = self.dev_set
+        if not dev_set.is_due(step, steps):
+            return {}
+        facts = evaluate(self.checkpoint, dev_set, self.dtype, self.process_group)
+        value, *others = facts.values()
+        if best.update(step, value) and dev_set.keep == "best" and self.process_group.is_main:
+            resume_state.save_best(best_folder, self.checkpoint.architecture, step)
+        names = [key.removeprefix("dev.").removesuffix(f".{dev_set.measure}") for key in list(facts)[1:]]
+        experts = ", ".join(f"{name} {other:.4f}" for name, other in zip(names, others, strict=True))
+        expert_values = f" ({experts})" if experts else ""
+        log.info(
+            "step %d: development %s %.4f%s; best %.4f after step %d", step, dev_set.measure, value, expert_values, best.value, best.step
+        )
+        return facts

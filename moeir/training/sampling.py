@@ -1,0 +1,294 @@
+"""Sampling: the queries and documents of each step as a pure function of the step, and how processes share the texts of a batch.
+
+The documents of a query depend on (seed, epoch, query) alone, the queries of a batch on (seed, epoch) and their rows in the file, and the
+order of several data sets on (seed, epoch).
+
+The texts of a batch shared among processes, and split into parts that are encoded one after another.
+"""
+
+import math
+import random
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from moeir.backbones.packed_tokens import PackedTokens
+from moeir.errors import DataError, UsageError
+from moeir.records.examples import Example
+
+Order = TypeVar("Order")
+Numbers: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class BatchIds:
+    """Ids of the texts of one step: queries, and for each its positive and then its negatives.
+
+    `known_positives` has all positives of each query, `teacher_scores` a teacher's score of each document, if there is a teacher;
+    `dataset` is the number of the data set that the ids belong to.
+    """
+
+    queries: tuple[str, ...]
+    documents: tuple[str, ...]
+    known_positives: tuple[frozenset[str], ...]
+    teacher_scores: tuple[float, ...] | None = None
+    dataset: int = 0
+
+    def false_negative_mask(self) -> torch.Tensor:
+        """[Q, N] true where a document of another query is a known positive of this query, and so no negative."""
+        group = len(self.documents) // len(self.queries)
+        known_by_column = [[document in known for document in self.documents] for known in self.known_positives]
+        mask = torch.tensor(known_by_column, dtype=torch.bool)
+        own = torch.arange(len(self.queries))
+        mask[own, own * group] = False
+        return mask
+
+    def other_queries_mask(self) -> torch.Tensor:
+        """[Q, N] true where a document belongs to another query."""
+        owners = torch.arange(len(self.documents)) // (len(self.documents) // len(self.queries))
+        return owners != torch.arange(len(self.queries))[:, None]
+
+    def teacher_matrix(self) -> torch.Tensor | None:
+        """[Q, 1 + n] the teacher's scores of each query's own documents."""
+        return None if self.teacher_scores is None else torch.tensor(self.teacher_scores).view(len(self.queries), -1)
+
+
+class BatchSampler(Protocol):
+    """Epochs of batches."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in one epoch."""
+
+    @property
+    def size(self) -> int:
+        """Training examples."""
+
+    def batch_at(self, step: int) -> BatchIds:
+        """The batch of a step, counted from 0 over all epochs."""
+
+
+class _EpochCache(Generic[Order]):
+    """The value computed for the latest epoch; the steps of an epoch come one after another."""
+
+    def __init__(self) -> None:
+        self._entry: tuple[int, Order] | None = None
+
+    def get(self, epoch: int, make: Callable[[int], Order]) -> Order:
+        """The value that `make` computes for an epoch."""
+        entry = self._entry
+        if entry is None or entry[0] != epoch:
+            entry = self._entry = (epoch, make(epoch))
+        return entry[1]
+
+
+@dataclass(frozen=True)
+class EpochSampler:
+    """Epochs of shuffled examples in batches of `batch_size` queries, each with one positive and `negatives` negatives."""
+
+    examples: tuple[Example, ...]
+    batch_size: int
+    negatives: int
+    seed: int
+    _epoch_cache: _EpochCache[Numbers] = field(default_factory=_EpochCache, init=False, repr=False, compare=False)
+
+    @property
+    def size(self) -> int:
+        """Examples."""
+        return len(self.examples)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in one epoch; an incomplete last batch is dropped."""
+        return max(1, len(self.examples) // self.batch_size)
+
+    def batch_at(self, step: int) -> BatchIds:
+        """The batch of a step, counted from 0 over all epochs."""
+        epoch, row = divmod(step, self.steps_per_epoch)
+        order = self._epoch_cache.get(epoch, lambda epoch: np.random.default_rng([self.seed, epoch]).permutation(len(self.examples)))
+        examples = [self.examples[number] for number in order[row * self.batch_size : (row + 1) * self.batch_size]]
+        documents: list[str] = []
+        for example in examples:
+            documents += self._sample_documents(example, epoch)
+        queries, known = tuple(one.query_id for one in examples), tuple(frozenset(one.positive_ids) for one in examples)
+        return BatchIds(queries, tuple(documents), known, self._teacher_scores(examples, documents))
+
+    def _teacher_scores(self, examples: list[Example], documents: list[str]) -> tuple[float, ...] | None:
+        """The teacher's scores of the sampled documents, if every query of the batch has them."""
+        if not all(example.positive_scores for example in examples):
+            return None
+        scores = [example.teacher_scores for example in examples]
+        return tuple(scores[number // (1 + self.negatives)][document] for number, document in enumerate(documents))
+
+    def _sample_documents(self, example: Example, epoch: int) -> list[str]:
+        """One positive, the next one each epoch, and negatives sampled anew each epoch, with replacement only where there are too few."""
+        rng = random.Random(f"{self.seed} {epoch} {example.query_id}")
+        offset = random.Random(f"{self.seed} {example.query_id}").randrange(len(example.positive_ids))
+        positive = example.positive_ids[(offset + epoch) % len(example.positive_ids)]
+        pool = example.negative_ids
+        negatives = rng.sample(pool, self.negatives) if len(pool) >= self.negatives else rng.choices(pool, k=self.negatives)
+        return [positive, *negatives]
+
+
+@dataclass(frozen=True)
+class MultiDatasetSampler:
+    """Interleaved batches of several data sets: each batch is of one set, and an epoch has `rates` times each set's own batches.
+
+    The batches of an epoch are shuffled among the sets (DPR's data sets with sampling rates); within a set they keep its own order across
+    epochs, so that a rate of 2 passes over it twice with other negatives, and a rate of 0.5 takes two epochs for one pass.
+    """
+
+    samplers: tuple[EpochSampler, ...]
+    rates: tuple[float, ...]
+    seed: int
+    _epoch_cache: _EpochCache[tuple[Numbers, Numbers]] = field(default_factory=_EpochCache, init=False, repr=False, compare=False)
+
+    @property
+    def size(self) -> int:
+        """Examples of all data sets."""
+        return sum(plan.size for plan in self.samplers)
+
+    @property
+    def batches_per_dataset(self) -> list[int]:
+        """Batches of each data set in one epoch, rounded up."""
+        return [math.ceil(round(rate * plan.steps_per_epoch, 6)) for plan, rate in zip(self.samplers, self.rates, strict=True)]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of all data sets in one epoch."""
+        return sum(self.batches_per_dataset)
+
+    def batch_at(self, step: int) -> BatchIds:
+        """The batch of a step, counted from 0 over all epochs."""
+        turns = self.batches_per_dataset
+        epoch, row = divmod(step, sum(turns))
+        order, earlier = self._epoch_cache.get(epoch, self._interleave)
+        number = int(order[row])
+        return replace(self.samplers[number].batch_at(epoch * turns[number] + int(earlier[row])), dataset=number)
+
+    def _interleave(self, epoch: int) -> tuple[Numbers, Numbers]:
+        """For each batch of an epoch its data set, and how many batches of that set come before it."""
+        turns = self.batches_per_dataset
+        owners = np.repeat(np.arange(len(turns)), turns)
+        order = owners[np.random.default_rng([self.seed, epoch, len(turns)]).permutation(len(owners))]
+        earlier = np.empty_like(order)
+        for number, count in enumerate(turns):
+            earlier[order == number] = np.arange(count)
+        return order, earlier
+
+
+def make_sampler(examples: Iterable[Example], *, batch_size: int, negatives: int, seed: int, source: str) -> EpochSampler:
+    """A sampler over examples; DataError for an example without negatives."""
+    if batch_size < 1 or negatives < 0:
+        raise UsageError(f"--batch-size {batch_size}, --negatives {negatives}: expected at least 1 query and 0 negatives")
+    all_examples = tuple(examples)
+    if not all_examples:
+        raise DataError(f"{source}: no training examples")
+    if negatives and (no_negatives := next((one for one in all_examples if not one.negative_ids), None)) is not None:
+        raise DataError(f"{source}: query {no_negatives.query_id} has no negatives; mine some, or train with --negatives 0")
+    if len(all_examples) < batch_size:
+        batch_size = len(all_examples)
+    return EpochSampler(all_examples, batch_size, negatives, seed)
+
+
+def check_texts(sampler: EpochSampler, queries: Container[str], documents: Container[str], source: str) -> None:
+    """DataError if an example names a text that is missing."""
+    for example in sampler.examples:
+        if example.query_id not in queries:
+            raise DataError(f"{source}: query {example.query_id} is not among the queries")
+        for document in (*example.positive_ids, *example.negative_ids):
+            if document not in documents:
+                raise DataError(f"{source}: query {example.query_id} names document {document}, which is not in the corpus")
+
+
+def check_batch_size(sampler: EpochSampler, processes: int, *, pairs: bool = False) -> None:
+    """UsageError if a batch has fewer queries, or query-document pairs, than there are processes."""
+    if pairs and sampler.batch_size * (1 + sampler.negatives) < processes:
+        message = f"{sampler.batch_size * (1 + sampler.negatives)} pairs are too few for {processes} processes, which share each batch"
+        raise UsageError(f"--batch-size {sampler.batch_size}, --negatives {sampler.negatives}: {message}")
+    if sampler.batch_size < processes and not pairs:
+        raise UsageError(f"--batch-size {sampler.batch_size}: too few queries for {processes} processes, which share each batch")
+
+
+def check_teacher_scores(sampler: EpochSampler, source: str, objective: str) -> None:
+    """DataError if an example has no teacher scores."""
+    for example in sampler.examples:
+        if not example.positive_scores:
+            message = f"has no positive_scores and negative_scores, which --objective {objective} learns from: one number a document"
+            raise DataError(f"{source}: query {example.query_id} {message}")
+
+
+class TokenRows(Protocol):
+    """Texts as rows of tokens: row n has the tokens starts[n] to starts[n + 1]."""
+
+    @property
+    def starts(self) -> Numbers:
+        """[n+1]."""
+
+    def pack(self, rows: Sequence[int], side: str) -> PackedTokens:
+        """The texts of `rows`, in that order."""
+
+
+@dataclass(frozen=True)
+class ShardSpec:
+    """The part of a batch that a process encodes, as number `rank` of `size`, in parts of `max_tokens` tokens (None: one part)."""
+
+    rank: int = 0
+    size: int = 1
+    max_tokens: int | None = None
+
+
+SINGLE_SHARD = ShardSpec()
+
+
+class ShardedTexts(NamedTuple):
+    """A process's share of the texts of a side, in the parts that are encoded one after another, each sorted by length.
+
+    With the parts of all processes end to end, text i of the batch is number restore_order[i]; where `restore_order` is None it is
+    number i. `total_tokens` are those of all processes.
+    """
+
+    parts: tuple[PackedTokens, ...]
+    restore_order: Tensor | None
+    total_tokens: int
+
+    def pin_memory(self) -> Self:
+        """The same in pinned memory."""
+        back = None if self.restore_order is None else self.restore_order.pin_memory()
+        return self._replace(parts=tuple(part.pin_memory() for part in self.parts), restore_order=back)
+
+
+def shard_texts(texts: TokenRows, rows: Sequence[int], side: str, shard: ShardSpec) -> ShardedTexts:
+    """The texts of `rows` shared by length: processes have equal work, and the texts of a part have nearly the same length."""
+    row_array = np.asarray(rows, dtype=np.int64)
+    sizes = texts.starts[row_array + 1] - texts.starts[row_array]
+    total = int(sizes.sum())
+    if shard.size == 1 and (shard.max_tokens is None or total <= shard.max_tokens):
+        return ShardedTexts((texts.pack(rows, side).sort_by_length(),), None, total)
+    by_length = np.argsort(sizes, kind="stable")
+    round_number, position = np.divmod(np.arange(len(row_array)), shard.size)
+    owners = np.where(
+        round_number % 2, shard.size - 1 - position, position
+    )  # back and forth, so that no process always gets the longer text
+    own = by_length[owners == shard.rank]
+    parts = tuple(
+        texts.pack(row_array[block].tolist(), side).sort_by_length() for block in _split_by_tokens(own, sizes, shard.max_tokens or total)
+    )
+    order = by_length[np.argsort(owners, kind="stable")]
+    return ShardedTexts(parts, torch.from_numpy(np.argsort(order, kind="stable")), total)
+
+
+def _split_by_tokens(rows: Numbers, sizes: Numbers, max_tokens: int) -> Iterator[Numbers]:
+    """Rows in parts of at most `max_tokens` tokens, or of one text."""
+    ends = sizes[rows].cumsum()
+    first = 0
+    while first < len(rows):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + max_tokens, side="right")))
+        yield rows[first:last]
+        first = last

@@ -1,0 +1,250 @@
+"""Token cache: texts are tokenized once, by a checkpoint's reading rules, and stay on disk for every step, restart and later training.
+
+A cache is a folder named by the digest of texts, tokenizer and rules. Batches are prefetched in a thread.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from moeir.architectures.checkpoint import RetrievalModel
+from moeir.architectures.cross_encoder import PairTokenizer
+from moeir.artifacts import atomic_write, memmap
+from moeir.artifacts.journals import AppendableNpy, JsonlJournal
+from moeir.backbones.packed_tokens import PackedTokens
+from moeir.backbones.prefetch import prefetch_steps
+from moeir.console import meter
+from moeir.errors import DataError
+from moeir.training.sampling import SINGLE_SHARD, BatchIds, BatchSampler, ShardedTexts, ShardSpec, shard_texts
+from moeir.training.text_stream import RowIndex, StreamedText, TextStream
+
+CACHE_VERSION = 1  # of the files of a cache, and of how a checkpoint tokenizes
+CHUNK_TEXTS, CHUNK_CHARACTERS = 1024, 1 << 21
+PREFETCH_STEPS = 4
+ARRAYS = ("ids", "starts", "silent")
+Numbers: TypeAlias = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TokenCache:
+    """ids [T] of n texts end to end, special tokens included; starts [n+1]; silent [n] counts the tokens at the end of each text that are
+    not attended to. All memory-mapped."""
+
+    ids: Numbers
+    starts: Numbers
+    silent: Numbers
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Open a folder that `build_token_cache` has written."""
+        return cls(*(memmap.open_readonly(folder / f"{name}.npy") for name in ARRAYS))
+
+    def __len__(self) -> int:
+        """Texts."""
+        return len(self.silent)
+
+    def pack(self, rows: Sequence[int], side: str) -> PackedTokens:
+        """The texts of `rows`, in that order."""
+        row_array = np.asarray(rows, dtype=np.int64)
+        begins = self.starts[row_array]
+        sizes = self.starts[row_array + 1] - begins
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        positions = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)  # [T] of each token in its text
+        ids = self.ids[positions + np.repeat(begins, sizes)].astype(np.int64)
+        attended, silent_mask = sizes - self.silent[row_array], None
+        if (attended < sizes).any():
+            silent_mask = torch.from_numpy(positions >= np.repeat(attended, sizes))
+        return PackedTokens(torch.from_numpy(ids), torch.from_numpy(starts), side, tuple(sizes.tolist()), no_attend_mask=silent_mask)
+
+
+@dataclass(frozen=True)
+class BiEncoderDataset:
+    """The texts of several data sets, each with its own ids, as rows of one cache; queries and documents are encoded apart."""
+
+    cache: TokenCache
+    rows: Sequence[RowIndex]
+
+    def read_batch(self, ids: BatchIds, shard: ShardSpec = SINGLE_SHARD) -> tuple[ShardedTexts, ShardedTexts]:
+        """The queries and the documents of a step, in CPU memory."""
+        rows = self.rows[ids.dataset]
+        queries = shard_texts(self.cache, [rows.queries[one] for one in ids.queries], "query", shard)
+        return queries, shard_texts(self.cache, [rows.documents[one] for one in ids.documents], "document", shard)
+
+
+@dataclass(frozen=True)
+class PairDataset:
+    """The same texts for a cross-encoder: each query is concatenated with each of its documents."""
+
+    cache: TokenCache
+    rows: Sequence[RowIndex]
+    pairing: PairTokenizer
+
+    def read_batch(self, ids: BatchIds, shard: ShardSpec = SINGLE_SHARD) -> tuple[ShardedTexts, ShardedTexts]:
+        """No single texts, and the pairs of a step, query by query, in CPU memory."""
+        rows, group = self.rows[ids.dataset], len(ids.documents) // len(ids.queries)
+        query = np.repeat([rows.queries[one] for one in ids.queries], group)
+        document = np.array([rows.documents[one] for one in ids.documents])
+        pairs = self.pairing.make_pairs(self.cache, self.cache, query, document)
+        return ShardedTexts((), None, 0), shard_texts(pairs, range(len(query)), "pair", shard)
+
+
+class TokenizedBatch(NamedTuple):
+    """The ids of a step, and their texts as tokens.
+
+    `ignore_mask` [Q, N] marks documents that are no negatives of a query, and with pairs those of other queries; `teacher_scores`
+    [Q, 1 + n] has a teacher's scores, if there is a teacher.
+    """
+
+    ids: BatchIds
+    queries: ShardedTexts
+    documents: ShardedTexts
+    ignore_mask: Tensor
+    teacher_scores: Tensor | None
+
+    def pin_memory(self) -> Self:
+        """The same in pinned memory."""
+        teacher = None if self.teacher_scores is None else self.teacher_scores.pin_memory()
+        return self._replace(
+            queries=self.queries.pin_memory(), documents=self.documents.pin_memory(), ignore_mask=self.ignore_mask.pin_memory(), teacher_scores=teacher
+        )
+
+
+class BatchPrefetcher:
+    """The batches of `steps` steps, prefetched in a thread; fast for consecutive steps from any first one."""
+
+    def __init__(
+        self,
+        sampler: BatchSampler,
+        texts: BiEncoderDataset | PairDataset,
+        steps: int,
+        shard: ShardSpec = SINGLE_SHARD,
+        *,
+        pin_memory: bool = False,
+    ) -> None:
+        self._make = partial(_make_batch, sampler, texts, shard, pin_memory=pin_memory)
+        self._steps, self._next_step = steps, -1
+        self._iterator: Iterator[TokenizedBatch] = iter(())
+
+    def batch_at(self, step: int) -> TokenizedBatch:
+        """The batch of a step, counted from 0; the thread ends after the last one."""
+        if step != self._next_step:
+            self._iterator = prefetch_steps(self._make, step, max(self._steps, step + 1), depth=PREFETCH_STEPS)
+        self._next_step = -1
+        batch = next(self._iterator)
+        if step + 1 < self._steps:
+            self._next_step = step + 1
+        else:
+            self._iterator = iter(())
+        return batch
+
+
+def _make_batch(
+    sampler: BatchSampler, texts: BiEncoderDataset | PairDataset, shard: ShardSpec, step: int, *, pin_memory: bool
+) -> TokenizedBatch:
+    ids = sampler.batch_at(step)
+    ignored = ids.other_queries_mask() if isinstance(texts, PairDataset) else ids.false_negative_mask()
+    batch = TokenizedBatch(ids, *texts.read_batch(ids, shard), ignored, ids.teacher_matrix())
+    return batch.pin_memory() if pin_memory else batch
+
+
+def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalModel) -> BiEncoderDataset:
+    """The tokens of a stream's texts: opened in `folder` if the cache is there, else built, or completed if it was interrupted."""
+    settings = {"form": CACHE_VERSION, "reading": asdict(checkpoint.input_config), "marks": _template_fingerprint(checkpoint)}
+    record = {"stage": "finetune", "settings": settings, "sources": {"texts": [stream.digest], "tokenizer": [checkpoint.tokenizer.digest]}}
+
+    def fill(cache_folder: Path) -> dict[str, int]:
+        writer, texts = _CacheWriter(cache_folder, checkpoint), stream.stream()
+        if not writer.matches(texts):
+            writer, texts = _CacheWriter(cache_folder, checkpoint, restart=True), stream.stream()
+        with meter("reading tokens of texts", stream.count) as counter:
+            counter.advance(writer.texts)
+            for chunk in _chunks(texts):
+                writer.add(chunk)
+                counter.advance(len(chunk))
+        writer.close()
+        if writer.digest.hexdigest() != stream.digest:
+            raise DataError("the texts have changed while they were read; run the same command again")
+        return {"texts": writer.texts, "tokens": writer.ids.rows}
+
+    cache_folder = memmap.get_or_build(folder, "texts", json.loads(json.dumps(record)), fill)
+    return BiEncoderDataset(TokenCache.open(cache_folder), stream.rows)
+
+
+def _template_fingerprint(checkpoint: RetrievalModel) -> dict[str, Any]:
+    """An architecture's tokens of an empty text, by side: markers and [MASK] tokens, and how many are not attended to; for a cross-encoder
+    the parts of a document that it reads."""
+    if checkpoint.architecture.reads_pairs:
+        return {"parts": checkpoint.pair_tokenizer.field_indices, "separate": checkpoint.pair_tokenizer.separate}
+    signs, rules = checkpoint.tokenizer.special_tokens, checkpoint.input_config
+    empty = [signs.beginning, signs.separator]
+    return {side: checkpoint.architecture.truncate_and_mark([empty], side, rules.max_length(side)) for side in ("query", "document")}
+
+
+def _chunks(texts: Iterator[StreamedText]) -> Iterator[list[StreamedText]]:
+    """Consecutive texts of one side in chunks of bounded size."""
+    chunk: list[StreamedText] = []
+    characters = 0
+    for text in texts:
+        if chunk and (len(chunk) >= CHUNK_TEXTS or characters >= CHUNK_CHARACTERS or text.side != chunk[0].side):
+            yield chunk
+            chunk, characters = [], 0
+        chunk.append(text)
+        characters += len(text.content)
+    if chunk:
+        yield chunk
+
+
+class _CacheWriter:
+    """Appends to the files of a cache; a journal records how much of them is complete."""
+
+    def __init__(self, folder: Path, checkpoint: RetrievalModel, *, restart: bool = False) -> None:
+        journal = folder / atomic_write.RESUME / "journal.jsonl"
+        journal.parent.mkdir(exist_ok=True)
+        if restart:
+            journal.unlink()
+        self.digest, self._journal = hashlib.sha256(), JsonlJournal(journal)
+        empty_entry = {"digest": self.digest.hexdigest(), **dict.fromkeys(("texts", *ARRAYS), 0)}
+        self._last_entry = entry = self._journal.entries[-1] if self._journal.entries else empty_entry
+        self.texts: int = entry["texts"]
+        types: tuple[type[np.integer[Any]], ...] = (checkpoint.tokenizer.id_dtype, np.int64, np.int32)
+        self._arrays = [AppendableNpy(folder / f"{name}.npy", kind, rows=entry[name]) for name, kind in zip(ARRAYS, types, strict=True)]
+        self.ids, self._starts, self._silent = self._arrays
+        self._checkpoint = checkpoint
+        if not self._starts.rows:
+            self._starts.append(np.zeros(1))
+
+    def matches(self, texts: Iterator[StreamedText]) -> bool:
+        """Whether the stream starts with the texts that are written already; consumes them."""
+        for text in islice(texts, self.texts):
+            self.digest.update(text.digest_bytes)
+        return self.digest.hexdigest() == self._last_entry["digest"]
+
+    def add(self, chunk: Sequence[StreamedText]) -> None:
+        """Tokenize a chunk and write it to disk."""
+        texts, silent = self._checkpoint.token_ids([streamed.content for streamed in chunk], chunk[0].side)
+        self._starts.append(self.ids.rows + np.cumsum([len(text) for text in texts]))
+        self.ids.append(np.fromiter(chain.from_iterable(texts), dtype=np.int64))
+        self._silent.append(np.array([0] * len(texts) if silent is None else silent))
+        for array in self._arrays:
+            array.flush()
+        for streamed in chunk:
+            self.digest.update(streamed.digest_bytes)
+        self.texts += len(chunk)
+        rows = {name: array.rows for name, array in zip(ARRAYS, self._arrays, strict=True)}
+        self._journal.write({"digest": self.digest.hexdigest(), "texts": self.texts, **rows})
+
+    def close(self) -> None:
+        """Write the final headers of the arrays."""
+        for array in self._arrays:
+            array.close()
+        self._journal.close()

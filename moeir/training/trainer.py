@@ -1,0 +1,258 @@
+"""The trainer: every random choice is a function of (seed, step), and the state is saved every few minutes, to resume after a kill."""
+
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from moeir.analysis import training_monitor
+from moeir.analysis.training_monitor import METRICS_FILE
+from moeir.artifacts.atomic_write import RESUME
+from moeir.backbones import device as device_module
+from moeir.errors import MoeirError
+from moeir.kernels.memory import trim_heap
+from moeir.training import live_display, param_groups, resume_state, trackers
+from moeir.training.distributed import SINGLE_PROCESS, ProcessGroup
+from moeir.training.losses import StepMetrics
+from moeir.training.retrieval_task import DevEvaluator
+
+LOWER_RATE_ADVICE = "start over with a lower --learning-rate and --force; until then the last saved state is kept"
+FIRST_STEP_ADVICE = "no update was made yet: check the weights, the options of --objective, and the teacher scores in the examples"
+SECONDS_BETWEEN_TRIMS = 60
+LOG_EVERY = 10  # steps on CUDA, where reading a loss synchronizes the device
+RANK_SEED_STRIDE = 7_919_000_003  # between the seeds of two processes
+STATE_FOLDER, BEST_FOLDER = "state", "best"  # within resume/, so that the remains of an interrupted save are deleted with it
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps and learning rates of AdamW: linear warm-up over a ratio of the steps, then `linear` decay to zero or a `constant` rate.
+
+    `layer_decay` and `group_rates` are those of `make_param_groups`; gradients are clipped by their norm. A step's gradient is the mean
+    over `accumulate` batches.
+    """
+
+    steps: int
+    learning_rate: float
+    warmup: float = 0.1
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    seed: int = 42
+    save_minutes: float = 5.0
+    decay: str = "linear"
+    layer_decay: float = 1.0
+    group_rates: Mapping[str, float] = field(default_factory=dict)
+    accumulate: int = 1
+
+    def learning_rate_at(self, step: int, peak: float | None = None) -> float:
+        """The learning rate of a step, counted from 0; `peak` is the highest rate.
+
+        >>> schedule = Schedule(steps=10, learning_rate=1.0, warmup=0.2)
+        >>> [round(schedule.rate(step), 3) for step in (0, 1, 2, 9)]
+        [0.5, 1.0, 1.0, 0.125]
+        """
+        peak = self.learning_rate if peak is None else peak
+        rising = max(1, round(self.warmup * self.steps)) if self.warmup else 0
+        if step < rising:
+            return peak * (step + 1) / rising
+        return peak if self.decay == "constant" else peak * (self.steps - step) / max(1, self.steps - rising)
+
+
+class TrainingTask(Protocol):
+    """A model, its number of training examples, and the loss of each batch."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The module to train."""
+
+    @property
+    def size(self) -> int:
+        """Training examples."""
+
+    def compute_loss(self, batch: int) -> tuple[Tensor, StepMetrics, int]:
+        """The loss of a batch, counted from 0, its metrics (`loss` among them), and how many tokens were read.
+
+        With several processes each gets the metrics of the whole batch, and a loss whose gradients sum to those of the whole batch.
+        """
+
+
+def train(
+    task: TrainingTask,
+    schedule: Schedule,
+    folder: Path,
+    *,
+    device: str,
+    evaluator: DevEvaluator | None = None,
+    tracking: trackers.Tracking | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    log_every: int | None = None,
+) -> dict[str, Any]:
+    """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns the counts for the manifest.
+
+    `evaluator` evaluates the weights on a development set; `tracking` sends the metrics of every step to trackers. All processes of
+    `process_group` make the same call; the main one writes. Metrics are read from the device every `log_every` steps (None: 10 on CUDA, 1
+    on a CPU); a NaN ends the training when it is read, and no state is saved in between.
+    """
+    accelerator = Accelerator(cpu=device == "cpu", **trackers.accelerator_options(tracking))
+    if torch.device(device).type == "cpu":
+        device_module.set_determinism(device, deterministic=True)
+    model = task.model.to(device)
+    options = {"weight_decay": schedule.weight_decay, "layer_decay": schedule.layer_decay, "rates": schedule.group_rates}
+    grouped = param_groups.make_param_groups(model, learning_rate=schedule.learning_rate, **options)
+    optimiser = torch.optim.AdamW(grouped, lr=schedule.learning_rate, eps=1e-8, fused=True)
+    state = resume_state.load_state(folder / RESUME / STATE_FOLDER, model, optimiser)
+    process_group.check_same({"steps": schedule.steps, "steps done": state.step, "examples": task.size})
+    process_group.broadcast_weights(model)
+    if process_group.size > 1:
+        log.info("%d processes share each batch: %s", process_group.size, "; ".join(process_group.names))
+    if state.step:
+        log.info("continuing after step %d of %d", state.step, schedule.steps)
+    model.train()
+    with trackers.track(accelerator, tracking, state.step):
+        run = _Trainer(task, schedule, optimiser, accelerator, evaluator, process_group, torch.device(device))
+        done = _train_steps(run, state, folder, log_every or (LOG_EVERY if run.device.type == "cuda" else 1))
+    model.eval()
+    if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all()):
+        raise MoeirError(f"step {done['step']}: the weights contain NaN or Inf; {LOWER_RATE_ADVICE}")
+    counts = {"steps": done["step"], "examples": task.size, "last": {key: done[key] for key in done if key != "seconds"}}
+    if evaluator is None:
+        return counts
+    if evaluator.dev_set.keep == "best" and process_group.is_main:
+        resume_state.load_best(folder / RESUME / BEST_FOLDER, model, state.best.step)
+    return counts | {"development": state.best.manifest_entry(evaluator.dev_set, done["step"])}
+
+
+def _train_steps(run: "_Trainer", state: resume_state.TrainingState, folder: Path, log_every: int) -> dict[str, Any]:
+    """Train from the resumed step to the end; returns the metrics of the last step."""
+    schedule, best, judge = run.schedule, state.best, run.evaluator
+    patience = None if judge is None else judge.dev_set.patience
+    monitor = training_monitor.replay(training_monitor.read_metrics_prefix(folder / METRICS_FILE, state.metrics_bytes))
+    metrics_path = folder / METRICS_FILE if run.process_group.is_main else Path(os.devnull)
+    with open(metrics_path, "ab") as metrics, live_display.show_training("training", schedule.steps, state.step, monitor) as meter:
+        if run.process_group.is_main:
+            metrics.truncate(state.metrics_bytes)
+        last_save = last_trim = time.monotonic()
+        for step in range(state.step, schedule.steps):
+            run.step(step)
+            save_due = run.process_group.is_main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes
+            evaluation_due = judge is not None and judge.dev_set.is_due(step + 1, schedule.steps)
+            if run.pending_steps < log_every and not save_due and not evaluation_due and step + 1 < schedule.steps:
+                continue
+            records = run.read_pending()
+            errors = [error for facts in records if (error := _nan_error(facts)) is not None]
+            dev_metrics: dict[str, float] = {}
+            if judge is not None and evaluation_due and not errors:
+                dev_metrics = judge.evaluate_if_due(step + 1, schedule.steps, best, folder / RESUME / BEST_FOLDER)
+                records[-1] |= dev_metrics
+            for facts in records:
+                if _nan_error(facts) is not None:
+                    raise errors[0]
+                metrics.write((json.dumps(facts) + "\n").encode())
+                trackers.log_step(run.accelerator, facts)
+                for alarm in monitor.update(facts):
+                    log.warning("%s", alarm)
+            metrics.flush()
+            meter.advance(len(records), _progress_note(records[-1]))
+            if best.should_stop(patience):
+                log.info("stopping after step %d: %d evaluations without a better value", step + 1, best.since)
+                break
+            if time.monotonic() - last_trim >= SECONDS_BETWEEN_TRIMS:
+                trim_heap()
+                last_trim = time.monotonic()
+            if (save_due or (dev_metrics and best.since == 0 and run.process_group.is_main)) and step + 1 < schedule.steps:
+                state_now = resume_state.TrainingState(step + 1, metrics.tell(), best)
+                resume_state.save_state(folder / RESUME / STATE_FOLDER, run.task.model, run.optimiser, state_now)
+                last_save = time.monotonic()
+    return records[-1]
+
+
+@dataclass
+class _Trainer:
+    """The parts of a training, and the steps whose metrics are not yet read from the device."""
+
+    task: TrainingTask
+    schedule: Schedule
+    optimiser: torch.optim.Optimizer
+    accelerator: Accelerator
+    evaluator: DevEvaluator | None
+    process_group: ProcessGroup
+    device: torch.device
+    _pending: list[tuple[int, StepMetrics, int]] = field(default_factory=list)
+    _pending_since: float = 0.0
+
+    @property
+    def pending_steps(self) -> int:
+        """Number of steps whose metrics are not yet read."""
+        return len(self._pending)
+
+    def step(self, step: int) -> None:
+        """One update, counted from 0. An expert that got no text of the batch stays unchanged: no momentum, no decay; but where experts are
+        computed together (`kernels.grouped_linear`, SB-MoE's on CUDA) its gradient is zero, and both apply."""
+        if not self._pending:
+            self._pending_since = time.monotonic()
+            if self.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(self.device)
+        count = self.schedule.accumulate
+        batch_facts: list[StepMetrics] = []
+        tokens = 0
+        for batch in range(step * count, (step + 1) * count):
+            torch.manual_seed(self.schedule.seed * 1_000_003 + batch + self.process_group.rank * RANK_SEED_STRIDE)
+            loss, facts, read = self.task.compute_loss(batch)
+            self.accelerator.backward(loss / count if count > 1 else loss)
+            batch_facts.append(facts)
+            tokens += read
+        facts = batch_facts[0] if count == 1 else {name: sum(one[name] for one in batch_facts) / count for name in batch_facts[0]}
+        parameters = list(self.task.model.parameters())
+        self.process_group.all_reduce_gradients(parameters, f"the gradients of step {step + 1}")
+        facts = {**facts, "gradient_norm": self.accelerator.clip_grad_norm_(parameters, self.schedule.clip or math.inf)}
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.schedule.learning_rate_at(step, group["peak"])
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self._pending.append((step, facts, tokens))
+
+    def read_pending(self) -> list[dict[str, float]]:
+        """The metrics of the steps since the last call, with one synchronization of the device."""
+        facts_by_step = metrics_to_floats([facts for _, facts, _ in self._pending])
+        seconds = (time.monotonic() - self._pending_since) / len(self._pending)
+        memory = {}
+        if self.device.type == "cuda":
+            memory["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
+        records = []
+        for (step, _, tokens), facts in zip(self._pending, facts_by_step, strict=True):
+            facts = {"step": step + 1, **facts, "learning_rate": self.schedule.learning_rate_at(step), "tokens": tokens}
+            records.append(facts | {"tokens_per_second": tokens / seconds, "seconds": seconds} | memory)
+        self._pending.clear()
+        return records
+
+
+def _nan_error(facts: Mapping[str, float]) -> MoeirError | None:
+    """The error of a step whose loss or gradient norm is not finite; None for any other."""
+    for name, key in (("loss", "loss"), ("gradient norm", "gradient_norm")):
+        if not math.isfinite(facts[key]):
+            advice = FIRST_STEP_ADVICE if key == "loss" and facts["step"] == 1 else LOWER_RATE_ADVICE
+            return MoeirError(f"step {facts['step']:g}: the {name} is {facts[key]}; {advice}")
+    return None
+
+
+def metrics_to_floats(steps: Sequence[StepMetrics]) -> list[dict[str, float]]:
+    """The metrics of some steps as numbers; tensors are read from the device at once."""
+    tensors = [value for facts in steps for value in facts.values() if isinstance(value, Tensor)]
+    values = iter(torch.stack(tensors).tolist() if tensors else [])
+    return [{name: next(values) if isinstance(value, Tensor) else value for name, value in facts.items()} for facts in steps]
+
+
+def _progress_note(metrics: Mapping[str, float]) -> str:
+    """The loss and the experts' shares of a step, for the progress line."""
+    shares = " ".join(f"{key.removeprefix('share.')} {metrics[key]:.2f}" for key in metrics if key.startswith("share."))
+    return f"loss {metrics['loss']:.3f}" + (f", shares {shares}" if shares else "")

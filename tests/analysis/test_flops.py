@@ -1,0 +1,138 @@
+"""Counts of BERT-base by hand (specs/taser §1, sb_moe §1, cot_mote §1, came §1), and operations against torch's own counter."""
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from moeir import variants
+from moeir.backbones.config import EncoderConfig, PreNormConfig
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.stages.info import SIDES, count_parameters
+
+BERT_BASE = EncoderConfig(vocabulary=30522, hidden=768, layers=12, heads=12, intermediate_size=3072)
+TINY = EncoderConfig(vocabulary=50, hidden=16, layers=4, heads=2, intermediate_size=24, positions=32)
+SIGNS = SpecialTokens(1, 2, 3, 4, 5, (6, 7))
+BERT, FEEDFORWARD, HEAD, LAYER, BLOCK_EXPERT = 108_891_648, 4_723_968, 622_650, 7_087_872, 590_976
+TOWER = 2 * LAYER
+
+
+WINDOWED = EncoderConfig(50, 16, 3, 2, 24, "gelu", 1e-5, 32, 0, prenorm=PreNormConfig((None, 8, 128), (1e4,) * 3))
+NARROW = EncoderConfig(vocabulary=50, hidden=16, layers=2, heads=2, intermediate_size=24, positions=32, factorized_embedding_size=6)
+
+
+def account(spec, shape=BERT_BASE):
+    with torch.device("meta"):
+        return count_parameters(variants.bind_variant("architectures", spec)(Encoder(shape, vocabulary_head=True), SIGNS))
+
+
+def parts(spec):
+    return {part.name: (part.parameters, *(part.active[side] for side in SIDES)) for part in account(spec).groups(SIDES)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "total", "active"),
+    [
+        ("dense", BERT, BERT),
+        ("splade", BERT + HEAD, BERT + HEAD),
+        ("dense:encoders=separate", 217_783_296, BERT),
+        ("taser", 127_787_520, BERT),
+        ("taser:routing=token", 127_787_520 + 1_538, BERT + 1_538),
+        ("taser:routing=token,experts=4", 165_579_264 + 3_076, BERT + 3_076),
+        ("taser:routing=sequence,experts=4,gates=per_layer", 165_579_264 + 12_304, BERT + 12_304),
+        ("taser:experts=4", 165_579_264, BERT),
+        ("mote:similarity=dense", 165_579_264, BERT),
+        ("mote:similarity=dense,expert_ln=false", 165_560_832, BERT),
+        ("mote", 165_579_264 + HEAD, BERT + HEAD),
+        ("mote:encoders=separate,similarity=dense", 217_783_296, BERT),
+        ("sbmoe", BERT + 3_848_076, BERT + 3_848_076 - 5 * BLOCK_EXPERT - 4_614),
+        ("sbmoe:inference=all", BERT + 3_848_076, BERT + 3_848_076 - 4_614),
+        ("sbmoe:gate=random", BERT + 6 * BLOCK_EXPERT, BERT + BLOCK_EXPERT),
+        ("came", 137_964_090, 137_964_090),
+    ],
+)
+def test_bert_base_counts_are_those_of_the_papers(spec, total, active):
+    counts = account(spec)
+    assert (counts.total, counts.active("query"), counts.active("document")) == (total, active, active)
+
+
+def test_parts_say_what_is_shared_and_what_each_expert_has():
+    experts = 4 * FEEDFORWARD
+    shared = BERT - experts
+    assert parts("taser") == {"shared": (shared, shared, shared), "expert 0": (experts, experts, 0), "expert 1": (experts, 0, experts)}
+    assert parts("taser:routing=token") == {
+        "shared": (shared, shared, shared),
+        "expert 0": (experts, None, None),
+        "expert 1": (experts, None, None),
+        "router": (1_538, 1_538, 1_538),
+    }
+    assert parts("dense:encoders=separate") == {"query encoder": (BERT, BERT, 0), "document encoder": (BERT, 0, BERT)}
+    assert parts("sbmoe:experts=2,inference=all")["block expert 1"] == (BLOCK_EXPERT,) * 3
+    assert {name: count for name, (count, *_) in parts("came").items()} == {
+        "shared": BERT - TOWER, "lexical": TOWER + HEAD, "local": TOWER + 98_304, "global": TOWER,
+    }  # fmt: skip
+
+
+def test_private_embeddings_belong_to_their_experts():
+    groups = parts("came:shared_layers=0,embeddings=private")
+    assert "shared" not in groups and sum(count for count, *_ in groups.values()) == 327_395_898
+    assert groups["global"][0] == BERT and groups["lexical"][0] == BERT + HEAD
+
+
+def test_one_normalisation_for_all_experts_is_shared():
+    separate, together = (parts(f"mote:similarity=dense,expert_ln={word}") for word in ("true", "false"))
+    assert together["shared"][0] - separate["shared"][0] == 12 * 2 * 768
+    assert together["expert 0"] == (12 * (FEEDFORWARD - 2 * 768), 12 * (FEEDFORWARD - 2 * 768), 0)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("dense", "dense:encoders=separate", "splade", "colbert:dim=8", "came:shared_layers=2,local_dim=8"),
+        *("mote", "mote:sparse_head=raw", "mote:encoders=separate", "taser:every=1,experts=4", "taser:routing=token,every=0,experts=3"),
+        *("taser:routing=token,every=1,gates=per_layer", "taser:routing=sequence,every=1"),
+        *("taser:routing=sequence,gates=per_layer,every=0", "taser:routing=token,gradient=full,every=0"),
+        *("sbmoe:experts=3", "sbmoe:experts=3,inference=all", "sbmoe:gate=random"),
+        *("sbmoe:inference=random", "taser:expert_ln=false,every=0", "coil:cls_dim=0,dim=8,separator=true"),
+        "came:shared_layers=2,local_dim=8,routing=token,global_experts=3",
+    ],
+)
+def test_operations_are_those_that_torch_counts(spec, side):
+    architecture = variants.bind_variant("architectures", spec)(Encoder(TINY, vocabulary_head=True), SIGNS).eval()
+    skipped = 2 * 16 * 8 if spec.startswith("coil") else 0  # the [CLS] of exact matches
+    assert count_parameters(architecture).flops(side, 10) - skipped == counted(architecture, side, 10)
+
+
+def counted(architecture, side, length):
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):
+        architecture(PackedTokens.from_lists([[1, *range(11, 9 + length), 2]], side))
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize(("shape", "length"), [(NARROW, 10), (WINDOWED, 5)])
+def test_operations_of_other_families_are_those_that_torch_counts(shape, length):
+    architecture = variants.bind_variant("architectures", "splade")(Encoder(shape, vocabulary_head=True), SIGNS).eval()
+    assert count_parameters(architecture).flops("query", length) == counted(architecture, "query", length)
+
+
+def test_a_vector_of_the_first_token_is_projected_once():
+    with_it, without = (account(f"coil:dim=32,cls_dim={width}").flops("query", 64) for width in (768, 0))
+    assert with_it - without == 2 * 768 * 768
+
+
+def test_a_window_is_as_many_pairs_as_it_shows():
+    """Of 10 tokens and 4 on either side: 10 · 9 pairs less 2 · (4 + 3 + 2 + 1) beyond the ends."""
+    full = EncoderConfig(50, 16, 3, 2, 24, "gelu", 1e-5, 32, 0, prenorm=PreNormConfig((None,) * 3, (1e4,) * 3))
+    assert account("dense", full).flops("query", 10) - account("dense", WINDOWED).flops("query", 10) == 4 * 16 * (100 - 70)
+
+
+def test_operations_of_bert_base_by_hand():
+    """A token of 256: 12 layers of four H × H and two H × 4H matrices, attention over 256 tokens; the last layer looks from one only."""
+    layer = 2 * (4 * 768**2 + 2 * 768 * 3072) + 4 * 256 * 768
+    keys_and_values = 2 * 2 * 768**2
+    assert account("dense:pooling=mean").flops("document", 256) == 256 * 12 * layer
+    assert account("dense").flops("document", 256) == 256 * 11 * layer + 256 * keys_and_values + (layer - keys_and_values)
+    assert account("splade").flops("query", 1) - account("dense").flops("query", 1) == 2 * (768**2 + 30522 * 768)

@@ -1,0 +1,163 @@
+"""Training monitor: windows, trends and histories against loops; each alarm is reported once, at its step, with advice."""
+
+import json
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moeir.analysis import training_monitor
+from moeir.analysis.training_monitor import MetricHistory, TrainingMonitor, expert_means, read_expert_means
+from moeir.errors import ArtifactError, DataError
+from tests.oracles import training_monitor as oracles
+
+quick = settings(deadline=None, max_examples=40)
+
+
+def replay(steps):
+    return training_monitor.replay({"step": number, **facts} for number, facts in enumerate(steps, start=1))
+
+
+def history(values):
+    history = MetricHistory()
+    for step, value in enumerate(values, start=1):
+        history.add(step, value)
+    return history
+
+
+@quick
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=700))
+def test_a_course_is_that_of_the_loop(values):
+    history = history(values)
+    assert history.mean == pytest.approx(sum(values[-500:]) / len(values[-500:]), abs=1e-9)
+    assert history.overall_sum == pytest.approx(sum(values), abs=1e-9)
+    expected = oracles.average_blocks(values, 128)
+    assert [step for step, _ in history.points()] == [step for step, _ in expected]
+    assert [mean for _, mean in history.points()] == pytest.approx([mean for _, mean in expected], abs=1e-9)
+
+
+def test_the_points_of_a_course_stay_few():
+    assert [len(history([1.0] * count).points()) for count in (0, 1, 127, 128, 129, 100_000)] == [0, 1, 127, 64, 65, 98]
+
+
+def test_a_trend_needs_steps_and_more_than_noise():
+    assert history([1.0] * 7).trend is None
+    assert history([1.0] * 900).trend == 0
+    assert [history([sign * step for step in range(900)]).trend for sign in (1.0, -1.0)] == [1, -1]
+    assert history([float(step % 2) for step in range(900)]).trend == 0
+    assert history([0.0] * 460 + [1.0] * 40).trend == 1
+
+
+COLLAPSE = re.compile(r"step 500: global had the largest share of 96.0% of the queries of the last 500 steps, .*; raise temperature or")
+
+
+def test_the_alarm_of_a_collapse_is_said_once_until_it_has_passed():
+    steps = [{"wins.global": 0.96, "wins.local": 0.04}] * 700 + [{"wins.global": 0.0, "wins.local": 1.0}] * 600
+    alarms = replay(steps).alarms
+    assert COLLAPSE.match(str(alarms[0]))
+    assert [alarm.step for alarm in alarms] == [500, 1174]  # 474 steps of 1 and 26 of 0.04 are the first above 0.95
+    assert "local had the largest share of 95.0%" in str(alarms[1])
+    assert [alarm.step for alarm in replay(steps).active_alarms] == [1174]
+    assert replay(steps[:499]).alarms == [] and replay([{"wins.global": 0.95, "wins.local": 0.05}] * 600).alarms == []
+    assert replay([{"wins.global": 1.0}] * 600).alarms == [], "who is alone is no danger to others"
+
+
+def test_the_experts_of_a_router_that_starve_together_are_one_line():
+    steps = [{"usage.gate.0": 0.999, "usage.gate.1": 0.001, "usage.gate.2": 0.0, "usage.layer2.0": 0.5, "usage.layer2.1": 0.5}] * 501
+    monitor = replay(steps)
+    words = "step 500: gate hardly selects expert 1 (0.10%), 2 (0.00%) in the last 500 steps, where 33.3% is uniform; raise load_balance"
+    assert [str(alarm).startswith(words) for alarm in monitor.alarms] == [True]
+    assert monitor.is_starved("usage.gate.1") and not monitor.is_starved("usage.gate.0") and len(monitor.active_alarms) == 1
+    assert monitor.routers == {"gate": ["usage.gate.0", "usage.gate.1", "usage.gate.2"], "layer2": ["usage.layer2.0", "usage.layer2.1"]}
+
+
+wins = st.lists(st.sampled_from([0.0, 0.5, 0.9, 0.95, 1.0]), min_size=1, max_size=60)
+
+
+@quick
+@given(wins)
+def test_alarms_are_those_of_the_loop(values):
+    steps = [{"wins.a": value, "wins.b": 0.0, "usage.gate.0": 1 - value, "usage.gate.1": value} for value in values]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_monitor, "WINDOW", 5)
+        steps_of_alarms = sorted(alarm.step for alarm in replay(steps).alarms)
+    kinds = {(step, name.split(".")[0]) for step, name in oracles.find_alarms(steps, 5)}  # a router's experts are one alarm
+    assert steps_of_alarms == sorted(step for step, _ in kinds)
+
+
+def test_what_was_kept_is_watched_as_if_nothing_had_happened(tmp_path):
+    steps = [{"step": number, "wins.a": 0.96, "wins.b": 0.0, "loss": 1 / number} for number in range(1, 521)]
+    lines = [(json.dumps(step) + "\n").encode() for step in steps]
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"".join(lines) + b'{"step": 5')
+    later = training_monitor.replay(training_monitor.read_metrics_prefix(path, sum(map(len, lines[:499]))))
+    assert later.step == 499 and later.alarms == []
+    assert [alarm.step for alarm in later.update(steps[499])] == [500]
+    whole = training_monitor.replay(steps)
+    for facts in steps[500:]:
+        assert later.update(facts) == []
+    assert (
+        later.alarms == whole.alarms
+        and later["loss"].points() == whole["loss"].points()
+        and later["loss"].window_sum == whole["loss"].window_sum
+    )
+    assert [facts["step"] for facts in training_monitor.read_metrics(path)] == list(range(1, 521)), (
+        "a line that is still being written does not count"
+    )
+    assert list(training_monitor.read_metrics_prefix(tmp_path / "absent", 0)) == []
+
+
+def test_a_training_is_found_finished_or_not(tmp_path):
+    for folder in ("whole", ".half.partial"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "metrics.jsonl").write_text("")
+    assert training_monitor.find_metrics(tmp_path / "whole") == tmp_path / "whole" / "metrics.jsonl"
+    assert training_monitor.find_metrics(tmp_path / "half") == tmp_path / ".half.partial" / "metrics.jsonl"
+    assert training_monitor.find_metrics(tmp_path / "whole" / "metrics.jsonl") == tmp_path / "whole" / "metrics.jsonl"
+    for path, words in ((tmp_path, "has no metrics.jsonl"), (tmp_path / "other", "no such training")):
+        with pytest.raises(ArtifactError, match=words):
+            training_monitor.find_metrics(path)
+
+
+@pytest.mark.parametrize("content, words", [(b"", "is empty"), (b"[1]\n", ":1: expected the metrics"), (b"\xff\n", ":1: not UTF-8"),
+                                            (b'{"step": "1"}\n', ":1: expected"), (b'{"step": 1}\n\n', ":2: broken JSON")])  # fmt: skip
+def test_damaged_metrics_are_named(content, words, tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=words):
+        list(training_monitor.read_metrics(tmp_path / "metrics.jsonl"))
+
+
+def test_what_is_no_number_is_left_aside():
+    monitor = TrainingMonitor()
+    monitor.update({"step": 1, "loss": float("nan"), "words": "x", "share.a": 0.5, "loss.a": 1, "loss.b": 2, "dev.fused.RR": 0.5})
+    monitor.update({"step": 2, "dev.fused.RR": 0.5})
+    assert "loss" not in monitor and "words" not in monitor and monitor.experts == ["a", "b"]
+    assert monitor.best == {"dev.fused.RR": (0.5, 1)} and monitor.tokens_per_second is None
+
+
+ALWAYS = {"loss.a": 1.0, "loss": 9.0, "rank.b": 2.0, "terms.a.query": 5.0}
+STEPS = [{"step": number, "share.a": float(number), **ALWAYS} for number in range(1, 8)]
+
+
+def test_rows_are_means_of_stretches_and_names_those_of_experts():
+    names, rows = expert_means(STEPS, total=7, rows=3)
+    assert names == ["step", "share.a", "rank.b", "loss.a"]
+    assert [row[0] for row in rows] == [3, 5, 7]
+    assert [row[1] for row in rows] == [2.0, 4.5, 6.5]  # 1 2 3 | 4 5 | 6 7
+
+
+@pytest.mark.parametrize("total", [1, 2, 5, 19, 20, 21, 63])
+def test_stretches_differ_by_at_most_one_step_and_cover_all(total):
+    steps = [{"step": number + 1, "usage.layer3.0": 1.0} for number in range(total)]
+    _, rows = expert_means(steps, total, 20)
+    ends = [0, *(row[0] for row in rows)]
+    lengths = {later - earlier for earlier, later in pairwise(ends)}
+    assert len(rows) == min(20, total) and ends[-1] == total and max(lengths) - min(lengths) <= 1
+
+
+def test_a_broken_line_is_named(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "share.a": 1.0}\n{"step"\n')
+    with pytest.raises(DataError, match=r"metrics\.jsonl:2: broken JSON"):
+        read_expert_means(tmp_path / "metrics.jsonl", 3)

@@ -1,0 +1,189 @@
+"""Saving and loading of checkpoints: the same bits, encodings and input configuration."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+
+from moeir import variants
+from moeir.architectures.checkpoint import canonical_spec, is_checkpoint, open_checkpoint, read_metadata
+from moeir.architectures.initialize import build_checkpoint
+from moeir.errors import ArtifactError, UsageError
+
+TEXTS = ["An owl hunts mice at night, and sleeps!", "bee", "A bat finds moths in the dark."]
+RULES = {"query_length": 12, "document_length": 16, "query_prefix": "query: ", "document_prefix": "passage: "}
+SPECS = [
+    "came:shared_layers=2,local_dim=8,normalise=true,global_scale=20,local_punctuation=false",
+    "came:shared_layers=0,embeddings=private,experts=local+global,local_dim=8,augmentation=true",
+    "came:shared_layers=4,experts=lexical,markers=true",
+    "dense:pooling=mean,normalise=true,scale=20",
+    "splade",
+    "colbert:dim=8,markers=true,augmentation=true,padding=zero",
+]
+
+
+def build_and_save(model, spec, folder, texts=(), **rules):
+    checkpoint = build_checkpoint(model, spec, RULES | rules, texts)
+    folder.mkdir()
+    checkpoint.save(folder)
+    return checkpoint
+
+
+def assert_same_encodings(first, second):
+    assert first.representations.keys() == second.representations.keys()
+    for name, representation in first.representations.items():
+        other = second[name].columns()
+        assert all(torch.equal(column, other[key]) for key, column in representation.columns().items())
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_checkpoint_opens_as_it_was_saved(spec, tiny_model_with_head, tmp_path):
+    before = build_and_save(tiny_model_with_head, spec, tmp_path / "here")
+    after = open_checkpoint(tmp_path / "here")
+    weights, reopened = before.architecture.state_dict(), after.architecture.state_dict()
+    assert weights.keys() == reopened.keys() and all(torch.equal(weights[name], reopened[name]) for name in weights)
+    assert (
+        after.input_config == before.input_config and after.spec == before.spec and after.architecture.scales == before.architecture.scales
+    )
+    for side in ("query", "document"):
+        assert after.token_ids(TEXTS, side) == before.token_ids(TEXTS, side)
+        assert_same_encodings(before.encode(TEXTS, side), after.encode(TEXTS, side))
+    (tmp_path / "again").mkdir()
+    after.save(tmp_path / "again")
+    names = {file.name for file in (tmp_path / "here").iterdir()}
+    assert names == {file.name for file in (tmp_path / "again").iterdir()}
+    assert all((tmp_path / "again" / name).read_bytes() == (tmp_path / "here" / name).read_bytes() for name in names)
+
+
+def test_what_a_checkpoint_is_stands_in_it(tiny_model_with_head, tmp_path):
+    build_and_save(tiny_model_with_head, SPECS[0], tmp_path / "here")
+    facts = read_metadata(tmp_path / "here")
+    assert facts["reading"] == RULES
+    assert facts["experts"]["global"] == {"representation": "dense", "scale": 20.0} and facts["experts"]["local"]["scale"] == 1.0
+    assert variants.resolve_spec("architectures", facts["architecture"])[1].keys() == {
+        option.name for option in variants.find_variant("architectures", "came").options
+    }
+    assert canonical_spec(facts["architecture"]) == facts["architecture"]
+    assert is_checkpoint(tmp_path / "here") and not is_checkpoint(tiny_model_with_head)
+
+
+@torch.no_grad()
+def test_a_dense_checkpoint_opens_in_transformers(tiny_model, tmp_path):
+    checkpoint = build_and_save(tiny_model, "dense:pooling=mean", tmp_path / "here")
+    theirs, loading_info = AutoModel.from_pretrained(tmp_path / "here", output_loading_info=True)
+    assert all("pooler" in name for name in loading_info["missing_keys"]) and not loading_info["unexpected_keys"]
+    ids, _ = checkpoint.token_ids(TEXTS, "document")
+    expected = torch.stack([theirs.eval()(input_ids=torch.tensor([text])).last_hidden_state[0].mean(0) for text in ids])
+    assert torch.allclose(checkpoint.encode(TEXTS)["global"].vectors, expected, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_splade_checkpoint_opens_in_transformers_with_the_same_logits(tiny_model_with_head, tmp_path):
+    checkpoint = build_and_save(tiny_model_with_head, "splade", tmp_path / "here")
+    theirs, loading_info = AutoModelForMaskedLM.from_pretrained(tmp_path / "here", output_loading_info=True)
+    assert not loading_info["missing_keys"] and not loading_info["unexpected_keys"]
+    tokens = checkpoint.tokenize(TEXTS, "document")
+    encoder = checkpoint.architecture.eval().encoder
+    logits = encoder.logits(encoder(tokens)).split(tokens.lengths)
+    for ids, actual in zip(tokens.ids.split(tokens.lengths), logits, strict=True):
+        expected = theirs.eval()(input_ids=ids[None]).logits[0]
+        assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("spec", [SPECS[0], SPECS[5]])
+def test_transformers_refuses_what_it_would_open_by_half(spec, tiny_model_with_head, tmp_path):
+    build_and_save(tiny_model_with_head, spec, tmp_path / "here")
+    for opener in (AutoConfig, AutoModel, AutoModelForMaskedLM):
+        with pytest.raises(ValueError, match="moeir"):
+            opener.from_pretrained(tmp_path / "here")
+
+
+def test_lengths_follow_the_positions_unless_said(tiny_model):
+    rules = build_checkpoint(tiny_model, "dense", {}).input_config
+    assert (rules.query_length, rules.document_length, rules.query_prefix, rules.document_prefix) == (64, 64, "", "")
+    with pytest.raises(UsageError, match="--document-length 65: expected 3 to 64"):
+        build_checkpoint(tiny_model, "dense", {"document_length": 65})
+
+
+def test_a_checkpoint_takes_other_options_without_training(tiny_model_with_head, tmp_path):
+    before = build_and_save(tiny_model_with_head, SPECS[0], tmp_path / "here")
+    after = build_checkpoint(tmp_path / "here", "came:local_scale=3,pooling=mean", {"query_prefix": ""})
+    assert after.architecture.scales == {"lexical": 1.0, "local": 3.0, "global": 20.0}
+    assert after.input_config.query_prefix == "" and after.input_config.document_prefix == RULES["document_prefix"]
+    assert variants.resolve_spec("architectures", after.spec)[1]["normalise"] is True  # options not given stay
+    weights, reopened = before.architecture.state_dict(), after.architecture.state_dict()
+    assert all(torch.equal(weights[name], reopened[name]) for name in weights)
+    assert_same_encodings(before.encode(TEXTS), build_checkpoint(tmp_path / "here", None, {}).encode(TEXTS))
+
+
+def test_plain_checkpoints_become_other_architectures(tiny_model_with_head, tmp_path):
+    build_and_save(tiny_model_with_head, "splade", tmp_path / "splade")
+    came = build_checkpoint(tmp_path / "splade", "came:shared_layers=2", {})
+    assert came.input_config.query_prefix == RULES["query_prefix"] and set(came.architecture.representation_kinds) == {
+        "lexical",
+        "local",
+        "global",
+    }
+
+
+@pytest.mark.parametrize(
+    "spec, other, message",
+    [
+        ("came:shared_layers=2", "came:shared_layers=3", "its weights are not those of came"),
+        ("came:shared_layers=2,experts=local", "came:experts=local+global", "its weights are not those of came"),
+        ("came:shared_layers=2,local_dim=8", "came:local_dim=16", "shape"),
+        ("came:shared_layers=2", "dense", "a came checkpoint cannot become dense; start from its base weights"),
+        ("colbert:dim=8", "dense", "a colbert checkpoint cannot become dense"),
+    ],
+)
+def test_options_that_own_weights_cannot_be_changed(spec, other, message, tiny_model_with_head, tmp_path):
+    build_and_save(tiny_model_with_head, spec, tmp_path / "here")
+    with pytest.raises(ArtifactError, match=message) as caught:
+        build_checkpoint(tmp_path / "here", other, {})
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_checkpoint_is_refused_in_one_line(tiny_model, tmp_path):
+    with pytest.raises(ArtifactError, match=r"plain weights, not a checkpoint; moeir init --model"):
+        open_checkpoint(tiny_model)
+    with pytest.raises(UsageError, match="plain weights; name an architecture: --arch came, dense, …; see: moeir variants"):
+        build_checkpoint(tiny_model, None, {})
+    for change, message in (
+        (lambda facts: "{", "damaged: not JSON"),
+        (lambda facts: json.dumps(facts | {"format": 9}), "format 9; this version of moeir reads format 1"),
+        (lambda facts: json.dumps(facts | {"reading": {"query_length": 3}}), "has the fields"),
+    ):
+        folder = tmp_path / message.split()[0]
+        build_and_save(tiny_model, "dense", folder)
+        (folder / "moeir.json").write_text(change(read_metadata(folder)))
+        for opener in (open_checkpoint, lambda folder: build_checkpoint(folder, None, {})):
+            with pytest.raises(ArtifactError, match=message) as caught:
+                opener(folder)
+            assert "\n" not in str(caught.value)
+
+
+def test_weights_without_the_words_of_the_tokenizer_are_refused(tiny_model, tmp_path):
+    for file in tiny_model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["newword"] = len(tokenizer["model"]["vocab"])
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ArtifactError, match=r"the tokenizer knows \d+ tokens, the weights \d+"):
+        build_checkpoint(tmp_path, "dense", {})
+
+
+def test_new_weights_depend_on_the_seed_alone(tiny_model_with_head):
+    first, again, other = (build_checkpoint(tiny_model_with_head, "colbert:dim=8", RULES, seed=seed) for seed in (1, 1, 2))
+    assert_same_encodings(first.encode(TEXTS), again.encode(TEXTS))
+    assert not torch.equal(first.encode(TEXTS)["local"].vectors, other.encode(TEXTS)["local"].vectors)
+
+
+def test_encode_refuses_no_texts(tiny_model):
+    with pytest.raises(UsageError, match="expected at least one text"):
+        build_checkpoint(tiny_model, "dense", {}).encode([])
+
+
+def test_the_weights_can_be_read_by_whoever_may_read_the_other_files(came_checkpoint):
+    modes = {file.name: file.stat().st_mode & 0o777 for file in came_checkpoint.iterdir() if file.is_file()}
+    assert modes["model.safetensors"] == modes["moeir.json"]

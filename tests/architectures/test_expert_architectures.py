@@ -1,0 +1,191 @@
+"""Architectures with experts: inputs, trained parameters, saved files, refused options."""
+
+import pytest
+import torch
+
+from moeir.architectures.checkpoint import open_checkpoint
+from moeir.architectures.initialize import build_checkpoint
+from moeir.errors import ArtifactError, UsageError
+
+TEXTS = ["An owl hunts mice at night.", "bee", "A bat finds moths in the dark by listening to its own echo.", "What eats moths?"]
+RULES = {"query_length": 12, "document_length": 16}
+SPECS = [
+    "taser", "taser:routing=shared", "taser:routing=sequence,experts=3,every=1", "taser:routing=token,gates=per_layer,layers=2+4",
+    "taser:routing=token,expert_ln=false", "taser:experts=5,every=1", "mote", "mote:encoders=siamese", "mote:encoders=separate",
+    "mote:similarity=dense", "mote:similarity=sparse,sparse_head=raw", "mote:expert_ln=false", "sbmoe", "sbmoe:gate=random,experts=3",
+    "sbmoe:noise=false,combine=release", "dense:encoders=separate", "came:shared_layers=2,routing=role,local_dim=8",
+    "came:shared_layers=2,routing=token,routed_experts=3,routed_every=1,local_dim=8", "came:shared_layers=2,global_experts=3,local_dim=8",
+]  # fmt: skip
+
+
+def build(model, spec, seed=0):
+    return build_checkpoint(model, spec, RULES, TEXTS, seed)
+
+
+def scores(checkpoint, texts=TEXTS):
+    queries, documents = checkpoint.encode(texts, "query"), checkpoint.encode(texts, "document")
+    return {name: queries[name].scores(documents[name]) for name in queries.representations}
+
+
+def perturb(checkpoint, seed=5):
+    """Perturb the weights, so that copies of an expert differ."""
+    torch.manual_seed(seed)
+    for parameter in checkpoint.architecture.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    return checkpoint
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_saved_and_opened_it_scores_the_same(tiny_model_with_head, tmp_path, spec):
+    checkpoint = perturb(build(tiny_model_with_head, spec))
+    checkpoint.save(tmp_path)
+    opened = open_checkpoint(tmp_path)
+    assert opened.spec.startswith(spec.split(":")[0])
+    for name, actual in scores(opened).items():
+        assert torch.equal(actual, scores(checkpoint)[name])
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if "sbmoe" not in spec and "global_experts" not in spec])
+def test_copied_experts_start_as_the_plain_model(tiny_model_with_head, spec):
+    name = spec.split(":")[0]
+    plain = {"mote": "mote:encoders=siamese", "taser": "taser:routing=shared", "dense": "dense", "came": "came:shared_layers=2"}[name]
+    if name == "mote" and "similarity" in spec:
+        plain += "," + spec.split(":")[1]
+    reference = scores(build(tiny_model_with_head, plain))
+    for expert, actual in scores(build(tiny_model_with_head, spec)).items():
+        if expert == "local":  # its projection is initialised after the gate
+            continue
+        assert torch.allclose(actual, reference[expert], atol=1e-4), expert
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if spec != "taser:routing=shared"])
+def test_padding_batch_and_order_change_nothing(tiny_model_with_head, spec):
+    checkpoint = perturb(build(tiny_model_with_head, spec))
+    together = scores(checkpoint)
+    for name, actual in together.items():
+        alone = torch.stack([scores(checkpoint, [text])[name][0, 0] for text in TEXTS])
+        assert torch.allclose(actual.diagonal(), alone, atol=1e-4), name
+        assert torch.allclose(scores(checkpoint, TEXTS[::-1])[name].flip(0, 1), actual, atol=1e-4)
+
+
+ROLES = ["taser", "mote", "mote:encoders=separate", "dense:encoders=separate", "came:shared_layers=2,routing=role"]
+
+
+@pytest.mark.parametrize("spec", ROLES)
+def test_each_side_learns_its_own_weights(tiny_model_with_head, spec):
+    checkpoint = build(tiny_model_with_head, spec)
+    first = checkpoint.architecture(checkpoint.tokenize(TEXTS, "query"))
+    sum(part.scores(part.map(torch.Tensor.detach)).sum() for part in first.representations.values()).backward()
+    named = dict(checkpoint.architecture.named_parameters())
+    others = [name for name in named if name.startswith("document_encoder.layers") or ".feedforward.experts.1." in name]
+    own = [name for name in named if ".feedforward.experts.0." in name or ("separate" in spec and name.startswith("encoder.layers"))]
+    assert others and own
+    assert all(named[name].grad is None for name in others) and all(named[name].grad is not None for name in own)
+
+
+LEARNED = ["sbmoe", *(spec for spec in SPECS if any(word in spec for word in ("sequence", "token", "global_experts")))]
+
+
+@pytest.mark.parametrize("spec", LEARNED)
+def test_every_learned_gate_learns_from_the_ranking_loss_alone(tiny_model_with_head, spec):
+    checkpoint = perturb(build(tiny_model_with_head, spec))
+    architecture = checkpoint.architecture.train()
+    gate, expert = _gradients(architecture, checkpoint)
+    assert gate > 1e-3 * expert, f"gate {gate:.2e}, experts {expert:.2e}"
+
+
+@pytest.mark.parametrize("spec", ["sbmoe:combine=release", "taser:routing=token,gradient=none"])
+def test_the_gate_of_a_release_does_not(tiny_model_with_head, spec):
+    checkpoint = perturb(build(tiny_model_with_head, spec))
+    gate, expert = _gradients(checkpoint.architecture.train(), checkpoint)
+    assert gate < 1e-5 * expert
+
+
+def _gradients(architecture, checkpoint):
+    torch.manual_seed(1)
+    queries, documents = (architecture(checkpoint.read(TEXTS, side)) for side in ("query", "document"))
+    for name in queries.representations:
+        queries[name].scores(documents[name]).log_softmax(1).diag().mean().neg().backward(retain_graph=True)
+    norms = {"gate": 0.0, "expert": 0.0}
+    for name, parameter in architecture.named_parameters():
+        if parameter.grad is not None and ("router." in name or ".gate." in name):
+            norms["gate"] += float(parameter.grad.square().sum())
+        elif parameter.grad is not None and ".experts." in name:
+            norms["expert"] += float(parameter.grad.square().sum())
+    return norms["gate"] ** 0.5, norms["expert"] ** 0.5
+
+
+def test_routers_say_where_they_sent_each_text(tiny_model_with_head):
+    checkpoint = perturb(build(tiny_model_with_head, "taser:routing=sequence,experts=3,every=1"))
+    outputs = checkpoint.encode(TEXTS, "query", max_tokens=8).routing
+    assert list(outputs) == ["layer2", "layer4"] and all(len(routing) == len(TEXTS) for routing in outputs.values())
+    alone = [checkpoint.encode([text], "query").routing["layer4"].probabilities[0] for text in TEXTS]
+    assert torch.allclose(outputs["layer4"].probabilities, torch.stack(alone), atol=1e-5)
+    by_token = perturb(build(tiny_model_with_head, "taser:routing=token")).encode(TEXTS, "document").routing["layer3"]
+    assert (by_token.starts[1:] - by_token.starts[:-1]).tolist() == [len(ids) for ids in checkpoint.token_ids(TEXTS, "document")[0]]
+    assert list(build(tiny_model_with_head, "came:shared_layers=2,global_experts=3").encode(TEXTS).routing) == ["gate"]
+    assert not build(tiny_model_with_head, "taser").encode(TEXTS).routing, "roles need no router"
+
+
+@pytest.mark.parametrize("routing", ["sequence", "token"])
+@pytest.mark.parametrize("gates", ["one", "per_layer"])
+def test_a_fresh_router_has_no_favourite(tiny_model, routing, gates):
+    """A random gate sends nearly all texts to one expert, because their common component decides."""
+    who = ["owl", "bat", "bee", "ant", "cat", "dog", "fox", "hen", "pig", "rat"]
+    what = ["eats", "sees", "hunts", "finds", "hears"] * 2
+    words = [f"{one} {other}" for one, other in zip(who, what, strict=True)]
+    checkpoint = build_checkpoint(tiny_model, f"taser:routing={routing},gates={gates},every=1", RULES, words)
+    for name, output in checkpoint.encode(words[::2]).routing.items():
+        assert torch.allclose(output.probabilities.mean(0), torch.full((2,), 0.5), atol=0.05), name
+        assert len(set(output.probabilities.argmax(1).tolist())) == 2, name
+
+
+def test_an_inference_mode_is_rewritten_without_training(tiny_model_with_head, tmp_path):
+    trained = perturb(build(tiny_model_with_head, "sbmoe:experts=3"))
+    trained.save(tmp_path)
+    modes = {mode: build_checkpoint(tmp_path, f"sbmoe:inference={mode}", {}) for mode in ("top1", "all", "random")}
+    scores_by_mode = {mode: scores(checkpoint)["global"] for mode, checkpoint in modes.items()}
+    assert torch.equal(scores_by_mode["top1"], scores(trained)["global"])
+    assert not torch.allclose(scores_by_mode["all"], scores_by_mode["top1"]) and not torch.allclose(
+        scores_by_mode["random"], scores_by_mode["top1"]
+    )
+    assert "experts=3" in modes["all"].spec and "inference=all" in modes["all"].spec
+
+
+@pytest.mark.parametrize("old", ["mote", "taser", "sbmoe", "dense:encoders=separate"])
+@pytest.mark.parametrize("new", ["splade", "came:shared_layers=2"])
+def test_experts_are_not_thrown_away_silently(tiny_model_with_head, tmp_path, old, new):
+    build(tiny_model_with_head, old).save(tmp_path)
+    with pytest.raises(ArtifactError, match="cannot become"):
+        build_checkpoint(tmp_path, new, {})
+
+
+def test_another_number_of_experts_is_refused(tiny_model_with_head, tmp_path):
+    build(tiny_model_with_head, "sbmoe:experts=3").save(tmp_path)
+    with pytest.raises(ArtifactError):
+        build_checkpoint(tmp_path, "sbmoe:experts=6", {})
+
+
+@pytest.mark.parametrize("old, new", [("taser:routing=shared", "splade"), ("mote:encoders=siamese", "came:shared_layers=2")])
+def test_a_checkpoint_without_experts_becomes_anything(tiny_model_with_head, tmp_path, old, new):
+    build(tiny_model_with_head, old).save(tmp_path)
+    assert build_checkpoint(tmp_path, new, {}).spec.startswith(new)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["taser:routing=x", "taser:gates=two", "taser:every=9", "taser:experts=1", "mote:encoders=x", "mote:similarity=x", "mote:sparse_head=x",
+     "sbmoe:experts=0", "dense:encoders=x", "came:routing=x,shared_layers=2", "came:routing=role,shared_layers=0"],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(tiny_model_with_head, spec):
+    with pytest.raises(UsageError):
+        build(tiny_model_with_head, spec)
+
+
+def test_a_raw_head_of_weights_without_one_starts_sparse(tiny_model):
+    checkpoint = build_checkpoint(tiny_model, "mote:sparse_head=raw,similarity=sparse", RULES, TEXTS * 20)
+    encoded = checkpoint.encode(TEXTS)["lexical"]
+    assert 0 < len(encoded.terms) / len(TEXTS) < 0.5 * encoded.vocabulary
+    separate = build_checkpoint(tiny_model, "mote:encoders=separate", RULES, TEXTS * 20).architecture
+    one, other = separate.encoder.vocabulary_head.state_dict(), separate.document_encoder.vocabulary_head.state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)

@@ -1,0 +1,127 @@
+"""Checkpoints from plain weights: configuration of sentence-transformers folders, and fitted vocabulary heads."""
+
+import json
+import logging
+
+import pytest
+import torch
+
+from moeir import variants
+from moeir.architectures.initialize import build_checkpoint, read_sentence_transformers_config
+from moeir.errors import ArtifactError
+from tests.architectures.test_checkpoint import RULES, TEXTS, assert_same_encodings
+
+
+@pytest.fixture
+def sentence_transformer(tiny_model, tmp_path):
+    """The tiny weights as sentence-transformers lays them out."""
+    for file in tiny_model.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "1_Pooling").mkdir()
+    contents = {
+        "modules.json": [{"type": f"sentence_transformers.models.{name}"} for name in ("Transformer", "Pooling", "Normalize")],
+        "1_Pooling/config.json": {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False},
+        "sentence_bert_config.json": {"max_seq_length": 24, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": {"query": "query: ", "passage": "passage: "}},
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    return tmp_path
+
+
+def test_a_sentence_transformers_folder_brings_its_rules(sentence_transformer):
+    checkpoint = build_checkpoint(sentence_transformer, "dense", {})
+    options = variants.resolve_spec("architectures", checkpoint.spec)[1]
+    assert options["pooling"] == "mean" and options["normalise"] is True
+    assert checkpoint.input_config.query_length == checkpoint.input_config.document_length == 24
+    assert checkpoint.input_config.query_prefix == "query: " and checkpoint.input_config.document_prefix == "passage: "
+    assert torch.allclose(checkpoint.encode(TEXTS)["global"].vectors.norm(dim=-1), torch.ones(3))
+
+
+def test_what_the_user_says_wins_over_the_folder(sentence_transformer):
+    checkpoint = build_checkpoint(sentence_transformer, "dense:pooling=cls,normalise=false", {"query_prefix": "", "document_length": 20})
+    options = variants.resolve_spec("architectures", checkpoint.spec)[1]
+    assert options["pooling"] == "cls" and options["normalise"] is False
+    assert (
+        checkpoint.input_config.query_prefix == ""
+        and checkpoint.input_config.document_length == 20
+        and checkpoint.input_config.query_length == 24
+    )
+
+
+def test_what_the_folder_says_of_a_text_holds_for_a_pair(sentence_transformer):
+    rules = build_checkpoint(sentence_transformer, "cross-encoder", {}).input_config
+    assert (rules.query_length, rules.document_length) == (12, 24)
+    rules = build_checkpoint(sentence_transformer, "cross-encoder", {"document_length": 32, "query_length": 20}).input_config
+    assert (rules.query_length, rules.document_length) == (20, 32)
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"1_Pooling/config.json": {"pooling_mode": "cls"}}, {"normalise": "true", "pooling": "cls"}),
+        ({"1_Pooling/config.json": {"pooling_mode_cls_token": True}}, {"normalise": "true", "pooling": "cls"}),
+        ({"modules.json": [{"type": "x.Transformer"}, {"type": "x.Pooling"}]}, {"normalise": "false", "pooling": "mean"}),
+    ],
+)
+def test_pooling_and_normalisation_are_read_in_every_spelling(changes, expected, sentence_transformer):
+    for name, content in changes.items():
+        (sentence_transformer / name).write_text(json.dumps(content))
+    assert read_sentence_transformers_config(sentence_transformer)[1] == expected
+
+
+def test_what_cannot_be_read_is_said(sentence_transformer, caplog):
+    (sentence_transformer / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
+    (sentence_transformer / "modules.json").write_text(json.dumps([{"type": "x.Transformer"}, {"type": "x.Pooling"}, {"type": "x.Dense"}]))
+    with caplog.at_level(logging.WARNING):
+        assert "pooling" not in read_sentence_transformers_config(sentence_transformer)[1]
+    assert "neither cls nor mean" in caplog.text and "module Dense is not supported" in caplog.text
+    (sentence_transformer / "modules.json").write_text("{")
+    with pytest.raises(ArtifactError, match="sentence-transformers files cannot be read"):
+        read_sentence_transformers_config(sentence_transformer)
+
+
+def test_a_missing_vocabulary_head_is_fitted_and_the_log_says_so(tiny_model, caplog):
+    for texts, word in ((TEXTS * 20, "texts"), ((), "lists of words")):
+        with caplog.at_level(logging.INFO):
+            first, second = (build_checkpoint(tiny_model, "splade", RULES, texts, seed=seed) for seed in (1, 1))
+        assert "fitted one on" in caplog.text and word in caplog.text
+        assert_same_encodings(first.encode(TEXTS), second.encode(TEXTS))
+        weights = first.encode(TEXTS)["lexical"].weights
+        assert bool(weights.isfinite().all()) and len(weights) > 0 and float(weights.max()) < 10
+
+
+def test_a_head_that_is_there_is_kept(tiny_model_with_head, caplog):
+    with caplog.at_level(logging.INFO):
+        build_checkpoint(tiny_model_with_head, "splade", RULES)
+    assert "fitted" not in caplog.text
+
+
+def test_markers_are_no_words_a_head_is_fitted_on(tiny_model, caplog):
+    counts = []
+    for markers in ("false", "true"):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            build_checkpoint(tiny_model, f"came:shared_layers=4,experts=lexical,markers={markers}", {"document_length": 32}, TEXTS)
+        counts.append(caplog.text.split("fitted one on ")[1].split()[0])
+    assert counts[0] == counts[1]
+
+
+def test_a_dense_model_can_keep_its_vocabulary_head_and_lose_it_again(tiny_model_with_head, tmp_path):
+    checkpoint = build_checkpoint(tiny_model_with_head, "dense:head=true", RULES)
+    assert checkpoint.architecture.encoder.vocabulary_head is not None
+    checkpoint.save(tmp_path)
+    dropped = build_checkpoint(tmp_path, "dense:head=false", {})
+    assert dropped.architecture.encoder.vocabulary_head is None and build_checkpoint(tmp_path, "splade", {}).spec.startswith("splade")
+    assert_same_encodings(checkpoint.encode(TEXTS), dropped.encode(TEXTS))
+
+
+def test_from_scratch_only_sizes_and_tokenizer_are_taken(tiny_model_with_head, caplog):
+    with caplog.at_level(logging.INFO):
+        first, again, other = (
+            build_checkpoint(tiny_model_with_head, "splade", RULES, seed=seed, random_weights=True) for seed in (1, 1, 2)
+        )
+    plain = build_checkpoint(tiny_model_with_head, "splade", RULES)
+    words = [one.architecture.encoder.embeddings.words.weight for one in (first, again, other, plain)]
+    assert torch.equal(words[0], words[1]) and not torch.equal(words[0], words[2]) and not torch.equal(words[0], words[3])
+    assert "fitted" not in caplog.text

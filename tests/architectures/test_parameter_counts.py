@@ -1,0 +1,192 @@
+"""Parameter counts of architectures (specs/came §1, exact), and which parameters the experts share."""
+
+import pytest
+import torch
+
+from moeir import variants
+from moeir.architectures.base import InputConfig
+from moeir.architectures.came import Came
+from moeir.backbones.encoder import Encoder, EncoderConfig
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.errors import ArtifactError, UsageError
+
+BERT_BASE = EncoderConfig(vocabulary=30522, hidden=768, layers=12, heads=12, intermediate_size=3072)
+TINY = EncoderConfig(vocabulary=50, hidden=16, layers=4, heads=2, intermediate_size=24, positions=32, initializer_range=0.3)
+SIGNS = SpecialTokens(1, 2, 3, 4, 5, (6, 7))
+EMBEDDINGS, LAYER, HEAD, PROJECTION = 23_837_184, 7_087_872, 622_650, 98_304
+SUBSETS = ["lexical", "local", "global", "lexical+local", "lexical+global", "local+global", "lexical+local+global"]
+
+
+def bert_base(spec):
+    with torch.device("meta"):
+        return variants.bind_variant("architectures", spec)(Encoder(BERT_BASE, vocabulary_head=True), SIGNS)
+
+
+def tiny(spec, seed=0):
+    torch.manual_seed(seed)
+    return variants.bind_variant("architectures", spec)(Encoder(TINY, vocabulary_head=True), SIGNS).eval()
+
+
+@pytest.mark.parametrize(
+    "spec, count",
+    [
+        ("came:shared_layers=6", 194_667_066),
+        ("came:shared_layers=8", 166_315_578),
+        ("came", 137_964_090),
+        ("came:shared_layers=12", 109_612_602),
+        ("came:shared_layers=0", 279_721_530),
+        ("came:shared_layers=0,embeddings=private", 327_395_898),
+        ("dense", 108_891_648),
+        ("splade", 108_891_648 + HEAD),
+        ("colbert", 108_891_648 + PROJECTION),
+        ("dense:encoders=separate", 217_783_296),
+        ("taser:routing=shared", 108_891_648),
+        ("taser", 127_787_520),
+        ("taser:experts=4", 165_579_264),
+        ("taser:routing=sequence", 127_787_520 + 1_538),
+        ("taser:routing=token,gates=per_layer", 127_787_520 + 6_152),
+        ("taser:routing=token,experts=4", 165_579_264 + 3_076),
+        ("taser:routing=sequence,experts=4,gates=per_layer", 165_579_264 + 12_304),
+        ("mote:similarity=dense", 165_579_264),
+        ("mote:similarity=dense,expert_ln=false", 165_560_832),
+        ("mote:similarity=dense,encoders=siamese", 108_891_648),
+        ("mote:similarity=dense,encoders=separate", 217_783_296),
+        ("mote", 165_579_264 + HEAD),
+        ("mote:sparse_head=raw", 165_579_264 + 30_522),
+        ("sbmoe", 108_891_648 + 3_848_076),
+        ("sbmoe:experts=12", 108_891_648 + 7_400_856),
+        ("sbmoe:gate=random", 108_891_648 + 6 * 590_976),
+        ("came:routing=role", 137_964_090 + 10 * 4_723_968),
+        ("came:global_experts=6", 137_964_090 + 3_848_076),
+    ],
+)
+def test_bert_base_counts_are_those_of_the_paper(spec, count):
+    assert bert_base(spec).parameter_count() == count
+
+
+@pytest.mark.parametrize("spec, count", [("dense", 109_482_240), ("taser", 128_378_112), ("taser:experts=4", 166_169_856)])
+def test_a_paper_that_counts_the_pooler_counts_so_much(spec, count):
+    pooler = 768 * 768 + 768
+    assert bert_base(spec).parameter_count() + pooler == count
+
+
+def test_two_encoders_have_two_poolers():
+    assert bert_base("dense:encoders=separate").parameter_count() + 2 * (768 * 768 + 768) == 218_964_480
+
+
+@pytest.mark.parametrize("width, layers, heads, inner, count", [(312, 4, 12, 1200, 14_350_248), (512, 4, 8, 2048, 28_763_648)])
+def test_small_backbones_of_sbmoe_have_the_papers_sizes(width, layers, heads, inner, count):
+    with torch.device("meta"):
+        encoder = Encoder(EncoderConfig(vocabulary=30522, hidden=width, layers=layers, heads=heads, intermediate_size=inner), pooler=True)
+    assert sum(parameter.numel() for parameter in encoder.parameters()) == count
+
+
+@pytest.mark.parametrize("shared", [0, 10, 12])
+@pytest.mark.parametrize("experts", SUBSETS)
+def test_every_subset_of_experts_has_the_parameters_of_its_parts(experts, shared):
+    chosen = experts.split("+")
+    expected = EMBEDDINGS + LAYER * (shared + (12 - shared) * len(chosen)) + HEAD * ("lexical" in chosen) + PROJECTION * ("local" in chosen)
+    architecture = bert_base(f"came:shared_layers={shared},experts={experts}")
+    assert architecture.parameter_count() == expected and set(architecture.kinds) == set(chosen)
+
+
+@pytest.mark.parametrize("experts", SUBSETS)
+def test_private_embeddings_are_one_table_for_each_expert(experts):
+    chosen = experts.split("+")
+    architecture, shared = (
+        bert_base(f"came:shared_layers=0,experts={experts},embeddings={word}").parameter_count() for word in ("private", "shared")
+    )
+    assert architecture - shared == EMBEDDINGS * (len(chosen) - 1)
+
+
+def weights_with_gradient(architecture, expert):
+    """Names of the weights with a gradient from one expert alone."""
+    architecture.zero_grad()
+    output = architecture(PackedTokens.from_lists([[1, 11, 12, 2], [1, 13, 2]], "document"))[expert]
+    sum(column.square().sum() for column in output.columns().values() if column.is_floating_point()).backward()
+    return {
+        name for name, parameter in architecture.named_parameters() if parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)
+    }
+
+
+@pytest.mark.parametrize("expert", ["lexical", "local", "global"])
+def test_training_one_expert_moves_shared_weights_and_its_own_tower(expert):
+    architecture = tiny("came:shared_layers=2")
+    names = weights_with_gradient(architecture, expert)
+    assert {name.split(".")[1] for name in names if name.startswith("towers.")} == {expert}
+    assert any(name.startswith("encoder.layers.1.") for name in names)
+    assert any(name.startswith("heads.local.") for name in names) == (expert == "local")
+    assert any(name.startswith("encoder.vocabulary_head.") for name in names) == (expert == "lexical")
+
+
+def test_private_experts_share_nothing():
+    architecture = tiny("came:shared_layers=0,embeddings=private")
+    sets = [weights_with_gradient(architecture, expert) for expert in ("lexical", "local", "global")]
+    assert not (sets[0] & sets[1] or sets[0] & sets[2] or sets[1] & sets[2])
+    assert set.union(*sets) | {f"{name}" for name, _ in architecture.named_parameters() if ".key.bias" in name} >= {
+        name for name, _ in architecture.named_parameters() if "places" not in name and "kinds" not in name
+    }
+
+
+def test_shared_embeddings_are_moved_by_every_expert():
+    architecture = tiny("came:shared_layers=0")
+    common = set.intersection(*(weights_with_gradient(architecture, expert) for expert in ("lexical", "local", "global")))
+    assert common and all(name.startswith("encoder.embeddings.") for name in common)
+
+
+def test_training_one_tower_leaves_the_others_as_they_are():
+    architecture = tiny("came:shared_layers=2")
+    before = {name: value.clone() for name, value in architecture.state_dict().items()}
+    optimiser = torch.optim.SGD(architecture.towers["global"].parameters(), lr=1.0)
+    weights_with_gradient(architecture, "global")
+    optimiser.step()
+    changed = {name for name, value in architecture.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed and all(name.startswith("towers.global.") for name in changed)
+
+
+def test_towers_start_as_copies_of_the_upper_layers():
+    torch.manual_seed(0)
+    encoder = Encoder(TINY, vocabulary_head=True)
+    plain = {name: value.clone() for name, value in encoder.state_dict().items()}
+    architecture = Came(encoder, SIGNS, shared_layers=3)
+    for tower in architecture.towers.values():
+        assert all(torch.equal(value, plain[f"layers.3.{name}"]) for name, value in tower[0].state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "spec, message",
+    [
+        ("came:shared_layers=5", "shared_layers=5: the encoder has 4 layers; expected 0 to 4"),
+        ("came:shared_layers=-1", "expected 0 to 4"),
+        ("came:shared_layers=2,experts=lexical+sparse", r"experts=lexical\+sparse: expected some of lexical\+local\+global, each once"),
+        ("came:shared_layers=2,experts=local+local", "each once"),
+        ("came:shared_layers=2,embeddings=own", "embeddings=own: expected shared or private"),
+        ("came:shared_layers=2,embeddings=private", "embeddings=private needs shared_layers=0, found 2"),
+        ("came:shared_layers=0,routing=role", "routing=role: routed experts need shared layers, found shared_layers=0"),
+        ("came:shared_layers=2,experts=local,global_experts=3", "global_experts=3: the experts local have no global one"),
+        ("came:shared_layers=2,local_padding=none", "padding=none: expected one of neginf, zero"),
+        ("came:shared_layers=2,pooling=max", "pooling=max: expected one of cls, mean"),
+        ("dense:pooling=first", "pooling=first"),
+        ("colbert:dim=0", "local dimension 0"),
+    ],
+)
+def test_impossible_architectures_are_refused(spec, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        tiny(spec)
+    assert "\n" not in str(caught.value)
+
+
+def test_signs_that_the_vocabulary_lacks_are_refused():
+    bare = SpecialTokens(1, 2, None, None, 5, ())
+    for option, sign in (("markers", "unused0"), ("augmentation", "MASK")):
+        with pytest.raises(UsageError, match=rf"{option}=true: the vocabulary has no .*{sign}"):
+            variants.bind_variant("architectures", f"colbert:{option}=true")(Encoder(TINY), bare)
+
+
+def test_lengths_that_cannot_be_read_are_refused():
+    InputConfig(query_length=3, document_length=32).check(32)
+    for rules in (InputConfig(query_length=2), InputConfig(query_length=33, document_length=3)):
+        with pytest.raises(UsageError, match=r"--query-length [0-9]+: expected 3 to 32, the encoder's positions"):
+            rules.check(32)
+    with pytest.raises(ArtifactError, match=r"x: `reading` has the fields \['query_prefix'\]"):
+        InputConfig.from_dict({"query_prefix": ""}, "x")

@@ -1,0 +1,250 @@
+"""A product exists completely or not at all, whatever interrupts its writing."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from moeir.artifacts import atomic_write, manifests
+from moeir.errors import ArtifactError, UsageError
+from tests.kill_points import kill_at, kill_points
+
+OLD = {"stage": "encode", "settings": {"dtype": "float32"}, "sources": {"corpus": ["1"]}}
+NEW = {"stage": "encode", "settings": {"dtype": "bfloat16"}, "sources": {"corpus": ["1"]}}
+
+
+def make(path: Path, content: str, record: dict, *, folder: bool = True, force: bool = False) -> None:
+    """A folder of three files, or a file."""
+    atomic_write.check_overwrite(path, record, force=force)
+    with atomic_write.atomic_output(path, "encodings", record, force=force, folder=folder) as (partial, counts):
+        counts["texts"] = 2
+        fill(partial, content, folder=folder)
+
+
+def fill(partial: Path, content: str, *, folder: bool) -> None:
+    if not folder:
+        partial.write_text(content)
+        return
+    (partial / "expert").mkdir(exist_ok=True)
+    for name in ("ids.txt", "expert/vectors.npy", "moeir.json"):
+        (partial / name).write_text(content + name)
+
+
+def state(path: Path) -> str | None:
+    """The state of the product: old, new, or None if it does not exist."""
+    if not path.exists():
+        return None
+    files = [path] if path.is_file() else [path / name for name in ("ids.txt", "expert/vectors.npy", "moeir.json")]
+    if path.is_dir():
+        manifests.verify_artifact(path, "encodings")
+    (content,) = {file.read_text()[:3] for file in files}
+    return content
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_product_has_a_manifest_and_nothing_stays_beside_it(tmp_path, folder):
+    make(tmp_path / "out", "old", OLD, folder=folder)
+    manifest = manifests.read_manifest(tmp_path / "out")
+    assert manifest["counts"] == {"texts": 2} and manifest["settings"] == OLD["settings"] and manifest["seconds"] >= 0
+    assert names(tmp_path) == ({"out"} if folder else {"out", "out.manifest.json"})
+    assert manifests.is_up_to_date(tmp_path / "out", OLD) and not manifests.is_up_to_date(tmp_path / "out", NEW)
+
+
+@pytest.mark.parametrize("problem", [ArtifactError("x"), OSError(28, "No space left on device"), KeyboardInterrupt(), ZeroDivisionError()])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path, problem, exists):
+    if exists:
+        make(tmp_path / "out", "old", OLD)
+    before = names(tmp_path)
+    with (
+        pytest.raises(type(problem)),
+        atomic_write.atomic_output(tmp_path / "out", "encodings", NEW, force=True, folder=True) as (partial, _),
+    ):
+        (partial / "ids.txt").write_text("new")
+        raise problem
+    assert names(tmp_path) == before
+    assert state(tmp_path / "out") == ("old" if exists else None)
+
+
+def test_a_full_disk_says_where(tmp_path):
+    with pytest.raises(OSError) as caught, atomic_write.atomic_output(tmp_path / "out", "encodings", NEW, force=False, folder=True):
+        raise OSError(28, "No space left on device")
+    assert caught.value.filename == str(tmp_path / "out")
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new_and_running_again_gives_the_new(tmp_path, monkeypatch, folder, exists, in_one_step):
+    if not in_one_step:
+        monkeypatch.setattr(atomic_write, "_exchange_names", lambda one, other: False)
+    for moment in kill_points():
+        path = tmp_path / str(moment) / "out"
+        path.parent.mkdir()
+        if exists:
+            make(path, "old", OLD, folder=folder)
+        if not kill_at(lambda path=path: make(path, "new", NEW, folder=folder, force=True), moment):
+            break
+        allowed = {"old" if exists else None, "new"} | ({None} if folder and not in_one_step else set())
+        assert state(path) in allowed
+        assert not manifests.is_up_to_date(path, NEW) or state(path) == "new"
+        make(path, "new", NEW, folder=folder, force=True)
+        assert state(path) == "new" and manifests.is_up_to_date(path, NEW)
+        assert names(path.parent) == ({"out"} if folder else {"out", "out.manifest.json"})
+    assert moment > (8 if folder else 5)
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_what_a_kill_after_the_renaming_left_goes_when_the_product_is_found_made(tmp_path, monkeypatch, folder):
+    make(tmp_path / "out", "old", OLD, folder=folder)
+    product = names(tmp_path)
+
+    def killed(paths):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(atomic_write, "_remove_all", killed)
+        with atomic_write.atomic_output(tmp_path / "out", "encodings", NEW, force=True, folder=folder) as (partial, _):
+            atomic_write.resume_path(partial).mkdir()
+            (atomic_write.resume_path(partial) / "journal").write_text("lines")
+            fill(partial, "new", folder=folder)
+    (tmp_path / ".out.old").mkdir()
+    left = names(tmp_path)
+    assert state(tmp_path / "out") == "new" and ".out.record" in left and (folder or ".out.partial.resume" in left)
+    atomic_write.clean_leftovers(tmp_path / "out", OLD)
+    assert names(tmp_path) == left, "a record of other settings is not touched"
+    with open(tmp_path / ".out.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        atomic_write.clean_leftovers(tmp_path / "out", NEW)
+        assert names(tmp_path) == left | {".out.lock"}, "another process writes it"
+    atomic_write.clean_leftovers(tmp_path / "out", NEW)
+    assert names(tmp_path) == product and state(tmp_path / "out") == "new"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to know what a number stands for")
+def test_files_are_on_disk_before_the_manifest_and_the_manifest_before_the_name(tmp_path, monkeypatch):
+    events: list[str] = []
+    fsync, rename, replace = os.fsync, os.rename, os.replace
+
+    def named(number: int) -> str:
+        return Path(os.readlink(f"/proc/self/fd/{number}")).name
+
+    monkeypatch.setattr(os, "fsync", lambda number: (events.append("fsync " + named(number)), fsync(number)))
+    monkeypatch.setattr(os, "rename", lambda one, other: (events.append(f"rename {Path(other).name}"), rename(one, other)))
+    monkeypatch.setattr(os, "replace", lambda one, other: (events.append(f"rename {Path(other).name}"), replace(one, other)))
+    make(tmp_path / "out", "old", OLD)
+    assert events[:2] == ["fsync .out.record.new", "rename .out.record"]
+    assert sorted(events[2:6]) == ["fsync expert", "fsync ids.txt", "fsync moeir.json", "fsync vectors.npy"]
+    assert events[6:] == ["fsync manifest.json.new", "rename manifest.json", "fsync .out.partial", "rename out", f"fsync {tmp_path.name}"]
+
+
+def test_a_second_writer_is_refused_and_harms_nothing(tmp_path):
+    with atomic_write.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
+        (partial / "ids.txt").write_text("old")
+        with (
+            pytest.raises(ArtifactError, match="another process is writing it"),
+            atomic_write.atomic_output(tmp_path / "out", "encodings", OLD, force=True, folder=True),
+        ):
+            pass
+        assert (partial / "ids.txt").read_text() == "old"
+    assert (tmp_path / "out" / "ids.txt").exists()
+
+
+def test_a_lock_that_somebody_held_before_is_no_lock(tmp_path):
+    (tmp_path / ".out.lock").write_text("")
+    make(tmp_path / "out", "old", OLD)
+    lock = open(tmp_path / ".out.lock", "w")  # noqa: SIM115
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with pytest.raises(ArtifactError, match="another process"):
+        make(tmp_path / "out", "new", NEW, force=True)
+    lock.close()
+    make(tmp_path / "out", "new", NEW, force=True)
+    assert state(tmp_path / "out") == "new"
+
+
+def leave_interrupted_work(path: Path, record: dict) -> None:
+    """Leave partial work with a resume state, as after a kill."""
+    partial = path.with_name(f".{path.name}.partial")
+    (partial / atomic_write.RESUME).mkdir(parents=True)
+    (partial / atomic_write.RESUME / "journal.jsonl").write_text("{}\n")
+    (partial / "half").write_text("half")
+    path.with_name(f".{path.name}.record").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize("problem, stay", [(ArtifactError("x"), False), (OSError(28, "full"), False), (KeyboardInterrupt(), True)])
+def test_tokens_alone_hold_nobody_up_and_are_taken_over_by_other_settings(tmp_path, problem, stay):
+    tokens = Path(atomic_write.RESUME) / atomic_write.TOKEN_CACHE / "texts-1" / "ids.npy"
+    with (
+        pytest.raises(type(problem)),
+        atomic_write.atomic_output(tmp_path / "out", "checkpoint", OLD, force=False, folder=True) as (partial, _),
+    ):
+        (partial / tokens).parent.mkdir(parents=True)
+        (partial / tokens).write_text("tokens")
+        (partial / "metrics.jsonl").write_text("half")
+        raise problem
+    assert names(tmp_path) == ({".out.partial", ".out.record"} if stay else set())
+    with atomic_write.atomic_output(tmp_path / "out", "checkpoint", NEW, force=False, folder=True) as (partial, _):
+        assert (partial / tokens).exists() == stay and not (partial / "metrics.jsonl").exists()
+        (partial / "weights").write_text("new")
+    assert names(tmp_path) == {"out"} and names(tmp_path / "out") == {"weights", "manifest.json"}
+
+
+def test_unfinished_work_of_the_same_record_is_continued(tmp_path):
+    leave_interrupted_work(tmp_path / "out", OLD)
+    with atomic_write.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
+        assert (partial / "half").exists()
+    assert names(tmp_path / "out") == {"half", "manifest.json"}
+
+
+def test_unfinished_work_of_another_record_is_refused_or_forgotten_by_force(tmp_path):
+    leave_interrupted_work(tmp_path / "out", OLD)
+    with (
+        pytest.raises(UsageError, match=r"unfinished work of other settings \(dtype\); repeat those"),
+        atomic_write.atomic_output(tmp_path / "out", "encodings", NEW, force=False, folder=True),
+    ):
+        pass
+    assert names(tmp_path) == {".out.partial", ".out.record"}
+    make(tmp_path / "out", "new", NEW, force=True)
+    assert names(tmp_path) == {"out"} and "half" not in names(tmp_path / "out")
+
+
+def test_work_that_got_nowhere_is_forgotten(tmp_path):
+    leave_interrupted_work(tmp_path / "out", OLD)
+    (tmp_path / ".out.partial" / atomic_write.RESUME / "journal.jsonl").write_text("")
+    with atomic_write.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
+        assert names(partial) == set()
+
+
+def test_a_saved_state_survives_a_kill_between_two_renames(tmp_path):
+    leave_interrupted_work(tmp_path / "out", OLD)
+    resume = tmp_path / ".out.partial" / atomic_write.RESUME
+    (resume / ".state.old").mkdir()
+    (resume / ".state.old" / "state.json").write_text("old")
+    (resume / "state.new").mkdir()
+    with atomic_write.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True):
+        assert (resume / "state" / "state.json").read_text() == "old"
+    assert names(tmp_path / "out") == {"half", "manifest.json"}
+
+
+def test_what_moeir_did_not_make_is_never_replaced(tmp_path):
+    (tmp_path / "out").mkdir()
+    atomic_write.check_overwrite(tmp_path / "out", NEW, force=False)  # an empty folder may be replaced
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(UsageError, match="was not made by moeir"):
+        atomic_write.check_overwrite(tmp_path / "out", NEW, force=True)
+
+
+def test_a_small_file_is_whole_or_as_before(tmp_path):
+    atomic_write.write_text_atomically(tmp_path / "facts", "old")
+    for moment in kill_points():
+        if not kill_at(lambda: atomic_write.write_text_atomically(tmp_path / "facts", "new"), moment):
+            break
+        assert (tmp_path / "facts").read_text() == "old"
+    assert moment == 2 and (tmp_path / "facts").read_text() == "new"

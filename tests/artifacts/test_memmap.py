@@ -1,0 +1,63 @@
+"""Mapped arrays: pages beyond the limit are released, and the values stay the same."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from moeir.artifacts import memmap
+
+SMAPS = Path("/proc/self/smaps")
+
+
+def resident_bytes(path) -> int:
+    """Resident bytes of a mapped file."""
+    sizes = re.findall(rf"{re.escape(str(path))}\n(?:[A-Za-z_]+:.*\n)*?Rss: +(\d+) kB", SMAPS.read_text())
+    return 1024 * sum(map(int, sizes))
+
+
+@pytest.fixture
+def written(tmp_path):
+    np.save(tmp_path / "numbers.npy", np.arange(2**20, dtype=np.int64))
+    return tmp_path / "numbers.npy"
+
+
+def test_an_array_is_what_was_saved_and_writing_to_it_changes_nothing_on_disk(written):
+    before = written.read_bytes()
+    array = memmap.open_memmap(written)
+    array[3] = 7
+    assert array[3] == 7 and array.sum() == 2**19 * (2**20 - 1) + 4
+    assert written.read_bytes() == before
+
+
+def test_another_file_is_a_value_error(tmp_path):
+    (tmp_path / "numbers.npy").write_bytes(b"no numbers at all")
+    with pytest.raises(ValueError, match="pickle"):
+        memmap.open_memmap(tmp_path / "numbers.npy")
+
+
+@pytest.mark.skipif(not SMAPS.exists(), reason="memory of a mapping is looked up in /proc")
+@pytest.mark.parametrize(("kept", "left"), [(0, False), (2**30, True)])
+def test_pages_go_when_enough_was_read_of_much(written, monkeypatch, kept, left):
+    monkeypatch.setattr(memmap, "MAX_RESIDENT_BYTES", kept)
+    monkeypatch.setattr(memmap, "RELEASE_INTERVAL_BYTES", 2**22)
+    monkeypatch.setattr(memmap, "_bytes_read", 0)
+    array = memmap.open_memmap(written)
+    first = int(array[: 2**18].sum())
+    memmap.note_pages_read(2**21)
+    assert resident_bytes(written) >= 2**21  # not enough was read yet
+    whole = int(array.sum())
+    memmap.note_pages_read(2**23)
+    assert (resident_bytes(written) >= 2**23) == left
+    assert (int(array[: 2**18].sum()), int(array.sum())) == (first, whole)  # released pages are read again
+
+
+def test_rows_in_parts_are_the_rows_and_count_as_read(monkeypatch):
+    monkeypatch.setattr(memmap, "RELEASE_INTERVAL_BYTES", 3 * memmap.ROW_READ_BYTES)
+    counted = []
+    monkeypatch.setattr(memmap, "note_pages_read", counted.append)
+    parts = list(memmap.bounded_chunks(np.arange(7)))
+    assert [part.tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert sum(counted) == 7 * memmap.ROW_READ_BYTES
+    assert list(memmap.bounded_chunks(np.arange(0))) == []

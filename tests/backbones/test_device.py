@@ -1,0 +1,103 @@
+"""Device and dtype selection: by compute capability on CUDA, with a log message on TF32."""
+
+import logging
+
+import pytest
+import torch
+
+from moeir.backbones import device as device_module
+from moeir.errors import UsageError
+from moeir.kernels.precision import full_precision, has_native_bfloat16
+
+
+@pytest.fixture
+def cards(monkeypatch):
+    """`cards(count, capability)`: torch reports this many CUDA devices; returns the list of selected ones."""
+    selected = []
+
+    def pretend(count, capability=(9, 0)):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A card")
+        monkeypatch.setattr(torch.cuda, "set_device", selected.append)
+        return selected
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("name", "device"), [("auto", "cuda:0"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu"), ("cpu:0", "cpu")]
+)
+def test_a_device_is_one_by_name_and_where_all_cuda_calls_go(cards, name, device):
+    selected = cards(2)
+    assert device_module.resolve_device(name) == device and selected == []
+    assert device_module.select_device(name) == device
+    assert selected == ([] if device == "cpu" else [device])
+
+
+def test_processes_share_out_every_device_unless_one_is_named(cards):
+    cards(3)
+    assert device_module.list_devices("auto") == device_module.list_devices("cuda") == ["cuda:0", "cuda:1", "cuda:2"]
+    assert device_module.list_devices("cuda:2") == ["cuda:2"] and device_module.list_devices("cpu") == ["cpu"]
+    cards(0)
+    assert device_module.list_devices("auto") == ["cpu"] and device_module.select_device("auto") == "cpu"
+
+
+@pytest.mark.parametrize("name", ["cuda:2", "cuda:99", "cuda:-1", "meta", "gpu", ""])
+def test_a_device_that_is_not_there_is_refused(cards, name):
+    cards(2)
+    with pytest.raises(UsageError, match=r"torch sees 2 CUDA devices|expected auto, cpu, cuda or cuda:N"):
+        device_module.select_device(name)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype"), [((7, 5), torch.float32), ((8, 0), torch.bfloat16), ((8, 9), torch.bfloat16), ((9, 0), torch.bfloat16)]
+)
+def test_bfloat16_is_chosen_from_compute_capability_8_on_and_the_log_says_why(cards, caplog, capability, dtype):
+    cards(2, capability)
+    caplog.set_level(logging.INFO)
+    assert device_module.select_dtype("auto", "cuda:1") is dtype and has_native_bfloat16("cuda:1") == (dtype is torch.bfloat16)
+    message = caplog.messages[-1]
+    assert f"cuda:1 (A card, compute capability {capability[0]}.{capability[1]})" in message
+    assert message.startswith("dtype: bfloat16" if dtype is torch.bfloat16 else "dtype: float32")
+    assert ("TF32 is off" in message) == (dtype is torch.float32)
+
+
+def test_bfloat16_is_refused_where_a_device_has_none_and_allowed_on_any_processor(cards):
+    cards(1, (7, 5))
+    with pytest.raises(UsageError) as refused:
+        device_module.select_dtype("bfloat16", "cuda:0")
+    assert str(refused.value) == (
+        "--dtype bfloat16: cuda:0 (A card, compute capability 7.5) has no bfloat16 units, "
+        "expected compute capability 8.0 or more; use --dtype auto or float32"
+    )
+    assert device_module.select_dtype("bfloat16", "cpu") is torch.bfloat16
+
+
+def test_the_log_says_where_a_process_has_allowed_tf32(cards, caplog):
+    cards(1)
+    caplog.set_level(logging.INFO)
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert device_module.select_dtype("float32", "cuda:0") is torch.float32
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert "computed in TF32, as this process has set torch; scores are not" in caplog.messages[-1]
+
+
+@pytest.mark.parametrize("chosen", ["highest", "high", "medium"])
+def test_full_precision_is_that_of_float32_whatever_was_chosen_and_leaves_it_chosen(chosen):
+    before = torch.get_float32_matmul_precision()
+    settings = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    left, right = torch.randn(64, 300), torch.randn(300, 64)
+    expected = left @ right
+    torch.set_float32_matmul_precision(chosen)
+    try:
+        was = [setting.fp32_precision for setting in settings]
+        with torch.autocast("cpu", dtype=torch.bfloat16), full_precision(torch.device("cpu")):
+            assert [setting.fp32_precision for setting in settings] == ["ieee", "ieee"]
+            assert torch.equal(left @ right, expected)
+        assert [setting.fp32_precision for setting in settings] == was and torch.get_float32_matmul_precision() == chosen
+    finally:
+        torch.set_float32_matmul_precision(before)

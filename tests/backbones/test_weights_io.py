@@ -1,0 +1,179 @@
+"""transformers writes → we read → we write → transformers reads: the same tensors, bit by bit."""
+
+import json
+import logging
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, BertForMaskedLM, BertForPreTraining, BertModel
+
+from moeir.backbones.families import weights_io
+from moeir.errors import ArtifactError, UsageError
+from tests.backbones.test_encoder import make_config, make_pair, randomize_weights
+
+
+def changed(folder, change):
+    """Rewrite the weights of a folder under other names or values."""
+    weights = change(load_file(folder / "model.safetensors"))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def reconfigured(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+@pytest.fixture
+def written(tmp_path):
+    randomize_weights(BertForMaskedLM(make_config())).save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind, pooler", [(BertModel, True), (BertModel, False), (BertForMaskedLM, False)])
+def test_weights_survive_the_way_there_and_back(kind, pooler, tmp_path):
+    theirs, ours = make_pair(tmp_path / "theirs", kind, pooler)
+    (tmp_path / "ours").mkdir()
+    weights_io.write_model(tmp_path / "ours", weights_io.read_config(tmp_path / "theirs"), ours.state_dict(), hf_compatible=True)
+    options = {"add_pooling_layer": pooler} if kind is BertModel else {}
+    reopened, loading_info = kind.from_pretrained(tmp_path / "ours", output_loading_info=True, **options)
+    assert not loading_info["missing_keys"] and not loading_info["unexpected_keys"]
+    before, after = theirs.state_dict(), reopened.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "ours"))
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    assert type(AutoModel.from_pretrained(tmp_path / "ours")) is BertModel
+
+
+def test_a_model_with_every_head_is_read(tmp_path):
+    theirs = randomize_weights(BertForPreTraining(make_config()))
+    theirs.save_pretrained(tmp_path)
+    ours = weights_io.read_encoder(tmp_path, vocabulary_head=None, pooler=True)
+    assert torch.equal(ours.pooler.weight, theirs.bert.pooler.dense.weight)
+    assert torch.equal(ours.vocabulary_head.bias, theirs.cls.predictions.bias)
+
+
+def test_old_names_and_position_ids_are_understood(written):
+    expected = weights_io.read_encoder(written, vocabulary_head=True).state_dict()
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+
+    def renamed(weights):
+        for new, name in old.items():
+            weights = {key.replace(new, name): value for key, value in weights.items()}
+        return weights | {"bert.embeddings.position_ids": torch.arange(16)[None]}
+
+    changed(written, renamed)
+    weights_read = weights_io.read_encoder(written, vocabulary_head=True).state_dict()
+    assert weights_read.keys() == expected.keys() and all(torch.equal(weights_read[name], expected[name]) for name in expected)
+
+
+def test_shards_are_read_through_their_index(written):
+    expected = weights_io.read_encoder(written, vocabulary_head=True).state_dict()
+    BertForMaskedLM.from_pretrained(written).save_pretrained(written / "shards", max_shard_size="20KB")
+    assert (written / "shards" / "model.safetensors.index.json").exists() and not (written / "shards" / "model.safetensors").exists()
+    weights_read = weights_io.read_encoder(written / "shards", vocabulary_head=True).state_dict()
+    assert all(torch.equal(weights_read[name], expected[name]) for name in expected)
+
+
+def test_half_precision_is_read_as_float32(written):
+    changed(written, lambda weights: {name: value.half() for name, value in weights.items()})
+    reconfigured(written, torch_dtype="float16")
+    ours = weights_io.read_encoder(written, vocabulary_head=True)
+    assert {value.dtype for value in ours.state_dict().values()} == {torch.float32}
+    weights_io.write_model(written, weights_io.read_config(written), ours.state_dict(), hf_compatible=True)
+    config = weights_io.read_config(written)
+    assert config["dtype"] == "float32" and "torch_dtype" not in config
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            lambda w: {k: v for k, v in w.items() if "layer.1.output.dense.bias" not in k},
+            r"missing, first layers.1.feedforward.down.bias \(1 in all",
+        ),
+        (lambda w: {k: v for k, v in w.items() if "transform.dense.bias" not in k}, r"missing, first vocabulary_head.transform.bias"),
+        (
+            lambda w: w | {"bert.embeddings.LayerNorm.bias": torch.zeros(5)},
+            r"embeddings.norm.bias has shape \[5\]; config.json says \[24\]",
+        ),
+        (lambda w: w | {"cls.predictions.decoder.weight": torch.zeros(61, 24)}, "differs from embeddings.words.weight"),
+        (lambda w: w | {"cls.predictions.decoder.bias": torch.full((61,), 9.0)}, "differs from vocabulary_head.bias"),
+    ],
+)
+def test_faulty_weights_are_refused(change, message, written):
+    changed(written, change)
+    with pytest.raises(ArtifactError, match=message) as caught:
+        weights_io.read_encoder(written, vocabulary_head=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_decoder_that_repeats_the_words_is_read(written):
+    expected = weights_io.read_encoder(written, vocabulary_head=True).state_dict()
+    tied = {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+    changed(written, lambda weights: weights | {name: weights[twin].clone() for name, twin in tied.items()})
+    weights_read = weights_io.read_encoder(written, vocabulary_head=True).state_dict()
+    assert all(torch.equal(weights_read[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'; moeir reads BERT with 'absolute'"),
+        ({"is_decoder": True}, "is_decoder is True"),
+        ({"hidden_act": "mish"}, "activation 'mish' is not one of"),
+        ({"model_type": "gpt2"}, "model_type is 'gpt2'; moeir reads bert"),
+    ],
+)
+def test_models_we_cannot_compute_are_refused(changes, message, written):
+    reconfigured(written, **changes)
+    with pytest.raises(UsageError, match=message):
+        weights_io.read_encoder(written)
+
+
+def test_faulty_folders_are_refused_in_one_line(tmp_path, written):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ArtifactError, match=r"no config.json; expected a folder"):
+        weights_io.read_encoder(empty)
+    (empty / "config.json").write_text("[]")
+    with pytest.raises(ArtifactError, match="not a JSON object"):
+        weights_io.read_encoder(empty)
+    (empty / "config.json").write_text((written / "config.json").read_text())
+    with pytest.raises(ArtifactError, match=r"no model.safetensors; convert"):
+        weights_io.read_encoder(empty)
+    (empty / "model.safetensors").write_bytes(b"no weights at all")
+    with pytest.raises(ArtifactError, match="damaged"):
+        weights_io.read_encoder(empty)
+
+
+def test_a_hub_name_that_is_not_to_be_had_is_one_line(monkeypatch):
+    with pytest.raises(UsageError, match="nobody/nothing: not a folder, and it cannot be loaded from the hub") as caught:
+        weights_io.resolve_model(weights_io.Path("nobody/nothing"))
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_heads_are_left_to_the_caller(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    randomize_weights(BertModel(make_config())).save_pretrained(tmp_path)
+    assert not weights_io.has_vocabulary_head(tmp_path)
+    assert weights_io.read_encoder(tmp_path, vocabulary_head=None).vocabulary_head is None
+    assert weights_io.read_encoder(tmp_path, vocabulary_head=True).vocabulary_head is not None
+    with pytest.raises(ArtifactError, match=r"pooler.bias|pooler.weight"):
+        changed(tmp_path, lambda weights: {name: value for name, value in weights.items() if "pooler" not in name})
+        weights_io.read_encoder(tmp_path, pooler=True)
+
+
+def test_missing_shards_and_damaged_indexes_are_refused(written):
+    BertForMaskedLM.from_pretrained(written).save_pretrained(written / "shards", max_shard_size="20KB")
+    last = sorted((written / "shards").glob("model-*.safetensors"))[-1]
+    last.unlink()
+    with pytest.raises(ArtifactError, match=rf"no {last.name}, which its index names \(1 of \d+ files are missing\)"):
+        weights_io.read_encoder(written / "shards")
+    (written / "shards" / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"index.json: damaged: expected a weight_map of file names"):
+        weights_io.read_encoder(written / "shards")

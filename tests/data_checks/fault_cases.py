@@ -1,0 +1,112 @@
+"""Cases of faulty data: a faulty line after valid ones, and the finding that `check` reports."""
+
+import json
+from typing import Any, NamedTuple
+
+CORPUS = (
+    '{"_id": "owl", "text": "An owl hunts mice."}',
+    '{"_id": "cat", "text": "A cat sleeps."}',
+    '{"_id": "bat", "text": "A bat flies."}',
+)
+QUERIES = ('{"_id": "q1", "text": "who hunts mice"}', '{"_id": "q2", "text": "who sleeps"}')
+QRELS = ("q1 0 owl 1", "q2 0 cat 1")
+TRAIN = ('{"query_id": "q1", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"]}',)
+RUN = ("q1 Q0 owl 1 3.0 t", "q1 Q0 cat 2 2.0 t", "q2 Q0 cat 1 2.5 t", "q2 Q0 owl 2 0.5 t")
+GOOD = {"corpus.jsonl": CORPUS, "queries.jsonl": QUERIES, "dev.qrels": QRELS, "train.jsonl": TRAIN, "dev.trec": RUN}
+FLAGS = {"--corpus": "corpus.jsonl", "--queries": "queries.jsonl", "--qrels": "dev.qrels", "--train": "train.jsonl", "--run": "dev.trec"}
+
+
+class FaultCase(NamedTuple):
+    """Lines after the valid ones of a file: the expected kind, line (from 1, after the valid ones; None for none), and message part."""
+
+    kind: str
+    file: str
+    lines: tuple[str | bytes, ...]
+    line: int | None
+    words: str
+    note: bool = False
+
+
+def example(query: str = "q2", **fields: Any) -> str:
+    return json.dumps({"query_id": query, "positive_ids": ["cat"], "negative_ids": ["bat"]} | fields)
+
+
+def inline(query: str, *sides: list[dict[str, str]]) -> str:
+    passages = dict(zip(("positive_passages", "negative_passages"), sides, strict=True))
+    return json.dumps({"query_id": "q2", "query": query} | passages)
+
+
+OWL, COW = {"docid": "owl", "title": "", "text": "An owl."}, {"docid": "owl", "title": "", "text": "A cow."}
+
+TEXTS = [
+    FaultCase("not-utf8", "corpus.jsonl", (b'{"_id": "x", "text": "caf\xe9"}',), 1, "byte 0xe9"),
+    FaultCase("control-character", "corpus.jsonl", (b'{"_id": "x", "text": "zero\0byte"}',), 1, "a byte is zero"),
+    FaultCase("control-character", "corpus.jsonl", ('{"_id": "x", "text": "ring\\u0007bell"}',), 1, "U+0007 in 'ring\\x07bell'"),
+    FaultCase("control-character", "corpus.jsonl", (b'{"_id": "x", "text": "ring\x07bell"}',), 1, "U+0007"),
+    FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "the worldâ€™s cafÃ©"}',), 1, "was 'the world’s café'"),
+    FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "Ili\u00c4\u0087 says"}',), 1, "was 'Ilić says'"),
+    FaultCase("replacement-character", "corpus.jsonl", ('{"_id": "x", "text": "caf\ufffd"}',), 1, "U+FFFD in", note=True),
+    FaultCase("half-character", "corpus.jsonl", ('{"_id": "x", "text": "\\ud83d"}',), 1, "half a character"),
+    FaultCase("broken-json", "corpus.jsonl", ('{"_id": "x", "text": "no end',), 1, "broken JSON at column 22"),
+    FaultCase("not-an-object", "corpus.jsonl", ('["x", "text"]',), 1, 'found ["x", "text"]'),
+    FaultCase("no-id", "corpus.jsonl", ('{"text": "nobody"}',), 1, "no id; expected one of _id, id"),
+    FaultCase("id-not-a-word", "corpus.jsonl", ('{"_id": 1.5, "text": "half"}',), 1, "id is not a string: 1.5"),
+    FaultCase("blank-id", "corpus.jsonl", ('{"_id": " ", "text": "blank"}',), 1, "id is blank"),
+    FaultCase("id-with-space", "corpus.jsonl", ('{"_id": "a b", "text": "two words"}',), 1, "'a b'"),
+    FaultCase("duplicate-id", "corpus.jsonl", ('{"_id": "owl", "text": "Another."}',), 1, "'owl' stands on an earlier line"),
+    FaultCase("no-text", "corpus.jsonl", ('{"_id": "x", "words": "none"}',), 1, "no text; expected one of text"),
+    FaultCase("text-not-a-string", "corpus.jsonl", ('{"_id": "x", "text": 7}',), 1, "text is not a string: 7"),
+    FaultCase(
+        "text-not-a-string", "queries.jsonl", ('{"_id": "q3", "text": "who", "answers": "he"}',), 1, "answers is not a list of strings"
+    ),
+    FaultCase("empty-text", "corpus.jsonl", ('{"_id": "x", "title": " ", "text": ""}',), 1, "'x' has no text"),
+    FaultCase("duplicate-text", "corpus.jsonl", ('{"_id": "x", "text": "a  BAT flies."}',), 1, "'x' has the text of", note=True),
+    FaultCase("query-in-corpus", "corpus.jsonl", ('{"_id": "x", "text": "who sleeps"}',), 1, "document 'x' is the text of query 'q2'"),
+    FaultCase("blank-id", "queries.jsonl", ('{"_id": "", "text": "blank"}',), 1, "id is blank"),
+    FaultCase("duplicate-id", "queries.jsonl", ('{"_id": "q1", "text": "again"}',), 1, "'q1' occurs on an earlier line"),
+]
+JUDGEMENTS = [
+    FaultCase("columns", "dev.qrels", ("q1 owl",), 1, "found 2"),
+    FaultCase("grade-not-a-number", "dev.qrels", ("q1 0 bat x",), 1, "grade is not a number: 'x'"),
+    FaultCase("grade-not-whole", "dev.qrels", ("q1 0 bat 0.5",), 1, "'0.5'"),
+    FaultCase("duplicate-judgement", "dev.qrels", ("q1 0 bat 1", "q1 0 owl 1"), 2, "query 'q1', document 'owl': judged"),
+    FaultCase("grades-disagree", "dev.qrels", ("q1 0 owl 2",), 1, "2 here, 1 on an earlier line"),
+    FaultCase("unknown-query", "dev.qrels", ("q9 0 owl 1",), 1, "query 'q9'"),
+    FaultCase("unknown-document", "dev.qrels", ("q1 0 yak 1",), 1, "document 'yak' of query 'q1'"),
+    FaultCase("not-utf8", "dev.qrels", (b"q1 0 caf\xe9 0",), 1, "byte 0xe9"),
+]
+EXAMPLES = [
+    FaultCase("broken-json", "train.jsonl", ("{",), 1, "broken JSON"),
+    FaultCase("not-an-object", "train.jsonl", ("[1]",), 1, "expected a JSON object"),
+    FaultCase("no-id", "train.jsonl", ('{"positive_ids": ["owl"]}',), 1, "no query_id"),
+    FaultCase("no-positive", "train.jsonl", (example(positive_ids=[]),), 1, "'q2' has no positive"),
+    FaultCase("no-negatives", "train.jsonl", ('{"query_id": "q2", "positive_ids": ["cat"]}',), 1, "no negatives"),
+    FaultCase("not-a-list", "train.jsonl", (example(positive_ids="cat"),), 1, "positive_ids is not a list"),
+    FaultCase("positive-among-negatives", "train.jsonl", (example(negative_ids=["cat", "bat"]),), 1, "'cat' is a positive and a negative"),
+    FaultCase("duplicate-passage", "train.jsonl", (example(negative_ids=["bat", "bat"]),), 1, "'bat' is listed twice in negative_ids"),
+    FaultCase("duplicate-id", "train.jsonl", (example("q1"),), 1, "query 'q1' stands on an earlier line"),
+    FaultCase("unknown-query", "train.jsonl", (example("q9"),), 1, "query 'q9'"),
+    FaultCase("unknown-document", "train.jsonl", (example(negative_ids=["yak", "bat", "gnu"]),), 1, "'yak' (and 1 more) of query 'q2'"),
+    FaultCase(
+        "scores-miscounted", "train.jsonl", (example(positive_scores=[1, 2], negative_scores=[0]),), 1, "positive_scores has 2 entries"
+    ),
+    FaultCase("score-not-finite", "train.jsonl", (example(positive_scores=[1], negative_scores=["x"]),), 1, "expected finite numbers"),
+    FaultCase("provenance", "train.jsonl", (example(negative_provenance=[]),), 1, "negative_provenance has 0 entries"),
+    FaultCase("two-texts", "train.jsonl", (inline("who", [OWL], [COW]),), 1, "passage 'owl' has two texts"),
+    FaultCase("no-text", "train.jsonl", ('{"query_id": "q2", "positive_passages": [], "negative_passages": []}',), 1, "no query text"),
+]
+LISTS = [
+    FaultCase("columns", "dev.trec", ("q2 Q0 bat 3 0.1",), 1, "5 found"),
+    FaultCase("score-not-a-number", "dev.trec", ("q2 Q0 bat 3 high t",), 1, "'high'"),
+    FaultCase("score-not-finite", "dev.trec", ("q2 Q0 bat 3 nan t",), 1, "'nan'"),
+    FaultCase("rank-not-a-number", "dev.trec", ("q2 Q0 bat third 0.1 t",), 1, "rank is 'third'"),
+    FaultCase("rank-order", "dev.trec", ("q2 Q0 bat 7 0.1 t",), 1, "rank 7 at position 3"),
+    FaultCase("unsorted", "dev.trec", ("q2 Q0 bat 3 9.0 t",), 1, "score 9 under 0.5"),
+    FaultCase("duplicate-document", "dev.trec", ("q2 Q0 cat 3 0.1 t",), 1, "document 'cat' occurs twice in the list of 'q2'"),
+    FaultCase("query-in-parts", "dev.trec", ("q1 Q0 bat 3 0.1 t",), 1, "query 'q1'"),
+    FaultCase("ties", "dev.trec", ("q2 Q0 bat 3 0.5 t",), -1, "query 'q2': 1 hits with the score of another", note=True),
+    FaultCase("unknown-query", "dev.trec", ("q9 Q0 bat 1 0.1 t",), 1, "query 'q9'"),
+    FaultCase("unknown-document", "dev.trec", ("q2 Q0 yak 3 0.1 t",), 1, "document 'yak' of query 'q2'"),
+    FaultCase("several-tags", "dev.trec", ("q2 Q0 bat 3 0.1 u",), 1, "tag 'u'", note=True),
+]
+FAULT_CASES = [*TEXTS, *JUDGEMENTS, *EXAMPLES, *LISTS]

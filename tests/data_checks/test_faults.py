@@ -1,0 +1,184 @@
+"""Every kind of fault is reported with its line, and a repaired copy is free of it."""
+
+import gc
+import gzip
+import json
+import tracemalloc
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from moeir.data_checks import texts
+from moeir.data_checks.findings import KINDS_BY_NAME, Findings
+from tests.conftest import CommandResult
+from tests.data_checks.fault_cases import CORPUS, FAULT_CASES, FLAGS, GOOD, QUERIES, FaultCase, example
+
+Moeir = Callable[..., CommandResult]
+
+
+def write_files(folder: Path, **more: Iterable[str | bytes]) -> list[str]:
+    """Write valid files with additional lines; return the flags that name them."""
+    for name, lines in GOOD.items():
+        all_lines = [line if isinstance(line, bytes) else line.encode() for line in (*lines, *more.get(name.replace(".", "_"), ()))]
+        (folder / name).write_bytes(b"\n".join(all_lines) + b"\n")
+    return [word for flag, name in FLAGS.items() for word in (flag, str(folder / name))]
+
+
+def rows(result: CommandResult) -> list[list[str]]:
+    return [line.split("\t") for line in result.stdout.splitlines()]
+
+
+def test_good_data_have_no_fault(tmp_path: Path, moeir: Moeir) -> None:
+    result = moeir("check", *write_files(tmp_path))
+    assert (result.code, result.stdout) == (0, "")
+    assert result.stderr.startswith(f"no fault found in {tmp_path}/corpus.jsonl, ")
+
+
+@pytest.mark.parametrize("faulty", FAULT_CASES, ids=lambda faulty: f"{faulty.file}-{faulty.kind}")
+def test_a_fault_is_found_named_with_its_line_and_mended(faulty: FaultCase, tmp_path: Path, moeir: Moeir) -> None:
+    flags = write_files(tmp_path, **{faulty.file.replace(".", "_"): faulty.lines})
+    result = moeir("check", *flags, "--form", "tsv", "--fix", tmp_path / "mended")
+    assert result.code == (0 if faulty.note else 3), result.stderr
+    line = len(GOOD[faulty.file]) + (faulty.line or 0)
+    matches = [row for row in rows(result) if row[:2] == [f"{tmp_path / faulty.file}:{line}", faulty.kind]]
+    assert len(matches) == 1 and faulty.words in matches[0][2] and matches[0][3] == KINDS_BY_NAME[faulty.kind].advice, result.stdout
+    if faulty.note:
+        return
+    assert result.stderr.splitlines()[-1].startswith("error: ") and f"{faulty.kind} 1" in result.stderr
+    again = moeir("check", *(str(flag).replace(str(tmp_path), str(tmp_path / "mended")) for flag in flags), "--allow", "no-negatives")
+    wanted = 3 if faulty.kind == "query-in-corpus" else 0
+    assert again.code == wanted, again.stdout
+
+
+def test_there_are_forty_kinds_and_each_is_known() -> None:
+    assert len({(faulty.kind, faulty.file) for faulty in FAULT_CASES}) >= 40
+    assert {faulty.kind for faulty in FAULT_CASES} <= KINDS_BY_NAME.keys()
+
+
+def test_a_note_and_an_allowed_kind_are_no_fault(tmp_path: Path, moeir: Moeir) -> None:
+    flags = write_files(tmp_path, corpus_jsonl=['{"_id": "x", "text": "who sleeps"}'])
+    assert moeir("check", *flags).code == 3
+    result = moeir("check", *flags, "--allow", "query-in-corpus")
+    assert result.code == 0 and "query-in-corpus, 1 (note)" in result.stdout
+    wrong = moeir("check", *flags, "--allow", "query-in-corpse")
+    assert wrong.code == 2 and "there is no such kind of fault; did you mean 'query-in-corpus'?" in wrong.stderr
+
+
+def test_every_fault_is_counted_and_the_first_are_shown(tmp_path: Path, moeir: Moeir) -> None:
+    flags = write_files(tmp_path, dev_qrels=[f"q1 0 yak{number} 1" for number in range(9)])
+    findings = rows(moeir("check", *flags, "--form", "tsv", "--most", 2))
+    assert [row[2] for row in findings] == [f"document 'yak{number}' of query 'q1' is not in the corpus" for number in (0, 1)] + [
+        "and 7 more"
+    ]
+    assert len(rows(moeir("check", *flags, "--form", "tsv", "--most", 0))) == 9
+    facts = json.loads(moeir("check", *flags, "--form", "json", "--most", 1).stdout)
+    assert facts["faults"] == 9
+    group = facts["findings"][0]
+    assert (group["kind"], group["count"], group["fault"], len(group["lines"])) == ("unknown-document", 9, True, 1)
+    assert group["lines"][0]["line"] == 3
+    shown = moeir("check", *flags, "--most", 1).stdout.splitlines()
+    assert shown[0].startswith(f"{tmp_path}/dev.qrels: unknown-document, 9: ") and shown[2] == "    and 8 more"
+
+
+def test_leaked_queries_are_those_of_the_same_id_or_text(tmp_path: Path, moeir: Moeir) -> None:
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text('{"_id": "x1", "text": "Who  SLEEPS"}\n{"_id": "x2", "text": "else"}\n')
+    flags = write_files(tmp_path, train_jsonl=[example("q2")])
+    result = moeir("check", *flags, "--dev-queries", dev, "--form", "tsv", "--fix", tmp_path / "mended")
+    assert [row[:3] for row in rows(result)] == [
+        [f"{tmp_path}/train.jsonl:2", "leaked-query", "query 'q2' is evaluated: its text is among the dev queries"]
+    ]
+    assert (tmp_path / "mended" / "train.jsonl").read_text().count("\n") == 1
+    dev.write_text('{"_id": "q1", "text": "other words"}\n')
+    assert "its id is among" in moeir("check", *flags, "--dev-queries", dev).stdout
+
+
+def test_a_mended_run_is_in_order_and_has_ranks(tmp_path: Path, moeir: Moeir) -> None:
+    run = tmp_path / "dev.trec"
+    run.write_text("q1 Q0 owl 0 1.0 t\nq2 Q0 cat 1 2 t\nq1 Q0 cat 1 3.0 t\nq1 Q0 owl 2 0.5 t\nq1 Q0 bat 3 inf t\n")
+    result = moeir("check", "--run", run, "--fix", tmp_path / "mended", "--form", "tsv")
+    assert [row[1] for row in rows(result)] == ["score-not-finite", "rank-order", "duplicate-document", "query-in-parts"]
+    assert (tmp_path / "mended" / "dev.trec").read_text() == "q1 Q0 cat 1 3 t\nq1 Q0 owl 2 1 t\nq2 Q0 cat 1 2 t\n"
+    assert "mended copies are in" in result.stderr
+
+
+def test_ranks_behind_a_line_that_is_left_out_are_right(tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "dev.trec").write_text("q1 Q0 owl 1 nan t\nq1 Q0 cat 2 3.0 t\nq1 Q0 bat 3 x t\nq1 Q0 yak 4 1 t\n")
+    assert [row[1] for row in rows(moeir("check", "--run", tmp_path / "dev.trec", "--form", "tsv"))] == [
+        "score-not-finite", "score-not-a-number",
+    ]  # fmt: skip
+
+
+def test_other_forms_of_texts_are_checked_too(tmp_path: Path, moeir: Moeir) -> None:
+    tsv = tmp_path / "collection.tsv"
+    tsv.write_text("pid\ttext\n1\tone\n2\n1\ttwo\n3\tcafÃ©\n")
+    result = moeir("check", "--corpus", tsv, "--form", "tsv", "--fix", tmp_path / "mended")
+    assert [row[:2] for row in rows(result)] == [[f"{tsv}:5", "mojibake"], [f"{tsv}:3", "columns"], [f"{tsv}:4", "duplicate-id"]]
+    assert (tmp_path / "mended" / "collection.tsv").read_text() == "pid\ttext\n1\tone\n3\tcafé\n"
+    array = tmp_path / "dev.json"
+    array.write_text('[{"question": "who?", "answers": ["she"]},\n {"question": ""},\n {"question": "why"} oops]')
+    findings = rows(moeir("check", "--queries", array, "--form", "tsv"))
+    assert [row[:2] for row in findings] == [[f"{array}:3", "broken-json"], [f"{array}:2", "empty-text"]]
+    packed = tmp_path / "corpus.jsonl.gz"
+    packed.write_bytes(gzip.compress("\n".join(CORPUS).encode())[:-9])
+    assert rows(moeir("check", "--corpus", packed, "--form", "tsv"))[0][1] == "damaged-archive"
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    assert rows(moeir("check", "--corpus", tmp_path / "empty.jsonl", "--form", "tsv"))[0][1] == "empty-file"
+
+
+def test_what_a_length_cuts_is_a_note(came_checkpoint: Path, tiny_model: Path, tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "owl owl owl owl owl owl"}\n{"_id": "b", "text": "cat"}\n')
+    result = moeir("check", "--corpus", tmp_path / "corpus.jsonl", "--model", tiny_model, "--document-length", 5)
+    assert result.code == 0
+    assert (
+        f"{tmp_path}/corpus.jsonl:1: 1 of 2 texts (50.0%) are cut at 5 tokens, the longest has 8; 27.3% of all tokens are lost"
+        in result.stdout
+    )
+    assert moeir("check", "--corpus", tmp_path / "corpus.jsonl", "--model", came_checkpoint).stdout == ""
+    refused = moeir("check", "--corpus", tmp_path / "corpus.jsonl", "--model", tiny_model)
+    assert refused.code == 2 and "plain weights have no maximum length; add --document-length" in refused.stderr
+
+
+def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moeir.records.lines.BLOCK_BYTES", 1 << 16)
+    path, words = tmp_path / "corpus.jsonl", "word " * 400
+    path.write_text("".join(f'{{"_id": "d{number}", "text": "{number} {words}"}}\n' for number in range(5000)))
+    gc.collect()
+    tracemalloc.start()
+    seen_texts = texts.SeenTexts()
+    assert sum(1 for _ in texts.check_texts(path, Findings(), seen_texts)) == 5000 == len(seen_texts.ids)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert path.stat().st_size > 10e6 and peak < 4e6
+
+
+BAD = [
+    ((), "check needs --corpus, --queries, --qrels, --train, --run or --encodings"),
+    (("--corpus", "corpus.jsonl", "--form", "xml"), "--form xml: expected one of text, tsv, json"),
+    (("--corpus", "corpus.jsonl", "--most", "-1"), "--most -1: expected at least 0"),
+    (("--corpus", "corpus.jsonl", "--document-length", "9"), "--document-length: needs --model, for its tokenizer"),
+    (("--corpus", "corpus.jsonl", "--model", "tiny", "--query-length", "2"), "--query-length 2: expected at least 3"),
+    (("--corpus", "-", "--fix", "out"), "--fix: copies keep the names of their files, and - has no name"),
+    (("--corpus", "hf:squad", "--fix", "out"), "--fix: repairs files, and hf:squad is not a file"),
+    (("--corpus", "a/x.jsonl", "--queries", "b/x.jsonl", "--fix", "out"), "two files are called x.jsonl"),
+    (("--corpus", "out/x.jsonl", "--fix", "out"), "--fix out: would replace a source, out/x.jsonl; write elsewhere"),
+]
+
+
+@pytest.mark.parametrize(("flags", "words"), BAD)
+def test_flags_that_cannot_work_are_one_line(flags: tuple[str, ...], words: str, tmp_path: Path, moeir: Moeir) -> None:
+    result = moeir("check", *flags)
+    assert (result.code, result.stdout) == (2, "") and words in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def test_a_folder_that_others_made_is_left_alone(tmp_path: Path, moeir: Moeir) -> None:
+    flags = write_files(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("kept")
+    result = moeir("check", *flags, "--fix", tmp_path / "out")
+    assert result.code == 2 and "exists and was not made by moeir" in result.stderr
+    for _ in range(2):
+        assert moeir("check", *flags, "--fix", tmp_path / "new").code == 0
+    assert (tmp_path / "new" / "queries.jsonl").read_text() == "\n".join(QUERIES) + "\n"
+    assert moeir("check", *flags[:2], "--fix", tmp_path / "new").code == 0

@@ -1,0 +1,107 @@
+"""Checks of encodings: values that are not finite, zero vectors and collapsed experts."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from moeir.artifacts import manifests
+from moeir.data_checks.findings import Findings
+from moeir.data_checks.vectors import VectorChecker
+from tests.conftest import CommandResult
+
+Moeir = Callable[..., CommandResult]
+IDS = [f"d{number}" for number in range(10)]
+
+
+def findings_rows(findings: Findings) -> list[tuple[str, str, str]]:
+    return [row[:3] for row in findings.rows()]
+
+
+def make_checker() -> tuple[VectorChecker, Findings]:
+    findings = Findings()
+    return VectorChecker("enc/global", IDS, findings), findings
+
+
+@pytest.fixture
+def vectors() -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(10, 16)).astype(np.float16)
+
+
+def test_vectors_that_differ_are_good(vectors: np.ndarray) -> None:
+    check, findings = make_checker()
+    check.check_dense(vectors)
+    assert findings_rows(findings) == []
+
+
+def test_each_fault_of_a_vector_is_named_with_its_row(vectors: np.ndarray) -> None:
+    vectors[3, 2], vectors[4], vectors[6] = np.nan, 0, vectors[5]
+    check, findings = make_checker()
+    check.check_dense(vectors)
+    assert findings_rows(findings) == [
+        ("enc/global:4", "not-finite", "text 'd3': 1 of 16 numbers are not finite"),
+        ("enc/global:5", "zero-vector", "text 'd4': every number is 0"),
+        ("enc/global:7", "duplicate-vector", "text 'd6': the same numbers as an earlier text"),
+    ]
+
+
+def test_collapse_is_the_mean_cosine_of_all_pairs(vectors: np.ndarray) -> None:
+    alike = (np.ones((10, 16)) + 0.05 * vectors).astype(np.float16)
+    check, findings = make_checker()
+    check.check_dense(alike)
+    units = alike.astype(np.float64) / np.linalg.norm(alike.astype(np.float64), axis=1, keepdims=True)
+    assert findings_rows(findings) == [("enc/global", "collapsed", f"10 vectors, mean cosine of two {(units @ units.T).mean():.4f}")]
+
+
+def test_vectors_of_tokens(vectors: np.ndarray) -> None:
+    vectors[5, 0] = np.inf
+    check, findings = make_checker()
+    check.check_multivector(vectors, np.array([0, 4, 4, 10]))
+    assert findings_rows(findings) == [
+        ("enc/global:3", "not-finite", "text 'd2': vector 2 has numbers that are not finite"),
+        ("enc/global:2", "zero-vector", "text 'd1': has no vector"),
+    ]
+
+
+def test_weights_of_terms() -> None:
+    check, findings = make_checker()
+    check.check_sparse(np.array([1, 5, 2, 2, 9]), np.array([1.0, 2.0, np.inf, 1.0, 1.0]), np.array([0, 2, 2, 3, 4, 5]), 9)
+    assert findings_rows(findings) == [
+        ("enc/global:3", "not-finite", "text 'd2': a weight is not finite, or a term is not of the vocabulary"),
+        ("enc/global:5", "not-finite", "text 'd4': a weight is not finite, or a term is not of the vocabulary"),
+        ("enc/global:2", "no-terms", "text 'd1': no term has a weight"),
+    ]
+    check, findings = make_checker()
+    check.check_sparse(np.arange(20) % 2, np.ones(20), np.arange(0, 22, 2), 9)
+    assert [kind for _, kind, _ in findings_rows(findings)] == ["collapsed", *["duplicate-vector"] * 5, "duplicate-vector"]
+
+
+def test_encodings_are_checked_against_their_corpus(encodings: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+    result = moeir("check", "--encodings", encodings, "--corpus", toy / "corpus.jsonl")
+    assert result.code == 0, result.stdout
+    other = tmp_path / "corpus.jsonl"
+    lines = (toy / "corpus.jsonl").read_text().splitlines()
+    other.write_text("\n".join([*lines[1:], '{"_id": "yak", "text": "A yak."}']) + "\n")
+    result = moeir("check", "--encodings", encodings, "--corpus", other, "--form", "tsv")
+    assert result.code == 3
+    assert [line.split("\t")[:3] for line in result.stdout.splitlines()] == [
+        [f"{encodings}/ids.txt:1", "unknown-document", "'owl' is not in the corpus"],
+        [f"{encodings}/ids.txt", "missing-document", "'yak' of the corpus is not encoded"],
+    ]
+
+
+def test_broken_encodings_are_found_though_their_manifest_agrees(encodings: Path, tmp_path: Path, moeir: Moeir) -> None:
+    broken = tmp_path / "enc"
+    shutil.copytree(encodings, broken)
+    vectors = np.load(broken / "global" / "vectors.npy")
+    vectors[2] = np.nan
+    np.save(broken / "global" / "vectors.npy", vectors)
+    manifest = json.loads((broken / "manifest.json").read_text())
+    file = broken / "global" / "vectors.npy"
+    manifest["files"]["global/vectors.npy"] = {"bytes": file.stat().st_size, "sha256": manifests.compute_sha256(file)}
+    (broken / "manifest.json").write_text(manifests.serialize_manifest(manifest), encoding="utf-8")
+    result = moeir("check", "--encodings", broken, "--form", "tsv")
+    assert result.code == 3 and result.stdout.startswith(f"{broken}/global:3\tnot-finite\ttext 'bee': 32 of 32 numbers")

@@ -1,0 +1,504 @@
+"""The fake CUDA device: operations it refuses, events it counts, and torch's own code running on it as on a GPU."""
+
+import copy
+import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention.varlen import varlen_attn
+from torch.utils.checkpoint import checkpoint
+
+from tests.device import fake_cuda, fake_torch_cuda, guard
+from tests.device.operation_counts import BACK, BLOCKING, COPY, LAUNCH, SYNC, list_kernels
+
+MIXED = "Expected all tensors to be on the same device"
+
+
+def on(*shape, device="cuda", **options):
+    return torch.randn(*shape, **options).to(device)
+
+
+def small_model():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Dropout(0.5), nn.Linear(16, 4))
+
+
+def counted(machine, work):
+    with machine.counts.measured() as counts:
+        work()
+    return counts
+
+
+def test_a_tensor_says_where_it_is():
+    tensor = torch.arange(3, device="cuda")
+    assert tensor.device == torch.device("cuda", 0) and tensor.is_cuda and not tensor.is_cpu
+    assert (tensor + 1).tolist() == [1, 2, 3] and (tensor + 1).cpu().device.type == "cpu"
+    assert torch.zeros_like(tensor).is_cuda and torch.zeros_like(tensor, device="cpu").is_cpu
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda ours, host: ours + host,
+        lambda ours, host: host + ours,
+        lambda ours, host: ours @ host.T,
+        lambda ours, host: torch.cat([ours, host]),
+        lambda ours, host: torch.where(ours > 0, ours, host),
+        lambda ours, host: ours.add_(host),
+        lambda ours, host: host.add_(ours),
+        lambda ours, host: host[ours[0].long()],
+        lambda ours, host: ours.index_select(0, torch.tensor([0])),
+        lambda ours, host: host.index_select(0, torch.tensor([0], device="cuda")),
+        lambda ours, host: ours.gather(0, torch.zeros(1, 4, dtype=torch.int64)),
+        lambda ours, host: ours.index_put_((torch.tensor([0], device="cuda"),), host[:1]),
+        lambda ours, host: F.embedding(torch.tensor([0]), ours),
+        lambda ours, host: F.linear(ours, host),
+        lambda ours, host: F.layer_norm(ours, (4,), host[0], host[0]),
+        lambda ours, host: torch.mm(ours, ours.T, out=torch.empty(3, 3)),
+        lambda ours, host: torch.add(host, host, out=ours),
+        lambda ours, host: F.scaled_dot_product_attention(ours[None, None], host[None, None], ours[None, None]),
+        lambda ours, host: F.scaled_dot_product_attention(*[ours[None, None]] * 3, attn_mask=torch.ones(3, 3, dtype=torch.bool)),
+        lambda ours, host: torch.repeat_interleave(ours, torch.tensor([1, 2, 3]), 0),
+    ],
+)
+def test_tensors_of_the_host_do_not_mix_with_those_of_a_card(work):
+    host = torch.randn(3, 4)
+    with pytest.raises(RuntimeError, match="same device"):
+        work(host.to("cuda"), host)
+
+
+def test_two_cards_do_not_mix_either():
+    one, other = on(2, device="cuda:0"), on(2, device="cuda:1")
+    with pytest.raises(RuntimeError, match=MIXED):
+        one + other
+    with pytest.raises(RuntimeError, match=MIXED):
+        one + other[0]  # a CPU scalar is accepted, a scalar of another card is not
+    assert (one + other.to(one.device)).device == one.device
+    one.copy_(other)
+    assert one.equal(other.to("cuda:0"))
+
+
+def test_single_numbers_of_the_host_and_its_indices_are_taken():
+    ours = on(3, 4)
+    assert (ours + torch.tensor(2.0)).is_cuda and ours.masked_fill(ours > 0, torch.tensor(1.0)).is_cuda
+    assert ours[torch.tensor([0, 2])].is_cuda
+    ours[0] = torch.tensor(3.0)
+    ours[torch.tensor([1])] = ours[:1].clone()
+    assert ours[1].tolist() == [3.0] * 4
+
+
+@pytest.mark.parametrize("work", [lambda ours: ours.numpy(), np.asarray, lambda ours: np.array([ours, ours])])
+def test_numpy_is_reached_through_the_host_only(work):
+    with pytest.raises(TypeError, match=r"Use Tensor\.cpu"):
+        work(on(2))
+    assert on(2).cpu().numpy().shape == (2,)
+
+
+def test_whole_numbers_are_not_multiplied_as_matrices():
+    with pytest.raises(RuntimeError, match="not implemented"):
+        torch.ones(2, 2, dtype=torch.int64, device="cuda") @ torch.ones(2, 2, dtype=torch.int64, device="cuda")
+
+
+def test_a_thread_has_its_current_card():
+    cards = {}
+    torch.cuda.set_device(1)
+    thread = threading.Thread(target=lambda: cards.update(other=torch.zeros(1, device="cuda").device.index))
+    thread.start()
+    thread.join()
+    with torch.cuda.device(0):
+        cards["inside"] = torch.zeros(1, device="cuda").device.index
+    cards["own"] = torch.zeros(1, device="cuda").device.index
+    assert cards == {"other": 0, "inside": 0, "own": 1} and torch.cuda.current_device() == 1
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.zeros(1, device="cuda:7")
+
+
+def test_cards_memory_and_capability_are_chosen():
+    with fake_cuda.activate(cards=1, capability=(7, 5), free_bytes=1000):
+        assert torch.cuda.device_count() == 1 and torch.cuda.get_device_capability() == (7, 5)
+        assert torch.cuda.mem_get_info()[0] == 1000
+        torch.zeros(200, device="cuda")
+        assert torch.cuda.max_memory_allocated() == 800
+        with pytest.raises(torch.OutOfMemoryError, match=r"out of memory\. Tried to allocate"):
+            torch.zeros(300, device="cuda")
+    assert torch.cuda.device_count() == 2
+
+
+def test_memory_can_be_gone_after_some_launches(machine):
+    machine.fail_at = 2
+    ours = torch.zeros(2, device="cuda") + 1
+    with pytest.raises(torch.OutOfMemoryError):
+        ours + 1
+    assert (ours + 1).tolist() == [2.0, 2.0]
+
+
+def test_cards_draw_numbers_of_their_own_that_a_seed_brings_back():
+    torch.manual_seed(5)
+    host, state = torch.randn(3), torch.cuda.get_rng_state()
+    first = torch.randn(3, device="cuda")
+    torch.randn(9)  # the CPU generator is independent of the card's
+    torch.cuda.set_rng_state(state)
+    assert torch.randn(3, device="cuda").equal(first)
+    torch.manual_seed(5)
+    assert torch.randn(3).equal(host) and torch.randn(3, device="cuda").equal(first)
+    generator = torch.Generator("cuda").manual_seed(1)
+    assert generator.device == torch.device("cuda", 0)
+    first = torch.randn(3, device="cuda", generator=generator)
+    assert first.equal(torch.randn(3, device="cuda", generator=torch.Generator("cuda").manual_seed(1)))
+    with pytest.raises(RuntimeError, match="device type for generator"):
+        torch.randn(3, device="cuda", generator=torch.Generator())
+
+
+@pytest.mark.parametrize("draw", [torch.rand_like, torch.randn_like, torch.bernoulli, F.dropout])
+def test_every_draw_follows_the_cards_seed(draw):
+    probabilities, draws = torch.full((50,), 0.5, device="cuda"), []
+    for _ in range(2):
+        torch.cuda.manual_seed(4)
+        draws.append(draw(probabilities))
+    assert draws[0].equal(draws[1]) and not draw(probabilities).equal(draws[0])
+
+
+def test_strict_determinism_refuses_what_cuda_has_no_form_of(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    ours = on(3, 4)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError, match="CUBLAS_WORKSPACE_CONFIG"):
+            ours @ ours.T
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        assert (ours @ ours.T).shape == (3, 3) and ours.long().cumsum(0).is_cuda
+        with pytest.raises(RuntimeError, match="deterministic"):
+            ours.cumsum(0)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        with pytest.warns(UserWarning, match="deterministic"):
+            ours.cumsum(0)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+# ---------------------------------------------------------------- torch's own code
+def test_a_model_learns_as_on_the_host():
+    rows, results = torch.randn(5, 8), {}
+    for device in ("cpu", "cuda"):
+        model = small_model().eval()
+        weight = model[0].weight
+        assert model.to(device)[0].weight is weight and isinstance(weight, nn.Parameter) and weight.device.type == device
+        optimiser = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+        for _ in range(3):
+            model(rows.to(device)).square().sum().backward()
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+            optimiser.zero_grad()
+        results[device] = [norm.cpu(), *(part.detach().cpu() for part in model.parameters())]
+    for host, ours in zip(results["cpu"], results["cuda"], strict=True):
+        assert torch.allclose(host, ours, atol=1e-5)
+
+
+def test_autocast_follows_the_rules_of_cuda():
+    ours, layer = on(2, 8), nn.Linear(8, 8).to("cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        half = layer(ours)
+        assert half.dtype == torch.bfloat16 and half.softmax(-1).dtype == torch.float32
+        assert F.layer_norm(half, (8,)).dtype == torch.float32 and half.sum().dtype == torch.float32
+    half.float().sum().backward()
+    assert layer.weight.grad.dtype == torch.float32 and layer.weight.grad.is_cuda
+
+
+def test_what_is_computed_again_drops_the_same():
+    model, rows = small_model().to("cuda"), on(5, 8)
+    results = []
+    for again in (False, True):
+        torch.manual_seed(1)
+        out = checkpoint(model, rows, use_reentrant=False) if again else model(rows)
+        out.square().sum().backward()
+        results.append([out.detach(), *(part.grad.clone() for part in model.parameters())])
+        model.zero_grad()
+    for plain, computed_again in zip(*results, strict=True):
+        assert plain.equal(computed_again)
+    assert not model(rows).equal(results[0][0])
+
+
+def test_copies_states_and_files():
+    model = small_model().to("cuda")
+    twin = copy.deepcopy(model)
+    assert isinstance(twin[0].weight, nn.Parameter) and twin[0].weight.is_cuda and twin[0].weight.requires_grad
+    with torch.no_grad():
+        twin[0].weight.zero_()
+    assert model[0].weight.abs().sum() > 0
+    twin.load_state_dict({name: value.cpu() for name, value in model.state_dict().items()})
+    assert twin[0].weight.equal(model[0].weight)
+    stored = safetensors.torch.save({name: value.cpu() for name, value in model.state_dict().items()})
+    assert safetensors.torch.load(stored)["0.weight"].equal(model[0].weight.cpu())
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    assert torch.load(file)["0.weight"].equal(model[0].weight.cpu())
+    assert model.to("cpu")[0].weight.is_cpu and model.to("cuda:1")[0].weight.device.index == 1
+
+
+def test_threads_see_the_device_and_inference_mode_counts_the_same(machine):
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: torch.tensor([1.0, 2.0], device="cuda").sum().item()).result() == 3.0
+    model, rows = small_model().eval().to("cuda"), on(5, 8)
+
+    def forward():
+        model(rows).flatten().float()
+
+    launches = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            launches.append(counted(machine, forward).launches)
+    assert launches[0] == launches[1] == 4
+
+
+def test_a_backward_written_by_hand_makes_tensors_of_its_own(machine):
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, tensor):
+            return tensor * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * torch.tensor([2.0], device=gradient.device) + torch.zeros(1, device="cuda:1").to(gradient.device)
+
+    tensor = on(3).requires_grad_()
+    Doubled.apply(tensor).sum().backward()
+    assert tensor.grad.tolist() == [2.0] * 3
+
+
+# ---------------------------------------------------------------- attention and grouped products
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", ["none", "bool", "float"])
+def test_attention_is_that_of_the_host(dtype, mask, machine):
+    parts, visible = [torch.randn(2, 4, 16, 8, dtype=dtype) for _ in range(3)], torch.rand(2, 1, 1, 16) < 0.7
+    visible[..., 0] = True
+    bias = {"none": None, "bool": visible, "float": torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, float("-inf"))}[mask]
+    results = []
+    for device in ("cpu", "cuda"):
+        own = [part.detach().clone().to(device).requires_grad_() for part in parts]
+        out = F.scaled_dot_product_attention(*own, attn_mask=None if bias is None else bias.to(device))
+        out.float().square().sum().backward()
+        results.append([out, *(part.grad for part in own)])
+    for host, ours in zip(*results, strict=True):
+        assert torch.allclose(host.float(), ours.cpu().float(), atol=1e-5 if dtype == torch.float32 else 0.06)
+    kernel = "flash" if dtype == torch.bfloat16 and mask == "none" else "efficient"
+    assert machine.counts.count(LAUNCH, f"_scaled_dot_product_{kernel}_attention") == 1
+    assert machine.counts.count(LAUNCH, f"_scaled_dot_product_{kernel}_attention_backward") == 3
+
+
+def test_a_mask_of_truths_costs_what_it_takes_to_make_numbers_of_it(machine):
+    parts, mask = [on(2, 4, 12, 8) for _ in range(3)], torch.ones(2, 1, 12, 12, dtype=torch.bool, device="cuda")
+    prepared = F.pad(torch.zeros(2, 1, 12, 12, device="cuda"), (0, 4))[..., :12]
+    expensive = counted(machine, lambda: F.scaled_dot_product_attention(*parts, attn_mask=mask))
+    cheap = counted(machine, lambda: F.scaled_dot_product_attention(*parts, attn_mask=prepared))
+    assert cheap.launches == 1 and expensive.launches == 5  # two scalars, where, padding to 8, attention
+
+
+def test_a_mask_that_does_not_lie_row_by_row_takes_the_plain_formula(machine):
+    parts, mask = [on(2, 4, 8, 8) for _ in range(3)], on(1, 8, 8, 4).permute(0, 3, 1, 2)  # like a position bias from an embedding lookup
+    apart = counted(machine, lambda: F.scaled_dot_product_attention(*parts, attn_mask=mask))
+    beside = counted(machine, lambda: F.scaled_dot_product_attention(*parts, attn_mask=mask.contiguous()))
+    assert apart.count(LAUNCH, "bmm") == 2 and beside.count(LAUNCH, "bmm") == 0
+
+
+def test_dropped_weights_are_drawn_and_replayed():
+    torch.manual_seed(2)
+    value = torch.eye(16, device="cuda").expand(3, 2, 16, 16)[:, :, :, :8].contiguous().requires_grad_()
+    query, key = (on(3, 2, 16, 8).requires_grad_() for _ in range(2))
+    out = F.scaled_dot_product_attention(query, key, value, dropout_p=0.25)
+    gradient = on(*out.shape)
+    out.backward(gradient)
+    weights = (query.detach() @ key.detach().transpose(-1, -2) / 8**0.5).softmax(-1)
+    kept = out.detach() != 0
+    assert 0.65 < kept.float().mean() < 0.85
+    assert torch.allclose(out.detach(), kept * weights[..., :8] / 0.75, atol=1e-6)
+    assert torch.allclose(value.grad[..., :8, :], out.detach().transpose(-1, -2) @ gradient, atol=1e-5)
+
+
+def packed(width=8, dtype=torch.bfloat16, **options):
+    parts = [on(8, 4, width, dtype=dtype) for _ in range(3)]
+    starts = torch.tensor([0, 3, 8], dtype=options.pop("index", torch.int32), device="cuda")
+    return lambda: varlen_attn(*parts, starts, starts, options.get("longest", 5), 5, window_size=options.get("window", (-1, -1)))
+
+
+@pytest.mark.parametrize(
+    "work, problem",
+    [
+        (packed, None),
+        (lambda: packed(width=12), "multiples of 8"),
+        (lambda: packed(width=264), "multiples of 8"),
+        (lambda: packed(dtype=torch.float32), "fp16 and bf16"),
+        (lambda: packed(index=torch.int64), "int32"),
+        (lambda: packed(longest=4), "longest"),
+    ],
+)
+def test_attention_of_packed_texts_checks_what_it_is_given(work, problem):
+    if problem is None:
+        assert work()().shape == (8, 4, 8)
+        return
+    with pytest.raises(RuntimeError, match=problem):
+        work()()
+
+
+def test_attention_of_packed_texts_is_that_of_each_text(machine):
+    parts, starts = [torch.randn(8, 4, 8, dtype=torch.bfloat16) for _ in range(3)], torch.tensor([0, 3, 8], dtype=torch.int32)
+    own = [part.to("cuda").requires_grad_() for part in parts]
+    with machine.counts.measured() as counts:
+        out = varlen_attn(*own, starts.to("cuda"), starts.to("cuda"), 5, 5, window_size=(1, 1))
+    out.float().sum().backward()
+    for first, last in ((0, 3), (3, 8)):
+        text = [part[first:last].float().transpose(0, 1) for part in parts]
+        near = (torch.arange(last - first)[:, None] - torch.arange(last - first)).abs() <= 1
+        expected = F.scaled_dot_product_attention(*text, attn_mask=near).transpose(0, 1)
+        assert torch.allclose(out[first:last].float().cpu(), expected, atol=0.02)
+    assert counts.count(LAUNCH, "varlen_attn") == 1 and machine.counts.count(LAUNCH, "varlen_attn backward") == 3
+    assert all(part.grad.dtype == torch.bfloat16 for part in own)
+    with fake_cuda.activate(capability=(7, 5)), pytest.raises(RuntimeError, match="Ampere"):
+        packed()()
+
+
+def test_grouped_products_are_one_launch_and_have_a_derivative(machine):
+    rows, weights = on(16, 24, dtype=torch.bfloat16).requires_grad_(), on(2, 24, 8, dtype=torch.bfloat16).requires_grad_()
+    ends = torch.tensor([5, 16], dtype=torch.int32, device="cuda")
+    counts = counted(machine, lambda: F.grouped_mm(rows, weights, offs=ends))
+    assert (counts.launches, counts.syncs) == (1, 0)
+    out = F.grouped_mm(rows, weights, offs=ends)
+    gradient = on(16, 8, dtype=torch.bfloat16)
+    out.backward(gradient)
+    parts = [(slice(0, 5), 0), (slice(5, 16), 1)]
+    expected = torch.cat([rows[own].float() @ weights[number].float() for own, number in parts])
+    assert torch.allclose(out.float(), expected, atol=0.1)
+    assert torch.allclose(rows.grad[:5].float(), gradient[:5].float() @ weights[0].float().T, atol=0.1)
+    assert torch.allclose(weights.grad[1].float(), rows[5:].float().T @ gradient[5:].float(), atol=0.1)
+    with fake_cuda.activate(capability=(8, 6)) as older:  # no kernel: the offsets are copied to the host
+        F.grouped_mm(on(16, 24, dtype=torch.bfloat16), on(2, 24, 8, dtype=torch.bfloat16), offs=torch.tensor([5, 16], device="cuda").int())
+        assert older.counts.count(SYNC, "_grouped_mm without a kernel") == 1
+
+
+def test_half_precision_products_may_be_added_up_in_float32():
+    one = on(4, 8, dtype=torch.bfloat16)
+    assert torch.mm(one, one.T, out_dtype=torch.float32).dtype == torch.float32
+    with pytest.raises(RuntimeError):
+        torch.mm(one.float(), one.float().T, out_dtype=torch.bfloat16)
+
+
+# ---------------------------------------------------------------- what is counted
+WAITING = {
+    "item": lambda ours: ours.sum().item(),
+    "bool": lambda ours: bool((ours > 0).any()),
+    "tolist": lambda ours: ours.tolist(),
+    "cpu": lambda ours: ours.cpu(),
+    "nonzero": lambda ours: ours.nonzero(),
+    "mask": lambda ours: ours[ours > 0],
+    "masked_select": lambda ours: ours.masked_select(ours > 0),
+    "unique": lambda ours: ours.unique(),
+    "equal": lambda ours: ours.equal(ours),
+    "repeat_interleave": lambda ours: ours.repeat_interleave(torch.ones(6, dtype=torch.int64, device="cuda")),
+    "copy_": lambda ours: torch.empty(6).copy_(ours),
+    "synchronize": lambda ours: torch.cuda.synchronize(),
+    "event": lambda ours: torch.cuda.Event().synchronize(),
+    "stream": lambda ours: torch.cuda.current_stream().synchronize(),
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_what_waits_is_counted_once(name, machine):
+    ours = on(6)
+    assert counted(machine, lambda: WAITING[name](ours)).syncs == 1
+
+
+def test_counting_numbers_waits_twice(machine):
+    numbers = torch.tensor([1, 2, 2], device="cuda")
+    assert counted(machine, lambda: torch.bincount(numbers)).syncs == 2
+
+
+STEADY = {
+    "views": (lambda ours: ours.view(2, 3).T.unsqueeze(0).expand(4, 3, 2)[0, 1:].detach(), 0),
+    "sum": (lambda ours: (ours * 2).sum(), 2),
+    "sort": (lambda ours: ours.sort(), 1),
+    "where": (lambda ours: torch.where(ours > 0, ours, 0.0), 3),  # the scalar becomes a tensor first
+    "masked number": (lambda ours: ours.__setitem__(ours > 0, 1.0), 2),
+    "told": (lambda ours: ours.repeat_interleave(torch.ones(6, dtype=torch.int64, device="cuda"), output_size=6), None),
+    "index": (lambda ours: ours[torch.arange(3, device="cuda")], 2),
+    "topk": (lambda ours: ours.topk(2), 1),
+    "empty": (lambda ours: torch.empty_like(ours), 0),
+}
+
+
+@pytest.mark.parametrize("name", STEADY)
+def test_what_does_not_wait_is_not_counted_as_waiting(name, machine):
+    ours = on(6)
+    work, launches = STEADY[name]
+    counts = counted(machine, lambda: work(ours))
+    assert (counts.syncs, counts.blocking) == (0, 0)
+    assert launches is None or counts.launches == launches
+
+
+def test_copies_block_unless_they_are_pinned_and_told_not_to(machine):
+    host, pinned = torch.randn(4), torch.randn(4).pin_memory()
+    assert pinned.is_pinned() and pinned[1:].is_pinned() and not host.is_pinned()
+    assert torch.empty(3, pin_memory=True).is_pinned()
+    ways = {
+        "plain": lambda: host.to("cuda"),
+        "unpinned": lambda: host.to("cuda", non_blocking=True),
+        "blocking": lambda: pinned.to("cuda"),
+        "tensor": lambda: torch.tensor([1.0], device="cuda"),
+        "as_tensor": lambda: torch.as_tensor(np.ones(2), device="cuda"),
+        "new_tensor": lambda: torch.zeros(1, device="cuda").new_tensor([1.0]),
+        "index": lambda: torch.zeros(4, device="cuda")[torch.tensor([1])],
+        "copy_": lambda: torch.empty(4, device="cuda").copy_(pinned),
+        "ahead": lambda: pinned.to("cuda", non_blocking=True),
+        "copy_ ahead": lambda: torch.empty(4, device="cuda").copy_(pinned, non_blocking=True),
+    }
+    results = {name: counted(machine, work) for name, work in ways.items()}
+    assert {name: (counts.blocking, counts.copies) for name, counts in results.items()} == {
+        name: (0, 1) if name.endswith("ahead") else (1, 0) for name in ways
+    }
+
+
+def test_a_copy_to_the_host_that_does_not_block_is_not_there_before_somebody_waits(machine):
+    ours = torch.tensor([1.0, 2.0], device="cuda")
+    with machine.counts.measured() as counts:
+        host = ours.to("cpu", non_blocking=True)
+    assert counts.syncs == 0 and counts.count(BACK) == 1 and host.is_pinned()
+    assert host.isnan().all()
+    event = torch.cuda.Event()
+    event.record()
+    later = (ours + 1).to("cpu", non_blocking=True)
+    event.synchronize()
+    assert host.tolist() == [1.0, 2.0] and later.isnan().all()
+    torch.cuda.synchronize()
+    assert later.tolist() == [2.0, 3.0]
+
+
+def test_clipping_by_lists_takes_fewer_kernels(machine):
+    model, results = nn.Sequential(*(nn.Linear(8, 8) for _ in range(60))).to("cuda"), {}
+    for lists in (True, False):
+        fake_torch_cuda.offer_foreach(machine, lists)
+        model(on(2, 8)).sum().backward()
+        results[lists] = counted(machine, lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        model.zero_grad()
+    assert results[False].launches > 240 and results[True].launches < 12
+    assert results[True].kernels - results[True].launches == 2  # 120 tensors: a kernel takes 110, or 64 if it writes
+    assert list_kernels([8] * 120, 1) == 2
+
+
+def test_places_are_lines_of_this_project(machine):
+    from moeir.kernels.gathered_products import gather_dot
+
+    rows = torch.tensor([0], device="cuda")
+    with machine.counts.measured() as counts:
+        gather_dot(on(2, 3), on(2, 3), rows, rows)
+    launched, blocking = ({line.split(":")[0] for _, _, line, _ in counts.places(kind)} for kind in (LAUNCH, BLOCKING))
+    assert launched == {gather_dot.__module__.replace(".", "/") + ".py"} and blocking == {__name__.replace(".", "/") + ".py"}
+    assert counts.places(COPY, SYNC) == []
+
+
+def test_the_guard_is_built_once():
+    assert guard.compile_guard() == guard.compile_guard() and guard.compile_guard().exists()

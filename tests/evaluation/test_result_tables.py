@@ -1,0 +1,58 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moeir.errors import DataError
+from moeir.evaluation import measures, result_tables
+
+VALUES = {"RR": {"a": 1.0, "b": 0.0, "c": 0.5}, "P@1": {"a": 1.0, "b": 0.0, "c": 0.0}}
+SETS = {"a": "x", "b": "x", "c": "y", "unasked": "z"}
+SAMPLES = result_tables.group_samples(VALUES, SETS, "set")
+
+
+def test_groups_their_mean_and_the_mean_of_all_by_hand():
+    assert {label: measures.aggregate_values(one) for label, one in SAMPLES.items()} == {
+        "set=x": {"RR": 0.5, "P@1": 0.5},
+        "set=y": {"RR": 0.5, "P@1": 0.0},
+        "macro": {"RR": 0.5, "P@1": 0.25},
+        "micro": {"RR": 0.5, "P@1": pytest.approx(1 / 3)},
+    }
+
+
+@given(st.dictionaries(st.integers(0, 30).map(str), st.tuples(st.floats(0, 1), st.sampled_from("xyz")), min_size=1))
+def test_macro_is_the_mean_of_means(queries):
+    values = {"RR": {query: value for query, (value, _) in queries.items()}}
+    samples = result_tables.group_samples(values, {query: group for query, (_, group) in queries.items()}, "set")
+    by_group = [[value for value, group in queries.values() if group == name] for name in {group for _, group in queries.values()}]
+    expected = sum(sum(one) / len(one) for one in by_group) / len(by_group)
+    assert measures.aggregate_values(samples["macro"])["RR"] == pytest.approx(expected)
+    assert samples["micro"] == values
+
+
+def test_a_judged_query_without_a_group_is_refused():
+    with pytest.raises(DataError, match="query 'c' is judged but not among the queries with the field set"):
+        result_tables.group_samples(VALUES, {"a": "x", "b": "x"}, "set")
+
+
+def test_lines_name_groups_and_means_of_either_kind():
+    assert list(result_tables.to_lines({"bm25": SAMPLES}, "tsv"))[:4] == [
+        *("RR\tset=x\t0.500000", "RR\tset=y\t0.500000", "RR\tmacro\t0.500000", "RR\tall\t0.500000"),
+    ]
+    records = [json.loads(line) for line in result_tables.to_lines({"bm25": SAMPLES, "other": SAMPLES}, "jsonl", per_query=True)]
+    assert [one["query"] for one in records[:7]] == ["a", "b", "c", "set=x", "set=y", "macro", "all"]
+    assert [one["run"] for one in records[::14]] == ["bm25", "other"]
+    assert len(records) == 2 * 2 * 7
+
+
+def test_a_table_has_a_row_for_each_group_and_run():
+    better = result_tables.group_samples({"RR": {"a": 1.0, "b": 0.5, "c": 1.0}, "P@1": VALUES["P@1"]}, SETS, "set")
+    rows = [line.split() for line in result_tables.to_table({"bm25": SAMPLES, "other": better}).splitlines()]
+    assert rows[0] == ["group", "n", "run", "RR", "p", "P@1", "p"]
+    assert [row[:4] for row in rows[2:]] == [
+        *(["set=x", "2", "bm25", "0.5000"], ["set=x", "2", "other", "0.7500"], ["set=y", "1", "bm25", "0.5000"]),
+        *(["set=y", "1", "other", "1.0000"], ["macro", "2", "bm25", "0.5000"], ["macro", "2", "other", "0.8750"]),
+        *(["micro", "3", "bm25", "0.5000"], ["micro", "3", "other", "0.8333"]),
+    ]
+    assert rows[-1][4] == "0.184"  # differences 0, 1/2, 1/2: t = 2 with two degrees of freedom

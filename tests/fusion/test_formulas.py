@@ -1,0 +1,207 @@
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moeir.errors import UsageError
+from moeir.fusion import formulas
+from moeir.records.runs import Run
+from tests.oracles import fusion as by_dictionary
+from tests.oracles import rank_order
+
+scores = st.floats(-1000, 1000, width=32)
+lists = st.lists(st.dictionaries(st.integers(0, 9), scores, max_size=8), max_size=4)
+
+LEXICAL = {4: 9.0, 7: 5.0}
+DENSE = {7: 0.5, 2: 0.25, 9: 0.25}
+
+
+def best_first(hits):
+    return dict(sorted(hits.items(), key=lambda hit: -hit[1]))
+
+
+def to_arrays(hits):
+    return np.array(list(hits), dtype=np.int64), np.array(list(hits.values()), dtype=np.float32)
+
+
+def merge_hits(merge, *hits):
+    documents, values = merge([to_arrays(best_first(one)) for one in hits])
+    assert values.dtype == np.float32
+    return dict(zip(documents.tolist(), values.tolist(), strict=True))
+
+
+@given(lists)
+def test_a_missing_document_is_worth_the_last_of_its_list(hits):
+    expected = by_dictionary.came_sum([best_first(one) for one in hits])
+    assert merge_hits(formulas.came_sum, *hits) == {document: float(np.float32(score)) for document, score in expected.items()}
+
+
+@given(lists)
+def test_the_other_methods_match_their_dictionaries(hits):
+    ordered = [best_first(one) for one in hits]
+    assert merge_hits(formulas.combsum, *hits) == pytest.approx(by_dictionary.combsum(ordered), abs=1e-3)
+    assert merge_hits(formulas.rrf, *hits) == pytest.approx(by_dictionary.rrf(ordered, 60), rel=1e-6)
+    assert merge_hits(formulas.zscore, *hits) == pytest.approx(by_dictionary.zscore(ordered), abs=1e-4)
+
+
+@given(lists)
+def test_the_methods_of_the_papers_table_match_their_dictionaries(hits):
+    ordered = [best_first(one) for one in hits]
+    assert merge_hits(formulas.normsum, *hits) == pytest.approx(by_dictionary.normsum(ordered), abs=1e-6)
+    assert merge_hits(formulas.normmax, *hits) == pytest.approx(by_dictionary.normmax(ordered), abs=1e-6)
+    assert merge_hits(formulas.sumrr, *hits) == pytest.approx(by_dictionary.sumrr(ordered), abs=1e-6)
+    assert merge_hits(formulas.maxrr, *hits) == pytest.approx(by_dictionary.maxrr(ordered), abs=1e-6)
+    assert merge_hits(formulas.combmnz, *hits) == pytest.approx(by_dictionary.combmnz(ordered), abs=1e-6)
+    weights = [0.5, 2.0, 1.0, 0.25][: len(hits)]
+    if hits:
+        merge = partial(formulas.linear, weights="+".join(map(str, weights)))
+        assert merge_hits(merge, *hits) == pytest.approx(by_dictionary.linear(ordered, weights), abs=1e-3)
+
+
+FORMULAS = {
+    "came-sum": formulas.came_sum,
+    "combsum": formulas.combsum,
+    "rrf": formulas.rrf,
+    "zscore": formulas.zscore,
+    "normsum": formulas.normsum,
+    "normmax": formulas.normmax,
+    "sumrr": formulas.sumrr,
+    "maxrr": formulas.maxrr,
+    "combmnz": formulas.combmnz,
+    "hybrid": partial(formulas.hybrid, alpha=0.3, depth=4, normalise="centred"),
+    "interpolation": partial(formulas.interpolation, alpha=0.3),
+    "linear": partial(formulas.linear, weights="1+0.3"),
+}
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_many_queries_at_once_fuse_as_each_alone(formula, monkeypatch):
+    """Two runs of 40 queries, some missing from one run: fused in one block, in many, and query by query."""
+    generator = np.random.default_rng(0)
+    hits_by_run = [
+        {
+            f"q{query}": {f"d{document}": float(generator.integers(0, 9)) / 8 for document in generator.choice(30, 12, replace=False)}
+            for query in generator.permutation(40)
+            if query % 7 != side
+        }
+        for side in range(2)
+    ]
+    both, merge = [Run.from_hits(hits) for hits in hits_by_run], FORMULAS[formula]
+    whole = formulas.fuse_runs(both, merge, depth=9)
+    monkeypatch.setattr(formulas, "_HITS_PER_BLOCK", 60)
+    blocks = formulas.fuse_runs(both, merge, depth=9)
+    assert (whole.starts.tolist(), whole.documents.tolist(), whole.scores.tolist()) == (
+        *(blocks.starts.tolist(), blocks.documents.tolist(), blocks.scores.tolist()),
+    )
+    for query in whole.queries:
+        one = formulas.fuse_runs([Run.from_hits({query: hits.get(query, {})}) for hits in hits_by_run], merge, depth=9)
+        assert one.hits(query) == whole.hits(query)
+
+
+def test_the_rows_of_apart_add_up_to_the_scores():
+    for merge in FORMULAS.values():
+        documents, parts = merge([to_arrays(LEXICAL), to_arrays(DENSE)], apart=True)
+        assert parts.sum(axis=0).astype(np.float32).tolist() == list(merge_hits(merge, LEXICAL, DENSE).values())
+        assert documents.tolist() == [2, 4, 7, 9]
+
+
+def test_what_a_formula_cannot_do_it_says():
+    hits = [to_arrays(DENSE), to_arrays(LEXICAL)]
+    for merge, words in (
+        (partial(formulas.interpolation, alpha=1.5), "interpolation:alpha=1.5: expected 0 to 1"),
+        (partial(formulas.interpolation, normalise="l2"), "interpolation:normalise=l2: expected none or minmax"),
+        (partial(formulas.combmnz, normalise="l2"), "combmnz:normalise=l2: expected none or minmax"),
+        (partial(formulas.linear, weights="1+x"), r"linear:weights=1\+x: expected one number per run"),
+        (partial(formulas.linear, weights="1+2+3"), r"linear:weights=1\+2\+3: expected 2 finite numbers"),
+        (formulas.shards, "a document is in two of the runs"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            merge(hits)
+    with pytest.raises(UsageError, match="interpolation: expected two runs, found 1"):
+        formulas.interpolation(hits[:1])
+
+
+@given(st.tuples(lists.filter(lambda hits: len(hits) > 1), st.sampled_from([0.0, 0.3, 1.0, 1.7]), st.integers(1, 8), st.booleans()))
+def test_a_hybrid_matches_its_dictionary(case):
+    hits, alpha, depth, centred = case
+    merge = partial(formulas.hybrid, alpha=alpha, depth=depth, normalise="centred" if centred else "none")
+    expected = by_dictionary.hybrid(*map(best_first, hits[:2]), alpha, depth, centred)
+    assert merge_hits(merge, *hits[:2]) == {document: float(np.float32(score)) for document, score in expected.items()}
+
+
+def test_a_hybrid_by_hand():
+    assert merge_hits(partial(formulas.hybrid, alpha=2.0), DENSE, LEXICAL) == {4: 18.25, 7: 10.5, 2: 10.25, 9: 10.25}
+    assert merge_hits(partial(formulas.hybrid, depth=1), DENSE, LEXICAL) == {4: 9.5, 7: 9.5}
+    # centred: dense 0.5, -0.5, -0.5; lexical 0.5, -0.5
+    assert merge_hits(partial(formulas.hybrid, normalise="centred"), DENSE, LEXICAL) == {4: 0.0, 7: 0.0, 2: -1.0, 9: -1.0}
+    assert merge_hits(formulas.hybrid, {}, LEXICAL) == LEXICAL and merge_hits(formulas.hybrid, {}, {}) == {}
+
+
+def test_the_sides_of_a_hybrid_keep_their_places_where_one_lacks_the_query():
+    first, second = Run.from_hits({"q1": {"a": 1, "b": 2}}), Run.from_hits({"q2": {"a": 1, "b": 2}})
+    run = formulas.fuse_runs([first, second], partial(formulas.hybrid, alpha=0.5))
+    assert (run.hits("q1"), run.hits("q2")) == ([("b", 2.0), ("a", 1.0)], [("b", 1.0), ("a", 0.5)])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"alpha": -1.0}, "alpha=-1.0"),
+        ({"alpha": float("inf")}, "alpha=inf"),
+        ({"normalise": "l2"}, "normalise=l2"),
+        ({"depth": 0}, "depth=0"),
+    ],
+)
+def test_a_hybrid_refuses_what_it_cannot_do(options, words):
+    with pytest.raises(UsageError, match=f"hybrid:{words}: expected"):
+        formulas.hybrid([to_arrays(DENSE), to_arrays(LEXICAL)], **options)
+    with pytest.raises(UsageError, match="hybrid: expected two runs, found 3"):
+        formulas.hybrid([to_arrays(DENSE)] * 3)
+
+
+def test_worked_values():
+    assert merge_hits(formulas.came_sum, LEXICAL, DENSE) == {4: 9.25, 7: 5.5, 2: 5.25, 9: 5.25}
+    assert merge_hits(formulas.combsum, LEXICAL, DENSE) == {4: 9.0, 7: 5.5, 2: 0.25, 9: 0.25}
+    assert merge_hits(formulas.rrf, LEXICAL, DENSE) == pytest.approx({4: 1 / 61, 7: 1 / 62 + 1 / 61, 2: 1 / 62, 9: 1 / 63})
+    # lexical: mean 7, spread 2 -> 1, -1; dense: mean 1/3, spread sqrt(2)/12 -> sqrt(2), -1/sqrt(2), -1/sqrt(2)
+    half = 2**-0.5
+    assert merge_hits(formulas.zscore, LEXICAL, DENSE) == pytest.approx({4: 1 - half, 7: -1 + 2 * half, 2: -1 - half, 9: -1 - half})
+
+
+def test_an_empty_list_contributes_nothing():
+    for merge in (formulas.came_sum, formulas.combsum, formulas.rrf, formulas.zscore):
+        assert merge_hits(merge, LEXICAL, {}) == merge_hits(merge, LEXICAL)
+        assert merge_hits(merge) == merge_hits(merge, {}) == {}
+
+
+def test_equal_scores_standardise_to_zero():
+    assert merge_hits(formulas.zscore, {1: 0.1, 2: 0.1, 3: 0.1}, {1: 5.0}) == {1: 0.0, 2: 0.0, 3: 0.0}
+
+
+def test_runs_with_different_documents_and_queries_align():
+    first = Run.from_hits({"q1": {"a": 3, "b": 2}, "q2": {"z": 1}})
+    second = Run.from_hits({"q3": {"b": 1}, "q1": {"c": 5, "b": 4}})
+    fused = formulas.fuse_runs([first, second], formulas.came_sum)
+    assert fused.queries == ["q1", "q2", "q3"]
+    assert fused.hits("q1") == [("c", 7.0), ("a", 7.0), ("b", 6.0)]
+    assert (fused.hits("q2"), fused.hits("q3")) == ([("z", 1.0)], [("b", 1.0)])
+    assert formulas.fuse_runs([first, second], formulas.came_sum, depth=1).documents_of("q1") == ["c"]
+
+
+def test_runs_over_the_same_names_and_no_runs_at_all_fuse():
+    run = Run.from_hits({"q": {"a": 1, "b": 2}, "none": {}})
+    assert formulas.fuse_runs([run, run], formulas.combsum).hits("q") == [("b", 4.0), ("a", 2.0)]
+    assert formulas.fuse_runs([run], formulas.rrf).queries == ["q", "none"]
+    assert len(formulas.fuse_runs([], formulas.rrf)) == 0
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.5, 1.0, 2.0]), max_size=8), min_size=1, max_size=3))
+def test_fused_hits_stand_in_the_order_of_ranks(hits):
+    fused = formulas.fuse_runs([Run.from_hits({"q": one}) for one in hits], formulas.combsum)
+    total: dict[str, float] = {}
+    for one in hits:
+        for document, score in one.items():
+            total[document] = total.get(document, 0.0) + score
+    assert fused.documents_of("q") == rank_order.rank_order(total)

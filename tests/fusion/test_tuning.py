@@ -1,0 +1,39 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moeir.fusion import tuning
+
+
+def mean_scorer(value):
+    """Scorer of weights that fails if any are scored twice."""
+    evaluated = set()
+
+    def means(steps):
+        assert not evaluated & set(steps) and len(set(steps)) == len(steps)
+        evaluated.update(steps)
+        return [value([float(weight) for weight in step.split("+")]) for step in steps]
+
+    return means
+
+
+@given(st.lists(st.floats(0.02, 50), min_size=2, max_size=4))
+def test_a_search_finds_a_peak_and_is_never_below_its_start(peak):
+    def value(weights):
+        return -sum((np.log(max(weight, 1e-9)) - np.log(best)) ** 2 for weight, best in zip(weights, peak, strict=True))
+
+    best, tried = tuning.coordinate_search([[1.0] * len(peak)], mean_scorer(value))
+    assert tried[best] == max(tried.values()) >= tried["+".join(["1"] * len(peak))]
+    assert value([float(weight) for weight in best.split("+")]) > -0.02 * len(peak)
+
+
+def test_a_run_that_only_harms_gets_nothing_and_not_all_do():
+    best, _ = tuning.coordinate_search([[1, 1]], mean_scorer(lambda weights: weights[0] - weights[1] if weights[0] else -1e9))
+    assert best.endswith("+0")
+    assert tuning.coordinate_search([[1, 1]], mean_scorer(lambda weights: -sum(weights)))[0] != "0+0"
+
+
+def test_where_nothing_is_better_the_first_start_stays():
+    assert tuning.coordinate_search([[1, 1], [2, 3]], mean_scorer(lambda weights: 0.5))[0] == "1+1"
+    assert tuning.coordinate_search([[1, 1], [2, 3]], mean_scorer(lambda weights: float(weights == [2, 3])))[0] == "2+3"
+    assert tuning.format_weights([1e7, 1e-9]) == "1e07+1e-09"

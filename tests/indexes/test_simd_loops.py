@@ -1,0 +1,64 @@
+"""The compiled loops over float16 bits give the numbers and sums of the torch forms."""
+
+import numpy as np
+import torch
+
+from moeir.indexes import simd_loops
+from moeir.indexes.token_store import to_lane_layout
+from moeir.indexes.two_step import exact_dot, pairwise_sum
+from moeir.indexes.vector_store import as_uint16
+
+ALL_FLOAT16 = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(torch.float16)
+FINITE = ALL_FLOAT16[torch.isfinite(ALL_FLOAT16)].contiguous()
+
+
+def test_every_float16_is_the_same_float32():
+    float32_bits = np.empty(len(FINITE), np.uint32)
+    simd_loops.to_float32(as_uint16(FINITE), float32_bits, float32_bits.view(np.float32))
+    assert float32_bits.view(np.float32).tobytes() == FINITE.float().numpy().tobytes()
+
+
+def test_every_normal_float16_becomes_the_bfloat16_torch_gives_and_smaller_ones_zero():
+    rounded = torch.empty(1, len(FINITE), dtype=torch.bfloat16)
+    simd_loops.to_bfloat16(as_uint16(FINITE[None]), as_uint16(rounded))
+    normal = FINITE.abs() >= 2.0**-14
+    assert torch.equal(rounded[0][normal], FINITE.bfloat16()[normal])
+    assert (rounded[0][~normal] == 0).all()
+
+
+def test_norms_and_what_bfloat16_loses_are_measured():
+    vectors = torch.cat([torch.randn(40, 7), torch.zeros(1, 7), torch.full((1, 7), 1e-6)]).half()
+    norms, lost = np.empty(42), np.empty(42)
+    simd_loops.norms_and_bf16_error(as_uint16(vectors), norms, lost)
+    rounded = vectors.bfloat16().double()
+    rounded[vectors.abs() < 2.0**-14] = 0.0
+    assert np.allclose(norms, vectors.double().norm(dim=1), rtol=1e-14)
+    assert np.allclose(lost, (vectors.double() - rounded).norm(dim=1), rtol=1e-14)
+    vectors[3, 2], vectors[5, 0] = float("inf"), float("nan")
+    simd_loops.norms_and_bf16_error(as_uint16(vectors), norms, lost)
+    assert np.flatnonzero(np.isnan(norms)).tolist() == [3, 5]
+
+
+def test_exact_products_are_those_of_the_plain_form_bit_for_bit():
+    for width in (1, 5, 48, 128):
+        queries, documents = torch.randn(6, width), torch.randn(50, width).half()
+        query, rows = torch.arange(6).repeat_interleave(20), torch.randint(50, (120,))
+        products = np.empty(120)
+        simd_loops.exact_pair_dots(as_uint16(documents), queries.numpy(), query.numpy(), rows.numpy(), products)
+        assert products.tobytes() == exact_dot(queries[query], documents[rows]).numpy().tobytes()
+
+
+def test_late_products_are_the_halved_sum_of_the_largest_dots():
+    queries, documents = torch.randn(2, 5, 16), torch.randn(30, 16).half()
+    starts, scores = np.array([0, 4, 4, 17, 30]), np.empty(6)
+    bounds = np.full((2, 5), 1e-3)
+    bounds[1, 3:] = -1.0
+    query, rows = np.array([0, 0, 0, 1, 1, 1]), np.array([0, 1, 3, 0, 2, 3])
+    simd_loops.exact_maxsim_pairs(as_uint16(documents), starts, to_lane_layout(queries), bounds, query, rows, scores)
+    for pair, (query_row, row) in enumerate(zip(query, rows, strict=True)):
+        tokens, text = queries[query_row, : 3 if query_row else 5], documents[starts[row] : starts[row + 1]]
+        if not len(text):
+            assert scores[pair] == -np.inf
+            continue
+        best = torch.stack([torch.stack([exact_dot(token[None], other[None])[0] for other in text]).max() for token in tokens])
+        assert scores[pair] == pairwise_sum(best).item()

@@ -1,0 +1,215 @@
+"""Token caches: every token is in one span, in order; a cache is reused, built in bounded memory, and resumed after a kill."""
+
+import gc
+import json
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from moeir.artifacts import manifests
+from moeir.backbones.tokenizer import TextTokenizer
+from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.pretraining import query_cache as query_caches
+from moeir.pretraining import span_cache as corpora
+from moeir.pretraining.spans import split_sentences
+from moeir.records import lines, texts
+from tests.kill_points import kill_at, kill_points
+
+ANIMALS = ("owl", "bat", "bee", "fox", "cat", "hen", "oak", "eel")
+
+
+@pytest.fixture(scope="session")
+def reader(tiny_model: Path) -> TextTokenizer:
+    """The tokenizer of the toy texts."""
+    return TextTokenizer(tiny_model)
+
+
+def write_corpus(path, documents):
+    """A corpus of (id, title, text)."""
+    records = (json.dumps({"_id": name, "title": title, "text": text}) for name, title, text in documents)
+    path.write_text("".join(f"{line}\n" for line in records), encoding="utf-8")
+    return path
+
+
+def make_documents(count, sentences=6):
+    """Documents of sentences like `The owl hunts the bat.`"""
+    for row in range(count):
+        animals = [(ANIMALS[(row + index) % 8], ANIMALS[(3 * row + index) % 7]) for index in range(sentences)]
+        yield f"d{row}", "", " ".join(f"The {one} hunts the {other}." for one, other in animals)
+
+
+def build_cache(folder, path, reader, **options):
+    return corpora.build_span_cache(folder, path, reader, **({"digest": "one", "maximum": 14} | options))
+
+
+def tokens(cache, begin, end):
+    return cache.ids[begin:end].tolist()
+
+
+def contents(folder):
+    """Every file of the caches in a folder except manifests, which hold times."""
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.glob("*/*")) if file.name != "manifest.json"}
+
+
+def test_a_worked_example(tmp_path, reader):
+    documents = [
+        ("one", "Owl", "The owl hunts. It sleeps by day."),
+        ("none", "", "\u200b"),
+        ("two", "", "The bat finds the moths and the bee and the fox"),
+    ]
+    cache = build_cache(tmp_path, write_corpus(tmp_path / "c.jsonl", documents), reader, maximum=8, short=0, keep_empty=True)
+    words = [" ".join(map(reader.token, part)) for part in np.split(cache.ids, cache.boundaries.sentences[1:-1])]
+    # A title is a sentence of its own; the last sentence, of eleven tokens, is cut at the eighth.
+    assert words == ["owl", "the owl hunts .", "it sleeps by day .", "the bat finds the moths and the bee", "and the fox"]
+    assert cache.boundaries.sentences.tolist() == [0, 1, 5, 10, 18, 21]
+    assert cache.boundaries.spans.tolist() == [0, 2, 3, 4, 5]  # 1 + 4 tokens, with 5 more than 8; then 5; then 8 and 3
+    assert cache.boundaries.documents.tolist() == [0, 2, 2, 4]
+    assert cache.document_ids() == ["one", "none", "two"]
+    assert cache.ids.dtype == np.uint16
+
+
+def test_every_token_of_a_document_is_in_one_span_and_the_order_is_kept(tmp_path, reader):
+    documents = list(make_documents(40))
+    cache = build_cache(tmp_path, write_corpus(tmp_path / "c.jsonl", documents), reader)
+    spans = np.arange(len(cache))
+    begins, ends = cache.boundaries.token_bounds(spans)
+    assert begins.tolist() == [0, *ends[:-1].tolist()]
+    assert ends[-1] == len(cache.ids)
+    assert (ends - begins).max() <= 14
+    owners = cache.boundaries.document_rows(spans)
+    for row, (name, _, text) in enumerate(documents):
+        own = [tokens(cache, *bounds) for bounds in zip(begins[owners == row], ends[owners == row], strict=True)]
+        assert [token for span in own for token in span] == reader.ids([text])[0][1:-1], name
+    sentences = [tokens(cache, *bounds) for bounds in zip(cache.boundaries.sentences[:-1], cache.boundaries.sentences[1:], strict=True)]
+    assert sentences == [ids[1:-1] for _, _, text in documents for ids in reader.ids([part.strip() for part in split_sentences(text)])]
+
+
+def test_a_cache_is_read_again_and_other_settings_make_another(tmp_path, reader, monkeypatch):
+    path = write_corpus(tmp_path / "c.jsonl", make_documents(5))
+    first = build_cache(tmp_path / "cache", path, reader)
+    before, spans = contents(tmp_path / "cache"), first.boundaries.spans.tolist()
+    with monkeypatch.context() as patch:
+        patch.setattr(TextTokenizer, "encode_with_offsets", None)  # nothing is read again
+        assert build_cache(tmp_path / "cache", path, reader).ids.tolist() == first.ids.tolist()
+    assert contents(tmp_path / "cache") == before
+    for options in ({"maximum": 20}, {"seed": 7}, {"short": 0.9}, {"digest": "two"}):
+        assert build_cache(tmp_path / "cache", path, reader, **options).folder != first.folder
+    (first.folder / "spans.npy").write_bytes(b"torn")
+    assert build_cache(tmp_path / "cache", path, reader).boundaries.spans.tolist() == spans
+    assert {name: file for name, file in contents(tmp_path / "cache").items() if name in before} == before
+
+
+def test_what_comes_from_a_pipe_is_read_anew(tmp_path, reader):
+    one, other = (write_corpus(tmp_path / name, make_documents(count)) for name, count in (("a.jsonl", 3), ("b.jsonl", 5)))
+    assert len(build_cache(tmp_path / "cache", one, reader, digest="stdin").document_ids()) == 3
+    assert len(build_cache(tmp_path / "cache", other, reader, digest="stdin").document_ids()) == 5
+
+
+def test_a_killed_build_is_never_read_half(tmp_path, reader, monkeypatch):
+    monkeypatch.setattr(corpora, "MAX_CHUNK_TEXTS", 3)
+    path = write_corpus(tmp_path / "c.jsonl", make_documents(8))
+    build_cache(tmp_path / "whole", path, reader)
+    expected = contents(tmp_path / "whole")
+    for moment in kill_points(every=3):
+        folder = tmp_path / f"killed{moment}"
+        if not kill_at(lambda folder=folder: build_cache(folder, path, reader), moment):
+            break
+        build_cache(folder, path, reader)
+        assert contents(folder) == expected
+    assert moment > 10
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path, reader, monkeypatch):
+    monkeypatch.setattr(corpora, "MAX_CHUNK_TEXTS", 30)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(manifests, "MAX_HASH_THREADS", 1)  # each holds 256 KiB of a file, and the number of concurrent ones varies
+    peaks = []
+    for count in (90, 90, 600):  # the first warms up
+        path = write_corpus(tmp_path / f"{count}.jsonl", make_documents(count, sentences=20))
+        gc.collect()
+        tracemalloc.start()
+        cache = build_cache(tmp_path / f"{len(peaks)}", path, reader)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert len(cache.document_ids()) == count
+    grown = (peaks[2] - peaks[1]) / (600 - 90)  # bytes per additional text: only its id stays in memory
+    assert grown < 250
+
+
+def test_a_chunk_ends_at_its_characters_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpora, "MAX_CHUNK_CHARACTERS", 400)
+    path = write_corpus(tmp_path / "c.jsonl", make_documents(10))
+    assert list(map(len, corpora.chunk_documents(texts.read_texts(path)))) == [3, 3, 3, 1]
+
+
+def test_what_cannot_be_a_cache_is_refused(tmp_path, reader):
+    path = write_corpus(tmp_path / "c.jsonl", make_documents(2))
+    with pytest.raises(UsageError, match="spans of 1 tokens"):
+        build_cache(tmp_path / "cache", path, reader, maximum=1)
+    with pytest.raises(UsageError, match="short spans 2"):
+        build_cache(tmp_path / "cache", path, reader, short=2)
+    with pytest.raises(DataError, match="no document has a token"):
+        build_cache(tmp_path / "cache", write_corpus(tmp_path / "e.jsonl", [("a", "", "")]), reader, keep_empty=True)
+    with pytest.raises(ArtifactError):
+        corpora.SpanCache.open(tmp_path)
+
+
+# Queries
+
+LINES = [("d3", ["the owl", "", "a bat"]), ("d0", ["the fox"]), ("d1", [])]
+
+
+def write_queries(path, inputs=LINES):
+    path.write_text("".join(json.dumps({"_id": name, "queries": queries}) + "\n" for name, queries in inputs))
+    return path
+
+
+def query_texts(cache, reader, row):
+    """The queries of a document."""
+    links = cache.links[cache.documents[row] : cache.documents[row + 1]]
+    return [" ".join(map(reader.token, cache.ids[cache.starts[link] : cache.starts[link + 1]])) for link in links]
+
+
+def test_generated_queries_belong_to_their_documents(tmp_path, reader):
+    cache = build_cache(tmp_path, write_corpus(tmp_path / "c.jsonl", make_documents(5)), reader)
+    query_cache = query_caches.build_query_cache(
+        tmp_path, cache, [write_queries(tmp_path / "q.jsonl")], None, reader, digests={"queries": ["q"]}
+    )
+    assert [query_texts(query_cache, reader, row) for row in range(5)] == [["the fox"], [], [], ["the owl", "a bat"], []]
+    assert query_cache.has_query().tolist() == [True, False, False, True, False]
+    begins, _ = query_cache.sample_queries(np.full(200, 3), np.arange(200, dtype=np.uint64))
+    assert 60 < (begins == query_cache.starts[0]).sum() < 140
+    assert set(begins.tolist()) == {int(query_cache.starts[0]), int(query_cache.starts[1])}
+
+
+def test_judged_queries_belong_to_all_documents_that_answer_them(tmp_path, reader):
+    cache = build_cache(tmp_path, write_corpus(tmp_path / "c.jsonl", make_documents(4)), reader)
+    queries = write_corpus(tmp_path / "q.jsonl", [("q1", "", "the owl"), ("dev", "", "a hen"), ("q2", "", "the bee")])
+    qrels = tmp_path / "train.qrels"
+    qrels.write_text("q2 0 d2 1\nq1 0 d2 1\nq1 0 d0 1\nq1 0 d1 0\n")
+    query_cache = query_caches.build_query_cache(
+        tmp_path, cache, [queries], qrels, reader, digests={"queries": ["q"], "query-qrels": ["r"]}
+    )
+    assert [query_texts(query_cache, reader, row) for row in range(4)] == [["the owl"], [], ["the owl", "the bee"], []]
+    assert len(query_cache) == 2  # the other one has no judgement
+
+
+@pytest.mark.parametrize(
+    ("given", "judged", "words"),
+    [
+        ([("d9", ["the owl"])], None, "has queries of document 'd9', which is not in the corpus"),
+        ([("d0", [])], None, "no query for a document of the corpus"),
+        (None, "q1 0 d9 1\n", "names document 'd9', which is not in the corpus"),
+        (None, "q7 0 d0 1\n", "query 'q7' is not among the queries"),
+    ],
+)
+def test_queries_that_belong_to_nothing_are_refused(tmp_path, reader, given, judged, words):
+    cache = build_cache(tmp_path, write_corpus(tmp_path / "c.jsonl", make_documents(3)), reader)
+    qrels = tmp_path / "train.qrels" if judged else None
+    path = write_corpus(tmp_path / "q.jsonl", [("q1", "", "the owl")]) if judged else write_queries(tmp_path / "q.jsonl", given)
+    if qrels:
+        qrels.write_text(judged)
+    with pytest.raises(DataError, match=words):
+        query_caches.build_query_cache(tmp_path, cache, [path], qrels, reader, digests={"queries": ["q"]})

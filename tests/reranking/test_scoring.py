@@ -1,0 +1,191 @@
+"""Candidates, passages and ensembles against loops; a score journal resumes after the last saved score."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moeir import variants
+from moeir.architectures.base import InputConfig
+from moeir.architectures.cross_encoder import PairTokenizer
+from moeir.backbones.packed_pairs import PackedPairs, PairTemplate, RaggedIds
+from moeir.errors import UsageError
+from moeir.records.runs import Run
+from moeir.reranking import scoring
+from moeir.reranking.candidates import Candidates, ensemble_scores, merge_runs
+from moeir.reranking.cascade import CascadeRound, check_decreasing
+from moeir.reranking.passages import PassageSplitter
+from moeir.reranking.score_journal import ScoreJournal
+from tests.oracles import reranking as oracles
+
+quick = settings(deadline=None, max_examples=50)
+numbers = st.integers(-8, 8).map(lambda number: number / 2)
+FRAME = PairTemplate((1,), (2, 2), (3,), (0, 0, 0, 1, 1))
+BERT = Run.from_hits({"q": {"a": 9.0, "b": 8.0, "c": 7.0, "d": 6.0}, "r": {"b": 3.0}, "s": {}})
+
+
+@st.composite
+def lists(draw):
+    """A run of some queries, a depth, and a new score for every document."""
+    documents = st.dictionaries(st.sampled_from("abcdefg"), numbers, max_size=7)
+    hits = {f"q{number}": draw(documents) for number in range(draw(st.integers(1, 3)))}
+    return hits, draw(st.integers(1, 5)), draw(st.lists(numbers, min_size=21, max_size=21))
+
+
+@quick
+@given(lists(), st.booleans())
+def test_a_reranked_run_is_that_of_the_loop(case, rest):
+    hits, depth, new_scores = case
+    run = Run.from_hits(hits)
+    candidates = Candidates.from_run(run, depth)
+    scores = np.array(new_scores[: len(candidates)], dtype=np.float32)
+    reranked = candidates.apply_scores(scores, rest=rest)
+    for query_number, query in enumerate(run.queries):
+        own = candidates.query == query_number
+        new = dict(zip([run.document_ids[code] for code in candidates.document[own]], scores[own].tolist(), strict=True))
+        assert reranked.documents_of(query) == oracles.rerank(run.documents_of(query), depth, new, rest=rest)
+        values = [score for _, score in reranked.hits(query)]
+        assert values[: len(new)] == sorted(new.values(), reverse=True)
+        assert all(after < before for before, after in zip(values[len(new) - 1 :], values[len(new) :], strict=False))
+
+
+@quick
+@given(lists(), st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_patience_ends_where_the_loop_ends(case, patience, best, rest):
+    hits, depth, new_scores = case
+    run = Run.from_hits(hits)
+    candidates = Candidates.from_run(run, depth)
+    scores, partial_scores = np.array(new_scores[: len(candidates)], dtype=np.float32), np.full(len(candidates), np.nan, np.float32)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(scoring, "TOP_DOCUMENTS", best)
+        for part in scoring._early_exit_batches(candidates, partial_scores, patience):
+            assert np.isnan(partial_scores[part]).all()
+            partial_scores[part] = scores[part]
+    after = candidates.apply_scores(partial_scores, rest=rest)
+    for query_number, query in enumerate(run.queries):
+        own = candidates.query == query_number
+        count = oracles.documents_before_exit(scores[own].tolist(), patience, best)
+        assert (~np.isnan(partial_scores[own])).tolist() == [row < count for row in range(own.sum())]
+        new = dict(zip([run.document_ids[code] for code in candidates.document[own]], scores[own].tolist(), strict=True))
+        assert after.documents_of(query) == oracles.rerank(run.documents_of(query), count, new, rest=rest)
+
+
+def test_what_lies_below_stands_one_step_behind_the_last():
+    reranked = Candidates.from_run(BERT, 2).apply_scores([1.5, 2.5, 0.25])
+    assert reranked.hits("q") == [("b", 2.5), ("a", 1.5), ("c", 0.5), ("d", -0.5)]
+    assert reranked.hits("r") == [("b", 0.25)] and reranked.hits("s") == []
+    large = Candidates.from_run(BERT, 2).apply_scores([3e9, 2e9, 0.0])
+    assert large.documents_of("q") == ["a", "b", "c", "d"] and len({score for _, score in large.hits("q")}) == 4
+
+
+def test_a_round_after_a_round_moves_its_own_depth_only():
+    first = Candidates.from_run(BERT, 3).apply_scores([1.0, 2.0, 3.0, 0.0])
+    assert first.documents_of("q") == ["c", "b", "a", "d"]
+    second = Candidates.from_run(first, 2).apply_scores([0.0, 1.0, 0.0])
+    assert second.documents_of("q") == ["b", "c", "a", "d"]
+
+
+def test_several_runs_become_one_list():
+    other = Run.from_hits({"q": {"d": 2.0, "e": 1.0}})
+    assert merge_runs([BERT], "rrf") is BERT
+    assert merge_runs([BERT, other], "rrf").documents_of("q") == ["d", "a", "e", "b", "c"]
+
+
+@quick
+@given(st.data(), st.sampled_from(["zscore", "mean", "softmax", "rrf"]))
+def test_ensembles_are_those_of_the_loop(data, how):
+    models, count = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5))
+    rows = data.draw(st.lists(st.lists(numbers, min_size=count, max_size=count), min_size=models, max_size=models))
+    combined_scores = variants.bind_variant("reranking.ensembles", how)(np.array(rows))
+    assert combined_scores.tolist() == pytest.approx(oracles.ensemble_scores(rows, how), abs=1e-9)
+
+
+def test_an_ensemble_is_taken_query_by_query_and_one_model_alone_keeps_its_scores():
+    candidates = Candidates.from_run(BERT, 2)
+    one, two = np.array([1.0, 3.0, 7.0], dtype=np.float32), np.array([20.0, 10.0, 5.0], dtype=np.float32)
+    assert ensemble_scores(candidates, [one], "zscore") is one
+    assert ensemble_scores(candidates, [one, two], "zscore").tolist() == [0.0, 0.0, 0.0]
+    assert ensemble_scores(candidates, [one, two], "mean").tolist() == [10.5, 6.5, 6.0]
+
+
+@pytest.mark.parametrize("spec", ["softmax:temperature=0", "rrf:constant=-1"])
+def test_options_that_mean_nothing_are_refused(spec):
+    with pytest.raises(UsageError, match=spec.split("=")[0]):
+        variants.bind_variant("reranking.ensembles", spec)(np.ones((2, 2)))
+
+
+SIZES = [0, 1, 5, 6, 7, 30]
+
+
+def split_into_pairs(passages, pair_length=14):
+    """Queries of 1 and 4 tokens with documents of `SIZES`, every query with every document."""
+    pairing = PairTokenizer(None, InputConfig(query_length=6, document_length=pair_length), FRAME, (2,), True)
+    queries = RaggedIds.from_lists([[10], [11, 12, 13, 14]])
+    documents = RaggedIds.from_lists([list(range(100, 100 + size)) for size in SIZES])
+    query, document = np.repeat([0, 1], len(SIZES)), np.tile(np.arange(len(SIZES)), 2)
+    return passages.pairs(pairing, queries, documents, query, document)
+
+
+@pytest.mark.parametrize(("length", "stride"), [(None, None), (4, None), (4, 1), (None, 3), (4, 9)])
+def test_passages_are_those_of_the_loop(length, stride):
+    pairs, starts = split_into_pairs(PassageSplitter("maxp", length, stride))
+    passages = iter(
+        zip(
+            pairs.query_rows.tolist(),
+            pairs.document_rows.tolist(),
+            pairs.document_offsets.tolist(),
+            pairs.document_lengths.tolist(),
+            strict=True,
+        )
+    )
+    for query in (0, 1):
+        window = min(14 - 4 - (1, 4)[query], length or 99)
+        for document, size in enumerate(SIZES):
+            for begin, end in oracles.passage_windows(size, window, min(stride or window // 2, window)):
+                assert next(passages) == (query, document, begin, end - begin)
+    assert next(passages, None) is None and len(starts) == 2 * len(SIZES)
+    assert pairs.lengths.max() <= 14
+
+
+def test_first_passages_are_beginnings_and_pairs_are_joined_token_by_token():
+    pairs, starts = split_into_pairs(PassageSplitter())
+    assert starts.tolist() == list(range(12)) and pairs.document_offsets.max() == 0
+    tokens = pairs.pack([11, 0])
+    assert tokens.lengths == (14, 5)
+    assert tokens.ids.tolist() == [1, 11, 12, 13, 14, 2, 2, 100, 101, 102, 103, 104, 105, 3, 1, 10, 2, 2, 3]
+    assert tokens.segments.tolist() == [0] * 7 + [1] * 7 + [0] * 4 + [1]
+    later = PackedPairs(FRAME, pairs.queries, pairs.documents, np.array([0]), np.array([5]), np.array([28]), np.array([2]))
+    assert later.pack([0]).ids.tolist() == [1, 10, 2, 2, 128, 129, 3]
+
+
+def test_passages_come_together_as_the_best_or_the_sum():
+    scores, starts = np.array([1.0, 4.0, 2.0, -3.0], dtype=np.float32), np.array([0, 3])
+    assert PassageSplitter("maxp").aggregate(scores, starts).tolist() == [4.0, -3.0]
+    assert PassageSplitter("sump").aggregate(scores, starts).tolist() == [7.0, -3.0]
+    assert PassageSplitter().aggregate(scores, np.arange(4)).tolist() == scores.tolist()
+
+
+def test_a_ledger_hands_back_what_it_has_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("moeir.reranking.score_journal.FLUSH_SECONDS", 0.0)
+    log = ScoreJournal(tmp_path / "kept").open_log("a", 4)
+    log.add(np.array([1.0, 2.0], dtype=np.float32))
+    monkeypatch.setattr("moeir.reranking.score_journal.FLUSH_SECONDS", 1e9)
+    log.add(np.array([7.0], dtype=np.float32))  # not on disk: lost
+    journal = ScoreJournal(tmp_path / "kept")
+    again, other = journal.open_log("a", 4), journal.open_log("b", 1)
+    assert (again.done, other.done) == (2, 0)
+    again.add(np.array([3.0, 4.0], dtype=np.float32))
+    assert again.close().tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert ScoreJournal(tmp_path / "kept").open_log("a", 4).done == 4
+
+
+@pytest.mark.parametrize("text", ["100", "x:ckpt", "0:ckpt", "10:", "10:a++b", ":ckpt"])
+def test_a_round_is_a_depth_and_checkpoints(text):
+    with pytest.raises(UsageError, match="expected DEPTH:CHECKPOINT"):
+        CascadeRound.parse(text)
+
+
+def test_rounds_fall():
+    check_decreasing([CascadeRound(100, ()), CascadeRound(20, ()), CascadeRound(5, ())])
+    with pytest.raises(UsageError, match="--then 100:…: expected less than the depth before it, 100"):
+        check_decreasing([CascadeRound(100, ()), CascadeRound(100, ())])

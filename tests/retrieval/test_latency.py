@@ -1,0 +1,64 @@
+"""Latencies and threads."""
+
+import numba
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+
+from moeir.errors import UsageError
+from moeir.indexes import postings  # noqa: F401 - sets the threading layer of numba
+from moeir.retrieval import latency
+
+
+@given(some.lists(some.tuples(some.integers(1, 9).map(float), some.integers(1, 5)), min_size=1, max_size=8))
+def test_so_many_percent_of_the_queries_wait_no_longer(batches: list[tuple[float, int]]) -> None:
+    waits = sorted(seconds for seconds, count in batches for _ in range(count))
+    for percent in (1, 50, 95, 99, 100):
+        expected = next(wait for wait in waits if 100 * sum(other <= wait for other in waits) >= percent * len(waits))
+        assert latency.latency_percentiles(batches, (percent,)) == [expected]
+
+
+def test_steps_are_told_apart() -> None:
+    recorder = latency.LatencyRecorder()
+    recorder.steps = {"encode": [(0.5, 10), (0.25, 5)], "search": [(1.0, 15)]}
+    facts = recorder.summarize()
+    assert facts["encode"] == {"queries_per_second": 20.0, "seconds": 0.75, "p50_ms": 500.0, "p95_ms": 500.0, "p99_ms": 500.0}
+    assert facts["search"]["queries_per_second"] == 15.0
+    assert recorder.format_summary().startswith("encode 20.0 queries/s, p50 500.00 ms, p95 500.00 ms, p99 500.00 ms; search 15.0 queries/s")
+
+
+def test_compiling_a_loop_at_its_first_call_is_no_latency() -> None:
+    @numba.njit
+    def added(left: float, right: float) -> float:
+        return left + right
+
+    recorder = latency.LatencyRecorder()
+    for _ in range(2):
+        with recorder.time_step("search", 1):
+            assert added(1.0, 2.0) == 3.0
+    (first, _), (second, _) = recorder.steps["search"]
+    assert recorder.compile_seconds > first
+    assert second < recorder.compile_seconds
+    assert recorder.format_summary().endswith(f"; not counted: {recorder.compile_seconds:,.1f} s of compiling loops, once")
+    assert "compiling" not in latency.LatencyRecorder().format_summary()
+
+
+def test_threads_are_as_before_afterwards() -> None:
+    before = torch.get_num_threads(), numba.get_num_threads()
+    with latency.limit_threads(1):
+        assert (torch.get_num_threads(), numba.get_num_threads()) == (1, 1)
+    assert (torch.get_num_threads(), numba.get_num_threads()) == before
+    with latency.limit_threads(None):
+        assert (torch.get_num_threads(), numba.get_num_threads()) == before
+    with pytest.raises(UsageError, match="--threads 0"), latency.limit_threads(0):
+        pass
+
+
+def test_a_device_has_finished_before_the_clock_is_read(monkeypatch):
+    synchronized = []
+    monkeypatch.setattr("torch.cuda.synchronize", synchronized.append)
+    for device in ("cpu", "cuda:1"):
+        with latency.LatencyRecorder(device).time_step("search", 1):
+            pass
+    assert synchronized == ["cuda:1", "cuda:1"]

@@ -1,0 +1,96 @@
+"""Parts of a collection searched as one: the same runs as one index, bit for bit, including ties."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import moeir as package
+from moeir.artifacts import manifests
+from tests.conftest import CommandResult, run_in_process
+from tests.split_encodings import build_index, duplicate_documents, split_encodings, write_encodings
+
+Moeir = Callable[..., CommandResult]
+RUNS = ("lexical", "local", "global", "fused")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, encodings: Path) -> Path:
+    """Encodings in which every document has a twin that ties with it."""
+    return duplicate_documents(encodings, tmp_path_factory.mktemp("parts") / "whole")
+
+
+@pytest.fixture(scope="module")
+def indexes(whole: Path) -> dict[int, list[Path]]:
+    """The indexes of the parts, by number of parts."""
+    parts = {count: split_encodings(whole, whole.parent / f"in{count}", count) for count in (3, 7)}
+    return {1: [build_index(whole)]} | {count: [build_index(part) for part in own] for count, own in parts.items()}
+
+
+def search(indexes: list[Path], toy: Path, output: Path, *more: object) -> dict[str, str]:
+    flags = [word for one in indexes for word in ("--index", one)]
+    result = run_in_process("search", *flags, "--queries", toy / "test-queries.tsv", *more, "--output", output)
+    assert result.code == 0, result.stderr
+    return {path.name: path.read_text() for path in output.glob("*.trec")}
+
+
+@pytest.mark.parametrize("fuse", ["came-sum", "rrf", "exact-sum", "exact-sum:deepen=true"])
+@pytest.mark.parametrize("depth", [1, 3, 10, 100])
+def test_parts_are_searched_as_one_index_is(indexes: dict[int, list[Path]], toy: Path, tmp_path: Path, fuse: str, depth: int) -> None:
+    found = {count: search(own, toy, tmp_path / str(count), "--fuse", fuse, "--depth", depth) for count, own in indexes.items()}
+    assert sorted(found[1]) == sorted(f"{name}.trec" for name in RUNS)
+    assert found[1] == found[3] == found[7]
+
+
+def test_scores_tie_at_the_cut(indexes: dict[int, list[Path]], toy: Path, tmp_path: Path) -> None:
+    lines = [line.split() for line in search(indexes[7], toy, tmp_path / "runs", "--depth", 3)["global.trec"].splitlines()]
+    first = [line for line in lines if line[0] == lines[0][0]]
+    assert first[0][4] == first[1][4] and first[0][2] == first[1][2] + "2", "of twins the later id stands first"
+
+
+def test_python_opens_parts_too(indexes: dict[int, list[Path]]) -> None:
+    one, seven = (package.open_index(indexes[count] if count > 1 else indexes[1][0]) for count in (1, 7))
+    assert seven.search(["who hunts mice"], 5) == one.search(["who hunts mice"], 5)
+
+
+def test_batches_and_threads_change_nothing(indexes: dict[int, list[Path]], toy: Path, tmp_path: Path) -> None:
+    ways = {"plain": (), "single": ("--batch-size", 1), "threads": ("--threads", 2), "three": ("--batch-size", 3, "--threads", 1)}
+    runs_by_name = {name: search(indexes[3], toy, tmp_path / name, "--depth", 5, *more) for name, more in ways.items()}
+    ranks = {name: [line.split()[:4] for line in runs["fused.trec"].splitlines()] for name, runs in runs_by_name.items()}
+    assert ranks["plain"] == ranks["single"] == ranks["threads"] == ranks["three"]
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"checkpoint": {"path": "elsewhere", "digest": "another"}}, "made with another checkpoint than"),
+        ({"experts": {"lexical": "inverted"}}, "index all parts with the same --engine"),
+    ],
+)
+def test_parts_that_were_not_made_alike_are_refused(
+    indexes: dict[int, list[Path]], toy: Path, tmp_path: Path, moeir: Moeir, change: dict[str, object], words: str
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(indexes[3][1], other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    (other / "manifest.json").write_text(manifests.serialize_manifest(manifest | {"counts": manifest["counts"] | change}))
+    both = ("--index", indexes[3][0], "--index", other)
+    result = moeir("search", *both, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "o.trec")
+    assert result.code == 4 and words in result.stderr and str(other) in result.stderr
+
+
+def test_a_document_in_two_parts_is_refused(whole: Path, indexes: dict[int, list[Path]], toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+    again = build_index(write_encodings(whole, tmp_path / "again", [0, 1], ["new", "owl"]))
+    both = ("--index", indexes[1][0], "--index", again)
+    result = moeir("search", *both, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "o.trec")
+    assert result.code == 4 and "document 'owl' is in" in result.stderr
+
+
+def test_bm25_of_parts_is_refused(bm25_index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+    other = tmp_path / "other"
+    assert moeir("index", "--corpus", toy / "train-queries.jsonl", "--engine", "bm25", "--output", other).code == 0
+    both = ("--index", bm25_index, "--index", other)
+    result = moeir("search", *both, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "o.trec")
+    assert result.code == 2 and "index it in one piece" in result.stderr

@@ -1,0 +1,99 @@
+"""Conventions that can be checked: function sizes, forbidden calls, places of imports, the top level of the tree."""
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "moeir"
+FILES = sorted(PACKAGE.rglob("*.py"))
+ALL_FILES = [*FILES, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "examples").rglob("*.py"))]
+TOP = {
+    *("moeir", "tests", "examples", "setup.cfg", "pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "Makefile"),
+    *("constraints.txt", ".ci", ".gitignore"),
+}
+ROOMS = {
+    *("__init__", "__main__", "cli", "variants", "parsing", "settings", "artifacts", "console", "errors", "records", "fusion", "mining"),
+    *("evaluation", "analysis", "reporting", "representations", "indexes", "kernels", "backbones", "mixtures", "heads", "architectures"),
+    *("pretraining", "training", "retrieval", "reranking", "export_targets", "stages", "py", "data_checks", "formats"),
+}
+CALLS = {"print", "eval", "exec", "compile", "hasattr", "breakpoint", "input", "__import__"}
+ATTRIBUTES = {"torch.load", "torch.save", "yaml.load", "os.system", "os.popen", "np.fromfile", "sys.exit", "os._exit", "tempfile.mktemp"}
+MODULES = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "tarfile", "zipfile", "subprocess"}
+DISK = {"os.fsync", "os.rename", "os.replace", "fcntl.flock"}
+PROGRAMS = {("subprocess", "moeir/indexes/lucene.py")}  # Java in its own process
+ENVIRONMENT = {"moeir/cli.py", "moeir/backbones/device.py"}  # the latter sets a cuBLAS variable before CUDA starts
+NO_ROOMS = {"utils", "util", "common", "core", "helpers", "misc", "models"}
+
+
+def relative_path(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+def nodes(file: Path) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+
+
+def dotted_name(node: ast.AST) -> str:
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+
+
+@pytest.mark.parametrize("file", ALL_FILES, ids=relative_path)
+def test_functions_are_small(file):
+    functions = [node for node in nodes(file) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert [node.name for node in functions if (node.end_lineno or 0) - node.lineno >= 60] == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=relative_path)
+def test_nothing_forbidden_is_called(file):
+    calls = []
+    for node in nodes(file):
+        if isinstance(node, ast.Call):
+            name = dotted_name(node.func)
+            calls += [name] if name in CALLS | ATTRIBUTES else []
+            calls += [ast.unparse(keyword) for keyword in node.keywords if ast.unparse(keyword) in ("shell=True", "allow_pickle=True")]
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            calls += [name for name in names if name.split(".")[0] in MODULES and (name, relative_path(file)) not in PROGRAMS]
+        if isinstance(node, ast.ExceptHandler) and node.type is None:
+            calls.append("except:")
+    assert calls == ([] if file != PACKAGE / "cli.py" else ["sys.exit"])
+
+
+@pytest.mark.parametrize("file", FILES, ids=relative_path)
+def test_only_artifacts_brings_things_to_disk_and_only_cli_reads_the_environment(file):
+    used = {dotted_name(node) for node in nodes(file)}
+    assert not used & DISK or file.parent.name == "artifacts"
+    assert not used & {"os.environ", "os.getenv"} or relative_path(file) in ENVIRONMENT
+
+
+@pytest.mark.parametrize("file", FILES, ids=relative_path)
+def test_imports_stand_at_the_top_but_for_stages_and_the_gates(file):
+    functions = [node for node in nodes(file) if isinstance(node, ast.FunctionDef)]
+    late = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom)]
+    gates = {"moeir/records/texts.py", "moeir/backbones/families/weights_io.py", "moeir/kernels/attention.py"}  # hf:, the hub, CUDA
+    gates |= {"moeir/records/compiled_loops.py"}  # numba
+    assert not late or file.parent.name == "stages" or relative_path(file) in gates
+
+
+@pytest.mark.parametrize("file", FILES, ids=relative_path)
+def test_a_module_opens_with_what_it_holds(file):
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    assert (ast.get_docstring(tree) or "").strip()
+    public = [node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")]
+    assert [node.name for node in public if not ast.get_docstring(node)] == []
+
+
+def test_rooms_are_nouns_of_retrieval():
+    assert {path.stem for path in PACKAGE.iterdir() if path.name != "__pycache__"} <= ROOMS
+    assert not {part for file in FILES for part in file.relative_to(PACKAGE).with_suffix("").parts} & NO_ROOMS
+
+
+def test_the_top_of_the_tree_is_tidy():
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a clone")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {name.split("/")[0] for name in listed.splitlines()} <= TOP

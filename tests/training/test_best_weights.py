@@ -1,0 +1,164 @@
+"""The best weights are saved and become the checkpoint, also after a kill: two data sets, evaluated every second step."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from moeir.architectures.initialize import build_checkpoint
+from moeir.artifacts.atomic_write import RESUME
+from moeir.errors import ArtifactError
+from moeir.records.examples import Example
+from moeir.training import objectives, resume_state
+from moeir.training.dev_sets import DevSet, load_dev_set
+from moeir.training.retrieval_task import DevEvaluator, RetrievalTask
+from moeir.training.sampling import MultiDatasetSampler, make_sampler
+from moeir.training.trainer import BEST_FOLDER, METRICS_FILE, STATE_FOLDER, Schedule, train
+from tests.training.toy_examples import tokenize_in_memory
+
+RULES = {"query_length": 16, "document_length": 32}
+STEPS = 6
+
+
+class Killed(Exception):
+    """Stands for a kill of the process."""
+
+
+def objective_killed_at(at):
+    """An objective that kills the training before its step `at` is done."""
+
+    def objective(batch):
+        if batch.step == at:
+            raise Killed
+        return objectives.contrastive(batch, flops_query=1e-4, flops_document=1e-4)
+
+    return objective
+
+
+@pytest.fixture(scope="module")
+def learning(toy, tiny_model_with_head):
+    """`learning(folder, …)` trains on two interleaved data sets, evaluated every second step -> weights and counts."""
+    dev_set = load_dev_set(
+        toy / "test-queries.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"], training_queries={}, measure="nDCG@10", every=2
+    )
+    documents = dev_set.documents
+    queries = {name: text.split(".")[0] for name, text in documents.items()}
+    examples = [Example(name, (name,), tuple(other for other in documents if other != name)) for name in documents]
+    samplers = tuple(make_sampler(part, batch_size=2, negatives=3, seed=1, source="toy") for part in (examples[:6], examples[6:]))
+
+    def learned(folder, *, at=None, patience=None, keep="best", **options):
+        folder.mkdir(exist_ok=True)
+        checkpoint = build_checkpoint(tiny_model_with_head, "came:shared_layers=2,local_dim=8", RULES)
+        dev = DevSet(dev_set.queries, dev_set.documents, dev_set.qrels, "nDCG@10", 2, patience, keep)
+        schedule = Schedule(STEPS, 1e-3, layer_decay=0.8, group_rates={"towers": 2e-3}, save_minutes=0.0, **options)
+        texts, plan = tokenize_in_memory(checkpoint, queries, documents, datasets=2), MultiDatasetSampler(samplers, (1.0, 0.5), 1)
+        task = RetrievalTask(checkpoint, plan, texts, objective_killed_at(at), schedule.steps, torch.float32)
+        counts = train(
+            task, schedule, folder, device="cpu", evaluator=None if dev is None else DevEvaluator(checkpoint, dev, torch.float32)
+        )
+        return {name: value.clone() for name, value in checkpoint.architecture.state_dict().items()}, counts
+
+    return learned
+
+
+def identical(first, second):
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def untimed_metrics(folder):
+    every = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in ("seconds", "tokens_per_second")} for line in every]
+
+
+def without_speed(counts):
+    return counts | {"last": {key: value for key, value in counts["last"].items() if key != "tokens_per_second"}}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(learning, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return folder, *learning(folder)
+
+
+@pytest.mark.parametrize("at", range(STEPS))
+def test_a_killed_training_goes_on_to_the_same_bytes_and_the_same_best(at, learning, undisturbed, tmp_path):
+    with pytest.raises(Killed):
+        learning(tmp_path, at=at)
+    weights, counts = learning(tmp_path)
+    folder, expected, expected_counts = undisturbed
+    assert (
+        identical(weights, expected)
+        and untimed_metrics(tmp_path) == untimed_metrics(folder)
+        and without_speed(counts) == without_speed(expected_counts)
+    )
+
+
+def test_a_kill_between_the_best_weights_and_the_state_changes_nothing(learning, undisturbed, tmp_path, monkeypatch):
+    saved = resume_state.save_state
+
+    def dying(folder, model, optimiser, standing):
+        if standing.step == 2:
+            raise Killed
+        saved(folder, model, optimiser, standing)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(resume_state, "save_state", dying)
+        with pytest.raises(Killed):
+            learning(tmp_path)
+    assert (tmp_path / RESUME / BEST_FOLDER).exists()
+    weights, _ = learning(tmp_path)
+    assert identical(weights, undisturbed[1]) and untimed_metrics(tmp_path) == untimed_metrics(undisturbed[0])
+
+
+def test_values_stand_in_the_metrics_and_the_best_is_told(undisturbed):
+    folder, _, counts = undisturbed
+    value_by_step = {line["step"]: line["dev.fused.nDCG@10"] for line in untimed_metrics(folder) if "dev.fused.nDCG@10" in line}
+    assert list(value_by_step) == [2, 4, 6]
+    assert all({"dev.lexical.nDCG@10", "dev.local.nDCG@10", "dev.global.nDCG@10"} <= line.keys() for line in untimed_metrics(folder)[1::2])
+    summary = counts["development"]
+    assert summary["value"] == max(value_by_step.values()) and summary["step"] == min(
+        step for step, value in value_by_step.items() if value == summary["value"]
+    )
+    assert summary | {"value": 0, "step": 0} == {
+        "measure": "nDCG@10", "queries": 6, "documents": 12, "kept": "best", "value": 0, "step": 0, "evaluations": 3, "stopped_after": None,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def falling(monkeypatch):
+    """Dev values that fall after the first evaluation."""
+    values = {}
+
+    def fake_evaluate(checkpoint, dev_set, dtype, world):
+        weight_sum = float(next(checkpoint.architecture.parameters()).detach().sum())
+        values.setdefault(weight_sum, 1.0 - 0.1 * len(values))
+        return {"dev.fused.nDCG@10": values[weight_sum]}
+
+    monkeypatch.setattr("moeir.training.retrieval_task.evaluated", fake_evaluate)
+
+
+def test_the_best_weights_become_the_checkpoint_or_the_last(learning, tmp_path, falling):
+    best, _ = learning(tmp_path / "best")
+    last, counts = learning(tmp_path / "last", keep="last")
+    with pytest.raises(Killed):
+        learning(tmp_path / "two", at=2, keep="last")
+    two = load_file(tmp_path / "two" / RESUME / STATE_FOLDER / resume_state.WEIGHTS_FILE)
+    assert identical(best, two) and not identical(best, last)
+    assert counts["development"]["kept"] == "last" and not (tmp_path / "last" / RESUME / BEST_FOLDER).exists()
+
+
+def test_training_stops_when_nothing_better_comes(learning, tmp_path, falling):
+    _, counts = learning(tmp_path, patience=1)
+    assert counts["steps"] == 4 and len(untimed_metrics(tmp_path)) == 4
+    assert counts["development"]["stopped_after"] == 4 and counts["development"]["step"] == 2
+    _, counts = learning(tmp_path / "patient", patience=3)
+    assert counts["steps"] == STEPS
+
+
+def test_best_weights_of_another_step_are_refused(learning, tmp_path, tiny_model):
+    model = build_checkpoint(tiny_model, "dense", RULES).architecture
+    resume_state.save_best(tmp_path / BEST_FOLDER, model, 3)
+    resume_state.load_best(tmp_path / BEST_FOLDER, model, 3)
+    with pytest.raises(ArtifactError, match="holds the weights of step 3, step 5 was the best; start over with --force"):
+        resume_state.load_best(tmp_path / BEST_FOLDER, model, 5)

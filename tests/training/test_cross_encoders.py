@@ -1,0 +1,245 @@
+"""Training of cross-encoders: losses by hand; in parts and by several processes as the plain step; the same bytes after a kill."""
+
+import json
+import math
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from moeir.architectures.base import EncoderOutput
+from moeir.architectures.initialize import build_checkpoint
+from moeir.errors import UsageError
+from moeir.representations.dense import Dense
+from moeir.training import losses, objectives, retrieval_task
+from moeir.training.retrieval_task import RetrievalTask
+from moeir.training.sampling import make_sampler
+from moeir.training.token_cache import PairDataset
+from moeir.training.trainer import metrics_to_floats
+from tests.oracles import training as oracles
+from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
+from tests.training.toy_examples import animal_text, disable_dropout, make_examples, tokenize_in_memory, write_collection
+
+RULES = {"query_length": 12, "document_length": 28}
+
+
+def batch_of_scores(*rows, teacher=None):
+    """A batch whose pairs have these scores, a row for each query."""
+    count, size = len(rows), len(rows[0])
+    pairs = EncoderOutput({"relevance": Dense(torch.tensor([score for row in rows for score in row])[:, None])})
+    owners = torch.arange(count * size) // size
+    ignored = owners != torch.arange(count)[:, None]
+    unit_queries = EncoderOutput({"relevance": Dense(torch.ones(count, 1))})
+    return objectives.EncodedBatch(unit_queries, pairs, ignored, 0, 1, None if teacher is None else torch.tensor(teacher))
+
+
+def test_lce_of_a_group_by_hand():
+    """exp(2) / (exp(2) + exp(1) + exp(0)) = 0.6652, so 0.4076; and 0.5 against 0.5 is log 2."""
+    assert float(objectives.lce(batch_of_scores([2.0, 1.0, 0.0])).loss) == pytest.approx(0.40760596)
+    assert float(objectives.lce(batch_of_scores([2.0, 1.0, 0.0], [1.0, 1.0, -40.0])).loss) == pytest.approx((0.40760596 + math.log(2)) / 2)
+    assert float(objectives.lce(batch_of_scores([2.0, 1.0, 0.0]), temperature=2.0).loss) == pytest.approx(0.68026967)
+
+
+def test_bce_of_a_group_by_hand():
+    """-log σ(2) = 0.1269, -log(1 - σ(1)) = 1.3133, -log(1 - σ(0)) = 0.6931: their mean is 0.7111."""
+    assert float(objectives.bce(batch_of_scores([2.0, 1.0, 0.0])).loss) == pytest.approx((0.126928 + 1.313262 + 0.693147) / 3, abs=1e-6)
+    assert float(objectives.bce(batch_of_scores([2.0, 1.0]), positive_weight=3.0).loss) == pytest.approx(
+        (3 * 0.126928 + 1.313262) / 2, abs=1e-6
+    )
+
+
+def test_losses_of_groups_are_those_of_the_loop():
+    scores = torch.randn(5, 4, generator=torch.Generator().manual_seed(2))
+    rows = scores.tolist()
+    expected = [oracles.info_nce(row, 0) for row in rows]
+    assert float(objectives.lce(batch_of_scores(*rows)).loss) == pytest.approx(np.mean(expected), abs=1e-6)
+    assert float(objectives.contrastive(batch_of_scores(*rows)).loss) == pytest.approx(
+        np.mean(expected), abs=1e-6
+    )  # there is no other candidate
+    binary = [(math.log1p(math.exp(-row[0])) + sum(math.log1p(math.exp(score)) for score in row[1:])) / 4 for row in rows]
+    assert losses.binary_cross_entropy(scores, 1.0).tolist() == pytest.approx(binary, abs=1e-6)
+
+
+def test_a_teacher_is_followed_within_the_group():
+    rows, teacher = [[1.0, 0.5, -1.0], [0.0, 2.0, 1.0]], [[3.0, 1.0, 0.0], [1.0, 0.0, 0.5]]
+    toy_batch = batch_of_scores(*rows, teacher=teacher)
+    pairs = list(zip(rows, teacher, strict=True))
+    assert float(objectives.kl(toy_batch).loss) == pytest.approx(np.mean([oracles.kl_divergence(*pair, 1.0) for pair in pairs]), abs=1e-5)
+    assert float(objectives.margin_mse(toy_batch).loss) == pytest.approx(np.mean([oracles.margin_mse(*pair) for pair in pairs]), abs=1e-5)
+
+
+def test_lce_leaves_out_what_a_retriever_meets_of_other_queries():
+    generator = torch.Generator().manual_seed(1)
+    queries, documents = (EncoderOutput({"global": Dense(torch.randn(count, 5, generator=generator))}) for count in (2, 6))
+    batch = objectives.EncodedBatch(queries, documents, torch.zeros(2, 6, dtype=torch.bool), 0, 1)
+    scores = queries["global"].scores(documents["global"]).tolist()
+    expected = [oracles.info_nce(scores[0][:3], 0), oracles.info_nce(scores[1][3:], 0)]
+    assert float(objectives.lce(batch).loss) == pytest.approx(np.mean(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize("loss, options, words", [
+    (objectives.lce, {"temperature": 0.0}, "lce:temperature=0: expected more than 0"),
+    (objectives.bce, {"positive_weight": -1.0}, "bce:positive_weight=-1: expected more than 0"),
+])  # fmt: skip
+def test_options_that_mean_nothing_are_refused(loss, options, words):
+    with pytest.raises(UsageError, match=words):
+        loss(batch_of_scores([1.0, 0.0]), **options)
+    with pytest.raises(UsageError, match="--negatives 0"):
+        loss(batch_of_scores([1.0]))
+
+
+@pytest.fixture(scope="module")
+def stepped(tiny_model):
+    """`stepped(…)`: the loss of a batch, its metrics and every gradient."""
+
+    def step(objective=objectives.lce, *, at_once=None, seed=5, recompute=False, spec="cross-encoder", random=True):
+        checkpoint = build_checkpoint(tiny_model, spec, RULES)
+        dataset = tokenize_in_memory(
+            checkpoint, {f"q{n}": animal_text(n + 3) for n in range(8)}, {f"d{n}": animal_text(n) for n in range(12)}
+        )
+        sampler = make_sampler(make_examples(8), batch_size=3, negatives=3, seed=1, source="toy")
+        texts = PairDataset(dataset.cache, dataset.rows, checkpoint.pair_tokenizer)
+        task = RetrievalTask(checkpoint, sampler, texts, objective, 2, torch.float32, max_tokens=at_once)
+        model = checkpoint.architecture.train()
+        model.set_gradient_checkpointing(recompute)
+        if not random:
+            disable_dropout(model)
+        torch.manual_seed(seed)
+        loss, metrics, tokens = task.compute_loss(0)
+        loss.backward()
+        gradients = {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
+        return loss.item(), metrics_to_floats([metrics])[0], tokens, gradients, task
+
+    return step
+
+
+@pytest.mark.parametrize("objective", [objectives.lce, objectives.bce])
+@pytest.mark.parametrize("at_once", [1, 40, 100])
+def test_a_group_in_parts_has_the_gradients_of_the_whole(objective, at_once, stepped):
+    loss, metrics, tokens, gradients, _ = stepped(objective, random=False)
+    cached_loss, cached_metrics, count, cached, _ = stepped(objective, at_once=at_once, random=False)
+    assert cached_loss == pytest.approx(loss, abs=1e-5) and count == tokens and cached_metrics == pytest.approx(metrics, abs=1e-5)
+    assert cached.keys() == gradients.keys()
+    largest = max(float(one.abs().max()) for one in gradients.values())
+    for name, one in gradients.items():
+        torch.testing.assert_close(cached[name], one, atol=1e-6 * largest, rtol=1e-4, msg=name)
+    assert stepped(objective, seed=6)[0] != stepped(objective)[0]  # dropout is there
+    assert stepped(objective, recompute=True)[0] == stepped(objective)[0]
+
+
+def test_a_step_is_the_loss_of_every_pair_read_alone(stepped):
+    *_, task = stepped()
+    task.model.eval()
+    ids = task.plan.at(0)
+    checkpoint = task.checkpoint
+    texts = {f"q{n}": animal_text(n + 3) for n in range(8)}, {f"d{n}": animal_text(n) for n in range(12)}
+    expected = []
+    for number, query in enumerate(ids.queries):
+        scores = []
+        for document in ids.documents[4 * number : 4 * number + 4]:
+            one = tokenize_in_memory(checkpoint, {"q": texts[0][query]}, {"d": texts[1][document]})
+            tokens = checkpoint.pairing.joined(one.cache, one.cache, np.array([0]), np.array([1])).packed([0])
+            scores.append(float(checkpoint.architecture(tokens)["relevance"].vectors.detach()))
+        expected.append(oracles.info_nce(scores, 0))
+    assert task.outcome(0)[0].item() == pytest.approx(np.mean(expected), abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """Texts of 1 to 13 words, examples of them with a teacher's scores, a development run."""
+    folder = tmp_path_factory.mktemp("shop")
+    write_collection(folder, "queries", 20, shift=3)
+    write_collection(folder, "documents", 30)
+    with open(folder / "train.jsonl", "w") as file:
+        for one in make_examples(20):
+            teacher_scores = {"positive_scores": [3.0, 2.0], "negative_scores": [0.5, 0.25, 0.0, -1.0]}
+            ids = {"query_id": one.query_id, "positive_ids": one.positive_ids, "negative_ids": one.negative_ids}
+            file.write(json.dumps(ids | teacher_scores) + "\n")
+    (folder / "dev.qrels").write_text("".join(f"q{number} 0 d{number + 3} 1\n" for number in range(10)))
+    lines = (f"q{query} Q0 d{(query + rank) % 30} {rank + 1} {9 - rank} bm25\n" for query in range(12) for rank in range(7))
+    (folder / "dev.trec").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture
+def learn(shop, tiny_model, tiny_model_without_dropout, tmp_path):
+    """`learn(size, *options)`: a training by so many processes -> its folder, and the result of each."""
+
+    def learned(size, *options, name=None, killed=None, dropout=True):
+        output = tmp_path / (name or f"by-{size}")
+        sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
+        sizes = ("--batch-size", 2, "--negatives", 3, "--steps", 4, "--learning-rate", 2e-4, "--dtype", "float32", "--device", "cpu")
+        weights = tiny_model if dropout else tiny_model_without_dropout
+        model = ("--model", weights, "--arch", "cross-encoder", "--query-length", 12, "--document-length", 28)
+        command = ("finetune", *model, "--objective", "lce", *sources, *sizes, *options, "--output", output)
+
+        def trained(rank):
+            outcome = retrieval_task.RetrievalTask.compute_loss
+
+            def late(self, batch):
+                if batch == killed:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return outcome(self, batch)
+
+            retrieval_task.RetrievalTask.compute_loss = late
+            try:
+                return run_captured(*command)
+            finally:
+                retrieval_task.RetrievalTask.compute_loss = outcome
+
+        results = [trained(0)] if size == 1 and killed is None else run_processes(size, trained)
+        return output, results
+
+    return learned
+
+
+def dev_flags(shop):
+    return ("--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", "--dev-run", shop / "dev.trec", "--evaluate-every", 2)
+
+
+def test_processes_share_a_group_and_learn_what_one_does(learn, shop):
+    alone, results = learn(1, *dev_flags(shop), dropout=False)
+    assert results[0]["code"] == 0, results
+    assert [line["dev.fused.nDCG@10"] for line in read_metrics(alone) if "dev.fused.nDCG@10" in line]
+    four, results = learn(3, *dev_flags(shop), "--gradient-cache", 40, dropout=False)
+    assert [one["code"] for one in results] == [0] * 3, results
+    assert_same_training(alone, four)
+    card = (alone / "README.md").read_text()
+    assert "Objective `lce`, 4 steps" in card and "moeir rerank --model by-1" in card
+
+
+def test_a_killed_training_goes_on_to_the_same_bytes(learn, shop):
+    whole, results = learn(1, *dev_flags(shop), name="whole")
+    assert results[0]["code"] == 0, results
+    output, results = learn(1, *dev_flags(shop), "--save-minutes", 1e-9, name="killed", killed=3)
+    assert results == [None] and not output.exists()
+    _, results = learn(1, *dev_flags(shop), "--save-minutes", 1e-9, name="killed")
+    assert "continuing after step" in results[0]["stderr"]
+    assert (output / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_what_the_training_measures_is_what_rerank_and_evaluate_say(learn, shop, moeir, tmp_path):
+    checkpoint, results = learn(1, *dev_flags(shop), "--keep", "last")
+    assert results[0]["code"] == 0, results
+    flags = ("--run", shop / "dev.trec", "--queries", shop / "queries.tsv", "--corpus", shop / "documents.tsv", "--dtype", "float32")
+    assert moeir("rerank", "--model", checkpoint, *flags, "--output", tmp_path / "out.trec").code == 0
+    table = moeir("evaluate", "--run", tmp_path / "out.trec", "--qrels", shop / "dev.qrels", "--measure", "nDCG@10", "--form", "tsv").stdout
+    measured = [line["dev.fused.nDCG@10"] for line in read_metrics(checkpoint) if "dev.fused.nDCG@10" in line]
+    assert float(table.split()[-1]) == pytest.approx(measured[-1], abs=1e-6)
+
+
+@pytest.mark.parametrize("objective", ["bce", "kl:temperature=2", "margin-mse", "contrastive"])
+def test_every_objective_trains_it(objective, learn):
+    checkpoint, results = learn(1, "--objective", objective, name=objective.split(":")[0])
+    assert results[0]["code"] == 0, results
+    assert all(math.isfinite(line["loss"]) for line in read_metrics(checkpoint))
+
+
+def test_more_processes_than_pairs_and_a_development_set_without_its_run_are_refused(learn, shop):
+    _, results = learn(3, "--batch-size", 1, "--negatives", 1, name="few")
+    assert [one["code"] for one in results] == [2] * 3
+    assert "2 pairs are too few for 3 processes" in results[0]["stderr"]
+    _, results = learn(1, "--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", name="bare")
+    assert results[0]["code"] == 2 and "a cross-encoder reranks; name the run with --dev-run" in results[0]["stderr"]

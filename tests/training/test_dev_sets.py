@@ -1,0 +1,124 @@
+"""Evaluation during training: the values are those of search and evaluate, and the development set is read from its files."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from moeir.architectures.initialize import build_checkpoint
+from moeir.errors import DataError
+from moeir.records.texts import read_texts
+from moeir.training import dev_sets
+from moeir.training.dev_sets import BestTracker, DevSet, load_dev_set
+from tests.oracles.rank_order import rank_order
+
+RULES = {"query_length": 16, "document_length": 32}
+CAME = "came:shared_layers=2,local_dim=8"
+
+
+@pytest.fixture(scope="module")
+def given(toy):
+    return load_dev_set(
+        toy / "test-queries.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"], training_queries={}, measure="ndcg_cut_10", every=2
+    )
+
+
+def by_loop(checkpoint, given, kinds):
+    """Every expert's hits of every query, scored pair by pair."""
+    queries = checkpoint.encode(list(given.queries.values()), "query")
+    names = list(given.documents)
+    documents = checkpoint.encode(list(given.documents.values()), "document")
+    hits = {}
+    for expert, kind in kinds.items():
+        scores = queries[expert].scores(documents[expert]).tolist()
+        for query, row in zip(given.queries, scores, strict=True):
+            candidates = {name: score for name, score in zip(names, row, strict=True) if kind not in ("sparse", "exact-match") or score > 0}
+            hits[expert, query] = rank_order(candidates)
+    return hits
+
+
+@pytest.mark.parametrize("spec", [CAME, "mote", "dense", "splade", "coil:dim=4,cls_dim=8", "coil:dim=4,cls_dim=0"])
+@pytest.mark.parametrize("at_once", [(1, 1), (2, 5), (256, 1024)])
+def test_what_is_searched_is_every_document_in_the_order_of_ranks(spec, at_once, given, tiny_model_with_head, monkeypatch):
+    for name, count in zip(("QUERIES_AT_ONCE", "DOCUMENTS_AT_ONCE"), at_once, strict=True):
+        monkeypatch.setattr(dev_sets, name, count)
+    checkpoint = build_checkpoint(tiny_model_with_head, spec, RULES)
+    runs = dev_sets.search_exact(checkpoint, given, torch.float32)
+    kinds = checkpoint.architecture.representation_kinds
+    expected = by_loop(checkpoint, given, kinds)
+    alone = len(kinds) == 1
+    for (expert, query), hits in expected.items():
+        run = runs["fused" if alone else expert]
+        assert run.documents_of(query) == hits
+    assert set(runs) == {"fused"} | (set() if alone else set(kinds))
+
+
+def test_scores_that_are_trained_as_a_sum_are_added_before_the_cut(given, tiny_model_with_head, monkeypatch):
+    monkeypatch.setattr(dev_sets, "DEPTH", 2)
+    shallow = DevSet(given.queries, given.documents, given.qrels, "RR@2", 1)
+    checkpoint = build_checkpoint(tiny_model_with_head, "mote", RULES)
+    runs = dev_sets.search_exact(checkpoint, shallow, torch.float32)
+    queries, documents = checkpoint.encode(list(given.queries.values()), "query"), checkpoint.encode(list(given.documents.values()))
+    summed_scores = (queries["global"].scores(documents["global"]) + queries["lexical"].scores(documents["lexical"])).tolist()
+    for query, row in zip(given.queries, summed_scores, strict=True):
+        assert runs["fused"].documents_of(query) == rank_order(dict(zip(given.documents, row, strict=True)))[:2]
+
+
+def test_the_measure_is_that_of_search_and_evaluate(given, came_checkpoint, index, toy, tmp_path, moeir):
+    from moeir.architectures.checkpoint import open_checkpoint
+
+    values_by_metric = dev_sets.evaluate(open_checkpoint(came_checkpoint), given, torch.float32)
+    assert moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs").code == 0
+    for name in ("lexical", "local", "global", "fused"):
+        result = moeir("evaluate", "--run", tmp_path / f"runs/{name}.trec", "--qrels", toy / "test-qrels.tsv", "--measure", "nDCG@10",
+                     "--per-query", "--output", tmp_path / f"{name}.tsv")  # fmt: skip
+        assert result.code == 0, result.stderr
+        values = {
+            line.split("\t")[1]: line.split("\t")[-1] for line in (tmp_path / f"{name}.tsv").read_text().splitlines() if "nDCG" in line
+        }
+        assert values_by_metric[f"dev.{name}.nDCG@10"] == pytest.approx(float(values["all"]), abs=1e-4)
+
+
+def test_evaluating_leaves_the_architecture_in_training(given, tiny_model):
+    checkpoint = build_checkpoint(tiny_model, "dense", RULES)
+    checkpoint.architecture.train()
+    state = torch.get_rng_state()
+    dev_sets.evaluate(checkpoint, given, torch.float32)
+    assert checkpoint.architecture.training and torch.equal(torch.get_rng_state(), state)
+
+
+def test_of_equal_values_the_earlier_is_best_and_patience_counts_the_others():
+    best = BestTracker()
+    assert [best.update(step, value) for step, value in ((2, 0.0), (4, 0.5), (6, 0.5), (8, 0.4))] == [True, True, False, False]
+    assert (best.step, best.value, best.since, best.evaluations) == (4, 0.5, 2, 4)
+    assert best.should_stop(2) and not best.should_stop(3) and not best.should_stop(None)
+
+
+def test_the_development_set_is_what_is_judged_and_warns_of_leaks(toy, tmp_path, caplog):
+    queries = {text.id: text.content for text in read_texts(toy / "test-queries.tsv")}
+    files = (toy / "test-queries.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"])
+    dev_set = load_dev_set(
+        *files, training_queries={"q1": queries["q1"], "q2": "another text", "t1": queries["q3"]}, measure="RR@10", every=3
+    )
+    assert "1 of 6 queries are trained on, with the same id and text" in caplog.text
+    assert dev_set.queries.keys() == dev_set.qrels.keys() and dev_set.measure == "RR@10" and dev_set.depth == 100
+    (tmp_path / "few.jsonl").write_text('{"_id": "owl", "text": "an owl"}\n')
+    load_dev_set(*files[:2], [tmp_path / "few.jsonl"], training_queries={}, measure="RR@10", every=3)
+    assert "relevant documents are missing from the development corpus" in caplog.text
+    assert load_dev_set(*files, training_queries={}, measure="R@1000", every=1).depth == 1000
+
+
+def test_development_files_that_do_not_agree_are_refused(toy, tmp_path):
+    (tmp_path / "other.tsv").write_text("zz\twhat?\n")
+    (tmp_path / "other.jsonl").write_text('{"_id": "yak", "text": "a yak"}\n')
+    options = {"training": {}, "measure": "RR@10", "every": 1}
+    with pytest.raises(DataError, match=r"other\.tsv: none of its queries is judged in .*test-qrels\.tsv; do the ids agree\?"):
+        load_dev_set(tmp_path / "other.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"], **options)
+    with pytest.raises(DataError, match=r"other\.jsonl: holds no document that .*test-qrels\.tsv calls relevant"):
+        load_dev_set(toy / "test-queries.tsv", toy / "test-qrels.tsv", [tmp_path / "other.jsonl"], **options)
+
+
+def test_half_precision_is_that_of_the_training(given, tiny_model):
+    checkpoint = build_checkpoint(tiny_model, "dense", RULES)
+    run = partial(dev_sets.search_exact, checkpoint, given)
+    assert not torch.equal(*(torch.tensor(run(dtype)["fused"].scores) for dtype in (torch.float32, torch.bfloat16)))

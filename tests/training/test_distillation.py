@@ -1,0 +1,147 @@
+"""Distillation from a teacher, and losses of sums of experts, against loops."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moeir.architectures.base import EncoderOutput
+from moeir.errors import UsageError
+from moeir.representations.dense import Dense
+from moeir.representations.sparse import Sparse
+from moeir.training import losses, objectives
+from tests.oracles import training as oracles
+
+quick = settings(deadline=None, max_examples=30)
+numbers = st.integers(-6, 6).map(lambda number: number / 2)
+Q, GROUP = 3, 4
+
+
+@st.composite
+def groups(draw):
+    """Student and teacher scores [Q, 1 + n]."""
+    count, size = draw(st.integers(1, 3)), draw(st.integers(2, 5))
+    return [draw(st.lists(st.lists(numbers, min_size=size, max_size=size), min_size=count, max_size=count)) for _ in range(2)]
+
+
+@quick
+@given(groups(), st.sampled_from([0.5, 1.0, 3.0]))
+def test_divergence_is_that_of_the_loop(given_, temperature):
+    values = losses.kl_divergence(*map(torch.tensor, given_), temperature)
+    assert values.tolist() == pytest.approx([oracles.kl_divergence(*pair, temperature) for pair in zip(*given_, strict=True)], abs=1e-4)
+
+
+@quick
+@given(groups())
+def test_margins_are_those_of_the_loop(given_):
+    values = losses.margin_mse(*map(torch.tensor, given_))
+    assert values.tolist() == pytest.approx([oracles.margin_mse(*pair) for pair in zip(*given_, strict=True)], abs=1e-4)
+
+
+def test_a_student_that_agrees_with_its_teacher_costs_nothing():
+    scores = torch.randn(4, 5)
+    assert torch.allclose(losses.kl_divergence(scores + 3.0, scores, 2.0), torch.zeros(4), atol=1e-5)
+    assert torch.allclose(losses.margin_mse(scores + 3.0, scores), torch.zeros(4), atol=1e-5)
+
+
+TEACHER = torch.tensor([[9.0, 4.0, 2.0, 1.0], [5.0, 6.0, 0.0, 1.0], [3.0, 1.0, 2.5, 0.0]])
+
+
+def batch(*, sums=None, teacher=TEACHER, group=GROUP):
+    made = torch.Generator().manual_seed(3)
+    sides = [
+        EncoderOutput(
+            {"global": Dense(torch.randn(count, 5, generator=made)), "lexical": Sparse.from_matrix(torch.rand(count, 7, generator=made))},
+            summed_experts=sums or {},
+        )
+        for count in (Q, Q * group)
+    ]
+    return objectives.EncodedBatch(*sides, torch.zeros(Q, Q * group, dtype=torch.bool), 0, 10, teacher)
+
+
+NO_FLOPS = {"flops_query": 0.0, "flops_document": 0.0}
+HYBRID = {"hybrid": ("global", "lexical")}
+
+
+def scores(given):
+    return {name: part.scores(given.documents[name]) for name, part in given.queries.representations.items()}
+
+
+def own_scores(matrix):
+    """Each query's scores of its own documents."""
+    return [row[query * GROUP : (query + 1) * GROUP] for query, row in enumerate(matrix.tolist())]
+
+
+def mean(costs):
+    return sum(costs) / Q
+
+
+def test_kl_is_the_sum_over_experts_of_the_loop():
+    toy_batch, expected = batch(), {}
+    for name, matrix in scores(toy_batch).items():
+        expected[name] = mean([oracles.kl_divergence(*pair, 2.0) for pair in zip(own_scores(matrix), TEACHER.tolist(), strict=True)])
+    output = objectives.kl(toy_batch, temperature=2.0, **NO_FLOPS)
+    assert output.loss.item() == pytest.approx(sum(expected.values()), rel=1e-4)
+    assert {name: output.metrics[f"loss.{name}"] for name in expected} == pytest.approx(expected, rel=1e-4)
+
+
+def test_margin_mse_is_the_sum_over_experts_of_the_loop():
+    toy_batch = batch()
+    expected = sum(
+        mean([oracles.margin_mse(*pair) for pair in zip(own_scores(matrix), TEACHER.tolist(), strict=True)])
+        for matrix in scores(toy_batch).values()
+    )
+    assert objectives.margin_mse(toy_batch, **NO_FLOPS).loss.item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", objectives.NEEDS_TEACHER)
+def test_the_plain_loss_can_be_added_and_penalties_are_those_of_the_others(objective):
+    toy_batch = batch()
+    plain = objectives.contrastive(toy_batch, **NO_FLOPS)
+    alone, both = objective(toy_batch, **NO_FLOPS), objective(toy_batch, contrastive=0.5, **NO_FLOPS)
+    assert both.loss.item() - alone.loss.item() == pytest.approx(0.5 * plain.loss.item(), rel=1e-4)
+    assert both.facts["contrastive.global"] == plain.metrics["loss.global"] and both.facts["loss.global"] == alone.facts["loss.global"]
+    cost = objectives.contrastive(toy_batch, flops_query=0.3, flops_document=0.7).loss.item() - plain.loss.item()
+    assert objective(toy_batch, flops_query=0.3, flops_document=0.7).loss.item() - alone.loss.item() == pytest.approx(cost, rel=1e-3)
+
+
+@pytest.mark.parametrize("objective", objectives.NEEDS_TEACHER)
+def test_a_teacher_and_negatives_are_needed(objective):
+    with pytest.raises(UsageError, match="distillation needs teacher scores in the examples"):
+        objective(batch(teacher=None))
+    with pytest.raises(UsageError, match="distillation needs negatives to compare with"):
+        objective(batch(teacher=torch.ones(Q, 1), group=1))
+
+
+def test_a_temperature_of_nothing_is_refused():
+    with pytest.raises(UsageError, match=r"kl:temperature=0\.0: expected more than 0"):
+        objectives.kl(batch(), temperature=0.0)
+
+
+@pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
+def test_losses_are_taken_of_sums_of_experts(objective):
+    toy_batch = batch(sums=HYBRID)
+    summed_scores = sum(scores(toy_batch).values()).tolist()
+    expected = mean([oracles.info_nce(row, query * GROUP) for query, row in enumerate(summed_scores)])
+    output = objective(toy_batch, **NO_FLOPS)
+    assert output.loss.item() == pytest.approx(expected, rel=1e-4) and output.facts["loss.hybrid"] == pytest.approx(expected, rel=1e-4)
+    assert not {"loss.global", "loss.lexical", "share.global"} & output.facts.keys()
+    assert objective is objectives.contrastive or output.facts["share.hybrid"] == 1.0
+
+
+def test_flops_is_free_within_a_sum_unless_it_is_asked_for():
+    summed, alone = batch(sums=HYBRID), batch(sums={"hybrid": ("lexical",)})
+    assert objectives.contrastive(summed).loss.item() == objectives.contrastive(summed, **NO_FLOPS).loss.item()
+    explicit_weights = {"flops_query": 0.01, "flops_document": 0.01}
+    assert objectives.contrastive(alone).loss.item() == objectives.contrastive(alone, **explicit_weights).loss.item()
+    assert objectives.contrastive(alone).loss.item() > objectives.contrastive(alone, **NO_FLOPS).loss.item()
+    assert objectives.contrastive(summed, **explicit_weights).loss.item() > objectives.contrastive(summed).loss.item()
+
+
+def test_flops_counts_in_the_competition_of_a_sum_that_has_a_sparse_expert():
+    toy_batch = batch(sums={"hybrid": ("global", "lexical"), "dense": ("global",)})
+    options = {"standardised": 0.0, "flops_query": 0.7, "flops_document": 0.7}
+    outside, inside = (objectives.competitive(toy_batch, flops_in_competition=word, **options) for word in (False, True))
+    free = objectives.competitive(toy_batch, standardised=0.0, **NO_FLOPS).loss.item()
+    share = float(outside.metrics["share.hybrid"])
+    assert inside.loss.item() - free == pytest.approx(share * (outside.loss.item() - free), rel=1e-3)

@@ -1,0 +1,349 @@
+"""Several processes train as one does: the same losses and weights, shared work; a process that fails or terminates is named."""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from moeir.architectures.base import EncoderOutput
+from moeir.errors import DataError, MoeirError, OutOfMemory, UsageError
+from moeir.mixtures import feedforward
+from moeir.representations.multivector import MultiVector
+from moeir.training import retrieval_task, text_stream, trainer
+from moeir.training.distributed import CollectiveBuffer, ProcessGroup, _check_devices, destroy_process_group, init_process_group
+from moeir.training.sampling import ShardSpec, shard_texts
+from moeir.training.token_cache import TokenCache
+from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
+from tests.training.toy_examples import make_examples, write_collection
+
+CAME = ("came:shared_layers=2,local_dim=8,normalise=true", "competitive:standardised=0.4,flops_query=1e-3,flops_document=1e-3")
+TASER = ("taser:routing=token,every=1", "contrastive:load_balance=0.01,entropy_of=batch")
+KINDS = {
+    "came": CAME,
+    "taser": TASER,
+    "mote": ("mote:similarity=hybrid", "contrastive"),
+    "coil": ("coil", "contrastive"),
+    "sbmoe": ("sbmoe:experts=3,noise=false", "contrastive"),
+}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """Texts of 1 to 13 words, examples of them, and a development set."""
+    folder = tmp_path_factory.mktemp("shop")
+    write_collection(folder, "queries", 20, shift=3)
+    write_collection(folder, "documents", 30)
+    with open(folder / "train.jsonl", "w") as file:
+        for one in make_examples(20):
+            file.write(json.dumps({"query_id": one.query_id, "positive_ids": one.positive_ids, "negative_ids": one.negative_ids}) + "\n")
+    (folder / "dev.qrels").write_text("".join(f"q{number} 0 d{number + 3} 1\n" for number in range(10)))
+    return folder
+
+
+@pytest.fixture
+def learn(shop, tiny_model_with_head, tiny_model_without_dropout, tmp_path):
+    """`learn(size, kind, *options)`: a training by so many processes -> its folder, and the result of each."""
+
+    def learned(size, kind, *options, steps=4, name=None, dropout=False, **troubles):
+        arch, objective = KINDS[kind]
+        output = tmp_path / (name or f"{kind}-{size}")
+        sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
+        sizes = ("--batch-size", 6, "--negatives", 2, "--steps", steps, "--learning-rate", 2e-4, "--dtype", "float32", "--device", "cpu")
+        weights = tiny_model_with_head if dropout else tiny_model_without_dropout
+        model = ("--model", weights, "--arch", arch, "--objective", objective, "--query-length", 12, "--document-length", 24)
+        command = ("finetune", *model, *sources, *sizes, *options, "--output", output)
+
+        def trained(rank):
+            inject_fault(rank, size, tmp_path, **troubles)
+            result = run_captured(*command)
+            (tmp_path / "told").touch()
+            return result
+
+        if size > 1:
+            return output, run_processes(size, trained)
+        with pytest.MonkeyPatch.context() as patch:  # undoes the fault after the test
+            patch.setattr(retrieval_task.RetrievalTask, "compute_loss", retrieval_task.RetrievalTask.compute_loss)
+            return output, [trained(0)]
+
+    return learned
+
+
+def inject_fault(rank, size, room, *, killed=None, broken=None, stuck=None, dead=None, other=None, full=None):
+    """Inject a fault: all killed at a step, a broken disk, a process asleep until another has reported it, killed alone, with other
+    examples, or without memory."""
+    outcome = retrieval_task.RetrievalTask.compute_loss
+
+    def late(self, batch):
+        if batch == killed:
+            (room / f"{batch}-{rank}").touch()
+            wait_until(lambda: len(list(room.glob(f"{batch}-*"))) == size)  # otherwise one would only report that the other has terminated
+        if batch == killed or (batch == 1 and rank == dead):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if batch == 1 and rank == full:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of ...")
+        if batch == 1 and rank == stuck:
+            wait_until((room / "told").exists)
+        return outcome(self, batch)
+
+    retrieval_task.RetrievalTask.compute_loss = late
+    if rank == broken:
+        text_stream.collect_texts = raise_data_error
+    if rank == other:
+        retrieval_task.RetrievalTask.size = 7
+
+
+def wait_until(until):
+    """Wait for a condition, at most a minute."""
+    began = time.monotonic()
+    while not until() and time.monotonic() - began < 60:
+        time.sleep(0.05)
+
+
+def raise_data_error(*arguments, **options):
+    raise DataError("the disk of process 1")
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_two_processes_learn_what_one_does(kind, learn, monkeypatch):
+    """Without randomness: no dropout, and the noise of a router is a constant."""
+    monkeypatch.setattr(feedforward, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
+    alone, results = learn(1, kind)
+    assert results[0]["code"] == 0, results
+    both, results = learn(2, kind)
+    assert [one["code"] for one in results] == [0, 0], results
+    assert results[1]["stderr"] == ""  # only the main process logs
+    assert_same_training(alone, both)
+
+
+def test_four_processes_with_a_development_set_parts_and_recomputation(learn, shop):
+    dev = ("--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", "--evaluate-every", 2)
+    alone, results = learn(1, "came", *dev, "--accumulate", 2)
+    assert results[0]["code"] == 0, results
+    four, results = learn(4, "came", *dev, "--accumulate", 2, "--gradient-cache", 60, "--recompute")
+    assert [one["code"] for one in results] == [0] * 4, results
+    assert_same_training(alone, four)
+    assert [line["dev.fused.nDCG@10"] for line in read_metrics(four) if "dev.fused.nDCG@10" in line]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_every_process_has_as_much_to_do(size):
+    sizes = np.random.default_rng(1).integers(4, 180, 128)
+    cache = TokenCache(np.arange(sizes.sum()).astype(np.int64), np.concatenate([[0], sizes.cumsum()]), np.zeros(128, dtype=np.int64))
+    shares = [shard_texts(cache, range(128), "document", ShardSpec(rank, size, 2000)) for rank in range(size)]
+    token_counts = [sum(len(part.ids) for part in share.parts) for share in shares]
+    assert sum(token_counts) == sizes.sum() == shares[0].total_tokens
+    assert max(token_counts) - min(token_counts) <= 2 * 180
+    assert all(len(part.ids) <= 2000 for share in shares for part in share.parts)
+    ids = torch.cat([text for share in shares for part in share.parts for text in part.ids.split(part.lengths)])
+    lengths = [length for share in shares for part in share.parts for length in part.lengths]
+    texts = ids.split(lengths)
+    assert torch.equal(torch.cat([texts[index] for index in shares[0].restore_order]), torch.from_numpy(cache.ids))
+
+
+def test_a_killed_training_of_two_goes_on_to_the_same_bytes(learn):
+    everything = ("--accumulate", 2, "--gradient-cache", 60, "--recompute")
+    whole, _ = learn(2, "came", *everything, name="whole", dropout=True)
+    for at in (3, 6):
+        output, results = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", killed=at, dropout=True)
+        assert results == [None, None]
+        assert not output.exists()
+        _, results = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", dropout=True)
+        assert "continuing after step" in results[0]["stderr"]
+        assert (output / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_finished_training_is_left_alone_by_all(learn):
+    learn(2, "sbmoe")
+    _, results = learn(2, "sbmoe")
+    assert [one["code"] for one in results] == [0, 0]
+    assert "already made" in results[0]["stderr"] and results[1]["stderr"] == ""
+
+
+def test_an_error_is_told_once(learn, shop):
+    _, results = learn(2, "came", "--corpus", shop / "nowhere.tsv", name="missing")
+    assert [one["code"] for one in results] == [3, 3]
+    assert results[0]["stderr"].count("nowhere.tsv: no such file") == 1 and results[1]["stderr"] == ""
+
+
+def test_an_error_of_one_is_told_by_the_main_process(learn):
+    _, results = learn(2, "came", name="torn", broken=1)
+    assert [one["code"] for one in results] == [3, 3]
+    assert "process 1 of 2" in results[0]["stderr"] and "the disk of process 1" in results[0]["stderr"]
+    assert results[1]["stderr"] == ""
+
+
+def test_one_that_does_not_come_is_named(learn):
+    _, results = learn(2, "came", "--stuck-minutes", 0.1, name="stuck", stuck=1)
+    assert results[0]["code"] == 1
+    assert "process 1 of 2" in results[0]["stderr"] and "did not respond within 0.1 minutes" in results[0]["stderr"]
+    assert f"{os.uname().nodename}, process" in results[0]["stderr"]
+
+
+def test_one_that_dies_is_named_at_once(learn):
+    _, results = learn(2, "came", name="dead", dead=1)
+    assert results[1] is None
+    assert results[0]["code"] == 1 and "process 1 of 2" in results[0]["stderr"] and "has terminated" in results[0]["stderr"]
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_one_that_runs_out_of_memory_says_so_to_all(learn, full):
+    _, results = learn(2, "came", name="full", full=full)
+    assert [one["code"] for one in results] == [1, 1]
+    prefix = f"error: process {full} of 2 ({os.uname().nodename}, process "
+    assert results[0]["stderr"].count(prefix) == results[0]["stderr"].count("out of memory on the CPU of") == 1
+    assert "2.50 GiB more were wanted; lower --batch-size, set or lower --gradient-cache, add --recompute" in results[0]["stderr"]
+    assert "terminated" not in results[0]["stderr"] and results[1]["stderr"] == ""
+
+
+def test_one_process_that_runs_out_of_memory_says_what_takes_less(learn):
+    _, results = learn(1, "came", name="full", full=0)
+    assert results[0]["code"] == 1
+    line = results[0]["stderr"].splitlines()[-1]
+    assert line.startswith(f"error: out of memory on the CPU of {os.uname().nodename}: this process has taken up to ")
+    assert line.endswith("; 2.50 GiB more were wanted; lower --batch-size, set or lower --gradient-cache, add --recompute")
+
+
+def test_memory_for_a_collective_is_there_before_anyone_waits_in_it(monkeypatch):
+    """A process that cannot allocate reports it; the others would otherwise wait for it in the collective."""
+
+    def gathered(rank):
+        world = init_process_group("cpu").with_timeout(0.2)
+        outcomes = []
+        for length in (10, 11, 5000):
+            if rank == 1 and length == 5000:
+                monkeypatch.setattr(CollectiveBuffer, "grow", raise_out_of_memory)
+            began = time.monotonic()
+            try:
+                with world.error_barrier():
+                    received = world.all_gather([torch.full((length + rank,), float(rank))], "a test")
+                outcomes.append([len(tensors[0]) for tensors in received])
+            except (MoeirError, SystemExit) as problem:
+                outcomes.append([type(problem).__name__, str(problem), time.monotonic() - began < 5])
+        return outcomes
+
+    first, second = run_processes(2, gathered)
+    assert first[:2] == second[:2] == [[10, 11], [11, 12]]
+    assert first[2][0] == "Told" and "out of memory" in first[2][1] and "process 1 of 2" in first[2][1] and first[2][2]
+    assert second[2][0] == "SystemExit" and second[2][2]
+
+
+def raise_out_of_memory(*arguments):
+    raise OutOfMemory("out of memory on a device")
+
+
+@pytest.mark.parametrize("dead", [None, 0, 1])
+def test_the_group_of_processes_ends_whoever_is_dead(dead):
+    def left(rank):
+        world = init_process_group("cpu").with_timeout(10)
+        world.all_gather([torch.ones(3)], "a test")
+        if rank == dead:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if dead is not None:
+            with pytest.raises(MoeirError, match="has terminated"):
+                world.all_gather_object(None, "a test")
+        began = time.monotonic()
+        destroy_process_group()
+        return [torch.distributed.is_initialized(), time.monotonic() - began < 5]
+
+    assert run_processes(2, left) == [None if rank == dead else [False, True] for rank in range(2)]
+
+
+def test_a_collective_that_another_process_leaves_names_that_process():
+    def gathered(rank):
+        world = init_process_group("cpu").with_timeout(10)
+        if rank == 1:
+            world.all_gather_object([[3]], "a test")
+            os.kill(os.getpid(), signal.SIGKILL)
+        world.buffer.grow(1000, torch.device("cpu"))
+        with pytest.raises(MoeirError) as caught, world.error_barrier():
+            world.all_gather([torch.ones(3)], "a test")
+        return str(caught.value)
+
+    first, second = run_processes(2, gathered)
+    assert second is None and "process 1 of 2" in first and "has terminated" in first
+
+
+def test_processes_have_a_device_each():
+    _check_devices("auto", ["cuda:0 of one", "cuda:1 of one", "cuda:0 of two"])
+    with pytest.raises(UsageError, match="processes 0 and 2 would share cuda:0 of one; start as many on a machine as it has CUDA devices"):
+        _check_devices("cuda", ["cuda:0 of one", "cuda:1 of one", "cuda:0 of one"])
+    with pytest.raises(UsageError, match=r"--device cuda:1: each of 2 processes takes the device of its number"):
+        _check_devices("cuda:1", ["cuda:0 of one", "cuda:1 of one"])
+
+
+def test_processes_with_other_data_do_not_begin(learn):
+    _, results = learn(2, "came", name="other", other=1)
+    assert results[0]["code"] == 1
+    assert "process 1 (" in results[0]["stderr"] and "start all with the same files and settings" in results[0]["stderr"]
+
+
+def test_more_processes_than_queries_are_refused(learn):
+    _, results = learn(4, "came", "--batch-size", 3, name="few")
+    assert [one["code"] for one in results] == [2] * 4
+    assert "--batch-size 3" in results[0]["stderr"]
+
+
+def test_standard_input_is_not_shared(learn):
+    _, results = learn(2, "came", "--corpus", "-", name="streamed")
+    assert [one["code"] for one in results] == [2, 2]
+    assert "cannot share standard input" in results[0]["stderr"]
+
+
+def test_a_longer_document_of_another_process_is_heard_to_its_end():
+    """The bound of this process's document lengths does not hold for the others, whose documents CUDA would truncate."""
+
+    def bounded(rank):
+        size = 3 + 3 * rank
+        own = MultiVector(torch.ones(size, 2), torch.tensor([0, size]), max_length=size)
+        gathered_local = init_process_group("cpu").all_gather_encoded(EncoderOutput({"local": own}), "a step")["local"]
+        return [gathered_local.longest, gathered_local.starts.tolist()]
+
+    assert run_processes(2, bounded) == [[None, [0, 3, 9]]] * 2
+
+
+def test_a_process_that_saves_nothing_reads_its_losses_no_oftener_for_a_save(learn, monkeypatch, tmp_path):
+    original = trainer._Trainer.read_pending
+
+    def noted(self):
+        with open(tmp_path / f"reads-{self.world.rank}", "a") as file:
+            file.write(f"{self._steps[-1][0] + 1} ")
+        return original(self)
+
+    monkeypatch.setattr(trainer._Trainer, "read_pending", noted)
+    _, results = learn(2, "came", "--log-every", 3, "--save-minutes", 1e-9, steps=6)
+    assert [one["code"] for one in results] == [0, 0], results
+    assert [(tmp_path / f"reads-{rank}").read_text() for rank in range(2)] == ["1 2 3 4 5 6 ", "3 6 "]
+
+
+def test_tensors_of_any_type_and_length_come_to_all():
+    def gathered(rank):
+        world = init_process_group("cpu")
+        own = [torch.arange(rank + 2), torch.full((rank, 3), rank + 0.5, dtype=torch.bfloat16), torch.zeros(0)]
+        return [[part.tolist() for part in tensors] for tensors in world.all_gather(own, "a test")]
+
+    expected = [[list(range(rank + 2)), [[rank + 0.5] * 3] * rank, []] for rank in range(3)]
+    assert run_processes(3, gathered) == [expected] * 3
+
+
+def test_gradients_add_up_and_what_nobody_has_stays_without():
+    def added(rank):
+        world = init_process_group("cpu")
+        parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
+        parameters[0].grad = torch.tensor([1.0, rank])
+        if rank == 1:
+            parameters[1].grad = torch.tensor([5.0, 6.0])
+        world.all_reduce_gradients(parameters, "a test")
+        return [None if one.grad is None else one.grad.tolist() for one in parameters]
+
+    assert run_processes(2, added) == [[[2.0, 1.0], [5.0, 6.0], None]] * 2
+
+
+def test_one_process_is_a_world():
+    world = ProcessGroup()
+    assert world.is_main and world.all_gather_object("word", "now") == ["word"]
+    with pytest.raises(DataError), world.error_barrier():
+        raise DataError("reported by whoever catches it")

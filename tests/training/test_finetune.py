@@ -1,0 +1,97 @@
+"""`moeir finetune` on the toy texts: several files, data sets, teachers, rates and a development set, through the command line."""
+
+import json
+
+import pytest
+
+from moeir.training.trainer import METRICS_FILE
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory, toy):
+    """a.jsonl and b.jsonl: examples of the toy queries with a teacher's scores; c.jsonl: the same without."""
+    folder = tmp_path_factory.mktemp("shop")
+    documents = [json.loads(line)["_id"] for line in (toy / "corpus.jsonl").read_text().splitlines()]
+    positives: dict[str, list[str]] = {}
+    for query, _, document, _ in map(str.split, (toy / "train.qrels").read_text().splitlines()):
+        positives.setdefault(query, []).append(document)
+    for name, queries, pool in (
+        ("a", list(positives), documents[:7]),
+        ("b", list(positives)[:4], documents[5:]),
+        ("c", list(positives), documents),
+    ):
+        with open(folder / f"{name}.jsonl", "w") as file:
+            for query in queries:
+                negatives = [document for document in pool if document not in positives[query]]
+                example = {"query_id": query, "positive_ids": positives[query], "negative_ids": negatives}
+                if name != "c":
+                    example |= {"positive_scores": [5.0] * len(positives[query]), "negative_scores": [float(len(one)) for one in negatives]}
+                file.write(json.dumps(example) + "\n")
+    return folder
+
+
+@pytest.fixture
+def finetune(moeir, toy, tiny_model_with_head, shop, tmp_path):
+    """`finetune(arch, files, …)` -> the command's result, the manifest's counts and the metrics."""
+
+    def run(arch, files, *options, name="out", **settings):
+        sources = [part for file in files for part in ("--train", shop / f"{file}.jsonl")]
+        sources += ["--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl"]
+        sizes = ("--batch-size", 2, "--negatives", 3, "--query-length", 16, "--document-length", 32, "--dtype", "float32")
+        result = moeir("finetune", "--model", tiny_model_with_head, "--arch", arch, *sources, *sizes, *options, "--output", tmp_path / name)
+        assert result.code == 0, result.stderr
+        counts = json.loads((tmp_path / name / "manifest.json").read_text())["counts"]
+        return result, counts, [json.loads(line) for line in (tmp_path / name / METRICS_FILE).read_text().splitlines()]
+
+    return run
+
+
+def dev_flags(toy):
+    return ("--dev-queries", toy / "test-queries.tsv", "--dev-qrels", toy / "test-qrels.tsv")
+
+
+def test_files_are_one_set_or_sets_in_turns(finetune):
+    _, united, metrics = finetune("dense", ("a", "b"))
+    assert united["examples"] == 6 and len(metrics) == united["steps"] == 3
+    _, sets, metrics = finetune("dense", ("a", "b"), "--sampling-rate", 1, "--sampling-rate", 2, name="sets")
+    assert sets["examples"] == 10 and len(metrics) == sets["steps"] == 3 + 2 * 2
+
+
+def test_one_file_is_the_same_with_and_without_a_rate(finetune):
+    losses = [
+        [line["loss"] for line in finetune("dense", ("a",), *rate, name=name)[2]]
+        for name, rate in (("x", ()), ("y", ("--sampling-rate", 1)))
+    ]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("objective", ["kl:temperature=2,contrastive=0.5", "margin-mse"])
+def test_a_teacher_is_learned_from(objective, finetune):
+    _, _, metrics = finetune("mote", ("a",), "--objective", objective, "--epochs", 8, "--learning-rate", 1e-3)
+    assert {"loss.hybrid", "flops.lexical.query"} <= metrics[0].keys()
+    assert sum(line["loss.hybrid"] for line in metrics[-3:]) < sum(line["loss.hybrid"] for line in metrics[:3])
+
+
+def test_a_development_set_chooses_the_weights_and_the_manifest_says_so(finetune, toy, tmp_path, moeir):
+    result, counts, metrics = finetune("came:shared_layers=2,local_dim=8", ("a",), *dev_flags(toy), "--epochs", 3, "--learning-rate", 1e-3)
+    value_by_step = {line["step"]: line["dev.fused.nDCG@10"] for line in metrics if "dev.fused.nDCG@10" in line}
+    assert list(value_by_step) == [3, 6, 9] and result.stderr.count("development nDCG@10") == 3
+    dev_entry = counts["development"]
+    assert (
+        dev_entry["value"] == max(value_by_step.values())
+        and value_by_step[dev_entry["step"]] == dev_entry["value"]
+        and dev_entry["documents"] == 12
+    )
+    assert not (tmp_path / "out" / "resume").exists()
+    assert moeir("encode", "--model", tmp_path / "out", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc").code == 0
+
+
+def test_rates_of_groups_and_layers_reach_the_optimiser(finetune):
+    result, _, _ = finetune(
+        "sbmoe:experts=2", ("a",), "--learning-rate", 1e-6, "--group-rate", "mixture=1e-4", "--schedule", "constant", "--warmup", 0
+    )
+    log_lines = [line for line in result.stderr.splitlines() if line.startswith("learning rate up to")]
+    assert [line.split(":")[0] for line in log_lines] == ["learning rate up to 1e-06", "learning rate up to 0.0001"]
+    result, _, metrics = finetune("taser:routing=sequence", ("a",), "--layer-decay", 0.8, name="taser")
+    assert result.stderr.count("learning rate up to") == 5  # embeddings, four layers; the gate has the depth of the third
+    assert {"entropy.layer3", "usage.layer3.0", "usage.layer3.1"} <= metrics[0].keys()

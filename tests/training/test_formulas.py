@@ -1,0 +1,130 @@
+"""Losses, ranks, shares and penalties against loops and the worked values of specs/came §2."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moeir.errors import UsageError
+from moeir.representations.sparse import Sparse
+from moeir.training import competition, losses, regularizers
+from tests.oracles import training as oracles
+
+quick_settings = settings(deadline=None, max_examples=40)
+half_integers = st.integers(-3, 3).map(lambda number: number / 2)  # many ties
+
+
+@st.composite
+def score_matrices(draw):
+    """scores [Q, N], positives [Q], ignore_mask [Q, N]; a positive is never ignored."""
+    queries, documents = draw(st.integers(1, 4)), draw(st.integers(1, 7))
+    scores = draw(st.lists(st.lists(half_integers, min_size=documents, max_size=documents), min_size=queries, max_size=queries))
+    positives = draw(st.lists(st.integers(0, documents - 1), min_size=queries, max_size=queries))
+    ignored = draw(st.lists(st.lists(st.booleans(), min_size=documents, max_size=documents), min_size=queries, max_size=queries))
+    mask = torch.tensor(ignored)
+    mask[torch.arange(queries), torch.tensor(positives)] = False
+    return torch.tensor(scores), torch.tensor(positives), mask
+
+
+def masked_columns(mask):
+    return [set(row.nonzero()[:, 0].tolist()) for row in mask]
+
+
+@quick_settings
+@given(score_matrices())
+def test_contrastive_is_the_loop_and_cross_entropy(given_):
+    scores, positives, ignored = given_
+    values = losses.info_nce(scores, positives, ignored)
+    expected = [
+        oracles.info_nce(row, column, ignored_columns)
+        for row, column, ignored_columns in zip(scores.tolist(), positives.tolist(), masked_columns(ignored), strict=True)
+    ]
+    assert values.tolist() == pytest.approx(expected, abs=1e-5)
+    masked = scores.masked_fill(ignored, float("-inf"))
+    assert torch.allclose(values, F.cross_entropy(masked, positives, reduction="none"), atol=1e-5)
+
+
+def test_an_ignored_document_has_no_gradient():
+    scores = torch.randn(2, 5, requires_grad=True)
+    ignored = torch.tensor([[False, True, False, False, True], [False] * 5])
+    losses.info_nce(scores, torch.tensor([0, 1]), ignored).sum().backward()
+    assert scores.grad.isfinite().all() and bool((scores.grad[ignored] == 0).all()) and bool((scores.grad[~ignored] != 0).all())
+
+
+@quick_settings
+@given(score_matrices(), st.sampled_from(competition.TIES))
+def test_ranks_are_those_of_the_loop(given_, ties):
+    scores, positives, ignored = given_
+    expected = [
+        oracles.positive_rank(row, column, ignored_columns, ties)
+        for row, column, ignored_columns in zip(scores.tolist(), positives.tolist(), masked_columns(ignored), strict=True)
+    ]
+    assert competition.positive_ranks(scores, positives, ignored, ties).tolist() == expected
+
+
+@pytest.mark.parametrize("ties, rank", [("average", 4.5), ("optimistic", 1.0), ("pessimistic", 8.0)])
+def test_a_list_of_equals_neither_wins_nor_loses_on_average(ties, rank):
+    assert competition.positive_ranks(torch.zeros(1, 8), torch.tensor([0]), torch.zeros(1, 8, dtype=torch.bool), ties).item() == rank
+
+
+def test_an_unknown_way_with_ties_is_refused():
+    with pytest.raises(UsageError, match="ties=last: expected one of average, optimistic, pessimistic"):
+        competition.positive_ranks(torch.zeros(1, 2), torch.tensor([0]), torch.zeros(1, 2, dtype=torch.bool), "last")
+
+
+@pytest.mark.parametrize(
+    "ranks, temperature, expected",
+    [
+        ((1, 2, 4), 0.5, (0.6285, 0.2312, 0.1402)),
+        ((1, 2, 4), 2.0, (0.4055, 0.3158, 0.2787)),
+        ((3, 3, 3), 0.5, (1 / 3, 1 / 3, 1 / 3)),
+        ((1, 8, 8), 0.5, (0.7421, 0.12895, 0.12895)),
+        ((1, 8, 8), 2.0, (0.4364, 0.2818, 0.2818)),
+    ],
+)
+def test_shares_are_the_worked_values_of_the_paper(ranks, temperature, expected):
+    values = competition.expert_shares(torch.tensor(ranks, dtype=torch.float32)[:, None], temperature)[:, 0].tolist()
+    assert values == pytest.approx(expected, abs=6e-5)
+
+
+@quick_settings
+@given(
+    st.lists(st.lists(st.integers(2, 16).map(lambda n: n / 2), min_size=3, max_size=3), min_size=1, max_size=4),
+    st.sampled_from([0.2, 0.5, 3.0]),
+)
+def test_shares_are_those_of_the_loop_and_sum_to_one(ranks, temperature):
+    shares = competition.expert_shares(torch.tensor(ranks).T, temperature).T
+    assert torch.allclose(shares.sum(1), torch.ones(len(ranks)))
+    for row, row_ranks in zip(shares.tolist(), ranks, strict=True):
+        assert row == pytest.approx(oracles.expert_shares(row_ranks, temperature), abs=1e-5)
+
+
+def test_shares_are_constants_and_need_a_temperature():
+    ranks = torch.ones(3, 2, requires_grad=True)
+    assert not competition.expert_shares(ranks, 0.5).requires_grad
+    with pytest.raises(UsageError, match="temperature=0: expected more than 0"):
+        competition.expert_shares(ranks, 0)
+
+
+@quick_settings
+@given(st.lists(st.dictionaries(st.integers(0, 5), st.integers(1, 8).map(lambda n: n / 4), max_size=4), min_size=1, max_size=4))
+def test_flops_is_that_of_the_loop(texts):
+    matrix = torch.zeros(len(texts), 6)
+    for row, text in enumerate(texts):
+        for term, weight in text.items():
+            matrix[row, term] = weight
+    assert regularizers.flops(Sparse.from_matrix(matrix)).item() == pytest.approx(oracles.flops_penalty(texts, 6), abs=1e-5)
+
+
+def test_flops_has_the_gradient_of_the_plain_form():
+    matrix = torch.rand(4, 6) + 0.1
+    first, second = matrix.clone().requires_grad_(), matrix.clone().requires_grad_()
+    regularizers.flops(Sparse.from_matrix(first)).backward()
+    second.mean(0).square().sum().backward()
+    assert torch.allclose(first.grad, second.grad)
+
+
+def test_the_ramp_is_quadratic_and_stays():
+    assert [regularizers.quadratic_ramp(step, 4) for step in range(6)] == [0.0, 0.0625, 0.25, 0.5625, 1.0, 1.0]
+    assert regularizers.quadratic_ramp(0, 0) == 1.0

@@ -1,0 +1,112 @@
+"""Gradient caching and recomputed layers: the gradients of the plain step, with dropout, with a fraction of the memory."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from moeir.architectures.initialize import build_checkpoint
+from moeir.mixtures import feedforward
+from moeir.training import grad_cache, objectives
+from moeir.training.retrieval_task import RetrievalTask
+from moeir.training.sampling import make_sampler
+from moeir.training.trainer import metrics_to_floats
+from tests.training.toy_examples import animal_text, disable_dropout, make_examples, tokenize_in_memory
+
+COMPETITIVE = partial(objectives.competitive, standardised=0.0, flops_query=1e-3, flops_document=1e-3)
+BALANCED = partial(objectives.contrastive, load_balance=0.01, entropy_of="batch")
+KINDS = {
+    "came": ("came:shared_layers=2,local_dim=8,normalise=true,routing=token,global_experts=3", COMPETITIVE),
+    "dense": ("dense:pooling=mean", objectives.contrastive),
+    "splade, sums": ("splade:pooling=sum", objectives.contrastive),
+    "colbert": ("colbert:dim=8,augmentation=true", objectives.contrastive),
+    "mote": ("mote:similarity=hybrid", objectives.contrastive),
+    "taser": ("taser:routing=sequence,every=1", BALANCED),
+    "sbmoe": ("sbmoe:experts=3", BALANCED),
+    "coil": ("coil", objectives.contrastive),
+}
+
+
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory, tiny_model_with_head):
+    """`stepped(kind, …)`: the loss of a batch, its metrics and every gradient."""
+
+    def step(kind, *, at_once=None, recompute=False, seed=5, random=True):
+        arch, objective = KINDS[kind]
+        checkpoint = build_checkpoint(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
+        texts = tokenize_in_memory(
+            checkpoint, {f"q{n}": animal_text(n + 3) for n in range(8)}, {f"d{n}": animal_text(n) for n in range(12)}
+        )
+        sampler = make_sampler(make_examples(8), batch_size=6, negatives=3, seed=1, source="toy")
+        task = RetrievalTask(checkpoint, sampler, texts, objective, 2, torch.float32, max_tokens=at_once)
+        model = checkpoint.architecture.train()
+        model.set_gradient_checkpointing(recompute)
+        if not random:
+            disable_dropout(model)
+        torch.manual_seed(seed)
+        loss, metrics, tokens = task.compute_loss(0)
+        loss.backward()
+        gradients = {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
+        return loss.item(), metrics_to_floats([metrics])[0], tokens, gradients
+
+    return step
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("at_once", [1, 40, 100])
+@pytest.mark.parametrize("random", [False, True], ids=["nothing is dropped", "with dropout"])
+def test_a_batch_in_parts_has_the_gradients_of_the_whole(kind, at_once, random, stepped, monkeypatch):
+    """Without randomness, the gradients of the whole batch; with dropout, those of the same parts with all activations kept."""
+    if random:
+        with monkeypatch.context() as patch:
+            patch.setattr(grad_cache, "_encode_recomputed", lambda encode, tokens: encode(tokens))
+            loss, metrics, tokens, gradients = stepped(kind, at_once=at_once)
+    else:
+        monkeypatch.setattr(feedforward, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
+        loss, metrics, tokens, gradients = stepped(kind, random=False)
+    cached_loss, cached_metrics, count, cached = stepped(kind, at_once=at_once, random=random)
+    assert cached_loss == pytest.approx(loss, abs=1e-5) and count == tokens
+    assert cached_metrics == pytest.approx(metrics, abs=1e-5, rel=1e-4)
+    assert cached.keys() == gradients.keys()
+    largest = max(float(one.abs().max()) for one in gradients.values())
+    for name, one in gradients.items():
+        torch.testing.assert_close(cached[name], one, atol=1e-6 * largest, rtol=1e-4, msg=name)
+
+
+def test_dropout_is_there_to_be_repeated(stepped):
+    assert stepped("came")[0] != stepped("came", seed=6)[0]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_recomputed_layers_change_no_byte(kind, stepped):
+    loss, metrics, _, gradients = stepped(kind)
+    recomputed_loss, recomputed_metrics, _, recomputed = stepped(kind, recompute=True)
+    assert recomputed_loss == loss and recomputed_metrics == metrics
+    assert all(torch.equal(recomputed[name], one) for name, one in gradients.items()) and recomputed.keys() == gradients.keys()
+
+
+def test_recomputed_routers_hold_no_graph(tiny_model_with_head):
+    checkpoint = build_checkpoint(tiny_model_with_head, "taser:routing=token,every=1", {"query_length": 12, "document_length": 24})
+    model = checkpoint.architecture.train()
+    model.set_gradient_checkpointing(True)
+    encoded = model(checkpoint.tokenize(["owl hunts", "bat"], "query"))
+    encoded["global"].vectors.sum().backward()
+    assert model.routers() and all(router.last_routing is None for router in model.routers().values())
+
+
+def test_parts_and_recomputation_save_memory(tiny_model_with_head):
+    checkpoint = build_checkpoint(tiny_model_with_head, "dense", {"query_length": 60, "document_length": 60})
+    long = "owl bat bee fox cat hen oak eel " * 8
+    texts = tokenize_in_memory(checkpoint, {f"q{n}": "owl" for n in range(32)}, {f"d{n}": long for n in range(40)})
+    sampler = make_sampler(make_examples(32, 7), batch_size=32, negatives=7, seed=1, source="toy")
+    model = checkpoint.architecture.train()
+
+    def peak_bytes(at_once=None, recompute=False):
+        model.set_gradient_checkpointing(recompute)
+        task = RetrievalTask(checkpoint, sampler, texts, objectives.contrastive, 1, torch.float32, max_tokens=at_once)
+        return peak_bytes(lambda: task.compute_loss(0)[0].backward())
+
+    whole = peak_bytes()
+    assert whole > 100e6  # bytes: 15,000 tokens
+    assert peak_bytes(at_once=2000) < whole / 4
+    assert peak_bytes(recompute=True) < whole / 1.5  # four layers are few

@@ -1,0 +1,154 @@
+"""Several data sets: interleaving, sampling rates, texts by set, and teacher scores."""
+
+from collections import Counter
+
+import pytest
+
+from moeir.errors import DataError, UsageError
+from moeir.records.examples import Example
+from moeir.records.texts import Text
+from moeir.training.sampling import MultiDatasetSampler, check_teacher_scores, make_sampler
+from moeir.training.text_stream import RowIndex, collect_texts
+
+
+def make_examples(name, count, **options):
+    return [Example(f"{name}{n}", (f"{name}p{n}",), tuple(f"{name}n{n}.{i}" for i in range(6)), **options) for n in range(count)]
+
+
+def make_toy_sampler(name, count, queries=2):
+    return make_sampler(make_examples(name, count), batch_size=queries, negatives=2, seed=3, source="train.jsonl")
+
+
+def make_multi_sampler(rates, sizes=(8, 4, 6)):
+    return MultiDatasetSampler(tuple(make_toy_sampler(name, size) for name, size in zip("abc", sizes, strict=False)), rates, 3)
+
+
+def epoch_batches(sampler, number):
+    return [sampler.at(step) for step in range(number * sampler.steps_per_epoch, (number + 1) * sampler.steps_per_epoch)]
+
+
+def test_every_batch_is_of_one_set_and_an_epoch_walks_each_as_often_as_its_rate_says():
+    sampler = make_multi_sampler((1.0, 2.0, 0.5))
+    assert sampler.batches_per_dataset == [4, 4, 2] and sampler.steps_per_epoch == 10 and sampler.size == 18
+    for number in range(3):
+        batches = epoch_batches(sampler, number)
+        assert Counter(one.dataset for one in batches) == {0: 4, 1: 4, 2: 2}
+        assert all({query[0] for query in one.queries} == {"abc"[one.dataset]} for one in batches)
+        counts = Counter(query for one in batches for query in one.queries)
+        assert {query: count for query, count in counts.items() if query[0] == "a"} == {f"a{n}": 1 for n in range(8)}
+        assert {query: count for query, count in counts.items() if query[0] == "b"} == {f"b{n}": 2 for n in range(4)}
+
+
+def test_a_set_walked_twice_meets_other_negatives_and_half_a_set_waits_for_the_next_epoch():
+    sampler = make_multi_sampler((1.0, 2.0, 0.5))
+    second = [one for one in epoch_batches(sampler, 0) if one.dataset == 1]
+    first_walk, second_walk = (
+        {query: one.documents[3 * n : 3 * n + 3] for one in part for n, query in enumerate(one.queries)}
+        for part in (second[:2], second[2:])
+    )
+    assert first_walk.keys() == second_walk.keys() and first_walk != second_walk
+    halves = [[query for one in epoch_batches(sampler, number) if one.dataset == 2 for query in one.queries] for number in (0, 1)]
+    assert len(halves[0]) == len(halves[1]) == 4
+    order = [query for step in range(4) for query in make_toy_sampler("c", 6).batch_at(step).queries]
+    assert halves[0] + halves[1] == order
+
+
+def test_within_a_set_batches_are_those_it_has_alone():
+    sampler, alone = make_multi_sampler((1.0, 1.0, 1.0)), make_toy_sampler("b", 4)
+    batches = [one for number in range(3) for one in epoch_batches(sampler, number) if one.dataset == 1]
+    expected = [alone.batch_at(step) for step in range(6)]
+    assert [(one.queries, one.documents) for one in batches] == [(one.queries, one.documents) for one in expected]
+
+
+def test_turns_are_shuffled_anew_each_epoch_and_depend_on_the_seed():
+    sampler, alone = make_multi_sampler((1.0, 1.0, 1.0), (40, 40, 40)), MultiDatasetSampler((make_toy_sampler("a", 8),), (1.0,), 4)
+    turns = [[one.dataset for one in epoch_batches(sampler, number)] for number in (0, 1)]
+    assert turns[0] != turns[1] and turns[0] != sorted(turns[0])
+    changed = MultiDatasetSampler(sampler.samplers, sampler.rates, 4)
+    assert [one.dataset for one in epoch_batches(changed, 0)] != turns[0]
+    assert [one.queries for one in epoch_batches(alone, 0)] == [make_toy_sampler("a", 8).batch_at(step).queries for step in range(4)]
+
+
+def test_any_step_can_be_asked_for_in_any_order():
+    first, second = make_multi_sampler((1.0, 2.0, 0.5)), make_multi_sampler((1.0, 2.0, 0.5))
+    forward = [first.batch_at(step) for step in range(25)]
+    assert [second.batch_at(step) for step in reversed(range(25))] == forward[::-1]
+
+
+def test_a_rate_that_is_no_exact_number_gives_no_extra_batch():
+    assert make_multi_sampler((0.1, 1.0), (60, 4)).batches_per_dataset == [3, 2]
+    assert make_multi_sampler((0.3, 1.0), (20, 4)).batches_per_dataset == [3, 2]  # 0.3 · 10 is 3.0000000000000004 in some order of rounding
+
+
+def test_a_teachers_scores_go_with_the_documents_drawn():
+    scored = [
+        Example(f"q{n}", ("a", "b"), ("c", "d", "e"), positive_scores=(n + 0.1, n + 0.2), negative_scores=(n + 0.3, n + 0.4, n + 0.5))
+        for n in range(4)
+    ]
+    score_by_document = dict(zip("abcde", (0.1, 0.2, 0.3, 0.4, 0.5), strict=True))
+    sampler = make_sampler(scored, batch_size=2, negatives=2, seed=1, source="x")
+    for step in range(6):
+        batch = sampler.batch_at(step)
+        expected = [
+            [int(query[1:]) + score_by_document[one] for one in batch.documents[3 * n : 3 * n + 3]] for n, query in enumerate(batch.queries)
+        ]
+        assert batch.teacher_matrix().flatten().tolist() == pytest.approx([score for one in expected for score in one])
+    assert make_toy_sampler("a", 4).batch_at(0).teacher_matrix() is None
+
+
+def test_examples_without_a_teacher_are_refused_where_one_is_needed():
+    with pytest.raises(DataError, match=r"train.jsonl: query a0 has no positive_scores and negative_scores, .* --objective kl learns from"):
+        check_teacher_scores(make_toy_sampler("a", 2), "train.jsonl", "kl")
+
+
+def write_tsv(path, **texts):
+    path.write_text("".join(f"{name}\t{text}\n" for name, text in texts.items()))
+    return path
+
+
+def texts_by_dataset(stream):
+    """The texts of each set, by id."""
+    contents_by_row = [text.content for text in stream.walk()]
+    return [
+        RowIndex(*({name: contents_by_row[row] for name, row in part.items()} for part in (one.queries, one.documents)))
+        for one in stream.rows
+    ]
+
+
+ONE, TWO = [Example("q", ("d",), ("e",))], [Example("q", ("d",), ())]
+
+
+def test_sets_with_collections_of_their_own_do_not_mix_equal_ids(tmp_path):
+    corpora = [write_tsv(tmp_path / "1.tsv", d="owl", e="cat", f="unused"), write_tsv(tmp_path / "2.tsv", d="bee")]
+    queries = [write_tsv(tmp_path / "q1.tsv", q="who?"), write_tsv(tmp_path / "q2.tsv", q="what?")]
+    first, second = texts_by_dataset(collect_texts([ONE, TWO], ["1", "2"], queries=queries, corpora=corpora))
+    assert (first.documents, second.documents) == ({"d": "owl", "e": "cat"}, {"d": "bee"})
+    assert (first.queries, second.queries) == ({"q": "who?"}, {"q": "what?"})
+
+
+def test_sets_can_share_a_collection(tmp_path):
+    corpus, queries = write_tsv(tmp_path / "1.tsv", d="owl", e="cat"), write_tsv(tmp_path / "q.tsv", q="who?")
+    first, second = texts_by_dataset(collect_texts([ONE, TWO], ["1", "2"], queries=[queries], corpora=[corpus]))
+    assert (first.documents, second.documents, second.queries) == ({"d": "owl", "e": "cat"}, {"d": "owl"}, {"q": "who?"})
+
+
+def test_one_set_can_have_its_collection_in_parts(tmp_path):
+    parts, queries = (
+        [write_tsv(tmp_path / "1.tsv", d="owl"), write_tsv(tmp_path / "2.tsv", e="cat")],
+        write_tsv(tmp_path / "q.tsv", q="who?"),
+    )
+    assert texts_by_dataset(collect_texts([ONE], ["1"], queries=[queries], corpora=parts))[0].documents == {"d": "owl", "e": "cat"}
+    write_tsv(parts[1], d="bee")
+    with pytest.raises(DataError, match=r"2\.tsv: 'd' has another text in an earlier file"):
+        collect_texts([ONE], ["1"], queries=[queries], corpora=parts)
+
+
+def test_texts_that_examples_bring_need_no_collection():
+    inline = Example("q", ("d",), (), (), Text("q", "who?"), (Text("d", "owl"),))
+    texts = texts_by_dataset(collect_texts([[inline]], ["1"], queries=[], corpora=[]))[0]
+    assert (texts.queries, texts.documents) == ({"q": "who?"}, {"d": "owl"})
+    with pytest.raises(UsageError, match=r"two\.jsonl: its examples name texts by id; name their files with --queries"):
+        collect_texts([[inline], TWO], ["one.jsonl", "two.jsonl"], queries=[], corpora=[])
+    other = Example("r", ("d",), (), (), Text("r", "what?"), (Text("d", "bee"),))
+    with pytest.raises(DataError, match=r"one\.jsonl: passage 'd' has two texts"):
+        collect_texts([[inline, other]], ["one.jsonl"], queries=[], corpora=[])

@@ -1,0 +1,219 @@
+"""Share times loss, plus regularizers: both objectives against a loop over queries and experts."""
+
+import math
+
+import pytest
+import torch
+
+from moeir.architectures.base import EncoderOutput
+from moeir.errors import UsageError
+from moeir.representations.dense import Dense
+from moeir.representations.multivector import MultiVector
+from moeir.representations.sparse import Sparse
+from moeir.training import objectives
+from tests.oracles import training as oracles
+
+Q, GROUP, V, D = 3, 4, 12, 5
+EXPERTS = ("lexical", "local", "global")
+
+
+def make_leaves(seed=0):
+    """Leaf tensors of both sides' representations."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = {"lexical": V, "local": D, "global": D}
+    shapes = {
+        (side, name): (count * (2 if name == "local" else 1), sizes[name])
+        for side, count in (("query", Q), ("document", Q * GROUP))
+        for name in EXPERTS
+    }
+    return {key: torch.randn(*shape, generator=generator).requires_grad_() for key, shape in shapes.items()}
+
+
+def encode(numbers, side, count):
+    starts = torch.arange(count + 1) * 2
+    return EncoderOutput(
+        {
+            "lexical": Sparse.from_matrix(torch.relu(numbers[side, "lexical"])),
+            "local": MultiVector(numbers[side, "local"], starts),
+            "global": Dense(numbers[side, "global"]),
+        }
+    )
+
+
+def batch(numbers, *, step=0, steps=10, ignored=()):
+    mask = torch.zeros(Q, Q * GROUP, dtype=torch.bool)
+    for query, document in ignored:
+        mask[query, document] = True
+    return objectives.EncodedBatch(encode(numbers, "query", Q), encode(numbers, "document", Q * GROUP), mask, step, steps)
+
+
+IGNORED = ((0, 4), (1, 2), (2, 11))
+
+
+def by_loop(numbers, *, ignored=IGNORED, temperature=0.5, scope="own", ties="average"):
+    """Each expert's loss, rank and share of each query."""
+    toy_batch = batch(numbers, ignored=ignored)
+    values = {"loss": {}, "rank": {}}
+    for name in EXPERTS:
+        scores = toy_batch.queries[name].scores(toy_batch.documents[name]).tolist()
+        for query, row in enumerate(scores):
+            ignored_columns = {document for owner, document in ignored if owner == query}
+            others = ignored_columns | ({column for column in range(Q * GROUP) if column // GROUP != query} if scope == "own" else set())
+            values["loss"][name, query] = oracles.info_nce(row, query * GROUP, ignored_columns)
+            values["rank"][name, query] = oracles.positive_rank(row, query * GROUP, others, ties)
+    values["share"] = {}
+    for query in range(Q):
+        shares = oracles.expert_shares([values["rank"][name, query] for name in EXPERTS], temperature)
+        values["share"] |= {(name, query): share for name, share in zip(EXPERTS, shares, strict=True)}
+    return values
+
+
+def flops_penalties(numbers, strength=0.01):
+    sides = (batch(numbers).queries["lexical"], batch(numbers).documents["lexical"])
+    return strength * sum(side.matrix().mean(0).square().sum().item() for side in sides)
+
+
+def test_contrastive_is_the_plain_sum_of_the_experts_losses_and_the_penalty():
+    numbers = make_leaves()
+    output, expected = objectives.contrastive(batch(numbers, ignored=IGNORED)), by_loop(numbers)
+    assert output.loss.item() == pytest.approx(sum(expected["loss"].values()) / Q + flops_penalties(numbers), rel=1e-5)
+    for name in EXPERTS:
+        assert output.metrics[f"loss.{name}"] == pytest.approx(sum(expected["loss"][name, query] for query in range(Q)) / Q, rel=1e-5)
+
+
+@pytest.mark.parametrize("scope", ["own", "batch"])
+@pytest.mark.parametrize("ties", ["average", "optimistic", "pessimistic"])
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_competitive_weighs_each_querys_losses_by_the_shares(scope, ties, temperature):
+    numbers = make_leaves(1)
+    output = objectives.competitive(batch(numbers, ignored=IGNORED), standardised=0.0, temperature=temperature, rank_scope=scope, ties=ties)
+    expected = by_loop(numbers, temperature=temperature, scope=scope, ties=ties)
+    weighed = sum(expected["share"][key] * expected["loss"][key] for key in expected["loss"]) / Q
+    assert output.loss.item() == pytest.approx(weighed + flops_penalties(numbers), rel=1e-5)
+    entropy = -sum(share * math.log(share) for share in expected["share"].values()) / Q
+    assert output.metrics["entropy.shares"] == pytest.approx(entropy, rel=1e-5)
+    for name in EXPERTS:
+        shares = [expected["share"][name, query] for query in range(Q)]
+        mean = sum(shares) / Q
+        assert output.metrics[f"share.{name}"] == pytest.approx(mean, rel=1e-5)
+        assert output.metrics[f"spread.{name}"] == pytest.approx((sum((share - mean) ** 2 for share in shares) / Q) ** 0.5, abs=1e-6)
+        assert output.metrics[f"rank.{name}"] == pytest.approx(sum(expected["rank"][name, query] for query in range(Q)) / Q)
+        wins = [
+            all(expected["share"][name, q] > expected["share"][other, q] + 1e-7 for other in EXPERTS if other != name) for q in range(Q)
+        ]
+        assert output.metrics[f"wins.{name}"] == pytest.approx(sum(wins) / Q)
+
+
+@pytest.mark.parametrize("ratio, steps, first", [(0.0, 10, 0), (0.2, 10, 2), (0.25, 10, 2), (0.5, 9, 4), (1.0, 10, None), (1 / 3, 9, 3)])
+def test_competition_starts_at_the_step_the_ratio_says(ratio, steps, first):
+    numbers = make_leaves(2)
+    competing = [
+        bool(objectives.competitive(batch(numbers, step=step, steps=steps), standardised=ratio).metrics["competing"])
+        for step in range(steps)
+    ]
+    assert competing == [first is not None and step >= first for step in range(steps)]
+
+
+def test_the_standardised_stage_is_the_plain_sum_or_the_mean():
+    numbers = make_leaves(3)
+    toy_batch = batch(numbers, ignored=IGNORED)
+    before = objectives.competitive(toy_batch, standardised=0.5)
+    assert before.loss.item() == pytest.approx(objectives.contrastive(toy_batch).loss.item(), rel=1e-6)
+    mean = objectives.competitive(toy_batch, standardised=0.5, normalise_standardised=True, flops_query=0.0, flops_document=0.0)
+    assert mean.loss.item() == pytest.approx(sum(by_loop(numbers)["loss"].values()) / Q / 3, rel=1e-5)
+
+
+def test_shares_carry_no_gradient():
+    numbers = make_leaves(4)
+    objectives.competitive(batch(numbers, ignored=IGNORED), standardised=0.0, flops_query=0.0, flops_document=0.0).loss.backward()
+    shares = by_loop(make_leaves(4))["share"]
+    other_numbers = make_leaves(4)
+    other_batch = batch(other_numbers, ignored=IGNORED)
+    total = torch.zeros(())
+    for name in EXPERTS:
+        scores = other_batch.queries[name].scores(other_batch.documents[name]).masked_fill(other_batch.ignore_mask, float("-inf"))
+        costs = torch.nn.functional.cross_entropy(scores, other_batch.positive_columns, reduction="none")
+        total = total + sum(shares[name, query] * costs[query] for query in range(Q)) / Q
+    total.backward()
+    for key in numbers:
+        assert torch.allclose(numbers[key].grad, other_numbers[key].grad, atol=1e-6), key
+
+
+def test_ignored_documents_are_no_negatives():
+    numbers = make_leaves(5)
+    toy_batch = batch(numbers, ignored=IGNORED)
+    worse = {key: value.detach().clone() for key, value in numbers.items()}
+    before = objectives.competitive(toy_batch, standardised=0.0, rank_scope="batch", flops_query=0.0, flops_document=0.0)
+    ignored = [(0, column) for column in range(1, Q * GROUP)] + [(1, column) for column in range(Q * GROUP) if column != 4]
+    alone = objectives.competitive(batch(worse, ignored=ignored), standardised=0.0, flops_query=0.0, flops_document=0.0)
+    assert alone.loss.item() < before.loss.item()
+    only = by_loop(worse, ignored=tuple(ignored))
+    assert all(only["loss"][name, query] == pytest.approx(0.0) and only["rank"][name, query] == 1 for name in EXPERTS for query in (0, 1))
+
+
+def test_flops_stands_outside_the_competition_unless_asked_in():
+    numbers = make_leaves(6)
+    toy_batch = batch(numbers)
+    expected, penalty = by_loop(numbers, ignored=()), flops_penalties(numbers, strength=0.7)
+    weighed = sum(expected["share"][key] * expected["loss"][key] for key in expected["loss"]) / Q
+    outside, inside = (
+        objectives.competitive(toy_batch, standardised=0.0, flops_query=0.7, flops_document=0.7, flops_in_competition=word).loss.item()
+        for word in (False, True)
+    )
+    share = sum(expected["share"]["lexical", query] for query in range(Q)) / Q
+    assert outside == pytest.approx(weighed + penalty, rel=1e-5)
+    assert inside == pytest.approx(weighed + share * penalty, rel=1e-5)
+
+
+@pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
+def test_flops_has_a_strength_for_each_side_and_a_ramp(objective):
+    numbers = make_leaves(7)
+    free = objective(batch(numbers, step=2), flops_query=0.0, flops_document=0.0).loss.item()
+    query, document = (batch(numbers).queries["lexical"], batch(numbers).documents["lexical"])
+    for options, expected in (
+        ({"flops_query": 2.0, "flops_document": 0.0}, 2.0 * query.matrix().mean(0).square().sum().item()),
+        ({"flops_query": 0.0, "flops_document": 3.0}, 3.0 * document.matrix().mean(0).square().sum().item()),
+        ({"flops_query": 0.0, "flops_document": 3.0, "flops_ramp": 4}, 0.75 * document.matrix().mean(0).square().sum().item()),
+    ):
+        outcome = objective(batch(numbers, step=2), **options)
+        assert outcome.loss.item() - free == pytest.approx(expected, rel=1e-4)
+        assert outcome.facts["flops.lexical.query"] == pytest.approx(query.matrix().mean(0).square().sum().item(), rel=1e-5)
+        assert outcome.facts["terms.lexical.document"] == (document.matrix() > 0).sum().item() / (Q * GROUP)
+
+
+def test_an_expert_that_scores_everything_alike_stands_in_the_middle():
+    numbers = make_leaves(8)
+    for side in ("query", "document"):
+        numbers[side, "lexical"] = torch.full_like(numbers[side, "lexical"], -1.0).requires_grad_()
+    found = objectives.competitive(batch(numbers), standardised=0.0)
+    assert found.metrics["rank.lexical"] == (1 + GROUP) / 2 and found.metrics["terms.lexical.query"] == 0.0
+    assert found.loss.isfinite()
+
+
+def test_one_expert_alone_has_the_whole_share():
+    numbers = make_leaves(9)
+    toy_batch = batch(numbers)
+    alone = objectives.EncodedBatch(
+        EncoderOutput({"global": toy_batch.queries["global"]}),
+        EncoderOutput({"global": toy_batch.documents["global"]}),
+        toy_batch.ignore_mask,
+        9,
+        10,
+    )
+    output = objectives.competitive(alone)
+    assert output.metrics["share.global"] == 1.0 and output.metrics["wins.global"] == 1.0
+    assert output.loss.item() == pytest.approx(objectives.contrastive(alone).loss.item())
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"standardised": 1.5}, "standardised=1.5: expected a ratio of the steps, 0 to 1"),
+        ({"rank_scope": "all"}, "rank_scope=all: expected own or batch"),
+        ({"ties": "none"}, "ties=none"),
+        ({"temperature": -1.0}, "temperature=-1.0"),
+    ],
+)
+def test_impossible_options_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        objectives.competitive(batch(make_leaves()), **options)

@@ -1,0 +1,122 @@
+"""Parameter groups: multipliers by hand, groups by name, and errors."""
+
+import logging
+
+import pytest
+import torch
+
+from moeir.architectures.initialize import build_checkpoint
+from moeir.errors import UsageError
+from moeir.training import param_groups
+from moeir.training.trainer import Schedule
+
+RULES = {"query_length": 10, "document_length": 20}
+
+
+@pytest.fixture(scope="module")
+def architectures(tiny_model_with_head):
+    """Of four layers."""
+    specs = ("came:shared_layers=2,local_dim=8", "taser:routing=token,every=1", "sbmoe:experts=2", "dense", "splade")
+    return {spec.split(":")[0]: build_checkpoint(tiny_model_with_head, spec, RULES).architecture for spec in specs}
+
+
+@pytest.mark.parametrize(
+    "arch, name, depth",
+    [
+        ("dense", "encoder.embeddings.words.weight", 0),
+        ("dense", "encoder.layers.0.attention.query.weight", 1),
+        ("dense", "encoder.layers.3.feedforward.norm.bias", 4),
+        ("splade", "encoder.vocabulary_head.transform.weight", 6),
+        ("came", "encoder.layers.1.feedforward.up.weight", 2),
+        ("came", "towers.lexical.0.attention.key.weight", 3),
+        ("came", "towers.global.1.attention.key.weight", 4),
+        ("came", "heads.local.projection.weight", 6),
+        ("taser", "encoder.layers.3.feedforward.experts.1.up.weight", 4),
+        ("taser", "router.weight", 3),  # two thirds of four
+        ("sbmoe", "mixture.experts.0.up.weight", 6),
+    ],
+)
+def test_depths_and_multipliers_by_hand(arch, name, depth, architectures):
+    assert name in dict(architectures[arch].named_parameters())
+    assert param_groups.layer_depth(architectures[arch], name) == depth
+    assert param_groups.layer_decay_factors(architectures[arch], 0.8)[name] == pytest.approx(0.8 ** (6 - depth))
+
+
+def test_the_top_layer_gets_the_square_and_the_release_values_hold_for_twelve_layers(architectures):
+    factors = param_groups.layer_decay_factors(architectures["dense"], 0.8)
+    assert factors["encoder.layers.3.attention.query.weight"] == pytest.approx(0.64)
+    assert factors["encoder.embeddings.norm.weight"] == pytest.approx(0.8**6)
+    assert round(2 * 12 / 3) == 8
+
+
+def group_settings(architecture, **options):
+    """name -> (peak, weight decay), each parameter in one group."""
+    names = {id(parameter): name for name, parameter in architecture.named_parameters()}
+    groups = param_groups.make_param_groups(architecture, learning_rate=1e-3, **options)
+    settings = {names[id(one)]: (group["peak"], group["weight_decay"]) for group in groups for one in group["params"]}
+    assert len(settings) == len(names) == sum(len(group["params"]) for group in groups)
+    return settings
+
+
+def test_without_more_words_there_are_matrices_and_the_rest(architectures):
+    groups = param_groups.make_param_groups(architectures["dense"], learning_rate=1e-3, weight_decay=0.1)
+    assert [(group["peak"], group["weight_decay"]) for group in groups] == [(1e-3, 0.1), (1e-3, 0.0)]
+    assert {parameter.ndim for parameter in groups[0]["params"]} == {2} and {parameter.ndim for parameter in groups[1]["params"]} == {1}
+
+
+def test_a_named_rate_is_not_decayed_and_the_last_pattern_wins(architectures):
+    settings = group_settings(
+        architectures["sbmoe"], weight_decay=0.1, layer_decay=0.5, rates={"mixture": 1e-4, "mixture.gate.*.bias": 7e-4, "layers.0": 3e-5}
+    )
+    assert settings["mixture.experts.1.down.weight"] == (1e-4, 0.1)
+    assert settings["mixture.gate.up.weight"] == (1e-4, 0.1) and settings["mixture.gate.up.bias"] == (7e-4, 0.0)
+    assert settings["encoder.layers.0.attention.query.weight"] == (3e-5, 0.1)
+    assert settings["encoder.layers.1.attention.query.weight"][0] == pytest.approx(1e-3 * 0.5**4)
+    assert settings["encoder.embeddings.words.weight"][0] == pytest.approx(1e-3 * 0.5**6)
+
+
+def test_the_order_of_the_groups_does_not_change(architectures):
+    options = {"rate": 1e-3, "layer_decay": 0.8, "rates": {"bias": 1e-4}}
+    first, second = (
+        [[id(one) for one in group["params"]] for group in param_groups.make_param_groups(architectures["came"], **options)]
+        for _ in range(2)
+    )
+    assert first == second
+
+
+def test_a_pattern_that_fits_nothing_is_refused_with_the_nearest_names(architectures):
+    with pytest.raises(UsageError, match=r"--group-rate mixtrue: matches no parameter name; the nearest names are mixture"):
+        param_groups.make_param_groups(architectures["sbmoe"], learning_rate=1e-3, group_rates={"mixtrue": 1.0})
+    with pytest.raises(UsageError, match=r"--group-rate xyz: .* the nearest names are encoder"):
+        param_groups.make_param_groups(architectures["dense"], learning_rate=1e-3, group_rates={"xyz": 1.0})
+
+
+def test_people_are_told_how_many_parameters_learn_how_fast(architectures, caplog):
+    with caplog.at_level(logging.INFO):
+        param_groups.make_param_groups(architectures["sbmoe"], learning_rate=1e-6, group_rates={"mixture": 1e-4})
+    mixture = sum(one.numel() for one in architectures["sbmoe"].mixture.parameters())
+    rest = architectures["sbmoe"].parameter_count() - mixture
+    messages = [line.getMessage() for line in caplog.records]
+    assert [word.split(" in ")[0] for word in messages] == [
+        f"learning rate up to 1e-06: {rest:,} parameters", f"learning rate up to 0.0001: {mixture:,} parameters",
+    ]  # fmt: skip
+
+
+def test_each_group_follows_its_own_peak_on_the_same_curve():
+    schedule = Schedule(10, 1.0, 0.2)
+    assert [schedule.learning_rate_at(step, 0.5) for step in range(10)] == [0.5 * schedule.learning_rate_at(step) for step in range(10)]
+
+
+def test_a_constant_rate_rises_and_stays():
+    assert [Schedule(5, 1.0, 0.4, decay="constant").learning_rate_at(step) for step in range(5)] == [0.5, 1.0, 1.0, 1.0, 1.0]
+    assert [Schedule(3, 2.0, 0.0, decay="constant").learning_rate_at(step) for step in range(3)] == [2.0, 2.0, 2.0]
+
+
+def test_shared_and_frozen_parameters_are_counted_once_or_not_at_all(architectures):
+    architecture = architectures["taser"]
+    architecture.encoder.embeddings.words.weight.requires_grad_(False)
+    groups = param_groups.make_param_groups(architecture, learning_rate=1e-3)
+    architecture.encoder.embeddings.words.weight.requires_grad_(True)
+    members = [one for group in groups for one in group["params"]]
+    assert len({id(one) for one in members}) == len(members)
+    assert all(one is not architecture.encoder.embeddings.words.weight for one in members) and isinstance(members[0], torch.nn.Parameter)

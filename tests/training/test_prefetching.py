@@ -1,0 +1,83 @@
+"""Prefetched batches: in order, from any step on, with their errors, in a thread that ends with the training."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from moeir.architectures.initialize import build_checkpoint
+from moeir.errors import DataError
+from moeir.training.sampling import MultiDatasetSampler, make_sampler
+from moeir.training.token_cache import PREFETCH_STEPS, BatchPrefetcher
+from tests.training.toy_examples import animal_text, assert_same_tokens, make_examples, single_part, tokenize_in_memory
+
+
+def prefetch_threads():
+    return [one for one in threading.enumerate() if one.name.startswith("batches")]
+
+
+class RecordingSampler:
+    """A sampler that records the requested steps and their threads, and fails at one step."""
+
+    size, steps_per_epoch = 15, 3
+
+    def __init__(self, fails=-1):
+        self.requested, self.failing_step = [], fails
+        self._sampler = make_sampler(make_examples(15), batch_size=4, negatives=3, seed=1, source="x")
+
+    def batch_at(self, step):
+        self.requested.append((step, threading.current_thread().name.split("_")[0]))
+        if step == self.failing_step:
+            raise DataError(f"step {step} cannot be")
+        return self._sampler.batch_at(step)
+
+
+@pytest.fixture
+def texts(tiny_model):
+    """The tokens of fifteen examples."""
+    checkpoint = build_checkpoint(tiny_model, "dense:head=false", {"query_length": 9, "document_length": 14})
+    return tokenize_in_memory(checkpoint, *({f"{side}{row}": animal_text(row) for row in range(17)} for side in "qd"))
+
+
+def test_batches_come_in_order_from_wherever_a_training_goes_on(texts):
+    sampler = RecordingSampler()
+    batches = BatchPrefetcher(sampler, texts, 9)
+    for step in (4, 5, 6, 7, 8):
+        batch = batches.batch_at(step)
+        assert batch.ids == sampler._sampler.batch_at(step)
+        assert_same_tokens(batch[1:3], texts.read(batch.ids))
+        assert len(sampler.requested) <= step - 4 + 1 + PREFETCH_STEPS
+    assert sampler.requested == [(step, "batches") for step in (4, 5, 6, 7, 8)]
+    assert not prefetch_threads()
+
+
+def test_any_other_step_can_be_asked_for(texts):
+    sampler = RecordingSampler()
+    batches = BatchPrefetcher(sampler, texts, 9)
+    assert [batches.batch_at(step).ids for step in (0, 1, 7, 2, 8, 8)] == [sampler._sampler.batch_at(step) for step in (0, 1, 7, 2, 8, 8)]
+
+
+def test_an_error_in_the_thread_is_raised_where_its_step_is_asked_for(texts):
+    batches = BatchPrefetcher(RecordingSampler(fails=2), texts, 9)
+    assert [len(single_part(batches.batch_at(step).queries)) for step in (0, 1)] == [4, 4]
+    for _ in range(2):
+        with pytest.raises(DataError, match="step 2 cannot be"):
+            batches.batch_at(2)
+    assert not prefetch_threads()
+
+
+def test_the_thread_ends_with_a_training_that_stops_early(texts):
+    batches = BatchPrefetcher(RecordingSampler(), texts, 99)
+    batches.batch_at(0)
+    assert len(prefetch_threads()) == 1
+    del batches
+    assert not prefetch_threads()
+
+
+def test_an_epochs_order_is_made_once(monkeypatch):
+    samplers = tuple(make_sampler(make_examples(count), batch_size=2, negatives=3, seed=1, source="x") for count in (8, 12))
+    multi_sampler, seeds, generator = MultiDatasetSampler(samplers, (1.0, 1.0), 1), [], np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: (seeds.append(tuple(seed)), generator(seed))[1])
+    for step in range(2 * multi_sampler.steps_per_epoch):
+        multi_sampler.batch_at(step)
+    assert sorted(seeds) == sorted([*[(1, epoch) for epoch in (0, 1)] * 2, *((1, epoch, 2) for epoch in (0, 1))])

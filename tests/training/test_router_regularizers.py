@@ -1,0 +1,124 @@
+"""Router regularizers: entropy and load balance against loops, the routers and sides that they apply to, and their metrics."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moeir.architectures.base import EncoderOutput
+from moeir.errors import UsageError
+from moeir.mixtures.routing import RouterOutput
+from moeir.representations.dense import Dense
+from moeir.training import objectives, regularizers
+from tests.oracles import training as oracles
+
+quick = settings(deadline=None, max_examples=30)
+chances = st.lists(st.lists(st.integers(0, 8), min_size=3, max_size=3).filter(any), min_size=1, max_size=5)
+
+
+def routing(rows):
+    return RouterOutput.from_text_probabilities(torch.tensor(rows, dtype=torch.float32).requires_grad_())
+
+
+def normalise_rows(counts):
+    return [[count / sum(row) for count in row] for row in counts]
+
+
+@quick
+@given(chances)
+def test_entropy_is_that_of_the_loop(counts):
+    rows = normalise_rows(counts)
+    assert regularizers.negative_entropy(routing(rows)).item() == pytest.approx(oracles.negative_entropy(rows), abs=1e-6)
+    means = [sum(row[expert] for row in rows) / len(rows) for expert in range(3)]
+    assert regularizers.negative_entropy(routing(rows), "batch").item() == pytest.approx(oracles.negative_entropy([means]), abs=1e-6)
+
+
+@quick
+@given(chances)
+def test_load_balance_is_that_of_the_loop(counts):
+    rows = normalise_rows(counts)
+    assert regularizers.load_balance(routing(rows)).item() == pytest.approx(oracles.load_balance(rows), abs=1e-5)
+
+
+def test_a_certain_router_has_finite_gradients():
+    router = routing([[1.0, 0.0], [0.0, 1.0]])
+    (regularizers.negative_entropy(router) + regularizers.negative_entropy(router, "batch") + regularizers.load_balance(router)).backward()
+    assert router.probabilities.grad.isfinite().all()
+
+
+def test_what_an_expert_wins_is_a_constant_for_load_balance():
+    router = routing([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
+    regularizers.load_balance(router).backward()
+    assert torch.allclose(router.probabilities.grad, torch.tensor([[2 * 2 / 9, 2 * 1 / 9]]).expand(3, 2))
+
+
+QUERIES = {"layer2": [[0.9, 0.1], [0.6, 0.4]], "layer4": [[0.5, 0.5], [0.2, 0.8]], "gate": [[0.7, 0.3], [0.8, 0.2]]}
+DOCUMENTS = {name: [row[::-1] for row in rows] + [[0.3, 0.7], [1.0, 0.0]] for name, rows in QUERIES.items()}
+
+
+def batch(queries=QUERIES, documents=DOCUMENTS):
+    sides = [
+        EncoderOutput({"global": Dense(torch.zeros(count, 3))}, {name: routing(rows) for name, rows in rows_by_router.items()})
+        for count, rows_by_router in ((2, queries), (4, documents))
+    ]
+    return objectives.EncodedBatch(*sides, torch.zeros(2, 4, dtype=torch.bool), 9, 10)
+
+
+def penalty_cost(objective=objectives.contrastive, given=None, **options):
+    """The regularizers' part of a batch's loss."""
+    given = given or batch()
+    free = objective(given, entropy=0.0, load_balance=0.0)
+    return objective(given, **options).loss.item() - free.loss.item()
+
+
+LAYERS = ("layer2", "layer4")
+
+
+@pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
+def test_entropy_is_asked_of_layers_on_both_sides_and_not_of_the_gate(objective):
+    expected = sum(oracles.negative_entropy(side[name]) for name in LAYERS for side in (QUERIES, DOCUMENTS)) / 4
+    assert penalty_cost(objective) == pytest.approx(0.01 * expected, abs=1e-6)
+    assert penalty_cost(objective, entropy=0.5) == pytest.approx(0.5 * expected, rel=1e-4)
+    assert penalty_cost(objective, entropy=0.5, entropy_sign="printed") == pytest.approx(-0.5 * expected, rel=1e-4)
+    means = [oracles.negative_entropy([[sum(column) / len(side[name]) for column in zip(*side[name], strict=True)]]) for name in LAYERS
+             for side in (QUERIES, DOCUMENTS)]  # fmt: skip
+    assert penalty_cost(objective, entropy=0.5, entropy_of="batch") == pytest.approx(0.5 * sum(means) / 4, rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
+def test_load_balance_is_asked_of_every_router(objective):
+    expected = sum(oracles.load_balance(side[name]) for name in QUERIES for side in (QUERIES, DOCUMENTS)) / 6
+    assert penalty_cost(objective, entropy=0.0, load_balance=2.0) == pytest.approx(2.0 * expected, rel=1e-4)
+
+
+def test_the_working_sign_opens_a_decision_and_the_printed_one_closes_it():
+    for sign, opens in (("working", True), ("printed", False)):
+        toy_batch = batch({"layer2": [[0.9, 0.1], [0.9, 0.1]]}, {"layer2": [[0.9, 0.1]] * 4})
+        objectives.contrastive(toy_batch, entropy=1.0, entropy_sign=sign).loss.backward()
+        gradient = toy_batch.queries.routing["layer2"].probabilities.grad
+        assert bool((gradient[:, 0] > gradient[:, 1]).all()) == opens  # a step against it moves mass from the likely expert
+
+
+def test_the_metrics_show_how_open_a_router_is_and_which_expert_starves():
+    facts = objectives.contrastive(batch()).metrics
+    for name in QUERIES:
+        both = (oracles.negative_entropy(QUERIES[name]) + oracles.negative_entropy(DOCUMENTS[name])) / 2
+        assert facts[f"entropy.{name}"] == pytest.approx(-both, abs=1e-6)
+        rows = QUERIES[name] + DOCUMENTS[name]
+        wins = sum(row[0] >= row[1] for row in rows) / 6
+        assert (facts[f"usage.{name}.0"], facts[f"usage.{name}.1"]) == (pytest.approx(wins), pytest.approx(1 - wins))
+
+
+def test_without_routers_there_is_neither_cost_nor_fact():
+    given = batch({}, {})
+    output = objectives.contrastive(given, entropy=9.0, load_balance=9.0)
+    assert output.metrics.keys() == {"loss", "loss.global"} and penalty_cost(given=given, entropy=9.0, load_balance=9.0) == 0.0
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"entropy_sign": "minus"}, "entropy_sign=minus: expected working or printed"),
+    ({"entropy_of": "text"}, "entropy_of=text: expected instance or batch"),
+])  # fmt: skip
+def test_unknown_words_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        objectives.contrastive(batch(), **options)

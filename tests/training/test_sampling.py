@@ -1,0 +1,132 @@
+"""Sampling: the batch of any step, the same each time."""
+
+from collections import Counter
+
+import pytest
+
+from moeir.errors import DataError, UsageError
+from moeir.records.examples import Example
+from moeir.training.sampling import BatchIds, check_texts, make_sampler
+
+
+def make_examples(count=10, positives=2, negatives=9):
+    return [
+        Example(f"q{n}", tuple(f"p{n}.{i}" for i in range(positives)), tuple(f"n{n}.{i}" for i in range(negatives))) for n in range(count)
+    ]
+
+
+def make_toy_sampler(all_examples=None, *, queries=4, negatives=3, seed=1):
+    return make_sampler(
+        make_examples() if all_examples is None else all_examples, batch_size=queries, negatives=negatives, seed=seed, source="train.jsonl"
+    )
+
+
+def documents_by_query(batch):
+    """query -> (positive, negatives)."""
+    size = len(batch.documents) // len(batch.queries)
+    return {query: (batch.documents[n * size], batch.documents[n * size + 1 : (n + 1) * size]) for n, query in enumerate(batch.queries)}
+
+
+def epoch_documents(sampler, number):
+    documents = {}
+    for step in range(number * sampler.steps_per_epoch, (number + 1) * sampler.steps_per_epoch):
+        documents |= documents_by_query(sampler.at(step))
+    return documents
+
+
+def test_any_step_can_be_asked_for_in_any_order():
+    first, second = make_toy_sampler(), make_toy_sampler()
+    forward = [first.batch_at(step) for step in range(7)]
+    assert [second.batch_at(step) for step in reversed(range(7))] == forward[::-1]
+
+
+def test_an_epoch_has_whole_batches_of_different_queries():
+    sampler = make_toy_sampler()
+    assert sampler.steps_per_epoch == 2
+    assert len(epoch_documents(sampler, 0)) == 8 and len(epoch_documents(sampler, 1)) == 8  # the last two of ten are dropped
+    assert epoch_documents(sampler, 0).keys() != epoch_documents(sampler, 1).keys()
+    assert make_toy_sampler(queries=10).steps_per_epoch == 1
+    whole_file = make_toy_sampler(queries=99)
+    assert whole_file.batch_size == 10 and len(whole_file.batch_at(0).queries) == 10
+
+
+def test_what_a_query_meets_does_not_depend_on_its_place_in_the_file():
+    forward, backward = make_toy_sampler(queries=10), make_toy_sampler(make_examples()[::-1], queries=10)
+    for number in range(3):
+        assert epoch_documents(forward, number) == epoch_documents(backward, number)
+
+
+def test_what_a_query_meets_does_not_depend_on_the_batch_size():
+    alone, together = epoch_documents(make_toy_sampler(queries=1), 0), epoch_documents(make_toy_sampler(queries=10), 0)
+    assert alone == together
+
+
+def test_negatives_change_with_the_epoch_and_the_seed():
+    sampler = make_toy_sampler(queries=10)
+    first, second, other = (
+        epoch_documents(sampler, 0),
+        epoch_documents(sampler, 1),
+        epoch_documents(make_toy_sampler(queries=10, seed=2), 0),
+    )
+    assert any(first[query][1] != second[query][1] for query in first)
+    assert any(first[query][1] != other[query][1] for query in first)
+
+
+def test_every_negative_is_drawn_in_time():
+    sampler = make_toy_sampler(queries=10)
+    counts = Counter(document for number in range(60) for document in epoch_documents(sampler, number)["q3"][1])
+    assert len(counts) == 9 and max(counts.values()) < 2.5 * min(counts.values())
+
+
+def test_positives_take_turns():
+    sampler = make_toy_sampler(make_examples(positives=3), queries=10)
+    turns = [epoch_documents(sampler, number)["q5"][0] for number in range(6)]
+    assert set(turns[:3]) == {"p5.0", "p5.1", "p5.2"} and turns[:3] == turns[3:]
+
+
+def test_a_querys_negatives_are_its_own_and_never_a_positive():
+    sampler = make_toy_sampler()
+    for step in range(20):
+        for query, (positive, negatives) in documents_by_query(sampler.batch_at(step)).items():
+            assert positive.startswith(f"p{query[1:]}.") and all(one.startswith(f"n{query[1:]}.") for one in negatives)
+            assert len(set(negatives)) == 3
+
+
+def test_too_few_negatives_are_drawn_again():
+    sampler = make_toy_sampler(make_examples(negatives=2), negatives=5)
+    for _, negatives in documents_by_query(sampler.batch_at(0)).values():
+        assert len(negatives) == 5 and len(set(negatives)) <= 2
+
+
+def test_no_negatives_can_be_asked_for():
+    batch = make_toy_sampler(make_examples(negatives=0), negatives=0).batch_at(0)
+    assert len(batch.documents) == len(batch.queries)
+
+
+def test_known_positives_elsewhere_in_the_batch_are_ignored():
+    batch = BatchIds(("a", "b"), ("x", "n", "y", "x"), (frozenset({"x", "y"}), frozenset({"y"})))
+    assert batch.false_negative_mask().tolist() == [[False, False, True, True], [False, False, False, False]]
+
+
+@pytest.mark.parametrize(
+    "given, options, error, message",
+    [
+        ([], {}, DataError, "train.jsonl: no training examples"),
+        (make_examples(negatives=0), {}, DataError, "query q0 has no negatives; mine some, or train with --negatives 0"),
+        (None, {"queries": 0}, UsageError, "--batch-size 0, --negatives 3"),
+        (None, {"negatives": -1}, UsageError, "--negatives -1"),
+    ],
+)
+def test_plans_that_cannot_be_are_refused(given, options, error, message):
+    with pytest.raises(error, match=message):
+        make_toy_sampler(given, **options)
+
+
+def test_examples_that_name_absent_texts_are_refused():
+    sampler, queries = make_toy_sampler(make_examples(1)), {"q0": "?"}
+    documents = {name: "text" for name in (*sampler.examples[0].positive_ids, *sampler.examples[0].negative_ids)}
+    check_texts(sampler, queries, documents, "train.jsonl")
+    with pytest.raises(DataError, match=r"train.jsonl: query q0 is not among the queries"):
+        check_texts(sampler, {}, documents, "train.jsonl")
+    with pytest.raises(DataError, match=r"train.jsonl: query q0 names document n0.8, which is not in the corpus"):
+        check_texts(sampler, queries, {name: text for name, text in documents.items() if name != "n0.8"}, "train.jsonl")

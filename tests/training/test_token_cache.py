@@ -1,0 +1,249 @@
+"""The token cache: every batch equals the checkpoint's own tokens of its texts; a cache is written whole or not at all."""
+
+import gc
+import json
+import shutil
+import tracemalloc
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from moeir.architectures.checkpoint import RetrievalModel
+from moeir.architectures.initialize import build_checkpoint
+from moeir.errors import DataError
+from moeir.records.examples import Example
+from moeir.records.texts import Text
+from moeir.training import token_cache as learned
+from moeir.training.sampling import BatchIds, MultiDatasetSampler, make_sampler
+from moeir.training.text_stream import collect_texts, without_texts
+from tests.kill_points import kill_at, kill_points
+from tests.training.toy_examples import animal_text, assert_same_tokens, make_examples, single_part, write_collection
+
+SHORT = {"query_length": 9, "document_length": 14}
+PREFIXED = SHORT | {"query_prefix": "query: ", "document_prefix": "the passage "}
+CHECKPOINTS = {
+    "dense": ("dense:head=false", SHORT),
+    "prefixes": ("dense:head=false", PREFIXED),
+    "nothing is cut": ("dense:head=false", {"query_length": 60, "document_length": 60}),
+    "separate": ("dense:head=false,encoders=separate", PREFIXED),
+    "splade": ("splade", SHORT),
+    "came": ("came:shared_layers=2,local_dim=8", PREFIXED),
+    "came with signs": ("came:shared_layers=2,local_dim=8,markers=true,augmentation=true", PREFIXED),
+    "mote": ("mote", SHORT),
+    "taser": ("taser:routing=token", SHORT),
+    "sbmoe": ("sbmoe:experts=2", SHORT),
+    "coil": ("coil:dim=8,cls_dim=8", SHORT),
+    "colbert": ("colbert:dim=8", SHORT),
+    "markers": ("colbert:dim=8,markers=true", PREFIXED),
+    "augmentation": ("colbert:dim=8,markers=true,augmentation=true", SHORT),
+    "all masks are seen": ("colbert:dim=8,augmentation=true,attend_masks=true", SHORT),
+}
+
+
+def encode_batch(checkpoint, queries, documents, ids):
+    """The texts of a batch, tokenized by the checkpoint."""
+    return checkpoint.read([queries[one] for one in ids.queries], "query"), checkpoint.read(
+        [documents[one] for one in ids.documents], "document"
+    )
+
+
+@pytest.fixture(scope="session")
+def reader(tiny_model):
+    """A dense checkpoint over the tokenizer of the toy texts."""
+    return build_checkpoint(tiny_model, "dense:head=false", SHORT)
+
+
+@pytest.fixture
+def needed(tmp_path):
+    """`needed(count)` -> the texts of that many examples, from two collections."""
+
+    def made(count=12):
+        query_file, document_file = write_collection(tmp_path, "queries", count)[0], write_collection(tmp_path, "documents", count + 2)[0]
+        return collect_texts([make_examples(count)], ["train.jsonl"], queries=[query_file], corpora=[document_file])
+
+    return made
+
+
+def file_bytes(folder):
+    """Every file of the caches in a folder, except manifests, which contain times."""
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.glob("*/*")) if file.name != "manifest.json"}
+
+
+# Batches
+
+
+def test_a_worked_example(tmp_path, tiny_model):
+    checkpoint = build_checkpoint(tiny_model, "colbert:dim=8,markers=true,augmentation=true", {"query_length": 6, "document_length": 6})
+    inline = Example("q", ("d",), ("e",), (), Text("q", "owl"), (Text("d", "bat hunts bee fox cat"), Text("e", "hen")))
+    dataset = learned.build_token_cache(tmp_path, collect_texts([[inline]], ["x"], queries=[], corpora=[]), checkpoint)
+    words = [" ".join(map(checkpoint.tokenizer.id_to_token, dataset.cache.ids[begin:end])) for begin, end in pairwise(dataset.cache.starts)]
+    assert words == [
+        "[CLS] [unused0] owl [SEP] [MASK] [MASK]",
+        "[CLS] [unused1] bat hunts bee [SEP]",
+        "[CLS] [unused1] hen [SEP]",
+    ]
+    assert dataset.cache.silent.tolist() == [2, 0, 0] and dataset.cache.ids.dtype == np.uint16
+    queries, documents = map(single_part, dataset.read_batch(BatchIds(("q", "q"), ("e", "d", "e", "d"), (frozenset("d"),) * 2)))
+    assert queries.no_attend_mask.tolist() == [False] * 4 + [True] * 2 + [False] * 4 + [True] * 2
+    assert documents.lengths == (4, 4, 6, 6) and documents.order.tolist() == [0, 2, 1, 3] and documents.no_attend_mask is None
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_batches_are_what_the_checkpoint_reads(name, tmp_path, tiny_model_with_head):
+    spec, rules = CHECKPOINTS[name]
+    checkpoint = build_checkpoint(tiny_model_with_head, spec, rules)
+    (query_file, queries), (corpus, documents) = (
+        write_collection(tmp_path, "queries", 15),
+        write_collection(tmp_path, "documents", 17, shift=5),
+    )
+    dataset = learned.build_token_cache(
+        tmp_path / "cache", collect_texts([make_examples(15)], ["x"], queries=[query_file], corpora=[corpus]), checkpoint
+    )
+    sampler = make_sampler(make_examples(15), batch_size=4, negatives=3, seed=1, source="x")
+    for step in range(8):
+        ids = sampler.batch_at(step)
+        assert_same_tokens(dataset.read_batch(ids), encode_batch(checkpoint, queries, documents, ids))
+
+
+def test_equal_ids_of_two_sets_are_texts_of_their_own(tmp_path, reader):
+    """A data set by ids, and one with inline texts, some of which its own collection replaces."""
+    (query_file, queries), (corpus, documents) = write_collection(tmp_path, "queries", 8), write_collection(tmp_path, "documents", 10)
+    other, others = write_collection(tmp_path, "d-others", 3, shift=40)
+    own = {name: f"the {text} {number}" for number, (name, text) in enumerate(documents.items())}
+    inline_examples = [
+        Example(
+            one.query_id,
+            one.positive_ids,
+            one.negative_ids,
+            query=Text(one.query_id, "what " + queries[one.query_id]),
+            passages=tuple(Text(name, own[name]) for name in (*one.positive_ids, *one.negative_ids)),
+        )
+        for one in make_examples(8)
+    ]
+    sets = [make_examples(8), inline_examples]
+    samplers = tuple(make_sampler(without_texts(part), batch_size=2, negatives=3, seed=1, source="x") for part in sets)
+    needed = collect_texts(sets, ["1", "2"], queries=[query_file, write_collection(tmp_path, "x-queries", 1)[0]], corpora=[corpus, other])
+    dataset = learned.build_token_cache(tmp_path / "cache", needed, reader)
+    expected = [(queries, documents), ({name: "what " + text for name, text in queries.items()}, own | others)]
+    multi_sampler = MultiDatasetSampler(samplers, (1.0, 0.5), 1)
+    numbers = set()
+    for step in range(12):
+        ids = multi_sampler.batch_at(step)
+        numbers.add(ids.dataset)
+        assert_same_tokens(dataset.read_batch(ids), encode_batch(reader, *expected[ids.dataset], ids))
+    assert numbers == {0, 1} and not any(one.passages or one.query for plan in samplers for one in plan.examples)
+    assert [needed.queries[dataset_number] for dataset_number in (0, 1)] == [expected[0][0], expected[1][0]]
+
+
+def test_the_first_documents_are_those_of_the_first_set_and_a_collection_corrects_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("moeir.training.text_stream.HEAD_FIT_DOCUMENTS", 3)
+    inline = Example("q", ("d5",), ("d1",), (), Text("q", "?"), (Text("d5", "mine"), Text("d1", "mine too")))
+    corpus, documents = write_collection(tmp_path, "documents", 9)
+    needed = collect_texts([[inline, *make_examples(5)]], ["x"], queries=[write_collection(tmp_path, "queries", 5)[0]], corpora=[corpus])
+    assert needed.first_documents == [documents["d5"], documents["d1"], documents["d0"]]
+
+
+def test_needed_texts_are_walked_alike_as_often_as_asked(needed):
+    stream = needed()
+    assert list(stream.walk()) == list(stream.walk()) and stream.count == len(list(stream.walk())) == 25
+
+
+# The cache
+
+
+def test_a_cache_is_opened_again_and_anything_else_is_another_folder(tmp_path, tiny_model, reader, needed, monkeypatch):
+    first = learned.build_token_cache(tmp_path / "cache", needed(), reader)
+    before = file_bytes(tmp_path / "cache")
+    with monkeypatch.context() as patch:
+        patch.setattr(RetrievalModel, "token_ids", None)  # nothing is read again
+        assert learned.build_token_cache(tmp_path / "cache", needed(), reader).cache.ids.tolist() == first.cache.ids.tolist()
+    assert file_bytes(tmp_path / "cache") == before
+    other = shutil.copytree(tiny_model, tmp_path / "other")
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer, indent=3))
+    for number, (weights, spec, rules) in enumerate(
+        (
+            (other, "dense:head=false", SHORT),
+            (tiny_model, "dense:head=false", SHORT | {"query_prefix": "q "}),
+            (tiny_model, "dense:head=false", SHORT | {"document_length": 15}),
+            (tiny_model, "colbert:markers=true", SHORT),
+            (tiny_model, "colbert:markers=true,augmentation=true", SHORT),
+            (tiny_model, "colbert:markers=true,augmentation=true,attend_masks=true", SHORT),
+        )
+    ):
+        learned.build_token_cache(tmp_path / "cache", needed(), build_checkpoint(weights, spec, rules))
+        assert len(list((tmp_path / "cache").iterdir())) == number + 2
+    learned.build_token_cache(tmp_path / "cache", needed(), build_checkpoint(tiny_model, "colbert:dim=4", SHORT))  # reads as dense does
+    learned.build_token_cache(tmp_path / "cache", needed(10), reader)
+    assert len(list((tmp_path / "cache").iterdir())) == 8
+
+
+def test_a_torn_cache_is_made_again(tmp_path, reader, needed):
+    learned.build_token_cache(tmp_path / "cache", needed(), reader)
+    before = file_bytes(tmp_path / "cache")
+    (cache,) = (tmp_path / "cache").iterdir()
+    (cache / "starts.npy").write_bytes(b"torn")
+    learned.build_token_cache(tmp_path / "cache", needed(), reader)
+    assert file_bytes(tmp_path / "cache") == before
+
+
+def test_a_killed_making_is_never_read_half(tmp_path, reader, needed, monkeypatch):
+    monkeypatch.setattr(learned, "CHUNK_TEXTS", 3)
+    learned.build_token_cache(tmp_path / "whole", needed(), reader)
+    expected = file_bytes(tmp_path / "whole")
+    for moment in kill_points(every=5):
+        folder = tmp_path / f"killed{moment}"
+        if not kill_at(lambda folder=folder: learned.build_token_cache(folder, needed(), reader), moment):
+            break
+        learned.build_token_cache(folder, needed(), reader)
+        assert file_bytes(folder) == expected
+    assert moment > 20
+
+
+def test_texts_that_change_on_the_way_are_refused_and_what_was_read_of_them_is_forgotten(tmp_path, reader, needed, monkeypatch):
+    monkeypatch.setattr(learned, "CHUNK_TEXTS", 3)
+    learned.build_token_cache(tmp_path / "whole", needed(), reader)
+    stream, before = needed(), (tmp_path / "documents.tsv").read_text()
+    (tmp_path / "documents.tsv").write_text(before.replace("owl", "bee"))
+    with pytest.raises(DataError, match="the texts have changed while they were read; run the same command again"):
+        learned.build_token_cache(tmp_path / "cache", stream, reader)
+    (tmp_path / "documents.tsv").write_text(before)
+    learned.build_token_cache(tmp_path / "cache", stream, reader)
+    assert file_bytes(tmp_path / "cache") == file_bytes(tmp_path / "whole")
+
+
+def test_chunks_are_of_one_side_and_end_at_their_characters_too(needed, monkeypatch):
+    monkeypatch.setattr(learned, "CHUNK_CHARACTERS", 100)
+    streamed = list(needed().walk())
+    chunks = list(learned._chunks(iter(streamed)))
+    assert [text for chunk in chunks for text in chunk] == streamed
+    assert all(len({text.side for text in chunk}) == 1 for chunk in chunks)
+    assert all(sum(len(text.content) for text in chunk[:-1]) < 100 for chunk in chunks) and len(chunks) > 5
+
+
+def test_texts_go_once_their_tokens_are_there(tmp_path, reader, monkeypatch):
+    """Memory does not grow with the length of the documents, neither while they are read nor afterwards."""
+    monkeypatch.setattr(learned, "CHUNK_TEXTS", 5)
+    monkeypatch.setattr("moeir.training.text_stream.HEAD_FIT_DOCUMENTS", 5)
+    monkeypatch.setattr("moeir.records.lines.BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr("moeir.artifacts.manifests.MAX_HASH_THREADS", 1)  # each thread holds 256 KiB, and how many run at once is chance
+    count, peaks, remaining = 200, [], []
+    query_file, _ = write_collection(tmp_path, "queries", count)
+    for times in (20, 20, 300):  # the first warms up
+        corpus = tmp_path / "documents.tsv"
+        corpus.write_text("".join(f"d{row}\t{animal_text(row) * times}\n" for row in range(count + 2)))
+        gc.collect()
+        tracemalloc.start()
+        dataset = learned.build_token_cache(
+            tmp_path / str(len(peaks)), collect_texts([make_examples(count)], ["x"], queries=[query_file], corpora=[corpus]), reader
+        )
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        gc.collect()
+        remaining.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        assert len(dataset.cache) == 2 * count + 1
+    grown = corpus.stat().st_size * (1 - 20 / 300)
+    assert grown > 2_500_000
+    assert (peaks[2] - peaks[1]) < grown / 3  # five texts of a chunk at once, never two hundred
+    assert (remaining[2] - remaining[1]) < grown / 10

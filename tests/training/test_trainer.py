@@ -1,0 +1,271 @@
+"""The trainer: the schedule, the same bytes after a kill, one line for NaN, and the metrics."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from moeir.architectures.initialize import build_checkpoint
+from moeir.artifacts import atomic_write
+from moeir.artifacts.atomic_write import RESUME
+from moeir.errors import MoeirError
+from moeir.records.examples import Example
+from moeir.records.texts import read_texts
+from moeir.training import objectives
+from moeir.training.retrieval_task import RetrievalTask
+from moeir.training.sampling import make_sampler
+from moeir.training.trainer import METRICS_FILE, Schedule, train
+from tests.oracles import training as oracles
+from tests.training.toy_examples import disable_dropout, tokenize_in_memory
+
+STEPS = 5
+CAME = "came:shared_layers=2,local_dim=8,normalise=true,global_scale=10"
+COMPETITIVE = partial(objectives.competitive, standardised=0.4, flops_query=1e-4, flops_document=1e-4)
+
+
+@pytest.fixture(scope="module")
+def learning(toy, tiny_model_with_head):
+    """`learning(folder, …)` trains on the toy texts, each query's document against all others -> checkpoint and counts."""
+    documents = {text.id: text.content for text in read_texts(toy / "corpus.jsonl")}
+    queries = {name: text.split(".")[0] for name, text in documents.items()}
+    examples = [Example(name, (name,), tuple(other for other in documents if other != name)) for name in documents]
+
+    def learned(
+        folder, *, spec=CAME, objective=COMPETITIVE, steps=STEPS, rate=1e-3, dtype=torch.float32, random=True, log_every=1, **options
+    ):
+        folder.mkdir(exist_ok=True)
+        checkpoint = build_checkpoint(tiny_model_with_head, spec, {"query_length": 10, "document_length": 20})
+        if not random:
+            disable_dropout(checkpoint.architecture)
+        sampler = make_sampler(examples, batch_size=4, negatives=3, seed=1, source="toy")
+        task = RetrievalTask(checkpoint, sampler, tokenize_in_memory(checkpoint, queries, documents), objective, steps, dtype)
+        counts = train(task, Schedule(steps, rate, **options), folder, device="cpu", log_every=log_every)
+        return checkpoint, counts
+
+    return learned
+
+
+def weights_of(checkpoint):
+    return {name: value.clone() for name, value in checkpoint.architecture.state_dict().items()}
+
+
+def identical(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def metric_lines(folder):
+    return [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
+
+
+def untimed_metrics(folder):
+    return [{key: value for key, value in line.items() if key not in ("seconds", "tokens_per_second")} for line in metric_lines(folder)]
+
+
+class Killed(Exception):
+    """Stands for Ctrl-C or a kill of the process."""
+
+
+def objective_killed_at(at):
+    """An objective that kills the training before its step `at` is done."""
+
+    def objective(batch):
+        if batch.step == at:
+            raise Killed
+        return COMPETITIVE(batch)
+
+    return objective
+
+
+@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.25, 1.0])
+@pytest.mark.parametrize("steps", [1, 10, 33])
+def test_the_rate_rises_and_falls_linearly(steps, warmup):
+    schedule = Schedule(steps, 2e-5, warmup)
+    rates = [schedule.learning_rate_at(step) for step in range(steps)]
+    assert rates == [pytest.approx(oracles.learning_rate_at(step, steps, 2e-5, warmup)) for step in range(steps)]
+    assert all(0 < rate <= 2e-5 for rate in rates)
+
+
+def test_the_rates_of_ten_steps_by_hand():
+    rates = [Schedule(10, 1.0, 0.2).learning_rate_at(step) for step in range(10)]
+    assert rates == [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(learning, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return folder, *learning(folder)
+
+
+@pytest.mark.parametrize("at", range(STEPS))
+def test_a_killed_training_goes_on_to_the_same_bytes(at, learning, undisturbed, tmp_path):
+    with pytest.raises(Killed):
+        learning(tmp_path, objective=objective_killed_at(at), save_minutes=0.0)
+    assert (tmp_path / RESUME).exists() == (at > 0)
+    checkpoint, _ = learning(tmp_path, save_minutes=0.0)
+    folder, expected, _ = undisturbed
+    assert identical(weights_of(checkpoint), weights_of(expected))
+    assert untimed_metrics(tmp_path) == untimed_metrics(folder)
+
+
+@pytest.mark.parametrize("log_every", [2, 3, 100])
+def test_losses_read_some_steps_at_a_time_are_the_same_lines(log_every, learning, undisturbed, tmp_path):
+    checkpoint, _ = learning(tmp_path, log_every=log_every)
+    assert identical(weights_of(checkpoint), weights_of(undisturbed[1])) and untimed_metrics(tmp_path) == untimed_metrics(undisturbed[0])
+
+
+@pytest.mark.parametrize("at", range(1, STEPS))
+def test_a_killed_training_that_reads_some_steps_at_a_time_goes_on_to_the_same_bytes(at, learning, undisturbed, tmp_path):
+    with pytest.raises(Killed):
+        learning(tmp_path, objective=objective_killed_at(at), save_minutes=0.0, log_every=3)
+    checkpoint, _ = learning(tmp_path, log_every=3)
+    assert identical(weights_of(checkpoint), weights_of(undisturbed[1])) and untimed_metrics(tmp_path) == untimed_metrics(undisturbed[0])
+
+
+@pytest.mark.parametrize("log_every", [1, 4])
+def test_a_loss_that_is_no_number_ends_the_training_at_its_step_and_is_never_saved(log_every, learning, tmp_path):
+    def objective(batch):
+        outcome = COMPETITIVE(batch)
+        return replace(outcome, metrics=outcome.metrics | {"loss": outcome.metrics["loss"] * float("nan")}) if batch.step == 2 else outcome
+
+    with pytest.raises(MoeirError, match="step 3: the loss is nan"):
+        learning(tmp_path, objective=objective, save_minutes=0.0, log_every=log_every)
+    saved = tmp_path / RESUME / "state" / "state.json"
+    assert json.loads(saved.read_text())["step"] == 2
+    assert [line["step"] for line in metric_lines(tmp_path)] == [1, 2], "earlier steps are logged"
+
+
+@pytest.mark.parametrize("moment", ["_sync", "_exchange"])
+def test_a_kill_in_the_middle_of_a_save_loses_that_save_only(moment, learning, undisturbed, tmp_path, monkeypatch):
+    calls = []
+
+    def dying(*arguments):
+        calls.append(arguments)
+        if len(calls) == 12 or (moment == "_exchange" and len(calls) == 3):
+            raise Killed
+        return original(*arguments)
+
+    original = getattr(atomic_write, moment)
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic_write, moment, dying)
+        with pytest.raises(Killed):
+            learning(tmp_path, save_minutes=0.0)
+    checkpoint, _ = learning(tmp_path)
+    assert identical(weights_of(checkpoint), weights_of(undisturbed[1])) and untimed_metrics(tmp_path) == untimed_metrics(undisturbed[0])
+    assert {file.name for file in tmp_path.iterdir()} == {METRICS_FILE, RESUME}  # the remains of a kill are deleted with resume/
+
+
+def test_half_precision_goes_on_to_the_same_bytes_too(learning, tmp_path):
+    half = partial(learning, dtype=torch.bfloat16)
+    whole, _ = half(tmp_path / "whole")
+    with pytest.raises(Killed):
+        half(tmp_path / "killed", objective=objective_killed_at(3), save_minutes=0.0)
+    resumed, _ = half(tmp_path / "killed")
+    assert identical(weights_of(resumed), weights_of(whole))
+    assert {value.dtype for value in weights_of(whole).values() if value.is_floating_point()} == {torch.float32}
+
+
+@pytest.mark.parametrize("spec", ["taser:routing=token,experts=3", "taser:routing=sequence,experts=24,gates=per_layer", "sbmoe:experts=24"])
+def test_routers_go_on_to_the_same_bytes_even_if_some_expert_has_met_no_text(spec, learning, tmp_path):
+    whole, _ = learning(tmp_path / "whole", spec=spec, weight_decay=0.1)
+    with pytest.raises(Killed):
+        learning(tmp_path / "killed", spec=spec, objective=objective_killed_at(2), save_minutes=0.0, weight_decay=0.1)
+    moments = load_file(tmp_path / "killed" / RESUME / "state" / "optimiser.safetensors")
+    updated = len({key.split(".")[0] for key in moments})
+    assert (updated < len(list(whole.architecture.parameters()))) == ("experts=24" in spec)
+    resumed, _ = learning(tmp_path / "killed", spec=spec, weight_decay=0.1)
+    assert identical(weights_of(resumed), weights_of(whole)) and untimed_metrics(tmp_path / "killed") == untimed_metrics(tmp_path / "whole")
+
+
+def test_metrics_hold_what_is_promised(undisturbed):
+    folder, _, counts = undisturbed
+    metrics = metric_lines(folder)
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5]
+    names = {f"{word}.{expert}" for word in ("loss", "share", "spread", "rank", "wins") for expert in ("lexical", "local", "global")}
+    names |= {f"{word}.lexical.{side}" for word in ("flops", "terms") for side in ("query", "document")}
+    names |= {"step", "loss", "entropy.shares", "gradient_norm", "learning_rate", "tokens", "tokens_per_second", "seconds", "competing"}
+    assert all(line.keys() == names for line in metrics)
+    assert [line["competing"] for line in metrics] == [0.0, 0.0, 1.0, 1.0, 1.0]
+    assert [line["learning_rate"] for line in metrics] == [Schedule(STEPS, 1e-3).learning_rate_at(step) for step in range(STEPS)]
+    for line in metrics:
+        assert sum(line[f"share.{expert}"] for expert in ("lexical", "local", "global")) == pytest.approx(1.0)
+        assert line["tokens"] > 0 and line["tokens_per_second"] == pytest.approx(line["tokens"] / line["seconds"])
+    assert counts["steps"] == STEPS and counts["last"]["loss"] == metrics[-1]["loss"] and "seconds" not in counts["last"]
+
+
+def test_trained_models_encode_without_dropout(undisturbed):
+    _, checkpoint, _ = undisturbed
+    assert not checkpoint.architecture.training
+
+
+@pytest.mark.parametrize(
+    "spec, objective",
+    [
+        (CAME, COMPETITIVE),
+        ("dense:pooling=mean,normalise=true,scale=10", objectives.contrastive),
+        ("splade", partial(objectives.contrastive, flops_query=1e-4, flops_document=1e-4)),
+        ("colbert:dim=8,normalise=true", objectives.contrastive),
+    ],
+)
+def test_losses_fall(spec, objective, learning, tmp_path):
+    _, _ = learning(tmp_path, spec=spec, objective=objective, steps=40, rate=3e-3, random=False)
+    metrics = metric_lines(tmp_path)
+    names = [name for name in metrics[0] if name.startswith("loss.")]
+    for name in names:
+        assert sum(line[name] for line in metrics[-8:]) < 0.9 * sum(line[name] for line in metrics[:8]), name
+
+
+def non_finite_loss(batch, *, gradient):
+    """A loss that is not a number, or a number with an infinite gradient."""
+    vectors = batch.queries["global"].vectors
+    loss = (vectors * 0.0).abs().sqrt().sum() if gradient else vectors.sum() * float("nan")
+    return objectives.ObjectiveOutput(loss, {"loss": float(loss.detach())})
+
+
+@pytest.mark.parametrize(
+    "gradient, message",
+    [
+        (False, "step 1: the loss is nan; no update was made yet"),
+        (True, "step 1: the gradient norm is (nan|inf); start over with a lower --learning-rate"),
+    ],
+)
+def test_numbers_that_go_wrong_stop_the_training_with_one_line(gradient, message, learning, tmp_path):
+    with pytest.raises(MoeirError, match=message) as caught:
+        learning(tmp_path, objective=partial(non_finite_loss, gradient=gradient))
+    assert "\n" not in str(caught.value) and metric_lines(tmp_path) == []
+
+
+def test_weight_decay_shrinks_matrices_and_leaves_biases_and_norms_alone(learning, tmp_path):
+    def nothing(batch):
+        loss = sum(
+            column.sum() * 0.0
+            for one in (batch.queries, batch.documents)
+            for r in one.representations.values()
+            for column in r.columns().values()
+        )
+        return objectives.ObjectiveOutput(loss, {"loss": 0.0})
+
+    before = weights_of(learning(tmp_path / "none", objective=nothing, steps=1, warmup=0.0)[0])
+    after = weights_of(learning(tmp_path / "some", objective=nothing, steps=1, warmup=0.0, weight_decay=0.5)[0])
+    for name, value in before.items():
+        if value.is_floating_point():
+            factor = 1.0 - 0.5 * 1e-3 if value.ndim > 1 else 1.0
+            assert torch.allclose(after[name], value * factor, rtol=1e-6, atol=0.0), name
+
+
+def test_the_gradient_is_clipped_and_zero_does_not_clip(learning, tmp_path, monkeypatch):
+    norms = []
+
+    class Watching(torch.optim.AdamW):
+        def step(self, *arguments):
+            parts = [p.grad.norm() for group in self.param_groups for p in group["params"] if p.grad is not None]
+            norms.append(float(torch.stack(parts).norm()))
+            return super().step(*arguments)
+
+    monkeypatch.setattr(torch.optim, "AdamW", Watching)
+    learning(tmp_path / "clipped", steps=1, clip=0.25)
+    learning(tmp_path / "free", steps=1, clip=0.0)
+    assert norms[0] == pytest.approx(0.25, rel=1e-3) and norms[1] > 0.25
+    assert norms[1] == pytest.approx(metric_lines(tmp_path / "free")[0]["gradient_norm"], rel=1e-4)

@@ -1,0 +1,85 @@
+"""Toy training data: texts tokenized in memory instead of a cache on disk, and examples of short texts."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from moeir.architectures.checkpoint import RetrievalModel
+from moeir.backbones.layers import set_attention_dropout
+from moeir.backbones.packed_tokens import PackedTokens
+from moeir.mixtures.embedding import EmbeddingMixture
+from moeir.records.examples import Example
+from moeir.training.sampling import ShardedTexts
+from moeir.training.text_stream import RowIndex
+from moeir.training.token_cache import BiEncoderDataset, TokenCache
+
+ANIMALS = ("owl", "bat", "bee", "fox", "cat", "hen", "oak", "eel")
+
+
+def tokenize_in_memory(
+    checkpoint: RetrievalModel, queries: Mapping[str, str], documents: Mapping[str, str], datasets: int = 1
+) -> BiEncoderDataset:
+    """Queries, then documents; `datasets` data sets that all have the same texts."""
+    ids, silent = [], []
+    for side, texts in (("query", queries), ("document", documents)):
+        for text in texts.values():
+            token_ids, silent_counts = checkpoint.token_ids([text], side)
+            ids.append(token_ids[0])
+            silent.append(silent_counts[0] if silent_counts else 0)
+    rows = RowIndex({name: row for row, name in enumerate(queries)}, {name: row for row, name in enumerate(documents, len(queries))})
+    starts = np.cumsum([0, *map(len, ids)])
+    return BiEncoderDataset(TokenCache(np.concatenate(ids).astype(np.uint16), starts, np.array(silent)), [rows] * datasets)
+
+
+def animal_text(row: int) -> str:
+    """A text of 1 to 13 animals and some verbs."""
+    return " ".join(ANIMALS[(row + number) % 8] + " hunts" * (number % 2) for number in range(1 + row % 13))
+
+
+def write_collection(folder: Path, name: str, count: int, shift: int = 0) -> tuple[Path, dict[str, str]]:
+    """Write a collection of such texts; returns its path and the texts by id."""
+    texts_by_id = {f"{name[0]}{row}": animal_text(row + shift) for row in range(count)}
+    path = folder / f"{name}.tsv"
+    path.write_text("".join(f"{text_id}\t{text}\n" for text_id, text in texts_by_id.items()))
+    return path, texts_by_id
+
+
+def make_examples(count: int, negatives: int = 4) -> list[Example]:
+    """Queries q0, … over documents d0, …: two positives each."""
+    pools = [tuple(f"d{(n + 2 + more) % (count + 1)}" for more in range(negatives)) for n in range(count)]
+    return [Example(f"q{n}", (f"d{n}", f"d{n + 1}"), pool) for n, pool in enumerate(pools)]
+
+
+def single_part(texts: PackedTokens | ShardedTexts) -> PackedTokens:
+    """The tokens of a batch that is neither shared nor split."""
+    if isinstance(texts, PackedTokens):
+        return texts
+    (part,) = texts.parts
+    assert texts.restore_order is None and texts.total_tokens == len(part.ids)
+    return part
+
+
+def assert_same_tokens(actual: Iterable[PackedTokens | ShardedTexts], expected: Iterable[PackedTokens | ShardedTexts]) -> None:
+    """Batches are equal token by token, sorted by length."""
+    for one, other in zip(map(single_part, actual), map(single_part, expected), strict=True):
+        other = other.sort_by_length()
+        assert (one.order is None) == (other.order is None) and (one.order is None or torch.equal(one.order, other.order))
+        assert one.side == other.side and one.lengths == other.lengths and one.segments is other.segments is None
+        assert one.ids.dtype == other.ids.dtype and one.starts.dtype == other.starts.dtype
+        assert torch.equal(one.ids, other.ids) and torch.equal(one.starts, other.starts)
+        assert (one.no_attend_mask is None) == (other.no_attend_mask is None) and (
+            one.no_attend_mask is None or torch.equal(one.no_attend_mask, other.no_attend_mask)
+        )
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """No dropout, and no noise in an embedding mixture's gate."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, EmbeddingMixture):
+            module.noise = None
+    set_attention_dropout(model, 0.0)

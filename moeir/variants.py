@@ -27,7 +27,13 @@ FORMULAS = {
     "analysis.projection": "vectors",
     "reranking.ensembles": "scores",
 }
-BASE_CLASSES = {"architectures": "Architecture", "indexes": "Index", "pretraining": "Pretraining", "export_targets": "ExportTarget", "formats": "Format"}
+BASE_CLASSES = {
+    "architectures": "Architecture",
+    "indexes": "Index",
+    "pretraining": "Pretraining",
+    "export_targets": "ExportTarget",
+    "formats": "Format",
+}
 ROOMS = (*BASE_CLASSES, *FORMULAS)
 REQUIRED = object()
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
-from typer import _click as click
 
 from moeir import __version__, console, settings
 from moeir.errors import MoeirError, is_out_of_memory
@@ -140,7 +139,7 @@ def _exit_code(arguments: list[str]) -> int:
         code = _invoke(arguments)
         sys.stdout.flush()
         return code
-    except click.exceptions.ClickException as problem:
+    except typer.TyperException as problem:
         return _report_usage_error(problem)
     except KeyboardInterrupt:
         log.error("stopped")
@@ -169,14 +168,14 @@ def _invoke(arguments: list[str]) -> int:
     return 0
 
 
-def _report_usage_error(problem: click.exceptions.ClickException) -> int:
-    if isinstance(problem, click.exceptions.NoArgsIsHelpError):
-        problem.show()
+def _report_usage_error(problem: typer.TyperException) -> int:
+    message = problem.format_message()
+    if message.startswith("Usage: "):  # a command without arguments: its help
+        sys.stderr.write(message + "\n")
         return problem.exit_code
-    message = " ".join(problem.format_message().split())
-    context = problem.ctx if isinstance(problem, click.exceptions.UsageError) else None
+    context = getattr(problem, "ctx", None)
     path = context.command_path.strip() if context else "moeir"
-    log.error("%s: %s (see %s --help)", path, message, path)
+    log.error("%s: %s (see %s --help)", path, " ".join(message.split()), path)
     return problem.exit_code
 
 

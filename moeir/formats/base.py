@@ -1,7 +1,7 @@
 """The interface of a format, and the context of a conversion: texts to look up, and whether information may be dropped."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -63,6 +63,16 @@ class Collection:
     corpus: Iterable[Text]
     queries: Iterable[Text]
     qrels: Mapping[str, Qrels]
+
+
+@dataclass(frozen=True)
+class Vector:
+    """One text's term weights (sparse) or numbers (dense); `contents` is its text where known."""
+
+    id: str
+    terms: Mapping[str, float] | None = None
+    numbers: Sequence[float] | None = None
+    contents: str = ""
 
 
 class Format(ABC):

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from moeir.formats.base import Conversion, Format, title_and_text
 from moeir.records import dpr, examples, lines, texts
@@ -20,7 +20,7 @@ _CONTEXT_FIELDS = ("title", "text", "passage_id", "psg_id", "docid", "_id", "id"
 class Dpr(Format):
     """One JSON array of {"question", "answers", "positive_ctxs", "hard_negative_ctxs"}, each a title and a text: DPR's training files."""
 
-    kind: ClassVar[str] = "examples"
+    kind = "examples"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         with lines.open_lines(path) as numbered:

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from moeir.errors import DataError
 from moeir.formats.base import Conversion, Format, flatten_title, title_and_text
-from moeir.formats.row_files import has_digest_id, parse_string_list, read_json_lines, text_digest, write_json_lines
+from moeir.formats.examples import has_digest_id, text_digest
+from moeir.formats.row_files import read_json_lines, write_json_lines
 from moeir.records import examples, runs
 from moeir.records.examples import Example
 from moeir.records.texts import Text
@@ -22,7 +23,7 @@ class Flagembedding(Format):
     `ids` keeps ids in `query_id`, `pos_id` and `neg_id`, which its trainer ignores; without them a text's id is its digest.
     """
 
-    kind: ClassVar[str] = "examples"
+    kind = "examples"
 
     def __init__(self, *, ids: bool = True) -> None:
         self._ids = ids
@@ -70,7 +71,7 @@ def _parse_record(record: dict[str, Any], where: str, conversion: Conversion) ->
     sides = {"positive": "pos", "negative": "neg"}
     converted: dict[str, Any] = {"query": record["query"], "query_id": record.get("query_id", text_digest(record["query"]))}
     for side, name in sides.items():
-        words = parse_string_list(record, name, where)
+        words = _parse_string_list(record, name, where)
         ids = record.get(f"{name}_id") or [text_digest(text) for text in words]
         if not isinstance(ids, list) or len(ids) != len(words):
             raise DataError(f"{where}: {name}_id does not have {len(words)} entries, as many as {name}")
@@ -97,3 +98,13 @@ def _drop_duplicates(record: dict[str, Any], where: str, conversion: Conversion)
         record[f"{side}_passages"] = [passages[index] for index in unique]
         if isinstance(scores, list) and len(scores) == len(passages):
             record[f"{side}_scores"] = [scores[index] for index in unique]
+
+
+def _parse_string_list(record: dict[str, Any], name: str, where: str) -> list[str]:
+    """A field that is a list of strings; empty if the field is absent."""
+    values = record.get(name)
+    if values is None:
+        return []
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise DataError(f"{where}: {name} is not a list of strings")
+    return values

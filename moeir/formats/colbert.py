@@ -108,12 +108,9 @@ class _NumberedTexts:
 def _to_rows(example: Example, conversion: Conversion, passages: _NumberedTexts, queries: _NumberedTexts) -> Iterator[list[Any]]:
     """One row per positive, with all negatives; a document with a teacher score is a pair (number, score)."""
     where = f"query {example.query_id!r}"
-    example = conversion.inline_texts(example, where)
-    assert example.query is not None
-    if example.provenance:
-        conversion.drop_or_refuse(where, "field 'negative_provenance'")
-    passages_by_id, teacher_scores = {passage.id: passage for passage in example.passages}, example.teacher_scores
-    query = queries.add(example.query)
+    query_text, passages_by_id = conversion.look_up_texts(example, where)
+    conversion.drop_nonempty(where, {"field 'negative_provenance'": example.provenance})
+    teacher_scores, query = example.teacher_scores, queries.add(query_text)
 
     def entry(document: str) -> Any:
         number = passages.add(passages_by_id[document])

@@ -45,20 +45,15 @@ class Flagembedding(Format):
 
     def _to_record(self, example: Example, conversion: Conversion) -> dict[str, Any]:
         where = f"query {example.query_id!r}"
-        example = conversion.inline_texts(example, where)
-        assert example.query is not None
-        if example.provenance:
-            conversion.drop_or_refuse(where, "field 'negative_provenance'")
-        if example.query.answers:
-            conversion.drop_or_refuse(where, "field 'answers'")
-        passages = {passage.id: passage for passage in example.passages}
-        record: dict[str, Any] = {"query": title_and_text(example.query)}
+        query, passages = conversion.look_up_texts(example, where)
+        conversion.drop_nonempty(where, {"field 'negative_provenance'": example.provenance, "field 'answers'": query.answers})
+        record: dict[str, Any] = {"query": title_and_text(query)}
         for side, ids in (("pos", example.positive_ids), ("neg", example.negative_ids)):
             record[side] = [flatten_title(passages[document], where, conversion) for document in ids]
         if example.positive_scores:
             record["pos_scores"] = [float(runs.format_score(score)) for score in example.positive_scores]
             record["neg_scores"] = [float(runs.format_score(score)) for score in example.negative_scores]
-        if not (has_digest_id(example.query) and all(map(has_digest_id, example.passages))):
+        if not (all(map(has_digest_id, (query, *passages.values())))):
             if self._ids:
                 ids_by_field = (example.query_id, list(example.positive_ids), list(example.negative_ids))
                 record |= dict(zip(_ID_FIELDS, ids_by_field, strict=True))

@@ -189,19 +189,12 @@ def first_text_column(record: dict[str, Any], names: Sequence[str], where: str) 
 def flatten_example(example: Example, conversion: Conversion, path: Path) -> tuple[str, list[str], list[str]]:
     """The texts of an example's query, positives and negatives; fields without a column are dropped or refused."""
     where = f"query {example.query_id!r}"
-    if example.positive_scores:
-        conversion.drop_or_refuse(where, "a teacher's scores")
-    example = conversion.inline_texts(example, where)
-    assert example.query is not None
-    for what, present in (
-        ("field 'negative_provenance'", example.provenance),
-        ("field 'answers'", example.query.answers),
-        ("ids", not (has_digest_id(example.query) and all(map(has_digest_id, example.passages)))),
-    ):
-        if present:
-            conversion.drop_or_refuse(where, what)
-    passages = {passage.id: flatten_title(passage, where, conversion) for passage in example.passages}
-    query, sides = title_and_text(example.query), (example.positive_ids, example.negative_ids)
+    query_text, passage_texts = conversion.look_up_texts(example, where)
+    losses: dict[str, object] = {"a teacher's scores": example.positive_scores, "field 'negative_provenance'": example.provenance}
+    has_ids = not all(map(has_digest_id, (query_text, *passage_texts.values())))
+    conversion.drop_nonempty(where, losses | {"field 'answers'": query_text.answers, "ids": has_ids})
+    passages = {name: flatten_title(passage, where, conversion) for name, passage in passage_texts.items()}
+    query, sides = title_and_text(query_text), (example.positive_ids, example.negative_ids)
     if _suffix(path) == ".tsv":
         query = collapse_whitespace(query, where, conversion)
         passages = {name: collapse_whitespace(text, where, conversion) for name, text in passages.items()}

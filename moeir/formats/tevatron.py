@@ -129,16 +129,13 @@ def _collect_scores(record: dict[str, Any], where: str, conversion: Conversion) 
 
 def _to_record(example: Example, conversion: Conversion) -> dict[str, Any]:
     where = f"query {example.query_id!r}"
-    example = conversion.inline_texts(example, where)
-    assert example.query is not None
-    if example.provenance:
-        conversion.drop_or_refuse(where, "field 'negative_provenance'")
-    if any(passage.url for passage in example.passages):
-        conversion.drop_or_refuse(where, "field 'url'")
-    passages, teacher_scores = {passage.id: passage for passage in example.passages}, example.teacher_scores
-    record: dict[str, Any] = {"query_id": example.query_id, "query": title_and_text(example.query)}
-    if example.query.answers:
-        record["answers"] = list(example.query.answers)
+    query, passages = conversion.look_up_texts(example, where)
+    has_url = any(passage.url for passage in passages.values())
+    conversion.drop_nonempty(where, {"field 'negative_provenance'": example.provenance, "field 'url'": has_url})
+    teacher_scores = example.teacher_scores
+    record: dict[str, Any] = {"query_id": example.query_id, "query": title_and_text(query)}
+    if query.answers:
+        record["answers"] = list(query.answers)
     for side, ids in (("positive", example.positive_ids), ("negative", example.negative_ids)):
         record[f"{side}_passages"] = [
             {"docid": document, "title": passages[document].title, "text": passages[document].text}
@@ -160,13 +157,8 @@ def _to_record_by_id(example: Example, conversion: Conversion) -> dict[str, Any]
     where = f"query {example.query_id!r}"
     query = example.query or look_up_text(conversion.queries, example.query_id, "--queries", where, conversion.target)
     example = conversion.strip_texts(example, where)
-    for what, present in (
-        ("field 'negative_provenance'", example.provenance),
-        ("a teacher's scores", example.positive_scores),
-        ("field 'answers'", query.answers),
-    ):
-        if present:
-            conversion.drop_or_refuse(where, what)
+    losses = {"field 'negative_provenance'": example.provenance, "a teacher's scores": example.positive_scores}
+    conversion.drop_nonempty(where, losses | {"field 'answers'": query.answers})
     return {
         "query_id": example.query_id,
         "query_text": title_and_text(query),

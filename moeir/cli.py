@@ -38,7 +38,7 @@ def build_app() -> typer.Typer:
     for name in STAGES:
         stage = stage_class(name)
         help_text = " ".join((inspect.getdoc(stage) or "").split())
-        app.command(name=name, help=help_text, short_help=help_text.split(". ")[0], no_args_is_help=_has_required(stage))(
+        app.command(name=name, help=help_text, short_help=help_text.split(". ")[0].rstrip("."), no_args_is_help=_has_required(stage))(
             _build_command(stage)
         )
     return app

@@ -65,7 +65,7 @@ class Variant:
 class Spec:
     """A name and its options as text; `str()` returns the spec.
 
-    >>> str(parse("came:shared_layers=4,experts=lexical+local"))
+    >>> str(parse_spec("came:shared_layers=4,experts=lexical+local"))
     'came:shared_layers=4,experts=lexical+local'
     """
 
@@ -80,7 +80,7 @@ class Spec:
 def parse_spec(text: str) -> Spec:
     """Split `name:key=value,…`; one level, no quoting, `+` inside a value stands for a comma.
 
-    >>> parse("rrf:constant=60").options
+    >>> parse_spec("rrf:constant=60").options
     (('constant', '60'),)
     """
     name, _, rest = text.partition(":")

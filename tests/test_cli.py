@@ -102,6 +102,14 @@ def test_every_flag_of_a_stage_is_in_its_help(stage, moeir):
     assert all(flag in result.stdout for flag in ("--config", "--show", "--dry-run"))
 
 
+@pytest.mark.parametrize("page", ["root", *cli.STAGES])
+def test_help_pages_are_as_reviewed(page, moeir, check_golden, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    result = moeir(*([] if page == "root" else [page]), "--help")
+    assert (result.code, result.stderr) == (0, "")
+    check_golden(f"help/{page}.txt", result.stdout)
+
+
 @pytest.mark.parametrize("arguments", [(), ("fuse",), ("init",)])
 def test_nothing_said_is_answered_with_help_on_stderr(arguments, moeir):
     result = moeir(*arguments)

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -35,7 +34,7 @@ class Examples(Format):
 def text_digest(text: str) -> str:
     """An id for a text without one: equal texts get equal ids.
 
-    >>> digest("An owl.")
+    >>> text_digest("An owl.")
     '359b67d612d5691c'
     """
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -44,7 +43,7 @@ def text_digest(text: str) -> str:
 def text_with_digest_id(text: str) -> Text:
     """A `Text` whose id is the digest of the text.
 
-    >>> named("An owl.") == Text(digest("An owl."), "An owl.")
+    >>> text_with_digest_id("An owl.") == Text(text_digest("An owl."), "An owl.")
     True
     """
     return Text(text_digest(text), text)
@@ -82,7 +81,7 @@ class GroupByQuery:
             self._texts[text.id] = text
         row_negatives += [negative.id for negative in negatives if negative.id not in row_negatives]
 
-    def examples(self, *, inline: bool = True) -> Iterator[Example]:
+    def examples(self) -> Iterator[Example]:
         """One example per query."""
         for query, groups in self._queries.items():
             where = self._where[query]
@@ -92,8 +91,6 @@ class GroupByQuery:
             if overlap := [negative for negative in negatives if negative in groups]:
                 self._conversion.drop_or_refuse(where, "a positive that is a negative elsewhere")
                 negatives = [negative for negative in negatives if negative not in overlap]
-            example = Example(query, tuple(groups), tuple(negatives))
-            if inline:
-                passages = tuple(self._texts[document] for document in (*groups, *negatives))
-                example = replace(example, query=self._texts[query], passages=passages)
+            passages = tuple(self._texts[document] for document in (*groups, *negatives))
+            example = Example(query, tuple(groups), tuple(negatives), query=self._texts[query], passages=passages)
             yield validate_example(example, where)

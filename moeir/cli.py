@@ -19,6 +19,7 @@ STAGES = (
     "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "learn-fusion", "fuse", "rerank",
     "evaluate", "analyze", "report", "check", "convert", "export", "info", "variants",
 )  # fmt: skip
+METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
 log = logging.getLogger(__name__)
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then uses large pages, which speeds up training
 
@@ -109,13 +110,8 @@ def _build_parameter(setting: settings.Setting) -> inspect.Parameter:
         default = typer.Argument(None, help=help, metavar=setting.name.upper())
     else:
         flags = [f"{setting.flag}/--no-{setting.flag.removeprefix('--')}" if switch else setting.flag, *setting.aliases]
-        default = typer.Option(None, *flags, help=help, metavar=None if switch else _metavar(setting))
+        default = typer.Option(None, *flags, help=help, metavar=None if switch else METAVARS[setting.annotation.removesuffix(" | None")])
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _metavar(setting: settings.Setting) -> str:
-    metavars = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
-    return metavars[setting.annotation.removesuffix(" | None")]
 
 
 def _default_hint(setting: settings.Setting) -> str:

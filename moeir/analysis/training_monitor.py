@@ -241,7 +241,7 @@ def expert_means(steps: Iterable[Mapping[str, float]], total: int, rows: int) ->
 
     Columns are `step`, the last of an interval, and the metrics (`share.lexical`, …); a metric that an interval lacks is None.
 
-    >>> expert_means([{"step": 1, "share.a": 0.5}, {"step": 2, "share.a": 1.0}, {"step": 3, "loss": 7.0}], window=3, rows=2)
+    >>> expert_means([{"step": 1, "share.a": 0.5}, {"step": 2, "share.a": 1.0}, {"step": 3, "loss": 7.0}], total=3, rows=2)
     (['step', 'share.a'], [[2, 0.75], [3, None]])
     """
     rows = min(rows, total)

@@ -31,11 +31,10 @@ class Tsv(Format):
         return read_unique_texts(path, conversion)
 
     def write(self, items: Iterator[Text], path: Path, conversion: Conversion) -> int:
-        return write_rows((text_to_row(text, conversion) for text in items), path)
+        return write_rows((_to_row(text, conversion) for text in items), path)
 
 
-def text_to_row(text: Text, conversion: Conversion) -> tuple[str, str]:
-    """The TSV columns of a text."""
+def _to_row(text: Text, conversion: Conversion) -> tuple[str, str]:
     where = f"text {text.id!r}"
     if text.answers:
         conversion.drop_or_refuse(where, "field 'answers'")

@@ -249,7 +249,9 @@ class KeySorter:
             self._keys[self._key_count : self._key_count + len(keys)] = keys
             self._key_count += len(keys)
         else:
-            self._key_count = self._compiled.append_changed(np.ascontiguousarray(keys), self._row_count, self._keys, self._rows, self._key_count)
+            self._key_count = self._compiled.append_changed(
+                np.ascontiguousarray(keys), self._row_count, self._keys, self._rows, self._key_count
+            )
         self._row_count += len(keys)
         if self._key_count == self._row_count:
             self._rows = None  # most likely all later rows differ too

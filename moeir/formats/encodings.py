@@ -1,13 +1,9 @@
-"""moeir's encodings, one expert at a time; a converted vector, sparse or dense, and the checkpoint that names its terms.
-
-moeir's encodings, one expert at a time.
-"""
+"""moeir's encodings, one expert at a time, and the checkpoint that names their terms."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,20 +13,10 @@ from moeir.architectures.checkpoint import read_metadata
 from moeir.artifacts import manifests, shards
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.formats.base import Conversion, Format
+from moeir.formats.base import Conversion, Format, Vector
 from moeir.representations.base import Representation, RepresentationWriter
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
-
-
-@dataclass(frozen=True)
-class Vector:
-    """One text's term weights (sparse) or numbers (dense); `contents` is its text where known."""
-
-    id: str
-    terms: Mapping[str, float] | None = None
-    numbers: Sequence[float] | None = None
-    contents: str = ""
 
 
 def load_terms(folder: Path) -> list[str]:
@@ -56,8 +42,8 @@ FLOAT16_MAX = 65504.0
 class Encodings(Format):
     """Output of `moeir encode`. `expert`: which one, if there are several of the kind. Writing needs --model, the checkpoint."""
 
-    kind: ClassVar[str] = "vectors"
-    is_folder: ClassVar[bool] = True
+    kind = "vectors"
+    is_folder = True
 
     def __init__(self, *, expert: str | None = None) -> None:
         self._expert = expert

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from moeir.data_checks.findings import Findings, classify_message
+from moeir.data_checks.findings import Findings
 from moeir.data_checks.texts import SeenTexts
 from moeir.data_checks.tolerant_lines import read_tolerantly
 from moeir.errors import DataError
@@ -84,7 +84,7 @@ def _repair_record(record: Any, name: str, number: int, findings: Findings) -> t
             return new_record, examples.parse_example(new_record, where, provenance=True)
         except DataError as problem:
             findings.add_error(name, number, problem)
-            if classify_message(str(problem)) not in _REPAIRABLE:
+            if problem.code not in _REPAIRABLE:
                 return None
             new_record = _prune(new_record, _is_first_occurrence(new_record))
     return None

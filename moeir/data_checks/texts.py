@@ -106,7 +106,7 @@ def _load_json(line: str, name: str, number: int, findings: Findings) -> Any:
     try:
         return texts.parse_json(line, where)
     except DataError as problem:
-        if "Invalid control character" not in str(problem):
+        if problem.code != "control-character":
             raise
         return texts.parse_json(json.dumps(json.JSONDecoder(strict=False).decode(line)), where)
 
@@ -178,6 +178,6 @@ class TruncationCounter:
         if self._pending:
             self._count_pending()
         if self.truncated:
-            texts, tokens = self.truncated / self.texts, self.lost_tokens / self.tokens
-            message = f"{self.truncated:,} of {self.texts:,} texts ({texts:.1%}) are cut at {self.max_tokens} tokens, the longest has {self.longest:,}"
-            findings.add(self.file, self._first, "truncated", f"{message}; {tokens:.1%} of all tokens are lost")
+            message = f"{self.truncated:,} of {self.texts:,} texts ({self.truncated / self.texts:.1%}) are cut at {self.max_tokens} tokens"
+            message += f", the longest has {self.longest:,}; {self.lost_tokens / self.tokens:.1%} of all tokens are lost"
+            findings.add(self.file, self._first, "truncated", message)

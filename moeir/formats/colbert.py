@@ -13,6 +13,7 @@ from moeir.formats.row_files import GroupByQuery, read_json_lines, read_rows
 from moeir.records import lines, runs, texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text
+from moeir.records.trec_columns import parse_float32
 
 TRIPLE_FILES = ("triples.jsonl", "triples.tsv")
 ID_FILES = {"collection.tsv": "document-ids.txt", "queries.tsv": "query-ids.txt"}
@@ -110,7 +111,7 @@ def _read_triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
         return
     for where, row in read_json_lines(path):
         if not isinstance(row, list) or len(row) < 2:
-            raise DataError(f"{where}: a list of a query, a positive and negatives was expected")
+            raise DataError(f"{where}: a list of a query, a positive and negatives was expected", code="not-a-list")
         yield where, row
 
 
@@ -118,7 +119,7 @@ def _parse_entry(entry: Any, where: str) -> tuple[str, float | None]:
     """The number of a text and its score, None without one."""
     number, score = (entry[0], entry[1]) if isinstance(entry, list) and len(entry) == 2 else (entry, None)
     if score is not None:
-        score = runs.parse_score(str(score), where)
+        score = parse_float32(str(score), where)
     return texts.parse_id(number, where), score
 
 
@@ -136,7 +137,8 @@ def _read_numbered_texts(path: Path) -> dict[str, Text]:
             own_number, *columns = line.split("\t")
             if len(columns) not in (1, 2):
                 raise DataError(
-                    f"{path}:{number}: expected tab-separated number, text and optional title, found {len(columns) + 1} columns"
+                    f"{path}:{number}: expected tab-separated number, text and optional title, found {len(columns) + 1} columns",
+                    code="columns",
                 )
             if names is not None and len(names) <= len(numbered_texts):
                 raise UsageError(f"{ids_path}: has {len(names)} ids, but {path.name} has more texts")
@@ -147,5 +149,5 @@ def _read_numbered_texts(path: Path) -> dict[str, Text]:
 
 def _look_up_number(numbered_texts: dict[str, Text], number: str, where: str, file_name: str) -> Text:
     if number not in numbered_texts:
-        raise DataError(f"{where}: {number} is not in {file_name}")
+        raise DataError(f"{where}: {number} is not in {file_name}", code="unknown-document")
     return numbered_texts[number]

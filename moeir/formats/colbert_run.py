@@ -9,6 +9,7 @@ from moeir.formats.base import Conversion, Format
 from moeir.formats.row_files import read_rows, write_rows
 from moeir.records import runs
 from moeir.records.runs import Run
+from moeir.records.trec_columns import parse_float32
 
 
 class ColbertRun(Format):
@@ -18,7 +19,7 @@ class ColbertRun(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         row_items = read_rows(path, 4, "query, document, rank, score")
-        hits = ((where, query, document, runs.parse_score(score, where)) for where, (query, document, _, score) in row_items)
+        hits = ((where, query, document, parse_float32(score, where)) for where, (query, document, _, score) in row_items)
         yield row_files.run_from_hits(hits, str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:

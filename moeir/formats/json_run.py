@@ -10,6 +10,7 @@ from moeir.formats import row_files
 from moeir.formats.base import Conversion, Format
 from moeir.records import lines, runs, texts
 from moeir.records.runs import Run
+from moeir.records.trec_columns import parse_float32
 
 
 class JsonRun(Format):
@@ -21,7 +22,7 @@ class JsonRun(Format):
         with lines.open_lines(path) as numbered:
             lists = texts.parse_json("\n".join(line for _, line in numbered), str(path))
         if not isinstance(lists, dict) or not all(isinstance(hits, dict) for hits in lists.values()):
-            raise DataError(f"{path}: an object of objects was expected, {{query: {{document: score}}}}")
+            raise DataError(f"{path}: an object of objects was expected, {{query: {{document: score}}}}", code="not-an-object")
         yield row_files.run_from_hits(_iter_hits(lists, str(path)), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
@@ -41,6 +42,6 @@ def _iter_hits(lists: dict[str, dict[str, Any]], name: str) -> Iterator[row_file
         for document, score in hits.items():
             where = f"{name}: query {query!r}, document {document!r}"
             if isinstance(score, bool) or not isinstance(score, int | float):
-                raise DataError(f"{where}: score is not a number: {score!r}")
+                raise DataError(f"{where}: score is not a number: {score!r}", code="score-not-a-number")
             texts.parse_id(query, where)
-            yield where, query, texts.parse_id(document, where), runs.parse_score(repr(score), where)
+            yield where, query, texts.parse_id(document, where), parse_float32(repr(score), where)

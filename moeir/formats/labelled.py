@@ -32,11 +32,11 @@ class Labelled(Format):
             conversion.drop_unread_fields(where, record, (*row_files.ANCHOR_COLUMNS, *_PASSAGE_COLUMNS, "label", "score"))
             label = _LABELS.get(str(record.get("label", record.get("score"))))
             if label is None:
-                raise DataError(f"{where}: label is not 1 or 0: {record.get('label', record.get('score'))!r}")
+                raise DataError(f"{where}: label is not 1 or 0: {record.get('label', record.get('score'))!r}", code="grade-not-a-number")
             queries.setdefault(query.id, query)
             locations.setdefault(query.id, where)
             if sides.setdefault(query.id, {}).setdefault(passage, label) is not label:
-                raise DataError(f"{where}: the passage has another label on an earlier line")
+                raise DataError(f"{where}: the passage has another label on an earlier line", code="grades-disagree")
         for name, labels in sides.items():
             if not any(labels.values()):
                 conversion.drop_or_refuse(locations[name], "a query without a positive")

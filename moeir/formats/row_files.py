@@ -30,7 +30,7 @@ def read_unique_texts(source: Path | str, conversion: Conversion) -> Iterator[Te
     for where, record in texts.read_records(str(source)):
         text = texts.parse_text(record, where)
         if text.id in seen_ids:
-            raise DataError(f"{where}: duplicate id {text.id!r}; moeir check --fix keeps the first")
+            raise DataError(f"{where}: duplicate id {text.id!r}; moeir check --fix keeps the first", code="duplicate-id")
         seen_ids.add(text.id)
         conversion.drop_unread_fields(where, record, (*texts.ID_FIELDS, *texts.TEXT_FIELDS, "title", "url", "answers"))
         yield text
@@ -66,7 +66,7 @@ def read_rows(path: Path | str, width: int, form: str) -> Iterator[tuple[str, li
                 continue
             columns = line.split("\t")
             if len(columns) != width:
-                raise DataError(f"{name}:{number}: {width} columns between tabs expected ({form}), {len(columns)} found")
+                raise DataError(f"{name}:{number}: {width} columns between tabs expected ({form}), {len(columns)} found", code="columns")
             yield f"{name}:{number}", columns
 
 
@@ -86,7 +86,7 @@ def parse_string_list(record: dict[str, Any], name: str, where: str) -> list[str
     if values is None:
         return []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise DataError(f"{where}: {name} is not a list of strings")
+        raise DataError(f"{where}: {name} is not a list of strings", code="not-a-list")
     return values
 
 
@@ -168,7 +168,7 @@ def read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if delimiter is None:
         for where, record in read_json_lines(path):
             if not isinstance(record, dict):
-                raise DataError(f"{where}: a JSON object was expected")
+                raise DataError(f"{where}: a JSON object was expected", code="not-an-object")
             yield where, record
         return
     with lines.open_lines(path) as numbered:
@@ -177,7 +177,7 @@ def read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         for row in reader:
             if len(row) != len(header):
                 expected = f"{len(header)} columns expected ({', '.join(header)})"
-                raise DataError(f"{path}:{reader.line_num}: {expected}, found {len(row)}")
+                raise DataError(f"{path}:{reader.line_num}: {expected}, found {len(row)}", code="columns")
             yield f"{path}:{reader.line_num}", dict(zip(header, row, strict=True))
 
 
@@ -205,7 +205,7 @@ def first_text_column(record: dict[str, Any], names: Sequence[str], where: str) 
     """The text of the first column of `names` that the row has."""
     name = next((column for column in names if column in record), None)
     if name is None or not isinstance(record[name], str):
-        raise DataError(f"{where}: no text column {' or '.join(names)} among {', '.join(record)}")
+        raise DataError(f"{where}: no text column {' or '.join(names)} among {', '.join(record)}", code="no-text")
     return str(record[name])
 
 
@@ -262,7 +262,7 @@ def scores_from_ranks(hits: Iterable[tuple[str, str, str, int]]) -> Iterator[Loc
         ranked_hits.sort(key=lambda hit: hit[0])
         for position, (rank, where, document) in enumerate(ranked_hits):
             if position and ranked_hits[position - 1][0] == rank:
-                raise DataError(f"{where}: rank {rank} appears twice in the list of query {query!r}")
+                raise DataError(f"{where}: rank {rank} appears twice in the list of query {query!r}", code="rank-order")
             yield where, query, document, float(len(ranked_hits) - position)
 
 
@@ -286,13 +286,6 @@ def drop_tag(run: Run, conversion: Conversion) -> None:
     """Drop or refuse the run's tag, unless it is the default."""
     if run.tag != "moeir":
         conversion.drop_or_refuse(f"tag {run.tag!r}", "the tag of the run")
-
-
-def parse_whole_number(word: str, what: str, where: str) -> int:
-    """Parse a non-negative whole number."""
-    if not word.isdecimal():
-        raise DataError(f"{where}: {what} is not a whole number: {word!r}")
-    return int(word)
 
 
 def find_file(folder: Path, *names: str) -> Path:

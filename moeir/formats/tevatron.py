@@ -23,11 +23,13 @@ class Tevatron(Format):
         seen_ids: set[str] = set()
         for where, record in read_json_lines(path):
             if not isinstance(record, dict) or "positive_passages" not in record:
-                raise DataError(f"{where}: an object with query_id, query, positive_passages and negative_passages was expected")
+                raise DataError(
+                    f"{where}: an object with query_id, query, positive_passages and negative_passages was expected", code="not-an-object"
+                )
             conversion.drop_unread_fields(where, record, _FIELDS)
             example = examples.parse_example(_collect_scores(record, where, conversion), where, provenance=False)
             if example.query_id in seen_ids:
-                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
+                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query", code="duplicate-id")
             seen_ids.add(example.query_id)
             yield example
 
@@ -44,7 +46,7 @@ def _collect_scores(record: dict[str, Any], where: str, conversion: Conversion) 
         conversion.drop_unread_fields(where, passage, ("docid", "title", "text", "score"))
     if any("score" in passage for passage in all_passages):
         if not all("score" in passage for passage in all_passages):
-            raise DataError(f"{where}: only some passages have a score; expected all or none")
+            raise DataError(f"{where}: only some passages have a score; expected all or none", code="scores-miscounted")
         converted |= {f"{side}_scores": [passage["score"] for passage in passages] for side, passages in sides.items()}
     return converted
 

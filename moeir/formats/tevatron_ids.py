@@ -24,7 +24,7 @@ class TevatronIds(Format):
         seen_ids: set[str] = set()
         for where, record in read_json_lines(path):
             if not isinstance(record, dict) or "positive_document_ids" not in record:
-                raise DataError(f"{where}: an object with query_id, query_text, positive_document_ids was expected")
+                raise DataError(f"{where}: an object with query_id, query_text, positive_document_ids was expected", code="not-an-object")
             conversion.drop_unread_fields(where, record, _FIELDS)
             example = examples.parse_example({"negative_document_ids": [], **record}, where, provenance=False)
             query_text = record.get("query_text", record.get("query"))
@@ -34,7 +34,7 @@ class TevatronIds(Format):
             elif query_text and (query is None or title_and_text(query) != query_text):
                 conversion.drop_or_refuse(where, "the text of the query (name the queries with --queries, or the corpus with --corpus)")
             if example.query_id in seen_ids:
-                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
+                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query", code="duplicate-id")
             seen_ids.add(example.query_id)
             yield example
 

@@ -29,7 +29,8 @@ def read_qrels(path: Path | str) -> Qrels:
             earlier = qrels.setdefault(query, {}).setdefault(document, grade)
             if earlier != grade:
                 raise DataError(
-                    f"{name}:{number}: query {query!r}, document {document!r}: grade {grade} here, {earlier} on an earlier line"
+                    f"{name}:{number}: query {query!r}, document {document!r}: grade {grade} here, {earlier} on an earlier line",
+                    code="grades-disagree",
                 )
     if not qrels:
         raise DataError(f"{name}: holds no judgement; expected {_EXPECTED_COLUMNS}")
@@ -48,7 +49,7 @@ def parse_judgement(line: str, number: int, name: str) -> tuple[str, str, int] |
     if number == 1 and len(fields) in (3, 4) and fields[-1].lower() in _GRADE_HEADERS:
         return None
     if len(fields) not in (3, 4):
-        raise DataError(f"{name}:{number}: expected {_EXPECTED_COLUMNS}, found {len(fields)}")
+        raise DataError(f"{name}:{number}: expected {_EXPECTED_COLUMNS}, found {len(fields)}", code="columns")
     return fields[0], fields[-2], _parse_grade(fields[-1], f"{name}:{number}")
 
 
@@ -73,5 +74,5 @@ def _parse_grade(text: str, where: str) -> int:
     try:
         float(text)
     except ValueError:
-        raise DataError(f"{where}: grade is not a number: {text!r}") from None
-    raise DataError(f"{where}: grade is not a whole number: {text!r}")
+        raise DataError(f"{where}: grade is not a number: {text!r}", code="grade-not-a-number") from None
+    raise DataError(f"{where}: grade is not a whole number: {text!r}", code="grade-not-whole")

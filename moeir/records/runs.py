@@ -24,7 +24,7 @@ Integers: TypeAlias = NDArray[np.int64]
 Codes: TypeAlias = NDArray[np.int32]
 Scores: TypeAlias = NDArray[np.float32]
 
-RUN_COLUMNS = "query Q0 document rank score tag"
+RUN_COLUMNS = ("query", "Q0", "document", "rank", "score", "tag")
 _SCORE_FORMAT = ".9g"
 
 
@@ -119,7 +119,10 @@ class Run:
         documents = np.asarray(document_codes, dtype=np.int32)
         scores32 = np.asarray(scores, dtype=np.float32)
         for row in np.flatnonzero(~np.isfinite(scores32))[:1].tolist():
-            raise DataError(f"{location(row)}: score of document {document_ids[documents[row]]!r} is not a finite float32 number")
+            raise DataError(
+                f"{location(row)}: score of document {document_ids[documents[row]]!r} is not a finite float32 number",
+                code="score-not-finite",
+            )
         if not isinstance(document_ids, Ids) and any(map(str.__ge__, document_ids, document_ids[1:])):
             documents = id_ranks(document_ids).astype(np.int32)[documents]
             document_ids = sorted(document_ids)
@@ -131,7 +134,7 @@ class Run:
         if (row := first_duplicate(starts, documents, order)) is not None:
             position = row if order is None else int(np.flatnonzero(order == row)[0])
             fault = f"document {document_ids[documents[position]]!r} is listed twice for query {queries[owners[position]]!r}"
-            raise DataError(f"{location(row)}: {fault}")
+            raise DataError(f"{location(row)}: {fault}", code="duplicate-document")
         return cls(list(queries), starts, *sort_lists(starts, documents, scores32), document_ids, tag)
 
     @cached_property
@@ -175,7 +178,7 @@ def read_run(path: Path | str, by: str = "score") -> Run:
     For other tools' orders, `by="file"` orders by score and then by line, `by="rank"` by the rank column alone; the scores are
     then minus the rank.
     """
-    table = trec_columns.read_columns(path, RUN_COLUMNS, (0, 2), 3 if by == "rank" else 4)
+    table = trec_columns.read_columns(path, RUN_COLUMNS, (0, 2), RUN_COLUMNS.index("rank" if by == "rank" else "score"))
     (queries, query_codes), (names, document_codes) = table.strings
     first_codes = query_codes[np.append(0, np.flatnonzero(query_codes[1:] != query_codes[:-1]) + 1)]
     appearance = np.argsort(np.unique(first_codes, return_index=True)[1])
@@ -222,7 +225,7 @@ def write_run(run: Run, path: Path | str, tag: str | None = None) -> None:
 def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
     """Documents and scores in rank order within each query, as by `rank_order`; the same arrays if they are in order."""
     compiled, codes = compiled_loops.load_for_rows(len(documents)), np.asarray(documents)
-    if compiled and codes.dtype == np.int32 and compiled.ranking.in_order(starts, codes, scores):
+    if compiled and codes.dtype == np.int32 and compiled.run_order.is_sorted(starts, codes, scores):
         return codes, scores
     sorted_hits = np.empty(len(documents), np.int32), np.empty(len(documents), np.float32)
     for first, last in list_blocks(starts):
@@ -236,7 +239,7 @@ def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores)
 def _sort_lists_numpy(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
     """Sort one integer per hit: the bits of its score above its document's code."""
     if compiled := compiled_loops.load_for_rows(len(documents)):
-        return compiled_loops.sort_lists_compiled(compiled.ranking, starts, documents, scores)
+        return compiled_loops.sort_lists_compiled(compiled.run_order, starts, documents, scores)
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
     descending = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascending order = descending scores
     keys = descending << np.uint64(32) | (np.uint64(0xFFFFFFFF) - documents.astype(np.uint64))
@@ -250,9 +253,11 @@ def _sort_lists_numpy(starts: Integers, documents: NDArray[np.integer], scores: 
     return (np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))).astype(np.int32), sorted_scores
 
 
-def parse_score(text: str, where: str) -> float:
-    """The score in `text`; `where` starts the message of an error."""
-    return trec_columns.parse_float32(text, where)
+def parse_hit(line: str, where: str) -> tuple[str, str, str, float, str]:
+    """Query, document, rank, score and tag of a line of a run, by the same rules as `read_run`; `where` starts the message of an error."""
+    words, score = trec_columns.parse_line(line.encode(), where, RUN_COLUMNS, RUN_COLUMNS.index("score"))
+    query, _, document, rank, _, tag = (word.decode() for word in words)
+    return query, document, rank, score, tag
 
 
 HITS_PER_BLOCK = 2**19  # hits
@@ -280,7 +285,7 @@ def first_duplicate(starts: NDArray[np.int64], documents: NDArray[np.int32], row
     3
     """
     compiled = compiled_loops.load_for_rows(len(documents))
-    if compiled and not compiled.ranking.repeats(starts, documents):
+    if compiled and not compiled.run_order.has_duplicates(starts, documents):
         return None
     width, duplicates = int(documents.max(initial=0)) + 1, []
     for first, last in list_blocks(starts):

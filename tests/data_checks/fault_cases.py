@@ -45,6 +45,8 @@ TEXTS = [
     FaultCase("control-character", "corpus.jsonl", (b'{"_id": "x", "text": "ring\x07bell"}',), 1, "U+0007"),
     FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "the worldâ€™s cafÃ©"}',), 1, "was 'the world’s café'"),
     FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "Ili\u00c4\u0087 says"}',), 1, "was 'Ilić says'"),
+    FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "Ã la carte"}',), 1, "'Ã la carte' was 'à la carte'"),
+    FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "Ð¿Ñ€Ð¸Ð²ÐµÑ‚"}',), 1, "was 'привет'"),
     FaultCase("replacement-character", "corpus.jsonl", ('{"_id": "x", "text": "caf\ufffd"}',), 1, "U+FFFD in", note=True),
     FaultCase("half-character", "corpus.jsonl", ('{"_id": "x", "text": "\\ud83d"}',), 1, "half a character"),
     FaultCase("broken-json", "corpus.jsonl", ('{"_id": "x", "text": "no end',), 1, "broken JSON at column 22"),
@@ -53,7 +55,7 @@ TEXTS = [
     FaultCase("id-not-a-word", "corpus.jsonl", ('{"_id": 1.5, "text": "half"}',), 1, "id is not a string: 1.5"),
     FaultCase("blank-id", "corpus.jsonl", ('{"_id": " ", "text": "blank"}',), 1, "id is blank"),
     FaultCase("id-with-space", "corpus.jsonl", ('{"_id": "a b", "text": "two words"}',), 1, "'a b'"),
-    FaultCase("duplicate-id", "corpus.jsonl", ('{"_id": "owl", "text": "Another."}',), 1, "'owl' stands on an earlier line"),
+    FaultCase("duplicate-id", "corpus.jsonl", ('{"_id": "owl", "text": "Another."}',), 1, "'owl' occurs on an earlier line"),
     FaultCase("no-text", "corpus.jsonl", ('{"_id": "x", "words": "none"}',), 1, "no text; expected one of text"),
     FaultCase("text-not-a-string", "corpus.jsonl", ('{"_id": "x", "text": 7}',), 1, "text is not a string: 7"),
     FaultCase(
@@ -84,7 +86,7 @@ EXAMPLES = [
     FaultCase("not-a-list", "train.jsonl", (example(positive_ids="cat"),), 1, "positive_ids is not a list"),
     FaultCase("positive-among-negatives", "train.jsonl", (example(negative_ids=["cat", "bat"]),), 1, "'cat' is a positive and a negative"),
     FaultCase("duplicate-passage", "train.jsonl", (example(negative_ids=["bat", "bat"]),), 1, "'bat' is listed twice in negative_ids"),
-    FaultCase("duplicate-id", "train.jsonl", (example("q1"),), 1, "query 'q1' stands on an earlier line"),
+    FaultCase("duplicate-id", "train.jsonl", (example("q1"),), 1, "query 'q1' occurs on an earlier line"),
     FaultCase("unknown-query", "train.jsonl", (example("q9"),), 1, "query 'q9'"),
     FaultCase("unknown-document", "train.jsonl", (example(negative_ids=["yak", "bat", "gnu"]),), 1, "'yak' (and 1 more) of query 'q2'"),
     FaultCase(
@@ -96,7 +98,7 @@ EXAMPLES = [
     FaultCase("no-text", "train.jsonl", ('{"query_id": "q2", "positive_passages": [], "negative_passages": []}',), 1, "no query text"),
 ]
 LISTS = [
-    FaultCase("columns", "dev.trec", ("q2 Q0 bat 3 0.1",), 1, "5 found"),
+    FaultCase("columns", "dev.trec", ("q2 Q0 bat 3 0.1",), 1, "found 5"),
     FaultCase("score-not-a-number", "dev.trec", ("q2 Q0 bat 3 high t",), 1, "'high'"),
     FaultCase("score-not-finite", "dev.trec", ("q2 Q0 bat 3 nan t",), 1, "'nan'"),
     FaultCase("rank-not-a-number", "dev.trec", ("q2 Q0 bat third 0.1 t",), 1, "rank is 'third'"),

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from moeir.data_checks import texts
-from moeir.data_checks.findings import KINDS_BY_NAME, Findings
+from moeir.data_checks.findings import Findings
+from moeir.errors import FAULT_KINDS
 from tests.conftest import CommandResult
 from tests.data_checks.fault_cases import CORPUS, FAULT_CASES, FLAGS, GOOD, QUERIES, FaultCase, example
 
@@ -42,7 +43,7 @@ def test_a_fault_is_found_named_with_its_line_and_mended(faulty: FaultCase, tmp_
     assert result.code == (0 if faulty.note else 3), result.stderr
     line = len(GOOD[faulty.file]) + (faulty.line or 0)
     matches = [row for row in rows(result) if row[:2] == [f"{tmp_path / faulty.file}:{line}", faulty.kind]]
-    assert len(matches) == 1 and faulty.words in matches[0][2] and matches[0][3] == KINDS_BY_NAME[faulty.kind].advice, result.stdout
+    assert len(matches) == 1 and faulty.words in matches[0][2] and matches[0][3] == FAULT_KINDS[faulty.kind].advice, result.stdout
     if faulty.note:
         return
     assert result.stderr.splitlines()[-1].startswith("error: ") and f"{faulty.kind} 1" in result.stderr
@@ -53,7 +54,7 @@ def test_a_fault_is_found_named_with_its_line_and_mended(faulty: FaultCase, tmp_
 
 def test_there_are_forty_kinds_and_each_is_known() -> None:
     assert len({(faulty.kind, faulty.file) for faulty in FAULT_CASES}) >= 40
-    assert {faulty.kind for faulty in FAULT_CASES} <= KINDS_BY_NAME.keys()
+    assert {faulty.kind for faulty in FAULT_CASES} <= FAULT_KINDS.keys()
 
 
 def test_a_note_and_an_allowed_kind_are_no_fault(tmp_path: Path, moeir: Moeir) -> None:
@@ -100,7 +101,7 @@ def test_a_mended_run_is_in_order_and_has_ranks(tmp_path: Path, moeir: Moeir) ->
     result = moeir("check", "--run", run, "--fix", tmp_path / "mended", "--form", "tsv")
     assert [row[1] for row in rows(result)] == ["score-not-finite", "rank-order", "duplicate-document", "query-in-parts"]
     assert (tmp_path / "mended" / "dev.trec").read_text() == "q1 Q0 cat 1 3 t\nq1 Q0 owl 2 1 t\nq2 Q0 cat 1 2 t\n"
-    assert "mended copies are in" in result.stderr
+    assert "repaired copies are in" in result.stderr
 
 
 def test_ranks_behind_a_line_that_is_left_out_are_right(tmp_path: Path, moeir: Moeir) -> None:

@@ -9,7 +9,7 @@ from moeir.kernels import late_interaction as kernel
 from moeir.representations.multivector import MultiVector, maxsim
 from tests.kernels.peak_memory import peak_bytes
 
-SEARCHES = ("_one_by_one", "_padded")  # a processor's, CUDA's
+SEARCHES = ("_maxsim_cpu", "_maxsim_cuda")  # a processor's, CUDA's
 
 
 def texts(lengths, seed=0, width=3, values=None):
@@ -26,12 +26,12 @@ def packed(queries, documents):
 
 
 def plain(queries, documents):
-    return maxsim(*queries.padded(), *documents.padded())
+    return maxsim(*queries.pad(), *documents.pad())
 
 
 def first_wins(queries, documents):
     """The plain form, with the gradient of ties going to the first token instead of being split."""
-    (query_vectors, query_mask), (tokens, document_mask) = queries.padded(), documents.padded()
+    (query_vectors, query_mask), (tokens, document_mask) = queries.pad(), documents.pad()
     similarity = torch.einsum("qld,nmd->qnlm", query_vectors, tokens).masked_fill(~document_mask[None, :, None], float("-inf"))
     return similarity.max(-1).values.masked_fill(~query_mask[:, None], 0.0).sum(-1)
 

@@ -1,5 +1,6 @@
 """Findings of data checks: a count of each kind of fault and its first few lines, so that memory does not grow with the faults."""
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,10 +47,12 @@ class Findings:
         if not self._max_lines or len(group.lines) < self._max_lines:
             group.lines.append((line, message))
 
-    def add_error(self, file: str, line: int | None, problem: DataError) -> None:
-        """Add a reader's error as a finding."""
-        message = str(problem)
-        self.add(file, line, problem.code or "faulty-line", message.removeprefix(f"{file}:{line}: ").removeprefix(f"{file}: "))
+    def add_error(self, file: str, problem: DataError) -> None:
+        """Add a reader's error as a finding, at the line that the message names."""
+        message = str(problem).removeprefix(file)
+        number = re.match(r":(\d+): |: (?:row|damaged archive near line) (\d+):", message)
+        line = int(number[1] or number[2]) if number else None
+        self.add(file, line, problem.code or "faulty-line", re.sub(r"^:(\d+:)? ", "", message))
 
     @property
     def groups(self) -> list[FindingGroup]:

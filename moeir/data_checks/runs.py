@@ -70,7 +70,7 @@ class RunChecker:
         try:
             query, document, rank, score, tag = runs.parse_hit(line, f"{self._name}:{number}")
         except DataError as problem:
-            self._findings.add_error(self._name, number, problem)
+            self._findings.add_error(self._name, problem)
             return None
         if tag not in self._tags:
             self._tags.add(tag)

@@ -60,7 +60,7 @@ def check_texts(
             record = texts.parse_row(line, names, f"{name}:{number}") if names else _load_json(line, name, number, findings)
             text = texts.parse_text(record, f"{name}:{number}")
         except DataError as problem:
-            findings.add_error(name, number, problem)
+            findings.add_error(name, problem)
             continue
         repaired = _accept(text, name, number, findings, seen_texts, keep_empty)
         if repaired is None:
@@ -84,7 +84,7 @@ def _check_records(
             try:
                 text = texts.parse_text(record, where)
             except DataError as problem:
-                findings.add_error(name, number, problem)
+                findings.add_error(name, problem)
                 continue
             repaired = _accept(text, name, number, findings, seen_texts, keep_empty)
             if repaired is not None:
@@ -92,7 +92,7 @@ def _check_records(
                     on_text(name, number, repaired)
                 yield json.dumps(texts.to_record(repaired), ensure_ascii=False)
     except DataError as problem:
-        findings.add_error(name, _line_number(str(problem).removeprefix(name).split(": ")[0]), problem)
+        findings.add_error(name, problem)
 
 
 def _line_number(where: str) -> int | None:

@@ -27,7 +27,7 @@ def read_tolerantly(path: Path | str, findings: Findings) -> Iterator[tuple[int,
                         has_lines = True
                         yield number, line.removesuffix("\r")
     except DataError as problem:
-        findings.add_error(name, _line_number(problem), problem)
+        findings.add_error(name, problem)
         return
     if not has_lines:
         findings.add(name, None, "empty-file", "the file is empty")
@@ -50,11 +50,6 @@ def _decode_block(block: bytes, first: int, name: str, findings: Findings) -> It
         except UnicodeDecodeError as fault:
             findings.add(name, number, "not-utf8", f"byte 0x{line[fault.start]:02x}")
             yield number, line.decode("cp1252", errors="replace")
-
-
-def _line_number(problem: DataError) -> int | None:
-    match = re.search(r"near line (\d+)", str(problem))
-    return int(match[1]) if match else None
 
 
 def repair_text(text: str, location: tuple[str, int | None], findings: Findings) -> str:

@@ -43,7 +43,7 @@ def parse_judgement(line: str, number: int, name: str) -> tuple[str, str, int] |
     >>> parsed("q1 0 owl 2", 1, "dev.qrels"), parsed("query-id\\tcorpus-id\\tscore", 1, "dev.tsv")
     (('q1', 'owl', 2), None)
     """
-    fields = _split_fields(line)
+    fields = [field.decode() for field in line.encode().split()]  # bytes split at ASCII white space only, as trec_eval does
     if not fields or line.startswith("#"):
         return None
     if number == 1 and len(fields) in (3, 4) and fields[-1].lower() in _GRADE_HEADERS:
@@ -58,10 +58,6 @@ def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> Non
     with lines.open_writer(path) as output:
         for query, grades in qrels.items():
             output.writelines(f"{query} 0 {document} {grade}\n" for document, grade in grades.items())
-
-
-def _split_fields(line: str) -> list[str]:
-    return [field.decode() for field in line.encode().split()]  # bytes split at ASCII white space only, as trec_eval does
 
 
 def _parse_grade(text: str, where: str) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from moeir.data_checks import texts
 from moeir.data_checks.findings import Findings
-from moeir.errors import FAULT_KINDS
+from moeir.errors import FAULT_KINDS, DataError
 from tests.conftest import CommandResult
 from tests.data_checks.fault_cases import CORPUS, FAULT_CASES, FLAGS, GOOD, QUERIES, FaultCase, example
 
@@ -183,3 +183,18 @@ def test_a_folder_that_others_made_is_left_alone(tmp_path: Path, moeir: Moeir) -
         assert moeir("check", *flags, "--fix", tmp_path / "new").code == 0
     assert (tmp_path / "new" / "queries.jsonl").read_text() == "\n".join(QUERIES) + "\n"
     assert moeir("check", *flags[:2], "--fix", tmp_path / "new").code == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "line", "text"),
+    [
+        ("a.tsv:17: grade: 3: no", 17, "grade: 3: no"),
+        ("a.tsv: damaged archive near line 9: cut", 9, "damaged archive near line 9: cut"),
+        ("a.tsv: row 5: no id", 5, "row 5: no id"),
+        ("a.tsv: cannot be read: near line 3: x", None, "cannot be read: near line 3: x"),
+    ],
+)
+def test_a_readers_error_is_a_finding_at_the_line_that_it_names(message: str, line: int | None, text: str) -> None:
+    findings = Findings()
+    findings.add_error("a.tsv", DataError(message, code="columns"))
+    assert [(group.kind, group.lines) for group in findings.groups] == [("columns", [(line, text)])]

@@ -76,7 +76,6 @@ FAULT_KINDS = {
     ),
     "duplicate-vector": FaultKind("equal texts have equal vectors; check the corpus for them", note=True),
     "missing-document": FaultKind("encode the corpus again"),
-    "other-order": FaultKind("fine for search; another corpus, or another version of it, was encoded", note=True),
     "faulty-line": FaultKind(DELETE_ADVICE),
 }
 

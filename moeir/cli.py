@@ -144,7 +144,7 @@ def _exit_code(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except MoeirError as problem:
-        return _report_error(problem, problem.code)
+        return _report_error(problem, problem.exit_code)
     except OSError as problem:
         return _report_error(problem, 1)
     except (MemoryError, RuntimeError) as problem:

@@ -19,7 +19,7 @@ from moeir.errors import ArtifactError, DataError, MoeirError, UsageError
 
 HEAVY = [
     *("torch", "transformers", "faiss", "datasets", "numba", "numpy", "scipy", "ir_measures", "accelerate"),
-    *("tokenizers", "safetensors", "huggingface_hub", "llvmlite", "zstandard", "pandas"),
+    *("tokenizers", "safetensors", "huggingface_hub", "llvmlite", "zstandard", "pandas", "ftfy"),
 ]
 HELP = """
 import sys

@@ -11,6 +11,7 @@ from moeir.formats.row_files import read_json_lines, write_json_lines
 from moeir.formats.texts import Tsv, chain_texts, read_unique_texts
 from moeir.records import runs, texts
 from moeir.records.texts import Text
+from moeir.records.trec_columns import parse_float32
 
 
 class Anserini(Format):
@@ -58,7 +59,7 @@ class AnseriniVectors(Format):
     def read(self, path: Path, conversion: Conversion) -> Iterator[Vector]:
         for where, record in read_json_lines(path):
             if not isinstance(record, dict) or "vector" not in record:
-                raise DataError(f"{where}: an object with id, contents and vector was expected")
+                raise DataError(f"{where}: an object with id, contents and vector was expected", code="not-an-object")
             conversion.drop_unread_fields(where, record, ("id", "docid", "contents", "content", "vector"))
             yield _parse_vector(record, where)
 
@@ -78,11 +79,11 @@ def _parse_vector(record: dict[str, Any], where: str) -> Vector:
     contents, vector = record.get("contents", record.get("content")) or "", record["vector"]
     numbers = list(vector.values()) if isinstance(vector, dict) else vector
     if not isinstance(contents, str):
-        raise DataError(f"{where}: contents is not a string")
+        raise DataError(f"{where}: contents is not a string", code="text-not-a-string")
     if not isinstance(numbers, list) or not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
-        raise DataError(f"{where}: vector is neither an object of terms with weights nor a list of numbers")
+        raise DataError(f"{where}: vector is neither an object of terms with weights nor a list of numbers", code="not-a-list")
     for number in numbers:
-        runs.parse_score(repr(number), where)
+        parse_float32(repr(number), where)
     return Vector(name, terms=vector, contents=contents) if isinstance(vector, dict) else Vector(name, numbers=numbers, contents=contents)
 
 

@@ -100,7 +100,9 @@ def look_up_text(texts: TextsById | None, text_id: str, flag: str, where: str, t
     if texts is None:
         raise UsageError(f"{target}: stores texts inline, but {where} has only the id {text_id!r}; name the file that has them with {flag}")
     if text_id not in texts:
-        raise DataError(f"{where}: {text_id!r} is not in the file of {flag}")
+        raise DataError(
+            f"{where}: {text_id!r} is not in the file of {flag}", code="unknown-query" if flag == "--queries" else "unknown-document"
+        )
     return texts[text_id]
 
 

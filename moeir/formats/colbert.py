@@ -16,6 +16,7 @@ from moeir.records import lines, runs, texts
 from moeir.records.examples import Example
 from moeir.records.runs import Run
 from moeir.records.texts import Text
+from moeir.records.trec_columns import parse_float32
 
 TRIPLE_FILES = ("triples.jsonl", "triples.tsv")
 ID_FILES = {"collection.tsv": "document-ids.txt", "queries.tsv": "query-ids.txt"}
@@ -78,7 +79,7 @@ class ColbertRun(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         row_items = read_rows(path, 4, "query, document, rank, score")
-        hits = ((where, query, document, runs.parse_score(score, where)) for where, (query, document, _, score) in row_items)
+        hits = ((where, query, document, parse_float32(score, where)) for where, (query, document, _, score) in row_items)
         yield run_from_hits(hits, str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
@@ -126,7 +127,7 @@ def _read_triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
         return
     for where, row in read_json_lines(path):
         if not isinstance(row, list) or len(row) < 2:
-            raise DataError(f"{where}: a list of a query, a positive and negatives was expected")
+            raise DataError(f"{where}: a list of a query, a positive and negatives was expected", code="not-a-list")
         yield where, row
 
 
@@ -134,7 +135,7 @@ def _parse_entry(entry: Any, where: str) -> tuple[str, float | None]:
     """The number of a text and its score, None without one."""
     number, score = (entry[0], entry[1]) if isinstance(entry, list) and len(entry) == 2 else (entry, None)
     if score is not None:
-        score = runs.parse_score(str(score), where)
+        score = parse_float32(str(score), where)
     return texts.parse_id(number, where), score
 
 
@@ -152,7 +153,8 @@ def _read_numbered_texts(path: Path) -> dict[str, Text]:
             own_number, *columns = line.split("\t")
             if len(columns) not in (1, 2):
                 raise DataError(
-                    f"{path}:{number}: expected tab-separated number, text and optional title, found {len(columns) + 1} columns"
+                    f"{path}:{number}: expected tab-separated number, text and optional title, found {len(columns) + 1} columns",
+                    code="columns",
                 )
             if names is not None and len(names) <= len(numbered_texts):
                 raise UsageError(f"{ids_path}: has {len(names)} ids, but {path.name} has more texts")
@@ -163,5 +165,5 @@ def _read_numbered_texts(path: Path) -> dict[str, Text]:
 
 def _look_up_number(numbered_texts: dict[str, Text], number: str, where: str, file_name: str) -> Text:
     if number not in numbered_texts:
-        raise DataError(f"{where}: {number} is not in {file_name}")
+        raise DataError(f"{where}: {number} is not in {file_name}", code="unknown-document")
     return numbered_texts[number]

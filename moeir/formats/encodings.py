@@ -107,7 +107,7 @@ def _unique_vectors(first: Vector, rest: Iterator[Vector]) -> Iterator[Vector]:
     seen_ids: set[str] = set()
     for vector in (candidate for part in ([first], rest) for candidate in part):
         if vector.id in seen_ids:
-            raise DataError(f"text {vector.id!r}: has two vectors; ids must be unique")
+            raise DataError(f"text {vector.id!r}: has two vectors; ids must be unique", code="duplicate-id")
         seen_ids.add(vector.id)
         yield vector
 
@@ -124,11 +124,11 @@ def _build_dense(batch: Sequence[Vector], conversion: Conversion) -> Representat
     width = len(batch[0].numbers or ())
     for vector in batch:
         if vector.numbers is None or len(vector.numbers) != width:
-            raise DataError(f"text {vector.id!r}: expected {width} numbers, as in the texts before")
+            raise DataError(f"text {vector.id!r}: expected {width} numbers, as in the texts before", code="columns")
     vectors = np.array([vector.numbers for vector in batch], dtype=np.float64)
     if not np.isfinite(vectors).all() or np.abs(vectors).max() > FLOAT16_MAX:
         row = int(np.flatnonzero(~(np.abs(vectors) <= FLOAT16_MAX).all(axis=1))[0])
-        raise DataError(f"text {batch[row].id!r}: a number is not finite, or too large for float16")
+        raise DataError(f"text {batch[row].id!r}: a number is not finite, or too large for float16", code="not-finite")
     exact = vectors.astype(np.float32)
     inexact = np.flatnonzero((exact.astype(np.float16).astype(np.float32) != exact).any(axis=1))
     if len(inexact):
@@ -140,7 +140,7 @@ def _build_sparse(batch: Sequence[Vector], numbers: dict[str, int]) -> Represent
     rows, terms, weights = list[int](), list[int](), list[float]()
     for row, vector in enumerate(batch):
         if vector.terms is None:
-            raise DataError(f"text {vector.id!r}: expected terms with weights, as in the texts before")
+            raise DataError(f"text {vector.id!r}: expected terms with weights, as in the texts before", code="columns")
         if unknown := next((name for name in vector.terms if name not in numbers), None):
             raise DataError(f"text {vector.id!r}: {unknown!r} is not in the vocabulary of the checkpoint of --model")
         for term, weight in sorted((numbers[name], weight) for name, weight in vector.terms.items()):

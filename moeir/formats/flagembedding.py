@@ -32,11 +32,11 @@ class Flagembedding(Format):
         seen_ids: set[str] = set()
         for where, record in read_json_lines(path):
             if not isinstance(record, dict) or not isinstance(record.get("query"), str):
-                raise DataError(f"{where}: an object with query, pos and neg was expected")
+                raise DataError(f"{where}: an object with query, pos and neg was expected", code="not-an-object")
             conversion.drop_unread_fields(where, record, _FIELDS)
             example = _parse_record(record, where, conversion)
             if example.query_id in seen_ids:
-                raise DataError(f"{where}: duplicate query; expected one line per query")
+                raise DataError(f"{where}: duplicate query; expected one line per query", code="duplicate-id")
             seen_ids.add(example.query_id)
             yield example
 
@@ -69,7 +69,7 @@ def _parse_record(record: dict[str, Any], where: str, conversion: Conversion) ->
         words = _parse_string_list(record, name, where)
         ids = record.get(f"{name}_id") or [text_digest(text) for text in words]
         if not isinstance(ids, list) or len(ids) != len(words):
-            raise DataError(f"{where}: {name}_id does not have {len(words)} entries, as many as {name}")
+            raise DataError(f"{where}: {name}_id does not have {len(words)} entries, as many as {name}", code="not-a-list")
         converted[f"{side}_passages"] = [{"docid": document, "text": text} for document, text in zip(ids, words, strict=True)]
         if record.get(f"{name}_scores") is not None:
             converted[f"{side}_scores"] = record[f"{name}_scores"]
@@ -101,5 +101,5 @@ def _parse_string_list(record: dict[str, Any], name: str, where: str) -> list[st
     if values is None:
         return []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise DataError(f"{where}: {name} is not a list of strings")
+        raise DataError(f"{where}: {name} is not a list of strings", code="not-a-list")
     return values

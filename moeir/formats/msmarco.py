@@ -39,7 +39,7 @@ class MsmarcoRun(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         row_items = read_rows(path, 3, "query, document, rank")
-        hits = ((where, query, document, _parse_whole_number(rank, "rank", where)) for where, (query, document, rank) in row_items)
+        hits = ((where, query, document, _parse_rank(rank, where)) for where, (query, document, rank) in row_items)
         yield run_from_hits(scores_from_ranks(hits), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
@@ -81,8 +81,7 @@ def _to_rows(run: Run, conversion: Conversion) -> Iterator[tuple[str, ...]]:
         yield query, document, collapse_whitespace(words, f"query {query!r}", conversion), collapse_whitespace(passage, where, conversion)
 
 
-def _parse_whole_number(word: str, what: str, where: str) -> int:
-    """Parse a non-negative whole number."""
-    if not word.isdecimal():
-        raise DataError(f"{where}: {what} is not a whole number: {word!r}")
-    return int(word)
+def _parse_rank(rank: str, where: str) -> int:
+    if not rank.isdecimal():
+        raise DataError(f"{where}: rank is not a whole number: {rank!r}", code="rank-not-a-number")
+    return int(rank)

@@ -101,11 +101,11 @@ class Labelled(Format):
             conversion.drop_unread_fields(where, record, (*ANCHOR_COLUMNS, *_LABELLED_COLUMNS, "label", "score"))
             label = _LABELS.get(str(record.get("label", record.get("score"))))
             if label is None:
-                raise DataError(f"{where}: label is not 1 or 0: {record.get('label', record.get('score'))!r}")
+                raise DataError(f"{where}: label is not 1 or 0: {record.get('label', record.get('score'))!r}", code="grade-not-a-number")
             queries.setdefault(query.id, query)
             locations.setdefault(query.id, where)
             if sides.setdefault(query.id, {}).setdefault(passage, label) is not label:
-                raise DataError(f"{where}: the passage has another label on an earlier line")
+                raise DataError(f"{where}: the passage has another label on an earlier line", code="grades-disagree")
         for name, labels in sides.items():
             if not any(labels.values()):
                 conversion.drop_or_refuse(locations[name], "a query without a positive")
@@ -145,7 +145,7 @@ def read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if delimiter is None:
         for where, record in read_json_lines(path):
             if not isinstance(record, dict):
-                raise DataError(f"{where}: a JSON object was expected")
+                raise DataError(f"{where}: a JSON object was expected", code="not-an-object")
             yield where, record
         return
     with lines.open_lines(path) as numbered:
@@ -154,7 +154,7 @@ def read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         for row in reader:
             if len(row) != len(header):
                 expected = f"{len(header)} columns expected ({', '.join(header)})"
-                raise DataError(f"{path}:{reader.line_num}: {expected}, found {len(row)}")
+                raise DataError(f"{path}:{reader.line_num}: {expected}, found {len(row)}", code="columns")
             yield f"{path}:{reader.line_num}", dict(zip(header, row, strict=True))
 
 
@@ -182,7 +182,7 @@ def first_text_column(record: dict[str, Any], names: Sequence[str], where: str) 
     """The text of the first column of `names` that the row has."""
     name = next((column for column in names if column in record), None)
     if name is None or not isinstance(record[name], str):
-        raise DataError(f"{where}: no text column {' or '.join(names)} among {', '.join(record)}")
+        raise DataError(f"{where}: no text column {' or '.join(names)} among {', '.join(record)}", code="no-text")
     return str(record[name])
 
 

@@ -37,7 +37,7 @@ def read_rows(path: Path | str, width: int, form: str) -> Iterator[tuple[str, li
                 continue
             columns = line.split("\t")
             if len(columns) != width:
-                raise DataError(f"{name}:{number}: {width} columns between tabs expected ({form}), {len(columns)} found")
+                raise DataError(f"{name}:{number}: {width} columns between tabs expected ({form}), {len(columns)} found", code="columns")
             yield f"{name}:{number}", columns
 
 

@@ -9,6 +9,7 @@ from moeir.errors import DataError
 from moeir.formats.base import Conversion, Format
 from moeir.records import lines, runs, texts
 from moeir.records.runs import Run
+from moeir.records.trec_columns import parse_float32
 
 LocatedHit = tuple[str, str, str, float]  # location, query, document, score
 
@@ -36,7 +37,7 @@ class JsonRun(Format):
         with lines.open_lines(path) as numbered:
             lists = texts.parse_json("\n".join(line for _, line in numbered), str(path))
         if not isinstance(lists, dict) or not all(isinstance(hits, dict) for hits in lists.values()):
-            raise DataError(f"{path}: an object of objects was expected, {{query: {{document: score}}}}")
+            raise DataError(f"{path}: an object of objects was expected, {{query: {{document: score}}}}", code="not-an-object")
         yield run_from_hits(_iter_hits(lists, str(path)), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
@@ -56,9 +57,9 @@ def _iter_hits(lists: dict[str, dict[str, Any]], name: str) -> Iterator[LocatedH
         for document, score in hits.items():
             where = f"{name}: query {query!r}, document {document!r}"
             if isinstance(score, bool) or not isinstance(score, int | float):
-                raise DataError(f"{where}: score is not a number: {score!r}")
+                raise DataError(f"{where}: score is not a number: {score!r}", code="score-not-a-number")
             texts.parse_id(query, where)
-            yield where, query, texts.parse_id(document, where), runs.parse_score(repr(score), where)
+            yield where, query, texts.parse_id(document, where), parse_float32(repr(score), where)
 
 
 def run_from_hits(hits: Iterable[LocatedHit], name: str, tag: str = "moeir") -> Run:
@@ -85,7 +86,7 @@ def scores_from_ranks(hits: Iterable[tuple[str, str, str, int]]) -> Iterator[Loc
         ranked_hits.sort(key=lambda hit: hit[0])
         for position, (rank, where, document) in enumerate(ranked_hits):
             if position and ranked_hits[position - 1][0] == rank:
-                raise DataError(f"{where}: rank {rank} appears twice in the list of query {query!r}")
+                raise DataError(f"{where}: rank {rank} appears twice in the list of query {query!r}", code="rank-order")
             yield where, query, document, float(len(ranked_hits) - position)
 
 

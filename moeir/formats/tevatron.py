@@ -14,6 +14,7 @@ from moeir.records import examples, runs
 from moeir.records.examples import Example
 from moeir.records.runs import Run
 from moeir.records.texts import Text
+from moeir.records.trec_columns import parse_float32
 
 _FIELDS = ("query_id", "query", "answers", "positive_passages", "negative_passages")
 _FIELDS_BY_ID = ("query_id", "query_text", "query", "positive_document_ids", "negative_document_ids")
@@ -29,11 +30,13 @@ class Tevatron(Format):
         seen_ids: set[str] = set()
         for where, record in read_json_lines(path):
             if not isinstance(record, dict) or "positive_passages" not in record:
-                raise DataError(f"{where}: an object with query_id, query, positive_passages and negative_passages was expected")
+                raise DataError(
+                    f"{where}: an object with query_id, query, positive_passages and negative_passages was expected", code="not-an-object"
+                )
             conversion.drop_unread_fields(where, record, _FIELDS)
             example = examples.parse_example(_collect_scores(record, where, conversion), where, provenance=False)
             if example.query_id in seen_ids:
-                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
+                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query", code="duplicate-id")
             seen_ids.add(example.query_id)
             yield example
 
@@ -50,7 +53,7 @@ class TevatronIds(Format):
         seen_ids: set[str] = set()
         for where, record in read_json_lines(path):
             if not isinstance(record, dict) or "positive_document_ids" not in record:
-                raise DataError(f"{where}: an object with query_id, query_text, positive_document_ids was expected")
+                raise DataError(f"{where}: an object with query_id, query_text, positive_document_ids was expected", code="not-an-object")
             conversion.drop_unread_fields(where, record, _FIELDS_BY_ID)
             example = examples.parse_example({"negative_document_ids": [], **record}, where, provenance=False)
             query_text = record.get("query_text", record.get("query"))
@@ -60,7 +63,7 @@ class TevatronIds(Format):
             elif query_text and (query is None or title_and_text(query) != query_text):
                 conversion.drop_or_refuse(where, "the text of the query (name the queries with --queries, or the corpus with --corpus)")
             if example.query_id in seen_ids:
-                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
+                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query", code="duplicate-id")
             seen_ids.add(example.query_id)
             yield example
 
@@ -75,7 +78,7 @@ class TevatronRun(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         row_items = read_rows(path, 3, "query, document, score")
-        hits = ((where, query, document, runs.parse_score(score, where)) for where, (query, document, score) in row_items)
+        hits = ((where, query, document, parse_float32(score, where)) for where, (query, document, score) in row_items)
         yield run_from_hits(hits, str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
@@ -122,7 +125,7 @@ def _collect_scores(record: dict[str, Any], where: str, conversion: Conversion) 
         conversion.drop_unread_fields(where, passage, ("docid", "title", "text", "score"))
     if any("score" in passage for passage in all_passages):
         if not all("score" in passage for passage in all_passages):
-            raise DataError(f"{where}: only some passages have a score; expected all or none")
+            raise DataError(f"{where}: only some passages have a score; expected all or none", code="scores-miscounted")
         converted |= {f"{side}_scores": [passage["score"] for passage in passages] for side, passages in sides.items()}
     return converted
 

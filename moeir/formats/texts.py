@@ -47,7 +47,7 @@ def read_unique_texts(source: Path | str, conversion: Conversion) -> Iterator[Te
     for where, record in texts.read_records(str(source)):
         text = texts.parse_text(record, where)
         if text.id in seen_ids:
-            raise DataError(f"{where}: duplicate id {text.id!r}; moeir check --fix keeps the first")
+            raise DataError(f"{where}: duplicate id {text.id!r}; moeir check --fix keeps the first", code="duplicate-id")
         seen_ids.add(text.id)
         conversion.drop_unread_fields(where, record, (*texts.ID_FIELDS, *texts.TEXT_FIELDS, "title", "url", "answers"))
         yield text

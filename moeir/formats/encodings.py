@@ -1,24 +1,20 @@
-"""moeir's encodings, one expert at a time; a converted vector, sparse or dense, and the checkpoint that names its terms.
-
-moeir's encodings, one expert at a time.
-"""
+"""moeir's encodings, one expert at a time; a converted vector, sparse or dense, and the checkpoint that names its terms."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
-from moeir.architectures.base import REPRESENTATION_CLASSES
 from moeir.architectures.checkpoint import read_metadata
 from moeir.artifacts import manifests, shards
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.formats.base import Conversion, Format
-from moeir.representations.base import Representation, RepresentationWriter
+from moeir.representations.base import Representation, RepresentationWriter, representation_class
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
 
@@ -67,17 +63,22 @@ class Encodings(Format):
         shards.verify_encodings(path)
         counts = manifests.read_manifest(parts[0])["counts"]
         expert = self._select_expert(counts["experts"], str(path))
+        representation_type = representation_class(counts["experts"][expert])
         for other in counts["experts"]:
             if other != expert:
                 conversion.drop_or_refuse(str(path), f"expert {other}")
-        names = (
-            load_terms(find_checkpoint(parts[0], counts["checkpoint"], conversion.model)) if counts["experts"][expert] == "sparse" else []
-        )
+        is_sparse = representation_type.exported_as == "sparse"
+        names = load_terms(find_checkpoint(parts[0], counts["checkpoint"], conversion.model)) if is_sparse else []
         for part in parts:
-            representation: Any = REPRESENTATION_CLASSES[counts["experts"][expert]].open(part / expert)
+            representation = representation_type.open(part / expert)
             for row, text_id in enumerate(manifests.read_lines(part / "ids.txt")):
                 text = (conversion.corpus or {}).get(text_id)
-                yield _read_vector(representation, row, text_id, names, "" if text is None else text.content)
+                contents, values = "" if text is None else text.content, representation.export_row(row)
+                if is_sparse:
+                    pairs = zip(*(column.tolist() for column in values), strict=True)
+                    yield Vector(text_id, terms={names[term]: weight for term, weight in pairs}, contents=contents)
+                else:
+                    yield Vector(text_id, numbers=values.astype(np.float32).tolist(), contents=contents)
 
     def write(self, items: Iterator[Vector], path: Path, conversion: Conversion) -> int:
         if conversion.model is None:
@@ -108,13 +109,13 @@ class Encodings(Format):
 
     def _select_expert(self, kinds: dict[str, str], where: str) -> str:
         """The expert named by the option, or the only one of a convertible kind."""
-        candidates = {name: kind for name, kind in kinds.items() if kind in ("dense", "sparse")}
+        candidates = [name for name, kind in kinds.items() if representation_class(kind).exported_as in ("dense", "sparse")]
         if self._expert is not None and self._expert not in candidates:
             raise UsageError(f"expert={self._expert}: {where} has {', '.join(candidates) or 'no expert'} of one vector a text")
         if self._expert is None and len(candidates) != 1:
             problem = f"has {', '.join(candidates)}; choose one" if candidates else "has no expert of one vector a text"
             raise UsageError(f"{where}: {problem} with encodings:expert=…")
-        return self._expert or next(iter(candidates))
+        return self._expert or candidates[0]
 
 
 def _unique_vectors(first: Vector, rest: Iterator[Vector]) -> Iterator[Vector]:
@@ -124,14 +125,6 @@ def _unique_vectors(first: Vector, rest: Iterator[Vector]) -> Iterator[Vector]:
             raise DataError(f"text {vector.id!r}: has two vectors; ids must be unique")
         seen_ids.add(vector.id)
         yield vector
-
-
-def _read_vector(representation: Any, row: int, text_id: str, terms_by_number: Sequence[str], contents: str) -> Vector:
-    if isinstance(representation, Dense):
-        return Vector(text_id, numbers=representation.vectors[row].float().tolist(), contents=contents)
-    span = slice(int(representation.starts[row]), int(representation.starts[row + 1]))
-    terms = zip(representation.terms[span].tolist(), representation.weights[span].tolist(), strict=True)
-    return Vector(text_id, terms={terms_by_number[term]: weight for term, weight in terms}, contents=contents)
 
 
 def _build_dense(batch: Sequence[Vector], conversion: Conversion) -> Representation:

@@ -49,7 +49,7 @@ def test_points_hold_what_the_encodings_hold(exports: dict[str, Path], encodings
         terms = slice(int(sparse.starts[row]), int(sparse.starts[row + 1]))
         assert point["vector"]["lexical"]["indices"] == sparse.terms[terms].tolist()
         assert (np.array(point["vector"]["lexical"]["values"], np.float32) == sparse.weights[terms].numpy()).all()
-    tokenizer = package.open_checkpoint(came_checkpoint).reader
+    tokenizer = package.open_checkpoint(came_checkpoint).tokenizer
     names = (exports["qdrant"] / "terms.txt").read_text().splitlines()
     assert names == [tokenizer.id_to_token(number) for number in range(tokenizer.vocabulary_size)]
     by_name = read_documents(exports["vespa"])[3]["fields"]["lexical_terms"]["cells"]
@@ -92,7 +92,7 @@ def test_a_representation_that_no_server_has_is_refused(encodings: Path, tmp_pat
 
 def test_memory_does_not_grow_with_the_collection(encodings: Path, tmp_path: Path) -> None:
     program = (
-        "import sys\nfrom moeir import cli\ncode = cli._outcome(sys.argv[1:])\n"
+        "import sys\nfrom moeir import cli\ncode = cli._exit_code(sys.argv[1:])\n"
         "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))\nsys.exit(code)"
     )
     ids, peaks = manifests.read_lines(encodings / "ids.txt"), []

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ import torch
 from moeir.architectures.checkpoint import read_metadata
 from moeir.artifacts import manifests, shards
 from moeir.backbones.tokenizer import TextTokenizer
-from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.errors import DataError, UsageError
 from moeir.formats.base import Conversion, Format
 from moeir.representations.base import Representation, RepresentationWriter, representation_class
 from moeir.representations.dense import Dense
@@ -33,16 +33,6 @@ def load_terms(folder: Path) -> list[str]:
     """The vocabulary of a checkpoint: terms by number."""
     reader = TextTokenizer(folder)
     return [reader.id_to_token(number) for number in range(reader.vocabulary_size)]
-
-
-def find_checkpoint(encodings: Path, recorded: Mapping[str, str], model: Path | None) -> Path:
-    """The checkpoint of the encodings, at `model` or at the recorded path; ArtifactError if its digest differs."""
-    folder = model or (encodings / recorded["path"]).resolve()
-    if not folder.is_dir():
-        raise ArtifactError(f"{encodings}: the checkpoint it was made with is not at {folder}; name its folder with --model")
-    if manifests.digest_files(manifests.verify_artifact(folder, "checkpoint")["files"]) != recorded["digest"]:
-        raise ArtifactError(f"{folder}: not the checkpoint {encodings} was made with; name that one with --model")
-    return folder
 
 
 BATCH_TEXTS = 4096  # texts per write
@@ -68,7 +58,7 @@ class Encodings(Format):
             if other != expert:
                 conversion.drop_or_refuse(str(path), f"expert {other}")
         is_sparse = representation_type.exported_as == "sparse"
-        names = load_terms(find_checkpoint(parts[0], counts["checkpoint"], conversion.model)) if is_sparse else []
+        names = load_terms(manifests.find_checkpoint(parts[0], counts["checkpoint"], conversion.model)) if is_sparse else []
         for part in parts:
             representation = representation_type.open(part / expert)
             for row, text_id in enumerate(manifests.read_lines(part / "ids.txt")):
@@ -120,7 +110,7 @@ class Encodings(Format):
 
 def _unique_vectors(first: Vector, rest: Iterator[Vector]) -> Iterator[Vector]:
     seen_ids: set[str] = set()
-    for vector in (candidate for part in ([first], rest) for candidate in part):
+    for vector in chain([first], rest):
         if vector.id in seen_ids:
             raise DataError(f"text {vector.id!r}: has two vectors; ids must be unique")
         seen_ids.add(vector.id)

@@ -53,9 +53,6 @@ class Scan(Index):
             scores[own] = np.maximum(self._scores(queries, query)[document_rows[own]], self.score_if_not_found)
         return scores
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return {}
-
     def save(self, folder: Path | str) -> None:
         """Write the index: the files of the representation."""
         super().save(folder)

@@ -4,7 +4,6 @@ import importlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -16,7 +15,6 @@ from torch import Tensor
 from moeir.artifacts import memmap
 from moeir.artifacts.journals import HEADER_BYTES, AppendableNpy
 from moeir.errors import ArtifactError, DataError
-from moeir.kernels import precision as kernel
 from moeir.representations.evidence import Evidence, ExplainedDocuments
 from moeir.representations.row_checks import Report
 
@@ -152,11 +150,6 @@ def _memory_map(path: Path) -> Tensor:
     if path.stat().st_size <= HEADER_BYTES:  # an empty file cannot be mapped
         return torch.from_numpy(np.load(path, allow_pickle=False))
     return torch.from_numpy(memmap.open_memmap(path))
-
-
-def float32_scores(device: torch.device) -> AbstractContextManager[None]:
-    """Context for computing scores in float32, even under autocast or with TF32 allowed."""
-    return kernel.full_precision(device)
 
 
 class RepresentationWriter:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from moeir.representations.base import Representation, float32_scores
+from moeir.kernels.precision import full_precision
+from moeir.representations.base import Representation
 from moeir.representations.row_checks import Report, RowChecks
 
 
@@ -26,7 +27,7 @@ class Dense(Representation):
         return len(self.vectors)
 
     def scores(self, documents: Self) -> Tensor:
-        with float32_scores(self.vectors.device):
+        with full_precision(self.vectors.device):
             return self.vectors.float() @ documents.vectors.float().T
 
     def score_pairs(self, documents: Self) -> Tensor:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from moeir.kernels.exact_match import find_best_matches
 from moeir.kernels.gathered_products import gather_dot
-from moeir.representations.base import Representation, float32_scores, lengths_to_starts, ragged_positions
+from moeir.kernels.precision import full_precision
+from moeir.representations.base import Representation, lengths_to_starts, ragged_positions
 from moeir.representations.evidence import Evidence, ExplainedDocuments, round_score
 
 
@@ -51,7 +52,7 @@ class ExactMatch(Representation):
 
     def _best_matches(self, documents: Self, query_keys: Tensor, document_keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scores [pairs] of each query token's best match per document, with the token indices on both sides."""
-        with float32_scores(self.vectors.device):
+        with full_precision(self.vectors.device):
             left, right = self.vectors.float(), documents.vectors.float()
             query, document = find_best_matches(left, query_keys, right, document_keys, documents.text_indices())
             return gather_dot(left, right, query, document).relu(), query, document

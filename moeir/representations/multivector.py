@@ -11,7 +11,8 @@ from scipy.cluster.hierarchy import linkage
 from torch import Tensor
 
 from moeir.kernels.late_interaction import late_interaction
-from moeir.representations.base import Representation, float32_scores, lengths_to_starts, ragged_positions
+from moeir.kernels.precision import full_precision
+from moeir.representations.base import Representation, lengths_to_starts, ragged_positions
 from moeir.representations.evidence import Evidence, ExplainedDocuments, Pieces, round_score
 from moeir.representations.row_checks import Report, RowChecks
 
@@ -80,7 +81,7 @@ class MultiVector(Representation):
         return flat.view(len(self), longest, -1) * mask[..., None], mask
 
     def scores(self, documents: Self) -> Tensor:
-        with float32_scores(self.vectors.device):
+        with full_precision(self.vectors.device):
             return late_interaction(self.vectors.float(), self.starts, documents.vectors.float(), documents.starts, documents.max_length)
 
     def score_pairs(self, documents: Self) -> Tensor:

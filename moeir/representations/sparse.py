@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from moeir.representations.base import Representation, float32_scores, lengths_to_starts, ragged_positions
+from moeir.kernels.precision import full_precision
+from moeir.representations.base import Representation, lengths_to_starts, ragged_positions
 from moeir.representations.evidence import Evidence, ExplainedDocuments, shared_terms
 from moeir.representations.row_checks import Report, RowChecks
 
@@ -56,7 +57,7 @@ class Sparse(Representation):
         return torch.repeat_interleave(texts, self.starts.diff(), output_size=len(self.terms))
 
     def scores(self, documents: Self) -> Tensor:
-        with float32_scores(self.weights.device):
+        with full_precision(self.weights.device):
             return self.to_matrix() @ documents.to_matrix().T
 
     def score_pairs(self, documents: Self) -> Tensor:

@@ -37,10 +37,11 @@ def parse_exact_sum(spec: str) -> tuple[bool, dict[str, Any]]:
     if parsed.name.replace("_", "-") != EXACT_SUM:
         variants.resolve_spec("fusion", spec)
         return False, {}
+    keywords = {"deepen": "search_deeper"}
     for key in dict(parsed.options):
-        if key != "deepen":
+        if key not in keywords:
             raise UsageError(f"{spec}: {EXACT_SUM} has no option {key!r}; it has deepen=true")
-    return True, {"search_deeper": parse_value(value, "bool", f"{spec}: {key}") for key, value in parsed.options}
+    return True, {keywords[key]: parse_value(value, "bool", f"{spec}: {key}") for key, value in parsed.options}
 
 
 QUERIES_PER_BATCH = 256
@@ -182,7 +183,8 @@ def open_index(
     engines = dict(parts[0])
     if len(paths) > 1:
         engines = {name: combine_indexes([part[name] for part in parts], order, name) for name in parts[0]}
-    checkpoint = _open_parent_checkpoint(paths[0], counts[0]["checkpoint"], model, target) if "checkpoint" in counts[0] else None
+    recorded = counts[0].get("checkpoint")
+    checkpoint = None if recorded is None else open_checkpoint(manifests.find_checkpoint(paths[0], recorded, model), target)
     return Searcher(paths, all_ids, engines, order, checkpoint, select_dtype(dtype, target), target)
 
 
@@ -211,17 +213,6 @@ def _check_disjoint(paths: Sequence[Path], ids: Sequence[list[str]]) -> None:
         for earlier in range(later):
             if both := set(ids[earlier]).intersection(ids[later]):
                 raise ArtifactError(f"{path}: document {min(both)!r} is in {paths[earlier]} too; parts of a collection share none")
-
-
-def _open_parent_checkpoint(path: Path, parent: Mapping[str, str], model: Path | None, device: str) -> RetrievalModel:
-    folder = model or (path / parent["path"]).resolve()
-    if not folder.is_dir():
-        raise ArtifactError(f"{path}: the checkpoint it was made with is not at {folder}; say where it is with --model")
-    digest = manifests.digest_files(manifests.verify_artifact(folder, "checkpoint")["files"])
-    if digest != parent["digest"]:
-        commands = f"moeir encode --model {folder} and moeir index"
-        raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; name that one with --model, or run {commands} again")
-    return open_checkpoint(folder, device)
 
 
 class ShardedIndex(Index):
@@ -271,11 +262,11 @@ class ShardedIndex(Index):
     def add(self, shard: Any) -> None:
         raise UsageError("an index of several parts takes no documents")
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        raise UsageError("an index of several parts cannot be saved; index all encodings together")
-
     def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
         raise UsageError("an index of several parts cannot be opened as one; open each part")
+
+    def save(self, folder: Path | str) -> None:
+        raise UsageError("an index of several parts cannot be saved; index all encodings together")
 
 
 def combine_indexes(parts: Sequence[Index], order: np.ndarray, expert: str) -> ShardedIndex:

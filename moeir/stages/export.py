@@ -54,6 +54,7 @@ class Export(Stage):
     def _read_collection(self) -> "ExportSchema":
         from moeir.artifacts import manifests
         from moeir.export_targets.base import ExportSchema
+        from moeir.formats.encodings import load_terms
         from moeir.representations.base import representation_class
 
         shard_counts = [manifests.read_manifest(folder)["counts"] for folder in self._shard_folders]
@@ -66,21 +67,10 @@ class Export(Stage):
                 raise UsageError(f"--encodings {self.encodings[0]}: {name} is {kind}, which no engine but moeir's serves")
             kinds[name], width = exported_as, representation_class(kind).open(first / name).vector_width()
             widths |= {} if width is None else {name: width}
-        folder = self.model or (first / shard_counts[0]["checkpoint"]["path"]).resolve()
-        terms = self._read_terms(folder, shard_counts[0]["checkpoint"]["digest"]) if "sparse" in kinds.values() else []
-        return ExportSchema(kinds, widths, terms, str(folder))
-
-    def _read_terms(self, folder: Path, digest: str) -> list[str]:
-        """All terms of the vocabulary, by id."""
-        from moeir.artifacts import manifests
-        from moeir.backbones.tokenizer import TextTokenizer
-
-        if not folder.is_dir():
-            raise ArtifactError(f"{self.encodings[0]}: the checkpoint it was made with is not at {folder}; give its path with --model")
-        if manifests.digest_files(manifests.verify_artifact(folder, "checkpoint")["files"]) != digest:
-            raise ArtifactError(f"{folder}: not the checkpoint {self.encodings[0]} was made with; name that one with --model")
-        tokenizer = TextTokenizer(folder)
-        return [tokenizer.id_to_token(number) for number in range(tokenizer.vocabulary_size)]
+        recorded, terms = shard_counts[0]["checkpoint"], list[str]()
+        if "sparse" in kinds.values():
+            terms = load_terms(manifests.find_checkpoint(first, recorded, self.model))
+        return ExportSchema(kinds, widths, terms, str(self.model or (first / recorded["path"]).resolve()))
 
     def _read_documents(self, experts: list[str], collection: "ExportSchema") -> Iterator["ExportedDocument"]:
         """Every document, read from memory maps."""

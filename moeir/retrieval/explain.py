@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel
@@ -22,6 +21,7 @@ from moeir.errors import UsageError
 from moeir.fusion.score_lists import Hits
 from moeir.heads.token_vectors import TokenVectorHead
 from moeir.indexes.base import Index
+from moeir.indexes.exact_sum import select_queries
 from moeir.records import lines
 from moeir.records.runs import Run
 from moeir.representations.evidence import Evidence, ExplainedDocuments, Pieces, round_score, shared_terms
@@ -82,19 +82,17 @@ class Explainer:
         for first, batch in encoded:
             count = len(batch[self._experts[0]])
             for row in range(count):
-                query = {expert: _select_query(batch[expert], row) for expert in self._experts}
+                query = {expert: select_queries(batch[expert], np.array([row])) for expert in self._experts}
                 name, text = names[first + row], queries[first + row]
-                yield from (
-                    self.explain_query(name, text, query)
-                    if documents is None
-                    else self.explain_documents(name, text, query, documents(name))
-                )
+                if documents is None:
+                    yield from self.explain_query(name, text, query)
+                else:
+                    yield from self.explain_documents(name, text, query, documents(name))
 
     def explain_query(self, name: str, text: str, encoded: Mapping[str, Any], ranks: slice = slice(None)) -> Iterator[Explanation]:
         """Explain the hits of one query, those of `ranks` only; `encoded` is the query as each engine takes it."""
-        yield from self.explain_documents(
-            name, text, encoded, [document for document, _ in self._runs[self._explained_run].hits(name)[ranks]]
-        )
+        documents = [document for document, _ in self._runs[self._explained_run].hits(name)[ranks]]
+        yield from self.explain_documents(name, text, encoded, documents)
 
     def explain_documents(self, name: str, text: str, encoded: Mapping[str, Any], documents: Sequence[str]) -> Iterator[Explanation]:
         """Explain chosen documents of one query at any rank; an unranked one has the evidence of the experts only."""
@@ -145,14 +143,13 @@ class Explainer:
 
     def _evidence_or_warning(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[Evidence]:
         """Evidence of an expert; empty, after one warning, if its engine cannot score chosen documents."""
-        if expert in self._unexplainable:
-            return [{} for _ in rows]
-        try:
-            return self._expert_evidence(expert, query, text, rows)
-        except UsageError as problem:
-            log.warning("%s: ranks and scores only: %s", expert, problem)
-            self._unexplainable.add(expert)
-            return [{} for _ in rows]
+        if expert not in self._unexplainable:
+            try:
+                return self._expert_evidence(expert, query, text, rows)
+            except UsageError as problem:
+                log.warning("%s: ranks and scores only: %s", expert, problem)
+                self._unexplainable.add(expert)
+        return [{} for _ in rows]
 
     def _expert_evidence(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[Evidence]:
         engine, checkpoint = self._searcher.engines[expert], self._searcher.checkpoint
@@ -177,13 +174,6 @@ class Explainer:
         return evidence
 
 
-def _select_query(queries: Any, row: int) -> Any:
-    """One query of a batch, as a batch."""
-    if isinstance(queries, list):
-        return queries[row : row + 1]
-    return queries.select(torch.tensor([row], device=queries.device))
-
-
 def _round_or_none(score: float | None) -> float | None:
     return None if score is None else round_score(score)
 
@@ -206,14 +196,6 @@ def write_explanations(explanations: Iterable[Explanation], path: Path, name: st
         output.write("\t".join(COLUMNS) + "\n")
         for explanation in explanations:
             for expert, entry in explanation["experts"].items():
-                fields = [
-                    explanation["query"],
-                    explanation["document"],
-                    explanation["rank"],
-                    explanation["score"],
-                    expert,
-                    entry["rank"],
-                    entry["score"],
-                    entry["part"],
-                ]
+                of_document = [explanation[name] for name in ("query", "document", "rank", "score")]
+                fields = [*of_document, expert, *(entry[name] for name in ("rank", "score", "part"))]
                 output.write("\t".join("" if field is None else str(field) for field in fields) + "\n")

@@ -27,8 +27,7 @@ def explain_runs(
     from moeir.records import texts
     from moeir.retrieval.explain import Explainer
     from moeir.retrieval.latency import LatencyRecorder
-    from moeir.retrieval.searcher import open_index
-    from moeir.retrieval.text_store import TextStore
+    from moeir.retrieval.searcher import TextStore, open_index
 
     searcher = open_index(index)
     expert_runs = _expert_runs(searcher, runs)

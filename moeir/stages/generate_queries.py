@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.init import check_seed
+from moeir.stages.checks import check_seed
 
 if TYPE_CHECKING:
     import torch

@@ -1,8 +1,6 @@
 """Monitor of a training: means, trends and histories of its metrics, and alarms when experts collapse or starve.
 
 The state depends on the lines of `metrics.jsonl` only: a resumed training replays the lines on disk.
-
-Metrics of each expert in the course of a training, from `metrics.jsonl`.
 """
 
 import itertools

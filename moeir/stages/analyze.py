@@ -12,7 +12,7 @@ from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import argument, input_field, list_settings, option, output_field
 from moeir.stages import text_encoder
 from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.checks import check_seed
+from moeir.stages.checks import check_choice, check_seed
 from moeir.stages.run_arguments import name_source, read_runs
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ class Analyze(Stage):
         variants.resolve_spec("analysis.projection", self.projection)
         if name in ("overlap", "wins") and len(self.run) < 2:
             raise UsageError(f"analyze: expected two runs or more, found {len(self.run)}; repeat --run")
-        if self.form not in FORMS:
-            raise UsageError(f"--form {self.form}: expected {', '.join(FORMS[:-1])} or {FORMS[-1]}")
+        check_choice("--form", self.form, FORMS)
         if self.pairs < 2:
             raise UsageError(f"--pairs {self.pairs}: expected 2 or more")
         if not 0.001 <= self.bandwidth <= 1000:
@@ -262,8 +261,7 @@ class Analyze(Stage):
         from moeir.evaluation import tables
 
         if (form := self._output_form()) == "table":
-            rows = [[_format_cell(cell, result.number_format) for cell in row] for row in result.rows]
-            output.write(tables.format_table(result.table_header or result.columns, rows) + "\n")
+            output.write(tables.format_table(result.table_header or result.columns, result.rows, result.number_format) + "\n")
         else:
             output.writelines(f"{line}\n" for line in tables.format_lines(result.columns, result.rows, form))
 
@@ -271,7 +269,3 @@ class Analyze(Stage):
         if self.form != "auto":
             return self.form
         return "table" if self.output == STREAM else "jsonl" if ".jsonl" in self.output.suffixes else "tsv"
-
-
-def _format_cell(cell: object, number: str) -> str:
-    return "-" if cell is None else format(cell, number) if isinstance(cell, float) else str(cell)

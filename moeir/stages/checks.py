@@ -1,5 +1,7 @@
 """Checks of single flags that several stages share."""
 
+from collections.abc import Sequence
+
 from moeir.errors import UsageError
 
 
@@ -19,3 +21,9 @@ def check_depth(depth: int) -> None:
     """UsageError unless `depth` is at least 1 and less than 2**31."""
     if not 1 <= depth < 2**31:
         raise UsageError(f"--depth {depth}: expected at least 1" + (f" and less than {2**31}" if depth > 1 else ""))
+
+
+def check_choice(flag: str, value: str, choices: Sequence[str]) -> None:
+    """UsageError unless `value` is one of the choices."""
+    if value not in choices:
+        raise UsageError(f"{flag} {value}: expected {', '.join(choices[:-1])} or {choices[-1]}")

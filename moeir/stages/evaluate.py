@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import STREAM, Counts, Stage
+from moeir.stages.checks import check_choice
 from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
     check_answers,
@@ -67,8 +68,7 @@ class Evaluate(Stage):
     output: Path = output_field("evaluation", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:
-        if self.form not in FORMS:
-            raise UsageError(f"--form {self.form}: expected {', '.join(FORMS[:-1])} or {FORMS[-1]}")
+        check_choice("--form", self.form, FORMS)
         if self.form in (*TABLE_FORMS, "json") and self.per_query:
             raise UsageError(f"--per-query: {self.form} has no room for queries; add --form tsv or --form jsonl")
         self._comparison().check()

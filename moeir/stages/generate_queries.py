@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moeir.artifacts.shards import Shard
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import STREAM, Counts, Stage
@@ -58,7 +59,7 @@ class GenerateQueries(Stage):
         if self.temperature <= 0:
             raise UsageError(f"--temperature {self.temperature}: expected more than 0; --top-k 1 takes the most likely token")
         check_seed(self.seed)
-        if self.shard is not None and _parse_shard(self.shard) and self.corpus == STREAM:
+        if self.shard is not None and Shard.parse(self.shard) and self.corpus == STREAM:
             raise UsageError("--shard: needs a corpus whose passages can be counted before they are read; --corpus - is a pipe")
 
     def estimate(self) -> list[str]:
@@ -102,10 +103,10 @@ class GenerateQueries(Stage):
         """The passages of the shard as (first, last + 1); the whole corpus without --shard."""
         if self.shard is None:
             return 0, None
-        (number, parts), passages = _parse_shard(self.shard), self._count_passages()
-        blocks = -(-passages // BLOCK)
-        first, last = (min(index * blocks // parts * BLOCK, passages) for index in (number, number + 1))
+        passages = self._count_passages()
+        first, last = Shard.parse(self.shard).row_range(passages, BLOCK)
         if first == last:
+            blocks = -(-passages // BLOCK)
             log.warning("--shard %s: no passages for it, %d make only %d blocks of %d", self.shard, passages, blocks, BLOCK)
         return first, last
 
@@ -113,14 +114,6 @@ class GenerateQueries(Stage):
         from moeir.records import texts
 
         return sum(1 for _ in texts.read_texts(self.corpus, keep_empty=self.keep_empty))
-
-
-def _parse_shard(text: str) -> tuple[int, int]:
-    """The number and count of shards: 3/8 is the fourth of eight."""
-    number, _, parts = text.partition("/")
-    if not (number.isdecimal() and parts.isdecimal() and int(number) < int(parts)):
-        raise UsageError(f"--shard {text}: expected I/N, shard I of N counted from 0, such as 0/8 … 7/8")
-    return int(number), int(parts)
 
 
 def _split_into_blocks(documents: Iterable["Text"]) -> Iterator[list["Text"]]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeir.errors import ArtifactError, UsageError
+from moeir.errors import ArtifactError
 from moeir.settings import argument, option
 from moeir.stages.base import TEXT_KINDS, Counts, Stage
+from moeir.stages.checks import check_choice
 
 if TYPE_CHECKING:
     from moeir.analysis.flops import ParameterAccount
@@ -31,8 +32,7 @@ class Info(Stage):
     form: str = option("table or json.", "table", aliases=("--format",))
 
     def check(self) -> None:
-        if self.form not in ("table", "json"):
-            raise UsageError(f"--form {self.form}: expected table or json")
+        check_choice("--form", self.form, ("table", "json"))
 
     def work(self) -> Counts:
         from moeir.artifacts import manifests, shards

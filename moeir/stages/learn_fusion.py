@@ -7,7 +7,7 @@ from pathlib import Path
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.checks import check_depth
+from moeir.stages.checks import check_choice, check_depth
 from moeir.stages.run_arguments import name_runs, name_source, read_runs
 
 FUSION_KINDS = ("gated", "linear")
@@ -30,8 +30,7 @@ class LearnFusion(Stage):
     output: Path = output_field("fusion", "JSON file to write.")
 
     def check(self) -> None:
-        if self.kind not in FUSION_KINDS:
-            raise UsageError(f"--kind {self.kind}: expected {' or '.join(FUSION_KINDS)}")
+        check_choice("--kind", self.kind, FUSION_KINDS)
         if len(self.run) < 2:
             raise UsageError(f"learn-fusion: expected two runs or more, found {len(self.run)}; repeat --run")
         if self.output == STREAM:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from moeir.errors import DataError, UsageError
 from moeir.stages.base import STREAM
+from moeir.stages.checks import check_choice
 
 if TYPE_CHECKING:
     from moeir.evaluation.answer_match import Answers
@@ -28,8 +29,7 @@ def check_answers(flag: str, answers: Path | None, corpus: Path | None, match: s
     if (answers is None) != (corpus is None):
         present, missing = (flag, "--corpus") if corpus is None else ("--corpus", flag)
         raise UsageError(f"{present} needs {missing}: answers are looked for in the texts of a corpus")
-    if match not in ("string", "regex"):
-        raise UsageError(f"--match {match}: expected string or regex")
+    check_choice("--match", match, ("string", "regex"))
     if answers is None and match != "string":
         raise UsageError(f"--match {match} needs {flag}: it says how answers are looked for")
 

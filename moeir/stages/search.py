@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage, check_depth, check_single_word
+from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage
+from moeir.stages.checks import check_depth, check_single_word
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run

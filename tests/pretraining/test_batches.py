@@ -188,7 +188,7 @@ def test_queries_are_contexts_on_their_own_side(cache, reader, questions):
     assert made_plan.batch_at(0).contexts.tokens.side == "query"
     assert made_plan.batch_at(0).anchors.tokens.side == "document"
     for span, one in by_span.items():
-        row = int(cache.boundaries.owners(np.array([span]))[0])
+        row = int(cache.boundaries.document_rows(np.array([span]))[0])
         last = [reader.encode([text])[0][1:-1] for text in ("the owl hunts", f"a {LAST[row]}")]  # cut at 3 tokens
         assert one["contexts"][1][1:-1] in last
         assert (one["contexts"][1][0], one["contexts"][1][-1]) == (signs.beginning, signs.separator)

@@ -135,7 +135,7 @@ def falling(monkeypatch):
         values.setdefault(weight_sum, 1.0 - 0.1 * len(values))
         return {"dev.fused.nDCG@10": values[weight_sum]}
 
-    monkeypatch.setattr("moeir.training.retrieval_task.evaluated", fake_evaluate)
+    monkeypatch.setattr("moeir.training.retrieval_task.evaluate", fake_evaluate)
 
 
 def test_the_best_weights_become_the_checkpoint_or_the_last(learning, tmp_path, falling):

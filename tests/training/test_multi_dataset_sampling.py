@@ -24,7 +24,7 @@ def make_multi_sampler(rates, sizes=(8, 4, 6)):
 
 
 def epoch_batches(sampler, number):
-    return [sampler.at(step) for step in range(number * sampler.steps_per_epoch, (number + 1) * sampler.steps_per_epoch)]
+    return [sampler.batch_at(step) for step in range(number * sampler.steps_per_epoch, (number + 1) * sampler.steps_per_epoch)]
 
 
 def test_every_batch_is_of_one_set_and_an_epoch_walks_each_as_often_as_its_rate_says():

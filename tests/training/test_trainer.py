@@ -137,13 +137,13 @@ def test_a_loss_that_is_no_number_ends_the_training_at_its_step_and_is_never_sav
     assert [line["step"] for line in metric_lines(tmp_path)] == [1, 2], "earlier steps are logged"
 
 
-@pytest.mark.parametrize("moment", ["_sync", "_exchange"])
+@pytest.mark.parametrize("moment", ["_fsync", "_swap_into_place"])
 def test_a_kill_in_the_middle_of_a_save_loses_that_save_only(moment, learning, undisturbed, tmp_path, monkeypatch):
     calls = []
 
     def dying(*arguments):
         calls.append(arguments)
-        if len(calls) == 12 or (moment == "_exchange" and len(calls) == 3):
+        if len(calls) == 12 or (moment == "_swap_into_place" and len(calls) == 3):
             raise Killed
         return original(*arguments)
 

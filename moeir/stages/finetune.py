@@ -136,7 +136,7 @@ class Finetune(TrainingStage):
         from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
         from moeir.backbones.device import select_dtype
         from moeir.kernels.memory import mmap_large_tensors
-        from moeir.training import objectives, retrieval_task, token_cache, trainer
+        from moeir.training import dev_sets, objectives, retrieval_task, token_cache, trainer
 
         process_group = self.process_group()
         objective = variants.bind_variant("training.objectives", self.objective)
@@ -167,7 +167,7 @@ class Finetune(TrainingStage):
             accumulate=self.accumulate,
             max_tokens=self.gradient_cache,
         )
-        evaluator = None if dev_set is None else retrieval_task.DevEvaluator(checkpoint, dev_set, dtype, process_group)
+        evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group)
         metrics = trainer.train(
             task,
             schedule,

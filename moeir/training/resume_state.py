@@ -11,10 +11,32 @@ from torch import Tensor, nn
 from moeir.artifacts import atomic_write
 from moeir.backbones.families.weights_io import write_tensors
 from moeir.errors import ArtifactError
-from moeir.training.dev_sets import BestTracker
 
 STATE_FILE = "state.json"
 WEIGHTS_FILE = "weights.safetensors"
+
+
+@dataclass
+class BestTracker:
+    """The best evaluation so far, the earliest of equal ones, and the number of evaluations since."""
+
+    step: int = 0
+    value: float = -1.0
+    since: int = 0
+    evaluations: int = 0
+
+    def update(self, step: int, value: float) -> bool:
+        """Record a value; true if it is the best."""
+        self.evaluations += 1
+        if value <= self.value:
+            self.since += 1
+            return False
+        self.step, self.value, self.since = step, value, 0
+        return True
+
+    def should_stop(self, patience: int | None) -> bool:
+        """Whether the last `patience` evaluations brought no better value."""
+        return patience is not None and self.since >= patience
 
 
 @dataclass(frozen=True)

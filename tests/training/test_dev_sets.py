@@ -9,7 +9,8 @@ from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import DataError
 from moeir.records.texts import read_texts
 from moeir.training import dev_sets
-from moeir.training.dev_sets import BestTracker, DevSet, load_dev_set
+from moeir.training.dev_sets import DevSet, load_dev_set
+from moeir.training.resume_state import BestTracker
 from tests.oracles.rank_order import rank_order
 
 RULES = {"query_length": 16, "document_length": 32}

@@ -5,13 +5,12 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from moeir.analysis import training_monitor
@@ -124,7 +123,6 @@ def train(
     Metrics are read from the device every `log_every` steps (None: 10 on CUDA, 1 on a CPU); a NaN ends the training when it is read, and
     no state is saved in between.
     """
-    accelerator = Accelerator(cpu=device == "cpu", **trackers.accelerator_options(tracking))
     if torch.device(device).type == "cpu":
         device_module.set_determinism(device, deterministic=True)
     model = task.model.to(device)
@@ -144,8 +142,8 @@ def train(
     if state.step:
         log.info("continuing after step %d of %d", state.step, schedule.steps)
     model.train()
-    with trackers.track(accelerator, tracking, state.step):
-        run = _Trainer(task, schedule, optimiser, accelerator, evaluator, process_group, torch.device(device))
+    with trackers.track(tracking if process_group.is_main else None, state.step) as log_step:
+        run = _Trainer(task, schedule, optimiser, log_step, evaluator, process_group, torch.device(device))
         done = _train_steps(run, state, folder, log_every or (LOG_EVERY if run.device.type == "cuda" else 1))
     model.eval()
     if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all()):
@@ -188,7 +186,7 @@ def _train_steps(run: "_Trainer", state: resume_state.TrainingState, folder: Pat
                 if _nan_error(facts) is not None:
                     raise errors[0]
                 metrics.write((json.dumps(facts) + "\n").encode())
-                trackers.log_step(run.accelerator, facts)
+                run.log_step(facts)
                 for alarm in monitor.update(facts):
                     log.warning("%s", alarm)
             metrics.flush()
@@ -213,7 +211,7 @@ class _Trainer:
     task: TrainingTask
     schedule: Schedule
     optimiser: torch.optim.Optimizer
-    accelerator: Accelerator
+    log_step: Callable[[Mapping[str, float]], None]
     evaluator: Evaluator | None
     process_group: ProcessGroup
     device: torch.device
@@ -238,13 +236,13 @@ class _Trainer:
         for batch in range(step * count, (step + 1) * count):
             torch.manual_seed(self.schedule.seed * 1_000_003 + batch + self.process_group.rank * RANK_SEED_STRIDE)
             loss, facts, read = self.task.compute_loss(batch)
-            self.accelerator.backward(loss / count if count > 1 else loss)
+            (loss / count if count > 1 else loss).backward()
             batch_facts.append(facts)
             tokens += read
         facts = batch_facts[0] if count == 1 else {name: sum(one[name] for one in batch_facts) / count for name in batch_facts[0]}
         parameters = list(self.task.model.parameters())
         self.process_group.all_reduce_gradients(parameters, f"the gradients of step {step + 1}")
-        facts = {**facts, "gradient_norm": self.accelerator.clip_grad_norm_(parameters, self.schedule.clip or math.inf)}
+        facts = {**facts, "gradient_norm": nn.utils.clip_grad_norm_(parameters, self.schedule.clip or math.inf)}
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.learning_rate_at(step, group["peak"])
         self.optimiser.step()

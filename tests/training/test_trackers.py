@@ -7,7 +7,6 @@ import types
 from importlib.machinery import ModuleSpec
 
 import pytest
-from accelerate import tracking
 
 from moeir.analysis import training_monitor
 from moeir.errors import UsageError
@@ -45,7 +44,6 @@ class FakeWandb(types.ModuleType):
 def wandb(monkeypatch):
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    monkeypatch.setattr(tracking, "_available_trackers", [*tracking.get_available_trackers(), tracking.LoggerType.WANDB])
     return fake
 
 
@@ -114,7 +112,7 @@ def test_tensorboard_has_every_step_and_forgets_what_a_kill_has_taken_back(sourc
 
 
 def test_an_alarm_comes_at_its_step_whatever_was_killed_before(sources, tmp_path, monkeypatch):
-    for name, value in {"WINDOW": 3, "MOST": -1.0, "ENDS_BELOW": -2.0}.items():
+    for name, value in {"WINDOW": 3, "COLLAPSE_ABOVE": -1.0, "COLLAPSE_ENDS_BELOW": -2.0}.items():
         monkeypatch.setattr(training_monitor, name, value)
     with monkeypatch.context() as patch:
         kill_before_step(patch, 2)
@@ -138,7 +136,7 @@ def read_event_steps(path):
 
 
 def test_what_cannot_be_tracked_is_refused_in_a_line_before_any_work(sources, wandb, tmp_path, monkeypatch):
-    wandb.refuses = True
+    wandb.is_failing = True
     result = run_in_process(*sources, "--track", "wandb", "--output", tmp_path / "out")
     assert (result.code, result.stderr.splitlines()[-1]) == (
         2, "error: --track wandb: api_key not configured (no-tty); wandb login, or WANDB_MODE=offline without an account",

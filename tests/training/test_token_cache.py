@@ -44,7 +44,7 @@ CHECKPOINTS = {
 
 def encode_batch(checkpoint, queries, documents, ids):
     """The texts of a batch, tokenized by the checkpoint."""
-    return checkpoint.read([queries[one] for one in ids.queries], "query"), checkpoint.read(
+    return checkpoint.tokenize([queries[one] for one in ids.queries], "query"), checkpoint.tokenize(
         [documents[one] for one in ids.documents], "document"
     )
 
@@ -147,7 +147,7 @@ def test_the_first_documents_are_those_of_the_first_set_and_a_collection_correct
 
 def test_needed_texts_are_walked_alike_as_often_as_asked(needed):
     stream = needed()
-    assert list(stream.walk()) == list(stream.walk()) and stream.count == len(list(stream.walk())) == 25
+    assert list(stream.stream()) == list(stream.stream()) and stream.count == len(list(stream.stream())) == 25
 
 
 # The cache

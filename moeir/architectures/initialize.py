@@ -17,15 +17,7 @@ from torch import Tensor
 
 from moeir import variants
 from moeir.architectures.base import Architecture, InputConfig
-from moeir.architectures.checkpoint import (
-    RetrievalModel,
-    build_architecture,
-    canonical_spec,
-    is_checkpoint,
-    load_with_spec,
-    read_metadata,
-    split_by_token_budget,
-)
+from moeir.architectures.checkpoint import RetrievalModel, build_architecture, canonical_spec, is_checkpoint, load_with_spec, read_metadata
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.families import weights_io
@@ -35,6 +27,7 @@ from moeir.errors import ArtifactError, UsageError
 from moeir.heads import mlm_head
 from moeir.heads.classification import binary_to_single_logit
 from moeir.heads.mlm_head import UntransformedMlmHead
+from moeir.kernels.token_budget import split_by_tokens
 from moeir.mixtures.feedforward import RoutedFeedForward, project_out_means
 
 MAX_HEAD_TEXTS = 400
@@ -171,9 +164,9 @@ def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> Non
     sample = list(texts) or _random_vocabulary_texts(model.tokenizer, seed)
     sample = random.Random(seed).sample(sample, min(MAX_HEAD_TEXTS, len(sample)))
     ids, _ = model.token_ids(sample, "document")
-    lengths = [len(text) for text in ids]
-    batches = split_by_token_budget(sorted(range(len(ids)), key=lengths.__getitem__), lengths, MAX_BATCH_TOKENS)
-    parts = [PackedTokens.from_lists([ids[text] for text in batch], "document") for batch in batches]
+    ids.sort(key=len)
+    batches = split_by_tokens([len(text) for text in ids], MAX_BATCH_TOKENS)
+    parts = [PackedTokens.from_lists(ids[first:last], "document") for first, last in batches]
     lexical = architecture.lexical_expert in architecture.representation_kinds
     outputs = [architecture.encode_states(part)[architecture.lexical_expert] if lexical else architecture.encoder(part) for part in parts]
     states, token_ids = torch.cat(outputs), torch.cat([part.ids for part in parts])

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 
@@ -15,7 +15,7 @@ def prefetch_steps(make: Callable[[int], Item], first: int, last: int, *, depth:
 
     An error in the thread is raised when its step is consumed; the thread ends after the last step, or when the generator is closed.
 
-    >>> list(ahead(lambda step: step * step, 2, 5))
+    >>> list(prefetch_steps(lambda step: step * step, 2, 5))
     [4, 9, 16]
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
@@ -32,10 +32,30 @@ def prefetch_steps(make: Callable[[int], Item], first: int, last: int, *, depth:
                 future.cancel()
 
 
+class StepPrefetcher(Generic[Item]):
+    """`make(step)` of the steps below `steps`, computed in a thread up to `depth` steps ahead; fast for consecutive steps."""
+
+    def __init__(self, make: Callable[[int], Item], steps: int, *, depth: int = 2) -> None:
+        self._make, self._steps, self._depth, self._next_step = make, steps, depth, -1
+        self._iterator: Iterator[Item] = iter(())
+
+    def at(self, step: int) -> Item:
+        """The value of a step; the thread ends after the last one."""
+        if step != self._next_step:
+            self._iterator = prefetch_steps(self._make, step, max(self._steps, step + 1), depth=self._depth)
+        self._next_step = -1
+        item = next(self._iterator)
+        if step + 1 < self._steps:
+            self._next_step = step + 1
+        else:
+            self._iterator = iter(())
+        return item
+
+
 def prefetch(items: Iterable[Item], *, depth: int = 2) -> Iterator[Item]:
     """Iterate over items in a thread, up to `depth` items ahead.
 
-    >>> list(walked_ahead(number * number for number in (2, 3, 4)))
+    >>> list(prefetch(number * number for number in (2, 3, 4)))
     [4, 9, 16]
     """
     iterator, end = iter(items), object()
@@ -54,7 +74,7 @@ def background_writer() -> Iterator[Callable[[Callable[[], object]], None]]:
     It waits for the previous task and raises its error; no task starts after one that failed.
 
     >>> done = []
-    >>> with behind() as submit:
+    >>> with background_writer() as submit:
     ...     submit(lambda: done.append(1))
     ...     submit(lambda: done.append(2))
     >>> done

@@ -1,10 +1,6 @@
-"""Scores of one checkpoint for the candidates of a run: a cross-encoder scores pairs, any other architecture adds its experts.
+"""Scores of the documents of a run: by a cross-encoder, or exact ones by the experts of an architecture.
 
-Pairs of a cross-encoder are sorted by length over all queries and scored in batches of a token budget, with prefetching.
-
-Cross-encoder scores of pairs: sorted by length over all queries, in batches of a token budget, with prefetching.
-
-Experts of an architecture as rerankers: exact scores of the documents of a run.
+Cross-encoder: pairs sorted by length over all queries, in batches of a token budget, with prefetching.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,12 +19,14 @@ from moeir.backbones.packed_pairs import Numbers, PackedPairs
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.prefetch import prefetch
 from moeir.errors import DataError, UsageError
+from moeir.kernels.token_budget import split_by_tokens
 from moeir.reranking.candidate_texts import CandidateTexts
 from moeir.reranking.candidates import Candidates
 from moeir.reranking.passages import PassageSplitter
 from moeir.reranking.score_journal import ScoreJournal, Scores
 
 TOP_DOCUMENTS = 10  # documents that users look at
+DOCUMENTS_PER_BATCH, PAIRS_PER_BATCH = 256, 512
 
 
 @dataclass(frozen=True)
@@ -154,26 +152,9 @@ def score_pairs(
 
 def _pair_batches(pairs: PackedPairs, order: Numbers, max_tokens: int, device: str) -> Iterator[PackedTokens]:
     """Batches of consecutive pairs of at most `max_tokens` tokens, or of one pair."""
-    for rows in split_by_tokens(order, pairs.lengths[order], max_tokens):
-        tokens = pairs.pack(rows).sort_by_length()
+    for first, last in split_by_tokens(pairs.lengths[order].tolist(), max_tokens):
+        tokens = pairs.pack(order[first:last]).sort_by_length()
         yield tokens.pin_memory() if device.startswith("cuda") else tokens
-
-
-def split_by_tokens(rows: Numbers, lengths: Numbers, max_tokens: int) -> Iterator[Numbers]:
-    """Split rows into batches of at most `max_tokens` tokens in all, or of one row; a resumed rest is split like the whole.
-
-    >>> [part.tolist() for part in split_by_tokens(np.arange(4), np.array([5, 3, 3, 9]), 6)]
-    [[0], [1, 2], [3]]
-    """
-    ends, first = lengths.cumsum(), 0
-    while first < len(rows):
-        before = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + max_tokens, side="right")))
-        yield rows[first:last]
-        first = last
-
-
-DOCUMENTS_PER_BATCH, PAIRS_PER_BATCH = 256, 512
 
 
 def select_experts(checkpoint: RetrievalModel, experts: Sequence[str], source: object) -> list[str]:

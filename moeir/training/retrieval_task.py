@@ -11,12 +11,13 @@ from moeir.architectures.base import EncoderOutput
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.device import autocast
 from moeir.backbones.packed_tokens import PackedTokens
+from moeir.backbones.prefetch import StepPrefetcher
 from moeir.representations.dense import Dense
 from moeir.training import grad_cache
 from moeir.training.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.training.losses import EncodedBatch, ObjectiveOutput, StepMetrics
-from moeir.training.sampling import BatchSampler
-from moeir.training.token_cache import BatchPrefetcher, BiEncoderDataset, PairDataset, ShardedTexts, ShardSpec
+from moeir.training.sampling import BatchSampler, ShardedTexts, ShardSpec
+from moeir.training.token_cache import BiEncoderDataset, PairDataset, TokenizedBatch, prefetch_batches
 
 
 @dataclass(frozen=True)
@@ -49,17 +50,16 @@ class RetrievalTask:
         return self.sampler.size
 
     @cached_property
-    def batches(self) -> BatchPrefetcher:
+    def batches(self) -> StepPrefetcher[TokenizedBatch]:
         """The tokenized batches, prefetched."""
         share = ShardSpec(self.process_group.rank, self.process_group.size, self.max_tokens)
-        return BatchPrefetcher(
-            self.sampler, self.texts, self.steps * self.accumulate, share, pin_memory=self.checkpoint.device.type == "cuda"
-        )
+        pin_memory = self.checkpoint.device.type == "cuda"
+        return prefetch_batches(self.sampler, self.texts, self.steps * self.accumulate, share, pin_memory=pin_memory)
 
     def compute_loss(self, batch: int) -> tuple[Tensor, StepMetrics, int]:
         """The objective's loss and metrics of a batch, counted from 0, and its number of tokens."""
         device, step = self.checkpoint.device, batch // self.accumulate
-        tokenized = self.batches.batch_at(batch)
+        tokenized = self.batches.at(batch)
         ignored = tokenized.ignore_mask.to(device, non_blocking=True)
         teacher = None if tokenized.teacher_scores is None else tokenized.teacher_scores.to(device, non_blocking=True)
         if self.checkpoint.architecture.reads_pairs:

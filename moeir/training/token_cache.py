@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -21,7 +20,7 @@ from moeir.architectures.checkpoint import RetrievalModel
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.artifacts import memmap
 from moeir.backbones.packed_tokens import PackedTokens
-from moeir.backbones.prefetch import prefetch_steps
+from moeir.backbones.prefetch import StepPrefetcher
 from moeir.backbones.token_files import TokenFileWriter, chunk_texts
 from moeir.console import meter
 from moeir.errors import DataError
@@ -121,42 +120,18 @@ class TokenizedBatch(NamedTuple):
         )
 
 
-class BatchPrefetcher:
-    """The batches of `steps` steps, prefetched in a thread; fast for consecutive steps from any first one."""
+def prefetch_batches(
+    sampler: BatchSampler, texts: BiEncoderDataset | PairDataset, steps: int, shard: ShardSpec = SINGLE_SHARD, *, pin_memory: bool = False
+) -> StepPrefetcher[TokenizedBatch]:
+    """The batches of `steps` steps, tokenized in a thread."""
 
-    def __init__(
-        self,
-        sampler: BatchSampler,
-        texts: BiEncoderDataset | PairDataset,
-        steps: int,
-        shard: ShardSpec = SINGLE_SHARD,
-        *,
-        pin_memory: bool = False,
-    ) -> None:
-        self._make = partial(_make_batch, sampler, texts, shard, pin_memory=pin_memory)
-        self._steps, self._next_step = steps, -1
-        self._iterator: Iterator[TokenizedBatch] = iter(())
+    def make_batch(step: int) -> TokenizedBatch:
+        ids = sampler.batch_at(step)
+        ignored = ids.other_queries_mask() if isinstance(texts, PairDataset) else ids.false_negative_mask()
+        batch = TokenizedBatch(ids, *texts.read_batch(ids, shard), ignored, ids.teacher_matrix())
+        return batch.pin_memory() if pin_memory else batch
 
-    def batch_at(self, step: int) -> TokenizedBatch:
-        """The batch of a step, counted from 0; the thread ends after the last one."""
-        if step != self._next_step:
-            self._iterator = prefetch_steps(self._make, step, max(self._steps, step + 1), depth=PREFETCH_STEPS)
-        self._next_step = -1
-        batch = next(self._iterator)
-        if step + 1 < self._steps:
-            self._next_step = step + 1
-        else:
-            self._iterator = iter(())
-        return batch
-
-
-def _make_batch(
-    sampler: BatchSampler, texts: BiEncoderDataset | PairDataset, shard: ShardSpec, step: int, *, pin_memory: bool
-) -> TokenizedBatch:
-    ids = sampler.batch_at(step)
-    ignored = ids.other_queries_mask() if isinstance(texts, PairDataset) else ids.false_negative_mask()
-    batch = TokenizedBatch(ids, *texts.read_batch(ids, shard), ignored, ids.teacher_matrix())
-    return batch.pin_memory() if pin_memory else batch
+    return StepPrefetcher(make_batch, steps, depth=PREFETCH_STEPS)
 
 
 def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalModel) -> BiEncoderDataset:

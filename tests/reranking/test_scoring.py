@@ -123,7 +123,7 @@ def split_into_pairs(passages, pair_length=14):
     queries = RaggedIds.from_lists([[10], [11, 12, 13, 14]])
     documents = RaggedIds.from_lists([list(range(100, 100 + size)) for size in SIZES])
     query, document = np.repeat([0, 1], len(SIZES)), np.tile(np.arange(len(SIZES)), 2)
-    return passages.pairs(pairing, queries, documents, query, document)
+    return passages.split_pairs(pairing, queries, documents, query, document)
 
 
 @pytest.mark.parametrize(("length", "stride"), [(None, None), (4, None), (4, 1), (None, 3), (4, 9)])

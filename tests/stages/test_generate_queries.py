@@ -129,15 +129,15 @@ def test_a_pipe_is_given_what_the_file_holds(moeir, write, toy, t5_model):
 KILL_PROGRAM = """
 import sys
 sys.path.insert(0, {root!r})
-from tests.conftest import run_here
-from tests.kill_points import deaths, died
+from tests.conftest import run_in_process
+from tests.kill_points import kill_at, kill_points
 import moeir.backbones.query_generator, moeir.stages.generate_queries as stage
 stage.BLOCK = 3
-def carried_out(moment):
-    said = run_here(*sys.argv[1:], "--output", f"killed/{{moment}}.jsonl")
-    assert said.code == 0, said.stderr
-for moment in deaths(every=2, first=3):
-    if not died(lambda: carried_out(moment), moment):
+def run_command(moment):
+    result = run_in_process(*sys.argv[1:], "--output", f"killed/{{moment}}.jsonl")
+    assert result.code == 0, result.stderr
+for moment in kill_points(every=2, first=3):
+    if not kill_at(lambda: run_command(moment), moment):
         break
     sys.stdout.write(f"{{moment}}\\n")
 """

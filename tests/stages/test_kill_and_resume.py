@@ -9,19 +9,19 @@ from tests.conftest import run_in_process, run_in_subprocess
 
 KILL_PROGRAM = """
 import os, sys
-root, every, place, suffix, *arguments = sys.argv[1:]
+root, every, folder, suffix, *arguments = sys.argv[1:]
 sys.path.insert(0, root)
-from tests.conftest import run_here
-from tests.kill_points import deaths, died
+from tests.conftest import run_in_process
+from tests.kill_points import kill_at, kill_points
 import moeir.retrieval.searcher
-def carried_out(output):
-    said = run_here(*arguments, "--output", output)
-    assert said.code == 0, said.stderr
-for moment in deaths(every=int(every)):
-    output = f"{place}/{moment}{suffix}"
+def run_command(output):
+    result = run_in_process(*arguments, "--output", output)
+    assert result.code == 0, result.stderr
+for moment in kill_points(every=int(every)):
+    output = f"{folder}/{moment}{suffix}"
     if "--force" in arguments:
-        died(lambda: carried_out(output), 10**9)
-    if not died(lambda: carried_out(output), moment):
+        kill_at(lambda: run_command(output), 10**9)
+    if not kill_at(lambda: run_command(output), moment):
         break
     sys.stdout.write(f"{moment}{suffix}\\n")
 """

@@ -142,15 +142,15 @@ def test_one_expert_searched_alone_gives_its_own_list(rooms, tmp_path, moeir):
 KILL_PROGRAM = """
 import os, sys
 sys.path.insert(0, {root!r})
-from tests.conftest import run_here
-from tests.kill_points import deaths, died
-import moeir.architectures.initialize, moeir.training.trainer, moeir.representations.encoding_writer as growing, moeir.stages.encode as encode
-encode.CHUNK, growing.SECONDS = 4, 0
-def carried_out(moment):
-    said = run_here(*sys.argv[1:], "--output", f"killed/{{sys.argv[1]}}-{{moment}}")
-    assert said.code == 0, said.stderr
-for moment in deaths(every={every}, first={first}):
-    if not died(lambda: carried_out(moment), moment):
+from tests.conftest import run_in_process
+from tests.kill_points import kill_at, kill_points
+import moeir.architectures.initialize, moeir.training.trainer, moeir.representations.encoding_writer as encoding_writer, moeir.stages.encode as encode
+encode.CHUNK, encoding_writer.FLUSH_SECONDS = 4, 0
+def run_command(moment):
+    result = run_in_process(*sys.argv[1:], "--output", f"killed/{{sys.argv[1]}}-{{moment}}")
+    assert result.code == 0, result.stderr
+for moment in kill_points(every={every}, first={first}):
+    if not kill_at(lambda: run_command(moment), moment):
         break
     sys.stdout.write(f"{{sys.argv[1]}}-{{moment}}\\n")
 """

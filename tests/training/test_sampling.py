@@ -30,7 +30,7 @@ def documents_by_query(batch):
 def epoch_documents(sampler, number):
     documents = {}
     for step in range(number * sampler.steps_per_epoch, (number + 1) * sampler.steps_per_epoch):
-        documents |= documents_by_query(sampler.at(step))
+        documents |= documents_by_query(sampler.batch_at(step))
     return documents
 
 

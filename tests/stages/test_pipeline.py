@@ -144,7 +144,9 @@ import os, sys
 sys.path.insert(0, {root!r})
 from tests.conftest import run_in_process
 from tests.kill_points import kill_at, kill_points
-import moeir.architectures.initialize, moeir.training.trainer, moeir.representations.encoding_writer as encoding_writer, moeir.stages.encode as encode
+import moeir.architectures.initialize, moeir.training.trainer
+from moeir.representations import encoding_writer
+from moeir.stages import encode
 encode.CHUNK, encoding_writer.FLUSH_SECONDS = 4, 0
 def run_command(moment):
     result = run_in_process(*sys.argv[1:], "--output", f"killed/{{sys.argv[1]}}-{{moment}}")

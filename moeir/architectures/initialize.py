@@ -1,7 +1,4 @@
-"""Build checkpoints from plain weights: input configuration and classification head of the folder, or a fitted vocabulary head.
-
-Classification head, and BERT's pooler, of a published folder of weights for a cross-encoder.
-"""
+"""Build checkpoints from plain weights: input configuration and classification head of the folder, or a fitted vocabulary head."""
 
 import json
 import logging
@@ -33,6 +30,7 @@ from moeir.mixtures.feedforward import RoutedFeedForward, project_out_means
 MAX_HEAD_TEXTS = 400
 MAX_GATE_TEXTS = 100
 MAX_BATCH_TOKENS = 8192
+CLASSIFIER_OUTPUT = f"{weights_io.CLASSIFIER_PREFIX}output."
 SUPPORTED_MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
 log = logging.getLogger(__name__)
 
@@ -228,9 +226,6 @@ def read_sentence_transformers_config(folder: Path) -> tuple[dict[str, Any], dic
 
 def _read_json(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-
-
-CLASSIFIER_OUTPUT = f"{weights_io.CLASSIFIER_PREFIX}output."
 
 
 @torch.no_grad()

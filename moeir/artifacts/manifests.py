@@ -19,7 +19,7 @@ MANIFEST = "manifest.json"
 NOT_IN_DIGEST = ("metrics.jsonl", "README.md", "settings.yaml")
 FORMATS = {"index": 2}  # format on disk, 1 if not listed; raised with each change, so that older artifacts are refused
 SEAL, JSON_END = "seal", '"\n}'
-RECORDED_PACKAGES = ("moeir", "torch", "transformers", "tokenizers", "numpy", "numba", "bm25s", "ir_measures")
+RECORDED_PACKAGES = ("moeir", "torch", "transformers", "tokenizers", "numpy", "numba", "ir_measures")
 
 
 def compute_digest(path: Path) -> str:
@@ -225,3 +225,13 @@ def _hash_block(path: Path, first: int) -> str:
             hasher.update(chunk)
             remaining -= len(chunk)
     return hasher.hexdigest()
+
+
+def find_checkpoint(path: Path, recorded: Mapping[str, str], model: Path | None) -> Path:
+    """The checkpoint that the artifact at `path` was made with: at `model` or the recorded path; ArtifactError if its digest differs."""
+    folder = model or (path / recorded["path"]).resolve()
+    if not folder.is_dir():
+        raise ArtifactError(f"{path}: the checkpoint it was made with is not at {folder}; say where it is with --model")
+    if digest_files(verify_artifact(folder, "checkpoint")["files"]) != recorded["digest"]:
+        raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; name that one with --model, or encode again with this one")
+    return folder

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir import variants
-from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import Counts, Stage
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 TEXTS_PER_BATCH = 4096
 TEXT_ENGINES = ("bm25", "lucene")
-DEFAULT_ENGINES = {"dense": "flat", "sparse": "inverted", "multivector": "maxsim", "exact-match": "exact-match"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,11 @@ class Index(Stage):
 
     encodings: Path | None = input_field("encodings", "Output folder of moeir encode, whole or in shards.", None)
     corpus: Path | None = input_field("texts", "Documents, for an engine that reads texts (bm25, lucene).", None)
-    engine: tuple[str, ...] = option("[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 [default: each representation's exact engine].", ())
+    engine: tuple[str, ...] = option(
+        "[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 or lexical=seismic; repeat the flag; see: moeir variants indexes [default: each "
+        "representation's exact engine].",
+        (),
+    )
     expansion: Path | None = input_field(
         "texts", "With --corpus: output of generate-queries; its queries are appended to their documents.", None
     )
@@ -83,8 +86,8 @@ class Index(Stage):
         return {record.id: " ".join(record.queries[: self.expansion_queries]) for record in records}
 
     def _index_encodings(self, folder: Path) -> Counts:
-        from moeir.architectures.base import REPRESENTATION_CLASSES
         from moeir.artifacts import manifests, shards
+        from moeir.representations.base import representation_class
         from moeir.stages.encode import checkpoint_reference
 
         shard_folders = shards.shard_folders(folder)
@@ -95,10 +98,10 @@ class Index(Stage):
         engines = self._choose_engines(facts["experts"])
         for expert, spec in engines.items():
             index: Engine = variants.bind_variant("indexes", spec)()
-            if index.kind != (kind := facts["experts"][expert]):
+            if index.kind not in (kind := facts["experts"][expert], "any"):
                 raise UsageError(f"--engine {expert}={spec}: {spec} takes {index.kind} representations, {expert} has {kind}")
             for shard in shard_folders:
-                index.add(REPRESENTATION_CLASSES[index.kind].open(shard / expert))
+                index.add(representation_class(kind).open(shard / expert))
             index.save(self.output / expert)
         ids = [document_id for shard in shard_folders for document_id in manifests.read_lines(shard / "ids.txt")]
         self._write_ids(ids)
@@ -110,11 +113,9 @@ class Index(Stage):
 
     def _choose_engines(self, kinds: dict[str, str]) -> dict[str, str]:
         """The engine of each expert: the one that --engine names, or the exact one of its representation."""
-        engines = {}
-        for expert, kind in kinds.items():
-            if kind not in DEFAULT_ENGINES:
-                raise ArtifactError(f"{self.encodings}: {expert} is {kind}; this version of moeir indexes {', '.join(DEFAULT_ENGINES)}")
-            engines[expert] = DEFAULT_ENGINES[kind]
+        from moeir.representations.base import representation_class
+
+        engines = {expert: representation_class(kind).default_engine for expert, kind in kinds.items()}
         for spec in self.engine:
             name, engine = _split_engine_spec(spec)
             if name is None and len(kinds) > 1:

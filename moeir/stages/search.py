@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage, check_depth, check_single_word
+from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage
+from moeir.stages.checks import check_depth, check_single_word
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -23,7 +24,7 @@ class Search(Stage):
     index: tuple[Path, ...] = input_field(
         "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one."
     )
-    queries: Path | None = input_field("texts", "Queries.", None, aliases=("--topics",))
+    queries: Path | None = input_field("texts", "Queries to search for; not needed with --interactive.", None, aliases=("--topics",))
     corpus: Path | None = input_field("texts", "Documents, to show their texts with --explain or --interactive.", None)
     depth: int = option("Documents per query and expert.", 1000, aliases=("--hits", "--k"))
     expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", ())
@@ -147,7 +148,7 @@ class Search(Stage):
         from moeir.records import texts
         from moeir.retrieval import explain as explain_module
         from moeir.retrieval.latency import LatencyRecorder
-        from moeir.retrieval.text_store import TextStore
+        from moeir.retrieval.searcher import TextStore
 
         assert self.explain is not None
         text_store = None
@@ -171,7 +172,7 @@ class Search(Stage):
     def _run_interactive(self, searcher: "Searcher") -> Counts:
         from moeir.records import texts
         from moeir.retrieval import interactive as interactive_module
-        from moeir.retrieval.text_store import TextStore
+        from moeir.retrieval.searcher import TextStore
 
         text_store = None if self.corpus is None else TextStore(texts.read_texts(self.corpus, keep_empty=True))
         interactive_module.run_session(

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState, PartialState
 from safetensors.torch import load_file
 
 from moeir.analysis.training_monitor import METRICS_FILE
@@ -92,6 +91,4 @@ def _fork(rank: int, settings: dict[str, str], action: Callable[[int], Any], ans
 def _reset_process_state() -> None:
     """Reset the parent's single-process state."""
     torch.set_num_threads(1)
-    AcceleratorState._reset_state(reset_partial_state=True)
-    PartialState._reset_state()
     distributed.init_process_group.cache_clear()

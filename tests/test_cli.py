@@ -18,7 +18,7 @@ from moeir import cli, settings
 from moeir.errors import ArtifactError, DataError, MoeirError, UsageError
 
 HEAVY = [
-    *("torch", "transformers", "faiss", "datasets", "numba", "numpy", "scipy", "ir_measures", "accelerate"),
+    *("torch", "transformers", "faiss", "datasets", "numba", "numpy", "scipy", "ir_measures"),
     *("tokenizers", "safetensors", "huggingface_hub", "llvmlite", "zstandard", "pandas", "ftfy"),
 ]
 HELP = """

@@ -18,6 +18,7 @@ from moeir.backbones.families import weights_io
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, UsageError
+from moeir.kernels.token_budget import split_by_tokens
 from moeir.parsing import format_value
 
 FORMAT_VERSION, MAX_SCALE = 1, 1e6
@@ -81,13 +82,11 @@ class RetrievalModel:
         """Texts as batches of packed tokens in host memory, pinned if the model is on CUDA; each of at most `max_tokens` tokens or one
         text, sorted by length."""
         ids, silent = self.token_ids(texts, side)
-        lengths = [len(text) for text in ids]
-        rows = sorted(range(len(ids)), key=lengths.__getitem__)
+        rows = sorted(range(len(ids)), key=lambda row: len(ids[row]))
         batches = []
-        for batch in split_by_token_budget(rows, lengths, max_tokens):
-            tokens = PackedTokens.from_lists(
-                [ids[text] for text in batch], side, None if silent is None else [silent[text] for text in batch]
-            )
+        for first, last in split_by_tokens([len(ids[row]) for row in rows], max_tokens):
+            batch = rows[first:last]
+            tokens = PackedTokens.from_lists([ids[row] for row in batch], side, None if silent is None else [silent[row] for row in batch])
             batches.append(tokens.pin_memory() if self.device.type == "cuda" else tokens)
         order = torch.empty(len(rows), dtype=torch.int64)
         order[torch.tensor(rows, dtype=torch.int64)] = torch.arange(len(rows))
@@ -114,23 +113,6 @@ class RetrievalModel:
             "parameters": self.architecture.parameter_count(),
         }
         (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def split_by_token_budget(order: Sequence[int], lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Split `order` into consecutive batches of at most `max_tokens` tokens; a longer text is a batch of its own.
-
-    >>> split_by_token_budget([0, 1, 2], [3, 3, 5], 6)
-    [[0, 1], [2]]
-    """
-    batches: list[list[int]] = []
-    budget = 0
-    for text in order:
-        if not batches or lengths[text] > budget:
-            batches.append([])
-            budget = max_tokens
-        batches[-1].append(text)
-        budget -= lengths[text]
-    return batches
 
 
 def is_checkpoint(folder: Path) -> bool:

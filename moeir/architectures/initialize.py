@@ -1,7 +1,4 @@
-"""Build checkpoints from plain weights: input configuration and classification head of the folder, or a fitted vocabulary head.
-
-Classification head, and BERT's pooler, of a published folder of weights for a cross-encoder.
-"""
+"""Build checkpoints from plain weights: input configuration and classification head of the folder, or a fitted vocabulary head."""
 
 import json
 import logging
@@ -17,15 +14,7 @@ from torch import Tensor
 
 from moeir import variants
 from moeir.architectures.base import Architecture, InputConfig
-from moeir.architectures.checkpoint import (
-    RetrievalModel,
-    build_architecture,
-    canonical_spec,
-    is_checkpoint,
-    load_with_spec,
-    read_metadata,
-    split_by_token_budget,
-)
+from moeir.architectures.checkpoint import RetrievalModel, build_architecture, canonical_spec, is_checkpoint, load_with_spec, read_metadata
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.families import weights_io
@@ -35,11 +24,13 @@ from moeir.errors import ArtifactError, UsageError
 from moeir.heads import mlm_head
 from moeir.heads.classification import binary_to_single_logit
 from moeir.heads.mlm_head import UntransformedMlmHead
+from moeir.kernels.token_budget import split_by_tokens
 from moeir.mixtures.feedforward import RoutedFeedForward, project_out_means
 
 MAX_HEAD_TEXTS = 400
 MAX_GATE_TEXTS = 100
 MAX_BATCH_TOKENS = 8192
+CLASSIFIER_OUTPUT = f"{weights_io.CLASSIFIER_PREFIX}output."
 SUPPORTED_MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
 log = logging.getLogger(__name__)
 
@@ -171,9 +162,9 @@ def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> Non
     sample = list(texts) or _random_vocabulary_texts(model.tokenizer, seed)
     sample = random.Random(seed).sample(sample, min(MAX_HEAD_TEXTS, len(sample)))
     ids, _ = model.token_ids(sample, "document")
-    lengths = [len(text) for text in ids]
-    batches = split_by_token_budget(sorted(range(len(ids)), key=lengths.__getitem__), lengths, MAX_BATCH_TOKENS)
-    parts = [PackedTokens.from_lists([ids[text] for text in batch], "document") for batch in batches]
+    ids.sort(key=len)
+    batches = split_by_tokens([len(text) for text in ids], MAX_BATCH_TOKENS)
+    parts = [PackedTokens.from_lists(ids[first:last], "document") for first, last in batches]
     lexical = architecture.lexical_expert in architecture.representation_kinds
     outputs = [architecture.encode_states(part)[architecture.lexical_expert] if lexical else architecture.encoder(part) for part in parts]
     states, token_ids = torch.cat(outputs), torch.cat([part.ids for part in parts])
@@ -235,9 +226,6 @@ def read_sentence_transformers_config(folder: Path) -> tuple[dict[str, Any], dic
 
 def _read_json(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-
-
-CLASSIFIER_OUTPUT = f"{weights_io.CLASSIFIER_PREFIX}output."
 
 
 @torch.no_grad()

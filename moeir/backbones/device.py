@@ -59,10 +59,8 @@ def select_dtype(name: str, device: str) -> torch.dtype:
     on_cuda, native = device.startswith("cuda"), has_native_bfloat16(device)
     device_name = _describe_device(device) if on_cuda else "this processor"
     if name == "bfloat16" and on_cuda and not native:
-        raise UsageError(
-            f"--dtype bfloat16: {device_name} has no bfloat16 units, expected {_capability_requirement()} or more; "
-            "use --dtype auto or float32"
-        )
+        least = f"compute capability {'.'.join(map(str, BFLOAT16_CAPABILITY))}"
+        raise UsageError(f"--dtype bfloat16: {device_name} has no bfloat16 units, expected {least} or more; use --dtype auto or float32")
     dtype_name = name if name != "auto" else "bfloat16" if native else "float32"
     if name == "auto" or on_cuda:
         support = f"{device_name} multiplies bfloat16 in hardware" if native else f"{device_name} has no bfloat16 units"
@@ -75,10 +73,6 @@ def _describe_device(device: str) -> str:
     """A CUDA device by number, name and compute capability."""
     capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
     return f"{device} ({torch.cuda.get_device_name(device)}, compute capability {capability})"
-
-
-def _capability_requirement() -> str:
-    return f"compute capability {'.'.join(map(str, BFLOAT16_CAPABILITY))}"
 
 
 def _tf32_note() -> str:

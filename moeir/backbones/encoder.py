@@ -138,4 +138,4 @@ class _DiscardRouting(AbstractContextManager[None]):
         self._layer = layer
 
     def __exit__(self, *exception: object) -> None:
-        self._layer.feedforward.routed = None
+        self._layer.feedforward.last_routing = None

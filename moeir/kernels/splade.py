@@ -11,8 +11,9 @@ dense head has many: its logits are recomputed for the gradient, tile by tile.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from moeir.kernels.attention import PackedLayout
 from moeir.kernels.gathered_products import gather_dot
+from moeir.kernels.token_budget import split_by_tokens
 
 TOKENS_AT_ONCE = {"cpu": 512, "cuda": 1 << 14}
 MAX_PADDING_RATIO = 1.25  # most rows of a padded block per token
@@ -41,37 +43,15 @@ class TextBlock:
     padded: bool
 
 
-def iterate_block_bounds(
-    lengths: Sequence[int], max_tokens: int, max_padding_ratio: float = math.inf
-) -> Iterator[tuple[int, int, int, int]]:
-    """Split neighbouring texts into blocks of at most `max_tokens` tokens, or one text: (first text, last + 1, first token, last + 1).
-
-    Padded to its longest text, a block has at most `max_padding_ratio` rows per token.
-
-    >>> list(iterate_block_bounds([3, 3, 5], 6))
-    [(0, 2, 0, 6), (2, 3, 6, 11)]
-    >>> list(iterate_block_bounds([1, 1, 4], 100, 1.25))
-    [(0, 2, 0, 2), (2, 3, 2, 6)]
-    """
-    text = token = 0
-    while text < len(lengths):
-        last, end, longest = text + 1, token + lengths[text], lengths[text]
-        while last < len(lengths) and (total := end + lengths[last] - token) <= max_tokens:
-            widest = max(longest, lengths[last])
-            if (last + 1 - text) * widest > max_padding_ratio * total:
-                break
-            last, end, longest = last + 1, token + total, widest
-        if end > token:
-            yield text, last, token, end
-        text, token = last, end
-
-
 def iterate_blocks(layout: PackedLayout) -> Iterator[TextBlock]:
     """Blocks of at most TOKENS_AT_ONCE tokens, or of one text; on CUDA padded to the longest text of the block."""
     kind = layout.starts.device.type
     waste = MAX_PADDING_RATIO if kind == "cuda" else math.inf
-    for text, last, first, end in iterate_block_bounds(layout.lengths, TOKENS_AT_ONCE[kind], waste):
-        yield (_padded_block if kind == "cuda" else _packed_block)(layout, text, layout.lengths[text:last], first, end)
+    starts = [0, *accumulate(layout.lengths)]
+    for text, last in split_by_tokens(layout.lengths, TOKENS_AT_ONCE[kind], waste):
+        if starts[text] < starts[last]:
+            make_block = _padded_block if kind == "cuda" else _packed_block
+            yield make_block(layout, text, layout.lengths[text:last], starts[text], starts[last])
 
 
 def _packed_block(layout: PackedLayout, text: int, lengths: tuple[int, ...], first: int, last: int) -> TextBlock:

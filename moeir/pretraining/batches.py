@@ -3,7 +3,7 @@
 The context and masks of a span depend on (seed, epoch, span) alone, the composition of batches on (seed, epoch).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from moeir.architectures.checkpoint import RetrievalModel
-from moeir.backbones import prefetch as threads
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import DataError, UsageError
 from moeir.kernels.splitmix import Int64Array, text_keys
@@ -241,15 +240,3 @@ class _PlainTexts:
         lengths = tuple((sizes + len(prefix) + 1).tolist())
         tokens = PackedTokens(torch.from_numpy(input_ids), torch.from_numpy(starts), self.side, lengths)
         return MaskedTexts(tokens, torch.from_numpy(original_ids), torch.from_numpy(positions[is_masked]))
-
-
-def prefetch_batches(
-    plan: SpanSampler, first: int, last: int, *, rank: int = 0, ranks: int = 1, depth: int = 2, pinned: bool = False
-) -> Iterator[PretrainingBatch]:
-    """Batches of the steps from `first` to below `last`, prepared in a thread up to `depth` steps ahead."""
-
-    def make_batch(step: int) -> PretrainingBatch:
-        batch = plan.batch_at(step, rank, ranks)
-        return batch.pin_memory() if pinned else batch
-
-    return threads.prefetch_steps(make_batch, first, last, depth=depth)

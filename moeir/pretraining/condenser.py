@@ -1,7 +1,4 @@
-"""Condenser: a head predicts masked tokens from the last [CLS] and the states of a middle layer (Gao and Callan 2021).
-
-Losses that Condenser and coCondenser share: of the last layer and of the head.
-"""
+"""Condenser: a head predicts masked tokens from the last [CLS] and the states of a middle layer (Gao and Callan 2021)."""
 
 from torch import Tensor
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -82,8 +82,8 @@ def build_query_cache(
         if not members:
             raise DataError(f"{', '.join(map(str, queries))}: no query for a document of the corpus")
         linked, counts = np.array(owners, dtype=np.int64), np.bincount(owners, minlength=len(rows))
-        _write_array(target / "links.npy", np.array(members, dtype=np.int64)[np.argsort(linked, kind="stable")])
-        _write_array(target / "documents.npy", np.concatenate([[0], np.cumsum(counts)]))
+        np.save(target / "links.npy", np.array(members, dtype=np.int64)[np.argsort(linked, kind="stable")])
+        np.save(target / "documents.npy", np.concatenate([[0], np.cumsum(counts)]))
         return {"queries": 1 + max(members), "links": len(members), "empty": empty}
 
     return QueryCache.open(get_or_build_cache(folder, "queries", {"judged": judgements is not None}, sources, fill))
@@ -135,9 +135,3 @@ def _write_tokens(folder: Path, pairs: Iterable[tuple[str, list[int]]], tokenize
     for writer in (ids, starts):
         writer.close()
     return owners, members, empty
-
-
-def _write_array(path: Path, values: npt.NDArray[Any]) -> None:
-    writer = AppendableNpy(path, np.int64)
-    writer.append(values)
-    writer.close()

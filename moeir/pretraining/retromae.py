@@ -1,7 +1,4 @@
-"""RetroMAE: a lightly masked span is encoded and reconstructed from its vector by an enhanced decoder (Xiao et al. 2022).
-
-RetroMAE's enhanced decoder: each token is predicted from the text's vector and its own sample of the other tokens.
-"""
+"""RetroMAE: a lightly masked span is encoded and reconstructed from its vector by an enhanced decoder (Xiao et al. 2022)."""
 
 from dataclasses import replace
 
@@ -28,6 +25,8 @@ from moeir.pretraining.base import (
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 from moeir.pretraining.decoder import init_weights, insert_vectors
 
+KEY_STRIDE = -7046029254386353131  # 2^64 / golden ratio, as a signed number
+
 
 class Retromae(Pretraining):
     """Asymmetric masking: the encoder sees most of a span, a one-layer decoder predicts every token from the vector and few others.
@@ -48,9 +47,6 @@ class Retromae(Pretraining):
         encoded = self.encode(batch.anchors)
         decoder_loss = self.decoder(encoded.vectors, batch.anchors, encoded.encoder, self.architecture.special_tokens)
         return self.combine_losses({"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss})
-
-
-KEY_STRIDE = -7046029254386353131  # 2^64 / golden ratio, as a signed number
 
 
 class EnhancedDecoder(nn.Module):

@@ -4,7 +4,7 @@ A cache is a folder named by a digest of its sources and settings: other texts, 
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
@@ -13,9 +13,10 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from moeir.artifacts import atomic_write, manifests, memmap
-from moeir.artifacts.journals import AppendableNpy, AppendableText, JsonlJournal
+from moeir.artifacts import manifests, memmap
+from moeir.artifacts.journals import AppendableText
 from moeir.artifacts.memmap import open_readonly
+from moeir.backbones.token_files import TokenFileWriter, chunk_texts
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.console import meter
 from moeir.errors import DataError, UsageError
@@ -24,7 +25,6 @@ from moeir.records import texts
 from moeir.records.texts import Text
 
 CACHE_VERSION = 1  # of the file format and of the rules that split and pack
-MAX_CHUNK_TEXTS, MAX_CHUNK_CHARACTERS = 1024, 1 << 21
 TokenIds: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 SPAN_ARRAYS = ("ids", "sentences", "spans", "documents")
 
@@ -80,13 +80,14 @@ def build_span_cache(
         with meter("tokenizing documents") as counter:
             for _ in islice(documents, writer.text_count):
                 counter.advance()
-            for chunk in chunk_documents(documents):
+            for chunk in chunk_texts(documents):
                 writer.append(chunk)
                 counter.advance(len(chunk))
         writer.close()
-        if not writer.spans.rows - 1:
+        spans = writer.files.rows("spans") - 1
+        if not spans:
             raise DataError(f"{corpus}: no document has a token")
-        return {"texts": writer.text_count, "tokens": writer.ids.rows, "spans": writer.spans.rows - 1}
+        return {"texts": writer.text_count, "tokens": writer.files.rows("ids"), "spans": spans}
 
     return SpanCache.open(get_or_build_cache(folder, "documents", settings, {"corpus": [digest], "tokenizer": [tokenizer.digest]}, fill))
 
@@ -106,32 +107,14 @@ def get_or_build_cache(
     return memmap.get_or_build(folder, kind, record, fill, rebuild=any("stdin" in digests for digests in sources.values()))
 
 
-def chunk_documents(documents: Iterable[Text]) -> Iterator[list[Text]]:
-    """Split documents into chunks of bounded size."""
-    chunk: list[Text] = []
-    characters = 0
-    for document in documents:
-        chunk.append(document)
-        characters += len(document.content)
-        if len(chunk) >= MAX_CHUNK_TEXTS or characters >= MAX_CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
-
-
 class _SpanCacheWriter:
-    """Appends to the files of a cache; a journal records how much of each is complete."""
+    """Tokenizes documents and splits them into spans, into the files of a cache."""
 
     def __init__(self, folder: Path, tokenizer: TextTokenizer, maximum: int, short: float, seed: int) -> None:
-        (folder / atomic_write.RESUME).mkdir(exist_ok=True)
-        self._journal = JsonlJournal(folder / atomic_write.RESUME / "journal.jsonl")
-        sizes = self._journal.entries[-1] if self._journal.entries else dict.fromkeys(("texts", "names", *SPAN_ARRAYS), 0)
-        self.text_count: int = sizes["texts"]
-        types: tuple[type[np.integer[Any]], ...] = (tokenizer.id_dtype, np.int64, np.int64, np.int64)
-        arrays = [AppendableNpy(folder / f"{name}.npy", dtype, rows=sizes[name]) for name, dtype in zip(SPAN_ARRAYS, types, strict=True)]
-        self.ids, self.sentences, self.spans, self.documents = arrays
-        self._names = AppendableText(folder / "ids.txt", sizes["names"])
+        dtypes = zip(SPAN_ARRAYS, (tokenizer.id_dtype, np.int64, np.int64, np.int64), strict=True)
+        self.files = TokenFileWriter(folder, dict(dtypes))
+        self.text_count: int = self.files.entry.get("texts", 0)
+        self._names = AppendableText(folder / "ids.txt", self.files.entry.get("names", 0))
         self._tokenizer, self._maximum, self._short, self._seed = tokenizer, maximum, short, seed
 
     def append(self, chunk: list[Text]) -> None:
@@ -140,33 +123,26 @@ class _SpanCacheWriter:
         sentences: list[int] = []
         spans: list[int] = []
         documents: list[int] = []
+        first_token, first_sentence, first_span = map(self.files.rows, SPAN_ARRAYS[:3])
         tokenized = self._tokenizer.encode_with_offsets([text.content for text in chunk])
         for text, (tokens, characters) in zip(chunk, tokenized, strict=True):
             begins, firsts = split_into_spans(text, characters, self._maximum, self._short, self._seed)
-            documents.append(self.spans.rows + len(spans))
-            spans += [self.sentences.rows + len(sentences) + first for first in firsts]
-            sentences += [self.ids.rows + len(ids) + begin for begin in begins]
+            documents.append(first_span + len(spans))
+            spans += [first_sentence + len(sentences) + first for first in firsts]
+            sentences += [first_token + len(ids) + begin for begin in begins]
             ids += tokens
-        for array, block in zip(self._arrays, (ids, sentences, spans, documents), strict=True):
-            array.append(np.array(block, dtype=np.int64))
-            array.flush()
+        self.files.append(ids=ids, sentences=sentences, spans=spans, documents=documents)
         self._names.append(text.id for text in chunk)
         self.text_count += len(chunk)
-        rows = {name: array.rows for name, array in zip(SPAN_ARRAYS, self._arrays, strict=True)}
-        self._journal.write({"texts": self.text_count, "names": self._names.flush(), **rows})
-
-    @property
-    def _arrays(self) -> tuple[AppendableNpy, ...]:
-        return self.ids, self.sentences, self.spans, self.documents
+        self.files.commit(texts=self.text_count, names=self._names.flush())
 
     def close(self) -> None:
         """Write the ends of the last sentence, span and document, and the arrays' headers."""
-        for inner, outer in pairwise(self._arrays):
-            outer.append(np.array([inner.rows if inner is self.ids else inner.rows - 1]))
-        for array in self._arrays:
-            array.close()
+        self.files.append(sentences=[self.files.rows("ids")])
+        self.files.append(spans=[self.files.rows("sentences") - 1])
+        self.files.append(documents=[self.files.rows("spans") - 1])
+        self.files.close()
         self._names.close()
-        self._journal.close()
 
 
 def split_into_spans(text: Text, characters: Sequence[int], maximum: int, short: float, seed: int) -> tuple[list[int], list[int]]:

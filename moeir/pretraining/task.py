@@ -1,18 +1,18 @@
 """Pre-training as a task of the trainer, with its speed in FLOP/s relative to the measured peak of the machine."""
 
 import time
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from moeir.backbones.device import autocast
+from moeir.backbones.prefetch import StepPrefetcher
 from moeir.errors import UsageError
 from moeir.kernels.attention import varlen_flop_formulas
 from moeir.kernels.grouped_linear import grouped_linear_flop_formulas
 from moeir.pretraining.base import Communicator, Pretraining, PretrainingMetrics
-from moeir.pretraining.batches import PretrainingBatch, SpanSampler, prefetch_batches
+from moeir.pretraining.batches import PretrainingBatch, SpanSampler
 
 MATRIX_SIZE, ROUNDS = {"cpu": 2048, "cuda": 8192}, 5  # of the matrix product that is measured
 
@@ -29,8 +29,13 @@ class PretrainingTask:
         objective.communicator = communicator
         if communicator is not None and plan.batch_size < communicator.size:
             raise UsageError(f"--batch-size: {plan.batch_size} spans in a batch are too few for {communicator.size} processes")
-        self._batches: Iterator[PretrainingBatch] = iter(())
-        self._next_step = -1
+        rank, ranks = (0, 1) if communicator is None else (communicator.rank, communicator.size)
+
+        def make_batch(step: int) -> PretrainingBatch:
+            batch = plan.batch_at(step, rank, ranks)
+            return batch.pin_memory() if next(objective.parameters()).is_cuda else batch
+
+        self._batches = StepPrefetcher(make_batch, plan.steps)
         self._first_step_flops = self._first_step_tokens = self._tokens = 0
         self._start_time: float | None = None
 
@@ -41,13 +46,8 @@ class PretrainingTask:
 
     def compute_loss(self, step: int) -> tuple[Tensor, PretrainingMetrics, int]:
         """Loss and metrics of a batch, counted from 0, and its number of tokens."""
-        if step != self._next_step:
-            rank, ranks = (0, 1) if self._communicator is None else (self._communicator.rank, self._communicator.size)
-            pinned = next(self.model.parameters()).is_cuda
-            self._batches = prefetch_batches(self._sampler, step, self._sampler.steps, rank=rank, ranks=ranks, pinned=pinned)
-        self._next_step = step + 1
         device = next(self.model.parameters()).device
-        batch = next(self._batches).to(device)
+        batch = self._batches.at(step).to(device)
         tokens = sum(len(part.original_ids) for part in (batch.anchors, batch.contexts) if part is not None)
         return *self._compute_and_count(batch, device, tokens), self._sum_across_processes(tokens)
 

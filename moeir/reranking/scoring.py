@@ -1,14 +1,11 @@
-"""Scores of one checkpoint for the candidates of a run: a cross-encoder scores pairs, any other architecture adds its experts.
+"""Scores of the documents of a run: by a cross-encoder, or exact ones by the experts of an architecture.
 
-Pairs of a cross-encoder are sorted by length over all queries and scored in batches of a token budget, with prefetching.
-
-Cross-encoder scores of pairs: sorted by length over all queries, in batches of a token budget, with prefetching.
-
-Experts of an architecture as rerankers: exact scores of the documents of a run.
+Cross-encoder: pairs sorted by length over all queries, in batches of a token budget, with prefetching.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,17 +15,55 @@ import torch
 
 from moeir.architectures.base import EncoderOutput
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
+from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.backbones.device import autocast
-from moeir.backbones.packed_pairs import Numbers, PackedPairs
+from moeir.backbones.packed_pairs import Numbers, PackedPairs, TokenSequences
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.prefetch import prefetch
 from moeir.errors import DataError, UsageError
-from moeir.reranking.candidate_texts import CandidateTexts
-from moeir.reranking.candidates import Candidates
-from moeir.reranking.passages import PassageSplitter
+from moeir.kernels.token_budget import split_by_tokens
+from moeir.reranking.candidates import Candidates, CandidateTexts
+from moeir.reranking.cascade import PASSAGE_MODES
 from moeir.reranking.score_journal import ScoreJournal, Scores
 
 TOP_DOCUMENTS = 10  # documents that users look at
+DOCUMENTS_PER_BATCH, PAIRS_PER_BATCH = 256, 512
+AGGREGATIONS: dict[str, Callable[..., Numbers]] = dict(
+    zip(PASSAGE_MODES, (np.add.reduceat, np.maximum.reduceat, np.add.reduceat), strict=True)
+)
+
+
+@dataclass(frozen=True)
+class PassageSplitter:
+    """Splits documents by `mode` into passages of at most `length` tokens (None: all that fit in a pair), one every `stride` tokens
+    (None: half a passage). FirstP, MaxP and SumP of Dai and Callan 2019."""
+
+    mode: str = "firstp"
+    length: int | None = None
+    stride: int | None = None
+
+    def split_pairs(
+        self, pairing: PairTokenizer, queries: TokenSequences, documents: TokenSequences, query: Numbers, document: Numbers
+    ) -> tuple[PackedPairs, Numbers]:
+        """The passages of pairs of rows [n], and starts [n]: passages starts[i] to starts[i + 1] are those of pair i."""
+        make_pairs = partial(PackedPairs, pairing.template, queries, documents)
+        sizes = documents.starts[document + 1] - documents.starts[document]
+        windows = pairing.document_budget(queries, query)
+        if self.length is not None:
+            windows = np.minimum(windows, self.length)
+        zeros = np.zeros(len(query), dtype=np.int64)
+        if self.mode == "firstp":
+            return make_pairs(query, document, zeros, np.minimum(sizes, windows)), np.arange(len(query))
+        strides = np.maximum(windows // 2, 1) if self.stride is None else np.minimum(np.full(len(query), self.stride), windows)
+        counts = 1 + np.maximum(0, -(-(sizes - windows) // strides))
+        starts = np.cumsum(counts) - counts
+        owners = np.repeat(np.arange(len(query)), counts)
+        begins = (np.arange(len(owners)) - starts[owners]) * strides[owners]
+        return make_pairs(query[owners], document[owners], begins, np.minimum(windows[owners], sizes[owners] - begins)), starts
+
+    def aggregate(self, scores: Numbers, starts: Numbers) -> Numbers:
+        """Aggregate passage scores to one score per pair [n]: the first, the maximum or the sum."""
+        return np.asarray(AGGREGATIONS[self.mode](scores, starts)) if len(starts) else scores
 
 
 @dataclass(frozen=True)
@@ -154,26 +189,9 @@ def score_pairs(
 
 def _pair_batches(pairs: PackedPairs, order: Numbers, max_tokens: int, device: str) -> Iterator[PackedTokens]:
     """Batches of consecutive pairs of at most `max_tokens` tokens, or of one pair."""
-    for rows in split_by_tokens(order, pairs.lengths[order], max_tokens):
-        tokens = pairs.pack(rows).sort_by_length()
+    for first, last in split_by_tokens(pairs.lengths[order].tolist(), max_tokens):
+        tokens = pairs.pack(order[first:last]).sort_by_length()
         yield tokens.pin_memory() if device.startswith("cuda") else tokens
-
-
-def split_by_tokens(rows: Numbers, lengths: Numbers, max_tokens: int) -> Iterator[Numbers]:
-    """Split rows into batches of at most `max_tokens` tokens in all, or of one row; a resumed rest is split like the whole.
-
-    >>> [part.tolist() for part in split_by_tokens(np.arange(4), np.array([5, 3, 3, 9]), 6)]
-    [[0], [1, 2], [3]]
-    """
-    ends, first = lengths.cumsum(), 0
-    while first < len(rows):
-        before = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + max_tokens, side="right")))
-        yield rows[first:last]
-        first = last
-
-
-DOCUMENTS_PER_BATCH, PAIRS_PER_BATCH = 256, 512
 
 
 def select_experts(checkpoint: RetrievalModel, experts: Sequence[str], source: object) -> list[str]:

@@ -132,11 +132,10 @@ class Finetune(TrainingStage):
 
     def work(self) -> Counts:
         from moeir.architectures.initialize import build_checkpoint, is_cross_encoder
-        from moeir.architectures.model_card import write_model_card
         from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
         from moeir.backbones.device import select_dtype
         from moeir.kernels.memory import mmap_large_tensors
-        from moeir.training import objectives, retrieval_task, token_cache, trainer
+        from moeir.training import dev_sets, objectives, retrieval_task, token_cache
 
         process_group = self.process_group()
         objective = variants.bind_variant("training.objectives", self.objective)
@@ -167,22 +166,9 @@ class Finetune(TrainingStage):
             accumulate=self.accumulate,
             max_tokens=self.gradient_cache,
         )
-        evaluator = None if dev_set is None else retrieval_task.DevEvaluator(checkpoint, dev_set, dtype, process_group)
-        metrics = trainer.train(
-            task,
-            schedule,
-            self.output,
-            device=process_group.device,
-            evaluator=evaluator,
-            tracking=self.make_tracking(),
-            process_group=process_group,
-            log_every=self.log_every,
-        )
-        if not process_group.is_main:
-            return None
-        checkpoint.save(self.output)
-        write_model_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **metrics})
-        return {"parameters": checkpoint.architecture.parameter_count(), **metrics}
+        evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group)
+        counts = self.train_model(task, schedule, process_group, evaluator)
+        return self.save_checkpoint(checkpoint, self.model, self.objective, counts) if process_group.is_main else None
 
     def _make_sampler(self, objective: object, *, pairs: bool) -> "tuple[BatchSampler, TextStream]":
         """The batch sampler and the texts of its batches."""

@@ -57,11 +57,9 @@ class Pretrain(TrainingStage):
         import torch
 
         from moeir.architectures.initialize import build_checkpoint
-        from moeir.architectures.model_card import write_model_card
         from moeir.backbones.device import select_dtype
         from moeir.kernels.memory import mmap_large_tensors
         from moeir.pretraining.task import PretrainingTask
-        from moeir.training import trainer
 
         process_group = self.process_group()
         lengths = {"query_length": self.query_length, "document_length": self.document_length}
@@ -80,24 +78,15 @@ class Pretrain(TrainingStage):
         task = PretrainingTask(
             objective, sampler, select_dtype(self.dtype, process_group.device), process_group if process_group.size > 1 else None
         )
-        metrics = trainer.train(
-            task,
-            schedule,
-            self.output,
-            device=process_group.device,
-            tracking=self.make_tracking(),
-            process_group=process_group,
-            log_every=self.log_every,
-        )
+        counts = self.train_model(task, schedule, process_group)
         speed = task.speed()
         if not process_group.is_main:
             return None
-        checkpoint.save(self.output)
-        write_model_card(self.output, checkpoint, base=str(self.model), training={"objective": self.objective, **metrics})
+        counts = self.save_checkpoint(checkpoint, self.model, self.objective, counts)
         if speed:
             share = f"{speed['share_of_peak']:.1%} of the peak matrix-product rate measured on this machine"
             log.info("%s tokens a second over all steps but the first, %s", f"{speed['tokens_per_second']:,.0f}", share)
-        return {"parameters": checkpoint.architecture.parameter_count(), **metrics, **speed}
+        return counts | speed
 
     def _arch_with_head(self) -> str:
         """The architecture with a vocabulary head, which dense drops by default."""

@@ -21,7 +21,7 @@ from moeir.stages.run_arguments import name_runs
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
-    from moeir.reranking.candidate_texts import CandidateTexts
+    from moeir.reranking.candidates import CandidateTexts
     from moeir.reranking.score_journal import ScoreJournal
     from moeir.reranking.scoring import ScoringConfig
 
@@ -117,10 +117,9 @@ class Rerank(Stage):
     def work(self) -> Counts:
         from moeir.backbones.device import select_device, select_dtype
         from moeir.records import runs
-        from moeir.reranking.candidate_texts import CandidateTexts
-        from moeir.reranking.passages import PassageSplitter
+        from moeir.reranking.candidates import CandidateTexts
         from moeir.reranking.score_journal import ScoreJournal
-        from moeir.reranking.scoring import ScoringConfig
+        from moeir.reranking.scoring import PassageSplitter, ScoringConfig
         from moeir.retrieval.latency import limit_threads
 
         run = self._load_candidates()

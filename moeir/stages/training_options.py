@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moeir.errors import UsageError
 from moeir.parsing import parse_value
@@ -13,9 +13,9 @@ from moeir.stages.checks import check_seed
 if TYPE_CHECKING:
     from torch import nn
 
+    from moeir.architectures.checkpoint import RetrievalModel
     from moeir.training.distributed import ProcessGroup
-    from moeir.training.trackers import Tracking
-    from moeir.training.trainer import Schedule
+    from moeir.training.trainer import Evaluator, Schedule, TrainingTask
 
 SCHEDULES = ("linear", "constant")
 
@@ -128,11 +128,30 @@ class TrainingStage(Stage):
             self.accumulate,
         )
 
-    def make_tracking(self) -> "Tracking | None":
-        """The experiment trackers of --track, or None."""
-        from moeir.training import trackers
+    def train_model(
+        self, task: "TrainingTask", schedule: "Schedule", process_group: "ProcessGroup", evaluator: "Evaluator | None" = None
+    ) -> dict[str, Any]:
+        """Run the trainer; returns the counts for the manifest."""
+        from moeir.training import trackers, trainer
 
-        return trackers.make_tracking(self.track, self.output, to_dict(self, results_only=True))
+        return trainer.train(
+            task,
+            schedule,
+            self.output,
+            device=process_group.device,
+            evaluator=evaluator,
+            tracking=trackers.make_tracking(self.track, self.output, to_dict(self, results_only=True)),
+            process_group=process_group,
+            log_every=self.log_every,
+        )
+
+    def save_checkpoint(self, checkpoint: "RetrievalModel", base: Path, objective: str, counts: dict[str, Any]) -> dict[str, Any]:
+        """Write the checkpoint, trained from the weights `base`, and its model card; returns the counts for the manifest."""
+        from moeir.architectures.model_card import write_model_card
+
+        checkpoint.save(self.output)
+        write_model_card(self.output, checkpoint, base=str(base), training={"objective": objective, **counts})
+        return {"parameters": checkpoint.architecture.parameter_count(), **counts}
 
 
 def _parse_group_rates(options: tuple[str, ...]) -> dict[str, float]:

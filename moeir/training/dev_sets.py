@@ -1,7 +1,4 @@
-"""Development sets: queries, documents and judgements, reranked by a cross-encoder or searched exactly during training; the best value.
-
-Development sets: exact search or reranking during training, with measures of each expert and the fusion, and the best value.
-"""
+"""Development sets: exact search or reranking during training, with measures of each expert and of the fusion."""
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,8 +24,13 @@ from moeir.records.texts import Text
 from moeir.reranking import scoring
 from moeir.reranking.candidates import Candidates
 from moeir.training.distributed import SINGLE_PROCESS, ProcessGroup
+from moeir.training.resume_state import BestTracker
 
 MAX_TOKENS = 4096
+QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 256, 1024
+DEPTH = 100
+FUSED = "fused"
+log = logging.getLogger(__name__)
 
 
 def read_candidates(path: Path, queries: Collection[str], depth: int) -> Run:
@@ -77,12 +79,6 @@ def rerank_candidates(
     return pool.apply_scores(all_scores)
 
 
-QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 256, 1024
-DEPTH = 100
-FUSED = "fused"
-log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True)
 class DevSet:
     """A development set: queries and documents by id, judgements, a measure, when to evaluate and which weights to keep."""
@@ -100,44 +96,6 @@ class DevSet:
     def depth(self) -> int:
         """Hits per query: the cut-off of the measure, at least 100; came-sum fuses lists of this depth."""
         return _search_depth(self.measure)
-
-    def is_due(self, step: int, steps: int) -> bool:
-        """Whether the weights after `step` of `steps` steps are to be evaluated."""
-        return step % self.every == 0 or step == steps
-
-
-@dataclass
-class BestTracker:
-    """The best evaluation so far, the earliest of equal ones, and the number of evaluations since."""
-
-    step: int = 0
-    value: float = -1.0
-    since: int = 0
-    evaluations: int = 0
-
-    def update(self, step: int, value: float) -> bool:
-        """Record a value; true if it is the best."""
-        self.evaluations += 1
-        if value <= self.value:
-            self.since += 1
-            return False
-        self.step, self.value, self.since = step, value, 0
-        return True
-
-    def should_stop(self, patience: int | None) -> bool:
-        """Whether the last `patience` evaluations brought no better value."""
-        return patience is not None and self.since >= patience
-
-    def manifest_entry(self, dev_set: DevSet, steps: int) -> dict[str, Any]:
-        """The entry of the manifest and the model card, after `steps` steps of training."""
-        dev_set_facts = {
-            "measure": dev_set.measure,
-            "queries": len(dev_set.queries),
-            "documents": len(dev_set.documents),
-            "kept": dev_set.keep,
-        }
-        values = {"value": self.value, "step": self.step, "evaluations": self.evaluations}
-        return dev_set_facts | values | {"stopped_after": steps if self.should_stop(dev_set.patience) else None}
 
 
 def load_dev_set(
@@ -187,6 +145,49 @@ def load_dev_set(
 def _search_depth(measure: str) -> int:
     """The cut-off of a measure, at least `DEPTH`."""
     return max(DEPTH, measures.parse_measure(measure).params.get("cutoff") or 0)
+
+
+@dataclass(frozen=True)
+class DevEvaluator:
+    """Evaluates a checkpoint on a development set while it is trained: the trainer's `Evaluator`."""
+
+    checkpoint: RetrievalModel
+    dev_set: DevSet
+    dtype: torch.dtype
+    process_group: ProcessGroup = SINGLE_PROCESS
+
+    @property
+    def every(self) -> int:
+        """Steps from one evaluation to the next."""
+        return self.dev_set.every
+
+    @property
+    def patience(self) -> int | None:
+        """Evaluations without a better value that end the training; None: it is never ended early."""
+        return self.dev_set.patience
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the best weights are kept, or else the last."""
+        return self.dev_set.keep == "best"
+
+    def evaluate(self, step: int, best: BestTracker) -> dict[str, float]:
+        """Metrics of the weights after `step` steps; `best` records the measure."""
+        metrics = evaluate(self.checkpoint, self.dev_set, self.dtype, self.process_group)
+        measure = self.dev_set.measure
+        value, *others = metrics.values()
+        best.update(step, value)
+        names = [key.removeprefix("dev.").removesuffix(f".{measure}") for key in list(metrics)[1:]]
+        experts = ", ".join(f"{name} {other:.4f}" for name, other in zip(names, others, strict=True))
+        expert_values = f" ({experts})" if experts else ""
+        log.info("step %d: development %s %.4f%s; best %.4f after step %d", step, measure, value, expert_values, best.value, best.step)
+        return metrics
+
+    def manifest_entry(self) -> dict[str, Any]:
+        """The development set, as manifest and model card describe it."""
+        dev_set = self.dev_set
+        counts = {"queries": len(dev_set.queries), "documents": len(dev_set.documents)}
+        return {"measure": dev_set.measure, **counts, "kept": dev_set.keep}
 
 
 def evaluate(

@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from accelerate import PartialState
 from torch import Tensor, nn
 
 from moeir.architectures import base
@@ -264,16 +263,16 @@ SINGLE_PROCESS = ProcessGroup()
 @cache
 def init_process_group(device: str) -> ProcessGroup:
     """The processes that torchrun or accelerate has started, each on the CUDA device of its local rank; a group of one without them."""
-    name, was_initialized = resolve_device(device), dist.is_initialized()
-    state = PartialState(cpu=name == "cpu", timeout=SETUP_TIMEOUT)
-    if dist.is_initialized() and not was_initialized:
-        atexit.register(destroy_process_group)
-    if state.num_processes == 1:
+    size = int(os.environ["WORLD_SIZE"]) if "LOCAL_RANK" in os.environ else 1
+    if size == 1:
         return ProcessGroup(device=select_device(device))
+    on_cuda = resolve_device(device) != "cpu"
+    own = select_device(f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}" if on_cuda else "cpu")
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if on_cuda else "gloo", timeout=SETUP_TIMEOUT)
+        atexit.register(destroy_process_group)
     group = dist.new_group(backend="gloo", timeout=SETUP_TIMEOUT)
-    own = name if name == "cpu" else str(state.device)  # accelerate names a CPU cpu:0
-    process_group = ProcessGroup(state.process_index, state.num_processes, own, ("",) * state.num_processes, group)
-    host_name, on_cuda = socket.gethostname(), process_group.device != "cpu"
+    process_group, host_name = ProcessGroup(dist.get_rank(), size, own, ("",) * size, group), socket.gethostname()
     locations = process_group.all_gather_object([host_name, os.getpid(), process_group.device], "the start")
     names = (f"{host}, process {process}" + (f", {its_device}" if on_cuda else "") for host, process, its_device in locations)
     process_group = replace(process_group, names=tuple(names))

@@ -1,7 +1,5 @@
 """Losses of score matrices, one number for each query, so that the shares of a competition can weigh them; the batch that an objective
-gets, and the output that it returns.
-
-The batch that an objective gets, the output that it returns, and the scores and losses that most objectives start from.
+gets, the output that it returns, and the scores and losses that most objectives start from.
 """
 
 from dataclasses import dataclass

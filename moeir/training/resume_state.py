@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -11,10 +12,32 @@ from torch import Tensor, nn
 from moeir.artifacts import atomic_write
 from moeir.backbones.families.weights_io import write_tensors
 from moeir.errors import ArtifactError
-from moeir.training.dev_sets import BestTracker
 
 STATE_FILE = "state.json"
 WEIGHTS_FILE = "weights.safetensors"
+
+
+@dataclass
+class BestTracker:
+    """The best evaluation so far, the earliest of equal ones, and the number of evaluations since."""
+
+    step: int = 0
+    value: float = -1.0
+    since: int = 0
+    evaluations: int = 0
+
+    def update(self, step: int, value: float) -> bool:
+        """Record a value; true if it is the best."""
+        self.evaluations += 1
+        if value <= self.value:
+            self.since += 1
+            return False
+        self.step, self.value, self.since = step, value, 0
+        return True
+
+    def should_stop(self, patience: int | None) -> bool:
+        """Whether the last `patience` evaluations brought no better value."""
+        return patience is not None and self.since >= patience
 
 
 @dataclass(frozen=True)
@@ -28,12 +51,7 @@ class TrainingState:
 
 def save_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, state: TrainingState) -> None:
     """Replace the saved state in `folder` atomically."""
-    temporary = folder.with_name(folder.name + ".new")
-    temporary.mkdir(parents=True, exist_ok=True)
-    _write_weights(model, temporary)
-    write_tensors(_optimiser_state(optimiser), temporary / "optimiser.safetensors")
-    atomic_write.write_text_atomically(temporary / STATE_FILE, json.dumps(asdict(state)) + "\n")
-    atomic_write.replace_folder(temporary, folder)
+    _replace_state(folder, model, asdict(state), optimiser)
 
 
 def load_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> TrainingState:
@@ -48,11 +66,7 @@ def load_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer)
 
 def save_best(folder: Path, model: nn.Module, step: int) -> None:
     """Replace the best weights in `folder` by those after `step` steps, atomically."""
-    temporary = folder.with_name(folder.name + ".new")
-    temporary.mkdir(parents=True, exist_ok=True)
-    _write_weights(model, temporary)
-    atomic_write.write_text_atomically(temporary / STATE_FILE, json.dumps({"step": step}) + "\n")
-    atomic_write.replace_folder(temporary, folder)
+    _replace_state(folder, model, {"step": step})
 
 
 def load_best(folder: Path, model: nn.Module, step: int) -> None:
@@ -63,8 +77,14 @@ def load_best(folder: Path, model: nn.Module, step: int) -> None:
     model.load_state_dict(load_file(folder / WEIGHTS_FILE))
 
 
-def _write_weights(model: nn.Module, folder: Path) -> None:
-    write_tensors({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, folder / WEIGHTS_FILE)
+def _replace_state(folder: Path, model: nn.Module, state: dict[str, Any], optimiser: torch.optim.Optimizer | None = None) -> None:
+    temporary = folder.with_name(folder.name + ".new")
+    temporary.mkdir(parents=True, exist_ok=True)
+    write_tensors({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, temporary / WEIGHTS_FILE)
+    if optimiser is not None:
+        write_tensors(_optimiser_state(optimiser), temporary / "optimiser.safetensors")
+    atomic_write.write_text_atomically(temporary / STATE_FILE, json.dumps(state) + "\n")
+    atomic_write.replace_folder(temporary, folder)
 
 
 def _parameters(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:

@@ -1,10 +1,8 @@
-"""Retrieval as a training task: the texts of a sampler's batches, encoded, their objective, and evaluation on a development set."""
+"""Retrieval as a training task: the texts of a sampler's batches, encoded and their objective."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +11,13 @@ from moeir.architectures.base import EncoderOutput
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.device import autocast
 from moeir.backbones.packed_tokens import PackedTokens
+from moeir.backbones.prefetch import StepPrefetcher
 from moeir.representations.dense import Dense
-from moeir.training import grad_cache, resume_state
-from moeir.training.dev_sets import BestTracker, DevSet, evaluate
+from moeir.training import grad_cache
 from moeir.training.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.training.losses import EncodedBatch, ObjectiveOutput, StepMetrics
-from moeir.training.sampling import BatchSampler
-from moeir.training.token_cache import BatchPrefetcher, BiEncoderDataset, PairDataset, ShardedTexts, ShardSpec
-
-log = logging.getLogger(__name__)
+from moeir.training.sampling import BatchSampler, ShardedTexts, ShardSpec
+from moeir.training.token_cache import BiEncoderDataset, PairDataset, TokenizedBatch, prefetch_batches
 
 
 @dataclass(frozen=True)
@@ -54,17 +50,16 @@ class RetrievalTask:
         return self.sampler.size
 
     @cached_property
-    def batches(self) -> BatchPrefetcher:
+    def batches(self) -> StepPrefetcher[TokenizedBatch]:
         """The tokenized batches, prefetched."""
         share = ShardSpec(self.process_group.rank, self.process_group.size, self.max_tokens)
-        return BatchPrefetcher(
-            self.sampler, self.texts, self.steps * self.accumulate, share, pin_memory=self.checkpoint.device.type == "cuda"
-        )
+        pin_memory = self.checkpoint.device.type == "cuda"
+        return prefetch_batches(self.sampler, self.texts, self.steps * self.accumulate, share, pin_memory=pin_memory)
 
     def compute_loss(self, batch: int) -> tuple[Tensor, StepMetrics, int]:
         """The objective's loss and metrics of a batch, counted from 0, and its number of tokens."""
         device, step = self.checkpoint.device, batch // self.accumulate
-        tokenized = self.batches.batch_at(batch)
+        tokenized = self.batches.at(batch)
         ignored = tokenized.ignore_mask.to(device, non_blocking=True)
         teacher = None if tokenized.teacher_scores is None else tokenized.teacher_scores.to(device, non_blocking=True)
         if self.checkpoint.architecture.reads_pairs:
@@ -91,30 +86,3 @@ class RetrievalTask:
         return self.process_group.all_gather_encoded(own, moment).select(
             texts.restore_order.to(device, non_blocking=True), permutation=True
         )
-
-
-@dataclass(frozen=True)
-class DevEvaluator:
-    """Evaluates a checkpoint on a development set while it is trained."""
-
-    checkpoint: RetrievalModel
-    dev_set: DevSet
-    dtype: torch.dtype
-    process_group: ProcessGroup = SINGLE_PROCESS
-
-    def evaluate_if_due(self, step: int, steps: int, best: BestTracker, best_folder: Path) -> dict[str, float]:
-        """The measures after `step` of `steps` steps, empty if no evaluation is due; saves the best weights in `best_folder`."""
-        dev_set = self.dev_set
-        if not dev_set.is_due(step, steps):
-            return {}
-        facts = evaluate(self.checkpoint, dev_set, self.dtype, self.process_group)
-        value, *others = facts.values()
-        if best.update(step, value) and dev_set.keep == "best" and self.process_group.is_main:
-            resume_state.save_best(best_folder, self.checkpoint.architecture, step)
-        names = [key.removeprefix("dev.").removesuffix(f".{dev_set.measure}") for key in list(facts)[1:]]
-        experts = ", ".join(f"{name} {other:.4f}" for name, other in zip(names, others, strict=True))
-        expert_values = f" ({experts})" if experts else ""
-        log.info(
-            "step %d: development %s %.4f%s; best %.4f after step %d", step, dev_set.measure, value, expert_values, best.value, best.step
-        )
-        return facts

@@ -2,13 +2,11 @@
 
 The documents of a query depend on (seed, epoch, query) alone, the queries of a batch on (seed, epoch) and their rows in the file, and the
 order of several data sets on (seed, epoch).
-
-The texts of a batch shared among processes, and split into parts that are encoded one after another.
 """
 
 import math
 import random
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
@@ -19,6 +17,7 @@ from torch import Tensor
 
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import DataError, UsageError
+from moeir.kernels.token_budget import split_by_tokens
 from moeir.records.examples import Example
 
 Order = TypeVar("Order")
@@ -272,23 +271,9 @@ def shard_texts(texts: TokenRows, rows: Sequence[int], side: str, shard: ShardSp
         return ShardedTexts((texts.pack(rows, side).sort_by_length(),), None, total)
     by_length = np.argsort(sizes, kind="stable")
     round_number, position = np.divmod(np.arange(len(row_array)), shard.size)
-    owners = np.where(
-        round_number % 2, shard.size - 1 - position, position
-    )  # back and forth, so that no process always gets the longer text
+    owners = np.where(round_number % 2, shard.size - 1 - position, position)  # back and forth, so that no one always gets the longer text
     own = by_length[owners == shard.rank]
-    parts = tuple(
-        texts.pack(row_array[block].tolist(), side).sort_by_length() for block in _split_by_tokens(own, sizes, shard.max_tokens or total)
-    )
+    batches = split_by_tokens(sizes[own].tolist(), shard.max_tokens or total)
+    parts = tuple(texts.pack(row_array[own[first:last]].tolist(), side).sort_by_length() for first, last in batches)
     order = by_length[np.argsort(owners, kind="stable")]
     return ShardedTexts(parts, torch.from_numpy(np.argsort(order, kind="stable")), total)
-
-
-def _split_by_tokens(rows: Numbers, sizes: Numbers, max_tokens: int) -> Iterator[Numbers]:
-    """Rows in parts of at most `max_tokens` tokens, or of one text."""
-    ends = sizes[rows].cumsum()
-    first = 0
-    while first < len(rows):
-        before = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + max_tokens, side="right")))
-        yield rows[first:last]
-        first = last

@@ -7,8 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -19,17 +18,16 @@ from torch import Tensor
 
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.architectures.cross_encoder import PairTokenizer
-from moeir.artifacts import atomic_write, memmap
-from moeir.artifacts.journals import AppendableNpy, JsonlJournal
+from moeir.artifacts import memmap
 from moeir.backbones.packed_tokens import PackedTokens
-from moeir.backbones.prefetch import prefetch_steps
+from moeir.backbones.prefetch import StepPrefetcher
+from moeir.backbones.token_files import TokenFileWriter, chunk_texts
 from moeir.console import meter
 from moeir.errors import DataError
 from moeir.training.sampling import SINGLE_SHARD, BatchIds, BatchSampler, ShardedTexts, ShardSpec, shard_texts
 from moeir.training.text_stream import RowIndex, StreamedText, TextStream
 
 CACHE_VERSION = 1  # of the files of a cache, and of how a checkpoint tokenizes
-CHUNK_TEXTS, CHUNK_CHARACTERS = 1024, 1 << 21
 PREFETCH_STEPS = 4
 ARRAYS = ("ids", "starts", "silent")
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -122,42 +120,18 @@ class TokenizedBatch(NamedTuple):
         )
 
 
-class BatchPrefetcher:
-    """The batches of `steps` steps, prefetched in a thread; fast for consecutive steps from any first one."""
+def prefetch_batches(
+    sampler: BatchSampler, texts: BiEncoderDataset | PairDataset, steps: int, shard: ShardSpec = SINGLE_SHARD, *, pin_memory: bool = False
+) -> StepPrefetcher[TokenizedBatch]:
+    """The batches of `steps` steps, tokenized in a thread."""
 
-    def __init__(
-        self,
-        sampler: BatchSampler,
-        texts: BiEncoderDataset | PairDataset,
-        steps: int,
-        shard: ShardSpec = SINGLE_SHARD,
-        *,
-        pin_memory: bool = False,
-    ) -> None:
-        self._make = partial(_make_batch, sampler, texts, shard, pin_memory=pin_memory)
-        self._steps, self._next_step = steps, -1
-        self._iterator: Iterator[TokenizedBatch] = iter(())
+    def make_batch(step: int) -> TokenizedBatch:
+        ids = sampler.batch_at(step)
+        ignored = ids.other_queries_mask() if isinstance(texts, PairDataset) else ids.false_negative_mask()
+        batch = TokenizedBatch(ids, *texts.read_batch(ids, shard), ignored, ids.teacher_matrix())
+        return batch.pin_memory() if pin_memory else batch
 
-    def batch_at(self, step: int) -> TokenizedBatch:
-        """The batch of a step, counted from 0; the thread ends after the last one."""
-        if step != self._next_step:
-            self._iterator = prefetch_steps(self._make, step, max(self._steps, step + 1), depth=PREFETCH_STEPS)
-        self._next_step = -1
-        batch = next(self._iterator)
-        if step + 1 < self._steps:
-            self._next_step = step + 1
-        else:
-            self._iterator = iter(())
-        return batch
-
-
-def _make_batch(
-    sampler: BatchSampler, texts: BiEncoderDataset | PairDataset, shard: ShardSpec, step: int, *, pin_memory: bool
-) -> TokenizedBatch:
-    ids = sampler.batch_at(step)
-    ignored = ids.other_queries_mask() if isinstance(texts, PairDataset) else ids.false_negative_mask()
-    batch = TokenizedBatch(ids, *texts.read_batch(ids, shard), ignored, ids.teacher_matrix())
-    return batch.pin_memory() if pin_memory else batch
+    return StepPrefetcher(make_batch, steps, depth=PREFETCH_STEPS)
 
 
 def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalModel) -> BiEncoderDataset:
@@ -171,13 +145,14 @@ def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalMod
             writer, texts = _CacheWriter(cache_folder, checkpoint, restart=True), stream.stream()
         with meter("reading tokens of texts", stream.count) as counter:
             counter.advance(writer.texts)
-            for chunk in _chunks(texts):
-                writer.add(chunk)
-                counter.advance(len(chunk))
-        writer.close()
+            for _, texts_of_side in groupby(texts, key=lambda text: text.side):
+                for chunk in chunk_texts(texts_of_side):
+                    writer.add(chunk)
+                    counter.advance(len(chunk))
+        writer.files.close()
         if writer.digest.hexdigest() != stream.digest:
             raise DataError("the texts have changed while they were read; run the same command again")
-        return {"texts": writer.texts, "tokens": writer.ids.rows}
+        return {"texts": writer.texts, "tokens": writer.files.rows("ids")}
 
     cache_folder = memmap.get_or_build(folder, "texts", json.loads(json.dumps(record)), fill)
     return BiEncoderDataset(TokenCache.open(cache_folder), stream.rows)
@@ -193,61 +168,31 @@ def _template_fingerprint(checkpoint: RetrievalModel) -> dict[str, Any]:
     return {side: checkpoint.architecture.truncate_and_mark([empty], side, rules.max_length(side)) for side in ("query", "document")}
 
 
-def _chunks(texts: Iterator[StreamedText]) -> Iterator[list[StreamedText]]:
-    """Consecutive texts of one side in chunks of bounded size."""
-    chunk: list[StreamedText] = []
-    characters = 0
-    for text in texts:
-        if chunk and (len(chunk) >= CHUNK_TEXTS or characters >= CHUNK_CHARACTERS or text.side != chunk[0].side):
-            yield chunk
-            chunk, characters = [], 0
-        chunk.append(text)
-        characters += len(text.content)
-    if chunk:
-        yield chunk
-
-
 class _CacheWriter:
-    """Appends to the files of a cache; a journal records how much of them is complete."""
+    """Tokenizes the texts of a stream into the files of a cache."""
 
     def __init__(self, folder: Path, checkpoint: RetrievalModel, *, restart: bool = False) -> None:
-        journal = folder / atomic_write.RESUME / "journal.jsonl"
-        journal.parent.mkdir(exist_ok=True)
-        if restart:
-            journal.unlink()
-        self.digest, self._journal = hashlib.sha256(), JsonlJournal(journal)
-        empty_entry = {"digest": self.digest.hexdigest(), **dict.fromkeys(("texts", *ARRAYS), 0)}
-        self._last_entry = entry = self._journal.entries[-1] if self._journal.entries else empty_entry
-        self.texts: int = entry["texts"]
-        types: tuple[type[np.integer[Any]], ...] = (checkpoint.tokenizer.id_dtype, np.int64, np.int32)
-        self._arrays = [AppendableNpy(folder / f"{name}.npy", kind, rows=entry[name]) for name, kind in zip(ARRAYS, types, strict=True)]
-        self.ids, self._starts, self._silent = self._arrays
-        self._checkpoint = checkpoint
-        if not self._starts.rows:
-            self._starts.append(np.zeros(1))
+        dtypes = zip(ARRAYS, (checkpoint.tokenizer.id_dtype, np.int64, np.int32), strict=True)
+        self.files, self.digest, self._checkpoint = TokenFileWriter(folder, dict(dtypes), restart=restart), hashlib.sha256(), checkpoint
+        self.texts: int = self.files.entry.get("texts", 0)
+        if not self.files.rows("starts"):
+            self.files.append(starts=[0])
 
     def matches(self, texts: Iterator[StreamedText]) -> bool:
         """Whether the stream starts with the texts that are written already; consumes them."""
         for text in islice(texts, self.texts):
             self.digest.update(text.digest_bytes)
-        return self.digest.hexdigest() == self._last_entry["digest"]
+        return self.digest.hexdigest() == self.files.entry.get("digest", self.digest.hexdigest())
 
     def add(self, chunk: Sequence[StreamedText]) -> None:
         """Tokenize a chunk and write it to disk."""
         texts, silent = self._checkpoint.token_ids([streamed.content for streamed in chunk], chunk[0].side)
-        self._starts.append(self.ids.rows + np.cumsum([len(text) for text in texts]))
-        self.ids.append(np.fromiter(chain.from_iterable(texts), dtype=np.int64))
-        self._silent.append(np.array([0] * len(texts) if silent is None else silent))
-        for array in self._arrays:
-            array.flush()
+        self.files.append(
+            starts=self.files.rows("ids") + np.cumsum([len(text) for text in texts]),
+            ids=np.fromiter(chain.from_iterable(texts), dtype=np.int64),
+            silent=[0] * len(texts) if silent is None else silent,
+        )
         for streamed in chunk:
             self.digest.update(streamed.digest_bytes)
         self.texts += len(chunk)
-        rows = {name: array.rows for name, array in zip(ARRAYS, self._arrays, strict=True)}
-        self._journal.write({"digest": self.digest.hexdigest(), "texts": self.texts, **rows})
-
-    def close(self) -> None:
-        """Write the final headers of the arrays."""
-        for array in self._arrays:
-            array.close()
-        self._journal.close()
+        self.files.commit(digest=self.digest.hexdigest(), texts=self.texts)

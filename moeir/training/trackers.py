@@ -1,22 +1,20 @@
-"""Metrics of every step logged to TensorBoard or Weights & Biases through accelerate; a resumed training continues its curves."""
+"""Metrics of every step logged to TensorBoard or Weights & Biases; a resumed training continues its curves."""
 
 import importlib
 import importlib.util
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from moeir.artifacts import atomic_write
 from moeir.errors import UsageError
 
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-
 PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}  # alternatives, one is enough
 PROJECT, RUN_ID_FILE = "moeir", "run-id"
+Logger: TypeAlias = Callable[[Mapping[str, float], int], None]  # values of a step, and its number
 
 
 @dataclass(frozen=True)
@@ -48,48 +46,55 @@ def make_tracking(flags: tuple[str, ...], beside: Path, settings: Mapping[str, A
     return Tracking(parse_trackers(flags), atomic_write.final_path(beside), settings) if flags else None
 
 
-def accelerator_options(tracking: Tracking | None) -> dict[str, Any]:
-    """Keyword arguments of Accelerator."""
-    return {} if tracking is None else {"log_with": list(tracking.names), "project_dir": tracking.folder("tensorboard")}
+@contextmanager
+def track(tracking: Tracking | None, step: int) -> Iterator[Callable[[Mapping[str, float]], None]]:
+    """A function that logs the metrics of a step; trackers resume after `step` steps: TensorBoard purges later ones, W&B resumes its run.
+
+    `share.lexical` is logged as `share/lexical`, so that trackers group it.
+    """
+    with ExitStack() as stack:
+        loggers = [] if tracking is None else [stack.enter_context(_STARTERS[name](tracking, step)) for name in tracking.names]
+
+        def log_step(metrics: Mapping[str, float]) -> None:
+            values = {name.replace(".", "/", 1): value for name, value in metrics.items() if name != "step"}
+            for log in loggers:
+                log(values, int(metrics["step"]))
+
+        yield log_step
 
 
 @contextmanager
-def track(accelerator: "Accelerator", tracking: Tracking | None, step: int) -> Iterator[None]:
-    """Start the trackers, or resume them after `step` steps: TensorBoard purges later steps, W&B resumes the run by its saved id."""
-    if tracking is None:
-        yield
-        return
+def _start_tensorboard(tracking: Tracking, step: int) -> Iterator[Logger]:
+    package = "torch.utils.tensorboard" if importlib.util.find_spec("tensorboard") else "tensorboardX"
+    folder = tracking.folder("tensorboard") / PROJECT
+    suffix = f".after-{step}"  # file names otherwise differ only by the second
+    writer = importlib.import_module(package).SummaryWriter(str(folder), purge_step=step + 1, filename_suffix=suffix)
+
+    def log(values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+        writer.flush()
+
+    with closing(writer):
+        yield log
+
+
+@contextmanager
+def _start_wandb(tracking: Tracking, step: int) -> Iterator[Logger]:
+    wandb, folder = importlib.import_module("wandb"), tracking.folder("wandb")
+    folder.mkdir(parents=True, exist_ok=True)
+    if step == 0 or not (folder / RUN_ID_FILE).is_file():
+        atomic_write.write_text_atomically(folder / RUN_ID_FILE, f"{secrets.token_hex(4)}\n")
+    run_id = (folder / RUN_ID_FILE).read_text(encoding="utf-8").strip()
+    options = {"dir": str(folder), "name": tracking.product.name, "id": run_id, "resume": "allow", "config": dict(tracking.settings)}
     try:
-        accelerator.init_trackers(PROJECT, init_kwargs={name: _init_kwargs(tracking, name, step, accelerator) for name in tracking.names})
-    except _init_errors(tracking.names) as error:
+        run = wandb.init(project=PROJECT, **options)
+    except wandb.Error as error:
         raise UsageError(f"--track wandb: {error}; wandb login, or WANDB_MODE=offline without an account") from None
     try:
-        yield
+        yield lambda values, step: run.log(values, step=step)
     finally:
-        for tracker in accelerator.trackers:
-            tracker.finish()
+        run.finish()
 
 
-def log_step(accelerator: "Accelerator", facts: Mapping[str, float]) -> None:
-    """Log the metrics of a step: `share.lexical` as `share/lexical`, so that trackers group them."""
-    if accelerator.trackers:
-        values = {name.replace(".", "/", 1): value for name, value in facts.items() if name != "step"}
-        accelerator.log(values, step=int(facts["step"]))
-
-
-def _init_kwargs(tracking: Tracking, name: str, step: int, accelerator: "Accelerator") -> dict[str, Any]:
-    """Init arguments of a tracker for a training after `step` steps."""
-    if name == "tensorboard":
-        return {"purge_step": step + 1, "filename_suffix": f".after-{step}"}  # file names otherwise differ only by the second
-    folder = tracking.folder(name)
-    if accelerator.is_main_process:
-        folder.mkdir(parents=True, exist_ok=True)
-        if step == 0 or not (folder / RUN_ID_FILE).is_file():
-            atomic_write.write_text_atomically(folder / RUN_ID_FILE, f"{secrets.token_hex(4)}\n")
-    run = (folder / RUN_ID_FILE).read_text(encoding="utf-8").strip() if accelerator.is_main_process else None
-    return {"dir": str(folder), "name": tracking.product.name, "id": run, "resume": "allow", "config": dict(tracking.settings)}
-
-
-def _init_errors(names: tuple[str, ...]) -> tuple[type[Exception], ...]:
-    """Exceptions that a tracker raises if it cannot start."""
-    return (importlib.import_module("wandb").Error,) if "wandb" in names else ()
+_STARTERS = {"tensorboard": _start_tensorboard, "wandb": _start_wandb}

@@ -5,13 +5,12 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from moeir.analysis import training_monitor
@@ -22,8 +21,6 @@ from moeir.errors import MoeirError
 from moeir.kernels.memory import trim_heap
 from moeir.training import live_display, param_groups, resume_state, trackers
 from moeir.training.distributed import SINGLE_PROCESS, ProcessGroup
-from moeir.training.losses import StepMetrics
-from moeir.training.retrieval_task import DevEvaluator
 
 LOWER_RATE_ADVICE = "start over with a lower --learning-rate and --force; until then the last saved state is kept"
 FIRST_STEP_ADVICE = "no update was made yet: check the weights, the options of --objective, and the teacher scores in the examples"
@@ -31,6 +28,7 @@ SECONDS_BETWEEN_TRIMS = 60
 LOG_EVERY = 10  # steps on CUDA, where reading a loss synchronizes the device
 RANK_SEED_STRIDE = 7_919_000_003  # between the seeds of two processes
 STATE_FOLDER, BEST_FOLDER = "state", "best"  # within resume/, so that the remains of an interrupted save are deleted with it
+Metrics = dict[str, float | Tensor]  # tensors stay on the device until they are logged
 log = logging.getLogger(__name__)
 
 
@@ -79,11 +77,33 @@ class TrainingTask(Protocol):
     def size(self) -> int:
         """Training examples."""
 
-    def compute_loss(self, batch: int) -> tuple[Tensor, StepMetrics, int]:
+    def compute_loss(self, batch: int) -> tuple[Tensor, Metrics, int]:
         """The loss of a batch, counted from 0, its metrics (`loss` among them), and how many tokens were read.
 
         With several processes each gets the metrics of the whole batch, and a loss whose gradients sum to those of the whole batch.
         """
+
+
+class Evaluator(Protocol):
+    """Measures the weights while they are trained, every `every` steps and after the last one."""
+
+    @property
+    def every(self) -> int:
+        """Steps from one evaluation to the next."""
+
+    @property
+    def patience(self) -> int | None:
+        """Evaluations without a better value that end the training; None: it is never ended early."""
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the best weights are kept, or else the last."""
+
+    def evaluate(self, step: int, best: resume_state.BestTracker) -> dict[str, float]:
+        """Metrics of the weights after `step` steps; `best` records the one that decides."""
+
+    def manifest_entry(self) -> dict[str, Any]:
+        """What the weights are measured on."""
 
 
 def train(
@@ -92,24 +112,28 @@ def train(
     folder: Path,
     *,
     device: str,
-    evaluator: DevEvaluator | None = None,
+    evaluator: Evaluator | None = None,
     tracking: trackers.Tracking | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     log_every: int | None = None,
 ) -> dict[str, Any]:
     """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns the counts for the manifest.
 
-    `evaluator` evaluates the weights on a development set; `tracking` sends the metrics of every step to trackers. All processes of
-    `process_group` make the same call; the main one writes. Metrics are read from the device every `log_every` steps (None: 10 on CUDA, 1
-    on a CPU); a NaN ends the training when it is read, and no state is saved in between.
+    `tracking` sends the metrics of every step to trackers. All processes of `process_group` make the same call; the main one writes.
+    Metrics are read from the device every `log_every` steps (None: 10 on CUDA, 1 on a CPU); a NaN ends the training when it is read, and
+    no state is saved in between.
     """
-    accelerator = Accelerator(cpu=device == "cpu", **trackers.accelerator_options(tracking))
     if torch.device(device).type == "cpu":
         device_module.set_determinism(device, deterministic=True)
     model = task.model.to(device)
-    options = {"weight_decay": schedule.weight_decay, "layer_decay": schedule.layer_decay, "group_rates": schedule.group_rates}
-    grouped = param_groups.make_param_groups(model, learning_rate=schedule.learning_rate, **options)
-    optimiser = torch.optim.AdamW(grouped, lr=schedule.learning_rate, eps=1e-8, fused=True)
+    groups = param_groups.make_param_groups(
+        model,
+        learning_rate=schedule.learning_rate,
+        weight_decay=schedule.weight_decay,
+        layer_decay=schedule.layer_decay,
+        group_rates=schedule.group_rates,
+    )
+    optimiser = torch.optim.AdamW(groups, lr=schedule.learning_rate, eps=1e-8, fused=True)
     state = resume_state.load_state(folder / RESUME / STATE_FOLDER, model, optimiser)
     process_group.check_same({"steps": schedule.steps, "steps done": state.step, "examples": task.size})
     process_group.broadcast_weights(model)
@@ -118,8 +142,8 @@ def train(
     if state.step:
         log.info("continuing after step %d of %d", state.step, schedule.steps)
     model.train()
-    with trackers.track(accelerator, tracking, state.step):
-        run = _Trainer(task, schedule, optimiser, accelerator, evaluator, process_group, torch.device(device))
+    with trackers.track(tracking if process_group.is_main else None, state.step) as log_step:
+        run = _Trainer(task, schedule, optimiser, log_step, evaluator, process_group, torch.device(device))
         done = _train_steps(run, state, folder, log_every or (LOG_EVERY if run.device.type == "cuda" else 1))
     model.eval()
     if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all()):
@@ -127,15 +151,17 @@ def train(
     counts = {"steps": done["step"], "examples": task.size, "last": {key: done[key] for key in done if key != "seconds"}}
     if evaluator is None:
         return counts
-    if evaluator.dev_set.keep == "best" and process_group.is_main:
-        resume_state.load_best(folder / RESUME / BEST_FOLDER, model, state.best.step)
-    return counts | {"development": state.best.manifest_entry(evaluator.dev_set, done["step"])}
+    best = state.best
+    if evaluator.keeps_best and process_group.is_main:
+        resume_state.load_best(folder / RESUME / BEST_FOLDER, model, best.step)
+    values = {"value": best.value, "step": best.step, "evaluations": best.evaluations}
+    stopped_after = done["step"] if best.should_stop(evaluator.patience) else None
+    return counts | {"development": evaluator.manifest_entry() | values | {"stopped_after": stopped_after}}
 
 
 def _train_steps(run: "_Trainer", state: resume_state.TrainingState, folder: Path, log_every: int) -> dict[str, Any]:
     """Train from the resumed step to the end; returns the metrics of the last step."""
-    schedule, best, judge = run.schedule, state.best, run.evaluator
-    patience = None if judge is None else judge.dev_set.patience
+    schedule, best, evaluator = run.schedule, state.best, run.evaluator
     monitor = training_monitor.replay(training_monitor.read_metrics_prefix(folder / METRICS_FILE, state.metrics_bytes))
     metrics_path = folder / METRICS_FILE if run.process_group.is_main else Path(os.devnull)
     with open(metrics_path, "ab") as metrics, live_display.show_training("training", schedule.steps, state.step, monitor) as meter:
@@ -145,25 +171,27 @@ def _train_steps(run: "_Trainer", state: resume_state.TrainingState, folder: Pat
         for step in range(state.step, schedule.steps):
             run.step(step)
             save_due = run.process_group.is_main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes
-            evaluation_due = judge is not None and judge.dev_set.is_due(step + 1, schedule.steps)
+            evaluation_due = evaluator is not None and ((step + 1) % evaluator.every == 0 or step + 1 == schedule.steps)
             if run.pending_steps < log_every and not save_due and not evaluation_due and step + 1 < schedule.steps:
                 continue
             records = run.read_pending()
             errors = [error for facts in records if (error := _nan_error(facts)) is not None]
             dev_metrics: dict[str, float] = {}
-            if judge is not None and evaluation_due and not errors:
-                dev_metrics = judge.evaluate_if_due(step + 1, schedule.steps, best, folder / RESUME / BEST_FOLDER)
+            if evaluator is not None and evaluation_due and not errors:
+                dev_metrics = evaluator.evaluate(step + 1, best)
+                if best.since == 0 and evaluator.keeps_best and run.process_group.is_main:
+                    resume_state.save_best(folder / RESUME / BEST_FOLDER, run.task.model, step + 1)
                 records[-1] |= dev_metrics
             for facts in records:
                 if _nan_error(facts) is not None:
                     raise errors[0]
                 metrics.write((json.dumps(facts) + "\n").encode())
-                trackers.log_step(run.accelerator, facts)
+                run.log_step(facts)
                 for alarm in monitor.update(facts):
                     log.warning("%s", alarm)
             metrics.flush()
             meter.advance(len(records), _progress_note(records[-1]))
-            if best.should_stop(patience):
+            if evaluator is not None and best.should_stop(evaluator.patience):
                 log.info("stopping after step %d: %d evaluations without a better value", step + 1, best.since)
                 break
             if time.monotonic() - last_trim >= SECONDS_BETWEEN_TRIMS:
@@ -183,11 +211,11 @@ class _Trainer:
     task: TrainingTask
     schedule: Schedule
     optimiser: torch.optim.Optimizer
-    accelerator: Accelerator
-    evaluator: DevEvaluator | None
+    log_step: Callable[[Mapping[str, float]], None]
+    evaluator: Evaluator | None
     process_group: ProcessGroup
     device: torch.device
-    _pending: list[tuple[int, StepMetrics, int]] = field(default_factory=list)
+    _pending: list[tuple[int, Metrics, int]] = field(default_factory=list)
     _pending_since: float = 0.0
 
     @property
@@ -203,18 +231,18 @@ class _Trainer:
             if self.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(self.device)
         count = self.schedule.accumulate
-        batch_facts: list[StepMetrics] = []
+        batch_facts: list[Metrics] = []
         tokens = 0
         for batch in range(step * count, (step + 1) * count):
             torch.manual_seed(self.schedule.seed * 1_000_003 + batch + self.process_group.rank * RANK_SEED_STRIDE)
             loss, facts, read = self.task.compute_loss(batch)
-            self.accelerator.backward(loss / count if count > 1 else loss)
+            (loss / count if count > 1 else loss).backward()
             batch_facts.append(facts)
             tokens += read
         facts = batch_facts[0] if count == 1 else {name: sum(one[name] for one in batch_facts) / count for name in batch_facts[0]}
         parameters = list(self.task.model.parameters())
         self.process_group.all_reduce_gradients(parameters, f"the gradients of step {step + 1}")
-        facts = {**facts, "gradient_norm": self.accelerator.clip_grad_norm_(parameters, self.schedule.clip or math.inf)}
+        facts = {**facts, "gradient_norm": nn.utils.clip_grad_norm_(parameters, self.schedule.clip or math.inf)}
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.learning_rate_at(step, group["peak"])
         self.optimiser.step()
@@ -245,7 +273,7 @@ def _nan_error(facts: Mapping[str, float]) -> MoeirError | None:
     return None
 
 
-def metrics_to_floats(steps: Sequence[StepMetrics]) -> list[dict[str, float]]:
+def metrics_to_floats(steps: Sequence[Metrics]) -> list[dict[str, float]]:
     """The metrics of some steps as numbers; tensors are read from the device at once."""
     tensors = [value for facts in steps for value in facts.values() if isinstance(value, Tensor)]
     values = iter(torch.stack(tensors).tolist() if tensors else [])

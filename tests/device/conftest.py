@@ -62,14 +62,9 @@ def device() -> str:
 @pytest.fixture
 def moeir_on(device: str) -> Callable[..., CommandResult]:
     """`moeir_on("finetune", …)`: run a command in this process, on the device unless `on` names another; its exit code and output."""
-    from accelerate.state import AcceleratorState
 
     def run(*arguments: object, on: str = device, stdin: str = "") -> CommandResult:
-        AcceleratorState._reset_state(reset_partial_state=True)  # accelerate otherwise keeps the first device of a process
-        try:
-            return run_in_process(*arguments, "--device", on, stdin=stdin)
-        finally:
-            AcceleratorState._reset_state(reset_partial_state=True)
+        return run_in_process(*arguments, "--device", on, stdin=stdin)
 
     return run
 

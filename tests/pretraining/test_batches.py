@@ -1,8 +1,6 @@
 """Batches are a pure function of the step: context and masks of a span depend on (seed, epoch, span) alone."""
 
-import json
 from dataclasses import asdict, fields
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import DataError, UsageError
 from moeir.pretraining import batches, query_cache, span_cache
-from moeir.pretraining.batches import BatchRequirements, InputTemplate, PretrainingBatch, SpanSampler, prefetch_batches
+from moeir.pretraining.batches import BatchRequirements, InputTemplate, PretrainingBatch, SpanSampler
 from moeir.pretraining.masking import WordVocabulary, mask_tokens
 from tests.pretraining.test_span_cache import build_cache, make_documents, write_corpus, write_queries
 
@@ -136,9 +134,6 @@ def test_a_step_is_the_same_whenever_and_however_it_is_asked_for(cache, reader):
     steps = range(2 * first.steps_per_epoch + 1)
     forward = [batch_to_lists(first.batch_at(step)) for step in steps]
     assert [batch_to_lists(second.batch_at(step)) for step in reversed(steps)] == forward[::-1]
-    assert [batch_to_lists(batch) for batch in prefetch_batches(second, 0, len(steps))] == forward
-    assert [batch.step for batch in prefetch_batches(second, 3, 6, depth=9)] == [3, 4, 5]
-    assert list(islice(prefetch_batches(second, 0, 50), 2))[1].steps == 50
 
 
 def test_what_a_span_meets_depends_on_nothing_but_seed_and_epoch(cache, reader):
@@ -246,10 +241,3 @@ def test_what_cannot_be_planned_is_refused(tmp_path, cache, reader, questions):
     single = build_cache(tmp_path, write_corpus(tmp_path / "s.jsonl", [("a", "", "The owl."), ("b", "", "The bee.")]), reader)
     with pytest.raises(DataError, match="no document has two spans"):
         make_sampler(single, reader)
-
-
-def test_a_fault_in_the_thread_is_the_callers(cache, reader, monkeypatch):
-    made_plan = make_sampler(cache, reader)
-    monkeypatch.setattr(made_plan, "_gather_texts", lambda *_: json.loads("{"))
-    with pytest.raises(json.JSONDecodeError):
-        list(prefetch_batches(made_plan, 0, 3))

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from moeir.artifacts import manifests
+from moeir.backbones import token_files
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.pretraining import query_cache as query_caches
 from moeir.pretraining import span_cache as corpora
 from moeir.pretraining.spans import split_sentences
-from moeir.records import lines, texts
+from moeir.records import lines
 from tests.kill_points import kill_at, kill_points
 
 ANIMALS = ("owl", "bat", "bee", "fox", "cat", "hen", "oak", "eel")
@@ -108,7 +109,7 @@ def test_what_comes_from_a_pipe_is_read_anew(tmp_path, reader):
 
 
 def test_a_killed_build_is_never_read_half(tmp_path, reader, monkeypatch):
-    monkeypatch.setattr(corpora, "MAX_CHUNK_TEXTS", 3)
+    monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 3)
     path = write_corpus(tmp_path / "c.jsonl", make_documents(8))
     build_cache(tmp_path / "whole", path, reader)
     expected = contents(tmp_path / "whole")
@@ -122,7 +123,7 @@ def test_a_killed_build_is_never_read_half(tmp_path, reader, monkeypatch):
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, reader, monkeypatch):
-    monkeypatch.setattr(corpora, "MAX_CHUNK_TEXTS", 30)
+    monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 30)
     monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 12)
     monkeypatch.setattr(manifests, "MAX_HASH_THREADS", 1)  # each holds 256 KiB of a file, and the number of concurrent ones varies
     peaks = []
@@ -136,12 +137,6 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, reader, monkeypatch):
         assert len(cache.document_ids()) == count
     grown = (peaks[2] - peaks[1]) / (600 - 90)  # bytes per additional text: only its id stays in memory
     assert grown < 250
-
-
-def test_a_chunk_ends_at_its_characters_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpora, "MAX_CHUNK_CHARACTERS", 400)
-    path = write_corpus(tmp_path / "c.jsonl", make_documents(10))
-    assert list(map(len, corpora.chunk_documents(texts.read_texts(path)))) == [3, 3, 3, 1]
 
 
 def test_what_cannot_be_a_cache_is_refused(tmp_path, reader):

@@ -14,8 +14,8 @@ from moeir.records.runs import Run
 from moeir.reranking import scoring
 from moeir.reranking.candidates import Candidates, ensemble_scores, merge_runs
 from moeir.reranking.cascade import CascadeRound, check_decreasing
-from moeir.reranking.passages import PassageSplitter
 from moeir.reranking.score_journal import ScoreJournal
+from moeir.reranking.scoring import PassageSplitter
 from tests.oracles import reranking as oracles
 
 quick = settings(deadline=None, max_examples=50)

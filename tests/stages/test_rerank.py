@@ -207,7 +207,7 @@ def test_patience_leaves_a_query_and_what_it_scored_is_as_without_it(room, reran
 
 
 def test_a_score_that_is_no_number_is_told(room, toy, tmp_path, monkeypatch):
-    monkeypatch.setattr("moeir.reranking.scoring.score_pairs", lambda checkpoint, pairs, **_: np.append(np.zeros(len(pairs.query_rows) - 1), np.nan))
+    monkeypatch.setattr("moeir.reranking.scoring.score_pairs", lambda _, pairs, **__: np.append(np.zeros(len(pairs.lengths) - 1), np.nan))
     flags = ("--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out.trec")
     result = run_in_process("rerank", "--model", room / "lce", "--run", room / "bm25.trec", *flags)
     assert result.code == 3 and "its score of query 'q3' and document" in result.stderr and not (tmp_path / "out.trec").exists()

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from moeir.architectures.checkpoint import RetrievalModel
-from moeir.training import token_cache
+from moeir.backbones import token_files
 from tests.bad_input import FullDisk
 from tests.conftest import run_in_process
 from tests.kill_points import kill_at
@@ -82,7 +82,7 @@ def test_sets_and_what_comes_from_a_pipe_are_read_once_too(finetune, room, toy, 
 
 
 def test_killed_while_tokens_are_made_it_ends_in_the_same_bytes(finetune, tmp_path, monkeypatch):
-    monkeypatch.setattr(token_cache, "CHUNK_TEXTS", 3)
+    monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 3)
     finetune("whole")
     finetune("faster", "--learning-rate", 1e-3)
     for moment in (4, 9, 13, 22):
@@ -100,7 +100,7 @@ def test_killed_while_tokens_are_made_it_ends_in_the_same_bytes(finetune, tmp_pa
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_full_disk_is_one_line_and_the_same_command_goes_on(shared, finetune, room, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(token_cache, "CHUNK_TEXTS", 100)
+    monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 100)
     options = ("--train", room / "long.jsonl", *(("--cache", tmp_path / "cache") if shared else ()))
     full = FullDisk(tmp_path, bytes=12_000)
     result = finetune("out", *options, code=1)

@@ -11,8 +11,8 @@ from moeir.artifacts.atomic_write import RESUME
 from moeir.errors import ArtifactError
 from moeir.records.examples import Example
 from moeir.training import objectives, resume_state
-from moeir.training.dev_sets import DevSet, load_dev_set
-from moeir.training.retrieval_task import DevEvaluator, RetrievalTask
+from moeir.training.dev_sets import DevEvaluator, DevSet, load_dev_set
+from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import MultiDatasetSampler, make_sampler
 from moeir.training.trainer import BEST_FOLDER, METRICS_FILE, STATE_FOLDER, Schedule, train
 from tests.training.toy_examples import tokenize_in_memory
@@ -135,7 +135,7 @@ def falling(monkeypatch):
         values.setdefault(weight_sum, 1.0 - 0.1 * len(values))
         return {"dev.fused.nDCG@10": values[weight_sum]}
 
-    monkeypatch.setattr("moeir.training.retrieval_task.evaluate", fake_evaluate)
+    monkeypatch.setattr("moeir.training.dev_sets.evaluate", fake_evaluate)
 
 
 def test_the_best_weights_become_the_checkpoint_or_the_last(learning, tmp_path, falling):

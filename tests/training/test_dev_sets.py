@@ -9,7 +9,8 @@ from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import DataError
 from moeir.records.texts import read_texts
 from moeir.training import dev_sets
-from moeir.training.dev_sets import BestTracker, DevSet, load_dev_set
+from moeir.training.dev_sets import DevSet, load_dev_set
+from moeir.training.resume_state import BestTracker
 from tests.oracles.rank_order import rank_order
 
 RULES = {"query_length": 16, "document_length": 32}
@@ -111,7 +112,7 @@ def test_the_development_set_is_what_is_judged_and_warns_of_leaks(toy, tmp_path,
 def test_development_files_that_do_not_agree_are_refused(toy, tmp_path):
     (tmp_path / "other.tsv").write_text("zz\twhat?\n")
     (tmp_path / "other.jsonl").write_text('{"_id": "yak", "text": "a yak"}\n')
-    options = {"training": {}, "measure": "RR@10", "every": 1}
+    options = {"training_queries": {}, "measure": "RR@10", "every": 1}
     with pytest.raises(DataError, match=r"other\.tsv: none of its queries is judged in .*test-qrels\.tsv; do the ids agree\?"):
         load_dev_set(tmp_path / "other.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"], **options)
     with pytest.raises(DataError, match=r"other\.jsonl: holds no document that .*test-qrels\.tsv calls relevant"):

@@ -227,7 +227,7 @@ def test_memory_for_a_collective_is_there_before_anyone_waits_in_it(monkeypatch)
 
     first, second = run_processes(2, gathered)
     assert first[:2] == second[:2] == [[10, 11], [11, 12]]
-    assert first[2][0] == "Told" and "out of memory" in first[2][1] and "process 1 of 2" in first[2][1] and first[2][2]
+    assert first[2][0] == "SharedError" and "out of memory" in first[2][1] and "process 1 of 2" in first[2][1] and first[2][2]
     assert second[2][0] == "SystemExit" and second[2][2]
 
 
@@ -300,7 +300,7 @@ def test_a_longer_document_of_another_process_is_heard_to_its_end():
         size = 3 + 3 * rank
         own = MultiVector(torch.ones(size, 2), torch.tensor([0, size]), max_length=size)
         gathered_local = init_process_group("cpu").all_gather_encoded(EncoderOutput({"local": own}), "a step")["local"]
-        return [gathered_local.longest, gathered_local.starts.tolist()]
+        return [gathered_local.max_length, gathered_local.starts.tolist()]
 
     assert run_processes(2, bounded) == [[None, [0, 3, 9]]] * 2
 
@@ -310,7 +310,7 @@ def test_a_process_that_saves_nothing_reads_its_losses_no_oftener_for_a_save(lea
 
     def noted(self):
         with open(tmp_path / f"reads-{self.process_group.rank}", "a") as file:
-            file.write(f"{self._steps[-1][0] + 1} ")
+            file.write(f"{self._pending[-1][0] + 1} ")
         return original(self)
 
     monkeypatch.setattr(trainer._Trainer, "read_pending", noted)

@@ -11,6 +11,7 @@ from moeir.training import grad_cache, objectives
 from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import make_sampler
 from moeir.training.trainer import metrics_to_floats
+from tests.kernels.peak_memory import peak_bytes
 from tests.training.toy_examples import animal_text, disable_dropout, make_examples, tokenize_in_memory
 
 COMPETITIVE = partial(objectives.competitive, standardised=0.0, flops_query=1e-3, flops_document=1e-3)
@@ -101,12 +102,12 @@ def test_parts_and_recomputation_save_memory(tiny_model_with_head):
     sampler = make_sampler(make_examples(32, 7), batch_size=32, negatives=7, seed=1, source="toy")
     model = checkpoint.architecture.train()
 
-    def peak_bytes(at_once=None, recompute=False):
+    def measure(at_once=None, recompute=False):
         model.set_gradient_checkpointing(recompute)
         task = RetrievalTask(checkpoint, sampler, texts, objectives.contrastive, 1, torch.float32, max_tokens=at_once)
         return peak_bytes(lambda: task.compute_loss(0)[0].backward())
 
-    whole = peak_bytes()
+    whole = measure()
     assert whole > 100e6  # bytes: 15,000 tokens
-    assert peak_bytes(at_once=2000) < whole / 4
-    assert peak_bytes(recompute=True) < whole / 1.5  # four layers are few
+    assert measure(at_once=2000) < whole / 4
+    assert measure(recompute=True) < whole / 1.5  # four layers are few

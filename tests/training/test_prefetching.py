@@ -8,7 +8,7 @@ import pytest
 from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import DataError
 from moeir.training.sampling import MultiDatasetSampler, make_sampler
-from moeir.training.token_cache import PREFETCH_STEPS, BatchPrefetcher
+from moeir.training.token_cache import PREFETCH_STEPS, prefetch_batches
 from tests.training.toy_examples import animal_text, assert_same_tokens, make_examples, single_part, tokenize_in_memory
 
 
@@ -41,9 +41,9 @@ def texts(tiny_model):
 
 def test_batches_come_in_order_from_wherever_a_training_goes_on(texts):
     sampler = RecordingSampler()
-    batches = BatchPrefetcher(sampler, texts, 9)
+    batches = prefetch_batches(sampler, texts, 9)
     for step in (4, 5, 6, 7, 8):
-        batch = batches.batch_at(step)
+        batch = batches.at(step)
         assert batch.ids == sampler._sampler.batch_at(step)
         assert_same_tokens(batch[1:3], texts.read_batch(batch.ids))
         assert len(sampler.requested) <= step - 4 + 1 + PREFETCH_STEPS
@@ -53,22 +53,22 @@ def test_batches_come_in_order_from_wherever_a_training_goes_on(texts):
 
 def test_any_other_step_can_be_asked_for(texts):
     sampler = RecordingSampler()
-    batches = BatchPrefetcher(sampler, texts, 9)
-    assert [batches.batch_at(step).ids for step in (0, 1, 7, 2, 8, 8)] == [sampler._sampler.batch_at(step) for step in (0, 1, 7, 2, 8, 8)]
+    batches = prefetch_batches(sampler, texts, 9)
+    assert [batches.at(step).ids for step in (0, 1, 7, 2, 8, 8)] == [sampler._sampler.batch_at(step) for step in (0, 1, 7, 2, 8, 8)]
 
 
 def test_an_error_in_the_thread_is_raised_where_its_step_is_asked_for(texts):
-    batches = BatchPrefetcher(RecordingSampler(fails=2), texts, 9)
-    assert [len(single_part(batches.batch_at(step).queries)) for step in (0, 1)] == [4, 4]
+    batches = prefetch_batches(RecordingSampler(fails=2), texts, 9)
+    assert [len(single_part(batches.at(step).queries)) for step in (0, 1)] == [4, 4]
     for _ in range(2):
         with pytest.raises(DataError, match="step 2 cannot be"):
-            batches.batch_at(2)
+            batches.at(2)
     assert not prefetch_threads()
 
 
 def test_the_thread_ends_with_a_training_that_stops_early(texts):
-    batches = BatchPrefetcher(RecordingSampler(), texts, 99)
-    batches.batch_at(0)
+    batches = prefetch_batches(RecordingSampler(), texts, 99)
+    batches.at(0)
     assert len(prefetch_threads()) == 1
     del batches
     assert not prefetch_threads()

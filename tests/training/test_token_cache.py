@@ -11,6 +11,7 @@ import pytest
 
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.architectures.initialize import build_checkpoint
+from moeir.backbones import token_files
 from moeir.errors import DataError
 from moeir.records.examples import Example
 from moeir.records.texts import Text
@@ -189,7 +190,7 @@ def test_a_torn_cache_is_made_again(tmp_path, reader, needed):
 
 
 def test_a_killed_making_is_never_read_half(tmp_path, reader, needed, monkeypatch):
-    monkeypatch.setattr(learned, "CHUNK_TEXTS", 3)
+    monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 3)
     learned.build_token_cache(tmp_path / "whole", needed(), reader)
     expected = file_bytes(tmp_path / "whole")
     for moment in kill_points(every=5):
@@ -202,7 +203,7 @@ def test_a_killed_making_is_never_read_half(tmp_path, reader, needed, monkeypatc
 
 
 def test_texts_that_change_on_the_way_are_refused_and_what_was_read_of_them_is_forgotten(tmp_path, reader, needed, monkeypatch):
-    monkeypatch.setattr(learned, "CHUNK_TEXTS", 3)
+    monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 3)
     learned.build_token_cache(tmp_path / "whole", needed(), reader)
     stream, before = needed(), (tmp_path / "documents.tsv").read_text()
     (tmp_path / "documents.tsv").write_text(before.replace("owl", "bee"))
@@ -213,18 +214,9 @@ def test_texts_that_change_on_the_way_are_refused_and_what_was_read_of_them_is_f
     assert file_bytes(tmp_path / "cache") == file_bytes(tmp_path / "whole")
 
 
-def test_chunks_are_of_one_side_and_end_at_their_characters_too(needed, monkeypatch):
-    monkeypatch.setattr(learned, "CHUNK_CHARACTERS", 100)
-    streamed = list(needed().stream())
-    chunks = list(learned._chunks(iter(streamed)))
-    assert [text for chunk in chunks for text in chunk] == streamed
-    assert all(len({text.side for text in chunk}) == 1 for chunk in chunks)
-    assert all(sum(len(text.content) for text in chunk[:-1]) < 100 for chunk in chunks) and len(chunks) > 5
-
-
 def test_texts_go_once_their_tokens_are_there(tmp_path, reader, monkeypatch):
     """Memory does not grow with the length of the documents, neither while they are read nor afterwards."""
-    monkeypatch.setattr(learned, "CHUNK_TEXTS", 5)
+    monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 5)
     monkeypatch.setattr("moeir.training.text_stream.HEAD_FIT_DOCUMENTS", 5)
     monkeypatch.setattr("moeir.records.lines.BLOCK_BYTES", 1 << 12)
     monkeypatch.setattr("moeir.artifacts.manifests.MAX_HASH_THREADS", 1)  # each thread holds 256 KiB, and how many run at once is chance

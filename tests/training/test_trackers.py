@@ -7,7 +7,6 @@ import types
 from importlib.machinery import ModuleSpec
 
 import pytest
-from accelerate import tracking
 
 from moeir.analysis import training_monitor
 from moeir.errors import UsageError
@@ -45,7 +44,6 @@ class FakeWandb(types.ModuleType):
 def wandb(monkeypatch):
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    monkeypatch.setattr(tracking, "_available_trackers", [*tracking.get_available_trackers(), tracking.LoggerType.WANDB])
     return fake
 
 
@@ -138,7 +136,7 @@ def read_event_steps(path):
 
 
 def test_what_cannot_be_tracked_is_refused_in_a_line_before_any_work(sources, wandb, tmp_path, monkeypatch):
-    wandb.refuses = True
+    wandb.is_failing = True
     result = run_in_process(*sources, "--track", "wandb", "--output", tmp_path / "out")
     assert (result.code, result.stderr.splitlines()[-1]) == (
         2, "error: --track wandb: api_key not configured (no-tty); wandb login, or WANDB_MODE=offline without an account",

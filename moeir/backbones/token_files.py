@@ -1,0 +1,75 @@
+"""Tokens of texts on disk: arrays that grow chunk by chunk, with a journal, so that an interrupted tokenization is continued."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from moeir.artifacts.atomic_write import RESUME
+from moeir.artifacts.journals import AppendableNpy, JsonlJournal
+
+MAX_CHUNK_TEXTS, MAX_CHUNK_CHARACTERS = 1024, 1 << 21
+
+
+class HasContent(Protocol):
+    """A text to tokenize."""
+
+    @property
+    def content(self) -> str:
+        """What the tokenizer reads."""
+
+
+Content = TypeVar("Content", bound=HasContent)
+
+
+def chunk_texts(texts: Iterable[Content]) -> Iterator[list[Content]]:
+    """Split texts into chunks of bounded size."""
+    chunk: list[Content] = []
+    characters = 0
+    for text in texts:
+        chunk.append(text)
+        characters += len(text.content)
+        if len(chunk) >= MAX_CHUNK_TEXTS or characters >= MAX_CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+class TokenFileWriter:
+    """Appends to the arrays of a token cache, NAME.npy each; a journal records how much of them is complete.
+
+    `entry` is the last entry of the journal, empty at the start; with `restart` the journal is dropped.
+    """
+
+    def __init__(self, folder: Path, dtypes: Mapping[str, npt.DTypeLike], *, restart: bool = False) -> None:
+        journal = folder / RESUME / "journal.jsonl"
+        journal.parent.mkdir(exist_ok=True)
+        if restart:
+            journal.unlink()
+        self._journal = JsonlJournal(journal)
+        self.entry: dict[str, Any] = self._journal.entries[-1] if self._journal.entries else {}
+        self._arrays = {name: AppendableNpy(folder / f"{name}.npy", dtype, rows=self.entry.get(name, 0)) for name, dtype in dtypes.items()}
+
+    def rows(self, name: str) -> int:
+        """Number of rows of an array."""
+        return self._arrays[name].rows
+
+    def append(self, **blocks: npt.ArrayLike) -> None:
+        """Add rows to some arrays."""
+        for name, block in blocks.items():
+            self._arrays[name].append(np.asarray(block))
+
+    def commit(self, **facts: Any) -> None:
+        """Record that all rows so far are complete, with `facts` about them."""
+        for array in self._arrays.values():
+            array.flush()
+        self._journal.write({**facts, **{name: array.rows for name, array in self._arrays.items()}})
+
+    def close(self) -> None:
+        """Write the headers of the arrays."""
+        for array in self._arrays.values():
+            array.close()
+        self._journal.close()

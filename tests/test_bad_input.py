@@ -59,5 +59,5 @@ def test_bad_input_ends_with_its_code_one_line_and_untouched_files(bad, shop, tm
     assert (result.code, result.stdout) == (bad.code, ""), result.stderr
     lines = [line for line in result.stderr.splitlines() if line.startswith(("error: ", "moeir"))]
     assert len(lines) == 1 and lines[0] == result.stderr.splitlines()[-1], result.stderr
-    assert bad.words in lines[0]
+    assert bad.message in lines[0]
     assert contents(folder) == before

@@ -28,14 +28,14 @@ def test_a_question_with_the_words_of_a_tested_one_is_never_drawn_for_training(s
     (tmp_path / "qrels").mkdir()
     qrels.write_qrels({name: {"p": 1} for name in ("t1", "t2", "t3")}, tmp_path / "qrels" / "train.tsv.gz")
     qrels.write_qrels({name: {"p": 1} for name in ("d1", "d2")}, tmp_path / "qrels" / "dev.tsv.gz")
-    samples = sampling.sampled(tmp_path, 10, 10, seed=1)
+    samples = sampling.sample_queries(tmp_path, 10, 10, seed=1)
     assert [question.id for question in samples["train"]] == ["t2"]
     assert {question.id for question in samples["dev"]} == {"d1", "d2"}
 
 
 @pytest.mark.skipif(not SQUAD.is_dir(), reason=f"the SQuAD files are not at {SQUAD}")
 def test_on_squad_no_development_question_is_trained_on(sampling: ModuleType) -> None:
-    samples = sampling.sampled(SQUAD, 90_000, 11_000, seed=42)
+    samples = sampling.sample_queries(SQUAD, 90_000, 11_000, seed=42)
     ids = {part: {question.id for question in questions} for part, questions in samples.items()}
     words = {part: {sampling._words(question.text) for question in questions} for part, questions in samples.items()}
     assert len(ids["dev"]) == 10_570 and len(ids["train"]) > 87_000

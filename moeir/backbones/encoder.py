@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig
-from moeir.backbones.layers import FeedForward, Layer
+from moeir.backbones.layers import Layer
 from moeir.backbones.packed_tokens import PackedTokens
 
 
@@ -105,7 +105,7 @@ def run_layers_cls(layers: nn.ModuleList, states: Tensor, tokens: PackedTokens) 
     """Run states [T, H] through a stack of layers and return the last layer's output at the first ([CLS]) positions only: [B, H]."""
     if not len(layers):
         return states.index_select(0, tokens.starts[:-1])
-    return _maybe_checkpoint(layers[-1], layers[-1].firsts, run_layers(layers[:-1], states, tokens), tokens)
+    return _maybe_checkpoint(layers[-1], layers[-1].forward_cls, run_layers(layers[:-1], states, tokens), tokens)
 
 
 def run_layers(layers: nn.ModuleList, states: Tensor, tokens: PackedTokens) -> Tensor:
@@ -118,7 +118,7 @@ def run_layers(layers: nn.ModuleList, states: Tensor, tokens: PackedTokens) -> T
 
 def _maybe_checkpoint(layer: nn.Module, function: Callable[..., Tensor], *inputs: object) -> Tensor:
     """Call a layer's function, with gradient checkpointing if the layer uses it."""
-    if not (layer.recomputed and torch.is_grad_enabled()):
+    if not (layer.gradient_checkpointing and torch.is_grad_enabled()):
         return function(*inputs)
     output: Tensor = checkpoint(
         function, *inputs, context_fn=partial(_checkpoint_contexts, layer), use_reentrant=False, preserve_rng_state=True

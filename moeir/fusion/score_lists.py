@@ -131,11 +131,11 @@ def _align_compiled(
     keys, first = np.concatenate([one.documents for one in stacks]).view(np.uint64), int(offsets[-1]).bit_length()
     keys <<= np.uint64(first)
     keys |= np.arange(len(keys), dtype=np.uint64)
-    keys = compiled.coding.in_order(keys, np.empty_like(keys), first, first + (len(stacks[0].sizes) * width).bit_length())[0]
+    keys = compiled.radix_sort.radix_sort_bits(keys, np.empty_like(keys), first, first + (len(stacks[0].sizes) * width).bit_length())[0]
     values = [score(one) for one in stacks]
     missing_scores = np.array([missing(replace(one, scores=list_scores)) for one, list_scores in zip(stacks, values, strict=True)])
     documents, columns = np.empty(len(keys), np.int64), np.empty((len(stacks), len(keys)))
-    count = compiled.ranking.spread(keys, first, width, offsets, np.concatenate(values), missing_scores, documents, columns)
+    count = compiled.run_order.merge_union(keys, first, width, offsets, np.concatenate(values), missing_scores, documents, columns)
     for column, weight in zip(columns, weights, strict=False):
         column *= weight
     return documents[:count], columns[:, :count]

@@ -107,10 +107,10 @@ class RoutedFeedForward(nn.Module):
 
         def apply(expert: int, own: Tensor, rows: Tensor | None) -> Tensor:
             layer = self.experts[expert]
-            change: Tensor = layer.change(own)
+            change: Tensor = layer.compute_update(own)
             if strength is not None:
                 change = change * (strength if rows is None else strength.index_select(0, rows)).to(change.dtype)
-            output: Tensor = layer.joined(own, change)
+            output: Tensor = layer.add_and_norm(own, change)
             return output
 
         return dispatch_to_experts(states, choice, len(self.experts), apply)
@@ -147,9 +147,9 @@ class RoutedFeedForward(nn.Module):
         """All experts on all tokens with a straight-through gradient over all: I times the cost; the reference for `_top1`."""
         hard = F.one_hot(weights.argmax(-1), len(self.experts))
         straight_through = hard + (weights - weights.detach())
-        changes = torch.stack([expert.change(states) for expert in self.experts], dim=1)  # [T, I, H]
+        changes = torch.stack([expert.compute_update(states) for expert in self.experts], dim=1)  # [T, I, H]
         change = (straight_through[:, :, None].to(changes.dtype) * changes).sum(1)
-        norms = torch.stack([expert.joined(states, change) for expert in self.experts], dim=1)
+        norms = torch.stack([expert.add_and_norm(states, change) for expert in self.experts], dim=1)
         return (hard[:, :, None].to(norms.dtype) * norms).sum(1)
 
 

@@ -30,15 +30,15 @@ def load_for_file(path: Path | str) -> Any:
 
 
 def sort_lists_compiled(
-    ranking: Any, starts: NDArray[np.int64], documents: NDArray[np.integer], scores: NDArray[np.float32]
+    run_order: Any, starts: NDArray[np.int64], documents: NDArray[np.integer], scores: NDArray[np.float32]
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Documents and scores of lists in rank order; lists that are in order are not sorted again."""
     keys, is_unsorted = np.empty(len(documents), np.uint64), np.empty(len(starts) - 1, bool)
-    ranking.keyed(starts, documents, scores, keys, is_unsorted)
+    run_order.make_sort_keys(starts, documents, scores, keys, is_unsorted)
     for row in np.flatnonzero(is_unsorted).tolist():
         keys[starts[row] : starts[row + 1]].sort()
     codes, exact = np.empty(len(keys), np.int32), np.empty(len(keys), np.float32)
-    ranking.unkeyed(keys, codes, exact)
+    run_order.decode_sort_keys(keys, codes, exact)
     return codes, exact
 
 
@@ -46,4 +46,4 @@ def sort_lists_compiled(
 def _load() -> Any:
     from moeir.kernels import radix_sort, run_order, trec_parser
 
-    return SimpleNamespace(coding=radix_sort, cutting=trec_parser, ranking=run_order)
+    return SimpleNamespace(radix_sort=radix_sort, trec_parser=trec_parser, run_order=run_order)

@@ -88,7 +88,7 @@ def merge_vocabularies(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], l
     if any(words.dtype == object for words in byte_lists):
         byte_lists = [words.astype(object) for words in byte_lists]
     elif compiled := compiled_loops.load_for_rows(sum(map(len, byte_lists))):
-        return _merge_compiled(compiled.coding, byte_lists)
+        return _merge_compiled(compiled.radix_sort, byte_lists)
     names, codes = dictionary_encode(np.concatenate(byte_lists))
     return names, np.split(codes, np.cumsum([len(words) for words in byte_lists])[:-1])
 
@@ -126,7 +126,7 @@ def _merge_compiled(coding: Any, byte_lists: list[ByteStrings]) -> tuple[Ids, li
     for others in numbers[1:]:
         union = np.empty((len(names) + len(others), width), np.uint64)  # pages never written take no memory
         old_codes, new_codes = np.empty(len(names), np.int32), np.empty(len(others), np.int32)
-        names = union[: coding.merge(names, others, union, old_codes, new_codes)]
+        names = union[: coding.merge_keys(names, others, union, old_codes, new_codes)]
         codes = [*(old_codes[list_codes] for list_codes in codes), new_codes]
     return Ids(names.view(f"S{8 * width}").reshape(-1)), codes
 
@@ -249,7 +249,7 @@ class KeySorter:
             self._keys[self._key_count : self._key_count + len(keys)] = keys
             self._key_count += len(keys)
         else:
-            self._key_count = self._compiled.take(np.ascontiguousarray(keys), self._row_count, self._keys, self._rows, self._key_count)
+            self._key_count = self._compiled.append_changed(np.ascontiguousarray(keys), self._row_count, self._keys, self._rows, self._key_count)
         self._row_count += len(keys)
         if self._key_count == self._row_count:
             self._rows = None  # most likely all later rows differ too
@@ -261,7 +261,7 @@ class KeySorter:
         lengths = None if self._rows is None else np.diff(self._rows[:count], append=np.int32(self._row_count))
         self._keys, self._rows = np.empty((0, self.width), np.uint64), None
         pairs = np.zeros((4 * self.width, 2**16), bool)
-        self._compiled.seen(unsorted, pairs)
+        self._compiled.mark_used_values(unsorted, pairs)
         order = np.arange(4 * self.width).reshape(-1, 4)[::-1].reshape(-1)  # one digit per two bytes, the last ones first
         sizes = np.array([int(many - 1).bit_length() for many in pairs.sum(axis=1).tolist()])
         first = max(count - 1, 1).bit_length()
@@ -283,23 +283,23 @@ def _sort_packed(
     tables = np.cumsum(pairs, axis=1, dtype=np.uint64) - np.uint64(1) << shifts[:, None]
     tables[~pairs] = 0
     packed = np.empty(len(unsorted), np.uint64) if unsorted.shape[1] > 1 else unsorted.reshape(-1)
-    loops.pack(unsorted, tables, packed)
+    loops.pack_keys(unsorted, tables, packed)
     count, width = unsorted.shape
     del unsorted
-    packed, spare = loops.in_order(packed, np.empty_like(packed), first, last)
+    packed, spare = loops.radix_sort_bits(packed, np.empty_like(packed), first, last)
     values = np.zeros((len(pairs), int(pairs.sum(axis=1).max())), np.uint64)
     for pair, letters in enumerate(pairs):
         used = np.flatnonzero(letters).astype(np.uint64)
         values[pair, : len(used)] = used << np.uint64(16 * (pair % 4))
     masks = (np.uint64(1) << sizes.astype(np.uint64)) - np.uint64(1)
     keys, codes = np.empty((count, width), np.uint64) if width > 1 else spare.reshape(-1, 1), np.empty(count, np.int32)
-    distinct = loops.unpack(packed, first, shifts, masks, values, keys, codes)
+    distinct = loops.unpack_keys(packed, first, shifts, masks, values, keys, codes)
     return keys[:distinct].copy(), codes
 
 
 def _sort_by_bytes(loops: Any, unsorted: Keys) -> tuple[Keys, NDArray[np.int32]]:
     rows = np.arange(len(unsorted), dtype=np.int32)
-    keys, order = loops.ascending(unsorted, np.empty_like(unsorted), rows, np.empty_like(rows))
+    keys, order = loops.radix_sort_bytes(unsorted, np.empty_like(unsorted), rows, np.empty_like(rows))
     del unsorted, rows  # the largest arrays here
     codes = np.empty(len(order), np.int32)
-    return keys[: loops.number(keys, order, codes)].copy(), codes
+    return keys[: loops.rank_keys(keys, order, codes)].copy(), codes

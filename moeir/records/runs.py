@@ -222,7 +222,7 @@ def write_run(run: Run, path: Path | str, tag: str | None = None) -> None:
 def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
     """Documents and scores in rank order within each query, as by `rank_order`; the same arrays if they are in order."""
     compiled, codes = compiled_loops.load_for_rows(len(documents)), np.asarray(documents)
-    if compiled and codes.dtype == np.int32 and compiled.ranking.in_order(starts, codes, scores):
+    if compiled and codes.dtype == np.int32 and compiled.run_order.is_sorted(starts, codes, scores):
         return codes, scores
     sorted_hits = np.empty(len(documents), np.int32), np.empty(len(documents), np.float32)
     for first, last in list_blocks(starts):
@@ -236,7 +236,7 @@ def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores)
 def _sort_lists_numpy(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
     """Sort one integer per hit: the bits of its score above its document's code."""
     if compiled := compiled_loops.load_for_rows(len(documents)):
-        return compiled_loops.sort_lists_compiled(compiled.ranking, starts, documents, scores)
+        return compiled_loops.sort_lists_compiled(compiled.run_order, starts, documents, scores)
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
     descending = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascending order = descending scores
     keys = descending << np.uint64(32) | (np.uint64(0xFFFFFFFF) - documents.astype(np.uint64))
@@ -280,7 +280,7 @@ def first_duplicate(starts: NDArray[np.int64], documents: NDArray[np.int32], row
     3
     """
     compiled = compiled_loops.load_for_rows(len(documents))
-    if compiled and not compiled.ranking.repeats(starts, documents):
+    if compiled and not compiled.run_order.has_duplicates(starts, documents):
         return None
     width, duplicates = int(documents.max(initial=0)) + 1, []
     for first, last in list_blocks(starts):

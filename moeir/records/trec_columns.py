@@ -59,8 +59,8 @@ def read_columns(path: Path | str, form: str, wanted: tuple[int, ...], number: i
     """Read some columns of a file whose columns are named in `form`; column `number` holds finite float32 numbers."""
     name, width = lines.source_name(path), len(form.split())
     compiled = compiled_loops.load_for_file(path)
-    encoders, parts = [DictionaryEncoder(compiled and compiled.coding) for _ in wanted], list[Numbers]()
-    reader = compiled and CompiledReader(compiled.cutting, width, wanted, number)
+    encoders, parts = [DictionaryEncoder(compiled and compiled.radix_sort) for _ in wanted], list[Numbers]()
+    reader = compiled and CompiledReader(compiled.trec_parser, width, wanted, number)
     first_words: list[str] = []
     blanks: list[int] = []
     with lines.read_blocks(path) as blocks:
@@ -217,7 +217,7 @@ class CompiledReader:
 
     def __init__(self, loops: Any, width: int, wanted: tuple[int, ...], number: int) -> None:
         self._compiled, self._string_columns = loops, list(wanted)
-        self._roles, self._key_widths = np.full(width, loops.SKIPPED), np.zeros(width, np.int64)
+        self._roles, self._key_widths = np.full(width, loops.SKIP), np.zeros(width, np.int64)
         self._roles[number] = loops.NUMBER
         self._key_widths[self._string_columns] = 1
         self._keys, self._numbers, self._used_numbers = np.empty((0, 0), np.uint64), np.empty(0, np.float32), 0
@@ -235,7 +235,7 @@ class CompiledReader:
         rows, end = 0, block.rfind(b"\n") + 1
         for part in (memoryview(block)[:end], block[end:] + b"\n"):  # the last line has no newline
             if rows >= 0:
-                rows = self._compiled.cut(np.frombuffer(part, np.uint8), self._roles, self._key_widths, self._keys, numbers, rows)
+                rows = self._compiled.parse_lines(np.frombuffer(part, np.uint8), self._roles, self._key_widths, self._keys, numbers, rows)
         if rows <= -2 and 16 * self._key_widths[-2 - rows] <= MAX_FIXED_BYTES:
             self._key_widths[-2 - rows] *= 2
             return self.parse_block(block)

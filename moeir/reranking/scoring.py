@@ -58,7 +58,7 @@ def score_candidates(
 ) -> tuple[Scores, dict[str, Any]]:
     """Scores of a checkpoint for all candidates [n], NaN if skipped, and counts of the work."""
     checkpoint = open_checkpoint(model, config.device)
-    options: dict[str, Any] = {"dtype": config.dtype, "max_tokens": config.max_tokens, "ledger": journal, "name": name}
+    options: dict[str, Any] = {"dtype": config.dtype, "max_tokens": config.max_tokens, "journal": journal, "name": name}
     query, document = candidates.query, candidates.document
     if not checkpoint.architecture.reads_pairs:
         if config.patience is not None:

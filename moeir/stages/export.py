@@ -40,7 +40,7 @@ class Export(Stage):
 
         collection = self._read_collection()
         target = variants.bind_variant("export_targets", self.to)(collection)
-        served_experts = [name for name, kind in collection.kinds.items() if kind in target.takes]
+        served_experts = [name for name, kind in collection.kinds.items() if kind in target.supported_kinds]
         count = target.write(progress(self._read_documents(served_experts, collection), "exporting"), self.output)
         return {"documents": count, "experts": {name: collection.kinds[name] for name in served_experts}}
 

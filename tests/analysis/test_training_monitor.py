@@ -20,7 +20,7 @@ def replay(steps):
     return training_monitor.replay({"step": number, **facts} for number, facts in enumerate(steps, start=1))
 
 
-def history(values):
+def make_history(values):
     history = MetricHistory()
     for step, value in enumerate(values, start=1):
         history.add(step, value)
@@ -30,7 +30,7 @@ def history(values):
 @quick
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=700))
 def test_a_course_is_that_of_the_loop(values):
-    history = history(values)
+    history = make_history(values)
     assert history.mean == pytest.approx(sum(values[-500:]) / len(values[-500:]), abs=1e-9)
     assert history.overall_sum == pytest.approx(sum(values), abs=1e-9)
     expected = oracles.average_blocks(values, 128)

@@ -32,7 +32,7 @@ def split(representation):
 def reference_states(model, checkpoint, side, *, mask=None):
     """States [L, H] of every text, by transformers; `mask` selects the tokens attended to."""
     theirs = BertModel.from_pretrained(model).eval()
-    ids = checkpoint.ids(TEXTS, side)[0]
+    ids = checkpoint.token_ids(TEXTS, side)[0]
     return ids, [theirs(input_ids=torch.tensor([text]), attention_mask=mask and mask(text)).last_hidden_state[0] for text in ids]
 
 
@@ -100,8 +100,8 @@ def test_company_order_and_batches_change_nothing(tiny_model):
 
 def test_splade_sums_the_weights_of_all_positions_where_asked(tiny_model_with_head):
     checkpoint = build(tiny_model_with_head, "splade:pooling=sum")
-    largest = build(tiny_model_with_head, "splade").encode(TEXTS)["lexical"].matrix()
-    actual = checkpoint.encode(TEXTS)["lexical"].matrix()
+    largest = build(tiny_model_with_head, "splade").encode(TEXTS)["lexical"].to_matrix()
+    actual = checkpoint.encode(TEXTS)["lexical"].to_matrix()
     encoder = checkpoint.architecture.encoder
     for row, text in zip(actual.tolist(), TEXTS, strict=True):
         with torch.no_grad():

@@ -54,9 +54,9 @@ def published(tmp_path_factory):
 
 def pairs(checkpoint, queries=QUERIES, documents=DOCUMENTS):
     """Every query with every document, as packed tokens."""
-    ragged = [RaggedIds.from_lists(checkpoint.ids(texts, side)[0]) for texts, side in ((queries, "query"), (documents, "document"))]
+    ragged = [RaggedIds.from_lists(checkpoint.token_ids(texts, side)[0]) for texts, side in ((queries, "query"), (documents, "document"))]
     query, document = torch.cartesian_prod(torch.arange(len(queries)), torch.arange(len(documents))).T.numpy()
-    return checkpoint.pairing.joined(*ragged, query, document).packed(range(len(query)))
+    return checkpoint.pair_tokenizer.make_pairs(*ragged, query, document).packed(range(len(query)))
 
 
 @torch.no_grad()
@@ -226,7 +226,7 @@ def test_lengths_default_to_all_that_the_encoder_reads_and_half_of_it(published)
     assert (rules.query_length, rules.document_length) == (8, 16)
     with torch.device("meta"):
         whole = variants.bind_variant("architectures", "cross-encoder")(Encoder(BERT_BASE), SIGNS)
-    assert whole.lengths == (256, 512)
+    assert whole.default_lengths == (256, 512)
 
 
 def test_a_text_alone_has_no_representation(published, tmp_path, moeir, toy):

@@ -103,7 +103,7 @@ def test_the_gate_of_a_release_does_not(tiny_model_with_head, spec):
 
 def _gradients(architecture, checkpoint):
     torch.manual_seed(1)
-    queries, documents = (architecture(checkpoint.read(TEXTS, side)) for side in ("query", "document"))
+    queries, documents = (architecture(checkpoint.tokenize(TEXTS, side)) for side in ("query", "document"))
     for name in queries.representations:
         queries[name].scores(documents[name]).log_softmax(1).diag().mean().neg().backward(retain_graph=True)
     norms = {"gate": 0.0, "expert": 0.0}

@@ -27,7 +27,7 @@ def split(representation):
 
 
 def tokens_of(checkpoint, text, side="document"):
-    return [checkpoint.reader.token(number) for number in checkpoint.ids([text], side)[0][0]]
+    return [checkpoint.tokenizer.id_to_token(number) for number in checkpoint.token_ids([text], side)[0][0]]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def model(tiny_model_with_head):
 def by_hand(model, texts, reader, normalise=True):
     """Mean-pooled states of transformers, optionally normalised."""
     theirs = BertModel.from_pretrained(model).eval()
-    vectors = [theirs(input_ids=torch.tensor([ids])).last_hidden_state[0].mean(0) for ids in reader.ids(texts)]
+    vectors = [theirs(input_ids=torch.tensor([ids])).last_hidden_state[0].mean(0) for ids in reader.encode(texts)]
     return F.normalize(torch.stack(vectors), dim=-1) if normalise else torch.stack(vectors)
 
 
@@ -109,7 +109,7 @@ def test_augmentation_fills_queries_with_masks_that_nobody_looks_at(model, spec)
 def test_augmentation_changes_neither_the_lexical_nor_the_global_expert(model, pooling):
     plain, more = (build(model, f"{CAME},pooling={pooling},augmentation={word}").encode(TEXTS, "query") for word in ("false", "true"))
     assert torch.allclose(plain["global"].vectors, more["global"].vectors, atol=1e-5)
-    assert torch.allclose(plain["lexical"].matrix(), more["lexical"].matrix(), atol=1e-5)
+    assert torch.allclose(plain["lexical"].to_matrix(), more["lexical"].to_matrix(), atol=1e-5)
 
 
 @pytest.mark.parametrize("arch, prefix", [(CAME, "local_"), ("colbert:dim=8", "")])

@@ -87,7 +87,7 @@ def test_every_subset_of_experts_has_the_parameters_of_its_parts(experts, shared
     chosen = experts.split("+")
     expected = EMBEDDINGS + LAYER * (shared + (12 - shared) * len(chosen)) + HEAD * ("lexical" in chosen) + PROJECTION * ("local" in chosen)
     architecture = bert_base(f"came:shared_layers={shared},experts={experts}")
-    assert architecture.parameter_count() == expected and set(architecture.kinds) == set(chosen)
+    assert architecture.parameter_count() == expected and set(architecture.representation_kinds) == set(chosen)
 
 
 @pytest.mark.parametrize("experts", SUBSETS)

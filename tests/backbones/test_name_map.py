@@ -52,5 +52,5 @@ def test_every_name_of_an_encoder_survives_its_own_family(name, tmp_path):
 def test_every_family_offers_the_same():
     for family in weights_io.FAMILIES:
         kin = importlib.import_module(f"moeir.backbones.families.{family}")
-        assert kin.hf_class_name(masked_lm=True).endswith("ForMaskedLM") and kin.class_name(masked_lm=False).endswith("Model")
+        assert kin.hf_class_name(masked_lm=True).endswith("ForMaskedLM") and kin.hf_class_name(masked_lm=False).endswith("Model")
         assert set(kin.TIED.values()) <= {"embeddings.words.weight", "vocabulary_head.bias"} and kin.NAMES.prefix.endswith(".")

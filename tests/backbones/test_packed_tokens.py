@@ -31,8 +31,8 @@ def test_sorting_by_length_keeps_texts_whole_and_leads_back(texts, data):
     assert [unpacked(ordered)[row] for row in back.tolist()] == texts
     assert ordered.starts.tolist() == torch.tensor([0, *ordered.lengths]).cumsum(0).tolist()
     if any(silent):
-        assert [unpacked(ordered, "silent")[row] for row in back.tolist()] == unpacked(tokens, "silent")
-        assert [sum(text) for text in unpacked(tokens, "silent")] == silent
+        assert [unpacked(ordered, "no_attend_mask")[row] for row in back.tolist()] == unpacked(tokens, "no_attend_mask")
+        assert [sum(text) for text in unpacked(tokens, "no_attend_mask")] == silent
     else:
         assert ordered.no_attend_mask is None
 
@@ -82,7 +82,7 @@ def test_folders_without_a_usable_tokenizer_are_refused(tmp_path):
 def test_precision_is_chosen_by_name_or_by_probe(monkeypatch):
     assert device_module.select_dtype("float32", "cpu") is torch.float32 and device_module.select_dtype("bfloat16", "cpu") is torch.bfloat16
     for answer, expected in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr(device_module, "multiplies_bfloat16", lambda device, answer=answer: answer)
+        monkeypatch.setattr(device_module, "has_native_bfloat16", lambda device, answer=answer: answer)
         assert device_module.select_dtype("auto", "cpu") is expected
     with pytest.raises(UsageError, match="--dtype float16: expected auto, float32 or bfloat16"):
         device_module.select_dtype("float16", "cpu")

@@ -14,7 +14,7 @@ TEXT = ["An owl, hunting (at night) ... the end!", "owls  hunt\nmice", "Ğürül
 
 
 def tokens(reader, text):
-    return [reader.token(number) for number in reader.ids([text])[0]]
+    return [reader.id_to_token(number) for number in reader.encode([text])[0]]
 
 
 @pytest.mark.parametrize("spaced", [False, True])

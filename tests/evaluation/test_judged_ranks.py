@@ -20,7 +20,7 @@ def test_every_value_is_that_of_ir_measures(monkeypatch):
         run = Run.from_hits(hits | {"not judged": {"d": 1.0}, "no relevant": {"d": 2.0, "e": 1.0}})
         ours = measures.evaluate_run(run, grades, wanted)
         with monkeypatch.context() as patch:
-            patch.setattr(measures, "covers", lambda measure: False)
+            patch.setattr(measures, "is_native", lambda measure: False)
             theirs = measures.evaluate_run(run, grades, wanted)
         for name in theirs:
             assert ours[name] == pytest.approx(theirs[name], abs=1e-12), (seed, name)

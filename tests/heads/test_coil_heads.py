@@ -75,7 +75,7 @@ def test_summed_lexical_weights_add_up_all_positions_that_are_looked_at(silent):
     encoder.vocabulary_head.bias.data.normal_()
     output = LexicalHead(pooling="sum")(states(), tokens("query", silent), encoder)
     logits = encoder.logits(states()).detach().split([len(text) for text in IDS])
-    for weights, text, quiet in zip(output.matrix().tolist(), logits, silent or (0, 0, 0), strict=True):
+    for weights, text, quiet in zip(output.to_matrix().tolist(), logits, silent or (0, 0, 0), strict=True):
         expected = oracles.sum_pooled_lexical(text[: len(text) - quiet].tolist())
         assert weights == pytest.approx([expected.get(term, 0.0) for term in range(20)], abs=1e-5)
     assert bool((output.weights > 0).all())

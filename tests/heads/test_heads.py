@@ -68,7 +68,7 @@ def test_lexical_weights_are_the_saturated_maxima_of_the_logits(silent):
     encoder.vocabulary_head.bias.data.normal_()
     output = LexicalHead()(states(), tokens("query", silent), encoder)
     logits = rows(encoder.logits(states()).detach())
-    actual = [row.tolist() for row in output.matrix()]
+    actual = [row.tolist() for row in output.to_matrix()]
     for weights, text, quiet in zip(actual, logits, silent or (0, 0, 0), strict=True):
         expected = oracles.lexical(text[: len(text) - quiet])
         assert weights == pytest.approx([expected.get(term, 0.0) for term in range(20)], abs=1e-5)

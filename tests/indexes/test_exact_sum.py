@@ -150,7 +150,7 @@ def test_an_engine_that_is_not_exact_proves_nothing(monkeypatch):
 
 
 def test_an_engine_that_cannot_score_chosen_documents_says_so(monkeypatch):
-    monkeypatch.setattr(Flat, "_paired", Index._score_pairs)
+    monkeypatch.setattr(Flat, "_score_pairs", Index._score_pairs)
     with pytest.raises(UsageError, match="engine flat cannot score documents that it did not find, as exact-sum needs"):
         build_index({"global": random_texts("global", 3, 0)})["global"].score_pairs(
             random_texts("global", 1, 0), np.array([0]), np.array([1])

@@ -9,7 +9,7 @@ from moeir.kernels import late_interaction as kernel
 from moeir.representations.multivector import MultiVector, maxsim
 from tests.kernels.peak_memory import peak_bytes
 
-SEARCHES = ("_one_by_one", "_padded")  # a processor's, CUDA's
+SEARCHES = ("_maxsim_cpu", "_maxsim_cuda")  # a processor's, CUDA's
 
 
 def texts(lengths, seed=0, width=3, values=None):
@@ -26,7 +26,7 @@ def packed(queries, documents):
 
 
 def plain(queries, documents):
-    return maxsim(*queries.padded(), *documents.padded())
+    return maxsim(*queries.pad(), *documents.pad())
 
 
 def first_wins(queries, documents):

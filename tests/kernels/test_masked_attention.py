@@ -36,7 +36,7 @@ def own(texts, length):
 
 def padded(query, key, value, batch, visibility):
     """The form that CUDA takes, on a CPU."""
-    attended = batch.padding.attended
+    attended = batch.padding.key_mask
     allowed = visibility(torch.arange(len(attended)), attended.shape[1]) & attended[:, None]
     return padded_sdpa(query, key, value, batch, additive_mask(allowed[:, None], query.dtype))
 

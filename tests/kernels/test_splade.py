@@ -13,7 +13,7 @@ from tests.oracles import representations as oracles
 LENGTHS = (3, 3, 5, 1, 4, 4)
 V, H = 40, 8
 SIZES = [(1, 1, 1), (7, 7 * 12 * 4, 5 * H * 4), (10_000, 1 << 20, 1 << 20)]
-WAYS = ("_packed", "_padded")  # a processor's blocks, CUDA's
+WAYS = ("_packed_block", "_padded_block")  # a processor's blocks, CUDA's
 
 
 def inputs(seed=0):

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from moeir.backbones.config import EncoderConfig, PreNormConfig
-from moeir.backbones.encoder import Encoder, FeedForward
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.layers import FeedForward
 from moeir.backbones.layers import GatedFeedForward
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
@@ -161,7 +162,7 @@ def test_one_gate_for_all_layers_or_one_for_each():
         gate = insert_experts(layers, [1, 3], experts=3, routing="token", one_gate=one)
         assert [name for name in layers.state_dict() if name.endswith("gate.weight")] == names
         assert (gate is not None) == one
-        assert (layers[1].feedforward.chooser is layers[3].feedforward.chooser) == one
+        assert (layers[1].feedforward.active_gate is layers[3].feedforward.active_gate) == one
 
 
 def test_no_gate_no_cost():

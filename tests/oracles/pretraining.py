@@ -21,7 +21,7 @@ def encode_text(encoder, ids, side="document"):
 def split_batch(texts):
     """(original ids, input ids, masked positions) of each text."""
     bounds = list(zip(texts.tokens.starts[:-1].tolist(), texts.tokens.starts[1:].tolist(), strict=True))
-    plain, masked_ids, hidden = texts.plain.tolist(), texts.tokens.ids.tolist(), texts.hidden.tolist()
+    plain, masked_ids, hidden = texts.original_ids.tolist(), texts.tokens.ids.tolist(), texts.masked_positions.tolist()
     return [(plain[a:b], masked_ids[a:b], [position - a for position in hidden if a <= position < b]) for a, b in bounds]
 
 

@@ -46,7 +46,7 @@ def questions(cache, reader) -> query_cache.QueryCache:
 
 
 def make_template(reader, length=8, **before):
-    return InputTemplate(reader.signs, WordVocabulary.from_tokenizer(reader), length, before)
+    return InputTemplate(reader.special_tokens, WordVocabulary.from_tokenizer(reader), length, before)
 
 
 def make_sampler(cache, reader, needs=None, questions=None, **options):
@@ -61,10 +61,10 @@ def to_lists(texts):
         return None
     tokens, entries = texts.tokens, []
     for begin, end in zip(tokens.starts[:-1].tolist(), tokens.starts[1:].tolist(), strict=True):
-        positions = [position - begin for position in texts.hidden.tolist() if begin <= position < end]
-        entries.append((tokens.ids[begin:end].tolist(), texts.plain[begin:end].tolist(), positions))
+        positions = [position - begin for position in texts.masked_positions.tolist() if begin <= position < end]
+        entries.append((tokens.ids[begin:end].tolist(), texts.original_ids[begin:end].tolist(), positions))
     assert tokens.lengths == tuple(len(ids) for ids, _, _ in entries)
-    assert texts.hidden.tolist() == sorted(texts.hidden.tolist())
+    assert texts.masked_positions.tolist() == sorted(texts.masked_positions.tolist())
     return entries
 
 
@@ -76,7 +76,7 @@ def epoch(made_plan, number=0):
     """All texts of an epoch, by span."""
     by_span = {}
     for step in range(number * made_plan.steps_per_epoch, (number + 1) * made_plan.steps_per_epoch):
-        whole = batch_to_lists(made_plan.at(step))
+        whole = batch_to_lists(made_plan.batch_at(step))
         for row, span in enumerate(made_plan.anchors(step).tolist()):
             by_span[span] = {name: texts and texts[row] for name, texts in whole.items()}
     return by_span
@@ -84,7 +84,7 @@ def epoch(made_plan, number=0):
 
 def check_alignment(cache, reader):
     """Every text equals the cache's except at its masked positions."""
-    signs, parts = reader.signs, cache.parts
+    signs, parts = reader.special_tokens, cache.boundaries
     for span, texts in epoch(make_sampler(cache, reader)).items():
         begin, end = (int(bound[0]) for bound in parts.bounds(np.array([span])))
         own = [signs.beginning, *cache.ids[begin:end].tolist(), signs.separator]
@@ -117,7 +117,7 @@ def test_masks_of_another_cut_of_the_text_would_be_seen(cache, reader, monkeypat
         masked_ids, hidden = mask_tokens(ids, starts, keys, rate, words)
         return np.roll(masked_ids, 1), hidden
 
-    monkeypatch.setattr(batches, "hide", elsewhere)
+    monkeypatch.setattr(batches, "mask_tokens", elsewhere)
     with pytest.raises(AssertionError):
         check_alignment(cache, reader)
 
@@ -183,13 +183,13 @@ def test_an_objective_gets_what_it_asked_for_and_no_more(cache, reader):
 
 def test_queries_are_contexts_on_their_own_side(cache, reader, questions):
     made_plan = make_sampler(cache, reader, BatchRequirements("query", 0.3), questions, size=1, template=make_template(reader, 5))
-    by_span, signs = epoch(made_plan), reader.signs
+    by_span, signs = epoch(made_plan), reader.special_tokens
     assert made_plan.anchor_count == int(cache.parts.documents[5])
     assert made_plan.batch_at(0).contexts.tokens.side == "query"
     assert made_plan.batch_at(0).anchors.tokens.side == "document"
     for span, one in by_span.items():
         row = int(cache.parts.owners(np.array([span]))[0])
-        last = [reader.ids([text])[0][1:-1] for text in ("the owl hunts", f"a {LAST[row]}")]  # cut at 3 tokens
+        last = [reader.encode([text])[0][1:-1] for text in ("the owl hunts", f"a {LAST[row]}")]  # cut at 3 tokens
         assert one["contexts"][1][1:-1] in last
         assert (one["contexts"][1][0], one["contexts"][1][-1]) == (signs.beginning, signs.separator)
     queries_by_epoch = [[one["contexts"][1] for one in epoch(made_plan, number).values()] for number in range(2)]
@@ -210,18 +210,18 @@ def test_a_checkpoints_rules_say_what_stands_before_a_text(tiny_model, reader):
     rules = InputConfig(query_prefix="owl: ", query_length=9, document_length=32)
     plain = build_checkpoint(tiny_model, "dense", asdict(rules), [], 1)
     with_markers = build_checkpoint(tiny_model, "colbert:markers=true,augmentation=false", asdict(rules), [], 1)
-    prefix = reader.ids(["owl:"])[0][1:-1]
+    prefix = reader.encode(["owl:"])[0][1:-1]
     assert InputTemplate.from_model(plain).prefix_ids == {"query": prefix, "document": []}
     assert InputTemplate.from_model(with_markers).prefix_ids == {
-        "query": [reader.signs.query_marker, *prefix],
-        "document": [reader.signs.document_marker],
+        "query": [reader.special_tokens.query_marker, *prefix],
+        "document": [reader.special_tokens.document_marker],
     }
     for checkpoint in (plain, with_markers):
         template = InputTemplate.from_model(checkpoint)
         [expected_ids], _ = checkpoint.token_ids(["the owl hunts the bat and the bee"], "query")
         size = template.content_budget("query", rules.query_length)
-        own = reader.ids(["the owl hunts the bat and the bee"])[0][1:-1][:size]
-        assert [reader.signs.beginning, *template.prefix_ids["query"], *own, reader.signs.separator] == expected_ids[
+        own = reader.encode(["the owl hunts the bat and the bee"])[0][1:-1][:size]
+        assert [reader.special_tokens.beginning, *template.prefix_ids["query"], *own, reader.special_tokens.separator] == expected_ids[
             : size + 2 + len(template.prefix_ids["query"])
         ]
 
@@ -250,6 +250,6 @@ def test_what_cannot_be_planned_is_refused(tmp_path, cache, reader, questions):
 
 def test_a_fault_in_the_thread_is_the_callers(cache, reader, monkeypatch):
     made_plan = make_sampler(cache, reader)
-    monkeypatch.setattr(made_plan, "_texts", lambda *_: json.loads("{"))
+    monkeypatch.setattr(made_plan, "_gather_texts", lambda *_: json.loads("{"))
     with pytest.raises(json.JSONDecodeError):
         list(prefetch_batches(made_plan, 0, 3))

@@ -180,7 +180,7 @@ def test_the_enhanced_loss_is_that_of_text_by_text():
     visibility = retromae.random_visibility(retromae.mask_keys(texts), 0.5)
     visible = [visibility(torch.tensor([row]), len(text))[0] for row, text in enumerate(SPANS)]
     expected = oracles.retromae_loss(decoder, model.encoder, vectors(), SPANS, visible)
-    loss = decoder(vectors(), texts, model.encoder, model.signs)
+    loss = decoder(vectors(), texts, model.encoder, model.special_tokens)
     assert torch.allclose(loss.value, expected, atol=1e-5) and loss.count == sum(map(len, SPANS)) - 8
 
 

@@ -115,9 +115,9 @@ def vocabulary(folder, tokenizer):
 
 def words_of(reader, text):
     """The words of a text, as the pieces that make them up."""
-    ids = reader.ids([text])[0][1:-1]
+    ids = reader.encode([text])[0][1:-1]
     firsts = np.flatnonzero(WordVocabulary.from_tokenizer(reader).find_word_starts(np.array(ids), np.array([0, len(ids)])))
-    return ["".join(reader.token(number) for number in part) for part in np.split(ids, firsts[1:])]
+    return ["".join(reader.id_to_token(number) for number in part) for part in np.split(ids, firsts[1:])]
 
 
 def test_words_of_word_pieces(tiny_model):

@@ -39,7 +39,7 @@ def test_the_decoder_reaches_the_encoders_layers_through_the_vector_alone(kind, 
     texts = replace(texts, **open_texts)
     layers, shared, decoder = gradients(model, texts)
     assert sum(part.abs().sum() for part in layers if part is not None) > 0.1
-    monkeypatch.setattr(EncodedTexts, "vectors", property(lambda read: read.pooled.index_select(0, read.back).detach()))
+    monkeypatch.setattr(EncodedTexts, "vectors", property(lambda read: read.pooled_vectors.index_select(0, read.original_order).detach()))
     bottleneck = Mote.sparse_bottleneck
     monkeypatch.setattr(Mote, "sparse_bottleneck", lambda self, read: bottleneck(self, read).detach())
     apart, still, own = gradients(model, texts)

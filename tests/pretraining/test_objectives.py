@@ -36,7 +36,7 @@ def mlm(encoder, states, texts):
 
 
 def encode(model, texts, side="document"):
-    encoder = model.architecture.encoder_of(side)
+    encoder = model.architecture.encoder_for(side)
     return encoder, encode_texts(encoder, texts, side)
 
 
@@ -49,7 +49,7 @@ def plain_cotmae(model, inputs):
     encoder, anchors = encode(model, inputs.anchors)
     _, contexts = encode(model, inputs.contexts)
     texts = oracles.split_batch(inputs.anchors) + oracles.split_batch(inputs.contexts)
-    again = oracles.split_batch(inputs.contexts_again) + oracles.split_batch(inputs.anchors_again)
+    again = oracles.split_batch(inputs.decoder_contexts) + oracles.split_batch(inputs.decoder_anchors)
     decoded = []
     for vector, (_, ids, _) in zip(cls_states(anchors + contexts), again, strict=True):
         embedded = encoder.embeddings(mask_texts([ids], "document", set()).tokens)

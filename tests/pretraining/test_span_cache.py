@@ -60,7 +60,7 @@ def test_a_worked_example(tmp_path, reader):
         ("two", "", "The bat finds the moths and the bee and the fox"),
     ]
     cache = build_cache(tmp_path, write_corpus(tmp_path / "c.jsonl", documents), reader, maximum=8, short=0, keep_empty=True)
-    words = [" ".join(map(reader.token, part)) for part in np.split(cache.ids, cache.boundaries.sentences[1:-1])]
+    words = [" ".join(map(reader.id_to_token, part)) for part in np.split(cache.ids, cache.boundaries.sentences[1:-1])]
     # A title is a sentence of its own; the last sentence, of eleven tokens, is cut at the eighth.
     assert words == ["owl", "the owl hunts .", "it sleeps by day .", "the bat finds the moths and the bee", "and the fox"]
     assert cache.boundaries.sentences.tolist() == [0, 1, 5, 10, 18, 21]
@@ -81,9 +81,9 @@ def test_every_token_of_a_document_is_in_one_span_and_the_order_is_kept(tmp_path
     owners = cache.boundaries.document_rows(spans)
     for row, (name, _, text) in enumerate(documents):
         own = [tokens(cache, *bounds) for bounds in zip(begins[owners == row], ends[owners == row], strict=True)]
-        assert [token for span in own for token in span] == reader.ids([text])[0][1:-1], name
+        assert [token for span in own for token in span] == reader.encode([text])[0][1:-1], name
     sentences = [tokens(cache, *bounds) for bounds in zip(cache.boundaries.sentences[:-1], cache.boundaries.sentences[1:], strict=True)]
-    assert sentences == [ids[1:-1] for _, _, text in documents for ids in reader.ids([part.strip() for part in split_sentences(text)])]
+    assert sentences == [ids[1:-1] for _, _, text in documents for ids in reader.encode([part.strip() for part in split_sentences(text)])]
 
 
 def test_a_cache_is_read_again_and_other_settings_make_another(tmp_path, reader, monkeypatch):
@@ -169,7 +169,7 @@ def write_queries(path, inputs=LINES):
 def query_texts(cache, reader, row):
     """The queries of a document."""
     links = cache.links[cache.documents[row] : cache.documents[row + 1]]
-    return [" ".join(map(reader.token, cache.ids[cache.starts[link] : cache.starts[link + 1]])) for link in links]
+    return [" ".join(map(reader.id_to_token, cache.ids[cache.starts[link] : cache.starts[link + 1]])) for link in links]
 
 
 def test_generated_queries_belong_to_their_documents(tmp_path, reader):

@@ -25,7 +25,7 @@ def make_spans(documents, maximum):
 
 def sample_contexts(parts, kind, span, times=300):
     """Bounds of the contexts of a span under many keys."""
-    begins, ends = parts.contexts(kind, np.full(times, span), text_keys(1, 0, 4, np.arange(times)))
+    begins, ends = parts.sample_contexts(kind, np.full(times, span), text_keys(1, 0, 4, np.arange(times)))
     return list(zip(begins.tolist(), ends.tolist(), strict=True))
 
 

@@ -58,7 +58,7 @@ def test_batches_are_asked_for_once_each_from_wherever_a_training_goes_on():
     resumed = task()
     for step in (3, 4, 5):
         resumed.compute_loss(step)
-    assert resumed._sampler.asked == [3, 4, 5]
+    assert resumed._sampler.requested_steps == [3, 4, 5]
 
 
 def test_speed_is_said_of_the_steps_after_the_first():

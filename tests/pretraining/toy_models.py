@@ -11,7 +11,7 @@ from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 
 CLS, SEP, MASK = 1, 2, 3
 SIGNS = SpecialTokens(beginning=CLS, separator=SEP, mask=MASK, query_marker=None, document_marker=None, punctuation=())
-SIZES = {"vocabulary": 40, "hidden": 16, "layers": 4, "heads": 2, "inner": 24, "positions": 32, "spread": 0.3}
+SIZES = {"vocabulary": 40, "hidden": 16, "layers": 4, "heads": 2, "intermediate_size": 24, "positions": 32, "initializer_range": 0.3}
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 BERT = EncoderConfig(**SIZES, **NO_DROPOUT)
 NARROW_EMBEDDINGS = EncoderConfig(**SIZES, **NO_DROPOUT, factorized_embedding_size=10)
@@ -48,7 +48,7 @@ def architecture(name="dense", shape=BERT, seed=0, **options):
     """An architecture with perturbed weights: copies of an expert differ, norms and biases are not at their initial values."""
     torch.manual_seed(seed)
     model = FAMILIES[name](Encoder(shape, vocabulary_head=True), SIGNS, **options)
-    for encoder in (model.encoder, model.encoder_of("document")):
+    for encoder in (model.encoder, model.encoder_for("document")):
         if encoder.vocabulary_head is None:
             encoder.vocabulary_head = VocabularyHead(shape)
     for parameter in model.parameters():

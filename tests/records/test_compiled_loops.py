@@ -60,7 +60,7 @@ def plain_run(rows):
 
 
 def assert_same_run(one, other):
-    assert (one.queries, list(one.names), one.tag) == (other.queries, list(other.names), other.tag)
+    assert (one.queries, list(one.document_ids), one.tag) == (other.queries, list(other.document_ids), other.tag)
     for name in ("starts", "documents", "scores"):
         assert getattr(one, name).dtype == getattr(other, name).dtype
         assert getattr(one, name).tobytes() == getattr(other, name).tobytes()

@@ -51,7 +51,7 @@ def test_points_hold_what_the_encodings_hold(exports: dict[str, Path], encodings
         assert (np.array(point["vector"]["lexical"]["values"], np.float32) == sparse.weights[terms].numpy()).all()
     tokenizer = package.open_checkpoint(came_checkpoint).reader
     names = (exports["qdrant"] / "terms.txt").read_text().splitlines()
-    assert names == [tokenizer.token(number) for number in range(tokenizer.vocabulary)]
+    assert names == [tokenizer.id_to_token(number) for number in range(tokenizer.vocabulary_size)]
     by_name = read_documents(exports["vespa"])[3]["fields"]["lexical_terms"]["cells"]
     assert list(by_name) == [names[number] for number in points[3]["vector"]["lexical"]["indices"]]
 

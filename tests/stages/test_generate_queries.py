@@ -80,8 +80,8 @@ def test_neither_the_batch_nor_the_order_of_the_corpus_changes_a_query(write, to
 def test_more_queries_or_longer_ones_begin_with_the_same(writer, toy):
     token_ids, _ = writer.read([text.content for text in texts.read_texts(toy / "corpus.jsonl")], 512)
     passages = [Passage(str(number), ids) for number, ids in enumerate(token_ids)]
-    few, many = (writer._sampled(passages, Sampling(queries=queries, length=12)).view(12, queries, 12) for queries in (2, 5))
-    longer = writer._sampled(passages, Sampling(queries=2, length=20)).view(12, 2, 20)
+    few, many = (writer._sample(passages, Sampling(queries=queries, length=12)).view(12, queries, 12) for queries in (2, 5))
+    longer = writer._sample(passages, Sampling(queries=2, length=20)).view(12, 2, 20)
     assert torch.equal(few, many[:, :2]) and torch.equal(few, longer[:, :, :12])
 
 

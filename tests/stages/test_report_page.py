@@ -212,7 +212,7 @@ def test_queries_are_browsed_by_click_and_by_key(opened):
     assert opened.value(focus) == "queries"
     opened.press("/")
     assert opened.value(focus) == "search"
-    opened.say("Input.insertText", text="ANTS nest")
+    opened.send("Input.insertText", text="ANTS nest")
     assert opened.value("document.getElementById('count').textContent") == "1 query of 6"
     assert opened.value(asked) == "how do ants find the nest"
     opened.press("Enter")
@@ -230,12 +230,12 @@ def test_a_set_of_runs_and_a_bubble_show_their_queries_and_the_theme_turns(opene
     opened.click("#count button")
     assert opened.value("document.getElementById('count').textContent") == "6 queries"
     paper = "getComputedStyle(document.body).backgroundColor"
-    opened.prefer("light")
+    opened.set_color_scheme("light")
     light = opened.value(paper)
-    opened.prefer("dark")
+    opened.set_color_scheme("dark")
     dark = opened.value(paper)
     opened.click("#theme")
     assert opened.value(paper) == light != dark
     opened.click("#theme")
-    opened.prefer("light")
+    opened.set_color_scheme("light")
     assert opened.value(paper) == dark and opened.problems == []

@@ -57,10 +57,10 @@ def score_pair_alone(folder, toy, query, document):
         texts.read_texts_by_id(toy / "corpus.jsonl")[document],
     )
     ids = [
-        RaggedIds.from_lists(checkpoint.ids([text], side)[0])
+        RaggedIds.from_lists(checkpoint.token_ids([text], side)[0])
         for text, side in ((query_text.content, "query"), (document_text.joined_fields, "document"))
     ]
-    tokens = checkpoint.pairing.joined(*ids, np.zeros(1, dtype=int), np.zeros(1, dtype=int)).packed([0])
+    tokens = checkpoint.pair_tokenizer.make_pairs(*ids, np.zeros(1, dtype=int), np.zeros(1, dtype=int)).packed([0])
     return float(checkpoint.architecture.eval()(tokens)["relevance"].vectors)
 
 
@@ -173,15 +173,15 @@ def test_long_documents_are_read_in_passages(room, toy, tmp_path):
 def _score_passages(folder, long, stride):
     """The score of the first test query with each passage of a text."""
     checkpoint = open_checkpoint(folder)
-    query, frame = checkpoint.ids(["who sleeps in a hollow tree"], "query")[0][0], checkpoint.pairing.frame
-    ids = checkpoint.pairing.ids([long], "document", whole=True)[0]
+    query, frame = checkpoint.token_ids(["who sleeps in a hollow tree"], "query")[0][0], checkpoint.pair_tokenizer.template
+    ids = checkpoint.pair_tokenizer.token_ids([long], "document", untruncated=True)[0]
     window = 32 - frame.size - len(query)
     ids_by_side = (
         RaggedIds.from_lists([query]),
         RaggedIds.from_lists([ids[begin:end] for begin, end in oracles.passage_windows(len(ids), window, stride)]),
     )
     rows = np.arange(len(ids_by_side[1]))
-    tokens = checkpoint.pairing.joined(*ids_by_side, np.zeros(len(rows), dtype=int), rows).packed(rows)
+    tokens = checkpoint.pair_tokenizer.make_pairs(*ids_by_side, np.zeros(len(rows), dtype=int), rows).packed(rows)
     return checkpoint.architecture.eval()(tokens)["relevance"].vectors[:, 0].tolist()
 
 

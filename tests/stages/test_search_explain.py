@@ -84,7 +84,7 @@ def sides(came_checkpoint: Path, encodings: Path, toy: Path) -> tuple[Mapping[st
         found = {}
         for place, name in enumerate(names):
             terms = slice(int(sparse.starts[place]), int(sparse.starts[place + 1]))
-            words = [checkpoint.reader.token(number) for number in sparse.terms[terms].tolist()]
+            words = [checkpoint.tokenizer.id_to_token(number) for number in sparse.terms[terms].tolist()]
             vectors = local.vectors[int(local.starts[place]) : int(local.starts[place + 1])].double().tolist()
             found[name] = {"terms": dict(zip(words, sparse.weights[terms].tolist(), strict=True)), "tokens": vectors}
         return found

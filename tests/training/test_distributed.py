@@ -309,7 +309,7 @@ def test_a_process_that_saves_nothing_reads_its_losses_no_oftener_for_a_save(lea
     original = trainer._Trainer.read_pending
 
     def noted(self):
-        with open(tmp_path / f"reads-{self.world.rank}", "a") as file:
+        with open(tmp_path / f"reads-{self.process_group.rank}", "a") as file:
             file.write(f"{self._steps[-1][0] + 1} ")
         return original(self)
 

@@ -108,7 +108,7 @@ def write_tsv(path, **texts):
 
 def texts_by_dataset(stream):
     """The texts of each set, by id."""
-    contents_by_row = [text.content for text in stream.walk()]
+    contents_by_row = [text.content for text in stream.stream()]
     return [
         RowIndex(*({name: contents_by_row[row] for name, row in part.items()} for part in (one.queries, one.documents)))
         for one in stream.rows

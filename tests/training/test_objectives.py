@@ -70,7 +70,7 @@ def by_loop(numbers, *, ignored=IGNORED, temperature=0.5, scope="own", ties="ave
 
 def flops_penalties(numbers, strength=0.01):
     sides = (batch(numbers).queries["lexical"], batch(numbers).documents["lexical"])
-    return strength * sum(side.matrix().mean(0).square().sum().item() for side in sides)
+    return strength * sum(side.to_matrix().mean(0).square().sum().item() for side in sides)
 
 
 def test_contrastive_is_the_plain_sum_of_the_experts_losses_and_the_penalty():
@@ -171,14 +171,14 @@ def test_flops_has_a_strength_for_each_side_and_a_ramp(objective):
     free = objective(batch(numbers, step=2), flops_query=0.0, flops_document=0.0).loss.item()
     query, document = (batch(numbers).queries["lexical"], batch(numbers).documents["lexical"])
     for options, expected in (
-        ({"flops_query": 2.0, "flops_document": 0.0}, 2.0 * query.matrix().mean(0).square().sum().item()),
-        ({"flops_query": 0.0, "flops_document": 3.0}, 3.0 * document.matrix().mean(0).square().sum().item()),
-        ({"flops_query": 0.0, "flops_document": 3.0, "flops_ramp": 4}, 0.75 * document.matrix().mean(0).square().sum().item()),
+        ({"flops_query": 2.0, "flops_document": 0.0}, 2.0 * query.to_matrix().mean(0).square().sum().item()),
+        ({"flops_query": 0.0, "flops_document": 3.0}, 3.0 * document.to_matrix().mean(0).square().sum().item()),
+        ({"flops_query": 0.0, "flops_document": 3.0, "flops_ramp": 4}, 0.75 * document.to_dense().mean(0).square().sum().item()),
     ):
         outcome = objective(batch(numbers, step=2), **options)
         assert outcome.loss.item() - free == pytest.approx(expected, rel=1e-4)
-        assert outcome.facts["flops.lexical.query"] == pytest.approx(query.matrix().mean(0).square().sum().item(), rel=1e-5)
-        assert outcome.facts["terms.lexical.document"] == (document.matrix() > 0).sum().item() / (Q * GROUP)
+        assert outcome.metrics["flops.lexical.query"] == pytest.approx(query.to_dense().mean(0).square().sum().item(), rel=1e-5)
+        assert outcome.metrics["terms.lexical.document"] == (document.to_dense() > 0).sum().item() / (Q * GROUP)
 
 
 def test_an_expert_that_scores_everything_alike_stands_in_the_middle():

@@ -43,7 +43,7 @@ CHECKPOINTS = {
 
 def encode_batch(checkpoint, queries, documents, ids):
     """The texts of a batch, tokenized by the checkpoint."""
-    return checkpoint.read([queries[one] for one in ids.queries], "query"), checkpoint.read(
+    return checkpoint.tokenize([queries[one] for one in ids.queries], "query"), checkpoint.tokenize(
         [documents[one] for one in ids.documents], "document"
     )
 
@@ -146,7 +146,7 @@ def test_the_first_documents_are_those_of_the_first_set_and_a_collection_correct
 
 def test_needed_texts_are_walked_alike_as_often_as_asked(needed):
     stream = needed()
-    assert list(stream.walk()) == list(stream.walk()) and stream.count == len(list(stream.walk())) == 25
+    assert list(stream.stream()) == list(stream.stream()) and stream.count == len(list(stream.stream())) == 25
 
 
 # The cache
@@ -215,7 +215,7 @@ def test_texts_that_change_on_the_way_are_refused_and_what_was_read_of_them_is_f
 
 def test_chunks_are_of_one_side_and_end_at_their_characters_too(needed, monkeypatch):
     monkeypatch.setattr(learned, "CHUNK_CHARACTERS", 100)
-    streamed = list(needed().walk())
+    streamed = list(needed().stream())
     chunks = list(learned._chunks(iter(streamed)))
     assert [text for chunk in chunks for text in chunk] == streamed
     assert all(len({text.side for text in chunk}) == 1 for chunk in chunks)

@@ -83,12 +83,12 @@ def test_the_steps_of_a_killed_training_go_on_in_the_same_run_and_the_product_is
         kill_before_step(patch, 2)
         assert run_in_process(*sources, "--track", "wandb", "--output", tmp_path / "out").code == 130
     assert run_finetune(sources, tmp_path / "out", "--report-to", "wandb") == plain
-    first, second = wandb.begun
+    first, second = wandb.init_options
     assert first["project"] == "moeir" and first["name"] == "out" and first["dir"] == str(tmp_path / "out.wandb")
     assert first["id"] == second["id"] and second["resume"] == "allow" and first["config"]["steps"] == 4
-    (logged,) = wandb.told.values()
+    (logged,) = wandb.logged.values()
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
-    assert [step for step, _ in logged] == [1, 2, 3, 4] and wandb.finished == 2
+    assert [step for step, _ in logged] == [1, 2, 3, 4] and wandb.finish_count == 2
     grouped = [{name.replace(".", "/", 1): value for name, value in line.items() if name != "step"} for line in lines[2:]]
     assert [values for _, values in logged][2:] == grouped
     assert logged[0][1].keys() > {"loss", "loss/lexical", "share/global", "entropy/shares", "tokens_per_second"}
@@ -97,7 +97,7 @@ def test_the_steps_of_a_killed_training_go_on_in_the_same_run_and_the_product_is
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.wandb", "plain"]
     assert "already made" in run_in_process(*sources, "--output", tmp_path / "out").stderr
     run_finetune(sources, tmp_path / "out", "--track", "wandb", "--force")
-    assert len(wandb.told) == 2, "starting over begins another run"
+    assert len(wandb.logged) == 2, "starting over begins another run"
 
 
 @needs_tensorboard

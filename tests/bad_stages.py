@@ -116,7 +116,7 @@ FUSING = [
         write_file("bad.json", LINEAR),
         LEARNED + " --queries queries.tsv",
         2,
-        "was learned without words; leave it out",
+        "was learned without query texts; leave it out",
     ),
     BadInput("two fusions", write_file("bad.json", LINEAR), LEARNED + " --method rrf", 2, "--learned and --method exclude one another"),
     BadInput(
@@ -275,7 +275,7 @@ SEARCHING = [
     BadInput("an explanation in the run", None, SEARCH + "idx --explain out.trec", 2, "is inside the folder that --output replaces"),
     BadInput("asking with queries", None, ASK + " --queries queries.tsv", 2, "--queries: cannot be combined with --interactive"),
     BadInput("asking for a run", None, ASK + " --output out.trec", 2, "--output: cannot be combined with --interactive"),
-    BadInput("unknown server", None, EXPORT + "qdrnt", 2, "servers has no 'qdrnt'; did you mean 'qdrant'?"),
+    BadInput("unknown server", None, EXPORT + "qdrnt", 2, "export_targets has no 'qdrnt'; did you mean 'qdrant'?"),
     BadInput("a collection of two words", None, EXPORT + "qdrant:name=My-texts", 2, "expected lower-case letters"),
     BadInput("no impacts", None, EXPORT + "anserini:levels=0", 2, "expected more than 0"),
     BadInput("an export to a pipe", None, EXPORT.replace("output out", "output -") + "vespa", 2, "an export is a folder"),

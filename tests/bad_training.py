@@ -55,7 +55,7 @@ TRAINING = [
     BadInput("a training that is nowhere", None, "report --training absent", 4, "absent: no such training: moeir finetune and pretrain"),
     BadInput("a checkpoint that was not trained", None, "report --training came", 4, "came: has no metrics.jsonl"),
     BadInput("a training that has not begun", write_file("bad.jsonl", ""), "report --training bad.jsonl", 3, "bad.jsonl: is empty"),
-    BadInput("metrics of something else", write_file("bad.jsonl", "{}\n"), "report --training bad.jsonl", 3, "bad.jsonl:1: expected the facts of"),
+    BadInput("metrics of something else", write_file("bad.jsonl", "{}\n"), "report --training bad.jsonl", 3, "bad.jsonl:1: expected the metrics of"),
     BadInput("broken metrics", write_file("bad.jsonl", '{"step": 1}\n{"ste\n'), "report --training bad.jsonl", 3, "bad.jsonl:2: broken JSON"),
     BadInput("the same training twice", write_file("bad.jsonl", '{"step": 1}\n'), "report --training bad.jsonl --training bad.jsonl", 2,
         "the same training is given twice"),

@@ -102,8 +102,8 @@ def test_what_the_source_says_is_what_python_binds(room):
 def test_resolving_loads_nothing_heavy():
     program = (
         "import sys; from moeir import variants\n"
-        "for room in variants.ROOMS: variants.listed(room)\n"
-        "variants.resolve('architectures', 'came:shared_layers=3')\n"
+        "for room in variants.ROOMS: variants.list_variants(room)\n"
+        "variants.resolve_spec('architectures', 'came:shared_layers=3')\n"
         "sys.exit(', '.join({'torch', 'numpy', 'numba', 'scipy'} & sys.modules.keys()))"
     )
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -39,15 +39,15 @@ def test_a_course_is_that_of_the_loop(values):
 
 
 def test_the_points_of_a_course_stay_few():
-    assert [len(history([1.0] * count).points()) for count in (0, 1, 127, 128, 129, 100_000)] == [0, 1, 127, 64, 65, 98]
+    assert [len(make_history([1.0] * count).points()) for count in (0, 1, 127, 128, 129, 100_000)] == [0, 1, 127, 64, 65, 98]
 
 
 def test_a_trend_needs_steps_and_more_than_noise():
-    assert history([1.0] * 7).trend is None
-    assert history([1.0] * 900).trend == 0
-    assert [history([sign * step for step in range(900)]).trend for sign in (1.0, -1.0)] == [1, -1]
-    assert history([float(step % 2) for step in range(900)]).trend == 0
-    assert history([0.0] * 460 + [1.0] * 40).trend == 1
+    assert make_history([1.0] * 7).trend is None
+    assert make_history([1.0] * 900).trend == 0
+    assert [make_history([sign * step for step in range(900)]).trend for sign in (1.0, -1.0)] == [1, -1]
+    assert make_history([float(step % 2) for step in range(900)]).trend == 0
+    assert make_history([0.0] * 460 + [1.0] * 40).trend == 1
 
 
 COLLAPSE = re.compile(r"step 500: global had the largest share of 96.0% of the queries of the last 500 steps, .*; raise temperature or")

@@ -56,7 +56,7 @@ def pairs(checkpoint, queries=QUERIES, documents=DOCUMENTS):
     """Every query with every document, as packed tokens."""
     ragged = [RaggedIds.from_lists(checkpoint.token_ids(texts, side)[0]) for texts, side in ((queries, "query"), (documents, "document"))]
     query, document = torch.cartesian_prod(torch.arange(len(queries)), torch.arange(len(documents))).T.numpy()
-    return checkpoint.pair_tokenizer.make_pairs(*ragged, query, document).packed(range(len(query)))
+    return checkpoint.pair_tokenizer.make_pairs(*ragged, query, document).pack(range(len(query)))
 
 
 @torch.no_grad()

@@ -53,7 +53,7 @@ TEXTS = [
     FaultCase("id-not-a-word", "corpus.jsonl", ('{"_id": 1.5, "text": "half"}',), 1, "id is not a string: 1.5"),
     FaultCase("blank-id", "corpus.jsonl", ('{"_id": " ", "text": "blank"}',), 1, "id is blank"),
     FaultCase("id-with-space", "corpus.jsonl", ('{"_id": "a b", "text": "two words"}',), 1, "'a b'"),
-    FaultCase("duplicate-id", "corpus.jsonl", ('{"_id": "owl", "text": "Another."}',), 1, "'owl' stands on an earlier line"),
+    FaultCase("duplicate-id", "corpus.jsonl", ('{"_id": "owl", "text": "Another."}',), 1, "'owl' occurs on an earlier line"),
     FaultCase("no-text", "corpus.jsonl", ('{"_id": "x", "words": "none"}',), 1, "no text; expected one of text"),
     FaultCase("text-not-a-string", "corpus.jsonl", ('{"_id": "x", "text": 7}',), 1, "text is not a string: 7"),
     FaultCase(
@@ -84,7 +84,7 @@ EXAMPLES = [
     FaultCase("not-a-list", "train.jsonl", (example(positive_ids="cat"),), 1, "positive_ids is not a list"),
     FaultCase("positive-among-negatives", "train.jsonl", (example(negative_ids=["cat", "bat"]),), 1, "'cat' is a positive and a negative"),
     FaultCase("duplicate-passage", "train.jsonl", (example(negative_ids=["bat", "bat"]),), 1, "'bat' is listed twice in negative_ids"),
-    FaultCase("duplicate-id", "train.jsonl", (example("q1"),), 1, "query 'q1' stands on an earlier line"),
+    FaultCase("duplicate-id", "train.jsonl", (example("q1"),), 1, "query 'q1' occurs on an earlier line"),
     FaultCase("unknown-query", "train.jsonl", (example("q9"),), 1, "query 'q9'"),
     FaultCase("unknown-document", "train.jsonl", (example(negative_ids=["yak", "bat", "gnu"]),), 1, "'yak' (and 1 more) of query 'q2'"),
     FaultCase(

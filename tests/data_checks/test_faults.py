@@ -100,7 +100,7 @@ def test_a_mended_run_is_in_order_and_has_ranks(tmp_path: Path, moeir: Moeir) ->
     result = moeir("check", "--run", run, "--fix", tmp_path / "mended", "--form", "tsv")
     assert [row[1] for row in rows(result)] == ["score-not-finite", "rank-order", "duplicate-document", "query-in-parts"]
     assert (tmp_path / "mended" / "dev.trec").read_text() == "q1 Q0 cat 1 3 t\nq1 Q0 owl 2 1 t\nq2 Q0 cat 1 2 t\n"
-    assert "mended copies are in" in result.stderr
+    assert "repaired copies are in" in result.stderr
 
 
 def test_ranks_behind_a_line_that_is_left_out_are_right(tmp_path: Path, moeir: Moeir) -> None:

@@ -71,7 +71,7 @@ def tensors(folder):
     for name, kind in json.loads((folder / "manifest.json").read_text())["counts"]["experts"].items():
         representation = REPRESENTATION_CLASSES[kind].open(folder / name)
         columns = (
-            {"weights": representation.to_dense()}
+            {"weights": representation.to_matrix()}
             if kind == "sparse"
             else representation.columns() | {"starts": representation.text_starts()}
         )

@@ -23,9 +23,7 @@ def write_small_collection(folder: Path) -> None:
     (folder / "corpus.jsonl").write_text("".join(line for line in corpus if json.loads(line)["_id"] in kept), encoding="utf-8")
 
 
-def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(
-    server: CommandServer, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(server: CommandServer, tiny_model: Path, tmp_path: Path) -> None:
     write_small_collection(tmp_path / "demo" / "data")
     for _ in range(2):
         completed = run_script("quickstart.sh", MOEIR=server.client, MODEL=tiny_model, STEPS=2, DEMO=tmp_path / "demo")

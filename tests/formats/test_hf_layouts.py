@@ -75,7 +75,7 @@ def test_transformers_reads_the_weights(layouts_folder: Path) -> None:
     opened, out = package.open_checkpoint(layouts_folder / "splade"), layouts_folder / "splade-out"
     logits = AutoModelForMaskedLM.from_pretrained(out).eval()(**tokenizer(TEXTS[:1], return_tensors="pt")).logits[0]
     lexical: Any = opened.encode(TEXTS[:1])["lexical"]
-    assert torch.allclose(torch.log1p(logits.relu()).amax(0), lexical.to_dense()[0], atol=1e-5)
+    assert torch.allclose(torch.log1p(logits.relu()).amax(0), lexical.to_matrix()[0], atol=1e-5)
 
 
 def test_colbert_layouts_have_the_projection_and_what_is_said_of_reading(layouts_folder: Path) -> None:
@@ -108,7 +108,7 @@ def test_its_sparse_encoder_comes_to_our_weights(layouts_folder: Path) -> None:
 
     peer, opened = SparseEncoder(str(layouts_folder / "splade-out"), device="cpu"), package.open_checkpoint(layouts_folder / "splade")
     lexical: Any = opened.encode(TEXTS)["lexical"]
-    assert torch.allclose(peer.encode_document(TEXTS).to_dense().cpu(), lexical.to_dense(), atol=1e-5)
+    assert torch.allclose(peer.encode_document(TEXTS).to_dense().cpu(), lexical.to_matrix(), atol=1e-5)
 
 
 @needs_peer

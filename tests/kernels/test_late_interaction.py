@@ -31,7 +31,7 @@ def plain(queries, documents):
 
 def first_wins(queries, documents):
     """The plain form, with the gradient of ties going to the first token instead of being split."""
-    (query_vectors, query_mask), (tokens, document_mask) = queries.padded(), documents.padded()
+    (query_vectors, query_mask), (tokens, document_mask) = queries.pad(), documents.pad()
     similarity = torch.einsum("qld,nmd->qnlm", query_vectors, tokens).masked_fill(~document_mask[None, :, None], float("-inf"))
     return similarity.max(-1).values.masked_fill(~query_mask[:, None], 0.0).sum(-1)
 

@@ -77,7 +77,7 @@ def epoch(made_plan, number=0):
     by_span = {}
     for step in range(number * made_plan.steps_per_epoch, (number + 1) * made_plan.steps_per_epoch):
         whole = batch_to_lists(made_plan.batch_at(step))
-        for row, span in enumerate(made_plan.anchors(step).tolist()):
+        for row, span in enumerate(made_plan.anchors_at(step).tolist()):
             by_span[span] = {name: texts and texts[row] for name, texts in whole.items()}
     return by_span
 

@@ -113,13 +113,14 @@ SIGINT_PROGRAM = """
 import signal, sys
 from multiprocessing import process
 from pathlib import Path
-from tests.fake_shards import shares, sharing
+from moeir.stages import worker_pool
+from tests.fake_shards import make_shard_jobs
 start = process.BaseProcess.start
 def started(one):
     start(one)
     assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 process.BaseProcess.start = started
-sharing.carry_out(shares(Path(sys.argv[1]), "ends", "ends"), "faking", force=False, minutes=5)
+worker_pool.run_shards(make_shard_jobs(Path(sys.argv[1]), "ends", "ends"), "faking", force=False, stuck_minutes=5)
 """
 
 
@@ -132,8 +133,8 @@ def test_ctrl_c_is_held_back_while_each_process_starts(tmp_path):
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_no_process_outlives_the_one_that_started_it(signal_number, tmp_path):
-    program = "import sys; from pathlib import Path; from tests.fake_shards import sharing, shares\n"
-    program += "sharing.carry_out(shares(Path(sys.argv[1]), 'sleeps', 'sleeps'), 'faking', force=False, minutes=5)"
+    program = "import sys; from pathlib import Path; from moeir.stages import worker_pool; from tests.fake_shards import make_shard_jobs\n"
+    program += "worker_pool.run_shards(make_shard_jobs(Path(sys.argv[1]), 'sleeps', 'sleeps'), 'faking', force=False, stuck_minutes=5)"
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # the child of a background job would inherit that SIGINT is ignored
     parent = subprocess.Popen([sys.executable, "-c", program, tmp_path], start_new_session=True, stderr=subprocess.PIPE, cwd=REPOSITORY)
     signal.signal(signal.SIGINT, handler)

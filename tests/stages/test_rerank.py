@@ -60,7 +60,7 @@ def score_pair_alone(folder, toy, query, document):
         RaggedIds.from_lists(checkpoint.token_ids([text], side)[0])
         for text, side in ((query_text.content, "query"), (document_text.joined_fields, "document"))
     ]
-    tokens = checkpoint.pair_tokenizer.make_pairs(*ids, np.zeros(1, dtype=int), np.zeros(1, dtype=int)).packed([0])
+    tokens = checkpoint.pair_tokenizer.make_pairs(*ids, np.zeros(1, dtype=int), np.zeros(1, dtype=int)).pack([0])
     return float(checkpoint.architecture.eval()(tokens)["relevance"].vectors)
 
 
@@ -181,7 +181,7 @@ def _score_passages(folder, long, stride):
         RaggedIds.from_lists([ids[begin:end] for begin, end in oracles.passage_windows(len(ids), window, stride)]),
     )
     rows = np.arange(len(ids_by_side[1]))
-    tokens = checkpoint.pair_tokenizer.make_pairs(*ids_by_side, np.zeros(len(rows), dtype=int), rows).packed(rows)
+    tokens = checkpoint.pair_tokenizer.make_pairs(*ids_by_side, np.zeros(len(rows), dtype=int), rows).pack(rows)
     return checkpoint.architecture.eval()(tokens)["relevance"].vectors[:, 0].tolist()
 
 

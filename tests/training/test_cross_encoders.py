@@ -140,7 +140,7 @@ def test_a_step_is_the_loss_of_every_pair_read_alone(stepped):
         scores = []
         for document in ids.documents[4 * number : 4 * number + 4]:
             one = tokenize_in_memory(checkpoint, {"q": texts[0][query]}, {"d": texts[1][document]})
-            tokens = checkpoint.pair_tokenizer.make_pairs(one.cache, one.cache, np.array([0]), np.array([1])).packed([0])
+            tokens = checkpoint.pair_tokenizer.make_pairs(one.cache, one.cache, np.array([0]), np.array([1])).pack([0])
             scores.append(float(checkpoint.architecture(tokens)["relevance"].vectors.detach()))
         expected.append(oracles.info_nce(scores, 0))
     assert task.outcome(0)[0].item() == pytest.approx(np.mean(expected), abs=1e-5)

@@ -139,16 +139,16 @@ def test_a_step_costs_little():
 INTERRUPTED_PROGRAM = """
 import sys, time
 from moeir import cli, console
-from moeir.training import panel
-from moeir.analysis.training_monitor import Watch
+from moeir.training import live_display
+from moeir.analysis.training_monitor import TrainingMonitor
 def train(*_):
-    watch = Watch()
-    with panel.shown("training", 1000, 0, watch) as meter:
+    monitor = TrainingMonitor()
+    with live_display.live_display("training", 1000, 0, monitor) as meter:
         for step in range(1, 1001):
-            watch.take({"step": step, "loss": 1.0, "loss.a": 1.0})
+            monitor.update({"step": step, "loss": 1.0, "loss.a": 1.0})
             meter.advance()
             time.sleep(0.02)
-cli._invoked = train
+cli._invoke = train
 cli.main()
 """
 

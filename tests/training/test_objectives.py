@@ -173,12 +173,12 @@ def test_flops_has_a_strength_for_each_side_and_a_ramp(objective):
     for options, expected in (
         ({"flops_query": 2.0, "flops_document": 0.0}, 2.0 * query.to_matrix().mean(0).square().sum().item()),
         ({"flops_query": 0.0, "flops_document": 3.0}, 3.0 * document.to_matrix().mean(0).square().sum().item()),
-        ({"flops_query": 0.0, "flops_document": 3.0, "flops_ramp": 4}, 0.75 * document.to_dense().mean(0).square().sum().item()),
+        ({"flops_query": 0.0, "flops_document": 3.0, "flops_ramp": 4}, 0.75 * document.to_matrix().mean(0).square().sum().item()),
     ):
         outcome = objective(batch(numbers, step=2), **options)
         assert outcome.loss.item() - free == pytest.approx(expected, rel=1e-4)
-        assert outcome.metrics["flops.lexical.query"] == pytest.approx(query.to_dense().mean(0).square().sum().item(), rel=1e-5)
-        assert outcome.metrics["terms.lexical.document"] == (document.to_dense() > 0).sum().item() / (Q * GROUP)
+        assert outcome.metrics["flops.lexical.query"] == pytest.approx(query.to_matrix().mean(0).square().sum().item(), rel=1e-5)
+        assert outcome.metrics["terms.lexical.document"] == (document.to_matrix() > 0).sum().item() / (Q * GROUP)
 
 
 def test_an_expert_that_scores_everything_alike_stands_in_the_middle():

@@ -200,7 +200,7 @@ def progress(items: Iterable[Item], label: str, total: int | None = None) -> Ite
 def format_seconds(seconds: float) -> str:
     """Format seconds for people.
 
-    >>> clock(59), clock(61), clock(3700)
+    >>> format_seconds(59), format_seconds(61), format_seconds(3700)
     ('59 s', '1 min 01 s', '1 h 01 min')
     """
     if seconds < 60:
@@ -213,7 +213,7 @@ def format_seconds(seconds: float) -> str:
 def format_bytes(count: float) -> str:
     """Format a number of bytes for people.
 
-    >>> size(1536), size(3 * 2**30)
+    >>> format_bytes(1536), format_bytes(3 * 2**30)
     ('1.5 KiB', '3.0 GiB')
     """
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):

@@ -44,7 +44,7 @@ def pool_negatives(
 
     >>> bm25 = Run.from_hits({"q": {"a": 9.0, "b": 8.0}})
     >>> dense = Run.from_hits({"q": {"b": 0.7, "c": 0.5}})
-    >>> list(pool({"bm25": bm25, "dense": dense}, "q", {"a"}, band))
+    >>> list(pool_negatives({"bm25": bm25, "dense": dense}, "q", {"a"}, band))
     ['b', 'c']
     """
     hits = {name: run.hits(query) for name, run in runs.items()}

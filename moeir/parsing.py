@@ -9,7 +9,7 @@ from moeir.errors import UsageError
 def parse_value(text: str, annotation: str, where: str) -> Any:
     """Parse a value of type int, float, str, bool, tuple[str, ...] or `X | None`.
 
-    >>> convert("lexical+local", "tuple[str, ...]", "experts"), convert("none", "int | None", "limit")
+    >>> parse_value("lexical+local", "tuple[str, ...]", "experts"), parse_value("none", "int | None", "limit")
     (('lexical', 'local'), None)
     """
     kind = annotation.removesuffix("| None").strip()

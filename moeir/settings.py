@@ -64,7 +64,7 @@ class Setting:
     def flag(self) -> str:
         """The flag on the command line.
 
-        >>> settings_of(type("S", (), {"__dataclass_fields__": {}})) == ()
+        >>> list_settings(type("S", (), {"__dataclass_fields__": {}})) == ()
         True
         """
         return "--" + self.name.replace("_", "-")

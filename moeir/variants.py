@@ -27,7 +27,13 @@ FORMULAS = {
     "analysis.projection": "vectors",
     "reranking.ensembles": "scores",
 }
-BASE_CLASSES = {"architectures": "Architecture", "indexes": "Index", "pretraining": "Pretraining", "export_targets": "ExportTarget", "formats": "Format"}
+BASE_CLASSES = {
+    "architectures": "Architecture",
+    "indexes": "Index",
+    "pretraining": "Pretraining",
+    "export_targets": "ExportTarget",
+    "formats": "Format",
+}
 ROOMS = (*BASE_CLASSES, *FORMULAS)
 REQUIRED = object()
 
@@ -58,7 +64,7 @@ class Variant:
 class Spec:
     """A name and its options as text; `str()` returns the spec.
 
-    >>> str(parse("came:shared_layers=4,experts=lexical+local"))
+    >>> str(parse_spec("came:shared_layers=4,experts=lexical+local"))
     'came:shared_layers=4,experts=lexical+local'
     """
 
@@ -73,7 +79,7 @@ class Spec:
 def parse_spec(text: str) -> Spec:
     """Split `name:key=value,…`; one level, no quoting, `+` inside a value stands for a comma.
 
-    >>> parse("rrf:constant=60").options
+    >>> parse_spec("rrf:constant=60").options
     (('constant', '60'),)
     """
     name, _, rest = text.partition(":")

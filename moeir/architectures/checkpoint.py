@@ -119,7 +119,7 @@ class RetrievalModel:
 def split_by_token_budget(order: Sequence[int], lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     """Split `order` into consecutive batches of at most `max_tokens` tokens; a longer text is a batch of its own.
 
-    >>> budgeted([0, 1, 2], [3, 3, 5], 6)
+    >>> split_by_token_budget([0, 1, 2], [3, 3, 5], 6)
     [[0, 1], [2]]
     """
     batches: list[list[int]] = []

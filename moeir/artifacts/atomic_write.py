@@ -66,7 +66,7 @@ def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
 def partial_path(path: Path) -> Path:
     """The path a product is written to before it is renamed to `path`.
 
-    >>> beside_of(Path("ckpt/came")), place_of(beside_of(Path("ckpt/came")))
+    >>> partial_path(Path("ckpt/came")), final_path(partial_path(Path("ckpt/came")))
     (PosixPath('ckpt/.came.partial'), PosixPath('ckpt/came'))
     """
     return path.with_name(f".{path.name}.partial")

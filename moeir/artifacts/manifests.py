@@ -26,7 +26,7 @@ def compute_digest(path: Path) -> str:
     """Digest of a source's content, whatever its name: from the checksums of an artifact's or plain folder's files, or of a file.
 
     >>> import tempfile; folder = Path(tempfile.mkdtemp()); _ = (folder / "a.txt").write_text("a")
-    >>> digest(folder) == digest_of({"a.txt": {"sha256": checksums.checksum(folder / "a.txt")}})
+    >>> compute_digest(folder) == digest_files({"a.txt": {"sha256": compute_sha256(folder / "a.txt")}})
     True
     """
     if path.is_file():
@@ -67,7 +67,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def serialize_manifest(manifest: Mapping[str, Any]) -> str:
     """A manifest as JSON; its last value, the seal, is the sha256 of the JSON with an empty seal.
 
-    >>> text_of({"kind": "run"}) == text_of(json.loads(text_of({"kind": "run"})))
+    >>> serialize_manifest({"kind": "run"}) == serialize_manifest(json.loads(serialize_manifest({"kind": "run"})))
     True
     """
     text = json.dumps({name: value for name, value in manifest.items() if name != SEAL} | {SEAL: ""}, indent=1, ensure_ascii=False)

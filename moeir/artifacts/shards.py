@@ -23,7 +23,7 @@ class Shard(NamedTuple):
     def parse(cls, text: str) -> "Shard":
         """Parse the value of --shard.
 
-        >>> Shard.parsed("3/8").folder, str(Shard(3, 8))
+        >>> Shard.parse("3/8").folder_name, str(Shard(3, 8))
         ('3-of-8', '3/8')
         """
         number, _, of = text.partition("/")

@@ -60,7 +60,8 @@ def select_dtype(name: str, device: str) -> torch.dtype:
     device_name = _describe_device(device) if on_cuda else "this processor"
     if name == "bfloat16" and on_cuda and not native:
         raise UsageError(
-            f"--dtype bfloat16: {device_name} has no bfloat16 units, expected {_capability_requirement()} or more; use --dtype auto or float32"
+            f"--dtype bfloat16: {device_name} has no bfloat16 units, expected {_capability_requirement()} or more; "
+            "use --dtype auto or float32"
         )
     dtype_name = name if name != "auto" else "bfloat16" if native else "float32"
     if name == "auto" or on_cuda:

@@ -52,7 +52,7 @@ class RaggedIds:
     def from_lists(cls, texts: Sequence[Sequence[int]]) -> "RaggedIds":
         """Build from lists of ids.
 
-        >>> Ragged.of([[4, 5], [], [6]]).starts.tolist()
+        >>> RaggedIds.from_lists([[4, 5], [], [6]]).starts.tolist()
         [0, 2, 2, 3]
         """
         starts = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)]).astype(np.int64)
@@ -118,7 +118,7 @@ class PackedPairs:
 def _concatenate_ranges(begins: Numbers, sizes: Numbers) -> Numbers:
     """Concatenate the ranges of `sizes` numbers from `begins` on.
 
-    >>> _places(np.array([5, 0]), np.array([2, 3])).tolist()
+    >>> _concatenate_ranges(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]
     """
     before = np.cumsum(sizes) - sizes

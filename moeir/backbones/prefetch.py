@@ -15,7 +15,7 @@ def prefetch_steps(make: Callable[[int], Item], first: int, last: int, *, depth:
 
     An error in the thread is raised when its step is consumed; the thread ends after the last step, or when the generator is closed.
 
-    >>> list(ahead(lambda step: step * step, 2, 5))
+    >>> list(prefetch_steps(lambda step: step * step, 2, 5))
     [4, 9, 16]
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
@@ -35,7 +35,7 @@ def prefetch_steps(make: Callable[[int], Item], first: int, last: int, *, depth:
 def prefetch(items: Iterable[Item], *, depth: int = 2) -> Iterator[Item]:
     """Iterate over items in a thread, up to `depth` items ahead.
 
-    >>> list(walked_ahead(number * number for number in (2, 3, 4)))
+    >>> list(prefetch(number * number for number in (2, 3, 4)))
     [4, 9, 16]
     """
     iterator, end = iter(items), object()
@@ -54,7 +54,7 @@ def background_writer() -> Iterator[Callable[[Callable[[], object]], None]]:
     It waits for the previous task and raises its error; no task starts after one that failed.
 
     >>> done = []
-    >>> with behind() as submit:
+    >>> with background_writer() as submit:
     ...     submit(lambda: done.append(1))
     ...     submit(lambda: done.append(2))
     >>> done

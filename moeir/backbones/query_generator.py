@@ -149,7 +149,7 @@ def sample_tokens(logits: Tensor, numbers: Tensor, *, top_k: int = 25, top_p: fl
     fewest whose share of the probability of all `top_k` reaches `top_p` (Holtzman et al. 2020). Ties go to the lower token id.
 
     >>> shares = torch.tensor([[0.2, 0.5, 0.3]]).log()
-    >>> [drawn(shares, torch.tensor([number]), top_k=0, top_p=0.7).item() for number in (0.0, 0.62, 0.63, 0.99)]
+    >>> [sample_tokens(shares, torch.tensor([number]), top_k=0, top_p=0.7).item() for number in (0.0, 0.62, 0.63, 0.99)]
     [1, 1, 2, 2]
     """
     scores, tokens = _top_k(logits, top_k)  # [R, k]

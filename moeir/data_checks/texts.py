@@ -179,5 +179,6 @@ class TruncationCounter:
             self._count_pending()
         if self.truncated:
             texts, tokens = self.truncated / self.texts, self.lost_tokens / self.tokens
-            message = f"{self.truncated:,} of {self.texts:,} texts ({texts:.1%}) are cut at {self.max_tokens} tokens, the longest has {self.longest:,}"
+            message = f"{self.truncated:,} of {self.texts:,} texts ({texts:.1%}) are cut at {self.max_tokens} tokens"
+            message += f", the longest has {self.longest:,}"
             findings.add(self.file, self._first, "truncated", f"{message}; {tokens:.1%} of all tokens are lost")

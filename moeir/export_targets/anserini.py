@@ -46,8 +46,8 @@ class Anserini(ExportTarget):
     def to_impacts(self, weights: np.ndarray) -> list[int]:
         """Integer impacts for weights [n].
 
-        >>> server = Anserini(Collection({"lexical": "sparse"}, {}, ["a"]))
-        >>> server.impacts(np.array([0.005, 1.0, 5.0], dtype=np.float32))
+        >>> server = Anserini(ExportSchema({"lexical": "sparse"}, {}, ["a"]))
+        >>> server.to_impacts(np.array([0.005, 1.0, 5.0], dtype=np.float32))
         [0, 51, 256]
         """
         rounded: list[int] = np.rint(self.levels * weights.astype(np.float64) / self.largest).astype(np.int64).tolist()

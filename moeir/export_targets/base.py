@@ -122,7 +122,7 @@ class ExportTarget(ABC):
 def float16_to_lists(vectors: np.ndarray) -> Any:
     """float16 numbers as lists of the shortest decimals that float32 reads back unchanged.
 
-    >>> plain(np.array([0.1, -2.0], dtype=np.float16))
+    >>> float16_to_lists(np.array([0.1, -2.0], dtype=np.float16))
     [0.0999755859, -2.0]
     """
     return FLOAT16_REPR[np.ascontiguousarray(vectors, dtype=np.float16).view(np.uint16)].tolist()

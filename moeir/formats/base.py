@@ -92,7 +92,7 @@ def look_up_text(texts: TextsById | None, text_id: str, flag: str, where: str, t
 def title_and_text(text: Text) -> str:
     """Title and text as one string; a text without a title is returned unchanged, trailing spaces included.
 
-    >>> whole(Text("a", "An owl. ")), whole(Text("a", "An owl.", "Owl"))
+    >>> title_and_text(Text("a", "An owl. ")), title_and_text(Text("a", "An owl.", "Owl"))
     ('An owl. ', 'Owl An owl.')
     """
     return text.content if text.title else text.text

@@ -93,7 +93,7 @@ def parse_string_list(record: dict[str, Any], name: str, where: str) -> list[str
 def text_digest(text: str) -> str:
     """An id for a text without one: equal texts get equal ids.
 
-    >>> digest("An owl.")
+    >>> text_digest("An owl.")
     '359b67d612d5691c'
     """
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -102,7 +102,7 @@ def text_digest(text: str) -> str:
 def text_with_digest_id(text: str) -> Text:
     """A `Text` whose id is the digest of the text.
 
-    >>> named("An owl.") == Text(digest("An owl."), "An owl.")
+    >>> text_with_digest_id("An owl.") == Text(text_digest("An owl."), "An owl.")
     True
     """
     return Text(text_digest(text), text)

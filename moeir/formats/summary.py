@@ -47,7 +47,7 @@ def summarize(path: Path, spec: str | None = None) -> dict[str, Any]:
 def summarize_texts(items: Iterable[Text]) -> dict[str, Any]:
     """Counts and lengths of texts.
 
-    >>> texts([Text("a", "An owl."), Text("b", "", "Bat")])
+    >>> summarize_texts([Text("a", "An owl."), Text("b", "", "Bat")])
     {'texts': 2, 'with a title': 1, 'empty': 0, 'words': {'least': 1, 'median': 1.5, 'most': 2, 'all': 3}, 'first ids': ['a', 'b']}
     """
     words, with_title, empty, with_answers, first_ids = list[int](), 0, 0, 0, list[str]()
@@ -63,7 +63,7 @@ def summarize_texts(items: Iterable[Text]) -> dict[str, Any]:
 def summarize_qrels(items: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
     """Counts of judgements.
 
-    >>> judgements([("q1", "owl", 2), ("q1", "cat", 0), ("q2", "bat", 1)])["grades"]
+    >>> summarize_qrels([("q1", "owl", 2), ("q1", "cat", 0), ("q2", "bat", 1)])["grades"]
     {'0': 1, '1': 1, '2': 1}
     """
     grades, counts, relevant, documents = Counter[int](), Counter[str](), set[str](), set[str]()
@@ -125,7 +125,7 @@ def summarize_examples(items: Iterator[Example]) -> dict[str, Any]:
 def min_median_max(numbers: list[int]) -> dict[str, float]:
     """Minimum, median, maximum and sum.
 
-    >>> spread([1, 5, 2])
+    >>> min_median_max([1, 5, 2])
     {'least': 1, 'median': 2.0, 'most': 5, 'all': 8}
     """
     if not numbers:

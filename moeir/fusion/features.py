@@ -54,7 +54,7 @@ class WordCounts:
     def from_texts(cls, texts: Iterable[str]) -> "WordCounts":
         """Count the queries that contain each word; rare words are left out.
 
-        >>> Words.counted(["the owl", "the cat", "the owl"]).counts
+        >>> WordCounts.from_texts(["the owl", "the cat", "the owl"]).counts
         {'the': 3}
         """
         bags = [set(_split_words(text)) for text in texts]
@@ -64,7 +64,7 @@ class WordCounts:
     def query_features(self, text: str) -> list[float]:
         """WORD_FEATURES of one query; the rarity of a word is log((N + 1) / (n + 1)).
 
-        >>> [round(value, 3) for value in Words({"the": 3}, 3).of("The owl!")]
+        >>> [round(value, 3) for value in WordCounts({"the": 3}, 3).query_features("The owl!")]
         [2.0, 3.0, 0.693, 1.386]
         """
         words = _split_words(text)
@@ -80,10 +80,10 @@ def compute_features(
     """Features of the lists of one query or of many; `texts` maps query ids to their text, for `words`.
 
     >>> lexical = (np.array([4, 7]), np.array([9.0, 5.0]))
-    >>> found = of([lexical, (np.array([7, 2]), np.array([0.5, 0.25]))])
+    >>> found = compute_features([lexical, (np.array([7, 2]), np.array([0.5, 0.25]))])
     >>> found.scores.tolist()
     [[5.0, 9.0, 5.0], [0.25, 0.25, 0.5]]
-    >>> found.situation[0, :4].tolist()
+    >>> found.query_features[0, :4].tolist()
     [9.0, 4.0, 4.0, 4.0]
     """
     stacks = [ScoreLists.from_hits(one) for one in lists]

@@ -13,7 +13,7 @@ MAX_ROUNDS = 10
 def grid_search(steps: Sequence[str], means: MeanScorer) -> tuple[str, dict[str, float]]:
     """The value with the largest mean (the first of equals), and the mean of every value.
 
-    >>> best_of(["0", "1", "2"], lambda steps: [0.1, 0.3, 0.3])
+    >>> grid_search(["0", "1", "2"], lambda steps: [0.1, 0.3, 0.3])
     ('1', {'0': 0.1, '1': 0.3, '2': 0.3})
     """
     means_by_step = dict(zip(steps, means(list(steps)), strict=True))
@@ -26,7 +26,7 @@ def coordinate_search(starts: Sequence[Sequence[float]], means: MeanScorer) -> t
     Starting at the best of `starts` (the first of equals), each weight in turn is multiplied by COARSE_FACTORS while the mean grows, then
     by FINE_FACTORS, at most MAX_ROUNDS rounds of each. The search is deterministic and its result is no worse than any start.
 
-    >>> coordinates([[1, 1]], lambda steps: [-abs(float(step.split("+")[1]) - 0.25) for step in steps])[0]
+    >>> coordinate_search([[1, 1]], lambda steps: [-abs(float(step.split("+")[1]) - 0.25) for step in steps])[0]
     '1+0.25'
     """
     means_by_weights: dict[str, float] = {}
@@ -56,7 +56,7 @@ def coordinate_search(starts: Sequence[Sequence[float]], means: MeanScorer) -> t
 def format_weights(weights: Sequence[float]) -> str:
     """Weights in the syntax of `linear:weights`, with six significant digits.
 
-    >>> written([1, 0.3333333333])
+    >>> format_weights([1, 0.3333333333])
     '1+0.333333'
     """
     return "+".join(f"{weight:.6g}".replace("e+", "e") for weight in weights)

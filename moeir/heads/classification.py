@@ -47,7 +47,7 @@ def binary_to_single_logit(weight: Tensor, bias: Tensor | None) -> tuple[Tensor,
     weight [2, H], bias [2] -> [1, H], [1].
 
     >>> import torch
-    >>> one_output(torch.tensor([[1.0, 2.0], [4.0, 2.5]]), torch.tensor([0.5, 0.0]))
+    >>> binary_to_single_logit(torch.tensor([[1.0, 2.0], [4.0, 2.5]]), torch.tensor([0.5, 0.0]))
     (tensor([[3.0000, 0.5000]]), tensor([-0.5000]))
     """
     return weight[1:] - weight[:1], None if bias is None else bias[1:] - bias[:1]

@@ -130,7 +130,7 @@ class PackedLayout:
 def find_visible_keys(no_attend_mask: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
     """The rows of the tokens that `no_attend_mask` [T] does not mark, and the start of each text among them, [B+1].
 
-    >>> attended_tokens(torch.tensor([False, True, False]), torch.tensor([0, 2, 3]))
+    >>> find_visible_keys(torch.tensor([False, True, False]), torch.tensor([0, 2, 3]))
     (tensor([0, 2]), tensor([0, 1, 2]))
     """
     counts = F.pad((~no_attend_mask).long().cumsum(0), (1, 0))
@@ -342,7 +342,7 @@ def masked_attention(
 def causal_mask(window: int) -> VisibilityMask:
     """Token i attends to token 0 and to the last `window` tokens, itself included; with -1 to all tokens up to itself.
 
-    >>> causal(2)(torch.arange(1), 4).int()[0]
+    >>> causal_mask(2)(torch.arange(1), 4).int()[0]
     tensor([[1, 0, 0, 0],
             [1, 1, 0, 0],
             [1, 1, 1, 0],

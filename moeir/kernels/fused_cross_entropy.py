@@ -20,7 +20,7 @@ def fused_linear_cross_entropy(states: Tensor, embedding: Tensor, bias: Tensor, 
     states [n, E], embedding [V, E], bias [V], targets [n] -> loss [] in float32 with gradient, count [] int64; no predictions, loss 0.
     Under autocast only the factors of the products are in half precision; sums, logits and the softmax are float32.
 
-    >>> token_loss(torch.zeros(2, 3), torch.ones(4, 3), torch.tensor([0.0, 0, 1, 0]), torch.tensor([2, 0]))
+    >>> fused_linear_cross_entropy(torch.zeros(2, 3), torch.ones(4, 3), torch.tensor([0.0, 0, 1, 0]), torch.tensor([2, 0]))
     (tensor(1.2437), tensor(1))
     """
     kind = states.device.type

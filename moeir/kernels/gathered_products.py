@@ -15,7 +15,7 @@ BYTES_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 26}  # of rows on either side; on 
 def gather_dot(left: Tensor, right: Tensor, left_rows: Tensor, right_rows: Tensor) -> Tensor:
     """Dot products of row left_rows[i] of left and row right_rows[i] of right: left [m, H], right [n, H] -> [pairs], with gradient.
 
-    >>> products(torch.eye(2), torch.tensor([[3.0, 4.0]]), torch.tensor([0, 1]), torch.tensor([0, 0]))
+    >>> gather_dot(torch.eye(2), torch.tensor([[3.0, 4.0]]), torch.tensor([0, 1]), torch.tensor([0, 0]))
     tensor([3., 4.])
     """
     dots: Tensor = _GatherDot.apply(left, right, left_rows, right_rows)
@@ -25,7 +25,7 @@ def gather_dot(left: Tensor, right: Tensor, left_rows: Tensor, right_rows: Tenso
 def segment_weighted_sum(table: Tensor, rows: Tensor, weights: Tensor, segments: Tensor, count: int) -> Tensor:
     """Σ of weights[i] · table[rows[i]] over the pairs i of each of `count` segments: table [n, H] -> [count, H]; segments in any order.
 
-    >>> bags(torch.eye(2), torch.tensor([0, 1, 1]), torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2, 0, 2]), 3)
+    >>> segment_weighted_sum(torch.eye(2), torch.tensor([0, 1, 1]), torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2, 0, 2]), 3)
     tensor([[0., 2.],
             [0., 0.],
             [1., 3.]])

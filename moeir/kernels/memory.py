@@ -65,4 +65,5 @@ def describe_out_of_memory(problem: BaseException) -> str:
     device = torch.cuda.current_device()
     (free, total), used = torch.cuda.mem_get_info(device), torch.cuda.memory_allocated(device)
     name = f"cuda:{device} ({torch.cuda.get_device_name(device)}) of {host}"
-    return f"out of memory on {name}: {format_bytes(total - free)} of {format_bytes(total)} are taken, {format_bytes(used)} by tensors of this process{request_note}"
+    taken = f"{format_bytes(total - free)} of {format_bytes(total)} are taken, {format_bytes(used)} by tensors of this process"
+    return f"out of memory on {name}: {taken}{request_note}"

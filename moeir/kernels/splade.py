@@ -48,9 +48,9 @@ def iterate_block_bounds(
 
     Padded to its longest text, a block has at most `max_padding_ratio` rows per token.
 
-    >>> list(text_blocks([3, 3, 5], 6))
+    >>> list(iterate_block_bounds([3, 3, 5], 6))
     [(0, 2, 0, 6), (2, 3, 6, 11)]
-    >>> list(text_blocks([1, 1, 4], 100, 1.25))
+    >>> list(iterate_block_bounds([1, 1, 4], 100, 1.25))
     [(0, 2, 0, 2), (2, 3, 2, 6)]
     """
     text = token = 0

@@ -16,7 +16,7 @@ def splitmix64(numbers: Tensor) -> Tensor:
     """SplitMix64's finaliser on int64, with wrap-around (Steele et al. 2014).
 
     >>> import torch
-    >>> hash_integers(torch.tensor([-7046029254386353131])) - (16294208416658607535 - 2**64)
+    >>> splitmix64(torch.tensor([-7046029254386353131])) - (16294208416658607535 - 2**64)
     tensor([0])
     """
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
@@ -49,7 +49,7 @@ def text_keys(seed: int, epoch: int, copy: int, texts: Int64Array) -> UInt64Arra
 def random_bits(keys: UInt64Array, counters: Int64Array) -> UInt64Array:
     """[n] random bits of a key's sequence at a counter: SplitMix64, Steele et al. 2014, with random access.
 
-    >>> bits(np.zeros(1, dtype=np.uint64), np.array([0]))
+    >>> random_bits(np.zeros(1, dtype=np.uint64), np.array([0]))
     array([16294208416658607535], dtype=uint64)
     """
     mixed = keys + (counters.astype(np.uint64) + np.uint64(1)) * np.uint64(STRIDE)

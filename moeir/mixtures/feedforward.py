@@ -188,7 +188,7 @@ def project_out_means(gate: nn.Linear, means: Tensor) -> None:
 def select_expert_layers(depth: int, *, every: int, layers: Sequence[str] = ()) -> list[int]:
     """Layers with experts, numbered from 0: one after every `every` shared ones, or those named in `layers`, numbered from 1.
 
-    >>> specialised(12, every=2), specialised(3, every=0), specialised(12, every=2, layers=("1", "4"))
+    >>> select_expert_layers(12, every=2), select_expert_layers(3, every=0), select_expert_layers(12, every=2, layers=("1", "4"))
     ([2, 5, 8, 11], [0, 1, 2], [0, 3])
     """
     if layers:

@@ -21,7 +21,7 @@ KIND_COUNTER, SPAN_COUNTER = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.in
 def split_long_sentences(begins: Sequence[int], end: int, maximum: int) -> list[int]:
     """First tokens of sentences after splitting those longer than `maximum` tokens at every `maximum`-th.
 
-    >>> cut([0, 3], 10, 4)
+    >>> split_long_sentences([0, 3], 10, 4)
     [0, 3, 7]
     """
     return [token for begin, stop in pairwise([*begins, end]) for token in range(begin, stop, maximum)]
@@ -35,7 +35,7 @@ def pack_sentences(lengths: Sequence[int], maximum: int, rng: random.Random, *, 
     exceeds the target and truncate it at every use: here no token of a document is lost.)
     Wu et al. 2023 (CoT-MAE).
 
-    >>> packed([3, 2, 4, 1], 5, random.Random(0), short=0)
+    >>> pack_sentences([3, 2, 4, 1], 5, random.Random(0), short=0)
     [0, 2]
     """
     firsts: list[int] = []
@@ -156,7 +156,7 @@ _SENTENCE_OPENERS = _word_set(
 def find_sentence_starts(text: str) -> list[int]:
     """Character offsets at which sentences begin, 0 first; white space between two belongs to the later one.
 
-    >>> breaks('Dr. Owl slept. "Why?" he asked. It was 3.5 km.')
+    >>> find_sentence_starts('Dr. Owl slept. "Why?" he asked. It was 3.5 km.')
     [0, 14, 31]
     """
     begins, last = [0], len(text.rstrip())

@@ -38,7 +38,7 @@ def is_array(line: str) -> bool:
 def read_array(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[str, Any]]]:
     """`file:line` and value of each object of an array; `numbered` are the file's numbered lines, with or without blank ones.
 
-    >>> list(entries("dev.json", iter([(1, '[{"a": 1},'), (3, '{"b": 2}]')])))
+    >>> list(read_array("dev.json", iter([(1, '[{"a": 1},'), (3, '{"b": 2}]')])))
     [('dev.json:1', {'a': 1}), ('dev.json:3', {'b': 2})]
     """
     array = _ArrayReader(name, numbered)
@@ -62,7 +62,7 @@ def read_array(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[s
 def question_record(entry: dict[str, Any], position: int) -> dict[str, Any]:
     """An entry as a text record: with an id, if it has a question.
 
-    >>> question({"question": "who?", "answers": ["she"]}, 7)["_id"]
+    >>> question_record({"question": "who?", "answers": ["she"]}, 7)["_id"]
     7
     """
     return {**entry, "_id": _question_id(entry, position)} if "question" in entry else entry

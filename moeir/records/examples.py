@@ -74,7 +74,7 @@ def merge_examples(files: Sequence[Iterable[Example]], paths: Sequence[Path | st
     A teacher's scores are kept where every document of a query has one; a document's first score counts. Provenance is dropped.
 
     >>> first, second = Example("q", ("a",), ("b", "c")), Example("q", ("b",), ("d", "c"))
-    >>> united([[first], [second]], ["1", "2"])[0].positive_ids, united([[first], [second]], ["1", "2"])[0].negative_ids
+    >>> merge_examples([[first], [second]], ["1", "2"])[0].positive_ids, merge_examples([[first], [second]], ["1", "2"])[0].negative_ids
     (('a', 'b'), ('c', 'd'))
     """
     if len(files) == 1:

@@ -20,7 +20,7 @@ class GeneratedQueries:
 def format_line(document: str, queries: Sequence[str]) -> str:
     """The line of a document's queries, without the newline.
 
-    >>> line("d1", ["what do owls hunt", "owls at night"])
+    >>> format_line("d1", ["what do owls hunt", "owls at night"])
     '{"_id": "d1", "queries": ["what do owls hunt", "owls at night"]}'
     """
     return json.dumps({"_id": document, "queries": list(queries)}, ensure_ascii=False)

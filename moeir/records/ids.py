@@ -27,7 +27,7 @@ class Ids(Sequence[str]):
     def from_strings(cls, ids: Sequence[str]) -> "Ids":
         """Ids from strings that are ascending and distinct.
 
-        >>> Ids.of(["a", "b"])[1]
+        >>> Ids.from_strings(["a", "b"])[1]
         'b'
         """
         if isinstance(ids, Ids):
@@ -39,7 +39,7 @@ class Ids(Sequence[str]):
     def lookup(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Index of each id [n]; -1 for an unknown one.
 
-        >>> Ids.of(["a", "c"]).places(["c", "b", "a"]).tolist()
+        >>> Ids.from_strings(["a", "c"]).lookup(["c", "b", "a"]).tolist()
         [1, -1, 0]
         """
         if not len(self) or not len(ids):
@@ -78,7 +78,7 @@ class Ids(Sequence[str]):
 def merge_vocabularies(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[np.int32]]]:
     """The union of ascending id lists, ascending, and for each list the indexes of its ids in the union.
 
-    >>> names, places = united([["a", "c"], ["b", "c"]])
+    >>> names, places = merge_vocabularies([["a", "c"], ["b", "c"]])
     >>> list(names), [own.tolist() for own in places]
     (['a', 'b', 'c'], [[0, 2], [1, 2]])
     """
@@ -96,7 +96,7 @@ def merge_vocabularies(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], l
 def dictionary_encode(words: ByteStrings) -> tuple[Ids, NDArray[np.int32]]:
     """The distinct byte strings, ascending, and for every row the index of its string among them.
 
-    >>> names, places = distinct(np.array([b"b", b"a", b"b"]))
+    >>> names, places = dictionary_encode(np.array([b"b", b"a", b"b"]))
     >>> list(names), places.tolist()
     (['a', 'b'], [1, 0, 1])
     """
@@ -158,10 +158,10 @@ class DictionaryEncoder:
     def finish(self) -> tuple[Ids, NDArray[np.int32]]:
         """The `dictionary_encode` result of all rows together.
 
-        >>> coding = Coding()
+        >>> coding = DictionaryEncoder()
         >>> coding.add(np.array([b"b", b"a"])), coding.add(np.array([b"b", b"longer"]))
         (None, None)
-        >>> names, places = coding.finished()
+        >>> names, places = coding.finish()
         >>> list(names), places.tolist()
         (['a', 'b', 'longer'], [1, 0, 1, 2])
         """
@@ -249,7 +249,9 @@ class KeySorter:
             self._keys[self._key_count : self._key_count + len(keys)] = keys
             self._key_count += len(keys)
         else:
-            self._key_count = self._compiled.append_changed(np.ascontiguousarray(keys), self._row_count, self._keys, self._rows, self._key_count)
+            self._key_count = self._compiled.append_changed(
+                np.ascontiguousarray(keys), self._row_count, self._keys, self._rows, self._key_count
+            )
         self._row_count += len(keys)
         if self._key_count == self._row_count:
             self._rows = None  # most likely all later rows differ too

@@ -39,7 +39,7 @@ def read_qrels(path: Path | str) -> Qrels:
 def parse_judgement(line: str, number: int, name: str) -> tuple[str, str, int] | None:
     """Query, document and grade of a line; None for one that is blank, a comment, or a header.
 
-    >>> parsed("q1 0 owl 2", 1, "dev.qrels"), parsed("query-id\\tcorpus-id\\tscore", 1, "dev.tsv")
+    >>> parse_judgement("q1 0 owl 2", 1, "dev.qrels"), parse_judgement("query-id\\tcorpus-id\\tscore", 1, "dev.tsv")
     (('q1', 'owl', 2), None)
     """
     fields = _split_fields(line)

@@ -33,7 +33,7 @@ def rank_order(scores: ArrayLike, order: ArrayLike, depth: int | None = None) ->
 
     scores [n], order [n] = each document's index among the ids sorted ascending by bytes (`id_ranks`) -> [min(n, depth)].
 
-    >>> ranked([1.0, 2.0, 1.0], [0, 1, 2]).tolist()
+    >>> rank_order([1.0, 2.0, 1.0], [0, 1, 2]).tolist()
     [1, 2, 0]
     """
     scores32 = np.asarray(scores, dtype=np.float32)
@@ -53,7 +53,7 @@ def rank_order(scores: ArrayLike, order: ArrayLike, depth: int | None = None) ->
 def id_ranks(ids: Sequence[str]) -> Integers:
     """Each id's index among the ids sorted ascending by bytes [N]: the tie-breaker of `rank_order`.
 
-    >>> id_order(["b", "a", "é"]).tolist()
+    >>> id_ranks(["b", "a", "é"]).tolist()
     [1, 0, 2]
     """
     ranks = np.empty(len(ids), dtype=np.int64)
@@ -64,7 +64,7 @@ def id_ranks(ids: Sequence[str]) -> Integers:
 def format_score(score: float) -> str:
     """A score as in every file: float32 with nine significant digits, enough to read the same number back.
 
-    >>> score_text(0.1)
+    >>> format_score(0.1)
     '0.100000001'
     """
     return format(float(np.float32(score)), _SCORE_FORMAT)
@@ -261,7 +261,7 @@ HITS_PER_BLOCK = 2**19  # hits
 def list_blocks(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """First and last list of blocks that have at most HITS_PER_BLOCK hits or are one list; starts [Q+1].
 
-    >>> list(stretches(np.array([0, 3, 5])))
+    >>> list(list_blocks(np.array([0, 3, 5])))
     [(0, 2)]
     """
     first = 0
@@ -276,7 +276,7 @@ def first_duplicate(starts: NDArray[np.int64], documents: NDArray[np.int32], row
 
     starts [Q+1], documents [n]; rows [n]: the row numbers, if not 0 … n − 1; they ascend within a list.
 
-    >>> repeated(np.array([0, 2, 4]), np.array([1, 2, 2, 2], np.int32), None)
+    >>> first_duplicate(np.array([0, 2, 4]), np.array([1, 2, 2, 2], np.int32), None)
     3
     """
     compiled = compiled_loops.load_for_rows(len(documents))

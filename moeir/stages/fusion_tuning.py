@@ -121,7 +121,7 @@ class FusionTuner:
 def parse_grid(text: str) -> list[str]:
     """The decimal values from FIRST to LAST.
 
-    >>> grid("0.5:0.8:0.1"), grid("1:1:1")
+    >>> parse_grid("0.5:0.8:0.1"), parse_grid("1:1:1")
     (['0.5', '0.6', '0.7', '0.8'], ['1'])
     """
     try:

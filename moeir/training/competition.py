@@ -14,7 +14,7 @@ def positive_ranks(scores: Tensor, positives: Tensor, ignore_mask: Tensor, ties:
     scores [Q, N], positives [Q] columns, ignore_mask [Q, N] true where a candidate does not count -> [Q]. `average` puts a positive in
     the middle of its ties, so that an expert with constant scores neither wins nor loses (specs/came §2).
 
-    >>> ranks(torch.tensor([[2.0, 3.0, 2.0]]), torch.tensor([0]), torch.zeros(1, 3, dtype=torch.bool))
+    >>> positive_ranks(torch.tensor([[2.0, 3.0, 2.0]]), torch.tensor([0]), torch.zeros(1, 3, dtype=torch.bool))
     tensor([2.5000])
     """
     if ties not in TIES:
@@ -31,7 +31,7 @@ def expert_shares(ranks: Tensor, temperature: float) -> Tensor:
 
     ranks [E, Q] -> [E, Q], summing to 1 over experts. CAME eq. 11.
 
-    >>> shares(torch.tensor([[1.0], [2.0], [4.0]]), temperature=0.5)[:, 0]
+    >>> expert_shares(torch.tensor([[1.0], [2.0], [4.0]]), temperature=0.5)[:, 0]
     tensor([0.6285, 0.2312, 0.1402])
     """
     if temperature <= 0:

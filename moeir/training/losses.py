@@ -21,7 +21,7 @@ def info_nce(scores: Tensor, positives: Tensor, ignore_mask: Tensor) -> Tensor:
     scores [Q, N], positives [Q] columns, ignore_mask [Q, N] true where a candidate is no negative -> [Q]. CAME eq. 7 and 8.
 
     >>> import torch
-    >>> contrastive(torch.zeros(1, 4), torch.tensor([0]), torch.zeros(1, 4, dtype=torch.bool))
+    >>> info_nce(torch.zeros(1, 4), torch.tensor([0]), torch.zeros(1, 4, dtype=torch.bool))
     tensor([1.3863])
     """
     candidates = scores.masked_fill(ignore_mask, float("-inf"))
@@ -34,7 +34,7 @@ def kl_divergence(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor
     scores [Q, n], teacher [Q, n] -> [Q].
 
     >>> import torch
-    >>> divergence(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]), temperature=1.0)
+    >>> kl_divergence(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]), temperature=1.0)
     tensor([0.1109])
     """
     teacher_log_probabilities = (teacher / temperature).log_softmax(dim=1)
@@ -49,7 +49,7 @@ def margin_mse(scores: Tensor, teacher: Tensor) -> Tensor:
     scores [Q, 1 + n], teacher [Q, 1 + n] -> [Q].
 
     >>> import torch
-    >>> margins(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[9.0, 8.0, 8.0]]))
+    >>> margin_mse(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[9.0, 8.0, 8.0]]))
     tensor([0.5000])
     """
     student, target = (side[:, :1] - side[:, 1:] for side in (scores, teacher))
@@ -62,7 +62,7 @@ def binary_cross_entropy(scores: Tensor, positive_weight: float) -> Tensor:
     scores [Q, 1 + n] -> [Q]. Pointwise training of rerankers (Gao et al. 2021, LCE; Nogueira and Cho 2019).
 
     >>> import torch
-    >>> binary(torch.tensor([[0.0, 0.0], [2.0, -2.0]]), positive_weight=1.0)
+    >>> binary_cross_entropy(torch.tensor([[0.0, 0.0], [2.0, -2.0]]), positive_weight=1.0)
     tensor([0.6931, 0.1269])
     """
     positive, negatives = F.softplus(-scores[:, :1]) * positive_weight, F.softplus(scores[:, 1:])

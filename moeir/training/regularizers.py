@@ -29,7 +29,7 @@ def flops(texts: Sparse) -> Tensor:
 def quadratic_ramp(step: int, steps: int) -> float:
     """Quadratic growth from 0 to 1 over `steps`, then 1 (SPLADE); no steps, no ramp.
 
-    >>> ramp(5, 10), ramp(10, 10), ramp(3, 0)
+    >>> quadratic_ramp(5, 10), quadratic_ramp(10, 10), quadratic_ramp(3, 0)
     (0.25, 1.0, 1.0)
     """
     return 1.0 if steps <= 0 or step >= steps else (step / steps) ** 2
@@ -41,9 +41,9 @@ def negative_entropy(routing: RouterOutput, scope: str = "instance") -> Tensor:
     TASER (Cheng et al. 2023), eq. 4, with the sign of its code: lowest for uniform decisions. With scope `batch` it is lowest where all
     experts are used equally, however confident each decision is.
 
-    >>> entropy(Routing.of_texts(torch.tensor([[0.5, 0.5], [1.0, 0.0]])))
+    >>> negative_entropy(RouterOutput.from_text_probabilities(torch.tensor([[0.5, 0.5], [1.0, 0.0]])))
     tensor(-0.3466)
-    >>> entropy(Routing.of_texts(torch.tensor([[0.0, 1.0], [1.0, 0.0]])), of="batch")
+    >>> negative_entropy(RouterOutput.from_text_probabilities(torch.tensor([[0.0, 1.0], [1.0, 0.0]])), scope="batch")
     tensor(-0.6931)
     """
     rows = routing.probabilities.float()
@@ -56,7 +56,7 @@ def load_balance(routing: RouterOutput) -> Tensor:
 
     Fedus et al. 2022 (Switch Transformers), eq. 4.
 
-    >>> load_balance(Routing.of_texts(torch.tensor([[0.75, 0.25], [0.75, 0.25]])))
+    >>> load_balance(RouterOutput.from_text_probabilities(torch.tensor([[0.75, 0.25], [0.75, 0.25]])))
     tensor(1.5000)
     """
     probabilities = routing.probabilities.float()
@@ -66,7 +66,7 @@ def load_balance(routing: RouterOutput) -> Tensor:
 def expert_usage(*sides: RouterOutput) -> Tensor:
     """The share of all decisions whose arg-max is each expert: [I], constants.
 
-    >>> usage(Routing.of_texts(torch.tensor([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]])))
+    >>> expert_usage(RouterOutput.from_text_probabilities(torch.tensor([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]])))
     tensor([0.6667, 0.3333])
     """
     experts = sides[0].probabilities.shape[1]

@@ -115,7 +115,10 @@ class TokenizedBatch(NamedTuple):
         """The same in pinned memory."""
         teacher = None if self.teacher_scores is None else self.teacher_scores.pin_memory()
         return self._replace(
-            queries=self.queries.pin_memory(), documents=self.documents.pin_memory(), ignore_mask=self.ignore_mask.pin_memory(), teacher_scores=teacher
+            queries=self.queries.pin_memory(),
+            documents=self.documents.pin_memory(),
+            ignore_mask=self.ignore_mask.pin_memory(),
+            teacher_scores=teacher,
         )
 
 

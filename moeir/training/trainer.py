@@ -58,7 +58,7 @@ class Schedule:
         """The learning rate of a step, counted from 0; `peak` is the highest rate.
 
         >>> schedule = Schedule(steps=10, learning_rate=1.0, warmup=0.2)
-        >>> [round(schedule.rate(step), 3) for step in (0, 1, 2, 9)]
+        >>> [round(schedule.learning_rate_at(step), 3) for step in (0, 1, 2, 9)]
         [0.5, 1.0, 1.0, 0.125]
         """
         peak = self.learning_rate if peak is None else peak
@@ -107,7 +107,7 @@ def train(
     if torch.device(device).type == "cpu":
         device_module.set_determinism(device, deterministic=True)
     model = task.model.to(device)
-    options = {"weight_decay": schedule.weight_decay, "layer_decay": schedule.layer_decay, "rates": schedule.group_rates}
+    options = {"weight_decay": schedule.weight_decay, "layer_decay": schedule.layer_decay, "group_rates": schedule.group_rates}
     grouped = param_groups.make_param_groups(model, learning_rate=schedule.learning_rate, **options)
     optimiser = torch.optim.AdamW(grouped, lr=schedule.learning_rate, eps=1e-8, fused=True)
     state = resume_state.load_state(folder / RESUME / STATE_FOLDER, model, optimiser)

@@ -81,9 +81,9 @@ def test_random_numbers_are_what_they_have_always_been():
 def test_a_text_is_read_up_to_its_end_sign_and_cut_before_it(writer):
     [[*words, end]], cut = writer.tokenize(["an owl hunts"], 512)
     assert (len(words), cut) == (len(set(words)), 0) and end == 1
-    assert writer.read(["an owl hunts"] * 2, len(words) + 1) == ([[*words, end]] * 2, 0)
-    assert writer.read(["an owl hunts", "owl"], len(words))[0][0] == [*words[:-1], end]
-    assert writer.read(["an owl hunts", "owl"], len(words))[1] == 1
+    assert writer.tokenize(["an owl hunts"] * 2, len(words) + 1) == ([[*words, end]] * 2, 0)
+    assert writer.tokenize(["an owl hunts", "owl"], len(words))[0][0] == [*words[:-1], end]
+    assert writer.tokenize(["an owl hunts", "owl"], len(words))[1] == 1
 
 
 def test_a_special_token_in_a_passage_is_text(writer):

@@ -68,7 +68,8 @@ def write_page(queries: int, depth: int, apart: int, words: int, file: Path) -> 
     corpus = (Text(name, sentence(rng, words), sentence(rng, 4)) for name in page_contents.document_numbers)
     with open(file, "w", encoding="utf-8") as output:
         output.writelines(html_page.render_page("many", data, page_contents.iter_chunks(corpus)))
-    print(f"{queries:,} queries, {len(page_contents.document_numbers):,} documents, {page_contents.explanations.document_count:,} explained: "
+    documents = len(page_contents.document_numbers)
+    print(f"{queries:,} queries, {documents:,} documents, {page_contents.explanations.document_count:,} explained: "
           f"{file.stat().st_size / 2**20:.0f} MiB in {time.monotonic() - start:.0f} s")  # fmt: skip
 
 

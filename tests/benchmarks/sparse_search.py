@@ -214,7 +214,8 @@ def measure_search(folder: Path, count: int, target: str, query_count: int, dept
         latencies.append(1000 * (time.perf_counter() - began))
     p50, p95 = np.percentile(latencies, [50, 95])
     threads = numba.get_num_threads()
-    return f"{before} MiB after the imports, {peak_memory()} at most in search; one query on {threads} threads: p50 {p50:.1f} ms, p95 {p95:.1f} ms"
+    memory = f"{before} MiB after the imports, {peak_memory()} at most in search"
+    return f"{memory}; one query on {threads} threads: p50 {p50:.1f} ms, p95 {p95:.1f} ms"
 
 
 def main() -> None:

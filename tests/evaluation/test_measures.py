@@ -137,9 +137,7 @@ def test_the_range_is_that_of_all_orders():
 
 def test_lists_with_ties_are_counted():
     assert (
-        measures.count_queries_with_ties(
-            Run.from_hits({"q": {"a": 1.0, "b": 1.0}, "p": {"a": 1.0, "b": 0.5}, "o": {}, "n": {"a": 0.5}})
-        )
+        measures.count_queries_with_ties(Run.from_hits({"q": {"a": 1.0, "b": 1.0}, "p": {"a": 1.0, "b": 0.5}, "o": {}, "n": {"a": 0.5}}))
         == 1
     )
 

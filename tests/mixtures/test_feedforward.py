@@ -8,8 +8,7 @@ from torch import nn
 
 from moeir.backbones.config import EncoderConfig, PreNormConfig
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.layers import FeedForward
-from moeir.backbones.layers import GatedFeedForward
+from moeir.backbones.layers import FeedForward, GatedFeedForward
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups

@@ -86,7 +86,7 @@ def check_alignment(cache, reader):
     """Every text equals the cache's except at its masked positions."""
     signs, parts = reader.special_tokens, cache.boundaries
     for span, texts in epoch(make_sampler(cache, reader)).items():
-        begin, end = (int(bound[0]) for bound in parts.bounds(np.array([span])))
+        begin, end = (int(bound[0]) for bound in parts.token_bounds(np.array([span])))
         own = [signs.beginning, *cache.ids[begin:end].tolist(), signs.separator]
         for name, (masked_ids, plain, positions) in texts.items():
             assert 2 <= len(plain) <= 16
@@ -96,12 +96,12 @@ def check_alignment(cache, reader):
             assert all(masked_ids[position] == plain[position] for position in set(range(len(plain))) - set(positions))
         assert texts[CONTEXTS][1] == texts[DECODER_CONTEXTS][1]
         assert texts[CONTEXTS][2] != texts[DECODER_CONTEXTS][2] or len(texts[CONTEXTS][1]) < 8
-        assert tuple(texts["contexts"][1][1:-1]) in windows(cache, int(parts.owners(np.array([span]))[0]))
+        assert tuple(texts["contexts"][1][1:-1]) in windows(cache, int(parts.document_rows(np.array([span]))[0]))
 
 
 def windows(cache, document):
     """Every run of tokens of a document."""
-    parts = cache.parts
+    parts = cache.boundaries
     begin, end = (int(parts.sentences[parts.spans[parts.documents[document + one]]]) for one in (0, 1))
     own = cache.ids[begin:end].tolist()
     return {tuple(own[first:last]) for first in range(len(own)) for last in range(first + 1, len(own) + 1)}
@@ -184,11 +184,11 @@ def test_an_objective_gets_what_it_asked_for_and_no_more(cache, reader):
 def test_queries_are_contexts_on_their_own_side(cache, reader, questions):
     made_plan = make_sampler(cache, reader, BatchRequirements("query", 0.3), questions, size=1, template=make_template(reader, 5))
     by_span, signs = epoch(made_plan), reader.special_tokens
-    assert made_plan.anchor_count == int(cache.parts.documents[5])
+    assert made_plan.anchor_count == int(cache.boundaries.documents[5])
     assert made_plan.batch_at(0).contexts.tokens.side == "query"
     assert made_plan.batch_at(0).anchors.tokens.side == "document"
     for span, one in by_span.items():
-        row = int(cache.parts.owners(np.array([span]))[0])
+        row = int(cache.boundaries.owners(np.array([span]))[0])
         last = [reader.encode([text])[0][1:-1] for text in ("the owl hunts", f"a {LAST[row]}")]  # cut at 3 tokens
         assert one["contexts"][1][1:-1] in last
         assert (one["contexts"][1][0], one["contexts"][1][-1]) == (signs.beginning, signs.separator)

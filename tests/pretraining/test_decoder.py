@@ -82,7 +82,9 @@ def test_one_changed_token_moves_what_sees_it_and_nothing_else(shape, window, la
     assert affected.nonzero()[:, 0].tolist() == list(range(7)), "the vector is seen from everywhere in its text"
     plain = texts.original_ids.clone()
     plain[0] = 33
-    assert torch.equal(decoder.decode_states(vectors(2), replace(texts, original_ids=plain), model.encoder), before), "the first word is not"
+    assert torch.equal(decoder.decode_states(vectors(2), replace(texts, original_ids=plain), model.encoder), before), (
+        "the first word is not"
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

@@ -152,7 +152,7 @@ import moeir.stages.encode as encode
 encode.CHUNK = 32
 model, *corpora = sys.argv[1:]
 for corpus in corpora:
-    assert cli._outcome(["encode", "--model", model, "--corpus", corpus, "--dtype", "float32", "--output", corpus + ".enc"]) == 0
+    assert cli._exit_code(["encode", "--model", model, "--corpus", corpus, "--dtype", "float32", "--output", corpus + ".enc"]) == 0
     with open("/proc/self/status") as status:  # ru_maxrss would start at the memory of the parent process
         sys.stdout.write(next(line.split()[1] for line in status if line.startswith("VmHWM")) + "\\n")
 """

@@ -21,7 +21,8 @@ VARIED = [
     "colbert:dim=8,markers=true,augmentation=true,normalise=true,punctuation=false",
 ]  # fmt: skip
 COMBINED = [
-    f"came:{SMALL_SIZES['came']},routing=role", f"came:{SMALL_SIZES['came']},routing=token,routed_experts=3", f"came:{SMALL_SIZES['came']},global_experts=3",
+    f"came:{SMALL_SIZES['came']},routing=role", f"came:{SMALL_SIZES['came']},routing=token,routed_experts=3",
+    f"came:{SMALL_SIZES['came']},global_experts=3",
     f"came:{SMALL_SIZES['came']},routing=role,global_experts=3,experts=lexical+global,lexical_pooling=sum",
 ]  # fmt: skip
 RULES = ("--query-length", 12, "--document-length", 24)

@@ -92,7 +92,7 @@ def test_a_representation_that_no_server_has_is_refused(encodings: Path, tmp_pat
 
 def test_memory_does_not_grow_with_the_collection(encodings: Path, tmp_path: Path) -> None:
     program = (
-        "import sys\nfrom moeir import cli\ncode = cli._outcome(sys.argv[1:])\n"
+        "import sys\nfrom moeir import cli\ncode = cli._exit_code(sys.argv[1:])\n"
         "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))\nsys.exit(code)"
     )
     ids, peaks = manifests.read_lines(encodings / "ids.txt"), []

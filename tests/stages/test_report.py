@@ -113,7 +113,7 @@ def test_a_picture_without_matplotlib_is_refused(report, tmp_path, monkeypatch):
 
 
 def test_a_report_needs_no_torch(room, moeir_outside):
-    program = "import sys\nfrom moeir import cli\nsys.exit(cli._outcome(sys.argv[1:]) or 9 * ('torch' in sys.modules))"
+    program = "import sys\nfrom moeir import cli\nsys.exit(cli._exit_code(sys.argv[1:]) or 9 * ('torch' in sys.modules))"
     assert moeir_outside("report", "--training", room / "came", program=program).code == 0
 
 

@@ -143,7 +143,7 @@ from moeir.training import live_display
 from moeir.analysis.training_monitor import TrainingMonitor
 def train(*_):
     monitor = TrainingMonitor()
-    with live_display.live_display("training", 1000, 0, monitor) as meter:
+    with live_display.show_training("training", 1000, 0, monitor) as meter:
         for step in range(1, 1001):
             monitor.update({"step": step, "loss": 1.0, "loss.a": 1.0})
             meter.advance()

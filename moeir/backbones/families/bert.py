@@ -87,7 +87,7 @@ def from_hf(name: str) -> str | None:
 def to_hf(name: str, *, masked_lm: bool) -> str:
     """Convert one of our weight names to BERT's, with the prefix `bert.` if the model is written as BertForMaskedLM.
 
-    >>> theirs("layers.3.feedforward.down.weight", masked_lm=True)
+    >>> to_hf("layers.3.feedforward.down.weight", masked_lm=True)
     'bert.encoder.layer.3.output.dense.weight'
     """
     return NAMES.to_hf(name, masked_lm=masked_lm)

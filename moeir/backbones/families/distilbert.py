@@ -54,7 +54,7 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
 def from_hf(name: str) -> str | None:
     """Convert a weight name of DistilBERT to ours; None for weights that are not read; unknown names pass unchanged.
 
-    >>> ours("distilbert.transformer.layer.3.ffn.lin2.weight"), ours("vocab_projector.weight")
+    >>> from_hf("distilbert.transformer.layer.3.ffn.lin2.weight"), from_hf("vocab_projector.weight")
     ('layers.3.feedforward.down.weight', 'vocabulary_head.decoder.weight')
     """
     return NAMES.from_hf(name)
@@ -63,7 +63,7 @@ def from_hf(name: str) -> str | None:
 def to_hf(name: str, *, masked_lm: bool) -> str:
     """Convert one of our weight names to DistilBERT's, with the prefix `distilbert.` if the model is written with its head.
 
-    >>> theirs("layers.3.attention.norm.bias", masked_lm=False)
+    >>> to_hf("layers.3.attention.norm.bias", masked_lm=False)
     'transformer.layer.3.sa_layer_norm.bias'
     """
     return NAMES.to_hf(name, masked_lm=masked_lm)

@@ -37,7 +37,7 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
 def from_hf(name: str) -> str | None:
     """Convert a weight name of ELECTRA to ours; None for weights that are not read; unknown names pass unchanged.
 
-    >>> ours("electra.embeddings_project.bias"), ours("discriminator_predictions.dense.weight")
+    >>> from_hf("electra.embeddings_project.bias"), from_hf("discriminator_predictions.dense.weight")
     ('embeddings.project.bias', None)
     """
     return NAMES.from_hf(name)
@@ -46,7 +46,7 @@ def from_hf(name: str) -> str | None:
 def to_hf(name: str, *, masked_lm: bool) -> str:
     """Convert one of our weight names to ELECTRA's, with the prefix `electra.` if the model is written as a generator.
 
-    >>> theirs("vocabulary_head.bias", masked_lm=True)
+    >>> to_hf("vocabulary_head.bias", masked_lm=True)
     'generator_lm_head.bias'
     """
     return NAMES.to_hf(name, masked_lm=masked_lm)

@@ -93,7 +93,7 @@ def _parse_theta(config: Mapping[str, Any], kind: str) -> float:
 def from_hf(name: str) -> str | None:
     """Convert a weight name of ModernBERT to ours; None for weights that are not read; unknown names pass unchanged.
 
-    >>> ours("model.layers.3.attn.Wqkv.weight"), ours("final_norm.weight")
+    >>> from_hf("model.layers.3.attn.Wqkv.weight"), from_hf("final_norm.weight")
     ('layers.3.attention.joint.weight', 'layers.last.closing.weight')
     """
     return NAMES.from_hf(name)
@@ -102,7 +102,7 @@ def from_hf(name: str) -> str | None:
 def to_hf(name: str, *, masked_lm: bool) -> str:
     """Convert one of our weight names to ModernBERT's, with the prefix `model.` if the model is written with its head.
 
-    >>> theirs("layers.21.closing.weight", masked_lm=True)
+    >>> to_hf("layers.21.closing.weight", masked_lm=True)
     'model.final_norm.weight'
     """
     return NAMES.to_hf(name, masked_lm=masked_lm)

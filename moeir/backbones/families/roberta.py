@@ -37,7 +37,7 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
 def from_hf(name: str) -> str | None:
     """Convert a weight name of RoBERTa to ours; None for weights that are not read; unknown names pass unchanged.
 
-    >>> ours("roberta.embeddings.word_embeddings.weight"), ours("lm_head.layer_norm.bias")
+    >>> from_hf("roberta.embeddings.word_embeddings.weight"), from_hf("lm_head.layer_norm.bias")
     ('embeddings.words.weight', 'vocabulary_head.norm.bias')
     """
     return NAMES.from_hf(name)
@@ -46,7 +46,7 @@ def from_hf(name: str) -> str | None:
 def to_hf(name: str, *, masked_lm: bool) -> str:
     """Convert one of our weight names to RoBERTa's, with the prefix `roberta.` if the model is written with its head.
 
-    >>> theirs("vocabulary_head.transform.weight", masked_lm=True)
+    >>> to_hf("vocabulary_head.transform.weight", masked_lm=True)
     'lm_head.dense.weight'
     """
     return NAMES.to_hf(name, masked_lm=masked_lm)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
-from typer import _click as click
 
 from moeir import __version__, console, settings
 from moeir.errors import MoeirError, is_out_of_memory
@@ -20,6 +19,7 @@ STAGES = (
     "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "learn-fusion", "fuse", "rerank",
     "evaluate", "analyze", "report", "check", "convert", "export", "info", "variants",
 )  # fmt: skip
+METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
 log = logging.getLogger(__name__)
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then uses large pages, which speeds up training
 
@@ -39,7 +39,7 @@ def build_app() -> typer.Typer:
     for name in STAGES:
         stage = stage_class(name)
         help_text = " ".join((inspect.getdoc(stage) or "").split())
-        app.command(name=name, help=help_text, short_help=help_text.split(". ")[0], no_args_is_help=_has_required(stage))(
+        app.command(name=name, help=help_text, short_help=help_text.split(". ")[0].rstrip("."), no_args_is_help=_has_required(stage))(
             _build_command(stage)
         )
     return app
@@ -110,13 +110,8 @@ def _build_parameter(setting: settings.Setting) -> inspect.Parameter:
         default = typer.Argument(None, help=help, metavar=setting.name.upper())
     else:
         flags = [f"{setting.flag}/--no-{setting.flag.removeprefix('--')}" if switch else setting.flag, *setting.aliases]
-        default = typer.Option(None, *flags, help=help, metavar=None if switch else _metavar(setting))
+        default = typer.Option(None, *flags, help=help, metavar=None if switch else METAVARS[setting.annotation.removesuffix(" | None")])
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _metavar(setting: settings.Setting) -> str:
-    metavars = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
-    return metavars[setting.annotation.removesuffix(" | None")]
 
 
 def _default_hint(setting: settings.Setting) -> str:
@@ -140,7 +135,7 @@ def _exit_code(arguments: list[str]) -> int:
         code = _invoke(arguments)
         sys.stdout.flush()
         return code
-    except click.exceptions.ClickException as problem:
+    except typer.TyperException as problem:
         return _report_usage_error(problem)
     except KeyboardInterrupt:
         log.error("stopped")
@@ -149,7 +144,7 @@ def _exit_code(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except MoeirError as problem:
-        return _report_error(problem, problem.code)
+        return _report_error(problem, problem.exit_code)
     except OSError as problem:
         return _report_error(problem, 1)
     except (MemoryError, RuntimeError) as problem:
@@ -169,14 +164,14 @@ def _invoke(arguments: list[str]) -> int:
     return 0
 
 
-def _report_usage_error(problem: click.exceptions.ClickException) -> int:
-    if isinstance(problem, click.exceptions.NoArgsIsHelpError):
-        problem.show()
+def _report_usage_error(problem: typer.TyperException) -> int:
+    message = problem.format_message()
+    if message.startswith("Usage: "):  # a command without arguments: its help
+        sys.stderr.write(message + "\n")
         return problem.exit_code
-    message = " ".join(problem.format_message().split())
-    context = problem.ctx if isinstance(problem, click.exceptions.UsageError) else None
+    context = getattr(problem, "ctx", None)
     path = context.command_path.strip() if context else "moeir"
-    log.error("%s: %s (see %s --help)", path, message, path)
+    log.error("%s: %s (see %s --help)", path, " ".join(message.split()), path)
     return problem.exit_code
 
 

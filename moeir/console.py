@@ -23,13 +23,13 @@ _quiet = False
 _listener: Callable[[int], object] | None = None
 
 
-def configure_logging(*, verbose: bool = False) -> None:
+def configure_logging() -> None:
     """Send moeir's log lines to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("moeir")
     logger.handlers[:] = [handler]
-    logger.setLevel(logging.DEBUG if verbose else logging.INFO)
+    logger.setLevel(logging.INFO)
     logger.propagate = False
 
 
@@ -123,7 +123,7 @@ class _LivePanel(ProgressMeter):
 def panel(
     label: str, total: int, draw: Callable[[ProgressMeter, int, int], Sequence[StyledLine]], *, done: int = 0
 ) -> Iterator[ProgressMeter]:
-    """A meter that shows on a terminal the lines of `drawn(meter, columns, rows)`; elsewhere a plain meter."""
+    """A meter that shows on a terminal the lines of `draw(meter, columns, rows)`; elsewhere a plain meter."""
     console = Console(stderr=True)
     if _quiet or not sys.stderr.isatty() or console.is_dumb_terminal:
         yield ProgressMeter(label, total, done=done)

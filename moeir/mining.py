@@ -86,7 +86,7 @@ def mine_negatives(
     """One example per judged query that has positives and negatives; updates the counts.
 
     A positive is a document of grade `positive_grade` or better. Queries that only the runs have count as without positives.
-    Documents listed for a query in `refused`, such as those that contain an answer, are excluded from its negatives.
+    Documents listed for a query in `excluded`, such as those that contain an answer, are excluded from its negatives.
     """
     run_queries = dict.fromkeys(query for run in runs.values() for query in run.queries)
     counts.without_positives += len(run_queries.keys() - qrels.keys())

@@ -48,3 +48,12 @@ def format_value(value: Any) -> str:
     if isinstance(value, tuple | list):
         return "+".join(value)
     return "none" if value is None else str(value)
+
+
+def kebab_case(name: str) -> str:
+    """The name of a class as people type it.
+
+    >>> kebab_case("MineNegatives")
+    'mine-negatives'
+    """
+    return "".join("-" * (letter.isupper() and index > 0) + letter.lower() for index, letter in enumerate(name))

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from moeir.errors import DataError, UsageError
-from moeir.parsing import parse_value
+from moeir.parsing import kebab_case, parse_value
 
 ROLE, HELP, KIND, ALIASES, AFFECTS_RESULT = "role", "help", "kind", "names", "affects_result"
 
@@ -62,11 +62,7 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """The flag on the command line.
-
-        >>> list_settings(type("S", (), {"__dataclass_fields__": {}})) == ()
-        True
-        """
+        """The flag on the command line."""
         return "--" + self.name.replace("_", "-")
 
     @property
@@ -84,19 +80,8 @@ def list_settings(stage: type) -> tuple[Setting, ...]:
         repeated = typing.get_origin(hint) is tuple
         kind = typing.get_args(hint)[0] if repeated else hint
         meta = field.metadata
-        settings.append(
-            Setting(
-                field.name,
-                meta[ROLE],
-                meta[KIND],
-                meta[HELP],
-                meta[ALIASES],
-                _type_name(kind),
-                repeated,
-                field.default,
-                meta[AFFECTS_RESULT],
-            )
-        )
+        values = (meta[ROLE], meta[KIND], meta[HELP], meta[ALIASES], _type_name(kind), repeated, field.default, meta[AFFECTS_RESULT])
+        settings.append(Setting(field.name, *values))
     return tuple(settings)
 
 
@@ -118,13 +103,8 @@ def build_stage(stage: type, flags: Mapping[str, Any], config: Path | None = Non
     for setting in settings:
         if setting.required and setting.name not in values:
             name = setting.flag if setting.role != "argument" else setting.name.upper()
-            raise UsageError(f"{_kebab_case(stage.__name__)} needs {name}: {setting.help}")
+            raise UsageError(f"{kebab_case(stage.__name__)} needs {name}: {setting.help}")
     return stage(**values)
-
-
-def _kebab_case(name: str) -> str:
-    """MineNegatives is mine-negatives."""
-    return "".join("-" * (letter.isupper() and index > 0) + letter.lower() for index, letter in enumerate(name))
 
 
 def _read_config(settings: tuple[Setting, ...], config: Path | None) -> typing.Iterator[tuple[Setting, Any, str]]:

@@ -1,9 +1,10 @@
 """Variants: specs `name:key=value,…` and the rule that resolves them to a class or function.
 
 The name on the command line is the name of a file in its room (`architectures/came.py`), or of a function where the room is a
-module of formulas (`mining.py`); the formulas are the functions with the same first parameter. The options are the keyword-only
-parameters. Signatures are read from the source, so that a misspelt option is refused, and help is printed, before any heavy
-library loads.
+module of formulas (`mining.py`); the formulas are the functions with the same first parameter. If a file has several classes, its
+first one has the file's name and each other its own: `TevatronRun` in `formats/tevatron.py` is tevatron-run. The options are the
+keyword-only parameters. Signatures are read from the source, so that a misspelt option is refused, and help is printed, before any
+heavy library loads.
 """
 
 import ast
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from moeir.errors import UsageError
-from moeir.parsing import parse_value
+from moeir.parsing import kebab_case, parse_value
 
 PACKAGE = Path(__file__).parent
 FORMULAS = {
@@ -145,12 +146,13 @@ def list_variants(room: str) -> tuple[Variant, ...]:
 
 
 def _class_variants(room: str, file: Path) -> list[Variant]:
-    body = ast.parse(file.read_text(encoding="utf-8")).body
-    for node in body:
+    variants: list[Variant] = []
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and BASE_CLASSES[room] in (ast.unparse(base) for base in node.bases):
             initializer = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
-            return [_variant(room, f"moeir.{room}.{file.stem}", file.stem, node, initializer)]
-    return []
+            name = kebab_case(node.name) if variants else file.stem
+            variants.append(_variant(room, f"moeir.{room}.{file.stem}", name, node, initializer))
+    return variants
 
 
 def _function_variants(room: str, module: str) -> list[Variant]:

@@ -89,6 +89,11 @@ def run_in_subprocess(*arguments: object, stdin: str = "", program: str | None =
     return CommandResult(completed.returncode, completed.stdout.decode(), completed.stderr.decode())
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-golden` rewrites the files of expected output; look at their differences before a commit."""
+    parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing them")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """`tests/device` sets up its device before torch is imported: run it alone with `pytest tests/device`."""
     requested = [Path(argument.split("::")[0]).resolve() for argument in config.args]
@@ -99,6 +104,20 @@ def pytest_runtest_setup() -> None:
     """Seed torch, so that a test does not depend on earlier ones."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture
+def check_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`check_golden(name, text)` compares a text with the file tests/golden/NAME."""
+
+    def check(name: str, text: str) -> None:
+        path = Path(__file__).parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), f"{path} differs; --update-golden rewrites it"
+
+    return check
 
 
 @pytest.fixture(scope="session")

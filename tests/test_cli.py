@@ -19,7 +19,7 @@ from moeir.errors import ArtifactError, DataError, MoeirError, UsageError
 
 HEAVY = [
     *("torch", "transformers", "faiss", "datasets", "numba", "numpy", "scipy", "ir_measures", "accelerate"),
-    *("tokenizers", "safetensors", "bm25s", "zstandard", "pandas"),
+    *("tokenizers", "safetensors", "huggingface_hub", "llvmlite", "zstandard", "pandas", "ftfy"),
 ]
 HELP = """
 import sys
@@ -100,6 +100,14 @@ def test_every_flag_of_a_stage_is_in_its_help(stage, moeir):
         if setting.role != "argument":
             assert all(name in result.stdout for name in (setting.flag, *setting.aliases))
     assert all(flag in result.stdout for flag in ("--config", "--show", "--dry-run"))
+
+
+@pytest.mark.parametrize("page", ["root", *cli.STAGES])
+def test_help_pages_are_as_reviewed(page, moeir, check_golden, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    result = moeir(*([] if page == "root" else [page]), "--help")
+    assert (result.code, result.stderr) == (0, "")
+    check_golden(f"help/{page}.txt", result.stdout)
 
 
 @pytest.mark.parametrize("arguments", [(), ("fuse",), ("init",)])

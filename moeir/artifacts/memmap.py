@@ -58,7 +58,7 @@ def bounded_chunks(rows: Any) -> Iterator[Any]:
 def get_or_build(
     folder: Path, kind: str, record: Mapping[str, Any], fill: Callable[[Path], dict[str, int]], *, rebuild: bool = False
 ) -> Path:
-    """The cache folder for `record` (stage, settings and sources); `fill` writes its files if there is none, or if `anew`."""
+    """The cache folder for `record` (stage, settings and sources); `fill` writes its files if there is none, or if `rebuild`."""
     folder.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
     path = folder / f"{kind}-{key}"

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from moeir.data_checks.findings import Findings, classify_message
+from moeir.data_checks.findings import Findings
 from moeir.data_checks.texts import SeenTexts
 from moeir.data_checks.tolerant_lines import read_tolerantly
 from moeir.errors import DataError
@@ -64,16 +64,14 @@ def _read_records(path: Path | str, name: str, findings: Findings) -> Iterator[t
             try:
                 yield number, texts.parse_json(line, f"{name}:{number}"), line
             except DataError as problem:
-                findings.add_error(name, number, problem)
+                findings.add_error(name, problem)
         return
-    number = first[0]
     try:
         for position, (where, entry) in enumerate(dpr.read_array(name, numbered_lines)):
-            number = int(where.rpartition(":")[2])
             if (record := dpr.example_record(entry, position, where)) is not None:
-                yield number, record, None
+                yield int(where.rpartition(":")[2]), record, None
     except DataError as problem:
-        findings.add_error(name, number, problem)
+        findings.add_error(name, problem)
 
 
 def _repair_record(record: Any, name: str, number: int, findings: Findings) -> tuple[dict[str, Any], Example] | None:
@@ -83,8 +81,8 @@ def _repair_record(record: Any, name: str, number: int, findings: Findings) -> t
         try:
             return new_record, examples.parse_example(new_record, where, provenance=True)
         except DataError as problem:
-            findings.add_error(name, number, problem)
-            if classify_message(str(problem)) not in _REPAIRABLE:
+            findings.add_error(name, problem)
+            if problem.code not in _REPAIRABLE:
                 return None
             new_record = _prune(new_record, _is_first_occurrence(new_record))
     return None

@@ -19,7 +19,7 @@ def check_qrels(
         try:
             judgement = qrels.parse_judgement(line, number, name)
         except DataError as problem:
-            findings.add_error(name, number, problem)
+            findings.add_error(name, problem)
             continue
         if judgement is None or _is_accepted(judgement, name, number, findings, judged, queries, documents):
             yield line

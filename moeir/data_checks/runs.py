@@ -13,9 +13,6 @@ from moeir.data_checks.tolerant_lines import read_tolerantly
 from moeir.errors import DataError
 from moeir.records import lines, runs
 
-_COLUMNS = 6
-_FLOAT32_SAFE = 3e38
-
 
 @dataclass
 class _QueryList:
@@ -46,12 +43,11 @@ class RunChecker:
         """Readable lines; the writer of the repaired copy sets ranks and order."""
         current: _QueryList | None = None
         for number, line in read_tolerantly(self._path, self._findings):
-            fields = line.split() if line.isascii() else [word.decode() for word in line.encode().split()]
-            hit = self._parse(fields, number)
+            hit = self._parse(line, number)
             if hit is None:
                 self._last_fault_line = number
                 continue
-            query, document, score = hit
+            query, document, rank, score = hit
             if current is None or current.query != query:
                 self._finish_list(current)
                 current = self._start_list(query, number)
@@ -62,7 +58,7 @@ class RunChecker:
             current.documents.add(code)
             current.lines.append(number)
             current.scores.append(score)
-            current.ranks.append(self._parse_rank(fields[3], number))
+            current.ranks.append(self._parse_rank(rank, number))
             yield line
         self._finish_list(current)
         queries = self._queries or ()
@@ -70,16 +66,12 @@ class RunChecker:
             message = f"{len(absent):,} of {len(queries):,} queries are not in the run, such as {min(absent)!r}"
             self._findings.add(self._name, None, "query-without-hits", message)
 
-    def _parse(self, fields: list[str], number: int) -> tuple[str, str, float] | None:
-        where = f"{self._name}:{number}"
+    def _parse(self, line: str, number: int) -> tuple[str, str, str, float] | None:
         try:
-            if len(fields) != _COLUMNS:
-                raise DataError(f"{where}: {_COLUMNS} columns expected ({runs.RUN_COLUMNS}), {len(fields)} found")
-            score = _parse_score(fields[4], where)
+            query, document, rank, score, tag = runs.parse_hit(line, f"{self._name}:{number}")
         except DataError as problem:
-            self._findings.add_error(self._name, number, problem)
+            self._findings.add_error(self._name, problem)
             return None
-        query, document, tag = fields[0], fields[2], fields[5]
         if tag not in self._tags:
             self._tags.add(tag)
             if len(self._tags) > 1:
@@ -90,7 +82,7 @@ class RunChecker:
         if self._documents is not None and document not in self._documents:
             self._findings.add(self._name, number, "unknown-document", f"document {document!r} of query {query!r} is not in the corpus")
             return None
-        return query, document, score
+        return query, document, rank, score
 
     def _parse_rank(self, word: str, number: int) -> int:
         if word.isdecimal():
@@ -130,13 +122,3 @@ def _first_rank_fault(ranks: NDArray[np.int64], lines: NDArray[np.int64], behind
     if ranks[0] not in (1, -1) and not (behind_fault and ranks[0] > 1):
         return 0
     return int(wrong[0]) if len(wrong) else None
-
-
-def _parse_score(word: str, where: str) -> float:
-    if "_" not in word:
-        try:
-            if -_FLOAT32_SAFE < (score := float(word)) < _FLOAT32_SAFE:
-                return score
-        except ValueError:
-            pass
-    return runs.parse_score(word, where)

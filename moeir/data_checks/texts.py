@@ -60,7 +60,7 @@ def check_texts(
             record = texts.parse_row(line, names, f"{name}:{number}") if names else _load_json(line, name, number, findings)
             text = texts.parse_text(record, f"{name}:{number}")
         except DataError as problem:
-            findings.add_error(name, number, problem)
+            findings.add_error(name, problem)
             continue
         repaired = _accept(text, name, number, findings, seen_texts, keep_empty)
         if repaired is None:
@@ -84,7 +84,7 @@ def _check_records(
             try:
                 text = texts.parse_text(record, where)
             except DataError as problem:
-                findings.add_error(name, number, problem)
+                findings.add_error(name, problem)
                 continue
             repaired = _accept(text, name, number, findings, seen_texts, keep_empty)
             if repaired is not None:
@@ -92,7 +92,7 @@ def _check_records(
                     on_text(name, number, repaired)
                 yield json.dumps(texts.to_record(repaired), ensure_ascii=False)
     except DataError as problem:
-        findings.add_error(name, _line_number(str(problem).removeprefix(name).split(": ")[0]), problem)
+        findings.add_error(name, problem)
 
 
 def _line_number(where: str) -> int | None:
@@ -106,7 +106,7 @@ def _load_json(line: str, name: str, number: int, findings: Findings) -> Any:
     try:
         return texts.parse_json(line, where)
     except DataError as problem:
-        if "Invalid control character" not in str(problem):
+        if problem.code != "control-character":
             raise
         return texts.parse_json(json.dumps(json.JSONDecoder(strict=False).decode(line)), where)
 
@@ -178,7 +178,6 @@ class TruncationCounter:
         if self._pending:
             self._count_pending()
         if self.truncated:
-            texts, tokens = self.truncated / self.texts, self.lost_tokens / self.tokens
-            message = f"{self.truncated:,} of {self.texts:,} texts ({texts:.1%}) are cut at {self.max_tokens} tokens"
-            message += f", the longest has {self.longest:,}"
-            findings.add(self.file, self._first, "truncated", f"{message}; {tokens:.1%} of all tokens are lost")
+            message = f"{self.truncated:,} of {self.texts:,} texts ({self.truncated / self.texts:.1%}) are cut at {self.max_tokens} tokens"
+            message += f", the longest has {self.longest:,}; {self.lost_tokens / self.tokens:.1%} of all tokens are lost"
+            findings.add(self.file, self._first, "truncated", message)

@@ -4,20 +4,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import ftfy
+
 from moeir.data_checks.findings import Findings
 from moeir.errors import DataError
 from moeir.records import lines
 
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_CP1252_ONLY = {
-    byte: bytes([byte]).decode("cp1252", errors="ignore") for byte in range(0x80, 0xA0)
-}  # where Windows-1252 differs from Latin-1
-_BYTE_OF_LETTER = {letter: byte for byte, letter in _CP1252_ONLY.items() if letter} | {chr(byte): byte for byte in range(0x80, 0x100)}
-_CONTINUATION_LETTERS = "[" + "".join(letter for letter, byte in _BYTE_OF_LETTER.items() if 0x80 <= byte <= 0xBF) + "]"
-_RARE_LETTERS = "[\x80-\x9f\xa2-\xa6\xa8\xaa\xac-\xad\xaf\xb1-\xb6\xb8-\xba\xbc-\xbe]"  # letters that do not follow É or ß in any language
-_DOUBLE_ENCODED = re.compile(
-    f"[\xc2\xc3]{_CONTINUATION_LETTERS}|[\xc4-\xdf]{_RARE_LETTERS}|[\xe0-\xef]{_CONTINUATION_LETTERS}{{2}}|[\xf0-\xf4]{_CONTINUATION_LETTERS}{{3}}"
-)
 
 
 def read_tolerantly(path: Path | str, findings: Findings) -> Iterator[tuple[int, str]]:
@@ -34,7 +27,7 @@ def read_tolerantly(path: Path | str, findings: Findings) -> Iterator[tuple[int,
                         has_lines = True
                         yield number, line.removesuffix("\r")
     except DataError as problem:
-        findings.add_error(name, _line_number(problem), problem)
+        findings.add_error(name, problem)
         return
     if not has_lines:
         findings.add(name, None, "empty-file", "the file is empty")
@@ -59,16 +52,11 @@ def _decode_block(block: bytes, first: int, name: str, findings: Findings) -> It
             yield number, line.decode("cp1252", errors="replace")
 
 
-def _line_number(problem: DataError) -> int | None:
-    match = re.search(r"near line (\d+)", str(problem))
-    return int(match[1]) if match else None
-
-
 def repair_text(text: str, location: tuple[str, int | None], findings: Findings) -> str:
     """A text without mojibake and control characters; each is a finding at `location`, a file and a line."""
     file, line = location
-    if not text.isascii() and (repaired := _DOUBLE_ENCODED.sub(_decode_as_utf8, text)) != text:
-        first = next(number for number, (old, new) in enumerate(zip(text, repaired, strict=False)) if old != new)
+    if not text.isascii() and (repaired := ftfy.fix_encoding(text)) != text:
+        first = next((index for index, (old, new) in enumerate(zip(text, repaired, strict=False)) if old != new), len(repaired))
         findings.add(file, line, "mojibake", f"{_excerpt(text, first)} was {_excerpt(repaired, first)}")
         text = repaired
     if control := CONTROL_CHARACTERS.search(text):
@@ -77,14 +65,6 @@ def repair_text(text: str, location: tuple[str, int | None], findings: Findings)
     if "\ufffd" in text:
         findings.add(file, line, "replacement-character", f"U+FFFD in {_excerpt(text, text.index(chr(0xFFFD)))}")
     return text
-
-
-def _decode_as_utf8(match: re.Match[str]) -> str:
-    """Decode letters that are misread UTF-8 bytes; unchanged if the bytes are not UTF-8."""
-    try:
-        return bytes(_BYTE_OF_LETTER[letter] for letter in match[0]).decode()
-    except UnicodeDecodeError:
-        return match[0]
 
 
 def _excerpt(text: str, index: int) -> str:

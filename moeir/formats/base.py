@@ -1,7 +1,7 @@
 """The interface of a format, and the context of a conversion: texts to look up, and whether information may be dropped."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -40,14 +40,19 @@ class Conversion:
             if record[name] not in (None, "", [], {}):
                 self.drop_or_refuse(where, f"field {name!r}")
 
-    def inline_texts(self, example: Example, where: str) -> Example:
-        """The example with the texts of its query and passages, looked up by id where it has none."""
+    def drop_nonempty(self, where: str, values: Mapping[str, object]) -> None:
+        """`drop_or_refuse` for each value that is not empty."""
+        for what, value in values.items():
+            if value:
+                self.drop_or_refuse(where, what)
+
+    def look_up_texts(self, example: Example, where: str) -> tuple[Text, dict[str, Text]]:
+        """The query of an example and its passages by id, looked up where the example has no texts."""
         if example.query is not None:
-            return example
+            return example.query, {passage.id: passage for passage in example.passages}
         query = look_up_text(self.queries, example.query_id, "--queries", where, self.target)
         ids = (*example.positive_ids, *example.negative_ids)
-        passages = tuple(look_up_text(self.corpus, document, "--corpus", where, self.target) for document in ids)
-        return replace(example, query=query, passages=passages)
+        return query, {document: look_up_text(self.corpus, document, "--corpus", where, self.target) for document in ids}
 
     def strip_texts(self, example: Example, where: str) -> Example:
         """The example without its passages; their text is lost unless the corpus has it."""
@@ -63,6 +68,16 @@ class Collection:
     corpus: Iterable[Text]
     queries: Iterable[Text]
     qrels: Mapping[str, Qrels]
+
+
+@dataclass(frozen=True)
+class Vector:
+    """One text's term weights (sparse) or numbers (dense); `contents` is its text where known."""
+
+    id: str
+    terms: Mapping[str, float] | None = None
+    numbers: Sequence[float] | None = None
+    contents: str = ""
 
 
 class Format(ABC):
@@ -85,7 +100,9 @@ def look_up_text(texts: TextsById | None, text_id: str, flag: str, where: str, t
     if texts is None:
         raise UsageError(f"{target}: stores texts inline, but {where} has only the id {text_id!r}; name the file that has them with {flag}")
     if text_id not in texts:
-        raise DataError(f"{where}: {text_id!r} is not in the file of {flag}")
+        raise DataError(
+            f"{where}: {text_id!r} is not in the file of {flag}", code="unknown-query" if flag == "--queries" else "unknown-document"
+        )
     return texts[text_id]
 
 
@@ -100,10 +117,7 @@ def title_and_text(text: Text) -> str:
 
 def flatten_title(passage: Text, where: str, conversion: Conversion) -> str:
     """Title and text in one string; the boundary between them is lost."""
-    if passage.title:
-        conversion.drop_or_refuse(where, "the title as a field of its own")
-    if passage.url:
-        conversion.drop_or_refuse(where, "field 'url'")
+    conversion.drop_nonempty(where, {"the title as a field of its own": passage.title, "field 'url'": passage.url})
     return title_and_text(passage)
 
 

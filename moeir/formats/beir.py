@@ -1,28 +1,25 @@
-"""BEIR's collection layout."""
+"""BEIR's collections and judgements."""
 
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar
 
 from moeir.formats.base import Collection, Conversion, Format
-from moeir.formats.beir_qrels import QRELS_HEADER
-from moeir.formats.qrels import TrecQrels
-from moeir.formats.row_files import find_file, read_qrels_splits, read_unique_texts, write_rows
-from moeir.formats.texts import JsonlTexts
-
-QRELS_SUFFIXES = (".tsv", ".txt", ".qrels", ".trec")
+from moeir.formats.qrels import Judgement, iter_judgements, read_qrels_splits
+from moeir.formats.row_files import write_rows
+from moeir.formats.texts import JsonlTexts, find_file, read_unique_texts
+from moeir.records import qrels
 
 
 class Beir(Format):
     """A folder of corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv: BEIR's layout."""
 
-    kind: ClassVar[str] = "collection"
-    is_folder: ClassVar[bool] = True
+    kind = "collection"
+    is_folder = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Collection]:
         corpus, queries = (read_unique_texts(find_file(path, name), conversion) for name in ("corpus.jsonl", "queries.jsonl"))
-        yield Collection(corpus, queries, read_qrels_splits(path / "qrels", "", QRELS_SUFFIXES))
+        yield Collection(corpus, queries, read_qrels_splits(path / "qrels", "", (".tsv", ".txt", ".qrels", ".trec")))
 
     def write(self, items: Iterator[Collection], path: Path, conversion: Conversion) -> int:
         collection = next(items)
@@ -31,14 +28,17 @@ class Beir(Format):
         if collection.qrels:
             (path / "qrels").mkdir()
         for split, grades in collection.qrels.items():
-            write_rows(chain([QRELS_HEADER], _iter_judgements(grades)), path / "qrels" / f"{split}.tsv")
+            BeirQrels().write(iter_judgements(grades), path / "qrels" / f"{split}.tsv", conversion)
         return count
 
 
-def _iter_judgements(grades: dict[str, dict[str, int]]) -> Iterator[tuple[str, str, int]]:
-    return ((query, document, grade) for query, documents in grades.items() for document, grade in documents.items())
+class BeirQrels(Format):
+    """A header and three tab-separated columns, query-id, corpus-id, score: BEIR's judgements."""
 
+    kind = "qrels"
 
-def write_trec_qrels(grades: dict[str, dict[str, int]], path: Path, conversion: Conversion, *, separator: str) -> None:
-    """Write judgements as TREC qrels, four columns."""
-    TrecQrels(separator=separator).write(_iter_judgements(grades), path, conversion)
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Judgement]:
+        return iter_judgements(qrels.read_qrels(path))
+
+    def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
+        return write_rows(chain([("query-id", "corpus-id", "score")], items), path) - 1

@@ -1,20 +1,31 @@
-"""moeir's own checkpoints, the source of other libraries' layouts."""
+"""moeir's checkpoints, and the layouts of other libraries that they convert to."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
+from safetensors.torch import load_file
+
+from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 from moeir.artifacts import manifests
+from moeir.backbones.families import weights_io
 from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format
+
+SIDES = ("query", "document")
+_TRANSFORMER = "sentence_transformers.models.Transformer"
+_POOLING_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+_UNUSED_POOLING_MODES = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+_COLBERT_OPTIONS = {"normalise": True, "markers": True, "separator": True, "padding": "neginf"}
 
 
 class Checkpoint(Format):
     """A moeir checkpoint, read only; `moeir init` makes one from another library's weights."""
 
-    kind: ClassVar[str] = "checkpoint"
-    is_folder: ClassVar[bool] = True
+    kind = "checkpoint"
+    is_folder = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
         manifests.verify_artifact(path, "checkpoint")
@@ -22,3 +33,207 @@ class Checkpoint(Format):
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         raise UsageError("--to checkpoint: moeir init --model FOLDER --arch … makes a checkpoint from the weights of other libraries")
+
+
+class SentenceTransformers(Format):
+    """A folder that sentence-transformers opens: SentenceTransformer from a dense checkpoint, SparseEncoder from SPLADE."""
+
+    kind = "checkpoint"
+    is_folder = True
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
+        raise UsageError(f"{path}: moeir init --model {path} --arch dense makes a checkpoint from it, with its prefixes and lengths")
+
+    def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
+        model = next(items)
+        name, options = _architecture_options(model, ("dense", "splade"), "sentence-transformers")
+        _require_options(options, {"encoders": "siamese"}, "sentence-transformers")
+        _drop_scale(model, conversion)
+        _drop_length_difference(model, conversion)
+        if name == "dense" and model.architecture.encoder.vocabulary_head is not None:
+            conversion.drop_or_refuse("head=true", "the vocabulary head")
+            model.architecture.encoder.vocabulary_head = None
+        _write_encoder(path, model)
+        normalise = name == "dense" and bool(options.get("normalise"))
+        config: dict[str, Any] = {"prompts": _prompts_by_side(model), "default_prompt_name": None}
+        if name == "dense":
+            _write_modules(path, model, _TRANSFORMER, _dense_modules(model, str(options.get("pooling", "cls")), normalise))
+            config |= {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine" if normalise else "dot"}
+        else:
+            package = "sentence_transformers.sparse_encoder.models"
+            pooling = {
+                "pooling_strategy": options.get("pooling", "max"),
+                "activation_function": "relu",
+                "word_embedding_dimension": model.architecture.encoder.config.vocabulary,
+            }
+            _write_modules(path, model, f"{package}.MLMTransformer", {"1_SpladePooling": (f"{package}.SpladePooling", pooling)})
+            config |= {"model_type": "SparseEncoder", "similarity_fn_name": "dot"}
+        _write_json(path / "config_sentence_transformers.json", config)
+        return 1
+
+
+class Pylate(Format):
+    """A folder that PyLate and sentence-transformers 6 open, from a colbert checkpoint with markers and unit vectors."""
+
+    kind = "checkpoint"
+    is_folder = True
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
+        raise UsageError(
+            f"{path}: moeir init --model {path} --arch colbert makes a checkpoint of its encoder; its Dense module is not read"
+        )
+
+    def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
+        model = next(items)
+        options = _colbert_options(model, "pylate", conversion)
+        _write_encoder(path, model)
+        head: Any = model.architecture.heads["local"]
+        weight = head.projection.weight
+        settings = {
+            "in_features": weight.shape[1],
+            "out_features": weight.shape[0],
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
+        _write_modules(path, model, _TRANSFORMER, {"1_Dense": ("pylate.models.Dense.Dense", settings)})
+        weights_io.write_tensors({"linear.weight": weight.detach().cpu().contiguous()}, path / "1_Dense" / "model.safetensors")
+        config = {
+            "model_type": "ColBERT",
+            "prompts": {},
+            "default_prompt_name": None,
+            "similarity_fn_name": "MaxSim",
+            "query_prefix": model.tokenizer.id_to_token(model.architecture.special_tokens.query_marker or 0),
+            "document_prefix": model.tokenizer.id_to_token(model.architecture.special_tokens.document_marker or 0),
+            "query_length": model.input_config.query_length,
+            "document_length": model.input_config.document_length,
+            "attend_to_expansion_tokens": options["attend_masks"],
+            "do_query_expansion": options["augmentation"],
+            "skiplist_words": []
+            if options["punctuation"]
+            else [model.tokenizer.id_to_token(token) for token in model.architecture.special_tokens.punctuation],
+        }
+        _write_json(path / "config_sentence_transformers.json", config)
+        return 1
+
+
+class StanfordColbert(Format):
+    """A folder that Stanford's ColBERT opens (HF_ColBERT, artifact.metadata), from a BERT colbert checkpoint with published options."""
+
+    kind = "checkpoint"
+    is_folder = True
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
+        raise UsageError(f"{path}: moeir init --model {path} --arch colbert makes a checkpoint of its encoder; its projection is not read")
+
+    def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
+        model = next(items)
+        options = _colbert_options(model, "stanford-colbert", conversion)
+        _require_options(options, {"augmentation": True}, "stanford-colbert")
+        _write_encoder(path, model)
+        config = weights_io.read_config(path)
+        if config["model_type"] != "bert":
+            raise UsageError(f"--to stanford-colbert: supports BERT only; this encoder is {config['model_type']}")
+        _write_json(path / "config.json", config | {"architectures": ["HF_ColBERT"]})
+        head: Any = model.architecture.heads["local"]
+        weight = head.projection.weight
+        weights = {f"bert.{name}": value for name, value in load_file(path / "model.safetensors").items()}
+        weights_io.write_tensors(weights | {"linear.weight": weight.detach().cpu().contiguous()}, path / "model.safetensors")
+        signs = model.architecture.special_tokens
+        metadata = {
+            "query_token_id": model.tokenizer.id_to_token(signs.query_marker or 0),
+            "doc_token_id": model.tokenizer.id_to_token(signs.document_marker or 0),
+            "query_token": "[Q]",
+            "doc_token": "[D]",
+            "dim": weight.shape[0],
+            "similarity": "cosine",
+            "query_maxlen": model.input_config.query_length,
+            "doc_maxlen": model.input_config.document_length,
+            "mask_punctuation": not options["punctuation"],
+            "attend_to_mask_tokens": options["attend_masks"],
+        }
+        _write_json(path / "artifact.metadata", metadata)
+        return 1
+
+
+def _colbert_options(model: RetrievalModel, target: str, conversion: Conversion) -> dict[str, Any]:
+    """The options of a ColBERT checkpoint that other libraries can reproduce; UsageError for others."""
+    _, options = _architecture_options(model, ("colbert",), target)
+    _require_options(options, _COLBERT_OPTIONS, target)
+    _drop_scale(model, conversion)
+    for side, prefix in _prompts_by_side(model).items():
+        if prefix:
+            conversion.drop_or_refuse(f"{side} prefix {prefix!r}", "the prefix of texts")
+    return options
+
+
+def _dense_modules(model: RetrievalModel, pooling: str, normalise: bool) -> dict[str, tuple[str, dict[str, Any]]]:
+    modes = {mode: strategy == pooling for mode, strategy in _POOLING_MODES.items()} | {
+        f"pooling_mode_{mode}": False for mode in _UNUSED_POOLING_MODES
+    }
+    width = model.architecture.encoder.config.hidden
+    settings = {"word_embedding_dimension": width, **modes, "include_prompt": True}
+    modules: dict[str, tuple[str, dict[str, Any]]] = {"1_Pooling": ("sentence_transformers.models.Pooling", settings)}
+    return modules | ({"2_Normalize": ("sentence_transformers.models.Normalize", {})} if normalise else {})
+
+
+def _architecture_options(model: RetrievalModel, names: Sequence[str], target: str) -> tuple[str, dict[str, Any]]:
+    """The architecture and its options; UsageError unless it is one of `names`."""
+    name = variants.parse_spec(model.spec).name
+    if name not in names:
+        raise UsageError(f"--to {target}: supports {' and '.join(names)}; its layout cannot hold the experts of {name}")
+    return name, variants.resolve_spec("architectures", model.spec)[1]
+
+
+def _drop_scale(model: RetrievalModel, conversion: Conversion) -> None:
+    """Drop or refuse score scales: they do not change the ranking, and no layout stores them."""
+    for expert, scale in model.architecture.scales.items():
+        if scale != 1.0:
+            conversion.drop_or_refuse(f"expert {expert}", f"the scale of its scores, {scale:g},")
+
+
+def _require_options(options: Mapping[str, Any], required: Mapping[str, Any], target: str) -> None:
+    """UsageError for options with which the other library would compute other numbers."""
+    for name, value in required.items():
+        if options.get(name, value) != value:
+            value_text = str(options[name]).lower() if isinstance(options[name], bool) else options[name]
+            raise UsageError(f"--to {target}: {name}={value_text} is not supported there; it computes with {name}={str(value).lower()}")
+
+
+def _write_encoder(folder: Path, model: RetrievalModel) -> None:
+    """Write config.json, model.safetensors and the tokenizer as `transformers` reads them."""
+    weights_io.write_model(folder, model.config, model.architecture.encoder.state_dict(), hf_compatible=True)
+    model.tokenizer.copy_files(folder)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    """Write a JSON file, creating its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _write_modules(folder: Path, model: RetrievalModel, transformer: str, modules: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
+    """Write modules.json and each module's folder; `modules` maps a folder to (type, settings), in order after the encoder."""
+    all_modules = {"": (transformer, {}), **modules}
+    entries = [
+        {"idx": index, "name": str(index), "path": subfolder, "type": module_type}
+        for index, (subfolder, (module_type, _)) in enumerate(all_modules.items())
+    ]
+    _write_json(folder / "modules.json", entries)
+    for subfolder, (_, settings) in modules.items():
+        _write_json(folder / subfolder / "config.json", settings)
+    length = max(model.input_config.max_length(side) for side in SIDES)
+    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
+
+
+def _prompts_by_side(model: RetrievalModel) -> dict[str, str]:
+    """The prefix of each side's texts."""
+    return {"query": model.input_config.query_prefix, "document": model.input_config.document_prefix}
+
+
+def _drop_length_difference(model: RetrievalModel, conversion: Conversion) -> None:
+    """Drop or refuse different lengths of the two sides, where a layout has one length for both."""
+    query, document = (model.input_config.max_length(side) for side in SIDES)
+    if query != document:
+        shorter = min(query, document)
+        side = "queries" if query == shorter else "documents"
+        conversion.drop_or_refuse(f"length {shorter}", f"the separate length of {side} (the other side has {max(query, document)})")

@@ -1,18 +1,22 @@
-"""ColBERT's training files: triples of text numbers, with the numbered collection and queries."""
+"""ColBERT's training files (triples of text numbers, with the numbered collection and queries), and its runs."""
 
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import Any, TextIO
 
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.formats.base import Conversion, Format, collapse_whitespace
-from moeir.formats.row_files import GroupByQuery, read_json_lines, read_rows
+from moeir.formats.examples import GroupByQuery
+from moeir.formats.row_files import read_json_lines, read_rows, write_rows
+from moeir.formats.run import drop_tag, iter_hits, run_from_hits
 from moeir.records import lines, runs, texts
 from moeir.records.examples import Example
+from moeir.records.runs import Run
 from moeir.records.texts import Text
+from moeir.records.trec_columns import parse_float32
 
 TRIPLE_FILES = ("triples.jsonl", "triples.tsv")
 ID_FILES = {"collection.tsv": "document-ids.txt", "queries.tsv": "query-ids.txt"}
@@ -24,8 +28,8 @@ class Colbert(Format):
     Where ids differ from these numbers, document-ids.txt and query-ids.txt hold them, one line per number.
     """
 
-    kind: ClassVar[str] = "examples"
-    is_folder: ClassVar[bool] = True
+    kind = "examples"
+    is_folder = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         triples = next((path / name for name in TRIPLE_FILES if (path / name).is_file()), None)
@@ -68,6 +72,22 @@ class Colbert(Format):
         return count
 
 
+class ColbertRun(Format):
+    """Tab-separated query, document, rank and score: ColBERT's ranking.tsv."""
+
+    kind = "run"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
+        row_items = read_rows(path, 4, "query, document, rank, score")
+        hits = ((where, query, document, parse_float32(score, where)) for where, (query, document, _, score) in row_items)
+        yield run_from_hits(hits, str(path))
+
+    def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
+        run = next(items)
+        drop_tag(run, conversion)
+        return write_rows(((query, document, rank, runs.format_score(score)) for query, document, rank, score in iter_hits(run)), path)
+
+
 class _NumberedTexts:
     """Texts numbered from 0 in order of appearance, each written when it is first seen."""
 
@@ -89,12 +109,9 @@ class _NumberedTexts:
 def _to_rows(example: Example, conversion: Conversion, passages: _NumberedTexts, queries: _NumberedTexts) -> Iterator[list[Any]]:
     """One row per positive, with all negatives; a document with a teacher score is a pair (number, score)."""
     where = f"query {example.query_id!r}"
-    example = conversion.inline_texts(example, where)
-    assert example.query is not None
-    if example.provenance:
-        conversion.drop_or_refuse(where, "field 'negative_provenance'")
-    passages_by_id, teacher_scores = {passage.id: passage for passage in example.passages}, example.teacher_scores
-    query = queries.add(example.query)
+    query_text, passages_by_id = conversion.look_up_texts(example, where)
+    conversion.drop_nonempty(where, {"field 'negative_provenance'": example.provenance})
+    teacher_scores, query = example.teacher_scores, queries.add(query_text)
 
     def entry(document: str) -> Any:
         number = passages.add(passages_by_id[document])
@@ -110,7 +127,7 @@ def _read_triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
         return
     for where, row in read_json_lines(path):
         if not isinstance(row, list) or len(row) < 2:
-            raise DataError(f"{where}: a list of a query, a positive and negatives was expected")
+            raise DataError(f"{where}: a list of a query, a positive and negatives was expected", code="not-a-list")
         yield where, row
 
 
@@ -118,7 +135,7 @@ def _parse_entry(entry: Any, where: str) -> tuple[str, float | None]:
     """The number of a text and its score, None without one."""
     number, score = (entry[0], entry[1]) if isinstance(entry, list) and len(entry) == 2 else (entry, None)
     if score is not None:
-        score = runs.parse_score(str(score), where)
+        score = parse_float32(str(score), where)
     return texts.parse_id(number, where), score
 
 
@@ -136,7 +153,8 @@ def _read_numbered_texts(path: Path) -> dict[str, Text]:
             own_number, *columns = line.split("\t")
             if len(columns) not in (1, 2):
                 raise DataError(
-                    f"{path}:{number}: expected tab-separated number, text and optional title, found {len(columns) + 1} columns"
+                    f"{path}:{number}: expected tab-separated number, text and optional title, found {len(columns) + 1} columns",
+                    code="columns",
                 )
             if names is not None and len(names) <= len(numbered_texts):
                 raise UsageError(f"{ids_path}: has {len(names)} ids, but {path.name} has more texts")
@@ -147,5 +165,5 @@ def _read_numbered_texts(path: Path) -> dict[str, Text]:
 
 def _look_up_number(numbered_texts: dict[str, Text], number: str, where: str, file_name: str) -> Text:
     if number not in numbered_texts:
-        raise DataError(f"{where}: {number} is not in {file_name}")
+        raise DataError(f"{where}: {number} is not in {file_name}", code="unknown-document")
     return numbered_texts[number]

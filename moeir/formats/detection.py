@@ -59,8 +59,9 @@ def _detect_folder(path: Path) -> str | None:
 def detect_from_lines(head: list[str], path: Path) -> str | None:
     """The format by the first lines of a file; None if ambiguous.
 
-    >>> detect_from_lines(["q1 Q0 owl 1 2.5 bm25"], Path("x")), detect_from_lines(["1\\tAn owl."], Path("x.tsv"))
-    ('run', 'tsv')
+    >>> heads = "q1 Q0 owl 1 2.5 bm25", "q1\\t0\\towl\\t1", "1\\tAn owl."
+    >>> [detect_from_lines([head], Path("x.tsv")) for head in heads]
+    ['run', 'qrels', 'tsv']
     """
     if not head:
         return None

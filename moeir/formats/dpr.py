@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from moeir.formats.base import Conversion, Format, title_and_text
 from moeir.records import dpr, examples, lines, texts
@@ -20,7 +20,7 @@ _CONTEXT_FIELDS = ("title", "text", "passage_id", "psg_id", "docid", "_id", "id"
 class Dpr(Format):
     """One JSON array of {"question", "answers", "positive_ctxs", "hard_negative_ctxs"}, each a title and a text: DPR's training files."""
 
-    kind: ClassVar[str] = "examples"
+    kind = "examples"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         with lines.open_lines(path) as numbered:
@@ -61,24 +61,17 @@ def _drop_unread(entry: dict[str, Any], where: str, conversion: Conversion) -> N
 
 def _to_entry(example: Example, conversion: Conversion) -> dict[str, Any]:
     where = f"query {example.query_id!r}"
-    example = conversion.inline_texts(example, where)
-    assert example.query is not None
-    for what, present in (
-        ("field 'negative_provenance'", example.provenance),
-        ("a teacher's scores", example.positive_scores),
-        ("field 'url'", any(passage.url for passage in example.passages)),
-    ):
-        if present:
-            conversion.drop_or_refuse(where, what)
-    passages = {passage.id: passage for passage in example.passages}
+    query, passages = conversion.look_up_texts(example, where)
+    losses = {"field 'negative_provenance'": example.provenance, "a teacher's scores": example.positive_scores}
+    conversion.drop_nonempty(where, losses | {"field 'url'": any(passage.url for passage in passages.values())})
 
     def contexts(ids: tuple[str, ...]) -> list[dict[str, str]]:
         return [{"title": passages[document].title, "text": passages[document].text, "passage_id": document} for document in ids]
 
     return {
         "question_id": example.query_id,
-        "question": title_and_text(example.query),
-        "answers": list(example.query.answers),
+        "question": title_and_text(query),
+        "answers": list(query.answers),
         "positive_ctxs": contexts(example.positive_ids),
         "negative_ctxs": [],
         "hard_negative_ctxs": contexts(example.negative_ids),

@@ -1,13 +1,9 @@
-"""moeir's encodings, one expert at a time; a converted vector, sparse or dense, and the checkpoint that names its terms.
-
-moeir's encodings, one expert at a time.
-"""
+"""moeir's encodings, one expert at a time, and the checkpoint that names their terms."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,20 +13,10 @@ from moeir.architectures.checkpoint import read_metadata
 from moeir.artifacts import manifests, shards
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.formats.base import Conversion, Format
+from moeir.formats.base import Conversion, Format, Vector
 from moeir.representations.base import Representation, RepresentationWriter
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
-
-
-@dataclass(frozen=True)
-class Vector:
-    """One text's term weights (sparse) or numbers (dense); `contents` is its text where known."""
-
-    id: str
-    terms: Mapping[str, float] | None = None
-    numbers: Sequence[float] | None = None
-    contents: str = ""
 
 
 def load_terms(folder: Path) -> list[str]:
@@ -56,8 +42,8 @@ FLOAT16_MAX = 65504.0
 class Encodings(Format):
     """Output of `moeir encode`. `expert`: which one, if there are several of the kind. Writing needs --model, the checkpoint."""
 
-    kind: ClassVar[str] = "vectors"
-    is_folder: ClassVar[bool] = True
+    kind = "vectors"
+    is_folder = True
 
     def __init__(self, *, expert: str | None = None) -> None:
         self._expert = expert
@@ -121,7 +107,7 @@ def _unique_vectors(first: Vector, rest: Iterator[Vector]) -> Iterator[Vector]:
     seen_ids: set[str] = set()
     for vector in (candidate for part in ([first], rest) for candidate in part):
         if vector.id in seen_ids:
-            raise DataError(f"text {vector.id!r}: has two vectors; ids must be unique")
+            raise DataError(f"text {vector.id!r}: has two vectors; ids must be unique", code="duplicate-id")
         seen_ids.add(vector.id)
         yield vector
 
@@ -138,11 +124,11 @@ def _build_dense(batch: Sequence[Vector], conversion: Conversion) -> Representat
     width = len(batch[0].numbers or ())
     for vector in batch:
         if vector.numbers is None or len(vector.numbers) != width:
-            raise DataError(f"text {vector.id!r}: expected {width} numbers, as in the texts before")
+            raise DataError(f"text {vector.id!r}: expected {width} numbers, as in the texts before", code="columns")
     vectors = np.array([vector.numbers for vector in batch], dtype=np.float64)
     if not np.isfinite(vectors).all() or np.abs(vectors).max() > FLOAT16_MAX:
         row = int(np.flatnonzero(~(np.abs(vectors) <= FLOAT16_MAX).all(axis=1))[0])
-        raise DataError(f"text {batch[row].id!r}: a number is not finite, or too large for float16")
+        raise DataError(f"text {batch[row].id!r}: a number is not finite, or too large for float16", code="not-finite")
     exact = vectors.astype(np.float32)
     inexact = np.flatnonzero((exact.astype(np.float16).astype(np.float32) != exact).any(axis=1))
     if len(inexact):
@@ -154,7 +140,7 @@ def _build_sparse(batch: Sequence[Vector], numbers: dict[str, int]) -> Represent
     rows, terms, weights = list[int](), list[int](), list[float]()
     for row, vector in enumerate(batch):
         if vector.terms is None:
-            raise DataError(f"text {vector.id!r}: expected terms with weights, as in the texts before")
+            raise DataError(f"text {vector.id!r}: expected terms with weights, as in the texts before", code="columns")
         if unknown := next((name for name in vector.terms if name not in numbers), None):
             raise DataError(f"text {vector.id!r}: {unknown!r} is not in the vocabulary of the checkpoint of --model")
         for term, weight in sorted((numbers[name], weight) for name, weight in vector.terms.items()):

@@ -1,32 +1,96 @@
-"""Our own training examples: ids, or texts within."""
+"""moeir's training examples; parts shared by formats of examples: ids for texts without one, and rows grouped by query."""
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
+from itertools import count
 from pathlib import Path
-from typing import ClassVar
 
-from moeir.formats.base import Conversion, Format
+from moeir.formats.base import Conversion, Format, title_and_text
 from moeir.records import examples
 from moeir.records.examples import Example
+from moeir.records.texts import Text
 
 
 class Examples(Format):
     """JSON lines {"query_id", "positive_ids", "negative_ids"}, or inline texts as Tevatron's; scores, provenance: moeir's examples."""
 
-    kind: ClassVar[str] = "examples"
+    kind = "examples"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         return examples.read_examples(path)
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
-        count = 0
-
-        def counted() -> Iterator[Example]:
-            nonlocal count
-            for example in items:
-                count += 1
+        def check_urls() -> Iterator[Example]:
+            for example, _ in zip(items, numbers):
                 if any(passage.url for passage in example.passages):
                     conversion.drop_or_refuse(f"query {example.query_id!r}", "field 'url'")
                 yield example
 
-        examples.write_examples(counted(), path)
-        return count
+        numbers = count()
+        examples.write_examples(check_urls(), path)
+        return next(numbers)
+
+
+def text_digest(text: str) -> str:
+    """An id for a text without one: equal texts get equal ids.
+
+    >>> text_digest("An owl.")
+    '359b67d612d5691c'
+    """
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def text_with_digest_id(text: str) -> Text:
+    """A `Text` whose id is the digest of the text.
+
+    >>> text_with_digest_id("An owl.") == Text(text_digest("An owl."), "An owl.")
+    True
+    """
+    return Text(text_digest(text), text)
+
+
+def has_digest_id(text: Text) -> bool:
+    """Whether a text's id is the one of `text_with_digest_id`, so that dropping it loses nothing."""
+    return text.id == text_digest(title_and_text(text))
+
+
+def validate_example(example: Example, where: str) -> Example:
+    """Check an example as every reader does (a positive, no document twice or on both sides) and return it."""
+    record = {"query_id": example.query_id, "positive_ids": list(example.positive_ids), "negative_ids": list(example.negative_ids)}
+    examples.parse_example(record, where, provenance=False)
+    return example
+
+
+class GroupByQuery:
+    """Rows of (query, positive, negatives) grouped into one example per query, in order of first appearance.
+
+    An example has one list of negatives, so every positive of a query must have the same ones; else the difference is lost.
+    """
+
+    def __init__(self, conversion: Conversion) -> None:
+        self._conversion = conversion
+        self._queries: dict[str, dict[str, list[str]]] = {}
+        self._texts: dict[str, Text] = {}
+        self._where: dict[str, str] = {}
+
+    def add(self, where: str, query: Text, positive: Text, negatives: Iterable[Text]) -> None:
+        """Add one row."""
+        self._where.setdefault(query.id, where)
+        row_negatives = self._queries.setdefault(query.id, {}).setdefault(positive.id, [])
+        for text in (query, positive, *(negatives := list(negatives))):
+            self._texts[text.id] = text
+        row_negatives += [negative.id for negative in negatives if negative.id not in row_negatives]
+
+    def examples(self) -> Iterator[Example]:
+        """One example per query."""
+        for query, groups in self._queries.items():
+            where = self._where[query]
+            negatives = list(dict.fromkeys(negative for group in groups.values() for negative in group))
+            if any(set(group) != set(negatives) for group in groups.values()):
+                self._conversion.drop_or_refuse(where, "which negatives belong to which positive")
+            if overlap := [negative for negative in negatives if negative in groups]:
+                self._conversion.drop_or_refuse(where, "a positive that is a negative elsewhere")
+                negatives = [negative for negative in negatives if negative not in overlap]
+            passages = tuple(self._texts[document] for document in (*groups, *negatives))
+            example = Example(query, tuple(groups), tuple(negatives), query=self._texts[query], passages=passages)
+            yield validate_example(example, where)

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from moeir.errors import DataError
 from moeir.formats.base import Conversion, Format, flatten_title, title_and_text
-from moeir.formats.row_files import has_digest_id, parse_string_list, read_json_lines, text_digest, write_json_lines
+from moeir.formats.examples import has_digest_id, text_digest
+from moeir.formats.row_files import read_json_lines, write_json_lines
 from moeir.records import examples, runs
 from moeir.records.examples import Example
 from moeir.records.texts import Text
@@ -22,7 +23,7 @@ class Flagembedding(Format):
     `ids` keeps ids in `query_id`, `pos_id` and `neg_id`, which its trainer ignores; without them a text's id is its digest.
     """
 
-    kind: ClassVar[str] = "examples"
+    kind = "examples"
 
     def __init__(self, *, ids: bool = True) -> None:
         self._ids = ids
@@ -31,11 +32,11 @@ class Flagembedding(Format):
         seen_ids: set[str] = set()
         for where, record in read_json_lines(path):
             if not isinstance(record, dict) or not isinstance(record.get("query"), str):
-                raise DataError(f"{where}: an object with query, pos and neg was expected")
+                raise DataError(f"{where}: an object with query, pos and neg was expected", code="not-an-object")
             conversion.drop_unread_fields(where, record, _FIELDS)
             example = _parse_record(record, where, conversion)
             if example.query_id in seen_ids:
-                raise DataError(f"{where}: duplicate query; expected one line per query")
+                raise DataError(f"{where}: duplicate query; expected one line per query", code="duplicate-id")
             seen_ids.add(example.query_id)
             yield example
 
@@ -44,20 +45,15 @@ class Flagembedding(Format):
 
     def _to_record(self, example: Example, conversion: Conversion) -> dict[str, Any]:
         where = f"query {example.query_id!r}"
-        example = conversion.inline_texts(example, where)
-        assert example.query is not None
-        if example.provenance:
-            conversion.drop_or_refuse(where, "field 'negative_provenance'")
-        if example.query.answers:
-            conversion.drop_or_refuse(where, "field 'answers'")
-        passages = {passage.id: passage for passage in example.passages}
-        record: dict[str, Any] = {"query": title_and_text(example.query)}
+        query, passages = conversion.look_up_texts(example, where)
+        conversion.drop_nonempty(where, {"field 'negative_provenance'": example.provenance, "field 'answers'": query.answers})
+        record: dict[str, Any] = {"query": title_and_text(query)}
         for side, ids in (("pos", example.positive_ids), ("neg", example.negative_ids)):
             record[side] = [flatten_title(passages[document], where, conversion) for document in ids]
         if example.positive_scores:
             record["pos_scores"] = [float(runs.format_score(score)) for score in example.positive_scores]
             record["neg_scores"] = [float(runs.format_score(score)) for score in example.negative_scores]
-        if not (has_digest_id(example.query) and all(map(has_digest_id, example.passages))):
+        if not (all(map(has_digest_id, (query, *passages.values())))):
             if self._ids:
                 ids_by_field = (example.query_id, list(example.positive_ids), list(example.negative_ids))
                 record |= dict(zip(_ID_FIELDS, ids_by_field, strict=True))
@@ -70,10 +66,10 @@ def _parse_record(record: dict[str, Any], where: str, conversion: Conversion) ->
     sides = {"positive": "pos", "negative": "neg"}
     converted: dict[str, Any] = {"query": record["query"], "query_id": record.get("query_id", text_digest(record["query"]))}
     for side, name in sides.items():
-        words = parse_string_list(record, name, where)
+        words = _parse_string_list(record, name, where)
         ids = record.get(f"{name}_id") or [text_digest(text) for text in words]
         if not isinstance(ids, list) or len(ids) != len(words):
-            raise DataError(f"{where}: {name}_id does not have {len(words)} entries, as many as {name}")
+            raise DataError(f"{where}: {name}_id does not have {len(words)} entries, as many as {name}", code="not-a-list")
         converted[f"{side}_passages"] = [{"docid": document, "text": text} for document, text in zip(ids, words, strict=True)]
         if record.get(f"{name}_scores") is not None:
             converted[f"{side}_scores"] = record[f"{name}_scores"]
@@ -97,3 +93,13 @@ def _drop_duplicates(record: dict[str, Any], where: str, conversion: Conversion)
         record[f"{side}_passages"] = [passages[index] for index in unique]
         if isinstance(scores, list) and len(scores) == len(passages):
             record[f"{side}_scores"] = [scores[index] for index in unique]
+
+
+def _parse_string_list(record: dict[str, Any], name: str, where: str) -> list[str]:
+    """A field that is a list of strings; empty if the field is absent."""
+    values = record.get(name)
+    if values is None:
+        return []
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise DataError(f"{where}: {name} is not a list of strings", code="not-a-list")
+    return values

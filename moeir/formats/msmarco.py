@@ -1,20 +1,22 @@
-"""MS MARCO's collection layout."""
+"""MS MARCO's collections, runs and top1000 files."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
-from moeir.formats.base import Collection, Conversion, Format
-from moeir.formats.beir import write_trec_qrels
-from moeir.formats.row_files import chain_texts, find_file, read_qrels_splits, read_unique_texts, write_rows
-from moeir.formats.tsv import text_to_row
+from moeir.errors import DataError
+from moeir.formats.base import Collection, Conversion, Format, collapse_whitespace, look_up_text, title_and_text
+from moeir.formats.qrels import TrecQrels, iter_judgements, read_qrels_splits
+from moeir.formats.row_files import read_rows, write_rows
+from moeir.formats.run import drop_scores, drop_tag, iter_hits, run_from_hits, scores_from_ranks
+from moeir.formats.texts import Tsv, chain_texts, find_file, read_unique_texts
+from moeir.records.runs import Run
 
 
 class Msmarco(Format):
     """A folder of collection.tsv, queries.tsv and qrels.SPLIT.tsv, tab-separated: MS MARCO's layout."""
 
-    kind: ClassVar[str] = "collection"
-    is_folder: ClassVar[bool] = True
+    kind = "collection"
+    is_folder = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Collection]:
         files = sorted(path.glob("queries*.tsv*")) or [find_file(path, "queries.tsv")]
@@ -23,8 +25,63 @@ class Msmarco(Format):
 
     def write(self, items: Iterator[Collection], path: Path, conversion: Conversion) -> int:
         collection = next(items)
-        count = write_rows((text_to_row(text, conversion) for text in collection.corpus), path / "collection.tsv")
-        write_rows((text_to_row(text, conversion) for text in collection.queries), path / "queries.tsv")
+        count = Tsv().write(iter(collection.corpus), path / "collection.tsv", conversion)
+        Tsv().write(iter(collection.queries), path / "queries.tsv", conversion)
         for split, grades in collection.qrels.items():
-            write_trec_qrels(dict(grades), path / f"qrels.{split}.tsv", conversion, separator="tab")
+            TrecQrels(separator="tab").write(iter_judgements(grades), path / f"qrels.{split}.tsv", conversion)
         return count
+
+
+class MsmarcoRun(Format):
+    """Tab-separated query, document and rank: MS MARCO's runs. Read scores come from ranks: the last hit gets 1."""
+
+    kind = "run"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
+        row_items = read_rows(path, 3, "query, document, rank")
+        hits = ((where, query, document, _parse_rank(rank, where)) for where, (query, document, rank) in row_items)
+        yield run_from_hits(scores_from_ranks(hits), str(path))
+
+    def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
+        run = next(items)
+        drop_scores(run, conversion)
+        drop_tag(run, conversion)
+        return write_rows(((query, document, rank) for query, document, rank, _ in iter_hits(run)), path)
+
+
+class Top1000(Format):
+    """Tab-separated query, document, query text and passage, best first: MS MARCO's top1000 files. Writing needs the texts."""
+
+    kind = "run"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
+        def hits() -> Iterator[tuple[str, str, str, int]]:
+            for rank, (where, (query, document, query_text, passage)) in enumerate(
+                read_rows(path, 4, "query, document, query text, passage")
+            ):
+                for text_id, text, texts_by_id in ((query, query_text, conversion.queries), (document, passage, conversion.corpus)):
+                    if texts_by_id is None or text_id not in texts_by_id or title_and_text(texts_by_id[text_id]) != text:
+                        conversion.drop_or_refuse(where, f"the text of {text_id!r} (name files that have it with --queries and --corpus)")
+                yield where, query, document, rank
+
+        yield run_from_hits(scores_from_ranks(hits()), str(path))
+
+    def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
+        run = next(items)
+        drop_scores(run, conversion)
+        drop_tag(run, conversion)
+        return write_rows(_to_rows(run, conversion), path)
+
+
+def _to_rows(run: Run, conversion: Conversion) -> Iterator[tuple[str, ...]]:
+    for query, document, _, _ in iter_hits(run):
+        words = title_and_text(look_up_text(conversion.queries, query, "--queries", f"query {query!r}", conversion.target))
+        where = f"document {document!r}"
+        passage = title_and_text(look_up_text(conversion.corpus, document, "--corpus", where, conversion.target))
+        yield query, document, collapse_whitespace(words, f"query {query!r}", conversion), collapse_whitespace(passage, where, conversion)
+
+
+def _parse_rank(rank: str, where: str) -> int:
+    if not rank.isdecimal():
+        raise DataError(f"{where}: rank is not a whole number: {rank!r}", code="rank-not-a-number")
+    return int(rank)

@@ -1,12 +1,13 @@
-"""trec_eval's judgements."""
+"""Judgements as TREC's; parts shared by formats that hold judgements."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
 
 from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format
+from moeir.formats.row_files import write_rows
 from moeir.records import lines, qrels
+from moeir.records.qrels import Qrels
 
 Judgement = tuple[str, str, int]
 _SEPARATORS = {"space": " ", "tab": "\t"}
@@ -15,7 +16,7 @@ _SEPARATORS = {"space": " ", "tab": "\t"}
 class TrecQrels(Format):
     """Lines `query 0 document grade`: TREC's judgements, and MS MARCO's with `separator=tab`. `separator`: space or tab."""
 
-    kind: ClassVar[str] = "qrels"
+    kind = "qrels"
 
     def __init__(self, *, separator: str = "space") -> None:
         if separator not in _SEPARATORS:
@@ -23,18 +24,24 @@ class TrecQrels(Format):
         self._separator = _SEPARATORS[separator]
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Judgement]:
-        return read_judgements(path)
+        return iter_judgements(qrels.read_qrels(path))
 
     def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
-        count = 0
-        with lines.open_writer(path) as output:
-            for query, document, grade in items:
-                output.write(self._separator.join((query, "0", document, str(grade))) + "\n")
-                count += 1
-        return count
+        return write_rows(((query, "0", document, grade) for query, document, grade in items), path, self._separator)
 
 
-def read_judgements(path: Path | str) -> Iterator[Judgement]:
-    """Every judgement of a qrels file of any form."""
-    grades_by_query = qrels.read_qrels(path)
-    return ((query, document, grade) for query, grades in grades_by_query.items() for document, grade in grades.items())
+def iter_judgements(grades: Mapping[str, Mapping[str, int]]) -> Iterator[Judgement]:
+    """Query, document and grade of every judgement."""
+    return ((query, document, grade) for query, documents in grades.items() for document, grade in documents.items())
+
+
+def read_qrels_splits(folder: Path, prefix: str, suffixes: tuple[str, ...]) -> dict[str, Qrels]:
+    """Judgements by split, from every file named `prefixSPLITsuffix`, in the order of file names."""
+    splits = {}
+    for file in sorted(folder.glob(f"{prefix}*")) if folder.is_dir() else ():
+        name = lines.strip_compression_suffix(file).name
+        for suffix in suffixes:
+            if file.is_file() and name.endswith(suffix) and len(name) > len(prefix) + len(suffix):
+                splits[name[len(prefix) : -len(suffix)]] = qrels.read_qrels(file)
+                break
+    return splits

@@ -11,7 +11,7 @@ import numpy as np
 from moeir.artifacts import memmap
 from moeir.artifacts.journals import AppendableNpy
 from moeir.indexes.base import NO_ROW
-from moeir.indexes.postings_search import HASH_SLOTS, SCAN_BLOCK, STEPS, score_pairs, search_postings
+from moeir.indexes.postings_search import HASH_SLOTS, SCAN_BLOCK, STEPS, score_row_pairs, search_postings
 from moeir.kernels.numba_cache import njit_cached
 
 WINDOW_SIZE = 2**16  # documents whose scans fit in a core's cache, and whose offsets fit in uint16
@@ -117,7 +117,7 @@ class Postings:
         parts = min(len(scores), 4 * numba.get_num_threads())
         pair_arguments = (np.ascontiguousarray(query_rows), np.ascontiguousarray(document_rows), parts)
         document_columns = (self.starts, self.terms, self.weights, self._shift)
-        score_pairs(*document_columns, starts, terms, self._query_weights(terms, weights), _hash_slots(starts), *pair_arguments, scores)
+        score_row_pairs(*document_columns, starts, terms, self._query_weights(terms, weights), _hash_slots(starts), *pair_arguments, scores)
         return scores
 
     def _scannable(self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray) -> np.ndarray:

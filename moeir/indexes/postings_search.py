@@ -340,7 +340,7 @@ def search_postings(
 
 
 @njit_cached(parallel=True)
-def score_pairs(
+def score_row_pairs(
     document_starts: Any, document_terms: Any, document_weights: Any, shift: float, starts: Any, terms: Any, weights: Any, slots: int,
     queries: Any, rows: Any, parts: int, scores: Any,
 ) -> None:  # fmt: skip

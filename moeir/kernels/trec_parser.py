@@ -76,7 +76,7 @@ def _parse_number(letters: Any, position: Any) -> tuple[float, Any, bool]:
 
 
 @njit_cached()
-def parse_lines(letters: Any, roles: Any, limits: Any, keys: Any, numbers: Any, row: int) -> int:
+def parse_lines(letters: Any, roles: Any, limits: Any, keys: Any, numbers: Any, row: int) -> int:  # noqa: C901 - numba compiles it as one loop
     """Parse the letters of whole, newline-terminated lines into keys [n, m] and numbers [n], from `row` on.
 
     roles [width]: SKIP, NUMBER, or the first index of the column's words in a row of keys; limits [width]: most uint64 they may take.

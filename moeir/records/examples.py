@@ -18,6 +18,7 @@ from moeir.records import dpr, lines, runs, texts
 from moeir.records.texts import Text
 
 _SIDES = ("positive", "negative")
+_MISSING_CODES = {"positive": "no-positive", "negative": "no-negatives"}
 MAX_SCORE = 3e38  # of float32, in which scores are compared
 
 
@@ -61,7 +62,7 @@ def read_examples(path: Path | str, *, provenance: bool = True) -> Iterator[Exam
         for where, record in _read_records(name, ((number, line) for number, line in numbered if line.strip())):
             example = parse_example(record, where, provenance=provenance)
             if example.query_id in query_ids:
-                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
+                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query", code="duplicate-id")
             query_ids.add(example.query_id)
             yield example
     if not query_ids:
@@ -89,11 +90,13 @@ def merge_examples(files: Sequence[Iterable[Example]], paths: Sequence[Path | st
 
 def _merge_pair(first: Example, second: Example, path: str) -> Example:
     if first.query is not None and second.query is not None and first.query != second.query:
-        raise DataError(f"{path}: query {first.query_id!r} has two texts in the files; different queries need other ids")
+        raise DataError(f"{path}: query {first.query_id!r} has two texts in the files; different queries need other ids", code="two-texts")
     passages = {passage.id: passage for passage in first.passages}
     for passage in second.passages:
         if passages.setdefault(passage.id, passage) != passage:
-            raise DataError(f"{path}: passage {passage.id!r} has two texts in the files; different passages need other ids")
+            raise DataError(
+                f"{path}: passage {passage.id!r} has two texts in the files; different passages need other ids", code="two-texts"
+            )
     positives = tuple(dict.fromkeys((*first.positive_ids, *second.positive_ids)))
     negatives = tuple(document for document in dict.fromkeys((*first.negative_ids, *second.negative_ids)) if document not in positives)
     teacher = second.teacher_scores | first.teacher_scores
@@ -146,23 +149,25 @@ def _provenance_record(entry: Provenance) -> dict[str, Any]:
 def parse_example(record: Any, where: str, *, provenance: bool) -> Example:
     """An example from a record in our form or Tevatron's; `where` starts the message of an error."""
     if not isinstance(record, dict):
-        raise DataError(f"{where}: expected a JSON object")
+        raise DataError(f"{where}: expected a JSON object", code="not-an-object")
     if "query_id" not in record:
-        raise DataError(f"{where}: no query_id")
+        raise DataError(f"{where}: no query_id", code="no-id")
     query_id = texts.parse_id(record["query_id"], where)
     inline = "positive_passages" in record
     passages: dict[str, Text] = {}
     if inline:
         if not isinstance(record.get("query"), str):
-            raise DataError(f"{where}: no query text beside the passages; the field query is missing or not a string")
+            raise DataError(f"{where}: no query text beside the passages; the field query is missing or not a string", code="no-text")
         positives, negatives = (_parse_passages(record, side, passages, where) for side in _SIDES)
     else:
         positives, negatives = (_parse_ids(record, side, where) for side in _SIDES)
     if not positives:
-        raise DataError(f"{where}: query {query_id!r} has no positive")
+        raise DataError(f"{where}: query {query_id!r} has no positive", code="no-positive")
     both = set(positives) & set(negatives)
     if both:
-        raise DataError(f"{where}: document {min(both)!r} is a positive and a negative of query {query_id!r}")
+        raise DataError(
+            f"{where}: document {min(both)!r} is a positive and a negative of query {query_id!r}", code="positive-among-negatives"
+        )
     query = texts.parse_text({"_id": query_id, "query": record["query"], "answers": record.get("answers")}, where) if inline else None
     entries = _parse_provenance(record, len(negatives), where) if provenance else ()
     scores = _parse_teacher_scores(record, {"positive": len(positives), "negative": len(negatives)}, where)
@@ -175,10 +180,10 @@ def _parse_teacher_scores(record: dict[str, Any], counts: dict[str, int], where:
     for side, count in counts.items():
         values = _list_field(record, f"{side}_scores", where) if has_teacher else []
         if has_teacher and len(values) != count:
-            raise DataError(f"{where}: {count} {side}s, but {side}_scores has {len(values)} entries")
+            raise DataError(f"{where}: {count} {side}s, but {side}_scores has {len(values)} entries", code="scores-miscounted")
         for value in values:
             if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MAX_SCORE:
-                raise DataError(f"{where}: {side}_scores: expected finite numbers, found {value!r}")
+                raise DataError(f"{where}: {side}_scores: expected finite numbers, found {value!r}", code="score-not-finite")
         yield tuple(map(float, values))
 
 
@@ -186,7 +191,7 @@ def _parse_ids(record: dict[str, Any], side: str, where: str) -> tuple[str, ...]
     names = (f"{side}_ids", f"{side}_document_ids", f"{side}_passages")
     field = next((name for name in names if name in record), None)
     if field is None:
-        raise DataError(f"{where}: no {side}s; expected one of {', '.join(names)}")
+        raise DataError(f"{where}: no {side}s; expected one of {', '.join(names)}", code=_MISSING_CODES[side])
     ids = tuple(sys.intern(texts.parse_id(value, where)) for value in _list_field(record, field, where))
     _check_unique(ids, field, where)
     return ids
@@ -197,7 +202,7 @@ def _parse_passages(record: dict[str, Any], side: str, passages: dict[str, Text]
     passage_texts = [texts.parse_text(passage, f"{where}: {field}") for passage in _list_field(record, field, where)]
     for text in passage_texts:
         if passages.setdefault(text.id, text) != text:
-            raise DataError(f"{where}: passage {text.id!r} has two texts")
+            raise DataError(f"{where}: passage {text.id!r} has two texts", code="two-texts")
     ids = tuple(text.id for text in passage_texts)
     _check_unique(ids, field, where)
     return ids
@@ -207,14 +212,16 @@ def _check_unique(ids: tuple[str, ...], field: str, where: str) -> None:
     unique: set[str] = set()
     for document in ids:
         if document in unique:
-            raise DataError(f"{where}: document {document!r} is listed twice in {field}")
+            raise DataError(f"{where}: document {document!r} is listed twice in {field}", code="duplicate-passage")
         unique.add(document)
 
 
 def _list_field(record: dict[str, Any], field: str, where: str) -> list[Any]:
     values = record.get(field)
     if not isinstance(values, list):
-        raise DataError(f"{where}: {field} is not a list" if field in record else f"{where}: no {field}")
+        if field in record:
+            raise DataError(f"{where}: {field} is not a list", code="not-a-list")
+        raise DataError(f"{where}: no {field}", code=_MISSING_CODES[field.partition("_")[0]])
     return values
 
 
@@ -223,8 +230,8 @@ def _parse_provenance(record: dict[str, Any], negatives: int, where: str) -> tup
         return ()
     entries = _list_field(record, "negative_provenance", where)
     if len(entries) != negatives:
-        raise DataError(f"{where}: {negatives} negatives, but negative_provenance has {len(entries)} entries")
+        raise DataError(f"{where}: {negatives} negatives, but negative_provenance has {len(entries)} entries", code="provenance")
     try:
         return tuple(tuple(Provenance(str(one["run"]), int(one["rank"]), float(one["score"])) for one in entry) for entry in entries)
     except (TypeError, KeyError, ValueError):
-        raise DataError(f'{where}: negative_provenance is not a list of lists of {{"run", "rank", "score"}}') from None
+        raise DataError(f'{where}: negative_provenance is not a list of lists of {{"run", "rank", "score"}}', code="provenance") from None

@@ -38,7 +38,7 @@ def read_generated_queries(source: Path | str, *, allow_empty: bool = False) -> 
                 continue
             record = _parse_record(text, where := f"{lines.source_name(source)}:{number}")
             if record.id in ids:
-                raise DataError(f"{where}: duplicate id {record.id!r}; ids must be unique")
+                raise DataError(f"{where}: duplicate id {record.id!r}; ids must be unique", code="duplicate-id")
             ids.add(record.id)
             yield record
     if not ids and not allow_empty:
@@ -48,8 +48,8 @@ def read_generated_queries(source: Path | str, *, allow_empty: bool = False) -> 
 def _parse_record(text: str, where: str) -> GeneratedQueries:
     record = texts.parse_json(text, where)
     if not isinstance(record, dict) or not {"_id", "queries"} <= record.keys():
-        raise DataError(f"{where}: expected an object with _id and queries, as generate-queries writes them")
+        raise DataError(f"{where}: expected an object with _id and queries, as generate-queries writes them", code="not-an-object")
     queries = record["queries"]
     if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
-        raise DataError(f"{where}: queries is not a list of strings")
+        raise DataError(f"{where}: queries is not a list of strings", code="not-a-list")
     return GeneratedQueries(texts.parse_id(record["_id"], where), tuple(queries))

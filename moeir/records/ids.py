@@ -17,6 +17,11 @@ MAX_FIXED_BYTES = 64
 _ROWS_PER_CHUNK = 2**19  # rows that are buffered before they are encoded
 
 
+def as_byte_strings(words: list[bytes]) -> ByteStrings:
+    """The words as an array."""
+    return np.array(words, dtype=np.bytes_ if max(map(len, words), default=0) <= MAX_FIXED_BYTES else object)
+
+
 class Ids(Sequence[str]):
     """An immutable sequence of distinct ids; `byte_strings` [N] are their UTF-8 bytes, ascending."""
 
@@ -32,9 +37,7 @@ class Ids(Sequence[str]):
         """
         if isinstance(ids, Ids):
             return ids
-        encoded = [one.encode() for one in ids]
-        narrow = max(map(len, encoded), default=0) <= MAX_FIXED_BYTES
-        return cls(np.array(encoded, dtype=np.bytes_ if narrow else object))
+        return cls(as_byte_strings([one.encode() for one in ids]))
 
     def lookup(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Index of each id [n]; -1 for an unknown one.

@@ -48,7 +48,7 @@ def read_blocks(path: Path | str, *, check: bool = True) -> Iterator[Iterator[tu
     try:
         stream = open(path, "rb")  # noqa: SIM115 closed by the `with` below; errors while opening differ from errors while reading
     except OSError as fault:
-        raise DataError(f"{path}: {_open_error(fault)}") from None
+        raise _open_error(path, fault) from None
     with stream:
         yield _split_blocks(_read_chunks(stream, Path(path).suffix), str(path), check)
 
@@ -72,12 +72,12 @@ def open_writer(path: Path | str) -> Iterator[TextIO]:
         yield text
 
 
-def _open_error(fault: OSError) -> str:
+def _open_error(path: Path | str, fault: OSError) -> DataError:
     if isinstance(fault, FileNotFoundError):
-        return "no such file"
+        return DataError(f"{path}: no such file")
     if isinstance(fault, IsADirectoryError):
-        return "expected a text file, found a folder"
-    return f"cannot be read: {fault.strerror}"
+        return DataError(f"{path}: expected a text file, found a folder")
+    return DataError(f"{path}: cannot be read: {fault.strerror}", code="damaged-archive")
 
 
 @contextmanager
@@ -131,9 +131,9 @@ def _split_blocks(chunks: Iterator[bytes], name: str, checked: bool) -> Iterator
             number += int(np.count_nonzero(newlines)) + 1
             rest = chunk[end + 1 :]
     except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as fault:
-        raise DataError(f"{name}: damaged archive near line {number}: {fault}") from None
+        raise DataError(f"{name}: damaged archive near line {number}: {fault}", code="damaged-archive") from None
     except OSError as fault:
-        raise DataError(f"{name}: cannot be read: {fault.strerror or fault}") from None
+        raise DataError(f"{name}: cannot be read: {fault.strerror or fault}", code="damaged-archive") from None
     if rest:
         yield number, _check_text(rest, number, name) if checked else rest
 
@@ -143,11 +143,11 @@ def _check_text(block: bytes, number: int, name: str) -> bytes:
         block = block.removeprefix(BYTE_ORDER_MARK)
     if b"\0" in block:
         line = number + block.count(b"\n", 0, block.index(b"\0"))
-        raise DataError(f"{name}:{line}: not a text file: found a zero byte; expected UTF-8 text")
+        raise DataError(f"{name}:{line}: not a text file: found a zero byte; expected UTF-8 text", code="control-character")
     try:
         if not block.isascii():  # the fast check, enough for most blocks
             block.decode()
     except UnicodeDecodeError as fault:
         line = number + block.count(b"\n", 0, fault.start)
-        raise DataError(f"{name}:{line}: not UTF-8: byte 0x{block[fault.start]:02x}; convert the file to UTF-8") from None
+        raise DataError(f"{name}:{line}: not UTF-8: byte 0x{block[fault.start]:02x}; convert the file to UTF-8", code="not-utf8") from None
     return block

@@ -29,7 +29,8 @@ def read_qrels(path: Path | str) -> Qrels:
             earlier = qrels.setdefault(query, {}).setdefault(document, grade)
             if earlier != grade:
                 raise DataError(
-                    f"{name}:{number}: query {query!r}, document {document!r}: grade {grade} here, {earlier} on an earlier line"
+                    f"{name}:{number}: query {query!r}, document {document!r}: grade {grade} here, {earlier} on an earlier line",
+                    code="grades-disagree",
                 )
     if not qrels:
         raise DataError(f"{name}: holds no judgement; expected {_EXPECTED_COLUMNS}")
@@ -42,13 +43,13 @@ def parse_judgement(line: str, number: int, name: str) -> tuple[str, str, int] |
     >>> parse_judgement("q1 0 owl 2", 1, "dev.qrels"), parse_judgement("query-id\\tcorpus-id\\tscore", 1, "dev.tsv")
     (('q1', 'owl', 2), None)
     """
-    fields = _split_fields(line)
+    fields = [field.decode() for field in line.encode().split()]  # bytes split at ASCII white space only, as trec_eval does
     if not fields or line.startswith("#"):
         return None
     if number == 1 and len(fields) in (3, 4) and fields[-1].lower() in _GRADE_HEADERS:
         return None
     if len(fields) not in (3, 4):
-        raise DataError(f"{name}:{number}: expected {_EXPECTED_COLUMNS}, found {len(fields)}")
+        raise DataError(f"{name}:{number}: expected {_EXPECTED_COLUMNS}, found {len(fields)}", code="columns")
     return fields[0], fields[-2], _parse_grade(fields[-1], f"{name}:{number}")
 
 
@@ -57,10 +58,6 @@ def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> Non
     with lines.open_writer(path) as output:
         for query, grades in qrels.items():
             output.writelines(f"{query} 0 {document} {grade}\n" for document, grade in grades.items())
-
-
-def _split_fields(line: str) -> list[str]:
-    return [field.decode() for field in line.encode().split()]  # bytes split at ASCII white space only, as trec_eval does
 
 
 def _parse_grade(text: str, where: str) -> int:
@@ -73,5 +70,5 @@ def _parse_grade(text: str, where: str) -> int:
     try:
         float(text)
     except ValueError:
-        raise DataError(f"{where}: grade is not a number: {text!r}") from None
-    raise DataError(f"{where}: grade is not a whole number: {text!r}")
+        raise DataError(f"{where}: grade is not a number: {text!r}", code="grade-not-a-number") from None
+    raise DataError(f"{where}: grade is not a whole number: {text!r}", code="grade-not-whole")

@@ -24,7 +24,7 @@ Integers: TypeAlias = NDArray[np.int64]
 Codes: TypeAlias = NDArray[np.int32]
 Scores: TypeAlias = NDArray[np.float32]
 
-RUN_COLUMNS = "query Q0 document rank score tag"
+RUN_COLUMNS = ("query", "Q0", "document", "rank", "score", "tag")
 _SCORE_FORMAT = ".9g"
 
 
@@ -119,7 +119,10 @@ class Run:
         documents = np.asarray(document_codes, dtype=np.int32)
         scores32 = np.asarray(scores, dtype=np.float32)
         for row in np.flatnonzero(~np.isfinite(scores32))[:1].tolist():
-            raise DataError(f"{location(row)}: score of document {document_ids[documents[row]]!r} is not a finite float32 number")
+            raise DataError(
+                f"{location(row)}: score of document {document_ids[documents[row]]!r} is not a finite float32 number",
+                code="score-not-finite",
+            )
         if not isinstance(document_ids, Ids) and any(map(str.__ge__, document_ids, document_ids[1:])):
             documents = id_ranks(document_ids).astype(np.int32)[documents]
             document_ids = sorted(document_ids)
@@ -131,7 +134,7 @@ class Run:
         if (row := first_duplicate(starts, documents, order)) is not None:
             position = row if order is None else int(np.flatnonzero(order == row)[0])
             fault = f"document {document_ids[documents[position]]!r} is listed twice for query {queries[owners[position]]!r}"
-            raise DataError(f"{location(row)}: {fault}")
+            raise DataError(f"{location(row)}: {fault}", code="duplicate-document")
         return cls(list(queries), starts, *sort_lists(starts, documents, scores32), document_ids, tag)
 
     @cached_property
@@ -175,7 +178,7 @@ def read_run(path: Path | str, by: str = "score") -> Run:
     For other tools' orders, `by="file"` orders by score and then by line, `by="rank"` by the rank column alone; the scores are
     then minus the rank.
     """
-    table = trec_columns.read_columns(path, RUN_COLUMNS, (0, 2), 3 if by == "rank" else 4)
+    table = trec_columns.read_columns(path, RUN_COLUMNS, (0, 2), RUN_COLUMNS.index("rank" if by == "rank" else "score"))
     (queries, query_codes), (names, document_codes) = table.strings
     first_codes = query_codes[np.append(0, np.flatnonzero(query_codes[1:] != query_codes[:-1]) + 1)]
     appearance = np.argsort(np.unique(first_codes, return_index=True)[1])
@@ -250,9 +253,11 @@ def _sort_lists_numpy(starts: Integers, documents: NDArray[np.integer], scores: 
     return (np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))).astype(np.int32), sorted_scores
 
 
-def parse_score(text: str, where: str) -> float:
-    """The score in `text`; `where` starts the message of an error."""
-    return trec_columns.parse_float32(text, where)
+def parse_hit(line: str, where: str) -> tuple[str, str, str, float, str]:
+    """Query, document, rank, score and tag of a line of a run, by the same rules as `read_run`; `where` starts the message of an error."""
+    words, score = trec_columns.parse_line(line.encode(), where, RUN_COLUMNS, RUN_COLUMNS.index("score"))
+    query, _, document, rank, _, tag = (word.decode() for word in words)
+    return query, document, rank, score, tag
 
 
 HITS_PER_BLOCK = 2**19  # hits

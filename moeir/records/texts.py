@@ -51,9 +51,9 @@ def read_texts(source: Path | str, *, keep_empty: bool = False) -> Iterator[Text
     for where, record in read_records(str(source)):
         text = parse_text(record, where)
         if text.id in ids:
-            raise DataError(f"{where}: duplicate id {text.id!r}; ids must be unique")
+            raise DataError(f"{where}: duplicate id {text.id!r}; ids must be unique", code="duplicate-id")
         if not text.content and not keep_empty:
-            raise DataError(f"{where}: the text of {text.id!r} is empty; --keep-empty keeps such texts")
+            raise DataError(f"{where}: the text of {text.id!r} is empty; --keep-empty keeps such texts", code="empty-text")
         ids.add(text.id)
         yield text
     if not ids:
@@ -71,7 +71,9 @@ def read_field(source: Path | str, field: str) -> dict[str, str]:
     for where, record in read_records(str(source)):
         text, value = parse_text(record, where), record.get(field)
         if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-            raise DataError(f"{where}: field {field!r} of {text.id!r} is not a string or a whole number: {_preview(value)}")
+            raise DataError(
+                f"{where}: field {field!r} of {text.id!r} is not a string or a whole number: {_preview(value)}", code="text-not-a-string"
+            )
         values[text.id] = str(value)
     return values
 
@@ -91,15 +93,15 @@ def to_record(text: Text) -> dict[str, Any]:
 def parse_text(record: Any, where: str) -> Text:
     """A text from a record with any of the usual names for id and text; `where` starts the message of an error."""
     if not isinstance(record, dict):
-        raise DataError(f"{where}: expected a JSON object, found {_preview(record)}")
+        raise DataError(f"{where}: expected a JSON object, found {_preview(record)}", code="not-an-object")
     field = next((name for name in TEXT_FIELDS if name in record), None)
     if field is None:
-        raise DataError(f"{where}: no text; expected one of {', '.join(TEXT_FIELDS)} among {_field_names(record)}")
+        raise DataError(f"{where}: no text; expected one of {', '.join(TEXT_FIELDS)} among {_field_names(record)}", code="no-text")
     if not isinstance(record[field], str):
-        raise DataError(f"{where}: {field} is not a string: {_preview(record[field])}")
+        raise DataError(f"{where}: {field} is not a string: {_preview(record[field])}", code="text-not-a-string")
     answers = record.get("answers")
     if answers is not None and not (isinstance(answers, list | tuple) and all(isinstance(answer, str) for answer in answers)):
-        raise DataError(f"{where}: answers is not a list of strings: {_preview(answers)}")
+        raise DataError(f"{where}: answers is not a list of strings: {_preview(answers)}", code="text-not-a-string")
     return Text(
         _record_id(record, where),
         record[field],
@@ -112,12 +114,12 @@ def parse_text(record: Any, where: str) -> Text:
 def parse_id(value: Any, where: str) -> str:
     """An id as a string, or an error: ids are strings or whole numbers, not empty, without white space."""
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise DataError(f"{where}: id is not a string: {_preview(value)}")
+        raise DataError(f"{where}: id is not a string: {_preview(value)}", code="id-not-a-word")
     name = str(value)
     if not name.strip():
-        raise DataError(f"{where}: id is blank")
+        raise DataError(f"{where}: id is blank", code="blank-id")
     if name.split() != [name]:
-        raise DataError(f"{where}: id with white space: {name!r}; expected one word, as in a run")
+        raise DataError(f"{where}: id with white space: {name!r}; expected one word, as in a run", code="id-with-space")
     return name
 
 
@@ -127,26 +129,23 @@ def parse_json(line: str, where: str) -> Any:
         value = json.loads(line)
         if "\\u" in line:
             json.dumps(value, ensure_ascii=False).encode()
-    except json.JSONDecodeError as fault:
-        raise DataError(f"{where}: broken JSON at column {fault.colno}: {fault.msg}; expected one object per line") from None
-    except UnicodeEncodeError:
-        raise DataError(f"{where}: broken JSON: an escape is half a character (a lone surrogate)") from None
     except (ValueError, RecursionError) as fault:
-        raise DataError(f"{where}: broken JSON: {fault}; expected one object per line") from None
+        column = f" at column {fault.colno}" if isinstance(fault, json.JSONDecodeError) else ""
+        raise dpr.json_error(fault, where, "one object per line", column) from None
     return value
 
 
 def _record_id(record: dict[str, Any], where: str) -> str:
     field = next((name for name in ID_FIELDS if name in record), None)
     if field is None:
-        raise DataError(f"{where}: no id; expected one of {', '.join(ID_FIELDS)} among {_field_names(record)}")
+        raise DataError(f"{where}: no id; expected one of {', '.join(ID_FIELDS)} among {_field_names(record)}", code="no-id")
     return parse_id(record[field], where)
 
 
 def _optional_string(record: dict[str, Any], field: str, where: str) -> str:
     value = record.get(field)
     if value is not None and not isinstance(value, str):
-        raise DataError(f"{where}: {field} is not a string: {_preview(value)}")
+        raise DataError(f"{where}: {field} is not a string: {_preview(value)}", code="text-not-a-string")
     return value or ""
 
 
@@ -212,7 +211,7 @@ def parse_row(line: str, names: list[str], where: str) -> dict[str, Any]:
     """A line of tab-separated columns as a record."""
     fields = line.split("\t")
     if len(fields) != len(names):
-        raise DataError(f"{where}: expected {len(names)} tab-separated columns ({', '.join(names)}), found {len(fields)}")
+        raise DataError(f"{where}: expected {len(names)} tab-separated columns ({', '.join(names)}), found {len(fields)}", code="columns")
     return dict(zip(names, fields, strict=True))
 
 

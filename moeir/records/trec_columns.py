@@ -4,8 +4,9 @@ White space is ASCII white space, as in trec_eval; blank lines are skipped. Regu
 big file; all others in Python, with the same result and with the line number of every fault.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,16 +19,15 @@ from pyarrow import csv
 from moeir.errors import DataError
 from moeir.kernels import memory
 from moeir.records import compiled_loops, lines
-from moeir.records.ids import MAX_FIXED_BYTES, ByteStrings, DictionaryEncoder, Ids
+from moeir.records.ids import MAX_FIXED_BYTES, ByteStrings, DictionaryEncoder, Ids, as_byte_strings
 
 _arrow: Any = pyarrow  # has no type hints
 _arrow_csv: Any = csv
 
 Numbers: TypeAlias = NDArray[np.float32]
 
-_IS_SPACE = np.zeros(256, dtype=bool)
-_IS_SPACE[list(b" \t\n\r\x0b\x0c")] = True
 _NEWLINE = 10
+_FLOAT32_OVERFLOW = (2 - 2.0**-24) * 2.0**127  # the least number that float32 rounds to infinity
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +55,9 @@ class ColumnTable:
         return f"{self.name}:{line}"
 
 
-def read_columns(path: Path | str, form: str, wanted: tuple[int, ...], number: int) -> ColumnTable:
-    """Read some columns of a file whose columns are named in `form`; column `number` holds finite float32 numbers."""
-    name, width = lines.source_name(path), len(form.split())
+def read_columns(path: Path | str, names: Sequence[str], wanted: tuple[int, ...], number: int) -> ColumnTable:
+    """Read some columns of a file by their indexes in `names`; column `number` holds finite float32 numbers."""
+    name, width = lines.source_name(path), len(names)
     compiled = compiled_loops.load_for_file(path)
     encoders, parts = [DictionaryEncoder(compiled and compiled.radix_sort) for _ in wanted], list[Numbers]()
     reader = compiled and CompiledReader(compiled.trec_parser, width, wanted, number)
@@ -67,7 +67,7 @@ def read_columns(path: Path | str, form: str, wanted: tuple[int, ...], number: i
         for first, block in blocks:
             columns = reader and reader.parse_block(block)
             columns = (
-                columns or _parse_arrow(block, width, wanted, number) or _parse_python(block, first, name, form, blanks, wanted, number)
+                columns or _parse_arrow(block, width, wanted, number) or _parse_python(block, first, name, names, blanks, wanted, number)
             )
             if columns:
                 for encoder, column in zip(encoders, columns[:-1], strict=True):
@@ -75,7 +75,7 @@ def read_columns(path: Path | str, form: str, wanted: tuple[int, ...], number: i
                 parts.append(columns[-1])
                 first_words = first_words or [word.decode() for word in block.split(maxsplit=width)[:width]]
     if not first_words:
-        raise DataError(f"{name}: holds no line; expected {width} columns ({form})")
+        raise DataError(f"{name}: holds no line; expected {width} columns ({' '.join(names)})")
     strings = [encoder.finish() for encoder in reversed(encoders)][::-1]  # documents first: they take the most memory
     table = ColumnTable(strings, concatenate_numbers(parts), first_words, name, blanks)
     release_memory(len(table.numbers))
@@ -99,12 +99,11 @@ def _parse_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int)
     is_separator = (characters == space[0]) | (characters == _NEWLINE)
     if not len(characters) or is_separator[0] or is_separator[-1] or (is_separator[1:] & is_separator[:-1]).any():
         return None
-    names = [str(column) for column in range(width)]
     types = {str(column): _arrow.string() for column in wanted} | {str(number): _arrow.float64()}
     try:
         table = _arrow_csv.read_csv(
             _arrow.BufferReader(block),
-            _arrow_csv.ReadOptions(column_names=names, block_size=len(block) + 1, use_threads=False),
+            _arrow_csv.ReadOptions(column_names=[*map(str, range(width))], block_size=len(block) + 1, use_threads=False),
             _arrow_csv.ParseOptions(delimiter=space.decode(), quote_char=False, escape_char=False),
             _arrow_csv.ConvertOptions(include_columns=list(types), column_types=types, null_values=[], check_utf8=False),
         )
@@ -118,95 +117,53 @@ def _parse_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int)
 
 
 def _arrow_strings(column: Any) -> ByteStrings:
-    _, offsets, characters = column.buffers()
-    edges = np.frombuffer(offsets, np.int32, len(column) + 1).astype(np.int64)
-    return _slice_words(np.frombuffer(characters, np.uint8), edges[:-1], edges[1:])
-
-
-def _parse_python(
-    block: bytes, first: int, name: str, form: str, blanks: list[int], wanted: tuple[int, ...], number: int
-) -> list[NDArray[Any]]:
-    """The columns of any block, empty if it has no line; appends blank lines to `blanks`."""
-    characters, width, blanks_before = np.frombuffer(block + b"\n", dtype=np.uint8), len(form.split()), len(blanks)
-    words = _word_bounds(characters, width)
-    if words is None:
-        rows = _nonblank_lines(block, first, name, form, blanks)
-        if not rows:
-            return []
-        characters = np.frombuffer(b"\n".join(rows) + b"\n", dtype=np.uint8)
-        words = _word_bounds(characters, width)
-        assert words is not None
-    block_blanks = [line - first + 1 for line in blanks[blanks_before:]]
-    locator = ColumnTable([], np.zeros(0, np.float32), [], name, block_blanks)
-
-    def where(row: int) -> str:
-        return f"{name}:{int(locator.location(row).rpartition(':')[2]) + first - 1}"
-
-    columns = [_slice_words(characters, words[0][:, column], words[1][:, column]) for column in (*wanted, number)]
-    return [*columns[:-1], _parse_numbers(columns[-1], where, form.split()[number])]
-
-
-def _parse_numbers(words: ByteStrings, where: Callable[[int], str], what: str) -> Numbers:
-    try:
-        numbers = words.astype(np.float64)
-    except ValueError:
-        numbers = np.full(len(words), np.nan)
-    with np.errstate(over="ignore"):
-        exact = numbers.astype(np.float32)
-    underscores = words.astype(np.bytes_, copy=False).view(np.uint8) == ord("_")  # Python's float ignores them
-    if underscores.any() or not np.isfinite(exact).all():
-        for row, word in enumerate(words.tolist()):
-            parse_float32(word.decode(), where(row), what)
-    return exact
-
-
-def parse_float32(text: str, where: str, what: str = "score") -> float:
-    """The finite float32 number in `text`; `where` starts the message of an error."""
-    try:
-        number = float(text.replace("_", "?"))
-    except ValueError:
-        raise DataError(f"{where}: {what} is not a number: {text!r}") from None
-    with np.errstate(over="ignore"):
-        if not np.isfinite(np.float32(number)):
-            raise DataError(f"{where}: {what} is not finite: {text!r}")
-    return number
-
-
-def _word_bounds(characters: NDArray[np.uint8], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Start and end of every word, [n, width] each; None unless every line has `width` words."""
-    edges = np.flatnonzero(np.diff(_IS_SPACE[characters], prepend=True))  # start, end, start, …
-    newlines = np.flatnonzero(characters == _NEWLINE)
-    if len(edges) != 2 * width * len(newlines):
-        return None
-    begins, ends = edges[0::2].reshape(-1, width), edges[1::2].reshape(-1, width)
-    fits = (ends[:, -1] <= newlines).all() and (begins[1:, 0] > newlines[:-1]).all()
-    return (begins, ends) if fits else None
-
-
-def _nonblank_lines(block: bytes, number: int, name: str, form: str, blanks: list[int]) -> list[bytes]:
-    width, rows = len(form.split()), []
-    for line, text in enumerate(block.split(b"\n"), number):
-        count = len(text.split())
-        if count == width:
-            rows.append(text)
-        elif count:
-            raise DataError(f"{name}:{line}: expected {width} columns ({form}), found {count}")
-        else:
-            blanks.append(line)
-    return rows
-
-
-def _slice_words(characters: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64]) -> ByteStrings:
-    sizes = ends - begins
+    _, offsets, buffer = column.buffers()
+    edges, characters = np.frombuffer(offsets, np.int32, len(column) + 1).astype(np.int64), np.frombuffer(buffer, np.uint8)
+    begins, sizes = edges[:-1], np.diff(edges)
     widest = int(sizes.max())
     if widest > MAX_FIXED_BYTES:
         text = characters.tobytes()
-        return np.array([text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)], dtype=object)
+        return np.array([text[begin:end] for begin, end in pairwise(edges.tolist())], dtype=object)
     if len(characters) < begins[-1] + widest:
         characters = np.concatenate([characters, np.zeros(widest, np.uint8)])
     windows = sliding_window_view(characters, widest)[begins]  # [n, widest]
     windows[np.arange(widest) >= sizes[:, None]] = 0
     return windows.view(f"S{widest}").reshape(-1)
+
+
+def _parse_python(
+    block: bytes, first: int, name: str, names: Sequence[str], blanks: list[int], wanted: tuple[int, ...], number: int
+) -> list[NDArray[Any]]:
+    """The columns of any block, empty if it has no line; appends blank lines to `blanks`."""
+    rows, numbers = list[list[bytes]](), list[float]()
+    for line_number, line in enumerate(block.split(b"\n"), first):
+        if not line.strip():
+            blanks.append(line_number)
+            continue
+        words, value = parse_line(line, f"{name}:{line_number}", names, number)
+        rows.append(words)
+        numbers.append(value)
+    return [*(as_byte_strings([words[column] for words in rows]) for column in wanted), np.array(numbers, np.float32)] if rows else []
+
+
+def parse_line(line: bytes, where: str, names: Sequence[str], number: int) -> tuple[list[bytes], float]:
+    """The words of a line, one for each of `names`, and the finite float32 number among them; `where` starts the message of an error."""
+    words = line.split()
+    if len(words) != len(names):
+        raise DataError(f"{where}: expected {len(names)} columns ({' '.join(names)}), found {len(words)}", code="columns")
+    return words, parse_float32(words[number].decode(), where, names[number])
+
+
+def parse_float32(text: str, where: str, what: str = "score") -> float:
+    """The finite float32 number in `text`; `where` starts the message of an error."""
+    try:
+        value = float(text.replace("_", "?").encode())  # bytes, as float() takes underscores, and other digits than ASCII in a string
+    except ValueError:
+        code = "score-not-a-number" if what == "score" else "rank-not-a-number"
+        raise DataError(f"{where}: {what} is not a number: {text!r}", code=code) from None
+    if not abs(value) < _FLOAT32_OVERFLOW:
+        raise DataError(f"{where}: {what} is not finite: {text!r}", code="score-not-finite" if what == "score" else "rank-not-a-number")
+    return value
 
 
 _NUMBERS_PER_ARRAY = 2**24  # numbers in one array: small arrays would fragment memory, and pages never written take none

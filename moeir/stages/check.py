@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeir.errors import DataError, UsageError
+from moeir.errors import FAULT_KINDS, DataError, UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import STREAM, Counts, Stage
 
@@ -45,7 +45,6 @@ class Check(Stage):
     fix: Path | None = option("Folder for repaired copies of the files; an existing folder is replaced only if check made it.", None)
 
     def check(self) -> None:
-        from moeir.data_checks.findings import KINDS_BY_NAME
         from moeir.variants import suggest
 
         if self.form not in FORMS:
@@ -53,8 +52,8 @@ class Check(Stage):
         if self.most < 0:
             raise UsageError(f"--most {self.most}: expected at least 0, which shows all")
         for kind in self.allow:
-            if kind not in KINDS_BY_NAME:
-                raise UsageError(f"--allow {kind}: there is no such kind of fault{suggest(kind, KINDS_BY_NAME)}")
+            if kind not in FAULT_KINDS:
+                raise UsageError(f"--allow {kind}: there is no such kind of fault{suggest(kind, FAULT_KINDS)}")
         for flag, length in (("document", self.document_length), ("query", self.query_length)):
             if length is not None and length < 3:
                 raise UsageError(f"--{flag}-length {length}: expected at least 3")

@@ -29,7 +29,7 @@ class Convert(Stage):
     queries: Path | None = input_field(
         "texts", "Queries, if --input has only their ids and --to needs their texts.", None, aliases=("--topics",)
     )
-    model: Path | None = input_field("checkpoint", "Checkpoint whose tokenizer names the terms of vectors.", None)
+    model: Path | None = input_field("checkpoint", "With vectors: their checkpoint, whose tokenizer has their terms.", None)
     lossy: bool = option("Drop what --to cannot hold, and log it.", False)
     output: Path = output_field("converted", "File or folder to write; - is stdout.", STREAM)
 

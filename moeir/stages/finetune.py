@@ -202,7 +202,7 @@ class Finetune(TrainingStage):
         ]
         text_stream = collect_texts(datasets, labels, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty, fielded=pairs)
         for sampler, rows, label in zip(samplers, text_stream.rows, labels):
-            sampling.check_texts(sampler, rows.queries, rows.documents, label)
+            sampling.require_texts(sampler, rows.queries, rows.documents, label)
             sampling.check_batch_size(sampler, self.process_group().size, pairs=pairs)
             if objective in objectives.NEEDS_TEACHER:
                 sampling.check_teacher_scores(sampler, label, self.objective)

@@ -26,7 +26,11 @@ class Index(Stage):
 
     encodings: Path | None = input_field("encodings", "Output folder of moeir encode, whole or in shards.", None)
     corpus: Path | None = input_field("texts", "Documents, for an engine that reads texts (bm25, lucene).", None)
-    engine: tuple[str, ...] = option("[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 [default: each representation's exact engine].", ())
+    engine: tuple[str, ...] = option(
+        "[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 or lexical=seismic; repeat the flag; see: moeir variants indexes [default: each "
+        "representation's exact engine].",
+        (),
+    )
     expansion: Path | None = input_field(
         "texts", "With --corpus: output of generate-queries; its queries are appended to their documents.", None
     )

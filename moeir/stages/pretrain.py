@@ -32,7 +32,7 @@ class Pretrain(TrainingStage):
     arch: str = option("dense, or an architecture with experts such as mote; see: moeir variants architectures.", "dense")
     objective: str = option("mlm, cotmae, cotmae-qc, mote, …; see: moeir variants pretraining.", "cotmae")
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False)
-    context: str = option("Which other span of the document is a span's context: mixed, random, nearby or overlap.", "mixed")
+    context: str = option("Which other span of its document a span is paired with: mixed, random, nearby or overlap.", "mixed")
     short_spans: float = option("Fraction of spans with a target length below the maximum.", 0.15)
     batch_size: int = option("Spans per batch, divided among all processes.", 64)
     epochs: int = option("Passes over the spans.", 1, aliases=("--num-train-epochs",))

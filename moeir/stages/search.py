@@ -23,7 +23,7 @@ class Search(Stage):
     index: tuple[Path, ...] = input_field(
         "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one."
     )
-    queries: Path | None = input_field("texts", "Queries.", None, aliases=("--topics",))
+    queries: Path | None = input_field("texts", "Queries to search for; not needed with --interactive.", None, aliases=("--topics",))
     corpus: Path | None = input_field("texts", "Documents, to show their texts with --explain or --interactive.", None)
     depth: int = option("Documents per query and expert.", 1000, aliases=("--hits", "--k"))
     expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", ())

@@ -35,9 +35,9 @@ BUCKET_ELEMENTS = 1 << 24  # float32 gradients in a bucket: 64 MiB
 class SharedError(MoeirError):
     """An error that every process has received."""
 
-    def __init__(self, message: str, code: int = 1) -> None:
+    def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
-        self.code = code  # type: ignore[misc]
+        self.exit_code = exit_code  # type: ignore[misc]
 
 
 class PeerLost(MoeirError):
@@ -114,7 +114,7 @@ class ProcessGroup:
         except (MoeirError, OSError) as error:
             if self.size == 1 or isinstance(error, SharedError):
                 raise
-            message = {"error": [str(error), getattr(error, "code", 1)], "is_consequence": isinstance(error, PeerLost)}
+            message = {"error": [str(error), getattr(error, "exit_code", 1)], "is_consequence": isinstance(error, PeerLost)}
             self._exchange(message, "an error", error)
 
     @contextmanager

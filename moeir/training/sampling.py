@@ -196,7 +196,7 @@ def make_sampler(examples: Iterable[Example], *, batch_size: int, negatives: int
     return EpochSampler(all_examples, batch_size, negatives, seed)
 
 
-def check_texts(sampler: EpochSampler, queries: Container[str], documents: Container[str], source: str) -> None:
+def require_texts(sampler: EpochSampler, queries: Container[str], documents: Container[str], source: str) -> None:
     """DataError if an example names a text that is missing."""
     for example in sampler.examples:
         if example.query_id not in queries:

@@ -45,6 +45,8 @@ TEXTS = [
     FaultCase("control-character", "corpus.jsonl", (b'{"_id": "x", "text": "ring\x07bell"}',), 1, "U+0007"),
     FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "the worldâ€™s cafÃ©"}',), 1, "was 'the world’s café'"),
     FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "Ili\u00c4\u0087 says"}',), 1, "was 'Ilić says'"),
+    FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "Ã la carte"}',), 1, "'Ã la carte' was 'à la carte'"),
+    FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "Ð¿Ñ€Ð¸Ð²ÐµÑ‚"}',), 1, "was 'привет'"),
     FaultCase("replacement-character", "corpus.jsonl", ('{"_id": "x", "text": "caf\ufffd"}',), 1, "U+FFFD in", note=True),
     FaultCase("half-character", "corpus.jsonl", ('{"_id": "x", "text": "\\ud83d"}',), 1, "half a character"),
     FaultCase("broken-json", "corpus.jsonl", ('{"_id": "x", "text": "no end',), 1, "broken JSON at column 22"),
@@ -96,7 +98,7 @@ EXAMPLES = [
     FaultCase("no-text", "train.jsonl", ('{"query_id": "q2", "positive_passages": [], "negative_passages": []}',), 1, "no query text"),
 ]
 LISTS = [
-    FaultCase("columns", "dev.trec", ("q2 Q0 bat 3 0.1",), 1, "5 found"),
+    FaultCase("columns", "dev.trec", ("q2 Q0 bat 3 0.1",), 1, "found 5"),
     FaultCase("score-not-a-number", "dev.trec", ("q2 Q0 bat 3 high t",), 1, "'high'"),
     FaultCase("score-not-finite", "dev.trec", ("q2 Q0 bat 3 nan t",), 1, "'nan'"),
     FaultCase("rank-not-a-number", "dev.trec", ("q2 Q0 bat third 0.1 t",), 1, "rank is 'third'"),

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from moeir.data_checks import texts
-from moeir.data_checks.findings import KINDS_BY_NAME, Findings
+from moeir.data_checks.findings import Findings
+from moeir.errors import FAULT_KINDS, DataError
 from tests.conftest import CommandResult
 from tests.data_checks.fault_cases import CORPUS, FAULT_CASES, FLAGS, GOOD, QUERIES, FaultCase, example
 
@@ -42,7 +43,7 @@ def test_a_fault_is_found_named_with_its_line_and_mended(faulty: FaultCase, tmp_
     assert result.code == (0 if faulty.note else 3), result.stderr
     line = len(GOOD[faulty.file]) + (faulty.line or 0)
     matches = [row for row in rows(result) if row[:2] == [f"{tmp_path / faulty.file}:{line}", faulty.kind]]
-    assert len(matches) == 1 and faulty.words in matches[0][2] and matches[0][3] == KINDS_BY_NAME[faulty.kind].advice, result.stdout
+    assert len(matches) == 1 and faulty.words in matches[0][2] and matches[0][3] == FAULT_KINDS[faulty.kind].advice, result.stdout
     if faulty.note:
         return
     assert result.stderr.splitlines()[-1].startswith("error: ") and f"{faulty.kind} 1" in result.stderr
@@ -53,7 +54,7 @@ def test_a_fault_is_found_named_with_its_line_and_mended(faulty: FaultCase, tmp_
 
 def test_there_are_forty_kinds_and_each_is_known() -> None:
     assert len({(faulty.kind, faulty.file) for faulty in FAULT_CASES}) >= 40
-    assert {faulty.kind for faulty in FAULT_CASES} <= KINDS_BY_NAME.keys()
+    assert {faulty.kind for faulty in FAULT_CASES} <= FAULT_KINDS.keys()
 
 
 def test_a_note_and_an_allowed_kind_are_no_fault(tmp_path: Path, moeir: Moeir) -> None:
@@ -182,3 +183,18 @@ def test_a_folder_that_others_made_is_left_alone(tmp_path: Path, moeir: Moeir) -
         assert moeir("check", *flags, "--fix", tmp_path / "new").code == 0
     assert (tmp_path / "new" / "queries.jsonl").read_text() == "\n".join(QUERIES) + "\n"
     assert moeir("check", *flags[:2], "--fix", tmp_path / "new").code == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "line", "text"),
+    [
+        ("a.tsv:17: grade: 3: no", 17, "grade: 3: no"),
+        ("a.tsv: damaged archive near line 9: cut", 9, "damaged archive near line 9: cut"),
+        ("a.tsv: row 5: no id", 5, "row 5: no id"),
+        ("a.tsv: cannot be read: near line 3: x", None, "cannot be read: near line 3: x"),
+    ],
+)
+def test_a_readers_error_is_a_finding_at_the_line_that_it_names(message: str, line: int | None, text: str) -> None:
+    findings = Findings()
+    findings.add_error("a.tsv", DataError(message, code="columns"))
+    assert [(group.kind, group.lines) for group in findings.groups] == [("columns", [(line, text)])]

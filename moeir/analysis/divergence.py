@@ -11,6 +11,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
+from moeir.analysis.result import AnalysisResult, Plot
 from moeir.errors import DataError
 from moeir.records import qrels, texts
 
@@ -89,3 +90,11 @@ def sample_pairs(queries: Path, corpus: Path, judgements: Path, count: int, seed
         count_note = f"{len(pairs)} queries have a relevant document with both texts in {queries} and {corpus}"
         raise DataError(f"{judgements}: {count_note}; expected {count}, as --pairs says; lower it")
     return random.Random(seed).sample(pairs, count)
+
+
+def analyze_divergence(expert: str, queries: Array, documents: Array, bandwidth: float) -> AnalysisResult:
+    """KL and JS divergence between an expert's vectors of queries and of their relevant documents [n, D]."""
+    kl, js = estimate_divergences(queries, documents, bandwidth=bandwidth)
+    title = "divergence of queries and documents"
+    plot = Plot("bars", [(title, expert, "KL", kl), (title, expert, "JS", js)])
+    return AnalysisResult(["expert", "pairs", "KL", "JS"], [[expert, len(queries), kl, js]], plot, number_format=".2e")

@@ -2,10 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from moeir.analysis.result import AnalysisResult, Plot
+from moeir.records.qrels import Qrels
+from moeir.records.runs import Run, Scores
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Bin = tuple[float, float, int, float]
@@ -50,12 +54,50 @@ def length_quantile(counts: Counter[int], share: float) -> int:
     raise AssertionError("a share is at most 1")
 
 
-def count_lengths(sizes: Iterable[int]) -> Counter[int]:
-    """Number of texts of each length."""
-    return Counter(sizes)
-
-
 def _round_width(least: float) -> int:
     """First of 1, 2, 5, 10, 20, 50, … that is at least `least`."""
     power = 10 ** max(0, math.floor(math.log10(max(1.0, least))))
     return int(next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least))
+
+
+def analyze_lengths(counts_by_side: Mapping[str, Counter[int]], unit: str, bins: int) -> AnalysisResult:
+    """Length histograms of queries and documents, in tokens or words as `unit` says."""
+    rows: list[list[Any]] = []
+    marks: list[tuple[Any, ...]] = []
+    for side, counts in counts_by_side.items():
+        histogram = length_histogram(counts, bins)
+        median, p95 = (length_quantile(counts, share) for share in (0.5, 0.95))
+        title = f"{side}: half have {median} {unit} or fewer, 95 % {p95}"
+        rows += [[side, unit, *one] for one in histogram]
+        marks += [(title, side, low, high, number) for low, high, number, _ in histogram]
+    return AnalysisResult(["side", "unit", "from", "to", "texts", "share"], rows, Plot("steps", marks, x_label=unit, y_label="texts"))
+
+
+def analyze_scores(runs: Mapping[str, Run], qrels: Qrels | None, bins: int) -> AnalysisResult:
+    """Score histogram of each run; with judgements, relevant documents apart from others."""
+    rows: list[list[Any]] = []
+    for name, run in runs.items():
+        scores_by_kind = _split_scores(run, qrels)
+        all_scores = np.concatenate(list(scores_by_kind.values()))
+        for kind, values in scores_by_kind.items():
+            histogram = score_histogram(values, float(all_scores.min()), float(all_scores.max()), bins)
+            rows += [[name, kind, *one] for one in histogram]
+    marks = [(name, kind, low, high, share) for name, kind, low, high, _, share in rows]
+    plot = Plot("steps", marks, x_label="score", y_label="share of documents")
+    return AnalysisResult(["run", "documents", "from", "to", "count", "share"], rows, plot)
+
+
+def _split_scores(run: Run, qrels: Qrels | None) -> dict[str, Scores]:
+    """All scores of a run; with judgements, those of relevant and of other documents of judged queries."""
+    if qrels is None:
+        return {"all": run.scores}
+    codes = {name: code for code, name in enumerate(run.document_ids)}
+    answer_scores, other_scores = [run.scores[:0]], [run.scores[:0]]
+    for row, query in enumerate(run.queries):
+        if query in qrels:
+            documents, scores = run.list_at(row)
+            relevant_codes = [codes[name] for name, grade in qrels[query].items() if grade > 0 and name in codes]
+            is_relevant = np.isin(documents, relevant_codes)
+            answer_scores.append(scores[is_relevant])
+            other_scores.append(scores[~is_relevant])
+    return {"answer": np.concatenate(answer_scores), "other": np.concatenate(other_scores)}

@@ -1,8 +1,15 @@
-"""Overlap measures of two ranked lists of one query."""
+"""Overlap measures of two ranked lists of one query, and the overlap of each pair of runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 
-from moeir.errors import UsageError
+import numpy as np
+
+from moeir import variants
+from moeir.analysis.result import AnalysisResult, Plot
+from moeir.errors import DataError, UsageError
+from moeir.fusion.features import rbo_terms
+from moeir.records.runs import Run
 
 
 def rbo(first: Sequence[str], second: Sequence[str], *, persistence: float = 0.9) -> float:
@@ -19,22 +26,13 @@ def rbo(first: Sequence[str], second: Sequence[str], *, persistence: float = 0.9
     short, long = sorted((list(first), list(second)), key=len)
     if not short:
         return 1.0 if not long else 0.0
-    seen: set[str] = set()
-    common, total = 0, 0.0
-    common_at_short = 0
-    for depth, document in enumerate(long, 1):
-        new_documents = [document] + ([short[depth - 1]] if depth <= len(short) else [])
-        for new_document in new_documents:
-            common += new_document in seen
-            seen.add(new_document)
-        if depth <= len(short):
-            common_at_short = common
-            agreement = common / depth
-        else:
-            agreement = common / depth + common_at_short * (depth - len(short)) / (len(short) * depth)
-        total += agreement * persistence**depth
-    tail = (common - common_at_short) / len(long) + common_at_short / len(short)
-    return (1.0 - persistence) / persistence * total + tail * persistence ** len(long)
+    ranks = {document: rank for rank, document in enumerate(short, 1)}
+    deeper_ranks = [max(rank, ranks[document]) for rank, document in enumerate(long, 1) if document in ranks]
+    common = np.cumsum(np.bincount(np.array(deeper_ranks, dtype=np.int64), minlength=len(long) + 1))[1:]
+    common_at_short, depths = int(common[len(short) - 1]), np.arange(1, len(long) + 1)
+    assumed = common_at_short * np.maximum(depths - len(short), 0) / len(short)  # common documents below the end of the short list
+    tail = (int(common[-1]) - common_at_short) / len(long) + common_at_short / len(short)
+    return float((common + assumed) @ rbo_terms(persistence, len(long))) + tail * persistence ** len(long)
 
 
 def overlap(first: Sequence[str], second: Sequence[str], *, depth: int = 100) -> float:
@@ -47,3 +45,17 @@ def overlap(first: Sequence[str], second: Sequence[str], *, depth: int = 100) ->
         raise UsageError(f"overlap:depth={depth}: expected at least 1")
     tops = set(first[:depth]), set(second[:depth])
     return len(tops[0] & tops[1]) / max(len(tops[0]), len(tops[1]), 1)
+
+
+def analyze_overlap(runs: Mapping[str, Run], spec: str) -> AnalysisResult:
+    """Mean overlap, by the measure that `spec` names, of the lists of each pair of runs."""
+    compare = variants.bind_variant("analysis.overlap", spec)
+    rows = []
+    for one, other in combinations(runs, 2):
+        common_queries = [query for query in runs[one].queries if query in runs[other].query_rows]
+        if not common_queries:
+            raise DataError(f"{one} and {other} have no query in common; are they runs of one query set?")
+        values = [compare(runs[one].documents_of(query), runs[other].documents_of(query)) for query in common_queries]
+        rows.append([one, other, len(common_queries), sum(values) / len(values)])
+    plot = Plot("matrix", [(spec, one, other, value) for one, other, _, value in rows])
+    return AnalysisResult(["run", "other", "queries", spec], rows, plot, table_header=["run", "run", "queries", spec])

@@ -1,10 +1,14 @@
 """Projections of vectors to two or three dimensions for plots."""
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from sklearn.manifold import TSNE
 
+from moeir import variants
+from moeir.analysis.result import AnalysisResult, Plot
+from moeir.analysis.wins import RunValues, find_winner
 from moeir.errors import UsageError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -40,9 +44,7 @@ def tsne(vectors: Array, dimensions: int, seed: int = 42, *, perplexity: float =
     if not 1 <= perplexity < len(vectors):
         raise UsageError(f"tsne:perplexity={perplexity:g}: expected 1 to less than the number of points, {len(vectors)}")
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    units = (vectors / np.where(norms > 0, norms, 1.0)).astype(
-        np.float32
-    )  # squared distances of unit vectors are twice the cosine distances
+    units = (vectors / np.where(norms > 0, norms, 1.0)).astype(np.float32)  # their squared distances are twice the cosine distances
     rate = max(10.0, len(units) / 48)  # Belkina et al. 2019 in scikit-learn's scale, whose minimum, 50, scatters few
     model = TSNE(
         dimensions, perplexity=perplexity, init=_initial_layout(units, dimensions), learning_rate=rate, random_state=seed, n_jobs=1
@@ -55,3 +57,21 @@ def _initial_layout(units: Array, dimensions: int) -> Array:
     coordinates = pca(units, dimensions)
     initial: Array = (coordinates / max(coordinates[:, 0].std(), 1e-12) * 1e-4).astype(np.float32)
     return initial
+
+
+def color_groups(texts: Sequence[tuple[str, str]], choices: Sequence[str | None], values: RunValues | None) -> list[str]:
+    """The colour group of each text (side, id): with values of runs, the best run of a query; else the routed expert, else the side."""
+    if values is None:
+        return [choice or side for choice, (side, _) in zip(choices, texts, strict=True)]
+    judged = next(iter(values.values()))
+    return [find_winner(values, name) if side == "query" and name in judged else side for side, name in texts]
+
+
+def analyze_projection(
+    texts: Sequence[tuple[str, str]], embeddings: Array, groups: Sequence[str], spec: str, expert: str, dimensions: int, seed: int
+) -> AnalysisResult:
+    """Texts (side, id) with their group and their vectors [n, D] of one expert projected, as `spec` says, to two or three dimensions."""
+    points = variants.bind_variant("analysis.projection", spec)(embeddings, dimensions, seed).tolist()
+    rows = [[side, name, group, *point] for (side, name), group, point in zip(texts, groups, points, strict=True)]
+    marks = [(f"{spec} of {expert}", group, *point) for (_, _, group, *point) in sorted(rows, key=lambda row: str(row[2]))]
+    return AnalysisResult(["side", "id", "group", *"xyz"[:dimensions]], rows, Plot("points", marks))

@@ -1,13 +1,14 @@
 """Usage of the experts of a router, accumulated over batches."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 from scipy.special import entr
 
+from moeir.analysis.result import AnalysisResult, Plot
 from moeir.errors import UsageError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -90,3 +91,16 @@ def parse_threshold(threshold: str) -> tuple[float, bool]:
     if not 0 < number < math.inf or (is_share and number > 100) or not (is_share or number.is_integer()):
         raise UsageError(f"--threshold {threshold}: expected a whole number above 0, or a share such as 1.14%")
     return number, is_share
+
+
+def analyze_usage(usage_by_side: Mapping[str, Mapping[str, RouterUsage]], threshold: str) -> AnalysisResult:
+    """Expert usage of each router, by side of the texts."""
+    rows = [
+        [side, router, *row]
+        for side, routers in usage_by_side.items()
+        for router, usage in routers.items()
+        for row in usage.rows(threshold)
+    ]
+    marks = [(row[1], row[0], row[3], row[5]) for row in rows if row[3] != "all"]
+    columns = ["side", "router", "of", "expert", "chosen", "share", "probability", "entropy", "used"]
+    return AnalysisResult(columns, rows, Plot("bars", marks, x_label="expert", y_label="share of decisions"))

@@ -1,8 +1,6 @@
 """Monitor of a training: means, trends and histories of its metrics, and alarms when experts collapse or starve.
 
 The state depends on the lines of `metrics.jsonl` only: a resumed training replays the lines on disk.
-
-Metrics of each expert in the course of a training, from `metrics.jsonl`.
 """
 
 import itertools
@@ -13,8 +11,9 @@ from dataclasses import dataclass
 from operator import mul
 from pathlib import Path
 
+from moeir.analysis.result import AnalysisResult, Plot
 from moeir.artifacts import atomic_write
-from moeir.errors import ArtifactError, DataError
+from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.records import lines, texts
 
 METRICS_FILE = "metrics.jsonl"
@@ -262,3 +261,15 @@ def expert_means(steps: Iterable[Mapping[str, float]], total: int, rows: int) ->
 def _is_expert_metric(name: str) -> bool:
     kind, dot, _ = name.partition(".")
     return bool(dot) and kind in EXPERT_METRICS
+
+
+def analyze_shares(path: Path, rows: int) -> AnalysisResult:
+    """Expert metrics over the course of the training that wrote `metrics.jsonl`."""
+    names, means = read_expert_means(path, rows)
+    if len(names) == 1:
+        raise UsageError(f"{path}: has no metrics of single experts; expected share.…, usage.… or loss.…")
+    marks = []
+    for column, name in enumerate(names[1:], start=1):
+        kind, _, expert = name.partition(".")
+        marks += [(kind, expert, row[0], row[column]) for row in means if row[column] is not None]
+    return AnalysisResult(names, means, Plot("lines", marks, x_label="step"))

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from moeir.analysis.result import AnalysisResult, Plot
 from moeir.records.qrels import Qrels
 
 QUESTION_WORDS = ("what", "who", "when", "where", "which", "why", "how")
@@ -115,3 +116,24 @@ def _length_classes() -> list[str]:
 def _overlap_classes() -> list[str]:
     lows = (0.0, *OVERLAP_BOUNDS)
     return [f"{100 * low:.0f}-{100 * high:.0f} %" for low, high in zip(lows, OVERLAP_BOUNDS, strict=False)]
+
+
+def group_queries(queries: Mapping[str, str], qrels: Qrels, answers: Mapping[str, str] | None) -> dict[str, dict[str, str]]:
+    """Criterion → query → class of queries with their texts; the word overlap with relevant documents if their texts are known."""
+    groups = {
+        "length": {name: length_class(text) for name, text in queries.items()},
+        "question": {name: question_class(text) for name, text in queries.items()},
+    }
+    return groups if answers is None else groups | {"overlap": overlap_classes(queries, qrels, answers)}
+
+
+def analyze_wins(values: RunValues, measure: str, groups: Mapping[str, Mapping[str, str]]) -> AnalysisResult:
+    """Queries on which each run is best, in all and per class of queries."""
+    counts = win_table(values, groups)
+    rows = [
+        [one.criterion, one.group, one.queries, one.run, one.wins, one.wins / one.queries, None if one.run == TIED else one.mean]
+        for one in counts
+    ]
+    marks = [(one.criterion, one.run, f"{one.group} ({one.queries:,})", one.wins / one.queries) for one in counts]
+    plot = Plot("bars", marks, y_label="share of queries where it alone is best")
+    return AnalysisResult(["by", "group", "queries", "run", "wins", "share", measure], rows, plot)

@@ -17,11 +17,7 @@ from moeir.mixtures.feedforward import RoutedFeedForward, find_routers
 from moeir.mixtures.routing import RouterOutput
 from moeir.representations.base import Representation
 from moeir.representations.dense import Dense
-from moeir.representations.exact_match import ExactMatch
-from moeir.representations.multivector import MultiVector
-from moeir.representations.sparse import Sparse
 
-REPRESENTATION_CLASSES: dict[str, type[Representation]] = {kind.kind: kind for kind in (Dense, Sparse, MultiVector, ExactMatch)}
 ENCODER_SHARING = ("siamese", "separate")
 
 

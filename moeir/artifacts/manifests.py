@@ -225,3 +225,13 @@ def _hash_block(path: Path, first: int) -> str:
             hasher.update(chunk)
             remaining -= len(chunk)
     return hasher.hexdigest()
+
+
+def find_checkpoint(path: Path, recorded: Mapping[str, str], model: Path | None) -> Path:
+    """The checkpoint that the artifact at `path` was made with: at `model` or the recorded path; ArtifactError if its digest differs."""
+    folder = model or (path / recorded["path"]).resolve()
+    if not folder.is_dir():
+        raise ArtifactError(f"{path}: the checkpoint it was made with is not at {folder}; say where it is with --model")
+    if digest_files(verify_artifact(folder, "checkpoint")["files"]) != recorded["digest"]:
+        raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; name that one with --model, or encode again with this one")
+    return folder

@@ -39,6 +39,16 @@ class Shard(NamedTuple):
     def __str__(self) -> str:
         return f"{self.number}/{self.total}"
 
+    def row_range(self, count: int, block: int) -> tuple[int, int]:
+        """The rows of the shard, first and last + 1, among `count` rows: whole blocks, so that batches are the same in any shards.
+
+        >>> [Shard(number, 2).row_range(10, block=4) for number in (0, 1)]
+        [(0, 4), (4, 10)]
+        """
+        blocks = -(-count // block)
+        first, last = (min(number * blocks // self.total * block, count) for number in (self.number, self.number + 1))
+        return first, last
+
 
 def finished_shards(folder: Path) -> dict[Shard, Path]:
     """The finished shards in a folder, in order; empty for unsharded encodings."""

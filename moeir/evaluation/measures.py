@@ -3,8 +3,6 @@
 The common measures are computed in `judged_ranks`, the others by ir-measures, which gets ranks instead of scores, in the order of
 `records.runs`, so that all its providers break ties as trec_eval does. Every judged query counts: a query that the run lacks
 scores 0, and so does one without a relevant document.
-
-Range of a measure over all orders of documents with equal scores.
 """
 
 import ast

@@ -2,8 +2,6 @@
 
 Input of the tables is run → label → measure → query or group → value, as `group_samples` returns it; a label is `all`, or a group,
 `macro` (mean of the groups' means) and `micro` (mean over all queries).
-
-Result tables of an evaluation: text for people, JSON, or one line per mean and, on request, per query.
 """
 
 import json
@@ -14,9 +12,10 @@ from typing import Any
 from moeir.errors import DataError, UsageError
 from moeir.evaluation import measures, significance, tables
 
+ALL_QUERIES, MACRO, MICRO = "all", "macro", "micro"
 MeasureValues = Mapping[str, Mapping[str, float]]
-
-MACRO, MICRO = "macro", "micro"
+LabelledValues = Mapping[str, MeasureValues]
+TieRanges = Mapping[str, Mapping[str, tuple[float, float]]]  # run → measure → (least, most)
 
 
 def group_samples(values: MeasureValues, groups: Mapping[str, str], field: str) -> dict[str, MeasureValues]:
@@ -38,10 +37,6 @@ def group_samples(values: MeasureValues, groups: Mapping[str, str], field: str) 
     by_group: dict[str, MeasureValues] = {label: within[label] for label in sorted(within)}
     means = {label: measures.aggregate_values(group_values) for label, group_values in by_group.items()}
     return by_group | {MACRO: {measure: {label: means[label][measure] for label in means} for measure in values}, MICRO: values}
-
-
-ALL_QUERIES = "all"
-LabelledValues = Mapping[str, MeasureValues]
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ def to_table(
     systems: Mapping[str, LabelledValues],
     form: str = "table",
     comparison: Comparison = DEFAULT_COMPARISON,
-    ranges: "TieRanges | None" = None,
+    ranges: TieRanges | None = None,
 ) -> str:
     """A row for each label and run: means and, against the first run, the two-sided p-value, as text, Markdown or LaTeX.
 
@@ -115,9 +110,6 @@ def to_table(
                     )
             rows.append(row)
     return tables.TABLE_FORMATS[form](header, rows)
-
-
-TieRanges = Mapping[str, Mapping[str, tuple[float, float]]]
 
 
 def _extra_columns(comparison: Comparison, several: bool, ranges: bool) -> list[str]:

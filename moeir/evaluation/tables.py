@@ -13,8 +13,8 @@ _LATEX_ESCAPES = {
 _NUMBER = re.compile(r"[-+]?[<>]?[\d.,]+(e[-+]?\d+)?%?[*†‡]*|[-–—]|nan|inf|")
 
 
-def format_table(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
-    """Format an aligned text table: floats with `digits` decimals, numeric columns to the right, others to the left.
+def format_table(header: Sequence[str], rows: Sequence[Sequence[object]], number_format: str = ".4f") -> str:
+    """Format an aligned text table: floats in `number_format`, None as a dash, numeric columns to the right, others to the left.
 
     >>> print(format_table(["system", "nDCG@10", "queries"], [["bm25", 0.5, 43], ["came", 0.71234, 43]]))
     system  nDCG@10  queries
@@ -22,7 +22,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[object]], digits
     bm25     0.5000       43
     came     0.7123       43
     """
-    cells = [[_format_cell(cell, digits) for cell in row] for row in rows]
+    cells = [[_format_cell(cell, number_format) for cell in row] for row in rows]
     lines = [list(header), *cells]
     widths = [max(_display_width(line[column]) for line in lines) for column in range(len(header))]
     right = _right_aligned(len(header), cells)
@@ -30,7 +30,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[object]], digits
     return "\n".join("  ".join(map(_pad_cell, line, widths, right)).rstrip() for line in lines)
 
 
-def format_markdown(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
+def format_markdown(header: Sequence[str], rows: Sequence[Sequence[object]], number_format: str = ".4f") -> str:
     """Format a Markdown table.
 
     >>> print(format_markdown(["run", "RR"], [["bm25|k1", 0.5]]))
@@ -38,14 +38,14 @@ def format_markdown(header: Sequence[str], rows: Sequence[Sequence[object]], dig
     |:--|--:|
     | bm25\\|k1 | 0.5000 |
     """
-    cells = [[_format_cell(cell, digits).replace("|", "\\|") for cell in row] for row in rows]
+    cells = [[_format_cell(cell, number_format).replace("|", "\\|") for cell in row] for row in rows]
     right = _right_aligned(len(header), cells)
     lines = [list(header), *cells]
     lines.insert(1, ["--:" if number else ":--" for number in right])
     return "\n".join(f"|{'|'.join(line)}|" if index == 1 else f"| {' | '.join(line)} |" for index, line in enumerate(lines))
 
 
-def format_latex(header: Sequence[str], rows: Sequence[Sequence[object]], digits: int = 4) -> str:
+def format_latex(header: Sequence[str], rows: Sequence[Sequence[object]], number_format: str = ".4f") -> str:
     r"""Format a LaTeX tabular with the rules of the booktabs package.
 
     >>> print(format_latex(["run", "RR"], [["bm25_k1", 0.5]]))
@@ -57,7 +57,7 @@ def format_latex(header: Sequence[str], rows: Sequence[Sequence[object]], digits
     \bottomrule
     \end{tabular}
     """
-    cells = [[_format_cell(cell, digits) for cell in row] for row in rows]
+    cells = [[_format_cell(cell, number_format) for cell in row] for row in rows]
     columns = "".join("r" if number else "l" for number in _right_aligned(len(header), cells))
     lines = [f"{' & '.join(_LATEX_SPECIAL.sub(_escape_latex, cell) for cell in line)} \\\\" for line in [list(header), *cells]]
     body = [lines[0], "\\midrule", *lines[1:]]
@@ -89,8 +89,8 @@ def _escape_latex(letter: re.Match[str]) -> str:
     return _LATEX_ESCAPES.get(letter[0], f"\\{letter[0]}")
 
 
-def _format_cell(cell: object, digits: int) -> str:
-    return f"{cell:.{digits}f}" if isinstance(cell, float) else str(cell)
+def _format_cell(cell: object, number_format: str) -> str:
+    return "-" if cell is None else format(cell, number_format) if isinstance(cell, float) else str(cell)
 
 
 def _pad_cell(cell: str, width: int, right: bool) -> str:

@@ -1,20 +1,18 @@
 """moeir's encodings, one expert at a time, and the checkpoint that names their terms."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from moeir.architectures.base import REPRESENTATION_CLASSES
 from moeir.architectures.checkpoint import read_metadata
 from moeir.artifacts import manifests, shards
 from moeir.backbones.tokenizer import TextTokenizer
-from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.errors import DataError, UsageError
 from moeir.formats.base import Conversion, Format, Vector
-from moeir.representations.base import Representation, RepresentationWriter
+from moeir.representations.base import Representation, RepresentationWriter, representation_class
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
 
@@ -23,16 +21,6 @@ def load_terms(folder: Path) -> list[str]:
     """The vocabulary of a checkpoint: terms by number."""
     reader = TextTokenizer(folder)
     return [reader.id_to_token(number) for number in range(reader.vocabulary_size)]
-
-
-def find_checkpoint(encodings: Path, recorded: Mapping[str, str], model: Path | None) -> Path:
-    """The checkpoint of the encodings, at `model` or at the recorded path; ArtifactError if its digest differs."""
-    folder = model or (encodings / recorded["path"]).resolve()
-    if not folder.is_dir():
-        raise ArtifactError(f"{encodings}: the checkpoint it was made with is not at {folder}; name its folder with --model")
-    if manifests.digest_files(manifests.verify_artifact(folder, "checkpoint")["files"]) != recorded["digest"]:
-        raise ArtifactError(f"{folder}: not the checkpoint {encodings} was made with; name that one with --model")
-    return folder
 
 
 BATCH_TEXTS = 4096  # texts per write
@@ -53,17 +41,22 @@ class Encodings(Format):
         shards.verify_encodings(path)
         counts = manifests.read_manifest(parts[0])["counts"]
         expert = self._select_expert(counts["experts"], str(path))
+        representation_type = representation_class(counts["experts"][expert])
         for other in counts["experts"]:
             if other != expert:
                 conversion.drop_or_refuse(str(path), f"expert {other}")
-        names = (
-            load_terms(find_checkpoint(parts[0], counts["checkpoint"], conversion.model)) if counts["experts"][expert] == "sparse" else []
-        )
+        is_sparse = representation_type.exported_as == "sparse"
+        names = load_terms(manifests.find_checkpoint(parts[0], counts["checkpoint"], conversion.model)) if is_sparse else []
         for part in parts:
-            representation: Any = REPRESENTATION_CLASSES[counts["experts"][expert]].open(part / expert)
+            representation = representation_type.open(part / expert)
             for row, text_id in enumerate(manifests.read_lines(part / "ids.txt")):
                 text = (conversion.corpus or {}).get(text_id)
-                yield _read_vector(representation, row, text_id, names, "" if text is None else text.content)
+                contents, values = "" if text is None else text.content, representation.export_row(row)
+                if is_sparse:
+                    pairs = zip(*(column.tolist() for column in values), strict=True)
+                    yield Vector(text_id, terms={names[term]: weight for term, weight in pairs}, contents=contents)
+                else:
+                    yield Vector(text_id, numbers=values.astype(np.float32).tolist(), contents=contents)
 
     def write(self, items: Iterator[Vector], path: Path, conversion: Conversion) -> int:
         if conversion.model is None:
@@ -94,30 +87,22 @@ class Encodings(Format):
 
     def _select_expert(self, kinds: dict[str, str], where: str) -> str:
         """The expert named by the option, or the only one of a convertible kind."""
-        candidates = {name: kind for name, kind in kinds.items() if kind in ("dense", "sparse")}
+        candidates = [name for name, kind in kinds.items() if representation_class(kind).exported_as in ("dense", "sparse")]
         if self._expert is not None and self._expert not in candidates:
             raise UsageError(f"expert={self._expert}: {where} has {', '.join(candidates) or 'no expert'} of one vector a text")
         if self._expert is None and len(candidates) != 1:
             problem = f"has {', '.join(candidates)}; choose one" if candidates else "has no expert of one vector a text"
             raise UsageError(f"{where}: {problem} with encodings:expert=…")
-        return self._expert or next(iter(candidates))
+        return self._expert or candidates[0]
 
 
 def _unique_vectors(first: Vector, rest: Iterator[Vector]) -> Iterator[Vector]:
     seen_ids: set[str] = set()
-    for vector in (candidate for part in ([first], rest) for candidate in part):
+    for vector in chain([first], rest):
         if vector.id in seen_ids:
             raise DataError(f"text {vector.id!r}: has two vectors; ids must be unique", code="duplicate-id")
         seen_ids.add(vector.id)
         yield vector
-
-
-def _read_vector(representation: Any, row: int, text_id: str, terms_by_number: Sequence[str], contents: str) -> Vector:
-    if isinstance(representation, Dense):
-        return Vector(text_id, numbers=representation.vectors[row].float().tolist(), contents=contents)
-    span = slice(int(representation.starts[row]), int(representation.starts[row + 1]))
-    terms = zip(representation.terms[span].tolist(), representation.weights[span].tolist(), strict=True)
-    return Vector(text_id, terms={terms_by_number[term]: weight for term, weight in terms}, contents=contents)
 
 
 def _build_dense(batch: Sequence[Vector], conversion: Conversion) -> Representation:

@@ -155,10 +155,16 @@ def _pair_features(first: Float64s, second: Float64s, query_rows: NDArray[np.int
     deeper = np.maximum(first, second)[both].astype(np.int64)
     shared = query_rows[both]
     depths = np.arange(1, OVERLAP_DEPTHS[-1] + 1)
-    terms = (1 - RBO_PERSISTENCE) * RBO_PERSISTENCE ** (depths - 1) / depths
-    overlap = np.append(np.cumsum(terms[::-1])[::-1], 0.0)  # of a document whose deeper rank is 1, 2, …
+    overlap = np.append(np.cumsum(rbo_terms(RBO_PERSISTENCE, len(depths))[::-1])[::-1], 0.0)  # of a document whose deeper rank is 1, 2, …
     rbo = np.bincount(shared, overlap[np.minimum(deeper, len(depths) + 1) - 1], minlength=count)
     return np.stack([*(np.bincount(shared[deeper <= depth], minlength=count) / depth for depth in OVERLAP_DEPTHS), rbo], axis=1)
+
+
+def rbo_terms(persistence: float, depth: int) -> Float64s:
+    """What one common document contributes to rank-biased overlap at the depths from 1 to `depth` (Webber, Moffat and Zobel 2010)."""
+    depths = np.arange(1, depth + 1)
+    terms: Float64s = (1 - persistence) * persistence ** (depths - 1) / depths
+    return terms
 
 
 def _split_words(text: str) -> list[str]:

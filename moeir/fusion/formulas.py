@@ -34,7 +34,7 @@ def came_sum(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 5.25, 4: 9.25, 7: 5.5}
     """
-    return score_lists.combine(*score_lists.align(lists, score_lists.raw_scores, ScoreLists.last_scores), apart)
+    return score_lists.fuse(lists, score_lists.raw_scores, ScoreLists.last_scores, apart)
 
 
 def normsum(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
@@ -46,7 +46,7 @@ def normsum(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 0.0, 4: 1.0, 7: 1.0}
     """
-    return score_lists.combine(*score_lists.align(lists, score_lists.minmax, score_lists.zero_for_missing), apart)
+    return score_lists.fuse(lists, score_lists.minmax, score_lists.zero_for_missing, apart)
 
 
 def normmax(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
@@ -58,9 +58,7 @@ def normmax(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {1: 0.0, 2: 0.0, 4: 1.0, 7: 1.0}
     """
-    return score_lists.combine(
-        *score_lists.keep_maximum(*score_lists.align(lists, score_lists.minmax, score_lists.zero_for_missing)), apart
-    )
+    return score_lists.fuse(lists, score_lists.minmax, score_lists.zero_for_missing, apart, maximum=True)
 
 
 def sumrr(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
@@ -72,7 +70,7 @@ def sumrr(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {4: 2.0, 7: 1.5}
     """
-    return score_lists.combine(*score_lists.align(lists, score_lists.reciprocal_ranks, ScoreLists.last_scores), apart)
+    return score_lists.fuse(lists, score_lists.reciprocal_ranks, ScoreLists.last_scores, apart)
 
 
 def maxrr(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
@@ -84,9 +82,7 @@ def maxrr(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {4: 1.0, 7: 1.0}
     """
-    return score_lists.combine(
-        *score_lists.keep_maximum(*score_lists.align(lists, score_lists.reciprocal_ranks, ScoreLists.last_scores)), apart
-    )
+    return score_lists.fuse(lists, score_lists.reciprocal_ranks, ScoreLists.last_scores, apart, maximum=True)
 
 
 def combsum(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
@@ -98,7 +94,7 @@ def combsum(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {4: 9.0, 7: 5.5}
     """
-    return score_lists.combine(*score_lists.align(lists, score_lists.raw_scores, score_lists.zero_for_missing), apart)
+    return score_lists.fuse(lists, score_lists.raw_scores, score_lists.zero_for_missing, apart)
 
 
 def rrf(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, constant: float = 60.0) -> Hits:
@@ -110,13 +106,9 @@ def rrf(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, constant: fl
     >>> dict(zip(documents.tolist(), scores.round(4).tolist()))
     {4: 0.5, 7: 0.8333}
     """
-
     if not constant >= 0:
         raise UsageError(f"rrf:constant={constant}: expected 0 or more")
-
-    return score_lists.combine(
-        *score_lists.align(lists, lambda one: score_lists.reciprocal_ranks(one, constant), score_lists.zero_for_missing), apart
-    )
+    return score_lists.fuse(lists, lambda one: score_lists.reciprocal_ranks(one, constant), score_lists.zero_for_missing, apart)
 
 
 def zscore(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
@@ -128,7 +120,7 @@ def zscore(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: -1.0, 4: 1.0, 7: -1.0}
     """
-    return score_lists.combine(*score_lists.align(lists, score_lists.standardise, ScoreLists.last_scores), apart)
+    return score_lists.fuse(lists, score_lists.standardise, ScoreLists.last_scores, apart)
 
 
 def hybrid(
@@ -153,12 +145,8 @@ def hybrid(
     if len(lists) != 2:
         raise UsageError(f"hybrid: expected two runs, found {len(lists)}: first + alpha · second")
     best = [ScoreLists.from_hits(one).top(depth) for one in lists]
-    return score_lists.combine(
-        *score_lists.align(
-            best, score_lists.centre if normalise == "centred" else score_lists.raw_scores, ScoreLists.last_scores, (1.0, alpha)
-        ),
-        apart,
-    )
+    score = score_lists.centre if normalise == "centred" else score_lists.raw_scores
+    return score_lists.fuse(best, score, ScoreLists.last_scores, apart, (1.0, alpha))
 
 
 def interpolation(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, alpha: float = 0.5, normalise: str = "minmax") -> Hits:
@@ -175,12 +163,8 @@ def interpolation(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, al
         raise UsageError(f"interpolation:alpha={alpha}: expected 0 to 1")
     if len(lists) != 2:
         raise UsageError(f"interpolation: expected two runs, found {len(lists)}: (1 − alpha) · first + alpha · second")
-    return score_lists.combine(
-        *score_lists.align(
-            lists, score_lists.find_normaliser("interpolation", normalise), score_lists.zero_for_missing, (1 - alpha, alpha)
-        ),
-        apart,
-    )
+    score = score_lists.find_normaliser("interpolation", normalise)
+    return score_lists.fuse(lists, score, score_lists.zero_for_missing, apart, (1 - alpha, alpha))
 
 
 def combmnz(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, normalise: str = "minmax") -> Hits:
@@ -215,7 +199,7 @@ def linear(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, weights: 
         raise UsageError(f"linear:weights={weights}: expected one number per run, joined by +") from None
     if len(numbers) != len(lists) or not np.isfinite(numbers).all():
         raise UsageError(f"linear:weights={weights}: expected {len(lists)} finite numbers, one per run, joined by +")
-    return score_lists.combine(*score_lists.align(lists, score_lists.raw_scores, ScoreLists.last_scores, numbers), apart)
+    return score_lists.fuse(lists, score_lists.raw_scores, ScoreLists.last_scores, apart, numbers)
 
 
 def shards(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:

@@ -4,8 +4,6 @@
 
 s: scores, a missing document has the list's K-th; z: query features; x: document features (`features`). With W = 0 and v = 0 this is
 the weighted sum of CAME's Table 4. The weights are fitted with the listwise softmax loss on judged queries.
-
-Fit a fusion on judged queries: training examples, choice of the regularisation strength, and (de)serialisation.
 """
 
 from collections.abc import Callable, Mapping, Sequence

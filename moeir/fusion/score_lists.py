@@ -151,10 +151,20 @@ def combine(documents: NDArray[np.int64], columns: Float64s, apart: bool) -> Hit
     return documents, total.astype(np.float32)
 
 
-def keep_maximum(documents: NDArray[np.int64], columns: Float64s) -> tuple[NDArray[np.int64], Float64s]:
-    """Keep each document's largest score (the first of equals); the other lists' scores become 0."""
-    deciding = np.arange(len(columns))[:, None] == columns.argmax(axis=0) if len(columns) else columns
-    return documents, np.where(deciding, columns, 0.0)
+def fuse(
+    lists: Sequence[Hits | ScoreLists],
+    score: Callable[[ScoreLists], Float64s],
+    missing: Callable[[ScoreLists], Float64s],
+    apart: bool,
+    weights: Iterable[float] = repeat(1.0),
+    *,
+    maximum: bool = False,
+) -> Hits:
+    """`combine` of what `align` gives; with `maximum` only a document's largest score counts, the first of equals."""
+    documents, columns = align(lists, score, missing, weights)
+    if maximum and len(columns):
+        columns = np.where(np.arange(len(columns))[:, None] == columns.argmax(axis=0), columns, 0.0)
+    return combine(documents, columns, apart)
 
 
 def find_normaliser(formula: str, name: str) -> Callable[[ScoreLists], Float64s]:

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig
 from moeir.backbones.packed_tokens import PackedTokens
-from moeir.representations.base import float32_scores
+from moeir.kernels.precision import full_precision
 from moeir.representations.dense import Dense
 
 
@@ -31,7 +31,7 @@ class ClassificationHead(nn.Module):
 
     def forward(self, pooled: Tensor, tokens: PackedTokens, pooler: nn.Linear | None = None) -> Dense:
         """pooled [B, H] -> vectors [B, 1], the score of each pair. `pooler` is the encoder's, where it serves as the dense map (BERT)."""
-        with float32_scores(pooled.device):
+        with full_precision(pooled.device):
             states = pooled.float()
             if self.config is not None:
                 dense = pooler if self.dense is None else self.dense

@@ -7,44 +7,10 @@ import Stemmer
 
 from moeir.errors import UsageError
 
-LUCENE_STOP_WORDS = frozenset(
-    (
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "but",
-        "by",
-        "for",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "no",
-        "not",
-        "of",
-        "on",
-        "or",
-        "such",
-        "that",
-        "the",
-        "their",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "to",
-        "was",
-        "will",
-        "with",
-    )
-)
-STOP_WORD_LISTS = {"lucene": LUCENE_STOP_WORDS, "none": frozenset[str]()}
+LUCENE_STOP_WORDS = """
+    a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was will with
+"""
+STOP_WORD_LISTS = {"lucene": frozenset(LUCENE_STOP_WORDS.split()), "none": frozenset[str]()}
 MAX_TOKEN_LENGTH = 255  # StandardTokenizer cuts longer ones
 POSSESSIVES = ("'s", "'S", "’s", "’S", "＇s", "＇S")
 

@@ -45,9 +45,9 @@ class Index(ABC):
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         """Fill rows int64 [Q, K] and scores float32 [Q, K], blank (-1, −∞) on entry."""
 
-    @abstractmethod
     def _arrays(self) -> dict[str, np.ndarray]:
-        """The engine's arrays by file name."""
+        """The engine's arrays by file name, unless `save` writes other files."""
+        return {}
 
     @abstractmethod
     def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ import torch
 from moeir.artifacts.journals import AppendableNpy
 from moeir.errors import ArtifactError
 from moeir.indexes.base import Index
-from moeir.indexes.token_store import padded_positions
+from moeir.indexes.token_store import describe_token, query_positions
 from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot, gamma, pairwise_sum
 from moeir.indexes.vector_store import ROWS_AT_ONCE, VectorStore
 
@@ -66,12 +67,7 @@ class ExactMatchIndex(TwoStepIndex, Index):
         if self._is_built and not self._shards:
             raise ArtifactError("an opened exact-match index takes no more documents; build a new one")
         first, starts = len(self), shard.starts.cpu().long()
-
-        def owner(token: int) -> str:
-            row = int(torch.searchsorted(starts, token, right=True)) - 1
-            return f"row {first + row}: its token vector {token - int(starts[row])}"
-
-        self._vectors.add(shard.vectors[: int(starts[-1])], owner)
+        self._vectors.add(shard.vectors[: int(starts[-1])], partial(describe_token, starts, first))
         rows = torch.repeat_interleave(torch.arange(first, first + len(starts) - 1, dtype=torch.int32), starts.diff())
         self._shards.append((shard.terms[: int(starts[-1])].cpu().int(), rows))
         self._document_count, self._is_built, self.max_norm = first + len(starts) - 1, False, self._vectors.max_norm
@@ -126,13 +122,8 @@ class ExactMatchIndex(TwoStepIndex, Index):
         self._build()
         self._vectors.check_width(queries.vectors.shape[1])
         self._fit_to_memory(self._vectors)
-        starts = queries.starts.cpu().long()
-        lengths = starts.diff()
-        query_rows = lengths.argsort(stable=True)
-        query_rows = query_rows[lengths[query_rows] > 0]
         step = self.queries_at_once or (128 if self._device.type == "cuda" else 32)
-        for part in (query_rows[cut] for cut in chunk_slices(len(query_rows), step)):
-            positions, real = padded_positions(starts[part], lengths[part])
+        for part, positions, real in query_positions(queries.starts.cpu().long(), step):
             vectors = queries.vectors.detach()[positions.to(queries.vectors.device)].to(self._device).float()
             terms = queries.terms.cpu()[positions].to(self._terms.dtype)
             term_numbers = torch.searchsorted(self._terms, terms).clamp(max=max(len(self._terms) - 1, 0))

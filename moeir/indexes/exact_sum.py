@@ -42,7 +42,7 @@ def fuse_exact(engines: Mapping[str, Index], queries: Mapping[str, Any], lists: 
     document_count = len(next(iter(engines.values())))
     while search_deeper and depth < document_count and len(unproven := np.flatnonzero(~fused.is_proven(width))):
         depth = min(2 * depth, document_count)
-        unproven_queries = {name: _select_queries(queries[name], unproven) for name in engines}
+        unproven_queries = {name: select_queries(queries[name], unproven) for name in engines}
         deeper = _fuse_once(
             engines, unproven_queries, {name: engine.search(unproven_queries[name], depth) for name, engine in engines.items()}
         )
@@ -51,7 +51,8 @@ def fuse_exact(engines: Mapping[str, Index], queries: Mapping[str, Any], lists: 
     return fused
 
 
-def _select_queries(queries: Any, rows: np.ndarray) -> Any:
+def select_queries(queries: Any, rows: np.ndarray) -> Any:
+    """Some queries of a batch, as the engines take them."""
     return [queries[row] for row in rows] if isinstance(queries, list) else queries.select(torch.from_numpy(rows).to(queries.device))
 
 

@@ -11,7 +11,7 @@ import torch
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes import simd_loops
 from moeir.indexes.base import Index, fill_ranked_hits
-from moeir.indexes.vector_store import VectorStore, as_uint16
+from moeir.indexes.vector_store import VectorStore, as_uint16, check_width
 
 if find_spec("faiss") is not None:
     import faiss
@@ -78,9 +78,6 @@ class Faiss(Index):
         if self.rescore:
             self._vectors.save(Path(folder) / "vectors.npy")
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return {}
-
     def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
         try:
             self._engine = faiss.read_index(str(folder / INDEX_FILE), faiss.IO_FLAG_MMAP)
@@ -143,8 +140,7 @@ class Faiss(Index):
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         engine, id_ranks = self._engine_for_search(), self.id_ranks
         vectors = queries.vectors.detach().cpu().float().numpy()
-        if (width := vectors.shape[1]) != engine.d:
-            raise ArtifactError(f"vectors of dimension {width}, but the index holds dimension {engine.d}: made by another checkpoint?")
+        check_width(vectors.shape[1], engine.d)
         if not np.isfinite(vectors).all():
             raise DataError(f"query {int((~np.isfinite(vectors)).any(1).argmax())}: NaN or infinity")
         width = min(RESCORE_FACTOR * depth, len(self)) if self.rescore else depth

@@ -43,9 +43,6 @@ class Flat(TwoStepIndex, Index):
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "dimension": self._vectors.width, "longest": self.max_norm, "lost": self.max_bf16_error}
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return {}
-
     def save(self, folder: Path | str) -> None:
         super().save(folder)
         self._vectors.save(Path(folder) / "vectors.npy")

@@ -45,7 +45,7 @@ class Inverted(Index):
     def add(self, shard: Any) -> None:
         if self._postings is not None and not self._shards:
             raise ArtifactError("an opened inverted index takes no more documents; build a new one")
-        self._check_vocabulary(shard)
+        check_vocabulary(shard, self.vocabulary)
         highest, signed = np.zeros(shard.vocabulary, np.float32), False
         for first in range(0, len(shard), ROWS_AT_ONCE):
             texts = sparse_rows(shard, first, min(first + ROWS_AT_ONCE, len(shard)), self._document_count, "row")
@@ -57,12 +57,6 @@ class Inverted(Index):
         self._shards.append(shard)
         self._document_count += len(shard)
         self._postings = None
-
-    def _check_vocabulary(self, shard: Any) -> None:
-        if self.vocabulary is not None and shard.vocabulary != self.vocabulary:
-            raise ArtifactError(
-                f"terms of a vocabulary of {shard.vocabulary}, but the index holds one of {self.vocabulary}: made by another checkpoint?"
-            )
 
     def _document_windows(self) -> Iterator[SparseRows]:
         """The documents, one window at a time."""
@@ -82,13 +76,13 @@ class Inverted(Index):
         return self._postings
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        self._check_vocabulary(queries)
+        check_vocabulary(queries, self.vocabulary)
         id_ranks = self.id_ranks
         hits, values = self._built_postings().search(sparse_rows(queries, 0, len(queries), 0, "query"), id_ranks, depth)
         fill_all_ranked_hits(hits, values, id_ranks, rows, scores)
 
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
-        self._check_vocabulary(queries)
+        check_vocabulary(queries, self.vocabulary)
         return self._built_postings().score_pairs(sparse_rows(queries, 0, len(queries), 0, "query"), query_rows, document_rows)
 
     def settings(self) -> dict[str, Any]:
@@ -109,6 +103,14 @@ class Inverted(Index):
         if self.vocabulary is not None:
             self.window, self._signed = settings["window"], settings["signed"]
             self._postings = Postings.from_arrays(arrays, self.window, self._signed, self._document_count, self.vocabulary)
+
+
+def check_vocabulary(sparse: Any, vocabulary: int | None) -> None:
+    """Refuse terms of another vocabulary than that of the index, None if it has no documents."""
+    if vocabulary is not None and sparse.vocabulary != vocabulary:
+        raise ArtifactError(
+            f"terms of a vocabulary of {sparse.vocabulary}, but the index holds one of {vocabulary}: made by another checkpoint?"
+        )
 
 
 def sparse_rows(sparse: Any, begin: int, end: int, first: int, label: str) -> SparseRows:

@@ -110,9 +110,6 @@ class Lucene(Index):
             values = np.array([score * query_lines[query_row][1] for _, score in query_hits], dtype=np.float32)
             fill_ranked_hits(np.array([row for row, _ in query_hits], dtype=np.int64), values, id_ranks, rows[query_row], scores[query_row])
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return {}
-
     def save(self, folder: Path | str) -> None:
         """Write `engine.json` and Lucene's own files under `lucene/`."""
         super().save(folder)

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from moeir.errors import ArtifactError
 from moeir.indexes.base import Index
-from moeir.indexes.inverted import ROWS_AT_ONCE, sparse_rows
+from moeir.indexes.inverted import ROWS_AT_ONCE, check_vocabulary, sparse_rows
 from moeir.indexes.lucene import Lucene
 
 MAX_IMPACT = 255  # largest impact in a document
@@ -34,18 +33,12 @@ class LuceneImpact(Lucene, Index):
         self._init_state()
 
     def _add_documents(self, shard: Any) -> None:
-        self._check_vocabulary(shard)
+        check_vocabulary(shard, self.vocabulary)
         for first in range(0, len(shard), ROWS_AT_ONCE):
             texts = sparse_rows(shard, first, min(first + ROWS_AT_ONCE, len(shard)), len(self), "row")
             self._max_weight = max(self._max_weight, float(texts.weights.max(initial=0.0)))
         self.vocabulary = shard.vocabulary
         self._shards.append(shard)
-
-    def _check_vocabulary(self, shard: Any) -> None:
-        if self.vocabulary is not None and shard.vocabulary != self.vocabulary:
-            raise ArtifactError(
-                f"terms of a vocabulary of {shard.vocabulary}, but the index holds one of {self.vocabulary}: made by another checkpoint?"
-            )
 
     def _json_documents(self) -> Iterator[dict[str, Any]]:
         row, scale = 0, MAX_IMPACT / (self._max_weight or 1.0)
@@ -67,7 +60,7 @@ class LuceneImpact(Lucene, Index):
         return ["-impact", "-pretokenized"]
 
     def _query_lines(self, queries: Any) -> list[tuple[str, float]]:
-        self._check_vocabulary(queries)
+        check_vocabulary(queries, self.vocabulary)
         starts, terms, weights = sparse_rows(queries, 0, len(queries), 0, "query")
         query_lines = []
         for begin, end in pairwise(starts):

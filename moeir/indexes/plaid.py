@@ -16,6 +16,7 @@ from moeir.indexes.base import NO_ROW, Index, fill_ranked_hits
 from moeir.indexes.residual_codec import ROWS_AT_ONCE, ResidualCodec
 from moeir.indexes.token_store import TokenVectorStore, query_blocks
 from moeir.indexes.two_step import MAX_FLOAT32, QueryBlock
+from moeir.indexes.vector_store import check_width
 from moeir.kernels.numba_cache import njit_cached
 
 COLUMNS = ("codes", "leading", "residuals")
@@ -191,9 +192,7 @@ class Plaid(Index):
     def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
         """Blocks of the queries that have tokens, checked."""
         self._built_codec()
-        width, index_width = queries.vectors.shape[1], self._vector_settings["dimension"]
-        if width != index_width:
-            raise ArtifactError(f"vectors of dimension {width}, but the index holds dimension {index_width}: made by another checkpoint?")
+        check_width(queries.vectors.shape[1], self._vector_settings["dimension"])
         for block in query_blocks(queries, QUERIES_AT_ONCE, torch.device("cpu")):
             invalid = ~(block.norms * max(self._vector_settings["longest"], 1.0) < MAX_FLOAT32)
             if invalid.any():

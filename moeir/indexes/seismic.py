@@ -14,7 +14,7 @@ import numpy as np
 
 from moeir.errors import ArtifactError, UsageError
 from moeir.indexes.base import Index, fill_ranked_hits
-from moeir.indexes.inverted import ROWS_AT_ONCE, sparse_rows
+from moeir.indexes.inverted import ROWS_AT_ONCE, check_vocabulary, sparse_rows
 from moeir.indexes.postings import SparseRows
 
 INDEX_FILE = "postings"
@@ -50,17 +50,11 @@ class Seismic(Index):
     def add(self, shard: Any) -> None:
         if self._read_only:
             raise ArtifactError("an opened seismic index takes no more documents; build a new one")
-        self._check_vocabulary(shard)
+        check_vocabulary(shard, self.vocabulary)
         self.vocabulary = shard.vocabulary
         self._shards.append(shard)
         self._document_count += len(shard)
         self._index = None
-
-    def _check_vocabulary(self, shard: Any) -> None:
-        if self.vocabulary is not None and shard.vocabulary != self.vocabulary:
-            raise ArtifactError(
-                f"terms of a vocabulary of {shard.vocabulary}, but the index holds one of {self.vocabulary}: made by another checkpoint?"
-            )
 
     @property
     def _engine_class(self) -> Any:
@@ -90,7 +84,7 @@ class Seismic(Index):
             row += len(shard)
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        self._check_vocabulary(queries)
+        check_vocabulary(queries, self.vocabulary)
         starts, terms, weights = sparse_rows(queries, 0, len(queries), 0, "query").sort_terms()
         index, id_ranks = self._built_index(), self.id_ranks
         for query_row, (begin, end) in enumerate(pairwise(starts)):
@@ -105,9 +99,6 @@ class Seismic(Index):
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "vocabulary": self.vocabulary}
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return {}
 
     def save(self, folder: Path | str) -> None:
         """Write `engine.json` and Seismic's own file."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,8 @@ class TokenVectorStore:
 
     def add(self, shard: Any) -> None:
         """Append the texts of one shard; DataError for values that float16 cannot hold."""
-        rows, starts = len(self), shard.starts.cpu().long()
-
-        def describe_row(token: int) -> str:
-            row = int(torch.searchsorted(starts, token, right=True)) - 1
-            return f"row {rows + row}: its token vector {token - int(starts[row])}"
-
-        self.vectors.add(shard.vectors[: int(starts[-1])], describe_row)
+        starts = shard.starts.cpu().long()
+        self.vectors.add(shard.vectors[: int(starts[-1])], partial(describe_token, starts, len(self)))
         self.starts, self._cached_by_length = torch.cat([self.starts, self.starts[-1] + starts[1:]]), None
 
     def settings(self) -> dict[str, Any]:
@@ -161,14 +157,24 @@ def to_lane_layout(queries: torch.Tensor) -> np.ndarray:
 
 def query_blocks(queries: Any, step: int, device: torch.device) -> Iterator[QueryBlock]:
     """Blocks of `step` queries of similar length, without queries that have no tokens."""
-    starts = queries.starts.cpu()
+    for part, positions, real in query_positions(queries.starts.cpu(), step):
+        vectors = queries.vectors.detach()[positions.to(queries.vectors.device)].to(device).float()
+        yield QueryBlock(part.numpy(), vectors.masked_fill(~real[..., None].to(device), 0.0))  # 0 before the sum
+
+
+def query_positions(starts: torch.Tensor, step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Of `step` queries of similar length at a time, those with tokens: their rows, and `padded_positions` of their tokens."""
     lengths = starts.diff()
     query_rows = lengths.argsort(stable=True)
     query_rows = query_rows[lengths[query_rows] > 0]
     for part in (query_rows[cut] for cut in chunk_slices(len(query_rows), step)):
-        positions, real = padded_positions(starts[part], lengths[part])
-        vectors = queries.vectors.detach()[positions.to(queries.vectors.device)].to(device).float()
-        yield QueryBlock(part.numpy(), vectors.masked_fill(~real[..., None].to(device), 0.0))  # 0 before the sum
+        yield part, *padded_positions(starts[part], lengths[part])
+
+
+def describe_token(starts: torch.Tensor, first: int, token: int) -> str:
+    """A token of a shard, in messages: its row, `first` being that of the shard's first text, and its number in the text."""
+    row = int(torch.searchsorted(starts, token, right=True)) - 1
+    return f"row {first + row}: its token vector {token - int(starts[row])}"
 
 
 def padded_positions(starts: torch.Tensor, lengths: torch.Tensor, longest: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:

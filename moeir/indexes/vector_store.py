@@ -68,8 +68,8 @@ class VectorStore:
 
     def check_width(self, width: int) -> None:
         """Refuse vectors of another dimension."""
-        if self._shards and width != self.width:
-            raise ArtifactError(f"vectors of dimension {width}, but the index holds dimension {self.width}: made by another checkpoint?")
+        if self._shards:
+            check_width(width, self.width)
 
     def add(self, vectors: torch.Tensor, describe_row: Callable[[int], str]) -> None:
         """Append vectors [B, D]; DataError if float16 cannot hold one, named by `describe_row` (row of the shard)."""
@@ -148,6 +148,12 @@ class VectorStore:
                 self._resident = self._resident.to(self.device)
                 memmap.note_pages_read(self._resident.nbytes)
         return self._resident
+
+
+def check_width(width: int, index_width: int) -> None:
+    """Refuse vectors of another dimension than those of the index."""
+    if width != index_width:
+        raise ArtifactError(f"vectors of dimension {width}, but the index holds dimension {index_width}: made by another checkpoint?")
 
 
 def as_uint16(numbers: torch.Tensor) -> np.ndarray:

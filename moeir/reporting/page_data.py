@@ -1,10 +1,6 @@
 """Data of an HTML page: measures of runs, pages of single queries with their documents, training charts and a projection.
 
 Everything is columns of numbers and tables of words, in chunks that the page reads on demand.
-
-Pages of single queries: documents with their ranks, scores and grades.
-
-Training charts, a projection, and query pages with their texts.
 """
 
 import math
@@ -27,6 +23,10 @@ from moeir.reporting.explanations import Explanations
 from moeir.reporting.training_curves import CURVE_KINDS, TrainingRun
 
 VALUE_SCALE = 10_000  # values are stored as integers in units of 1 / 10,000 to keep pages small
+QUERIES_PER_CHUNK, TEXTS_PER_CHUNK, MAX_QUERY_LENGTH = 64, 256, 400
+UNJUDGED = -9
+AXES = ("x", "y", "z")
+QueryPage = dict[str, Any]
 RunMeasureValues = Mapping[str, Mapping[str, Mapping[str, float]]]  # run → measure → query → value
 
 
@@ -59,11 +59,6 @@ def _p_values_against(by_run: RunMeasureValues, measure: str, base: str) -> list
     )
     by_name = dict(zip(others, p_values, strict=True))
     return [by_name.get(name) for name in by_run]
-
-
-QUERIES_PER_CHUNK, TEXTS_PER_CHUNK = 64, 256
-UNJUDGED = -9
-QueryPage = dict[str, Any]
 
 
 class QueryPages:
@@ -154,10 +149,6 @@ def split_chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
             chunk = []
     if chunk:
         yield chunk
-
-
-MAX_QUERY_LENGTH = 400
-AXES = ("x", "y", "z")
 
 
 @dataclass(frozen=True)

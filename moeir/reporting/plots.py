@@ -1,7 +1,4 @@
-"""Plots of trainings side by side, and of analysis results; the same input gives the same bytes.
-
-Plots of analysis results; the same result gives the same bytes.
-"""
+"""Plots of trainings side by side, and of analysis results; the same input gives the same bytes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,6 +18,10 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 STYLE: Any = {"svg.hashsalt": "moeir", "svg.fonttype": "none", "text.parse_math": False}  # reproducible bytes; $ does not start a formula
 MAX_CURVES_IN_LEGEND = 12  # most curves of a plot with a legend
 TRAINING_WIDTH, CURVES_HEIGHT = 5.2, 2.4  # inches per training, and per plot
+MAX_COLUMNS = 3  # panels per row, at most
+PANEL_WIDTH, PANEL_HEIGHT = 4.6, 3.0  # inches per panel
+MAX_LABELS_IN_LEGEND = 14
+GREY_LABELS = ("tied", "other")  # labels that are not a run are grey
 
 
 def plot_trainings(trainings: Sequence[TrainingRun], file: Path, form: str) -> None:
@@ -51,12 +52,6 @@ def _plot_curves(axis: Axes, watch: TrainingMonitor, curves: Curves) -> None:
     axis.grid(alpha=0.25)
     if 0 < len(curves) <= MAX_CURVES_IN_LEGEND:
         axis.legend(fontsize="x-small", ncols=2)
-
-
-MAX_COLUMNS = 3  # panels per row, at most
-PANEL_WIDTH, PANEL_HEIGHT = 4.6, 3.0  # inches per panel
-MAX_LABELS_IN_LEGEND = 14
-GREY_LABELS = ("tied", "other")  # labels that are not a run are grey
 
 
 def draw_plot(picture: Plot, file: Path, form: str) -> None:
@@ -121,14 +116,8 @@ def _draw_lines(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> N
     for label in labels:
         label_marks = [mark[1:] for mark in marks if str(mark[0]) == label]
         marker = "o" if len(label_marks) == 1 else None
-        axes.plot(
-            [step for step, _ in label_marks],
-            [value for _, value in label_marks],
-            color=colours[label],
-            marker=marker,
-            linewidth=1.3,
-            label=label,
-        )
+        steps, values = zip(*label_marks, strict=True)
+        axes.plot(steps, values, color=colours[label], marker=marker, linewidth=1.3, label=label)
     axes.grid(alpha=0.25)
     _add_legend(axes, len(labels))
 

@@ -1,9 +1,9 @@
 """The interface of a representation, and its files: appended text by text, opened memory-mapped."""
 
+import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -15,14 +15,22 @@ from torch import Tensor
 from moeir.artifacts import memmap
 from moeir.artifacts.journals import HEADER_BYTES, AppendableNpy
 from moeir.errors import ArtifactError, DataError
-from moeir.kernels import precision as kernel
+from moeir.representations.evidence import Evidence, ExplainedDocuments
+from moeir.representations.row_checks import Report
 
 
 class Representation(ABC):
-    """One expert's encoding of B texts."""
+    """One expert's encoding of B texts.
+
+    A kind is one class in a file of this folder, named as the kind; whatever depends on the kind is an attribute or a method here.
+    """
 
     kind: ClassVar[str]
     files: ClassVar[dict[str, str]]  # tensor -> dtype on disk
+    default_engine: ClassVar[str] = "scan"
+    exported_as: ClassVar[str | None] = None  # the kind, of those that other engines store, whose values `export_row` returns
+    pruning_options: ClassVar[tuple[str, ...]] = ()  # the options that `prune` takes
+    positive_scores_only: ClassVar[bool] = False  # documents that share nothing with a query, with a score of 0, are not retrieved
 
     @abstractmethod
     def __len__(self) -> int:
@@ -55,6 +63,29 @@ class Representation(ABC):
     def drop_bounds(self) -> Self:
         """A copy without bounds such as `MultiVector.max_length`, which hold for one batch and not for the next of the same shape."""
         return self
+
+    def prune(self, options: Mapping[str, Any]) -> Self:
+        """Documents with fewer terms or vectors, by those of `pruning_options` that are given; other options change nothing."""
+        return self
+
+    def term_usage(self) -> tuple[Tensor, float] | None:
+        """Mean absolute weight of every term over the texts [V], and terms per text; None for kinds without weighted terms."""
+        return None
+
+    def explain(self, documents: ExplainedDocuments) -> list[Evidence]:
+        """What each document has in common with the query (self, one text); empty for a kind that has nothing to show."""
+        return [{} for _ in range(documents.count)]
+
+    def export_row(self, row: int) -> Any:
+        """The values of one text for other engines: [D] or [M, D] of a vector or vectors, (terms, weights) of weighted terms."""
+        raise NotImplementedError
+
+    def vector_width(self) -> int | None:
+        """D of the exported vectors, None for weighted terms."""
+        return None
+
+    def check_rows(self, report: Report) -> None:  # noqa: B027 - a kind may have no faults to look for
+        """Report the faults of stored rows."""
 
     @classmethod
     @abstractmethod
@@ -101,15 +132,24 @@ class Representation(ABC):
         return cls.from_arrays(arrays, starts, facts)
 
 
+def representation_class(kind: str) -> type[Representation]:
+    """The class of a kind, from the file of its name: `exact-match` is in exact_match.py."""
+    try:
+        module = importlib.import_module(f"moeir.representations.{kind.replace('-', '_')}")
+    except ModuleNotFoundError as problem:
+        if not str(problem.name).startswith("moeir."):
+            raise
+        module = None
+    for member in vars(module).values() if module else ():
+        if isinstance(member, type) and issubclass(member, Representation) and getattr(member, "kind", None) == kind:
+            return member
+    raise ArtifactError(f"this version of moeir has no representation of kind {kind!r}")
+
+
 def _memory_map(path: Path) -> Tensor:
     if path.stat().st_size <= HEADER_BYTES:  # an empty file cannot be mapped
         return torch.from_numpy(np.load(path, allow_pickle=False))
     return torch.from_numpy(memmap.open_memmap(path))
-
-
-def float32_scores(device: torch.device) -> AbstractContextManager[None]:
-    """Context for computing scores in float32, even under autocast or with TF32 allowed."""
-    return kernel.full_precision(device)
 
 
 class RepresentationWriter:

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from moeir.representations.base import Representation, float32_scores
+from moeir.kernels.precision import full_precision
+from moeir.representations.base import Representation
+from moeir.representations.row_checks import Report, RowChecks
 
 
 @dataclass(frozen=True)
@@ -17,12 +20,14 @@ class Dense(Representation):
     vectors: Tensor
     kind: ClassVar[str] = "dense"
     files: ClassVar[dict[str, str]] = {"vectors": "float16"}
+    default_engine: ClassVar[str] = "flat"
+    exported_as: ClassVar[str | None] = "dense"
 
     def __len__(self) -> int:
         return len(self.vectors)
 
     def scores(self, documents: Self) -> Tensor:
-        with float32_scores(self.vectors.device):
+        with full_precision(self.vectors.device):
             return self.vectors.float() @ documents.vectors.float().T
 
     def score_pairs(self, documents: Self) -> Tensor:
@@ -36,6 +41,24 @@ class Dense(Representation):
 
     def scale(self, factor: float) -> Self:
         return type(self)(self.vectors * factor)
+
+    def export_row(self, row: int) -> Any:
+        return self.vectors[row].numpy()
+
+    def vector_width(self) -> int | None:
+        return self.vectors.shape[1]
+
+    def check_rows(self, report: Report) -> None:
+        checks = RowChecks(report)
+        for first, block, finite, usable in checks.iter_blocks(self.vectors.numpy()):
+            for row in np.flatnonzero(~finite).tolist():
+                broken = int((~np.isfinite(block[row])).sum())
+                report(first + row, "not-finite", f"{broken} of {block.shape[1]} numbers are not finite")
+            for row in np.flatnonzero(finite & ~usable).tolist():
+                report(first + row, "zero-vector", "every number is 0")
+            for row in range(len(block)):
+                checks.check_duplicate(first + row, block[row].tobytes(), bool(usable[row]))
+        checks.check_collapsed("vectors")
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:

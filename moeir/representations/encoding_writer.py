@@ -12,9 +12,9 @@ from typing import Any
 from moeir.artifacts.atomic_write import RESUME
 from moeir.artifacts.journals import AppendableText, JsonlJournal
 from moeir.errors import UsageError
-from moeir.representations.base import Representation, RepresentationWriter
-from moeir.representations.multivector import MultiVector
-from moeir.representations.sparse import Sparse
+from moeir.representations.base import Representation, RepresentationWriter, representation_class
+
+OPTION_EXPERTS = {"terms": "sparse", "least_weight": "sparse", "pool_factor": "multivector"}  # in messages
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,11 @@ class Pruning:
 
     def check_kinds(self, kinds: dict[str, str]) -> None:
         """UsageError for an option that applies to none of a checkpoint's experts (expert -> kind)."""
-        required_kind = {"terms": "sparse", "least_weight": "sparse", "pool_factor": "multivector"}
         for name, value in self.active_options().items():
-            if required_kind[name] not in kinds.values():
+            if not any(name in representation_class(kind).pruning_options for kind in kinds.values()):
                 available = ", ".join(f"{expert} {kind}" for expert, kind in kinds.items())
                 flag = f"--{name.replace('_', '-')} {value:g}"
-                raise UsageError(f"{flag}: is for {required_kind[name]} experts; the checkpoint has {available}")
+                raise UsageError(f"{flag}: is for {OPTION_EXPERTS[name]} experts; the checkpoint has {available}")
 
     def active_options(self) -> dict[str, Any]:
         """The options that differ from their defaults."""
@@ -40,11 +39,7 @@ class Pruning:
 
     def __call__(self, documents: Representation) -> Representation:
         """Documents of one expert, pruned as their kind allows."""
-        if isinstance(documents, Sparse) and (self.terms, self.least_weight) != (None, None):
-            return documents.top_terms(self.terms, self.least_weight)
-        if isinstance(documents, MultiVector) and self.pool_factor > 1:
-            return documents.pool_tokens(self.pool_factor)
-        return documents
+        return documents.prune(self.active_options())
 
 
 NO_PRUNING = Pruning()

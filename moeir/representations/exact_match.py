@@ -9,7 +9,9 @@ from torch import Tensor
 
 from moeir.kernels.exact_match import find_best_matches
 from moeir.kernels.gathered_products import gather_dot
-from moeir.representations.base import Representation, float32_scores, lengths_to_starts, ragged_positions
+from moeir.kernels.precision import full_precision
+from moeir.representations.base import Representation, lengths_to_starts, ragged_positions
+from moeir.representations.evidence import Evidence, ExplainedDocuments, round_score
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class ExactMatch(Representation):
     starts: Tensor
     kind: ClassVar[str] = "exact-match"
     files: ClassVar[dict[str, str]] = {"terms": "int32", "vectors": "float16"}
+    default_engine: ClassVar[str] = "exact-match"
+    positive_scores_only: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -48,7 +52,7 @@ class ExactMatch(Representation):
 
     def _best_matches(self, documents: Self, query_keys: Tensor, document_keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scores [pairs] of each query token's best match per document, with the token indices on both sides."""
-        with float32_scores(self.vectors.device):
+        with full_precision(self.vectors.device):
             left, right = self.vectors.float(), documents.vectors.float()
             query, document = find_best_matches(left, query_keys, right, document_keys, documents.text_indices())
             return gather_dot(left, right, query, document).relu(), query, document
@@ -62,6 +66,15 @@ class ExactMatch(Representation):
 
     def scale(self, factor: float) -> Self:
         return replace(self, vectors=self.vectors * factor)
+
+    def explain(self, documents: ExplainedDocuments) -> list[Evidence]:
+        """For each query token with an exact match, the best product."""
+        names = [documents.id_to_token(number) for number in self.terms.tolist()]
+        products = documents.score(ExactMatch(self.terms.cpu(), self.vectors.cpu(), torch.arange(len(names) + 1)))
+        return [
+            {"tokens": [{"query": name, "similarity": round_score(score)} for name, score in zip(names, column, strict=True) if score > 0]}
+            for column in products.T.tolist()
+        ]
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:

@@ -1,9 +1,9 @@
 """One vector per token; similarity is late interaction: each query token finds its best document token (CAME eq. 5)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -11,7 +11,10 @@ from scipy.cluster.hierarchy import linkage
 from torch import Tensor
 
 from moeir.kernels.late_interaction import late_interaction
-from moeir.representations.base import Representation, float32_scores, lengths_to_starts, ragged_positions
+from moeir.kernels.precision import full_precision
+from moeir.representations.base import Representation, lengths_to_starts, ragged_positions
+from moeir.representations.evidence import Evidence, ExplainedDocuments, Pieces, round_score
+from moeir.representations.row_checks import Report, RowChecks
 
 
 def maxsim(queries: Tensor, query_mask: Tensor, documents: Tensor, document_mask: Tensor) -> Tensor:
@@ -61,6 +64,9 @@ class MultiVector(Representation):
     max_length: int | None = None
     kind: ClassVar[str] = "multivector"
     files: ClassVar[dict[str, str]] = {"vectors": "float16"}
+    default_engine: ClassVar[str] = "maxsim"
+    exported_as: ClassVar[str | None] = "multivector"
+    pruning_options: ClassVar[tuple[str, ...]] = ("pool_factor",)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -75,13 +81,16 @@ class MultiVector(Representation):
         return flat.view(len(self), longest, -1) * mask[..., None], mask
 
     def scores(self, documents: Self) -> Tensor:
-        with float32_scores(self.vectors.device):
+        with full_precision(self.vectors.device):
             return late_interaction(self.vectors.float(), self.starts, documents.vectors.float(), documents.starts, documents.max_length)
 
     def score_pairs(self, documents: Self) -> Tensor:
         rows = torch.arange(len(self), device=self.starts.device)
         pairs = [self.select(rows[i : i + 1]).scores(documents.select(rows[i : i + 1]))[0] for i in range(len(self))]
         return torch.cat(pairs) if pairs else self.vectors.new_zeros(0)
+
+    def prune(self, options: Mapping[str, Any]) -> Self:
+        return self.pool_tokens(options["pool_factor"]) if "pool_factor" in options else self
 
     def pool_tokens(self, factor: int) -> Self:
         """Reduce M vectors of a text to ⌈M / factor⌉ cluster means, in the order of their first tokens (Clavié et al. 2024).
@@ -112,6 +121,41 @@ class MultiVector(Representation):
     def scale(self, factor: float) -> Self:
         return replace(self, vectors=self.vectors * factor)
 
+    def explain(self, documents: ExplainedDocuments) -> list[Evidence]:
+        """For each query token the best document token: its position among the vectors and its piece, if known, and the similarity."""
+        vectors = self.vectors.detach().cpu()
+        names = documents.query_pieces(len(vectors)) or [None] * len(vectors)
+        evidence: list[Evidence] = []
+        single_scores: np.ndarray | None = None
+        for column, (stored, pieces) in enumerate(documents.token_vectors):
+            if stored is not None:
+                evidence.append({"tokens": _best_tokens(names, vectors.double().numpy(), stored.astype(np.float64), pieces)})
+                continue
+            if single_scores is None:
+                single_scores = documents.score(MultiVector(vectors, torch.arange(len(vectors) + 1)))
+            similarities = zip(names, single_scores[:, column], strict=True)
+            evidence.append({"tokens": [{"query": name, "similarity": round_score(score)} for name, score in similarities]})
+        return evidence
+
+    def export_row(self, row: int) -> Any:
+        return self.vectors[int(self.starts[row]) : int(self.starts[row + 1])].numpy()
+
+    def vector_width(self) -> int | None:
+        return self.vectors.shape[1]
+
+    def check_rows(self, report: Report) -> None:
+        starts, checks = self.starts.numpy(), RowChecks(report)
+        for empty in np.flatnonzero(np.diff(starts) == 0).tolist():
+            report(empty, "zero-vector", "has no vector")
+        last_reported = -1
+        for first, _, finite, _ in checks.iter_blocks(self.vectors.numpy()):
+            for vector in (first + np.flatnonzero(~finite)).tolist():
+                row = int(np.searchsorted(starts, vector, side="right")) - 1
+                if row != last_reported:
+                    report(row, "not-finite", f"vector {vector - int(starts[row]) + 1} has numbers that are not finite")
+                last_reported = row
+        checks.check_collapsed("vectors of tokens")
+
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         starts = lengths_to_starts(torch.cat([part.starts.diff() for part in parts]))
@@ -129,3 +173,15 @@ class MultiVector(Representation):
     def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, metadata: dict[str, int]) -> Self:
         assert starts is not None
         return cls(arrays["vectors"], starts)
+
+
+def _best_tokens(names: Sequence[str | None], query: np.ndarray, document: np.ndarray, pieces: Pieces) -> list[Evidence]:
+    """query [L, D], document [M, D]; a document without tokens, which is never retrieved, has none."""
+    if not len(document):
+        return []
+    similarity = query @ document.T
+    evidence: list[Evidence] = []
+    for row, position in enumerate(similarity.argmax(axis=1).tolist()):
+        piece = {} if pieces is None else {"document": pieces[position]}
+        evidence.append({"query": names[row], "position": position, **piece, "similarity": round_score(similarity[row, position])})
+    return evidence

@@ -1,13 +1,17 @@
 """Weights of a few vocabulary terms per text; similarity is the inner product (CAME eq. 4)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from moeir.representations.base import Representation, float32_scores, lengths_to_starts, ragged_positions
+from moeir.kernels.precision import full_precision
+from moeir.representations.base import Representation, lengths_to_starts, ragged_positions
+from moeir.representations.evidence import Evidence, ExplainedDocuments, shared_terms
+from moeir.representations.row_checks import Report, RowChecks
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,10 @@ class Sparse(Representation):
     vocabulary: int
     kind: ClassVar[str] = "sparse"
     files: ClassVar[dict[str, str]] = {"terms": "int32", "weights": "float32"}
+    default_engine: ClassVar[str] = "inverted"
+    exported_as: ClassVar[str | None] = "sparse"
+    pruning_options: ClassVar[tuple[str, ...]] = ("terms", "least_weight")
+    positive_scores_only: ClassVar[bool] = True
 
     @classmethod
     def from_pairs(cls, texts: Tensor, terms: Tensor, weights: Tensor, count: int, vocabulary: int) -> Self:
@@ -49,11 +57,15 @@ class Sparse(Representation):
         return torch.repeat_interleave(texts, self.starts.diff(), output_size=len(self.terms))
 
     def scores(self, documents: Self) -> Tensor:
-        with float32_scores(self.weights.device):
+        with full_precision(self.weights.device):
             return self.to_matrix() @ documents.to_matrix().T
 
     def score_pairs(self, documents: Self) -> Tensor:
         return (self.to_matrix() * documents.to_matrix()).sum(-1)
+
+    def prune(self, options: Mapping[str, Any]) -> Self:
+        wanted = [options.get(name) for name in self.pruning_options]
+        return self if wanted == [None, None] else self.top_terms(*wanted)
 
     def top_terms(self, max_terms: int | None = None, min_weight: float | None = None) -> Self:
         """Keep the `max_terms` largest weights of each text (ties: the lower term) that are at least `min_weight`."""
@@ -81,6 +93,34 @@ class Sparse(Representation):
 
     def scale(self, factor: float) -> Self:
         return replace(self, weights=self.weights * factor)
+
+    def term_usage(self) -> tuple[Tensor, float] | None:
+        sums = torch.zeros(self.vocabulary, device=self.weights.device).index_add(0, self.terms.long(), self.weights.abs())
+        return sums / len(self), len(self.terms) / len(self)
+
+    def explain(self, documents: ExplainedDocuments) -> list[Evidence]:
+        """The terms that each document shares with the query, by descending product: both weights and their product."""
+        weights = self.weights.detach().cpu().double().numpy()
+        singles = Sparse(torch.arange(len(weights) + 1), self.terms.cpu(), torch.ones(len(weights)), self.vocabulary)
+        return shared_terms([documents.id_to_token(number) for number in self.terms.tolist()], weights, documents.score(singles))
+
+    def export_row(self, row: int) -> Any:
+        pairs = slice(int(self.starts[row]), int(self.starts[row + 1]))
+        return self.terms[pairs].numpy(), self.weights[pairs].numpy()
+
+    def check_rows(self, report: Report) -> None:
+        checks = RowChecks(report)
+        for row in range(len(self)):
+            terms, values = self.export_row(row)
+            weights = np.asarray(values, dtype=np.float64)
+            if not len(weights):
+                report(row, "no-terms", "no term has a weight")
+            elif not np.isfinite(weights).all() or terms.min() < 0 or terms.max() >= self.vocabulary:
+                report(row, "not-finite", "a weight is not finite, or a term is not of the vocabulary")
+            else:
+                checks.check_duplicate(row, terms.tobytes() + weights.tobytes())
+                checks.add_sparse(terms, weights, self.vocabulary)
+        checks.check_collapsed("texts")
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:

@@ -2,18 +2,17 @@
 
 Evidence is scored from what the engine stores, pair by pair of single query terms or tokens with a document, so that the numbers are
 those of the search.
-
-Explanations of ranks: rank, score and part of each expert, and the evidence of the expert.
 """
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel
@@ -22,82 +21,32 @@ from moeir.errors import UsageError
 from moeir.fusion.score_lists import Hits
 from moeir.heads.token_vectors import TokenVectorHead
 from moeir.indexes.base import Index
+from moeir.indexes.exact_sum import select_queries
 from moeir.records import lines
-from moeir.records.runs import Run, format_score
-from moeir.representations.exact_match import ExactMatch
-from moeir.representations.multivector import MultiVector
-from moeir.representations.sparse import Sparse
-from moeir.retrieval.searcher import Searcher, parse_exact_sum
-from moeir.retrieval.text_store import TextStore
+from moeir.records.runs import Run
+from moeir.representations.evidence import Evidence, ExplainedDocuments, Pieces, round_score, shared_terms
+from moeir.retrieval.searcher import Searcher, TextStore, parse_exact_sum
 
-Evidence = dict[str, Any]
-Pieces = Sequence[str | None] | None  # the token piece of each vector of a text, None if unknown
-
-
-def round_score(number: float) -> float:
-    """Round a number to nine significant digits, as scores in files."""
-    return float(format_score(number))
-
-
-def shared_terms(engine: Index, query: Sparse, rows: np.ndarray, checkpoint: RetrievalModel) -> list[Evidence]:
-    """Terms that each document shares with the query, by descending product: both weights and their product."""
-    weights = query.weights.detach().cpu().double().numpy()
-    singles = Sparse(torch.arange(len(weights) + 1), query.terms.cpu(), torch.ones(len(weights)), query.vocabulary)
-    names = [checkpoint.tokenizer.id_to_token(number) for number in query.terms.tolist()]
-    return [{"terms": shared} for shared in _shared_term_rows(names, weights, _score_single_terms(engine, singles, len(weights), rows))]
+log = logging.getLogger(__name__)
+FUSED = "fused"
+COLUMNS = ("query", "document", "rank", "score", "expert", "expert_rank", "expert_score", "part")
+Explanation = dict[str, Any]
+DocumentSelector = Callable[[str], Sequence[str]]  # the documents of a query
 
 
 def shared_words(engine: Index, query: str, rows: np.ndarray) -> list[Evidence]:
     """Words that each document shares with a BM25 query: query weights are counts, document weights are those of BM25."""
-    counts: dict[str, int] = {}
-    for word in query.split():
-        counts[word] = counts.get(word, 0) + 1
-    weights = np.array(list(counts.values()), dtype=np.float64)
-    return [
-        {"terms": shared}
-        for shared in _shared_term_rows(list(counts), weights, _score_single_terms(engine, list(counts), len(counts), rows))
-    ]
+    counts = Counter(query.split())
+    return shared_terms(list(counts), np.array(list(counts.values()), dtype=np.float64), score_each(engine, rows, list(counts)))
 
 
-def token_alignment(
-    engine: Index, query: MultiVector, rows: np.ndarray, query_pieces: Pieces, document_pieces: Sequence[Pieces]
-) -> list[Evidence]:
-    """For each document and query token the best document token: its position among the vectors, its piece, the similarity.
-
-    `query_pieces` are the pieces of the query, `document_pieces` those of each document. Positions need stored vectors.
-    """
-    vectors = query.vectors.detach().cpu().double().numpy()
-    names = query_pieces if query_pieces is not None else [None] * len(vectors)
-    evidence: list[Evidence] = []
-    single_scores: np.ndarray | None = None
-    for column, (row, pieces) in enumerate(zip(rows.tolist(), document_pieces, strict=True)):
-        stored = engine.token_vectors(row)
-        if stored is None:
-            if single_scores is None:
-                singles = MultiVector(query.vectors.cpu(), torch.arange(len(vectors) + 1))
-                single_scores = _score_single_terms(engine, singles, len(vectors), rows)
-            evidence.append(
-                {
-                    "tokens": [
-                        {"query": name, "similarity": round_score(score)}
-                        for name, score in zip(names, single_scores[:, column], strict=True)
-                    ]
-                }
-            )
-        else:
-            evidence.append({"tokens": _best_tokens(names, vectors, stored.astype(np.float64), pieces)})
-    return evidence
-
-
-def exact_matches(engine: Index, query: ExactMatch, rows: np.ndarray, checkpoint: RetrievalModel) -> list[Evidence]:
-    """For each document and query token with an exact match, the best product."""
-    names = [checkpoint.tokenizer.id_to_token(number) for number in query.terms.tolist()]
-    singles = ExactMatch(query.terms.cpu(), query.vectors.cpu(), torch.arange(len(names) + 1))
-    products = _score_single_terms(engine, singles, len(names), rows)
-    return [
-        {"tokens": [{"query": name, "similarity": round_score(score)} for name, score in zip(names, column, strict=True) if score > 0]}
-        for column in products.T.tolist()
-    ]
+def score_each(engine: Index, rows: np.ndarray, texts: Any) -> np.ndarray:
+    """Scores of every text, such as the single terms of a query, with each document: float32 [texts, n]."""
+    try:
+        scores = engine.score_pairs(texts, np.repeat(np.arange(len(texts)), len(rows)), np.tile(rows, len(texts)))
+    except UsageError as problem:
+        raise UsageError(f"an explanation needs an engine that scores chosen documents: {problem}") from None
+    return scores.reshape(len(texts), len(rows))
 
 
 def token_pieces(checkpoint: RetrievalModel, expert: str, text: str, side: str, count: int) -> Pieces:
@@ -110,57 +59,6 @@ def token_pieces(checkpoint: RetrievalModel, expert: str, text: str, side: str, 
     if head.padding == "zero" and side != "query":
         names.append(None)
     return names if len(names) == count else None
-
-
-def _best_tokens(names: Sequence[str | None], query: np.ndarray, document: np.ndarray, pieces: Pieces) -> list[Evidence]:
-    """query [L, D], document [M, D]; a document without tokens, which is never retrieved, has none."""
-    if not len(document):
-        return []
-    similarity = query @ document.T
-    best = similarity.argmax(axis=1)
-    evidence: list[Evidence] = []
-    for row, position in enumerate(best.tolist()):
-        entry: Evidence = {"query": names[row], "position": position}
-        if pieces is not None:
-            entry["document"] = pieces[position]
-        evidence.append(entry | {"similarity": round_score(similarity[row, position])})
-    return evidence
-
-
-def _shared_term_rows(names: Sequence[str], weights: np.ndarray, documents: np.ndarray) -> list[list[Evidence]]:
-    """weights [T] of the query, [T, n] of the documents -> for each document the terms with a weight on both sides."""
-    products = weights[:, None] * documents.astype(np.float64)
-    evidence: list[list[Evidence]] = []
-    for column, product in zip(documents.T, products.T, strict=True):
-        order = [term for term in np.argsort(-product, kind="stable").tolist() if product[term]]
-        evidence.append(
-            [
-                {
-                    "term": names[term],
-                    "query": round_score(weights[term]),
-                    "document": round_score(column[term]),
-                    "product": round_score(product[term]),
-                }
-                for term in order
-            ]
-        )
-    return evidence
-
-
-def _score_single_terms(engine: Index, singles: Any, count: int, rows: np.ndarray) -> np.ndarray:
-    """Scores of `count` single-term queries with each document: float32 [count, n]."""
-    try:
-        scores = engine.score_pairs(singles, np.repeat(np.arange(count), len(rows)), np.tile(rows, count))
-    except UsageError as problem:
-        raise UsageError(f"an explanation needs an engine that scores chosen documents: {problem}") from None
-    return scores.reshape(count, len(rows))
-
-
-log = logging.getLogger(__name__)
-FUSED = "fused"
-COLUMNS = ("query", "document", "rank", "score", "expert", "expert_rank", "expert_score", "part")
-Explanation = dict[str, Any]
-DocumentSelector = Callable[[str], Sequence[str]]  # the documents of a query
 
 
 class Explainer:
@@ -184,19 +82,17 @@ class Explainer:
         for first, batch in encoded:
             count = len(batch[self._experts[0]])
             for row in range(count):
-                query = {expert: _select_query(batch[expert], row) for expert in self._experts}
+                query = {expert: select_queries(batch[expert], np.array([row])) for expert in self._experts}
                 name, text = names[first + row], queries[first + row]
-                yield from (
-                    self.explain_query(name, text, query)
-                    if documents is None
-                    else self.explain_documents(name, text, query, documents(name))
-                )
+                if documents is None:
+                    yield from self.explain_query(name, text, query)
+                else:
+                    yield from self.explain_documents(name, text, query, documents(name))
 
     def explain_query(self, name: str, text: str, encoded: Mapping[str, Any], ranks: slice = slice(None)) -> Iterator[Explanation]:
         """Explain the hits of one query, those of `ranks` only; `encoded` is the query as each engine takes it."""
-        yield from self.explain_documents(
-            name, text, encoded, [document for document, _ in self._runs[self._explained_run].hits(name)[ranks]]
-        )
+        documents = [document for document, _ in self._runs[self._explained_run].hits(name)[ranks]]
+        yield from self.explain_documents(name, text, encoded, documents)
 
     def explain_documents(self, name: str, text: str, encoded: Mapping[str, Any], documents: Sequence[str]) -> Iterator[Explanation]:
         """Explain chosen documents of one query at any rank; an unranked one has the evidence of the experts only."""
@@ -247,47 +143,39 @@ class Explainer:
 
     def _evidence_or_warning(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[Evidence]:
         """Evidence of an expert; empty, after one warning, if its engine cannot score chosen documents."""
-        if expert in self._unexplainable:
-            return [{} for _ in rows]
-        try:
-            return self._expert_evidence(expert, query, text, rows)
-        except UsageError as problem:
-            log.warning("%s: ranks and scores only: %s", expert, problem)
-            self._unexplainable.add(expert)
-            return [{} for _ in rows]
+        if expert not in self._unexplainable:
+            try:
+                return self._expert_evidence(expert, query, text, rows)
+            except UsageError as problem:
+                log.warning("%s: ranks and scores only: %s", expert, problem)
+                self._unexplainable.add(expert)
+        return [{} for _ in rows]
 
     def _expert_evidence(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[Evidence]:
         engine, checkpoint = self._searcher.engines[expert], self._searcher.checkpoint
         if checkpoint is None:
             return shared_words(engine, text, rows)
-        if engine.kind == "sparse":
-            return shared_terms(engine, query, rows, checkpoint)
-        if engine.kind == "exact-match":
-            return exact_matches(engine, query, rows, checkpoint)
-        if engine.kind != "multivector":
-            return [{} for _ in rows]
-        query_pieces = token_pieces(checkpoint, expert, text, "query", len(query.vectors))
-        return token_alignment(engine, query, rows, query_pieces, [self._document_pieces(expert, row) for row in rows.tolist()])
+        pieces = partial(token_pieces, checkpoint, expert)
 
-    def _document_pieces(self, expert: str, row: int) -> Pieces:
-        """Token pieces of a document, None without its text."""
-        engine, checkpoint = self._searcher.engines[expert], self._searcher.checkpoint
-        text = None if self._texts is None else self._texts.get(self._searcher.ids[row])
-        stored = engine.token_vectors(row)
-        if text is None or stored is None or checkpoint is None:
-            return None
-        return token_pieces(checkpoint, expert, text.content, "document", len(stored))
+        def token_vectors(row: int) -> tuple[np.ndarray | None, Pieces]:
+            """Stored vectors of a document's tokens, and their pieces, None without its text."""
+            stored = engine.token_vectors(row)
+            document = None if self._texts is None or stored is None else self._texts.get(self._searcher.ids[row])
+            return stored, None if document is None or stored is None else pieces(document.content, "document", len(stored))
 
-
-def _select_query(queries: Any, row: int) -> Any:
-    """One query of a batch, as a batch."""
-    if isinstance(queries, list):
-        return queries[row : row + 1]
-    return queries.select(torch.tensor([row], device=queries.device))
+        documents = ExplainedDocuments(
+            len(rows),
+            partial(score_each, engine, rows),
+            checkpoint.tokenizer.id_to_token,
+            partial(pieces, text, "query"),
+            map(token_vectors, rows.tolist()),
+        )
+        evidence: list[Evidence] = query.explain(documents)
+        return evidence
 
 
 def _round_or_none(score: float | None) -> float | None:
-    return None if score is None else float(format_score(score))
+    return None if score is None else round_score(score)
 
 
 def _nullable(part: float) -> float | None:
@@ -308,14 +196,6 @@ def write_explanations(explanations: Iterable[Explanation], path: Path, name: st
         output.write("\t".join(COLUMNS) + "\n")
         for explanation in explanations:
             for expert, entry in explanation["experts"].items():
-                fields = [
-                    explanation["query"],
-                    explanation["document"],
-                    explanation["rank"],
-                    explanation["score"],
-                    expert,
-                    entry["rank"],
-                    entry["score"],
-                    entry["part"],
-                ]
+                of_document = [explanation[name] for name in ("query", "document", "rank", "score")]
+                fields = [*of_document, expert, *(entry[name] for name in ("rank", "score", "part"))]
                 output.write("\t".join("" if field is None else str(field) for field in fields) + "\n")

@@ -13,8 +13,7 @@ from moeir.parsing import parse_value
 from moeir.records.runs import Run, format_score
 from moeir.retrieval.explain import FUSED, Explainer
 from moeir.retrieval.latency import LatencyRecorder
-from moeir.retrieval.searcher import Searcher, parse_exact_sum
-from moeir.retrieval.text_store import TextStore
+from moeir.retrieval.searcher import Searcher, TextStore, parse_exact_sum
 
 DEFAULT_RESULTS, SNIPPET_LENGTH, TERMS_SHOWN, TERMS_EXPLAINED = 10, 200, 8, 25
 PROMPT = "query> "

@@ -1,14 +1,16 @@
 """Searcher: the indexes of all experts with the checkpoint that encodes queries; fusion by a formula or by the exact sum.
 
-Indexes of every expert with the checkpoint that encodes queries; indexes of disjoint documents are searched as one.
+Indexes of the parts of a collection are searched as one, with exactly the results of one index of all documents.
 """
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import tempfile
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -19,12 +21,12 @@ from moeir.artifacts import manifests
 from moeir.backbones.device import autocast, select_device, select_dtype
 from moeir.errors import ArtifactError, UsageError
 from moeir.fusion import formulas
-from moeir.indexes.base import Index
+from moeir.indexes.base import NO_ROW, Index, fill_ranked_hits
 from moeir.indexes.exact_sum import fuse_exact
 from moeir.parsing import parse_value
 from moeir.records.runs import Run, id_ranks
+from moeir.records.texts import Text
 from moeir.retrieval.latency import LatencyRecorder
-from moeir.retrieval.sharded import combine_indexes
 
 EXACT_SUM = "exact-sum"
 
@@ -35,10 +37,11 @@ def parse_exact_sum(spec: str) -> tuple[bool, dict[str, Any]]:
     if parsed.name.replace("_", "-") != EXACT_SUM:
         variants.resolve_spec("fusion", spec)
         return False, {}
+    keywords = {"deepen": "search_deeper"}
     for key in dict(parsed.options):
-        if key != "deepen":
+        if key not in keywords:
             raise UsageError(f"{spec}: {EXACT_SUM} has no option {key!r}; it has deepen=true")
-    return True, {key: parse_value(value, "bool", f"{spec}: {key}") for key, value in parsed.options}
+    return True, {keywords[key]: parse_value(value, "bool", f"{spec}: {key}") for key, value in parsed.options}
 
 
 QUERIES_PER_BATCH = 256
@@ -180,7 +183,8 @@ def open_index(
     engines = dict(parts[0])
     if len(paths) > 1:
         engines = {name: combine_indexes([part[name] for part in parts], order, name) for name in parts[0]}
-    checkpoint = _open_parent_checkpoint(paths[0], counts[0]["checkpoint"], model, target) if "checkpoint" in counts[0] else None
+    recorded = counts[0].get("checkpoint")
+    checkpoint = None if recorded is None else open_checkpoint(manifests.find_checkpoint(paths[0], recorded, model), target)
     return Searcher(paths, all_ids, engines, order, checkpoint, select_dtype(dtype, target), target)
 
 
@@ -211,12 +215,86 @@ def _check_disjoint(paths: Sequence[Path], ids: Sequence[list[str]]) -> None:
                 raise ArtifactError(f"{path}: document {min(both)!r} is in {paths[earlier]} too; parts of a collection share none")
 
 
-def _open_parent_checkpoint(path: Path, parent: Mapping[str, str], model: Path | None, device: str) -> RetrievalModel:
-    folder = model or (path / parent["path"]).resolve()
-    if not folder.is_dir():
-        raise ArtifactError(f"{path}: the checkpoint it was made with is not at {folder}; say where it is with --model")
-    digest = manifests.digest_files(manifests.verify_artifact(folder, "checkpoint")["files"])
-    if digest != parent["digest"]:
-        commands = f"moeir encode --model {folder} and moeir index"
-        raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; name that one with --model, or run {commands} again")
-    return open_checkpoint(folder, device)
+class ShardedIndex(Index):
+    """Indexes of one expert over several parts, rows numbered consecutively; the top K of all are among the top K of each part."""
+
+    kind: ClassVar[str] = ""
+
+    def __init__(self, parts: Sequence[Index], id_ranks: np.ndarray) -> None:
+        super().__init__(id_ranks)
+        self.parts = list(parts)
+        self._starts = np.cumsum([0, *map(len, parts)])
+        self.kind = parts[0].kind  # type: ignore[misc]  # a class attribute of engines; here it comes from the parts
+        self.exact = all(part.exact for part in parts)  # type: ignore[misc]
+        self.score_if_not_found = parts[0].score_if_not_found  # type: ignore[misc]
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def find_part(self, row: int) -> tuple[Index, int]:
+        """The index of a row, and the row in it."""
+        part = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self.parts[part], row - int(self._starts[part])
+
+    def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        lists = [part.search(queries, depth) for part in self.parts]
+        numbered = [
+            np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, self._starts, strict=False)
+        ]
+        all_rows, values = np.concatenate(numbered, axis=1), np.concatenate([score for _, score in lists], axis=1)
+        id_ranks = self.id_ranks
+        for query in range(len(rows)):
+            real = all_rows[query] != NO_ROW
+            fill_ranked_hits(all_rows[query][real], values[query][real], id_ranks, rows[query], scores[query])
+
+    def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        scores = np.empty(len(document_rows), dtype=np.float32)
+        owners = np.searchsorted(self._starts, document_rows, side="right") - 1
+        for number, part in enumerate(self.parts):
+            own = np.flatnonzero(owners == number)
+            scores[own] = part.score_pairs(queries, query_rows[own], document_rows[own] - self._starts[number])
+        return scores
+
+    def token_vectors(self, row: int) -> np.ndarray | None:
+        part, own = self.find_part(row)
+        return part.token_vectors(own)
+
+    def add(self, shard: Any) -> None:
+        raise UsageError("an index of several parts takes no documents")
+
+    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        raise UsageError("an index of several parts cannot be opened as one; open each part")
+
+    def save(self, folder: Path | str) -> None:
+        raise UsageError("an index of several parts cannot be saved; index all encodings together")
+
+
+def combine_indexes(parts: Sequence[Index], order: np.ndarray, expert: str) -> ShardedIndex:
+    """Combine the parts; UsageError for engines whose scores depend on the whole collection."""
+    if parts[0].kind == "text":
+        raise UsageError(f"--index: {expert} weighs terms by how many documents of the whole collection have them; index it in one piece")
+    return ShardedIndex(parts, order)
+
+
+class TextStore:
+    """Texts in an unnamed temporary file; those of `wanted` only, if it is given."""
+
+    def __init__(self, texts: Iterable[Text], wanted: Container[str] | None = None) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the store
+        self._offsets: dict[str, int] = {}
+        end = 0
+        for text in texts:
+            if wanted is None or text.id in wanted:
+                self._offsets[text.id] = end
+                end += self._file.write(json.dumps([text.title, text.text]).encode() + b"\n")
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def get(self, name: str) -> Text | None:
+        """The text of an id, None if absent."""
+        if name not in self._offsets:
+            return None
+        self._file.seek(self._offsets[name])
+        title, text = json.loads(self._file.readline())
+        return Text(name, text, title)

@@ -1,49 +1,35 @@
 """`moeir analyze`: overlap and wins of runs, router usage, divergence and projection of vectors, text lengths, shares in training."""
 
 import importlib.util
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from moeir import variants
 from moeir.artifacts import atomic_write
-from moeir.errors import UsageError
+from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import argument, input_field, list_settings, option, output_field
-from moeir.stages import comparing, looking
+from moeir.stages import text_encoder
 from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.init import check_seed
+from moeir.stages.checks import check_choice, check_seed
+from moeir.stages.run_arguments import name_source, read_runs
 
 if TYPE_CHECKING:
     from moeir.analysis.result import AnalysisResult
+    from moeir.records.qrels import Qrels
 
+SIDES = (("query", "queries"), ("document", "corpus"))
 TEXTS_AND_MODEL = ("model", "corpus", "queries", "max_tokens", "dtype", "device")
-ANALYSES = {
-    "overlap": comparing.analyze_overlap,
-    "usage": looking.analyze_usage,
-    "divergence": looking.analyze_divergence,
-    "shares": comparing.analyze_shares,
-    "wins": comparing.analyze_wins,
-    "scores": comparing.analyze_scores,
-    "lengths": looking.analyze_lengths,
-    "projection": looking.analyze_projection,
-}
-FLAGS_OF_ANALYSIS = {
-    "overlap": ("run", "overlap"),
-    "usage": (*TEXTS_AND_MODEL, "threshold"),
-    "divergence": (*TEXTS_AND_MODEL, "qrels", "expert", "pairs", "bandwidth", "seed"),
-    "shares": ("model", "rows"),
-    "wins": ("run", "qrels", "measure", "queries", "corpus"),
-    "scores": ("run", "qrels", "classes"),
-    "lengths": ("model", "corpus", "queries", "classes"),
-    "projection": (*TEXTS_AND_MODEL, "run", "qrels", "measure", "expert", "projection", "dimensions", "sample", "seed"),
-}
-REQUIRED_FLAGS = {
-    "usage": ("model",),
-    "divergence": ("model", "queries", "corpus", "qrels"),
-    "shares": ("model",),
-    "wins": ("run", "qrels"),
-    "scores": ("run",),
-    "projection": ("model",),
+ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags that each analysis reads, and those of them that it needs
+    "overlap": (("run", "overlap"), ()),
+    "usage": ((*TEXTS_AND_MODEL, "threshold"), ("model",)),
+    "divergence": ((*TEXTS_AND_MODEL, "qrels", "expert", "pairs", "bandwidth", "seed"), ("model", "queries", "corpus", "qrels")),
+    "shares": (("model", "rows"), ("model",)),
+    "wins": (("run", "qrels", "measure", "queries", "corpus"), ("run", "qrels")),
+    "scores": (("run", "qrels", "classes"), ("run",)),
+    "lengths": (("model", "corpus", "queries", "classes"), ()),
+    "projection": ((*TEXTS_AND_MODEL, "run", "qrels", "measure", "expert", "projection", "dimensions", "sample", "seed"), ("model",)),
 }
 FORMS = ("auto", "table", "tsv", "jsonl")
 PLOT_SUFFIXES = (".svg", ".png")
@@ -54,9 +40,7 @@ class Analyze(Stage):
     """Analyze experts: overlap, wins and scores of runs; router usage, divergence and projection of a model's vectors; lengths of texts;
     expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
 
-    analysis: str | None = argument(
-        f"{', '.join(list(FLAGS_OF_ANALYSIS)[:-1])} or {list(FLAGS_OF_ANALYSIS)[-1]} [default: inferred from the flags].", None
-    )
+    analysis: str | None = argument(f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None)
     run: tuple[Path, ...] = input_field(
         "run", "overlap, wins, scores: a run; repeat the flag. projection: colour each query by its best run.", (), aliases=("--runs",)
     )
@@ -93,8 +77,7 @@ class Analyze(Stage):
         variants.resolve_spec("analysis.projection", self.projection)
         if name in ("overlap", "wins") and len(self.run) < 2:
             raise UsageError(f"analyze: expected two runs or more, found {len(self.run)}; repeat --run")
-        if self.form not in FORMS:
-            raise UsageError(f"--form {self.form}: expected {', '.join(FORMS[:-1])} or {FORMS[-1]}")
+        check_choice("--form", self.form, FORMS)
         if self.pairs < 2:
             raise UsageError(f"--pairs {self.pairs}: expected 2 or more")
         if not 0.001 <= self.bandwidth <= 1000:
@@ -131,8 +114,8 @@ class Analyze(Stage):
     def _analysis_name(self) -> str:
         """The analysis that was named, or the one the flags belong to."""
         if self.analysis is not None:
-            if self.analysis not in FLAGS_OF_ANALYSIS:
-                raise UsageError(f"analyze {self.analysis}: expected one of {', '.join(FLAGS_OF_ANALYSIS)}")
+            if self.analysis not in ANALYSES:
+                raise UsageError(f"analyze {self.analysis}: expected one of {', '.join(ANALYSES)}")
             return self.analysis
         if self.run or self.model is None:
             return "overlap"
@@ -143,13 +126,10 @@ class Analyze(Stage):
     def _check_flags(self, name: str) -> None:
         """UsageError for a missing flag, or one that this analysis does not read."""
         for setting in list_settings(type(self)):
-            value, analyses = (
-                getattr(self, setting.name),
-                [analysis for analysis, names in FLAGS_OF_ANALYSIS.items() if setting.name in names],
-            )
-            if value != setting.default and analyses and name not in analyses:
+            analyses = [analysis for analysis, (flags, _) in ANALYSES.items() if setting.name in flags]
+            if getattr(self, setting.name) != setting.default and analyses and name not in analyses:
                 raise UsageError(f"analyze {name}: does not read {setting.flag}; it belongs to analyze {' or '.join(analyses)}")
-        for flag in REQUIRED_FLAGS.get(name, ()):
+        for flag in ANALYSES[name][1]:
             if getattr(self, flag) in (None, ()):
                 raise UsageError(f"analyze {name}: needs --{flag}")
         if name in ("usage", "lengths", "projection") and self.corpus is None and self.queries is None:
@@ -160,7 +140,7 @@ class Analyze(Stage):
     def work(self) -> Counts:
         from moeir.records import lines
 
-        result: AnalysisResult = ANALYSES[self._analysis_name()](self)
+        result: AnalysisResult = getattr(self, f"_analyze_{self._analysis_name()}")()
         if form := self._plot_format():
             from moeir.reporting import plots
 
@@ -170,12 +150,118 @@ class Analyze(Stage):
             self._write_rows(result, output)
         return {"rows": len(result.rows)}
 
+    def _analyze_overlap(self) -> "AnalysisResult":
+        from moeir.analysis.overlap import analyze_overlap
+
+        return analyze_overlap(read_runs(self.run), self.overlap)
+
+    def _analyze_scores(self) -> "AnalysisResult":
+        from moeir.analysis.histograms import analyze_scores
+
+        runs, grades = read_runs(self.run), None if self.qrels is None else self._read_qrels()
+        for name, run in runs.items():
+            if grades is not None and grades.keys().isdisjoint(run.queries):
+                raise DataError(f"{name}: has no query that is judged in {self.qrels}")
+        return analyze_scores(runs, grades, self.classes)
+
+    def _analyze_shares(self) -> "AnalysisResult":
+        from moeir.analysis.training_monitor import METRICS_FILE, analyze_shares
+
+        assert self.model is not None
+        if not (path := self.model / METRICS_FILE).is_file():
+            raise ArtifactError(f"{self.model}: has no {METRICS_FILE}: not trained; moeir finetune --model {self.model} … trains it")
+        return analyze_shares(path, self.rows)
+
+    def _analyze_wins(self) -> "AnalysisResult":
+        from moeir.analysis import wins
+        from moeir.records import texts
+
+        grades, answers = self._read_qrels(), None
+        values = self._evaluate_runs(grades)
+        if self.queries is None:
+            return wins.analyze_wins(values, self.measure, {})
+        queries = {text.id: text.content for text in texts.read_texts(self.queries) if text.id in grades}
+        if not queries:
+            raise DataError(f"{self.queries}: none of its queries is judged in {self.qrels}")
+        if self.corpus is not None:
+            relevant = {document for query in queries for document, grade in grades[query].items() if grade > 0}
+            answers = {text.id: text.content for text in texts.read_texts(self.corpus, keep_empty=True) if text.id in relevant}
+        return wins.analyze_wins(values, self.measure, wins.group_queries(queries, grades, answers))
+
+    def _analyze_usage(self) -> "AnalysisResult":
+        from moeir.analysis.router_usage import analyze_usage
+
+        encoder = self._open_encoder()
+        encoder.check_routers()
+        usage = {side: encoder.count_usage(text_encoder.read_chunks(path, "routing"), side) for side, path in self._text_files()}
+        return analyze_usage(usage, self.threshold)
+
+    def _analyze_divergence(self) -> "AnalysisResult":
+        from moeir.analysis.divergence import analyze_divergence, sample_pairs
+
+        assert self.queries is not None and self.corpus is not None and self.qrels is not None
+        encoder = self._open_encoder()
+        expert = encoder.select_dense_expert(self.expert)
+        queries, documents = zip(*sample_pairs(self.queries, self.corpus, self.qrels, self.pairs, self.seed), strict=True)
+        query_vectors, _ = encoder.encode_dense(queries, "query", expert)
+        document_vectors, _ = encoder.encode_dense(documents, "document", expert)
+        return analyze_divergence(expert, query_vectors, document_vectors, self.bandwidth)
+
+    def _analyze_lengths(self) -> "AnalysisResult":
+        from moeir.analysis.histograms import analyze_lengths
+
+        count = text_encoder.length_counter(self.model)
+        chunks = {side: text_encoder.read_chunks(path, "counting") for side, path in self._text_files()}
+        counts = {side: Counter(size for chunk in side_chunks for size in count(chunk)) for side, side_chunks in chunks.items()}
+        return analyze_lengths(counts, "words" if self.model is None else "tokens", self.classes)
+
+    def _analyze_projection(self) -> "AnalysisResult":
+        import numpy as np
+
+        from moeir.analysis.projection import analyze_projection, color_groups
+
+        encoder = self._open_encoder()
+        expert = encoder.select_dense_expert(self.expert)
+        names, vectors, choices = list[tuple[str, str]](), [], list[str | None]()
+        sampled = {side: text_encoder.sample_texts(path, self.sample, self.seed) for side, path in self._text_files()}
+        if (count := sum(map(len, sampled.values()))) <= self.dimensions:
+            raise UsageError(f"analyze projection: expected more than {self.dimensions} texts, found {count}")
+        for side, sample in sampled.items():
+            side_vectors, side_choices = encoder.encode_dense([text.content for text in sample], side, expert)
+            names += [(side, text.id) for text in sample]
+            vectors.append(side_vectors)
+            choices += side_choices
+        groups = color_groups(names, choices, self._evaluate_runs(self._read_qrels()) if self.run else None)
+        return analyze_projection(names, np.concatenate(vectors), groups, self.projection, expert, self.dimensions, self.seed)
+
+    def _read_qrels(self) -> "Qrels":
+        from moeir.records import qrels
+
+        assert self.qrels is not None
+        return qrels.read_qrels(self.qrels)
+
+    def _evaluate_runs(self, grades: "Qrels") -> dict[str, dict[str, float]]:
+        """The value of the measure for each judged query, by run."""
+        from moeir.evaluation import measures
+
+        measure = measures.parse_measure(self.measure)
+        with name_source(self.qrels):
+            return {name: measures.evaluate_run(run, grades, [measure])[str(measure)] for name, run in read_runs(self.run).items()}
+
+    def _open_encoder(self) -> text_encoder.TextEncoder:
+        assert self.model is not None
+        return text_encoder.TextEncoder.open(self.model, self.device, self.dtype, self.max_tokens)
+
+    def _text_files(self) -> list[tuple[str, Path]]:
+        """The sides whose texts are given, with their files."""
+        paths = [(side, getattr(self, name)) for side, name in SIDES]
+        return [(side, path) for side, path in paths if path is not None]
+
     def _write_rows(self, result: "AnalysisResult", output: TextIO) -> None:
         from moeir.evaluation import tables
 
         if (form := self._output_form()) == "table":
-            rows = [[_format_cell(cell, result.number_format) for cell in row] for row in result.rows]
-            output.write(tables.format_table(result.table_header or result.columns, rows) + "\n")
+            output.write(tables.format_table(result.table_header or result.columns, result.rows, result.number_format) + "\n")
         else:
             output.writelines(f"{line}\n" for line in tables.format_lines(result.columns, result.rows, form))
 
@@ -183,7 +269,3 @@ class Analyze(Stage):
         if self.form != "auto":
             return self.form
         return "table" if self.output == STREAM else "jsonl" if ".jsonl" in self.output.suffixes else "tsv"
-
-
-def _format_cell(cell: object, number: str) -> str:
-    return "-" if cell is None else format(cell, number) if isinstance(cell, float) else str(cell)

@@ -108,18 +108,6 @@ def _add_memory_advice(stage: Stage) -> Iterator[None]:
         raise OutOfMemory(f"{describe_out_of_memory(problem)}; {', '.join(advice)}") from problem
 
 
-def check_single_word(flag: str, text: str) -> None:
-    """UsageError unless `text` is one word, as a column of a run must be."""
-    if text.split() != [text]:
-        raise UsageError(f"{flag} {text!r}: expected a word without spaces")
-
-
-def check_depth(depth: int) -> None:
-    """UsageError unless `depth` is at least 1 and less than 2**31."""
-    if not 1 <= depth < 2**31:
-        raise UsageError(f"--depth {depth}: expected at least 1" + (f" and less than {2**31}" if depth > 1 else ""))
-
-
 def _check_stdin_used_once(stage: Stage) -> None:
     """UsageError if two sources are standard input, which can be read only once."""
     flags = [setting.flag for setting, path in stage.sources() if path == STREAM]

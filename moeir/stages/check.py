@@ -5,8 +5,9 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moeir.errors import FAULT_KINDS, DataError, UsageError
 from moeir.settings import input_field, option
@@ -198,28 +199,17 @@ class Check(Stage):
                 )
 
     def _check_encodings(self, folder: Path, findings: "Findings", context: "CheckContext") -> None:
-        from moeir.architectures.base import REPRESENTATION_CLASSES
         from moeir.artifacts import manifests, shards
         from moeir.data_checks import vectors
+        from moeir.representations.base import representation_class
 
         all_ids: list[str] = []
         for shard in shards.shard_folders(folder):
             ids = manifests.read_lines(shard / "ids.txt")
             all_ids += ids
             for expert, kind in manifests.read_manifest(shard)["counts"]["experts"].items():
-                representation: Any = REPRESENTATION_CLASSES[kind].open(shard / expert)
-                checker = vectors.VectorChecker(str(shard / expert), ids, findings)
-                if kind == "dense":
-                    checker.check_dense(representation.vectors.numpy())
-                elif kind == "sparse":
-                    checker.check_sparse(
-                        representation.terms.numpy(),
-                        representation.weights.numpy(),
-                        representation.starts.numpy(),
-                        representation.vocabulary,
-                    )
-                elif kind == "multivector":
-                    checker.check_multivector(representation.vectors.numpy(), representation.starts.numpy())
+                report = partial(vectors.add_row_fault, findings, str(shard / expert), ids)
+                representation_class(kind).open(shard / expert).check_rows(report)
         documents = context.documents
         vectors.check_ids(str(folder / "ids.txt"), all_ids, findings, None if documents is None else set(documents))
 

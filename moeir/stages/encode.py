@@ -194,14 +194,11 @@ class Encode(Stage):
                 counter.advance(len(window))
         writer.close()
         corpus_entry = {} if self.shard is None else {"corpus": str(self.corpus)}
-        kinds, pruning_entry = (
-            checkpoint.architecture.representation_kinds,
-            {"shortened": pruning.active_options()} if pruning.active_options() else {},
-        )
+        pruning_entry = {"shortened": pruning.active_options()} if pruning.active_options() else {}
         return {
             "texts": writer.text_count,
             "dtype": str(dtype),
-            "experts": kinds,
+            "experts": checkpoint.architecture.representation_kinds,
             **pruning_entry,
             **corpus_entry,
             **checkpoint_reference(self.model, self.output),
@@ -222,8 +219,7 @@ class Encode(Stage):
         if windows < shard.total:
             description = f"{self.corpus} has {count:,} texts, {windows} windows of {CHUNK:,}"
             raise UsageError(f"--shard {shard}: {description}; expected at most {windows} shards")
-        first, last = (min(number * windows // shard.total * CHUNK, count) for number in (shard.number, shard.number + 1))
-        return first, last
+        return shard.row_range(count, CHUNK)
 
 
 def checkpoint_reference(model: Path, product: Path) -> dict[str, Any]:

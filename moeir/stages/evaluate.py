@@ -6,14 +6,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moeir.errors import DataError, UsageError
+from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import STREAM, Counts, Stage
+from moeir.stages.checks import check_choice
+from moeir.stages.run_arguments import (
+    DEFAULT_MEASURES,
+    check_answers,
+    check_groups,
+    check_judgements,
+    name_runs,
+    name_source,
+    read_answers,
+    read_groups,
+)
 
 if TYPE_CHECKING:
     from ir_measures import Measure
 
-    from moeir.evaluation.answer_match import Answers
     from moeir.evaluation.compat import ToolView
     from moeir.evaluation.measures import Coverage
     from moeir.evaluation.result_tables import Comparison, LabelledValues, TieRanges
@@ -21,8 +31,6 @@ if TYPE_CHECKING:
     from moeir.records.runs import Run
 
 log = logging.getLogger(__name__)
-Values = dict[str, dict[str, float]]
-DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
 FORMS = ("auto", "table", "markdown", "latex", "tsv", "jsonl", "json")
 TABLE_FORMS = ("table", "markdown", "latex")
 
@@ -60,8 +68,7 @@ class Evaluate(Stage):
     output: Path = output_field("evaluation", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:
-        if self.form not in FORMS:
-            raise UsageError(f"--form {self.form}: expected {', '.join(FORMS[:-1])} or {FORMS[-1]}")
+        check_choice("--form", self.form, FORMS)
         if self.form in (*TABLE_FORMS, "json") and self.per_query:
             raise UsageError(f"--per-query: {self.form} has no room for queries; add --form tsv or --form jsonl")
         self._comparison().check()
@@ -82,7 +89,7 @@ class Evaluate(Stage):
     def work(self) -> Counts:
         from moeir.evaluation import compat, measures, tables
         from moeir.evaluation.answer_match import DEFAULT_MEASURES as OF_ANSWERS
-        from moeir.evaluation.result_tables import ALL_QUERIES
+        from moeir.evaluation.result_tables import ALL_QUERIES, group_samples
         from moeir.records import lines
 
         requested = [measures.parse_measure(text) for text in self.measure or (DEFAULT_MEASURES if self.answers is None else OF_ANSWERS)]
@@ -94,7 +101,7 @@ class Evaluate(Stage):
         ranges: dict[str, dict[str, tuple[float, float]]] = {}
         notes, queries = [], 0
         for name, path, run, qrels, note in self._runs_with_qrels(requested):
-            try:
+            with name_source(path):
                 if self.compat is not None:
                     tool_views[name] = compat.ToolView(path, run, qrels, compat.TOOLS[self.compat])
                     run_values = {str(measure): dict(tool_views[name].values(measure)) for measure in requested}
@@ -102,13 +109,8 @@ class Evaluate(Stage):
                     run_values = measures.evaluate_run(run, qrels, requested)
                 if self.ties:
                     ranges[name] = measures.tie_ranges(run, qrels, requested)
-            except DataError as problem:
-                raise DataError(f"{path}: {problem}") from None
-            values[name] = (
-                {ALL_QUERIES: run_values}
-                if groups is None
-                else group_values(run_values, groups, str(self.group_by), self.queries or self.answers)
-            )
+            with name_source(self.queries or self.answers):
+                values[name] = {ALL_QUERIES: run_values} if groups is None else group_samples(run_values, groups, str(self.group_by))
             notes.append(f"{name}: {note}")
             queries = len(qrels)
         with lines.open_writer(self.output) as output:
@@ -163,71 +165,6 @@ class Evaluate(Stage):
             yield result_tables.to_json(samples_by_run, self._comparison())
         else:
             yield from result_tables.to_lines(samples_by_run, form, per_query=self.per_query)
-
-
-def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> None:
-    """UsageError unless exactly one of --qrels and --answers is given."""
-    if qrels is None and answers is None:
-        raise UsageError(f"{stage} needs --qrels, or --answers and --corpus")
-    if qrels is not None and answers is not None:
-        raise UsageError("--qrels and --answers exclude one another: a document is judged by one of them")
-
-
-def check_answers(flag: str, answers: Path | None, corpus: Path | None, match: str) -> None:
-    """UsageError unless answers and the corpus to search for them are given together."""
-    if (answers is None) != (corpus is None):
-        present, missing = (flag, "--corpus") if corpus is None else ("--corpus", flag)
-        raise UsageError(f"{present} needs {missing}: answers are looked for in the texts of a corpus")
-    if match not in ("string", "regex"):
-        raise UsageError(f"--match {match}: expected string or regex")
-    if answers is None and match != "string":
-        raise UsageError(f"--match {match} needs {flag}: it says how answers are looked for")
-
-
-def check_groups(group_by: str | None, queries: Path | None, answers: Path | None) -> None:
-    """UsageError unless --group-by and queries with its field are given together."""
-    if group_by is not None and queries is None and answers is None:
-        raise UsageError("--group-by needs --queries: the records that have the field")
-    if queries is not None and group_by is None:
-        raise UsageError("--queries needs --group-by: the field whose values are the groups")
-    if group_by is not None and queries is None and answers == STREAM:
-        raise UsageError("--answers -: --group-by reads them too, and standard input can be read once; name a file")
-
-
-def read_answers(path: Path, match: str) -> "Answers":
-    """The answers of each question, prepared for matching."""
-    from moeir.evaluation import answer_match
-    from moeir.records import lines, texts
-
-    return answer_match.compile_answers(texts.read_texts(path, keep_empty=True), match, lines.source_name(path))
-
-
-def read_groups(field: str | None, path: Path | None) -> dict[str, str] | None:
-    """The group of every query, or None without --group-by."""
-    from moeir.records import texts
-
-    return None if field is None or path is None else texts.read_field(path, field)
-
-
-def name_runs(paths: tuple[Path, ...]) -> dict[str, Path]:
-    """Run paths by name: the file name without suffix, or the path where file names repeat."""
-    from moeir.records import lines
-
-    stems = ["stdin" if path == STREAM else lines.strip_compression_suffix(path).stem for path in paths]
-    names = stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
-    if len(set(names)) < len(names):
-        raise UsageError("--run: the same run is given twice")
-    return dict(zip(names, paths, strict=True))
-
-
-def group_values(values: Values, groups: dict[str, str], field: str, path: Path | None) -> "LabelledValues":
-    """The per-query values of each group."""
-    from moeir.evaluation.result_tables import group_samples
-
-    try:
-        return group_samples(values, groups, field)
-    except DataError as problem:
-        raise DataError(f"{path}: {problem}") from None
 
 
 def _coverage_note(coverage: "Coverage") -> str:

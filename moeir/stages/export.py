@@ -52,51 +52,40 @@ class Export(Stage):
         return [shard for folder in self.encodings for shard in shards.shard_folders(folder)]
 
     def _read_collection(self) -> "ExportSchema":
-        from moeir.architectures.base import REPRESENTATION_CLASSES
         from moeir.artifacts import manifests
-        from moeir.export_targets.base import EXPORTED_KINDS, ExportSchema
+        from moeir.export_targets.base import ExportSchema
+        from moeir.formats.encodings import load_terms
+        from moeir.representations.base import representation_class
 
         shard_counts = [manifests.read_manifest(folder)["counts"] for folder in self._shard_folders]
         for folder, counts in zip(self._shard_folders, shard_counts, strict=True):
             if counts["checkpoint"]["digest"] != shard_counts[0]["checkpoint"]["digest"]:
                 raise ArtifactError(f"{folder}: made with another checkpoint than {self.encodings[0]}; encode all shards with one")
-        kinds: dict[str, str] = shard_counts[0]["experts"]
-        if unserved := [name for name, kind in kinds.items() if kind not in EXPORTED_KINDS]:
-            raise UsageError(f"--encodings {self.encodings[0]}: {unserved[0]} is {kinds[unserved[0]]}, which no engine but moeir's serves")
-        first, widths = self._shard_folders[0], {}
-        for name, kind in kinds.items():
-            if kind != "sparse":
-                representation: Any = REPRESENTATION_CLASSES[kind].open(first / name)
-                widths[name] = int(representation.vectors.shape[1])
-        folder = self.model or (first / shard_counts[0]["checkpoint"]["path"]).resolve()
-        terms = self._read_terms(folder, shard_counts[0]["checkpoint"]["digest"]) if "sparse" in kinds.values() else []
-        return ExportSchema(kinds, widths, terms, str(folder))
-
-    def _read_terms(self, folder: Path, digest: str) -> list[str]:
-        """All terms of the vocabulary, by id."""
-        from moeir.artifacts import manifests
-        from moeir.backbones.tokenizer import TextTokenizer
-
-        if not folder.is_dir():
-            raise ArtifactError(f"{self.encodings[0]}: the checkpoint it was made with is not at {folder}; give its path with --model")
-        if manifests.digest_files(manifests.verify_artifact(folder, "checkpoint")["files"]) != digest:
-            raise ArtifactError(f"{folder}: not the checkpoint {self.encodings[0]} was made with; name that one with --model")
-        tokenizer = TextTokenizer(folder)
-        return [tokenizer.id_to_token(number) for number in range(tokenizer.vocabulary_size)]
+        first, kinds, widths = self._shard_folders[0], dict[str, str](), dict[str, int]()
+        for name, kind in shard_counts[0]["experts"].items():
+            if (exported_as := representation_class(kind).exported_as) is None:
+                raise UsageError(f"--encodings {self.encodings[0]}: {name} is {kind}, which no engine but moeir's serves")
+            kinds[name], width = exported_as, representation_class(kind).open(first / name).vector_width()
+            widths |= {} if width is None else {name: width}
+        recorded, terms = shard_counts[0]["checkpoint"], list[str]()
+        if "sparse" in kinds.values():
+            terms = load_terms(manifests.find_checkpoint(first, recorded, self.model))
+        return ExportSchema(kinds, widths, terms, str(self.model or (first / recorded["path"]).resolve()))
 
     def _read_documents(self, experts: list[str], collection: "ExportSchema") -> Iterator["ExportedDocument"]:
         """Every document, read from memory maps."""
-        from moeir.architectures.base import REPRESENTATION_CLASSES
         from moeir.artifacts import manifests
         from moeir.export_targets.base import ExportedDocument
+        from moeir.representations.base import representation_class
 
         texts, number = self._read_corpus(), 0
         for folder in self._shard_folders:
-            representations: dict[str, Any] = {name: REPRESENTATION_CLASSES[collection.kinds[name]].open(folder / name) for name in experts}
+            kinds = manifests.read_manifest(folder)["counts"]["experts"]
+            representations = {name: representation_class(kinds[name]).open(folder / name) for name in experts}
             for row, document_id in enumerate(manifests.read_lines(folder / "ids.txt")):
                 vectors: dict[str, dict[str, Any]] = {"dense": {}, "sparse": {}, "multivector": {}}
                 for name, representation in representations.items():
-                    vectors[collection.kinds[name]][name] = _read_row(representation, collection.kinds[name], row)
+                    vectors[collection.kinds[name]][name] = representation.export_row(row)
                 yield ExportedDocument(number, _next_text(texts, document_id, self.corpus), **vectors)
                 number += 1
 
@@ -104,16 +93,6 @@ class Export(Stage):
         from moeir.records import texts
 
         return None if self.corpus is None else texts.read_texts(self.corpus, keep_empty=True)
-
-
-def _read_row(representation: Any, kind: str, row: int) -> Any:
-    """One document of a memory-mapped representation."""
-    if kind == "dense":
-        return representation.vectors[row].numpy()
-    span = slice(int(representation.starts[row]), int(representation.starts[row + 1]))
-    if kind == "sparse":
-        return representation.terms[span].numpy(), representation.weights[span].numpy()
-    return representation.vectors[span].numpy()
 
 
 def _next_text(texts: "Iterator[Text] | None", expected_id: str, corpus: Path | None) -> "Text":

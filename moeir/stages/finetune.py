@@ -9,7 +9,7 @@ from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import STREAM, Counts
-from moeir.stages.init import collect_input_options
+from moeir.stages.checkpoint_options import collect_input_options
 from moeir.stages.training_options import TrainingStage
 
 if TYPE_CHECKING:

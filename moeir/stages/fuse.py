@@ -2,21 +2,33 @@
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moeir import variants
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages import side_outputs
-from moeir.stages.base import STREAM, Counts, Stage, check_depth, check_single_word
-from moeir.stages.evaluate import check_answers, check_groups, check_judgements, name_runs
-from moeir.stages.fusion_tuning import DEFAULT_GRIDS, TUNABLE_OPTIONS, FusionTuner, parse_grid
+from moeir.stages.base import STREAM, Counts, Stage
+from moeir.stages.checks import check_depth, check_single_word
+from moeir.stages.run_arguments import (
+    check_answers,
+    check_groups,
+    check_judgements,
+    name_runs,
+    name_source,
+    read_answers,
+    read_groups,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from ir_measures import Measure
 
     from moeir.fusion.formulas import FusionFormula
+    from moeir.records.qrels import Qrels
     from moeir.records.runs import Run
 
 DEFAULT_METHOD = "came-sum"
@@ -65,16 +77,18 @@ class Fuse(Stage):
         self._check_learned()
         self._check_ablation()
         side_outputs.check_side_outputs(self, {"--save": self.save, "--attribution": self.attribution, "--ablation": self.ablation})
-        if self.tune is None:
-            if any(source_path is not None for source_path in (self.answers, self.corpus, self.group_by)) or (
-                self.qrels and not self.ablation
-            ):
-                raise UsageError("fuse: judgements and answers are for tuning; add --tune MEASURE")
-            for flag, value in {"--grid": self.grid, "--save": self.save}.items():
-                if value is not None:
-                    raise UsageError(f"fuse: {flag} is for tuning; add --tune MEASURE")
-            return
-        tuned_option = next((one.name for one in variant.options if one.name in TUNABLE_OPTIONS), None)
+        if self.tune is not None:
+            self._check_tuning(variant, options)
+        elif any(path is not None for path in (self.answers, self.corpus, self.group_by)) or (self.qrels and not self.ablation):
+            raise UsageError("fuse: judgements and answers are for tuning; add --tune MEASURE")
+        for flag, value in {"--grid": self.grid, "--save": self.save}.items():
+            if value is not None and self.tune is None:
+                raise UsageError(f"fuse: {flag} is for tuning; add --tune MEASURE")
+
+    def _check_tuning(self, variant: variants.Variant, options: dict[str, Any]) -> None:
+        from moeir.fusion.tuning import DEFAULT_GRIDS, find_tunable_option, parse_grid
+
+        tuned_option = find_tunable_option(variant)
         if tuned_option is None:
             raise UsageError(f"--tune: {variant.name} has nothing to tune; hybrid and interpolation have alpha, linear has weights")
         if tuned_option in options:
@@ -109,7 +123,7 @@ class Fuse(Stage):
         from moeir.records import runs
 
         expert_runs = [runs.read_run(path) for path in self.run]
-        tuning_counts = {} if self.tune is None else FusionTuner(self, expert_runs, self.tune).tune()
+        tuning_counts = {} if self.tune is None else self._tune_method(expert_runs, self.tune)
         merge = (
             self._load_learned_fusion(expert_runs)
             if self.learned
@@ -119,6 +133,57 @@ class Fuse(Stage):
         runs.write_run(fused_run, self.output, tag=self.tag)
         self._write_side_outputs(expert_runs, merge, fused_run)
         return {"queries": len(fused_run), "hits": len(fused_run.scores), **tuning_counts}
+
+    def _tune_method(self, expert_runs: "Sequence[Run]", measure_name: str) -> dict[str, Any]:
+        """The best value, the measure, the score of every value tried, and the method with the best value; --save writes them."""
+        from moeir.evaluation import measures, tables
+        from moeir.evaluation.result_tables import MACRO
+        from moeir.fusion import files, tuning
+        from moeir.records import lines, qrels
+
+        measure = measures.parse_measure(measure_name)
+        name = str(measure) if self.group_by is None else f"{measure}, {MACRO} by {self.group_by}"
+        grades = None if self.qrels is None or self.answers is not None else qrels.read_qrels(self.qrels)
+        tuned = tuning.tune_method(self.method, expert_runs, self.grid, partial(self._mean_values, expert_runs, grades, measure))
+        for line in tables.format_table([tuned.option, name], [[step, mean] for step, mean in tuned.means.items()]).splitlines():
+            log.info("%s", line)
+        log.info("tuned: --method %s", tuned.method)
+        if len(tuned.grid) > 1 and tuned.best == tuned.grid[-1] and variants.parse_spec(self.method).name == "hybrid":
+            log.info("the best value is the last of the grid; a larger LAST in --grid may be better")
+        if self.save is not None:
+            provenance = {"by": "moeir fuse --tune", "measure": name, "value": tuned.means[tuned.best], "tried": len(tuned.means)}
+            stems = tuple(lines.strip_compression_suffix(path).stem for path in self.run)
+            with side_outputs.write_side_output(self, self.save, "fusion") as partial_path:
+                files.write_fusion(files.SavedFusion(tuned.method, stems, provenance), partial_path)
+        return {tuned.option: tuned.best, "measure": name, "grid": tuned.means, "method": tuned.method}
+
+    def _mean_values(
+        self, expert_runs: "Sequence[Run]", grades: "Qrels | None", measure: "Measure", methods: "Sequence[str]"
+    ) -> list[float]:
+        """The mean of the measure for the runs fused by each method; with --answers all are kept for one pass over the corpus."""
+        from moeir.evaluation import answer_match, measures
+        from moeir.evaluation.result_tables import MACRO, group_samples
+        from moeir.fusion import formulas
+
+        depth = self.depth if self.answers is None else min(self.depth, answer_match.max_cutoff([measure]) or self.depth)
+        fused_runs = (formulas.fuse_runs(expert_runs, variants.bind_variant("fusion", method), depth) for method in methods)
+        judged: Iterable[tuple[Run, Qrels]]
+        if grades is not None:
+            judged = ((run, grades) for run in fused_runs)
+        else:
+            assert self.answers is not None and self.corpus is not None
+            all_runs = list(fused_runs)
+            judged = zip(
+                all_runs, answer_match.qrels_from_answers(all_runs, read_answers(self.answers, self.match), self.corpus), strict=True
+            )
+        groups, means = read_groups(self.group_by, self.queries or self.answers), []
+        for run, run_grades in judged:
+            with name_source(self.run[0]):
+                values = measures.evaluate_run(run, run_grades, [measure])
+            with name_source(self.queries or self.answers):
+                sample = values if groups is None else group_samples(values, groups, str(self.group_by))[MACRO]
+            means.append(measures.aggregate_values(sample)[str(measure)])
+        return means
 
     def _load_learned_fusion(self, expert_runs: "Sequence[Run]") -> "FusionFormula":
         """The merge function of the --learned file."""
@@ -158,12 +223,9 @@ class Fuse(Stage):
                 output.writelines(f"{line}\n" for line in tables.format_lines(attribution.hit_header(list(runs_by_name)), rows, "tsv"))
         if self.ablation is not None and self.qrels is not None:
             requested = [measures.parse_measure(text) for text in self.measure or ABLATION_MEASURES]
-            try:
-                header, table_rows = attribution.leave_one_out(
-                    runs_by_name, merge, fused_run, self.depth, qrels.read_qrels(self.qrels), requested
-                )
-            except DataError as problem:
-                raise DataError(f"{self.run[0]}: {problem}") from None
+            grades = qrels.read_qrels(self.qrels)
+            with name_source(self.run[0]):
+                header, table_rows = attribution.leave_one_out(runs_by_name, merge, fused_run, self.depth, grades, requested)
             with side_outputs.write_side_output(self, self.ablation, "ablation") as partial_path, lines.open_writer(partial_path) as output:
                 output.writelines(f"{line}\n" for line in tables.format_lines(header, table_rows, "tsv"))
             for line in tables.format_table(header, table_rows).splitlines():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir import variants
-from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import Counts, Stage
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 TEXTS_PER_BATCH = 4096
 TEXT_ENGINES = ("bm25", "lucene")
-DEFAULT_ENGINES = {"dense": "flat", "sparse": "inverted", "multivector": "maxsim", "exact-match": "exact-match"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +86,8 @@ class Index(Stage):
         return {record.id: " ".join(record.queries[: self.expansion_queries]) for record in records}
 
     def _index_encodings(self, folder: Path) -> Counts:
-        from moeir.architectures.base import REPRESENTATION_CLASSES
         from moeir.artifacts import manifests, shards
+        from moeir.representations.base import representation_class
         from moeir.stages.encode import checkpoint_reference
 
         shard_folders = shards.shard_folders(folder)
@@ -99,10 +98,10 @@ class Index(Stage):
         engines = self._choose_engines(facts["experts"])
         for expert, spec in engines.items():
             index: Engine = variants.bind_variant("indexes", spec)()
-            if index.kind != (kind := facts["experts"][expert]):
+            if index.kind not in (kind := facts["experts"][expert], "any"):
                 raise UsageError(f"--engine {expert}={spec}: {spec} takes {index.kind} representations, {expert} has {kind}")
             for shard in shard_folders:
-                index.add(REPRESENTATION_CLASSES[index.kind].open(shard / expert))
+                index.add(representation_class(kind).open(shard / expert))
             index.save(self.output / expert)
         ids = [document_id for shard in shard_folders for document_id in manifests.read_lines(shard / "ids.txt")]
         self._write_ids(ids)
@@ -114,11 +113,9 @@ class Index(Stage):
 
     def _choose_engines(self, kinds: dict[str, str]) -> dict[str, str]:
         """The engine of each expert: the one that --engine names, or the exact one of its representation."""
-        engines = {}
-        for expert, kind in kinds.items():
-            if kind not in DEFAULT_ENGINES:
-                raise ArtifactError(f"{self.encodings}: {expert} is {kind}; this version of moeir indexes {', '.join(DEFAULT_ENGINES)}")
-            engines[expert] = DEFAULT_ENGINES[kind]
+        from moeir.representations.base import representation_class
+
+        engines = {expert: representation_class(kind).default_engine for expert, kind in kinds.items()}
         for spec in self.engine:
             name, engine = _split_engine_spec(spec)
             if name is None and len(kinds) > 1:

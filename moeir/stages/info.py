@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeir.errors import ArtifactError, UsageError
+from moeir.errors import ArtifactError
 from moeir.settings import argument, option
 from moeir.stages.base import TEXT_KINDS, Counts, Stage
+from moeir.stages.checks import check_choice
 
 if TYPE_CHECKING:
     from moeir.analysis.flops import ParameterAccount
-    from moeir.architectures.base import Architecture
     from moeir.artifacts.shards import Shard
 
 FLOAT32_BYTES = 4
@@ -32,8 +32,7 @@ class Info(Stage):
     form: str = option("table or json.", "table", aliases=("--format",))
 
     def check(self) -> None:
-        if self.form not in ("table", "json"):
-            raise UsageError(f"--form {self.form}: expected table or json")
+        check_choice("--form", self.form, ("table", "json"))
 
     def work(self) -> Counts:
         from moeir.artifacts import manifests, shards
@@ -113,13 +112,11 @@ def _bytes_by_folder(files: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
 
 def _describe_checkpoint(path: Path) -> dict[str, Any]:
     from moeir.architectures.checkpoint import open_checkpoint
+    from moeir.architectures.parameter_counts import count_parameters
 
     checkpoint = open_checkpoint(path)
-    account, config, input_config = (
-        count_parameters(checkpoint.architecture),
-        checkpoint.architecture.encoder.config,
-        checkpoint.input_config,
-    )
+    account = count_parameters(checkpoint.architecture)
+    config, input_config = checkpoint.architecture.encoder.config, checkpoint.input_config
     family = str(checkpoint.config.get("moeir_family", checkpoint.config.get("model_type")))
     pooler = any(name.startswith(("encoder.pooler.", "pooler.")) for name in account.shapes)
     encoders = 1 + any(name.startswith("document_encoder.") for name in account.shapes)
@@ -153,37 +150,6 @@ def _estimate_cost(account: "ParameterAccount", side: str, length: int) -> dict[
         "flops_per_token": round(flops / length),
         "flops_per_text": flops,
     }
-
-
-def count_parameters(architecture: "Architecture") -> "ParameterAccount":
-    """The parameters of an architecture, each counted once, and which experts of its mixtures run for queries and documents."""
-    from moeir.analysis.flops import Mixture, ParameterAccount
-    from moeir.backbones.layers import RotaryAttention
-    from moeir.mixtures.embedding import EmbeddingMixture
-    from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward
-
-    mixtures, unused, windows, cls_only_names = [], [], {}, []
-    cls_only = [layer for layer in architecture.cls_only_layers() if layer.supports_cls_only]
-    for module_name, module in architecture.named_modules():
-        if module in cls_only:
-            cls_only_names.append(module_name)
-        elif isinstance(module, RoutedFeedForward):
-            all_experts = tuple(range(len(module.experts)))
-            learned = module.routing in LEARNED_ROUTINGS
-            document_experts = (0,) if learned else (len(all_experts) // 2,)
-            both_sides = all_experts if learned and module.gradient == "full" else None
-            experts_by_side = {"query": both_sides or (0,), "document": both_sides or document_experts}
-            mixtures.append(Mixture(module_name, experts_by_side, routed=learned, gate_once_per_text=module.routing == "sequence"))
-        elif isinstance(module, EmbeddingMixture):
-            is_random = module.gate is None or module.inference == "random"
-            uses_all = module.inference == "all" and not is_random
-            experts_by_side = dict.fromkeys(SIDES, tuple(range(len(module.experts))) if uses_all else (0,))
-            mixtures.append(Mixture(module_name, experts_by_side, routed=True, once_per_text=True, gate_once_per_text=True))
-            unused += [f"{module_name}.noise."] + ([f"{module_name}.gate."] if is_random else [])
-        elif isinstance(module, RotaryAttention) and module.window is not None:
-            windows[module_name] = module.window // 2
-    shapes = {name: tuple(parameter.shape) for name, parameter in architecture.named_parameters()}
-    return ParameterAccount(shapes, architecture.representation_kinds, tuple(mixtures), tuple(unused), windows, tuple(cls_only_names))
 
 
 def _format_tables(facts: Mapping[str, Any]) -> Iterator[str]:

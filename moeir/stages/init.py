@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from moeir import variants
-from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import Counts, Stage
+from moeir.stages.checkpoint_options import collect_input_options, read_first_texts
+from moeir.stages.checks import check_seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,24 +43,3 @@ class Init(Stage):
         checkpoint.save(self.output)
         write_model_card(self.output, checkpoint, base=str(self.model), training=None)
         return {"parameters": checkpoint.architecture.parameter_count()}
-
-
-def check_seed(seed: int) -> None:
-    """UsageError unless the seed is one that random generators accept."""
-    if not 0 <= seed < 2**32:
-        raise UsageError(f"--seed {seed}: expected 0 to {2**32 - 1}")
-
-
-def collect_input_options(stage: Any) -> dict[str, Any]:
-    """The prefixes and lengths that are given as flags."""
-    names = ("query_prefix", "document_prefix", "query_length", "document_length")
-    return {name: value for name in names if (value := vars(stage)[name]) is not None}
-
-
-def read_first_texts(corpus: Path | None, count: int = 4000) -> list[str]:
-    """The non-empty ones of the first `count` texts of a corpus; none without a corpus."""
-    from itertools import islice
-
-    from moeir.records import texts
-
-    return [text.content for text in islice(texts.read_texts(corpus, keep_empty=True), count) if text.content] if corpus else []

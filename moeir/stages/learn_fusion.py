@@ -6,8 +6,9 @@ from pathlib import Path
 
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Stage, check_depth
-from moeir.stages.evaluate import name_runs
+from moeir.stages.base import STREAM, Counts, Stage
+from moeir.stages.checks import check_choice, check_depth
+from moeir.stages.run_arguments import name_runs, name_source, read_runs
 
 FUSION_KINDS = ("gated", "linear")
 log = logging.getLogger(__name__)
@@ -29,8 +30,7 @@ class LearnFusion(Stage):
     output: Path = output_field("fusion", "JSON file to write.")
 
     def check(self) -> None:
-        if self.kind not in FUSION_KINDS:
-            raise UsageError(f"--kind {self.kind}: expected {' or '.join(FUSION_KINDS)}")
+        check_choice("--kind", self.kind, FUSION_KINDS)
         if len(self.run) < 2:
             raise UsageError(f"learn-fusion: expected two runs or more, found {len(self.run)}; repeat --run")
         if self.output == STREAM:
@@ -47,25 +47,24 @@ class LearnFusion(Stage):
 
     def work(self) -> Counts:
         from moeir.fusion import files, gated, tuning
-        from moeir.records import qrels, runs, texts
+        from moeir.records import qrels, texts
 
-        expert_runs = [runs.read_run(path) for path in self.run]
+        runs_by_name = read_runs(self.run)
+        expert_runs = list(runs_by_name.values())
         grades = qrels.read_qrels(self.qrels)
         query_texts = None
         if self.queries is not None:
             query_texts = {text.id: text.content for text in texts.read_texts(self.queries) if text.id in grades}
             if missing := next((query for query in grades if query not in query_texts), None):
                 raise DataError(f"{self.queries}: has no query {missing!r}, which {self.qrels} judges")
-        try:
+        with name_source(self.qrels):
             fit = gated.learn_fusion(
                 expert_runs, grades, self.kind, depth=self.depth, strength=self.strength, seed=self.seed, texts=query_texts
             )
-        except DataError as problem:
-            raise DataError(f"{self.qrels}: {problem}") from None
         longest = [int((run.starts[1:] - run.starts[:-1]).max()) for run in expert_runs]
         provenance = {"by": "moeir learn-fusion", "loss": "listwise softmax", "depth": self.depth, "longest lists": longest, **fit.details}
         method = files.GATED if fit.gated is not None else f"linear:weights={tuning.format_weights(fit.weights)}"
-        files.write_fusion(files.SavedFusion(method, tuple(name_runs(self.run)), provenance, fit.gated), self.output)
+        files.write_fusion(files.SavedFusion(method, tuple(runs_by_name), provenance, fit.gated), self.output)
         for name, loss in fit.details.get("held-out loss", {}).items():
             log.info("held-out loss: %.4f  %s", loss, name)
         log.info("learned on %d queries: %s", fit.details["queries"], method)

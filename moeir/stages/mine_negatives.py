@@ -9,7 +9,7 @@ from moeir import variants
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import Counts, Stage
-from moeir.stages.evaluate import check_answers, name_runs, read_answers
+from moeir.stages.run_arguments import check_answers, read_answers, read_runs
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -40,10 +40,10 @@ class MineNegatives(Stage):
 
     def work(self) -> Counts:
         from moeir import mining
-        from moeir.records import examples, qrels, runs
+        from moeir.records import examples, qrels
 
         counts = mining.MiningCounts()
-        expert_runs = {name: runs.read_run(path) for name, path in name_runs(self.run).items()}
+        expert_runs = read_runs(self.run)
         grades, select = qrels.read_qrels(self.qrels), variants.bind_variant("mining", self.method)
         excluded = None
         if self.exclude_answers is not None:

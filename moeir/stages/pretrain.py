@@ -9,7 +9,7 @@ from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import Counts, source_digest
-from moeir.stages.init import read_first_texts
+from moeir.stages.checkpoint_options import read_first_texts
 from moeir.stages.training_options import TrainingStage
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir.artifacts import atomic_write
-from moeir.errors import DataError, UsageError
+from moeir.errors import UsageError
 from moeir.settings import input_field, list_settings, option, output_field
-from moeir.stages.base import STREAM, Counts, Stage, check_depth
-from moeir.stages.evaluate import DEFAULT_MEASURES, name_runs
+from moeir.stages.base import STREAM, Counts, Stage
+from moeir.stages.checks import check_depth
+from moeir.stages.run_arguments import DEFAULT_MEASURES, name_runs, name_source, read_runs
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -136,18 +137,16 @@ class Report(Stage):
     def _page_data(self) -> "tuple[PageData, dict[str, Any]]":
         """The query pages, and the data about all queries."""
         from moeir.evaluation import measures
-        from moeir.records import qrels, runs
+        from moeir.records import qrels
         from moeir.reporting import page_data as page_data_module
         from moeir.reporting.page_data import PageData, QueryPages
 
         assert self.qrels is not None
         grades = qrels.read_qrels(self.qrels)
-        runs_by_name = {name: runs.read_run(path) for name, path in name_runs(self.run).items()}
+        runs_by_name = read_runs(self.run)
         requested = [measures.parse_measure(text) for text in self.measure]
-        try:
+        with name_source(self.qrels):
             values = page_data_module.evaluate_runs(runs_by_name, grades, requested)
-        except DataError as problem:
-            raise DataError(f"{self.qrels}: {problem}") from None
         query_texts = {text.id: text for text in self._read_texts(self.queries) if text.id in grades}
         cases = QueryPages(runs_by_name, grades, self.depth)
         page_contents = PageData(cases, list(grades), self._load_explanations(cases, runs_by_name, query_texts), self.text_length)
@@ -168,9 +167,10 @@ class Report(Stage):
         from moeir.reporting.explanations import Explanations, check_explanation
 
         if self.index:
-            from moeir.stages.report_explanations import explain_runs
+            from moeir.retrieval.run_explanations import explain_runs
 
-            return Explanations(explain_runs(self.index, self.corpus, cases, runs_by_name, query_texts), cases.shown_documents)
+            explained = explain_runs(self.index, self.corpus, runs_by_name, query_texts, cases.shown_documents)
+            return Explanations(explained, cases.shown_documents)
         if self.explain is None:
             return Explanations()
         name = lines.source_name(self.explain)

@@ -15,7 +15,9 @@ from moeir.artifacts import atomic_write, manifests, shards
 from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Stage, check_depth, check_single_word
+from moeir.stages.base import STREAM, Counts, Stage
+from moeir.stages.checks import check_depth, check_single_word
+from moeir.stages.run_arguments import name_runs
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -59,8 +61,6 @@ class Rerank(Stage):
     output: Path = output_field("run", "A .trec file; - for stdout.", STREAM)
 
     def check(self) -> None:
-        from moeir.stages.evaluate import name_runs
-
         check_depth(self.depth)
         if not self.model or not self.run:
             raise UsageError("rerank needs --model and --run")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage, check_depth, check_single_word
+from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage
+from moeir.stages.checks import check_depth, check_single_word
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -147,7 +148,7 @@ class Search(Stage):
         from moeir.records import texts
         from moeir.retrieval import explain as explain_module
         from moeir.retrieval.latency import LatencyRecorder
-        from moeir.retrieval.text_store import TextStore
+        from moeir.retrieval.searcher import TextStore
 
         assert self.explain is not None
         text_store = None
@@ -171,7 +172,7 @@ class Search(Stage):
     def _run_interactive(self, searcher: "Searcher") -> Counts:
         from moeir.records import texts
         from moeir.retrieval import interactive as interactive_module
-        from moeir.retrieval.text_store import TextStore
+        from moeir.retrieval.searcher import TextStore
 
         text_store = None if self.corpus is None else TextStore(texts.read_texts(self.corpus, keep_empty=True))
         interactive_module.run_session(

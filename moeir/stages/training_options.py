@@ -8,7 +8,7 @@ from moeir.errors import UsageError
 from moeir.parsing import parse_value
 from moeir.settings import option, output_field, to_dict
 from moeir.stages.base import Stage
-from moeir.stages.init import check_seed
+from moeir.stages.checks import check_seed
 
 if TYPE_CHECKING:
     from torch import nn

@@ -80,7 +80,6 @@ def rerank_candidates(
 QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 256, 1024
 DEPTH = 100
 FUSED = "fused"
-NEEDS_OVERLAP = ("sparse", "exact-match")  # experts that find only documents which share a term with the query, those with scores above 0
 log = logging.getLogger(__name__)
 
 
@@ -239,7 +238,7 @@ def search_exact(
             [best_of_block[name] for best_of_block in best_by_block],
             dev_set,
             ids,
-            positive_only=architecture.representation_kinds.get(name) in NEEDS_OVERLAP,
+            positive_only=name in queries.representations and queries[name].positive_scores_only,
         )
         for name in best_by_block[0]
     }

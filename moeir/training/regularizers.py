@@ -8,7 +8,6 @@ from torch import Tensor
 from moeir.architectures.base import EncoderOutput
 from moeir.errors import UsageError
 from moeir.mixtures.routing import RouterOutput
-from moeir.representations.sparse import Sparse
 from moeir.training.losses import StepMetrics
 
 ENTROPY_SIGNS = {"working": 1.0, "printed": -1.0}
@@ -16,14 +15,13 @@ ENTROPY_SCOPES = ("instance", "batch")
 DEFAULT_FLOPS_WEIGHT = 0.01
 
 
-def flops(texts: Sparse) -> Tensor:
+def flops(mean_weights: Tensor) -> Tensor:
     """Expected products of two texts' terms: Σ over terms of (mean weight in the batch)². Paria et al. 2020; SPLADE.
 
-    >>> flops(Sparse.from_matrix(torch.tensor([[2.0, 0.0], [0.0, 4.0]])))
+    >>> flops(torch.tensor([1.0, 2.0]))
     tensor(5.)
     """
-    sums = torch.zeros(texts.vocabulary, device=texts.weights.device).index_add(0, texts.terms.long(), texts.weights.abs())
-    return (sums / len(texts)).square().sum()
+    return mean_weights.square().sum()
 
 
 def quadratic_ramp(step: int, steps: int) -> float:
@@ -99,24 +97,18 @@ class RegularizerWeights:
             raise UsageError(f"entropy_of={self.entropy_of}: expected {' or '.join(ENTROPY_SCOPES)}")
 
     def flops_penalty(self, queries: EncoderOutput, documents: EncoderOutput, step: int) -> tuple[Tensor | float, StepMetrics]:
-        """The FLOPS penalty of every sparse expert, both sides, and as metrics how many terms are active."""
+        """The FLOPS penalty of every expert with weighted terms, both sides, and as metrics how many terms are active."""
         total: Tensor | float = 0.0
         facts: StepMetrics = {}
         ramp_factor = quadratic_ramp(step, self.flops_ramp)
-        for name, query in queries.representations.items():
-            if not isinstance(query, Sparse):
-                continue
-            default_weight = (
-                0.0
-                if any(name in expert_names and len(expert_names) > 1 for expert_names in queries.score_groups.values())
-                else DEFAULT_FLOPS_WEIGHT
-            )
-            for side, texts, option in (("query", query, self.flops_query), ("document", documents[name], self.flops_document)):
-                assert isinstance(texts, Sparse)
-                penalty, weight = flops(texts), default_weight if option is None else option
+        for name in queries.representations:
+            is_summed = any(name in experts and len(experts) > 1 for experts in queries.score_groups.values())
+            for side, texts, option in (("query", queries[name], self.flops_query), ("document", documents[name], self.flops_document)):
+                if (usage := texts.term_usage()) is None:
+                    continue
+                penalty, weight = flops(usage[0]), (0.0 if is_summed else DEFAULT_FLOPS_WEIGHT) if option is None else option
                 total = total + weight * ramp_factor * penalty
-                facts[f"flops.{name}.{side}"] = penalty.detach()
-                facts[f"terms.{name}.{side}"] = len(texts.terms) / len(texts)
+                facts |= {f"flops.{name}.{side}": penalty.detach(), f"terms.{name}.{side}": usage[1]}
         return total, facts
 
     def router_penalty(self, queries: EncoderOutput, documents: EncoderOutput) -> tuple[Tensor | float, StepMetrics]:

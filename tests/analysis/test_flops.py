@@ -6,10 +6,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from moeir import variants
+from moeir.architectures.parameter_counts import SIDES, count_parameters
 from moeir.backbones.config import EncoderConfig, PreNormConfig
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
-from moeir.stages.info import SIDES, count_parameters
 
 BERT_BASE = EncoderConfig(vocabulary=30522, hidden=768, layers=12, heads=12, intermediate_size=3072)
 TINY = EncoderConfig(vocabulary=50, hidden=16, layers=4, heads=2, intermediate_size=24, positions=32)

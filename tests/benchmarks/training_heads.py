@@ -68,7 +68,7 @@ def ours(inputs: list[Tensor], sides: list[PackedTokens], pooling: str) -> Tenso
             weights = torch.log1p(selected_logits(states_of_side, words, bias, terms, winner_tokens).relu())
         representations.append(Sparse.from_pairs(rows, terms, weights, len(tokens), len(words)))
     return contrastive(representations[0].scores(representations[1])) + DEFAULT_FLOPS_WEIGHT * sum(
-        (flops(part) for part in representations), torch.zeros(())
+        (flops(usage[0]) for part in representations if (usage := part.term_usage())), torch.zeros(())
     )
 
 

@@ -3,14 +3,20 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from moeir.artifacts import manifests
 from moeir.data_checks.findings import Findings
-from moeir.data_checks.vectors import VectorChecker
+from moeir.data_checks.vectors import add_row_fault
+from moeir.representations.base import Representation
+from moeir.representations.dense import Dense
+from moeir.representations.multivector import MultiVector
+from moeir.representations.sparse import Sparse
 from tests.conftest import CommandResult
 
 Moeir = Callable[..., CommandResult]
@@ -21,9 +27,10 @@ def findings_rows(findings: Findings) -> list[tuple[str, str, str]]:
     return [row[:3] for row in findings.rows()]
 
 
-def make_checker() -> tuple[VectorChecker, Findings]:
+def check_rows(representation: Representation) -> Findings:
     findings = Findings()
-    return VectorChecker("enc/global", IDS, findings), findings
+    representation.check_rows(partial(add_row_fault, findings, "enc/global", IDS))
+    return findings
 
 
 @pytest.fixture
@@ -32,16 +39,12 @@ def vectors() -> np.ndarray:
 
 
 def test_vectors_that_differ_are_good(vectors: np.ndarray) -> None:
-    check, findings = make_checker()
-    check.check_dense(vectors)
-    assert findings_rows(findings) == []
+    assert findings_rows(check_rows(Dense(torch.from_numpy(vectors)))) == []
 
 
 def test_each_fault_of_a_vector_is_named_with_its_row(vectors: np.ndarray) -> None:
     vectors[3, 2], vectors[4], vectors[6] = np.nan, 0, vectors[5]
-    check, findings = make_checker()
-    check.check_dense(vectors)
-    assert findings_rows(findings) == [
+    assert findings_rows(check_rows(Dense(torch.from_numpy(vectors)))) == [
         ("enc/global:4", "not-finite", "text 'd3': 1 of 16 numbers are not finite"),
         ("enc/global:5", "zero-vector", "text 'd4': every number is 0"),
         ("enc/global:7", "duplicate-vector", "text 'd6': the same numbers as an earlier text"),
@@ -50,32 +53,27 @@ def test_each_fault_of_a_vector_is_named_with_its_row(vectors: np.ndarray) -> No
 
 def test_collapse_is_the_mean_cosine_of_all_pairs(vectors: np.ndarray) -> None:
     alike = (np.ones((10, 16)) + 0.05 * vectors).astype(np.float16)
-    check, findings = make_checker()
-    check.check_dense(alike)
+    findings = check_rows(Dense(torch.from_numpy(alike)))
     units = alike.astype(np.float64) / np.linalg.norm(alike.astype(np.float64), axis=1, keepdims=True)
     assert findings_rows(findings) == [("enc/global", "collapsed", f"10 vectors, mean cosine of two {(units @ units.T).mean():.4f}")]
 
 
 def test_vectors_of_tokens(vectors: np.ndarray) -> None:
     vectors[5, 0] = np.inf
-    check, findings = make_checker()
-    check.check_multivector(vectors, np.array([0, 4, 4, 10]))
-    assert findings_rows(findings) == [
+    assert findings_rows(check_rows(MultiVector(torch.from_numpy(vectors), torch.tensor([0, 4, 4, 10])))) == [
         ("enc/global:3", "not-finite", "text 'd2': vector 2 has numbers that are not finite"),
         ("enc/global:2", "zero-vector", "text 'd1': has no vector"),
     ]
 
 
 def test_weights_of_terms() -> None:
-    check, findings = make_checker()
-    check.check_sparse(np.array([1, 5, 2, 2, 9]), np.array([1.0, 2.0, np.inf, 1.0, 1.0]), np.array([0, 2, 2, 3, 4, 5]), 9)
-    assert findings_rows(findings) == [
+    weights = torch.tensor([1.0, 2.0, torch.inf, 1.0, 1.0])
+    assert findings_rows(check_rows(Sparse(torch.tensor([0, 2, 2, 3, 4, 5]), torch.tensor([1, 5, 2, 2, 9]), weights, 9))) == [
         ("enc/global:3", "not-finite", "text 'd2': a weight is not finite, or a term is not of the vocabulary"),
         ("enc/global:5", "not-finite", "text 'd4': a weight is not finite, or a term is not of the vocabulary"),
         ("enc/global:2", "no-terms", "text 'd1': no term has a weight"),
     ]
-    check, findings = make_checker()
-    check.check_sparse(np.arange(20) % 2, np.ones(20), np.arange(0, 22, 2), 9)
+    findings = check_rows(Sparse(torch.arange(0, 22, 2), torch.arange(20) % 2, torch.ones(20), 9))
     assert [kind for _, kind, _ in findings_rows(findings)] == ["collapsed", *["duplicate-vector"] * 5, "duplicate-vector"]
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.architectures.base import REPRESENTATION_CLASSES
 from moeir.errors import DataError
 from moeir.records import runs
+from moeir.representations.base import representation_class
 from moeir.stages import encode as encoding
 from tests.conftest import run_in_process
 from tests.device.test_finetune import CAME, modernbert  # noqa: F401 - a fixture
@@ -69,7 +69,7 @@ def tensors(folder):
     """expert -> its numbers as arrays; of sparse vectors all terms of all texts."""
     arrays = {}
     for name, kind in json.loads((folder / "manifest.json").read_text())["counts"]["experts"].items():
-        representation = REPRESENTATION_CLASSES[kind].open(folder / name)
+        representation = representation_class(kind).open(folder / name)
         columns = (
             {"weights": representation.to_matrix()}
             if kind == "sparse"

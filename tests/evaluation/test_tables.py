@@ -17,4 +17,4 @@ def test_a_table_may_have_no_row():
 
 
 def test_digits_are_a_choice():
-    assert tables.format_table(["x"], [[0.12345]], digits=2).splitlines()[-1] == "0.12"
+    assert tables.format_table(["x"], [[0.12345]], number_format=".2f").splitlines()[-1] == "0.12"

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from moeir import variants
-from moeir.architectures.base import REPRESENTATION_CLASSES
 from moeir.artifacts import memmap
+from moeir.representations.base import representation_class
 from moeir.representations.dense import Dense
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
@@ -40,7 +40,7 @@ def test_what_is_built_and_found_is_the_same(spec, kind, tmp_path, monkeypatch):
 
     def build_and_search(name):
         index = engine()
-        index.add(REPRESENTATION_CLASSES[kind].open(tmp_path / "encodings"))
+        index.add(representation_class(kind).open(tmp_path / "encodings"))
         index.save(tmp_path / name)
         opened = type(index).open(tmp_path / name)
         few = [opened.search(queries.select(torch.tensor([row])), 15) for row in range(3)]

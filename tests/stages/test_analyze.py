@@ -60,7 +60,7 @@ def test_a_finding_goes_to_a_file_as_its_name_says(moeir, tmp_path):
 def test_usage_counts_what_the_routers_say_once_in_any_batches(name, routers, unit, room, moeir, monkeypatch):
     from moeir import open_checkpoint
 
-    monkeypatch.setattr("moeir.stages.looking.CHUNK", 5)
+    monkeypatch.setattr("moeir.stages.text_encoder.CHUNK", 5)
     command = ("analyze", "usage", "--model", name, "--corpus", "corpus.jsonl", "--queries", "test-queries.tsv", "--form", "jsonl")
     records = parse_rows(moeir(*command, "--max-tokens", 40))
     sums = [(row["side"], row["router"]) for row in records if row["expert"] == "all"]

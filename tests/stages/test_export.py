@@ -49,7 +49,7 @@ def test_points_hold_what_the_encodings_hold(exports: dict[str, Path], encodings
         terms = slice(int(sparse.starts[row]), int(sparse.starts[row + 1]))
         assert point["vector"]["lexical"]["indices"] == sparse.terms[terms].tolist()
         assert (np.array(point["vector"]["lexical"]["values"], np.float32) == sparse.weights[terms].numpy()).all()
-    tokenizer = package.open_checkpoint(came_checkpoint).reader
+    tokenizer = package.open_checkpoint(came_checkpoint).tokenizer
     names = (exports["qdrant"] / "terms.txt").read_text().splitlines()
     assert names == [tokenizer.id_to_token(number) for number in range(tokenizer.vocabulary_size)]
     by_name = read_documents(exports["vespa"])[3]["fields"]["lexical_terms"]["cells"]

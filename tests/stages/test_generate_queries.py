@@ -78,7 +78,7 @@ def test_neither_the_batch_nor_the_order_of_the_corpus_changes_a_query(write, to
 
 
 def test_more_queries_or_longer_ones_begin_with_the_same(writer, toy):
-    token_ids, _ = writer.read([text.content for text in texts.read_texts(toy / "corpus.jsonl")], 512)
+    token_ids, _ = writer.tokenize([text.content for text in texts.read_texts(toy / "corpus.jsonl")], 512)
     passages = [Passage(str(number), ids) for number, ids in enumerate(token_ids)]
     few, many = (writer._sample(passages, Sampling(queries=queries, length=12)).view(12, queries, 12) for queries in (2, 5))
     longer = writer._sample(passages, Sampling(queries=2, length=20)).view(12, 2, 20)
@@ -160,7 +160,7 @@ def test_what_was_on_disk_is_not_written_again(write, monkeypatch, moeir, t5_mod
     known, calls = set.union(*calls), []
     assert moeir(*arguments, "--seed", 7, "--output", tmp_path / "generated.jsonl").code == 2
     monkeypatch.setattr(
-        T5QueryGenerator, "write", lambda self, passages, drawing: calls.append(passages) or original(self, passages, drawing)
+        T5QueryGenerator, "generate", lambda self, passages, drawing: calls.append(passages) or original(self, passages, drawing)
     )
     assert write("--max-tokens", 400) == whole
     again = {passage.id for passages in calls for passage in passages}

@@ -170,7 +170,7 @@ def test_numbers_alone_are_a_table(index: Path, toy: Path, tmp_path: Path, moeir
 def test_an_engine_that_scores_no_chosen_documents_leaves_ranks_and_scores(
     index: Path, toy: Path, tmp_path: Path, moeir: Moeir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("moeir.indexes.inverted.Inverted._paired", Index._score_pairs)
+    monkeypatch.setattr("moeir.indexes.inverted.Inverted._score_pairs", Index._score_pairs)
     common = ("--index", index, "--queries", toy / "test-queries.tsv", "--depth", 2)
     result = moeir("search", *common, "--explain", tmp_path / "why.jsonl", "--output", tmp_path / "run.trec")
     assert result.code == 0 and result.stderr.count("lexical: ranks and scores only: ") == 1

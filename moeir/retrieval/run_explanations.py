@@ -1,17 +1,18 @@
-"""Explanations for a report page, recomputed from the index that was searched."""
+"""Explanations of the documents of given runs, recomputed from the index that was searched."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from moeir import console
 from moeir.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    from moeir.records.runs import Run
-    from moeir.records.texts import Text
-    from moeir.reporting.page_data import QueryPages
-    from moeir.retrieval.searcher import Searcher
+from moeir.records import texts
+from moeir.records.runs import Run
+from moeir.records.texts import Text
+from moeir.retrieval.explain import Explainer
+from moeir.retrieval.latency import LatencyRecorder
+from moeir.retrieval.searcher import Searcher, TextStore, open_index
 
 QUERY_BATCH = 64
 FUSED = "fused"
@@ -20,20 +21,17 @@ log = logging.getLogger(__name__)
 
 
 def explain_runs(
-    index: Sequence[Path], corpus: Path | None, cases: "QueryPages", runs: "Mapping[str, Run]", queries: "Mapping[str, Text]"
+    index: Sequence[Path],
+    corpus: Path | None,
+    runs: Mapping[str, Run],
+    queries: Mapping[str, Text],
+    documents_of: Callable[[str], Sequence[str]],
 ) -> Iterator[dict[str, Any]]:
-    """Explanations of the documents of all queries with texts; a run belongs to the expert it is named after."""
-    from moeir import console
-    from moeir.records import texts
-    from moeir.retrieval.explain import Explainer
-    from moeir.retrieval.latency import LatencyRecorder
-    from moeir.retrieval.searcher import open_index
-    from moeir.retrieval.text_store import TextStore
-
+    """Explanations of the documents that `documents_of` gives for each query; a run belongs to the expert it is named after."""
     searcher = open_index(index)
     expert_runs = _expert_runs(searcher, runs)
     _check_indexed(searcher, expert_runs)
-    shown_documents = {name: [document for document in cases.shown_documents(name) if document in searcher.row_by_id] for name in queries}
+    shown_documents = {name: [document for document in documents_of(name) if document in searcher.row_by_id] for name in queries}
     text_store = None
     if corpus is not None:
         all_documents = {document for documents in shown_documents.values() for document in documents}
@@ -54,7 +52,7 @@ def explain_runs(
             yield explanation if adds_up else _without_parts(explanation)
 
 
-def _expert_runs(searcher: "Searcher", runs: "Mapping[str, Run]") -> "dict[str, Run]":
+def _expert_runs(searcher: Searcher, runs: Mapping[str, Run]) -> dict[str, Run]:
     """The runs of this index's experts in its order, then the fused one."""
     expert_runs = {name: runs[name] for name in searcher.engines if name in runs}
     if not expert_runs:
@@ -64,7 +62,7 @@ def _expert_runs(searcher: "Searcher", runs: "Mapping[str, Run]") -> "dict[str, 
     return {**expert_runs, FUSED: runs[FUSED]} if complete and FUSED in runs else expert_runs
 
 
-def _check_indexed(searcher: "Searcher", expert_runs: "Mapping[str, Run]") -> None:
+def _check_indexed(searcher: Searcher, expert_runs: Mapping[str, Run]) -> None:
     for name, run in expert_runs.items():
         if unknown := next((document for document in run.document_ids if document not in searcher.row_by_id), None):
             raise DataError(f"{name}: document {unknown!r} is not in {searcher.label}; give runs that were searched with this index")

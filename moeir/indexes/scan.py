@@ -1,0 +1,66 @@
+"""Search of any kind of representation by scoring every document, without an index structure."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from moeir.errors import ArtifactError
+from moeir.indexes.base import Index, fill_ranked_hits
+from moeir.representations.base import Representation, RepresentationWriter, representation_class
+
+DOCUMENTS_AT_ONCE = 1024
+
+
+class Scan(Index):
+    """Exact search of any representation by its own scores, every query with every document on the processor: for small collections."""
+
+    kind: ClassVar[str] = "any"
+
+    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
+        super().__init__(id_ranks, device)
+        self._shards: list[Representation] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._shards))
+
+    def add(self, shard: Representation) -> None:
+        if self._shards and shard.kind != self.kind:
+            raise ArtifactError(f"{shard.kind} representations, but the index holds {self.kind} ones: made by another checkpoint?")
+        self.kind = shard.kind  # type: ignore[misc]  # of this instance
+        self.score_if_not_found = 0.0 if shard.positive_scores_only else -np.inf  # type: ignore[misc]
+        self._shards.append(shard)
+
+    def _scores(self, queries: Representation, row: int) -> np.ndarray:
+        """Scores of one query with every document: float32 [N]."""
+        query = queries.select(torch.tensor([row], device=queries.device)).map(lambda column: column.detach().cpu())
+        blocks = (shard.select(rows) for shard in self._shards for rows in torch.arange(len(shard)).split(DOCUMENTS_AT_ONCE))
+        scores: np.ndarray = torch.cat([torch.empty(0), *(query.scores(block)[0] for block in blocks)]).numpy()
+        return scores
+
+    def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        id_ranks = self.id_ranks
+        for query in range(len(queries)):
+            values = self._scores(queries, query)
+            hits = np.flatnonzero(values > self.score_if_not_found)
+            fill_ranked_hits(hits, values[hits], id_ranks, rows[query], scores[query])
+
+    def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        scores = np.empty(len(query_rows), dtype=np.float32)
+        for query in np.unique(query_rows).tolist():
+            own = query_rows == query
+            scores[own] = np.maximum(self._scores(queries, query)[document_rows[own]], self.score_if_not_found)
+        return scores
+
+    def save(self, folder: Path | str) -> None:
+        """Write the index: the files of the representation."""
+        super().save(folder)
+        writer = RepresentationWriter(Path(folder))
+        for shard in self._shards:
+            writer.append(shard)
+        writer.close()
+
+    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+        if settings["documents"]:
+            self.add(representation_class(settings["kind"]).open(folder))

@@ -1,0 +1,86 @@
+"""Runs, judgements, answers and groups of queries that several stages take as flags: their checks, names and readers."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moeir.errors import DataError, UsageError
+from moeir.stages.base import STREAM
+from moeir.stages.checks import check_choice
+
+if TYPE_CHECKING:
+    from moeir.evaluation.answer_match import Answers
+    from moeir.records.runs import Run
+
+DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
+
+
+def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> None:
+    """UsageError unless exactly one of --qrels and --answers is given."""
+    if qrels is None and answers is None:
+        raise UsageError(f"{stage} needs --qrels, or --answers and --corpus")
+    if qrels is not None and answers is not None:
+        raise UsageError("--qrels and --answers exclude one another: a document is judged by one of them")
+
+
+def check_answers(flag: str, answers: Path | None, corpus: Path | None, match: str) -> None:
+    """UsageError unless answers and the corpus to search for them are given together."""
+    if (answers is None) != (corpus is None):
+        present, missing = (flag, "--corpus") if corpus is None else ("--corpus", flag)
+        raise UsageError(f"{present} needs {missing}: answers are looked for in the texts of a corpus")
+    check_choice("--match", match, ("string", "regex"))
+    if answers is None and match != "string":
+        raise UsageError(f"--match {match} needs {flag}: it says how answers are looked for")
+
+
+def check_groups(group_by: str | None, queries: Path | None, answers: Path | None) -> None:
+    """UsageError unless --group-by and queries with its field are given together."""
+    if group_by is not None and queries is None and answers is None:
+        raise UsageError("--group-by needs --queries: the records that have the field")
+    if queries is not None and group_by is None:
+        raise UsageError("--queries needs --group-by: the field whose values are the groups")
+    if group_by is not None and queries is None and answers == STREAM:
+        raise UsageError("--answers -: --group-by reads them too, and standard input can be read once; name a file")
+
+
+def name_runs(paths: Sequence[Path]) -> dict[str, Path]:
+    """Run paths by name: the file name without suffix, or the path where file names repeat."""
+    from moeir.records import lines
+
+    stems = ["stdin" if path == STREAM else lines.strip_compression_suffix(path).stem for path in paths]
+    names = stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
+    if len(set(names)) < len(names):
+        raise UsageError("--run: the same run is given twice")
+    return dict(zip(names, paths, strict=True))
+
+
+def read_runs(paths: Sequence[Path]) -> "dict[str, Run]":
+    """The runs by name."""
+    from moeir.records import runs
+
+    return {name: runs.read_run(path) for name, path in name_runs(paths).items()}
+
+
+def read_answers(path: Path, match: str) -> "Answers":
+    """The answers of each question, prepared for matching."""
+    from moeir.evaluation import answer_match
+    from moeir.records import lines, texts
+
+    return answer_match.compile_answers(texts.read_texts(path, keep_empty=True), match, lines.source_name(path))
+
+
+def read_groups(field: str | None, path: Path | None) -> dict[str, str] | None:
+    """The group of every query, or None without --group-by."""
+    from moeir.records import texts
+
+    return None if field is None or path is None else texts.read_field(path, field)
+
+
+@contextmanager
+def name_source(path: Path | None) -> Iterator[None]:
+    """A DataError inside the block gets the path of the file that it is about."""
+    try:
+        yield
+    except DataError as problem:
+        raise DataError(f"{path}: {problem}") from None

@@ -1,0 +1,127 @@
+"""Texts into arrays for `moeir analyze`: vectors of an expert, usage of routers, lengths in tokens."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from moeir.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from moeir.analysis.router_usage import RouterUsage
+    from moeir.architectures.checkpoint import RetrievalModel
+    from moeir.records.texts import Text
+
+CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """A checkpoint on its device, the dtype to compute in, and the size of its batches."""
+
+    path: Path
+    checkpoint: "RetrievalModel"
+    dtype: "torch.dtype"
+    max_tokens: int
+
+    @classmethod
+    def open(cls, path: Path, device: str, dtype: str, max_tokens: int) -> Self:
+        """Open a checkpoint."""
+        from moeir.architectures.checkpoint import open_checkpoint
+        from moeir.backbones.device import select_device, select_dtype
+
+        device = select_device(device)
+        return cls(path, open_checkpoint(path, device), select_dtype(dtype, device), max_tokens)
+
+    def select_dense_expert(self, name: str | None) -> str:
+        """The dense expert called `name`, or the only one."""
+        dense = [expert for expert, kind in self.checkpoint.architecture.representation_kinds.items() if kind == "dense"]
+        if name is None and len(dense) == 1:
+            return dense[0]
+        if name in dense:
+            return str(name)
+        expectation = "--expert: expected one of" if name is None else f"--expert {name}: expected"
+        raise UsageError(f"{expectation} {', '.join(dense) or 'the dense experts, but there is none'} ({self.path})")
+
+    def encode_dense(self, contents: Sequence[str], side: str, expert: str) -> "tuple[np.ndarray[Any, Any], list[str | None]]":
+        """The vectors of texts [N, D], and each text's expert in the first router that routes whole texts, or None."""
+        import numpy as np
+
+        from moeir.backbones.device import autocast
+        from moeir.representations.dense import Dense
+
+        vectors, choices = [], list[str | None]()
+        for first in range(0, len(contents), CHUNK):
+            chunk = contents[first : first + CHUNK]
+            with autocast(self.dtype, str(self.checkpoint.device)):
+                encoded = self.checkpoint.encode(chunk, side, max_tokens=self.max_tokens)
+            representation = encoded[expert]
+            assert isinstance(representation, Dense)
+            vectors.append(representation.vectors.float().cpu().numpy())
+            router = next((output for output in encoded.routing.values() if len(output.probabilities) == len(chunk)), None)
+            choices += [f"expert {number}" for number in router.probabilities.argmax(1).tolist()] if router else [None] * len(chunk)
+        return np.concatenate(vectors), choices
+
+    def check_routers(self) -> None:
+        """UsageError if the checkpoint has no router output."""
+        from moeir.mixtures.embedding import EmbeddingMixture
+        from moeir.mixtures.feedforward import RoutedFeedForward
+
+        if self.checkpoint.encode(["?"]).routing:
+            return
+        name, modules = self.checkpoint.spec.split(":")[0], list(self.checkpoint.architecture.modules())
+        if any(isinstance(module, RoutedFeedForward) for module in modules):
+            reason = f"the experts of this {name} are chosen by role, queries one and documents another"
+        elif any(isinstance(module, EmbeddingMixture) for module in modules):
+            reason = f"the experts of this {name} are chosen at random"
+        else:
+            reason = f"{name} has no router"
+        raise UsageError(f"{self.path}: {reason}; there is no usage to count")
+
+    def count_usage(self, chunks: Iterable[list[str]], side: str) -> "dict[str, RouterUsage]":
+        """Each router's usage over the texts of all chunks."""
+        from moeir.analysis.router_usage import RouterUsage
+        from moeir.backbones.device import autocast
+
+        usage: dict[str, RouterUsage] = {}
+        with autocast(self.dtype, str(self.checkpoint.device)):
+            for chunk in chunks:
+                for router, output in self.checkpoint.encode(chunk, side, max_tokens=self.max_tokens).routing.items():
+                    chunk_usage = RouterUsage.from_probabilities(output.probabilities.float().cpu().numpy(), len(output))
+                    usage[router] = usage[router] + chunk_usage if router in usage else chunk_usage
+        return usage
+
+
+def read_chunks(path: Path, label: str) -> Iterator[list[str]]:
+    """The texts of a file in chunks of `CHUNK`."""
+    from moeir import console
+    from moeir.records import texts
+
+    contents = (text.content for text in console.progress(texts.read_texts(path, keep_empty=True), label))
+    while chunk := list(islice(contents, CHUNK)):
+        yield chunk
+
+
+def sample_texts(path: Path, size: int, seed: int) -> "list[Text]":
+    """A random sample of the texts of a file, in file order."""
+    from moeir.records import texts
+
+    all_texts = list(texts.read_texts(path))
+    if len(all_texts) <= size:
+        return all_texts
+    return [all_texts[index] for index in sorted(random.Random(seed).sample(range(len(all_texts)), size))]
+
+
+def length_counter(model: Path | None) -> Callable[[Sequence[str]], list[int]]:
+    """A function that counts the tokens of each text, or without a model its words."""
+    if model is None:
+        return lambda contents: [len(content.split()) for content in contents]
+    from moeir.backbones.tokenizer import TextTokenizer
+
+    tokenizer = TextTokenizer(model)
+    return lambda contents: [len(ids) for ids in tokenizer.encode(contents)]

@@ -1,11 +1,13 @@
-# Two commands: `make demo` trains, searches and evaluates CAME on real text; `make test` runs the tests. Each creates its environment.
+# `make demo` trains, searches and evaluates CAME on real text; `make test` runs the tests; `make torture` runs kills and damages at full
+# size, for half an hour. Each creates its environment.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST = $(BIN)/python -m pytest --numprocesses $(shell n=$$(nproc); echo $$((n < 8 ? n : 8))) --dist worksteal
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test environment lint clean
+.PHONY: demo test device torture environment lint clean
 
 demo:
 	bash examples/quickstart.sh
@@ -24,9 +26,17 @@ lint: environment
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config setup.cfg --no-logo
 
-test: lint
-	$(BIN)/python -m pytest tests/device
-	$(BIN)/python -m pytest
+# tests/device by itself: its device has to be there before torch; mypy takes one core meanwhile
+test: environment
+	$(MAKE) --jobs=2 lint device
+	$(PYTEST)
+
+device: environment
+	$(PYTEST) tests/device
+
+torture: environment
+	$(PYTEST) -m torture tests/device
+	$(PYTEST) -m torture
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -18,6 +18,7 @@ hypothesis_settings = hypothesis.settings(deadline=None, suppress_health_check=[
 hypothesis.settings.register_profile("other", hypothesis_settings)
 hypothesis.settings.register_profile("same", hypothesis_settings, derandomize=True)
 hypothesis.settings.load_profile("same")
+os.fsync = lambda descriptor: None  # no test pulls the plug, and each call takes milliseconds; kills count the calls all the same
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 TOY = Path(__file__).parent / "toy"

@@ -1,13 +1,77 @@
-"""Kill a forked child just before its n-th fsync, rename or replace."""
+"""Kill a forked child, or a command, just before its n-th fsync, rename or replace."""
 
+import importlib
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.conftest import run_in_process, run_in_subprocess
+
 DISK_CALLS = ("fsync", "rename", "replace")
+NEVER = 10**9
+PROGRAM = """
+import sys
+root, every, first, folder, suffix, *arguments = sys.argv[1:]
+sys.path.insert(0, root)
+from tests import kill_points
+{patch}
+kill_points.kill_repeatedly(arguments, folder, suffix, kill_points.kill_points(int(every), int(first)))
+"""
+
+
+def each_disk_call(every: int, sample: int) -> pytest.MarkDecorator:
+    """Parametrise `every`: kill at every `sample`-th disk call, with `make torture` at every `every`-th."""
+    return pytest.mark.parametrize("every", [sample, pytest.param(every, marks=pytest.mark.torture)])
+
+
+def kill_command(folder: Path, every: int, *arguments: object, first: int = 0, suffix: str = "", patch: str = "") -> list[Path]:
+    """Kill `moeir ARGUMENTS` at every `every`-th of its disk calls, in a subprocess that runs `patch` first; the output paths."""
+    folder.mkdir()
+    root = Path(__file__).parents[1]
+    result = run_in_subprocess(root, every, first, folder, suffix, *arguments, program=PROGRAM.format(patch=patch))
+    assert result.code == 0, result.stderr
+    return [folder / name for name in result.stdout.split()]
+
+
+def kill_repeatedly(arguments: list[str], folder: str, suffix: str, moments: Iterator[int]) -> None:
+    """The part of `kill_command` in the subprocess: print the name of each output whose command was killed."""
+
+    def run(name: str) -> None:
+        result = run_in_process(*arguments, "--output", f"{folder}/{name}")
+        assert result.code == 0, result.stderr
+
+    _import_modules_of(lambda: run(f"undisturbed{suffix}"))
+    for moment in moments:
+        name = f"{moment}{suffix}"
+        if "--force" in arguments:
+            kill_at(lambda name=name: run(name), NEVER)
+        if not kill_at(lambda name=name: run(name), moment):
+            break
+        sys.stdout.write(f"{name}\n")
+
+
+def _import_modules_of(action: Callable[[], object]) -> None:
+    """Import the modules that `action` loads, so that forked children need not; it runs in a child, as it may start threads."""
+    with tempfile.TemporaryFile("w+") as modules:
+
+        def list_modules() -> None:
+            action()
+            modules.write("\n".join(sys.modules))
+            modules.flush()
+
+        kill_at(list_modules, NEVER)
+        modules.seek(0)
+        for name in modules.read().splitlines():
+            with suppress(Exception):
+                importlib.import_module(name)
 
 
 def kill_at(action: Callable[[], object], moment: int) -> bool:

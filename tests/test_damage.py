@@ -1,5 +1,6 @@
 """Encodings and indexes of every engine: any changed or missing byte of any file is detected before the file is used."""
 
+import itertools
 import random
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from tests.conftest import CommandResult, run_in_process
 
-FLIPS = 2  # per file
+DAMAGES = ("flip", "other flip", "empty", "short")
 ENGINES = {
     "inverted": "lexical=inverted:quantise=8",
     "plaid": "local=plaid:rescore=true,centroids=4",
@@ -46,20 +47,18 @@ def assert_refused(artifact: Path, toy: Path, file: Path) -> None:
     assert not artifact.with_name(f"{artifact.name}.out").exists()
 
 
-def test_every_damaged_file_is_refused(artifact: Path, toy: Path) -> None:
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.torture)])
+def test_every_damaged_file_is_refused(artifact: Path, toy: Path, every: int) -> None:
+    """Both flips and both cuts of each file; the plain run does one in seven."""
     files, generator = sorted(path for path in artifact.rglob("*") if path.is_file()), random.Random(1)
     assert len(files) > 5
-    for file in files:
+    for file, damage in list(itertools.product(files, DAMAGES))[::every]:
         content = file.read_bytes()
-        for _ in range(FLIPS):
-            position = generator.randrange(len(content))
-            damaged = bytearray(content)
-            damaged[position] ^= 1 << generator.randrange(8)
-            file.write_bytes(damaged)
-            assert_refused(artifact, toy, file)
-        for length in (0, len(content) - 1):
-            file.write_bytes(content[:length])
-            assert_refused(artifact, toy, file)
+        damaged = bytearray(content[: {"empty": 0, "short": len(content) - 1}.get(damage)])
+        if "flip" in damage:
+            damaged[generator.randrange(len(content))] ^= 1 << generator.randrange(8)
+        file.write_bytes(damaged)
+        assert_refused(artifact, toy, file)
         file.write_bytes(content)
     assert run_reader(artifact, toy).code == 0
 

@@ -11,6 +11,7 @@ import pytest
 from tests.benchmarks.gpu import results
 from tests.device import guard
 
+SLOW = ("2", "3a", "6", "7")  # they start many processes, or train every architecture
 SCRIPT = results.ROOT / "tests" / "benchmarks" / "gpu.sh"
 
 
@@ -22,7 +23,7 @@ def run_script(work: Path, *arguments: str) -> "subprocess.CompletedProcess[str]
     return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=600, check=False)
 
 
-@pytest.mark.parametrize("part", results.PARTS)
+@pytest.mark.parametrize("part", [pytest.param(part, marks=pytest.mark.torture) if part in SLOW else part for part in results.PARTS])
 def test_a_part_finds_nothing_wrong_and_fills_its_tables(part: str, tmp_path: Path) -> None:
     completed = run_script(tmp_path, part)
     assert completed.returncode == 0, completed.stdout + completed.stderr[-3000:]

@@ -102,11 +102,11 @@ def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing
     assert second.stderr.count("already made") == len(with_product)
 
 
-@pytest.mark.parametrize("script", ["sbmoe_table1.sh", "taser_nq.sh"])
+@pytest.mark.parametrize(("script", "collection"), [("sbmoe_table1.sh", "nq"), ("taser_nq.sh", "")])
 def test_encodings_that_are_not_kept_are_not_needed_again(
-    script: str, server: CommandServer, collections: Path, tmp_path: Path, tiny_model_with_head: Path, t5_model: Path
+    script: str, collection: str, server: CommandServer, collections: Path, tmp_path: Path, tiny_model_with_head: Path, t5_model: Path
 ) -> None:
-    values = settings(script, "", collections, tiny_model_with_head, t5_model, server)
+    values = settings(script, collection, collections, tiny_model_with_head, t5_model, server)
     values |= {"WORK": tmp_path / "work", "KEEP": "no", "ROUTINGS": "role", "HARD": "role"}
     first, before = run_script(script, **values), len(server.calls())
     second = run_script(script, **values)

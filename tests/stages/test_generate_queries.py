@@ -10,7 +10,7 @@ import transformers
 from moeir.backbones.query_generator import Passage, Sampling, T5QueryGenerator, philox_uniforms
 from moeir.records import generated_queries, texts
 from moeir.stages import generate_queries
-from tests.conftest import run_in_subprocess
+from tests.kill_points import each_disk_call, kill_command
 from tests.oracles import sampling
 from tests.tiny_t5 import write_tiny_t5
 
@@ -126,40 +126,22 @@ def test_a_pipe_is_given_what_the_file_holds(moeir, write, toy, t5_model):
     assert (result.code, result.stdout.encode()) == (0, write())
 
 
-KILL_PROGRAM = """
-import sys
-sys.path.insert(0, {root!r})
-from tests.conftest import run_in_process
-from tests.kill_points import kill_at, kill_points
-import moeir.backbones.query_generator, moeir.stages.generate_queries as stage
-stage.BLOCK = 3
-def run_command(moment):
-    result = run_in_process(*sys.argv[1:], "--output", f"killed/{{moment}}.jsonl")
-    assert result.code == 0, result.stderr
-for moment in kill_points(every=2, first=3):
-    if not kill_at(lambda: run_command(moment), moment):
-        break
-    sys.stdout.write(f"{{moment}}\\n")
-"""
-
-
-def test_killed_at_any_moment_and_run_again_it_gives_the_undisturbed_bytes(write, toy, t5_model, tmp_path, monkeypatch):
+@each_disk_call(2, sample=8)
+def test_killed_at_any_moment_and_run_again_it_gives_the_undisturbed_bytes(write, toy, t5_model, tmp_path, monkeypatch, every):
     monkeypatch.setattr(generate_queries, "BLOCK", 3)
     monkeypatch.chdir(tmp_path)
     corpus = tmp_path / "few.jsonl"
     corpus.write_text("".join((toy / "corpus.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:5]), encoding="utf-8")
     few = ("--queries-per-passage", 2, "--max-tokens", 60)
     whole = write(*few, corpus=corpus)
-    Path("killed").mkdir()
     arguments = ("generate-queries", "--model", t5_model, "--corpus", corpus, *SHORT, *few)
-    result = run_in_subprocess(*arguments, program=KILL_PROGRAM.format(root=str(Path(__file__).parents[2])))
-    assert result.code == 0, result.stderr
-    moments = result.stdout.split()
-    assert len(moments) > 5
-    for moment in moments:
-        before = Path(f"killed/{moment}.jsonl").exists()
-        assert write(*few, name=f"killed/{moment}.jsonl", corpus=corpus) == whole, moment
-        assert before or not list(Path("killed").glob(f".{moment}.*")), moment
+    patch = "import moeir.stages.generate_queries as stage; stage.BLOCK = 3"
+    products = kill_command(tmp_path / "killed", every, *arguments, first=3, suffix=".jsonl", patch=patch)
+    assert len(products) >= 12 // every
+    for product in products:
+        before = product.exists()
+        assert write(*few, name=f"killed/{product.name}", corpus=corpus) == whole, product
+        assert before or not list(product.parent.glob(f".{product.stem}.*")), product
 
 
 def test_what_was_on_disk_is_not_written_again(write, monkeypatch, moeir, t5_model, toy, tmp_path):

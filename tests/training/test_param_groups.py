@@ -66,7 +66,7 @@ def test_without_more_words_there_are_matrices_and_the_rest(architectures):
 
 def test_a_named_rate_is_not_decayed_and_the_last_pattern_wins(architectures):
     settings = group_settings(
-        architectures["sbmoe"], weight_decay=0.1, layer_decay=0.5, rates={"mixture": 1e-4, "mixture.gate.*.bias": 7e-4, "layers.0": 3e-5}
+        architectures["sbmoe"], weight_decay=0.1, layer_decay=0.5, group_rates={"mixture": 1e-4, "mixture.gate.*.bias": 7e-4, "layers.0": 3e-5}
     )
     assert settings["mixture.experts.1.down.weight"] == (1e-4, 0.1)
     assert settings["mixture.gate.up.weight"] == (1e-4, 0.1) and settings["mixture.gate.up.bias"] == (7e-4, 0.0)

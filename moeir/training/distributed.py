@@ -262,7 +262,7 @@ SINGLE_PROCESS = ProcessGroup()
 
 @cache
 def init_process_group(device: str) -> ProcessGroup:
-    """The processes that torchrun or `accelerate launch` has started, each on the CUDA device of its local rank; a group of one without them."""
+    """The processes that torchrun or `accelerate launch` has started, each on the CUDA device of its local rank; else one."""
     size = int(os.environ["WORLD_SIZE"]) if "LOCAL_RANK" in os.environ else 1
     if size == 1:
         return ProcessGroup(device=select_device(device))

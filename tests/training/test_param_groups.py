@@ -65,9 +65,8 @@ def test_without_more_words_there_are_matrices_and_the_rest(architectures):
 
 
 def test_a_named_rate_is_not_decayed_and_the_last_pattern_wins(architectures):
-    settings = group_settings(
-        architectures["sbmoe"], weight_decay=0.1, layer_decay=0.5, group_rates={"mixture": 1e-4, "mixture.gate.*.bias": 7e-4, "layers.0": 3e-5}
-    )
+    rates = {"mixture": 1e-4, "mixture.gate.*.bias": 7e-4, "layers.0": 3e-5}
+    settings = group_settings(architectures["sbmoe"], weight_decay=0.1, layer_decay=0.5, group_rates=rates)
     assert settings["mixture.experts.1.down.weight"] == (1e-4, 0.1)
     assert settings["mixture.gate.up.weight"] == (1e-4, 0.1) and settings["mixture.gate.up.bias"] == (7e-4, 0.0)
     assert settings["encoder.layers.0.attention.query.weight"] == (3e-5, 0.1)
@@ -76,7 +75,7 @@ def test_a_named_rate_is_not_decayed_and_the_last_pattern_wins(architectures):
 
 
 def test_the_order_of_the_groups_does_not_change(architectures):
-    options = {"rate": 1e-3, "layer_decay": 0.8, "rates": {"bias": 1e-4}}
+    options = {"learning_rate": 1e-3, "layer_decay": 0.8, "group_rates": {"bias": 1e-4}}
     first, second = (
         [[id(one) for one in group["params"]] for group in param_groups.make_param_groups(architectures["came"], **options)]
         for _ in range(2)

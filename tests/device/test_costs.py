@@ -37,7 +37,7 @@ def work(tmp_path_factory):
         patch.setattr(encode, "CHUNK", 32)
         device_costs.write_texts(folder)
         for dropout in (0.0, 0.1):
-            device_costs.write_weights(folder / f"write_weights-{dropout}", dropout)
+            device_costs.write_weights(folder / f"weights-{dropout}", dropout)
         yield folder
 
 

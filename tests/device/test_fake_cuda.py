@@ -30,7 +30,7 @@ def small_model():
 
 
 def counted(machine, work):
-    with machine.counts.measured() as counts:
+    with machine.counts.measure() as counts:
         work()
     return counts
 
@@ -349,7 +349,7 @@ def test_attention_of_packed_texts_checks_what_it_is_given(work, problem):
 def test_attention_of_packed_texts_is_that_of_each_text(machine):
     parts, starts = [torch.randn(8, 4, 8, dtype=torch.bfloat16) for _ in range(3)], torch.tensor([0, 3, 8], dtype=torch.int32)
     own = [part.to("cuda").requires_grad_() for part in parts]
-    with machine.counts.measured() as counts:
+    with machine.counts.measure() as counts:
         out = varlen_attn(*own, starts.to("cuda"), starts.to("cuda"), 5, 5, window_size=(1, 1))
     out.float().sum().backward()
     for first, last in ((0, 3), (3, 8)):
@@ -464,7 +464,7 @@ def test_copies_block_unless_they_are_pinned_and_told_not_to(machine):
 
 def test_a_copy_to_the_host_that_does_not_block_is_not_there_before_somebody_waits(machine):
     ours = torch.tensor([1.0, 2.0], device="cuda")
-    with machine.counts.measured() as counts:
+    with machine.counts.measure() as counts:
         host = ours.to("cpu", non_blocking=True)
     assert counts.syncs == 0 and counts.count(BACK) == 1 and host.is_pinned()
     assert host.isnan().all()
@@ -493,11 +493,11 @@ def test_places_are_lines_of_this_project(machine):
     from moeir.kernels.gathered_products import gather_dot
 
     rows = torch.tensor([0], device="cuda")
-    with machine.counts.measured() as counts:
+    with machine.counts.measure() as counts:
         gather_dot(on(2, 3), on(2, 3), rows, rows)
-    launched, blocking = ({line.split(":")[0] for _, _, line, _ in counts.places(kind)} for kind in (LAUNCH, BLOCKING))
+    launched, blocking = ({line.split(":")[0] for _, _, line, _ in counts.source_lines(kind)} for kind in (LAUNCH, BLOCKING))
     assert launched == {gather_dot.__module__.replace(".", "/") + ".py"} and blocking == {__name__.replace(".", "/") + ".py"}
-    assert counts.places(COPY, SYNC) == []
+    assert counts.source_lines(COPY, SYNC) == []
 
 
 def test_the_guard_is_built_once():

@@ -192,11 +192,11 @@ def test_a_killed_training_without_a_promise_of_bytes_goes_on_to_nearly_the_same
 @pytest.mark.parametrize("dropout", ["with dropout", "without"])
 def test_attention_without_dropout_takes_the_kernel_of_packed_texts_in_half_precision(arch, dtype, dropout, learn, monkeypatch):
     kernels = set()
-    for name in ("_varlen", "padded_sdpa", "grouped_sdpa"):
+    for name in ("_varlen_attention", "padded_sdpa", "grouped_sdpa"):
         monkeypatch.setattr(attention, name, noted(kernels, name, getattr(attention, name)))
     options = ("--attention-dropout", 0) if dropout == "without" else ()
     learn(arch, "contrastive", *options, "--steps", 1, dtype=dtype, dropout=True)
-    assert kernels == {"_varlen" if dropout == "without" and dtype == "bfloat16" else "padded_sdpa"}
+    assert kernels == {"_varlen_attention" if dropout == "without" and dtype == "bfloat16" else "padded_sdpa"}
 
 
 def noted(names, name, work):

@@ -61,7 +61,7 @@ def test_a_killed_training_goes_on_to_the_same_bytes(objective, precision, learn
             raise MoeirError("gone")
         return plain(self, batch)
 
-    monkeypatch.setattr(task.PretrainingTask, "outcome", outcome)
+    monkeypatch.setattr(task.PretrainingTask, "compute_loss", outcome)
     learn(objective, *options, dropout=True, fails="gone")
     killed = learn(objective, *options, dropout=True)
     assert batches == [0, 1, 2, 3, 2, 3, 4, 5]

@@ -12,9 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from moeir.backbones.families import weights_io
+from moeir.backbones.token_files import chunk_texts
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import MoeirError
-from moeir.pretraining.span_cache import chunk_documents, split_into_spans
+from moeir.pretraining.span_cache import split_into_spans
 from moeir.records import texts
 from moeir.records.texts import Text
 
@@ -22,7 +23,7 @@ SHORT = 0.15  # probability of a shorter target length for a span, as in `moeir 
 
 
 def spans(reader: TextTokenizer, documents: Path, maximum: int, seed: int) -> Iterator[Text]:
-    for chunk in chunk_documents(texts.read_texts(documents, keep_empty=True)):
+    for chunk in chunk_texts(texts.read_texts(documents, keep_empty=True)):
         for text, (_, characters) in zip(chunk, reader.encode_with_offsets([text.content for text in chunk]), strict=True):
             begins, first_sentences = split_into_spans(text, characters, maximum, SHORT, seed)
             offsets = [characters[begins[first]] for first in first_sentences]

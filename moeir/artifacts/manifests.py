@@ -233,5 +233,6 @@ def find_checkpoint(path: Path, recorded: Mapping[str, str], model: Path | None)
     if not folder.is_dir():
         raise ArtifactError(f"{path}: the checkpoint it was made with is not at {folder}; say where it is with --model")
     if digest_files(verify_artifact(folder, "checkpoint")["files"]) != recorded["digest"]:
-        raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; name that one with --model, or encode again with this one")
+        repair = "name that one with --model, or run moeir encode with this one and moeir index again"
+        raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; {repair}")
     return folder

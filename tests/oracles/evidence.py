@@ -13,7 +13,7 @@ def shared_terms(query, document):
 def token_alignment(query, document):
     """For each query vector, the index of the document vector with the largest inner product, and the product.
 
-    >>> best_tokens([[1.0, 0.0], [0.0, 1.0]], [[0.5, 0.25], [0.25, 0.75]])
+    >>> token_alignment([[1.0, 0.0], [0.0, 1.0]], [[0.5, 0.25], [0.25, 0.75]])
     [(0, 0.5), (1, 0.75)]
     """
     alignment = []

@@ -7,7 +7,7 @@ import struct
 def to_float32(number):
     """A number rounded to float32.
 
-    >>> single(0.5)
+    >>> to_float32(0.5)
     0.5
     """
     return struct.unpack("f", struct.pack("f", number))[0]

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from moeir.records import qrels, texts
 folder, split = Path(sys.argv[1]), sys.argv[2]
-judged = qrels.read(folder / "qrels" / f"{split}.tsv.gz")
-texts.write((one for one in texts.read(folder / "queries.jsonl.gz") if one.id in judged), "queries.jsonl")
+judged = qrels.read_qrels(folder / "qrels" / f"{split}.tsv.gz")
+texts.write_texts((one for one in texts.read_texts(folder / "queries.jsonl.gz") if one.id in judged), "queries.jsonl")
 PY
 runs=(--run runs/bm25.trec)
 moeir index --corpus "$data/corpus.jsonl.gz" --engine bm25 --output idx/bm25

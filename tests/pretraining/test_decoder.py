@@ -135,7 +135,7 @@ def test_weights_start_as_the_release_draws_them():
     shape = replace(BERT, hidden=64, initializer_range=0.02)
     decoder = CausalDecoder(shape, layers=2)
     for block in decoder.blocks:
-        assert block.qkv.weight.std().item() == pytest.approx(0.02, rel=0.1) and not block.qkv.bias.any()
+        assert block.joint.weight.std().item() == pytest.approx(0.02, rel=0.1) and not block.joint.bias.any()
         for back in (block.output, block.down):
             assert back.weight.std().item() == pytest.approx(0.02 / math.sqrt(4), rel=0.1)
     assert BidirectionalDecoder(shape, layers=1).layers[0].feedforward.up.weight.std().item() == pytest.approx(0.02, rel=0.1)

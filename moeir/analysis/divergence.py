@@ -1,6 +1,5 @@
-"""Kullback–Leibler and Jensen–Shannon divergence between queries and their documents (CoT-MoTE, appendix A.1).
-
-Random pairs of a query and a relevant document, on which the two sides of an encoder are compared.
+"""Kullback–Leibler and Jensen–Shannon divergence between queries and their documents, on random pairs of a query and a relevant document
+(CoT-MoTE, appendix A.1).
 """
 
 import random

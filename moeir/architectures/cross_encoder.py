@@ -1,6 +1,6 @@
 """Cross-encoder: query and document encoded as one text, one score per pair (Nogueira and Cho 2019; Gao et al. 2021, LCE).
 
-Tokenization of cross-encoder input: queries and documents are tokenized once each, then combined into pairs.
+Queries and documents are tokenized once each, then combined into pairs.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Manifests of artifacts: kind, stage, settings, sources, and the sizes and checksums of files.
 
-Checksums of files: of the whole and, for a large file, of every block, so that all cores verify in parallel.
+A file's checksum is of the whole and, for a large file, of every block, so that all cores verify in parallel.
 """
 
 import hashlib

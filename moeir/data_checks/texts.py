@@ -1,6 +1,5 @@
-"""Checks of corpora and queries: faulty lines, repeated ids and texts, queries that are documents, and truncation.
-
-Truncation: how many texts exceed the maximum length, and how many tokens they lose.
+"""Checks of corpora and queries: faulty lines, repeated ids and texts, queries that are documents, and how many texts and tokens are lost
+to truncation.
 """
 
 import json

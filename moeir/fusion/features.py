@@ -80,10 +80,10 @@ def compute_features(
     """Features of the lists of one query or of many; `texts` maps query ids to their text, for `words`.
 
     >>> lexical = (np.array([4, 7]), np.array([9.0, 5.0]))
-    >>> found = compute_features([lexical, (np.array([7, 2]), np.array([0.5, 0.25]))])
-    >>> found.scores.tolist()
+    >>> features = compute_features([lexical, (np.array([7, 2]), np.array([0.5, 0.25]))])
+    >>> features.scores.tolist()
     [[5.0, 9.0, 5.0], [0.25, 0.25, 0.5]]
-    >>> found.query_features[0, :4].tolist()
+    >>> features.query_features[0, :4].tolist()
     [9.0, 4.0, 4.0, 4.0]
     """
     stacks = [ScoreLists.from_hits(one) for one in lists]

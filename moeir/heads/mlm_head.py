@@ -1,7 +1,5 @@
 """An MLM head without a transform, and fitted initial weights for MLM heads that a checkpoint lacks.
 
-Initial weights for a missing vocabulary head, fitted in seconds instead of random.
-
 Ridge regression maps the top states to the centred, normalised embedding of each token's own word. The map becomes the head's
 transform, shifted far enough for the activation to be linear; the normalisation after it removes the shift. A head whose transform has
 no bias (ModernBERT) cannot be shifted: its activation distorts the fitted map, which costs some of the fit. Scale and bias are set so

@@ -1,7 +1,4 @@
-"""One vector per text: the first token's state, the mean of all, or a linear map of the first.
-
-A linear map of the first token's state to a dense vector of any width (COIL's [CLS] part, Gao et al. 2021).
-"""
+"""One vector per text: the first token's state, the mean of all, or a linear map of the first (COIL's [CLS] part, Gao et al. 2021)."""
 
 import torch
 import torch.nn.functional as F

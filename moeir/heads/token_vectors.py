@@ -1,6 +1,5 @@
-"""One vector per token, for late interaction (ColBERT; CAME eq. 5) or for exact matches of terms (COIL).
-
-One vector per token with its term: late interaction between tokens of the same term (COIL, Gao et al. 2021).
+"""One vector per token, for late interaction (ColBERT; CAME eq. 5), or for late interaction between tokens of the same term only (COIL,
+Gao et al. 2021).
 """
 
 import torch

@@ -1,6 +1,5 @@
-"""Attention over packed texts: tokens attend only within their own text, and padding exists at most inside this file.
-
-Attention over packed texts with an arbitrary mask of token pairs, as decoders need it.
+"""Attention over packed texts: tokens attend only within their own text, all of it or by a mask of token pairs as decoders need it.
+Padding exists at most inside this file.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,4 @@
-"""Hardware support for bfloat16, and float32 products in full float32 precision.
-
-float32 products in full float32 precision, regardless of torch's global settings.
-"""
+"""Precision of products: which devices multiply bfloat16 in hardware, and float32 products whatever torch's global settings say."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

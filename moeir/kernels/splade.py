@@ -1,13 +1,9 @@
-"""SPLADE weights: the maximum or the saturated sum of the vocabulary logits over a text's positions, one tile of logits at a time.
+"""SPLADE weights: the maximum, or the sum Σ log(1 + relu(logit)), of the vocabulary logits over a text, one tile of logits at a time.
 
 For the maximum, only the argmax position of each positive (text, term) pair takes part in the gradient, so only those products are
-recomputed: exact values and gradients at the memory of the pairs (maximum first, log after). The sum needs every positive position: of a
-trained head few logits are positive, and only their products are recomputed; otherwise the logits are recomputed tile by tile.
-
-SPLADE's sum pooling: Σ over a text's positions of log(1 + relu(logit)) for every term, one tile of logits at a time.
-
-A trained head has few positive logits: their positions are stored, and only their products are recomputed with a gradient. An untrained,
-dense head has many: its logits are recomputed for the gradient, tile by tile.
+recomputed: exact values and gradients at the memory of the pairs (maximum first, log after). The sum needs every positive position. A
+trained head has few positive logits: their positions are stored, and only their products are recomputed. An untrained, dense head has
+many: its logits are recomputed for the gradient, tile by tile.
 """
 
 import math

@@ -1,8 +1,6 @@
-"""Hashing of integers to pseudo-random integers: the same choice for a text on any device and in any batch.
+"""Counter-based random numbers: 64 random bits per counter, a pure function of seed and counter.
 
-Counter-based random numbers: 64 random bits per counter, a pure function of seed and counter.
-
-The choices for a text are the same whatever the batch, the order, the process, or the step at which a run was resumed.
+The choices for a text are the same whatever the device, the batch, the order, the process, or the step at which a run was resumed.
 """
 
 from typing import TypeAlias

@@ -1,6 +1,6 @@
 """Documents split into sentences and packed into spans, and the contexts of a span: other spans of its document, or overlapping text.
 
-Rule-based sentence splitting: a full stop ends a sentence unless it belongs to an abbreviation, an initial or a number.
+Sentences are split by rules: a full stop ends one unless it belongs to an abbreviation, an initial or a number.
 """
 
 import random

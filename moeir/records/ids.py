@@ -1,6 +1,6 @@
 """Distinct ids in byte order as one array, and dictionary encoding of id columns: millions of ids without millions of objects.
 
-Sort a column of strings coded as integers: rows are buffered where they differ from the row before, and sorted once.
+A column of strings is coded as integers; rows are buffered where they differ from the row before, and sorted once.
 """
 
 import sys

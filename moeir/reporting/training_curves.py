@@ -1,7 +1,4 @@
-"""Curves of trainings: which metrics share a plot, and tables of trainings side by side as text.
-
-Tables of trainings side by side as text: progress, losses, shares, router usage and alarms.
-"""
+"""Curves of trainings: which metrics share a plot, and text tables of trainings side by side: progress, losses, shares, usage, alarms."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

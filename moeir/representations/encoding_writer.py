@@ -1,6 +1,6 @@
-"""Writing document encodings: static pruning of terms and pooling of token vectors.
+"""Writing encodings of documents, with static pruning of terms and pooling of token vectors.
 
-The writer is resumable: windows of texts are appended and flushed every few seconds; a kill loses what came since the last flush.
+The writer is resumable: windows of texts are appended and flushed every few seconds; a kill loses only texts since the last flush.
 """
 
 import time

@@ -47,8 +47,8 @@ class Index(Stage):
         if self.expansion is not None and self.corpus is None:
             raise UsageError("--expansion: goes with --corpus and --engine bm25; encodings are not expanded")
         if self.expansion_queries is not None and (self.expansion is None or self.expansion_queries < 1):
-            found = "without --expansion" if self.expansion is None else "expected at least 1"
-            raise UsageError(f"--expansion-queries {self.expansion_queries}: {found}")
+            problem = "without --expansion" if self.expansion is None else "expected at least 1"
+            raise UsageError(f"--expansion-queries {self.expansion_queries}: {problem}")
 
     @property
     def _text_engine(self) -> str:

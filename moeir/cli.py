@@ -5,7 +5,7 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then uses large pages, which speeds up training
 
 
-def build_app() -> typer.Typer:
-    """The typer application with a command for every stage."""
+def build_app(stages: Sequence[str] = STAGES) -> typer.Typer:
+    """The typer application with a command for each of the stages."""
     app = typer.Typer(
         name="moeir",
         help="Mixture-of-experts retrieval: train, encode, index, search, fuse, evaluate. Each stage reads and writes files.",
@@ -36,7 +36,7 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     )
     app.callback()(_root_callback)
-    for name in STAGES:
+    for name in stages:
         stage = stage_class(name)
         help_text = " ".join((inspect.getdoc(stage) or "").split())
         app.command(name=name, help=help_text, short_help=help_text.split(". ")[0].rstrip("."), no_args_is_help=_has_required(stage))(
@@ -155,7 +155,8 @@ def _exit_code(arguments: list[str]) -> int:
 
 def _invoke(arguments: list[str]) -> int:
     """Invoke without typer's own handling of broken pipes and Ctrl-C, which hides both."""
-    command = typer.main.get_command(build_app())
+    stages = arguments[:1] if arguments and arguments[0] in STAGES else STAGES  # to build the others takes longer than many a stage
+    command = typer.main.get_command(build_app(stages))
     try:
         with command.make_context("moeir", list(arguments)) as context:
             command.invoke(context)

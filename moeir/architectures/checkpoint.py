@@ -163,15 +163,16 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
     head = any(name.startswith("vocabulary_head.") for name in weights)
     encoder = Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=head)
     architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
-    expected = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
+    state = architecture.state_dict()
+    names = {name.removeprefix("encoder."): name for name in state}  # as in the file -> in the architecture
+    expected = {name: state[full_name] for name, full_name in names.items()}
     if set(expected) != set(weights):
         differing = sorted(set(expected) ^ set(weights))[0]
         raise ArtifactError(
             f"{folder}: its weights are not those of {spec} (first: {differing}); start {spec.split(':')[0]} from plain weights"
         )
     weights_io.check_shapes(folder, expected, weights)
-    names = {name: f"encoder.{name}" for name in weights if f"encoder.{name}" in architecture.state_dict()}
-    architecture.load_state_dict({names.get(name, name): value for name, value in weights.items()})
+    architecture.load_state_dict({names[name]: value for name, value in weights.items()})
     return RetrievalModel(architecture.to(device), tokenizer, input_config, canonical_spec(spec), config)
 
 

@@ -60,6 +60,8 @@ def supports_grouped_linear(rows: Tensor, width: int) -> bool:
     the host and multiplies one by one), under bfloat16 autocast, for aligned widths."""
     if not rows.is_cuda or not torch.is_autocast_enabled("cuda") or torch.get_autocast_dtype("cuda") != torch.bfloat16:
         return False
+    if torch.__version__ < "2.10":  # without grouped_mm
+        return False
     return rows.shape[-1] % ROW_ALIGNMENT == 0 and width % ROW_ALIGNMENT == 0 and _capability(rows.device)[0] in GROUPED_MM_CAPABILITIES
 
 

@@ -1,6 +1,7 @@
 """What is chosen by what a card can do: on pretended cards of several kinds, and on one whose memory is full."""
 
 import pytest
+import torch
 
 from moeir.kernels import attention, grouped_linear
 from tests.device import fake_cuda
@@ -30,6 +31,17 @@ def test_older_and_newer_cards_learn_what_the_cpu_does(capability, arch, learn, 
     kernels = {name for name, _ in machine.counts.operations()}
     assert ("varlen_attn" in kernels) == (dtype == "bfloat16")
     assert not any("_grouped_mm" in kernel for kernel in kernels), "grouped products are taken where they wait for nothing"
+
+
+def test_an_older_torch_learns_without_the_kernels_that_it_lacks(learn, quiet, monkeypatch):
+    """In torch 2.9, neither the kernel for variable lengths nor grouped products are there."""
+    arch = "taser:routing=token,every=1"
+    with fake_cuda.activate() as machine, monkeypatch.context() as patch:
+        patch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.9.1+cu128"))
+        losses = read_metrics(learn(arch, KINDS[arch], dtype="bfloat16"))
+    assert_similar_losses(losses, read_metrics(learn(arch, KINDS[arch], dtype="bfloat16", on="cpu")))
+    kernels = {name for name, _ in machine.counts.operations()}
+    assert kernels and not any("varlen_attn" in kernel or "_grouped_mm" in kernel for kernel in kernels)
 
 
 def test_half_precision_is_refused_by_a_card_without_it(learn, forgotten):

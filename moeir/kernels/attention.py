@@ -279,7 +279,7 @@ def _compute_capability(device: torch.device) -> tuple[int, int]:
 
 
 def supports_varlen(query: Tensor) -> bool:
-    """Whether the variable-length kernel supports these heads: torch 2.11, half precision, a supported width, compute capability 8.0 or more."""
+    """Whether the variable-length kernel supports these heads: half precision, a supported width, torch 2.11, capability 8.0 or more."""
     width = query.shape[-1]
     supported_heads = query.dtype in HALF_PRECISION_DTYPES and width <= MAX_HEAD_WIDTH and width % 8 == 0
     return supported_heads and torch.__version__ >= "2.11" and _compute_capability(query.device) >= (8, 0)

@@ -42,7 +42,7 @@ class NameMap:
         return own_names
 
     def _read_heads(self, names: Collection[str]) -> dict[str, str]:
-        """Names of both heads; where a family gives them the same names (ModernBERT), those of the head that the checkpoint has come last."""
+        """Names of both heads, those of the head that the checkpoint has last: ModernBERT gives both the same names."""
         is_classifier = f"{self.classifier['heads.relevance.output.']}weight" in names and self.head["vocabulary_head.bias"] not in names
         return {**self.head, **self.classifier} if is_classifier else {**self.classifier, **self.head}
 

@@ -8,6 +8,7 @@ within that rounding of the boundary between two tokens.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from moeir.backbones.families import weights_io
 from moeir.backbones.tokenizer import load_tokenizer
@@ -67,12 +69,9 @@ class T5QueryGenerator:
     def generate(self, passages: Sequence[Passage], sampling: Sampling) -> list[list[str]]:
         """The queries of each passage in order, without empty ones; white space is collapsed to single spaces."""
         generated = self._sample(passages, sampling).tolist()
-        texts = [" ".join(self._tokenizer.decode(self._strip_end(ids)).split()) for ids in generated]
+        texts = [" ".join(self._tokenizer.decode(list(takewhile(lambda token: token != self._end_id, ids))).split()) for ids in generated]
         groups = (texts[first : first + sampling.queries] for first in range(0, len(texts), sampling.queries))
         return [[text for text in group if text] for group in groups]
-
-    def _strip_end(self, ids: list[int]) -> list[int]:
-        return ids[: ids.index(self._end_id)] if self._end_id in ids else ids
 
     @torch.inference_mode()
     def _sample(self, passages: Sequence[Passage], sampling: Sampling) -> Tensor:
@@ -95,9 +94,9 @@ class T5QueryGenerator:
             if position == 0:
                 logits, states, mask = logits[passage_rows], states[passage_rows], mask[passage_rows]
                 cache.reorder_cache(passage_rows)
-            self._check_finite(logits)
-            step_numbers = random_numbers[rows, position]
-            tokens = sample_tokens(logits, step_numbers, top_k=sampling.top_k, top_p=sampling.top_p, temperature=sampling.temperature)
+            if not logits.amax(dim=-1).isfinite().all():
+                raise ArtifactError(f"{self.folder}: the model's logits contain NaN or Inf; check its weights, or try --dtype float32")
+            tokens = sample_tokens(logits, random_numbers[rows, position], sampling.top_k, sampling.top_p, sampling.temperature)
             tokens = tokens.masked_fill(finished, self._end_id)
             generated[rows, position] = tokens
             finished = tokens == self._end_id
@@ -111,11 +110,8 @@ class T5QueryGenerator:
 
     def _pad(self, passages: Sequence[Passage]) -> tuple[Tensor, Tensor]:
         """Token ids and attention mask, [B, L] each."""
-        ids = torch.zeros(len(passages), max(len(passage.ids) for passage in passages), dtype=torch.int64)
-        mask = torch.zeros_like(ids)
-        for row, passage in enumerate(passages):
-            ids[row, : len(passage.ids)] = torch.tensor(passage.ids)
-            mask[row, : len(passage.ids)] = 1
+        texts = [torch.tensor(passage.ids) for passage in passages]
+        ids, mask = (pad_sequence(parts, batch_first=True) for parts in (texts, [torch.ones_like(text) for text in texts]))
         return ids.to(self._device), mask.to(self._device)
 
     def _uniforms(self, passages: Sequence[Passage], sampling: Sampling) -> Tensor:
@@ -127,10 +123,6 @@ class T5QueryGenerator:
         ]
         return torch.from_numpy(np.stack(draws)).to(self._device)
 
-    def _check_finite(self, logits: Tensor) -> None:
-        if not logits.amax(dim=-1).isfinite().all():
-            raise ArtifactError(f"{self.folder}: the model's logits contain NaN or Inf; check its weights, or try --dtype float32")
-
 
 def philox_uniforms(seed: int, passage: str, number: int, length: int) -> np.ndarray:
     """float64 [length] in [0, 1): the random numbers of one query of a passage, one per position.
@@ -141,7 +133,7 @@ def philox_uniforms(seed: int, passage: str, number: int, length: int) -> np.nda
     return (np.random.Philox(key=int.from_bytes(key, "little")).random_raw(length) >> 11) * 2.0**-53
 
 
-def sample_tokens(logits: Tensor, numbers: Tensor, *, top_k: int = 25, top_p: float = 0.95, temperature: float = 1.0) -> Tensor:
+def sample_tokens(logits: Tensor, numbers: Tensor, top_k: int = 25, top_p: float = 0.95, temperature: float = 1.0) -> Tensor:
     """Sample one token per row: the first whose cumulative probability, in descending order of probability, exceeds the row's number.
 
     logits float32 [R, V], numbers float64 [R] in [0, 1) -> [R]. Candidates are the `top_k` likeliest tokens (Fan et al. 2018), of these the

@@ -42,10 +42,10 @@ class TextTokenizer:
 
     def _find_special_tokens(self) -> SpecialTokens:
         """Special tokens as named in the files, else by the family's default names."""
-        config, empty_text_ids = _tokenizer_config(self.folder), self._tokenizer.encode("").ids
+        mask_name, empty_text_ids = _tokenizer_config(self.folder).get("mask_token"), self._tokenizer.encode("").ids
         if len(empty_text_ids) < 2:
             raise ArtifactError(f"{self.folder}: its tokenizer adds no special tokens; expected an encoder's tokenizer")
-        masks = (self._token_id(config[name]) if (name := "mask_token") in config else None, *map(self._token_id, MASK_TOKENS))
+        masks = map(self._token_id, (mask_name or MASK_TOKENS[0], *MASK_TOKENS))
         return SpecialTokens(
             beginning=empty_text_ids[0],
             separator=empty_text_ids[-1],
@@ -199,8 +199,7 @@ def _read_tokenizer_files(folder: Path) -> Tokenizer:
         if (folder / "tokenizer.json").exists():
             return Tokenizer.from_file(str(folder / "tokenizer.json"))
         if (folder / "vocab.txt").exists():
-            config_path = folder / "tokenizer_config.json"
-            lowercase = json.loads(config_path.read_text(encoding="utf-8")).get("do_lower_case", True) if config_path.exists() else True
+            lowercase = _tokenizer_config(folder).get("do_lower_case", True)
             return BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lowercase)._tokenizer
         if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
             return _load_byte_level(folder)
@@ -213,20 +212,15 @@ def _read_tokenizer_files(folder: Path) -> Tokenizer:
 
 def _load_byte_level(folder: Path) -> Tokenizer:
     """RoBERTa's byte-level BPE; ValueError for a vocabulary without its special tokens."""
-    special_tokens = BYTE_LEVEL_DEFAULTS | {
-        name: _token_text(token) for name, token in _tokenizer_config(folder).items() if name in BYTE_LEVEL_DEFAULTS and token is not None
-    }
-    add_prefix_space = bool(_tokenizer_config(folder).get("add_prefix_space", False))
-    tokenizer: Tokenizer = ByteLevelBPETokenizer(
-        str(folder / "vocab.json"), str(folder / "merges.txt"), add_prefix_space=add_prefix_space
-    )._tokenizer
+    config = _tokenizer_config(folder)
+    special_tokens = {name: _token_text(config.get(name) or default) for name, default in BYTE_LEVEL_DEFAULTS.items()}
+    files, add_prefix_space = (str(folder / "vocab.json"), str(folder / "merges.txt")), bool(config.get("add_prefix_space", False))
+    tokenizer: Tokenizer = ByteLevelBPETokenizer(*files, add_prefix_space=add_prefix_space)._tokenizer
     ids = {name: tokenizer.token_to_id(token) for name, token in special_tokens.items()}
     if None in (ids["cls_token"], ids["sep_token"]):
         raise ValueError(f"vocab.json has no {special_tokens['cls_token']} and {special_tokens['sep_token']}")
-    added_tokens = [
-        AddedToken(token, lstrip=name == "mask_token", special=True) for name, token in special_tokens.items() if ids[name] is not None
-    ]
-    tokenizer.add_special_tokens(added_tokens)
+    present = {name: token for name, token in special_tokens.items() if ids[name] is not None}
+    tokenizer.add_special_tokens([AddedToken(token, lstrip=name == "mask_token", special=True) for name, token in present.items()])
     ends = [(special_tokens[name], ids[name]) for name in ("sep_token", "cls_token")]
     tokenizer.post_processor = RobertaProcessing(*ends, trim_offsets=True, add_prefix_space=add_prefix_space)
     return tokenizer

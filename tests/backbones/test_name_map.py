@@ -42,7 +42,8 @@ def test_every_name_of_an_encoder_survives_its_own_family(name, tmp_path):
     config = make_model(name).config.to_dict()
     family = weights_io.import_family(config, tmp_path)
     with torch.device("meta"):
-        encoder = Encoder(family.parse_config(config), vocabulary_head=True, pooler="roberta" in name)
+        encoder = Encoder(family.parse_config(config), vocabulary_head=True)
+        encoder.pooler = torch.nn.Linear(2, 2) if "roberta" in name else None
     for has_head in (True, False):
         theirs = [family.NAMES.to_hf(own, has_head=has_head) for own in encoder.state_dict()]
         assert list(family.NAMES.from_hf(theirs, encoder.config.layers).values()) == list(encoder.state_dict())

@@ -107,7 +107,7 @@ def list_weight_files(folder: Path) -> list[str]:
     return names
 
 
-def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, pooler: bool = False) -> Encoder:
+def read_encoder(folder: Path, *, vocabulary_head: bool | None = False) -> Encoder:
     """Load an encoder from a folder of plain weights; `vocabulary_head=None` loads the head if the folder has one.
 
     ArtifactError for a missing weight or a wrong shape; initialising a missing vocabulary head is left to the caller.
@@ -116,7 +116,7 @@ def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, pooler: 
     weights = read_weights(folder, config)
     has_head = any(name.startswith("vocabulary_head.") for name in weights)
     with_head = has_head if vocabulary_head is None else vocabulary_head
-    encoder = Encoder(parse_encoder_config(config, folder), vocabulary_head=with_head, pooler=pooler)
+    encoder = Encoder(parse_encoder_config(config, folder), vocabulary_head=with_head)
     expected = encoder.state_dict()
     missing = [name for name in expected if name not in weights and (has_head or not name.startswith("vocabulary_head."))]
     if missing:

@@ -26,7 +26,7 @@ class ToolConventions:
 
     `returned_only`: means cover judged queries with hits only, `rr_returned_only` the same for RR; `drop_own_ids`: a document with the
     query's id is removed; `rr_order`: order of tied documents for RR (`score`, `file`), or of all documents (`rank`); `all_relevant`:
-    every judgement counts as relevant; `digits`: decimals of rounded means; `only_measure`: the one measure the tool computes.
+    every judgement counts as relevant; `only_measure`: the one measure the tool computes.
     """
 
     returned_only: bool = True
@@ -34,14 +34,13 @@ class ToolConventions:
     drop_own_ids: bool = False
     rr_order: str = "score"
     all_relevant: bool = False
-    digits: int | None = None
     only_measure: str | None = None
 
 
 TOOLS = {
     "trec_eval": ToolConventions(),
-    "beir": ToolConventions(rr_returned_only=False, drop_own_ids=True, rr_order="file", digits=5),
-    "mteb": ToolConventions(rr_order="file", digits=5),
+    "beir": ToolConventions(rr_returned_only=False, drop_own_ids=True, rr_order="file"),
+    "mteb": ToolConventions(rr_order="file"),
     "msmarco": ToolConventions(returned_only=False, rr_returned_only=False, rr_order="rank", all_relevant=True, only_measure="RR"),
 }
 
@@ -74,11 +73,6 @@ class ToolView:
     def values(self, measure: Measure) -> Mapping[str, float]:
         """Values that the tool averages: those of the last step."""
         return list(self.steps(measure))[-1].values
-
-    def mean(self, values: Mapping[str, float], measure: Measure) -> float:
-        """The tool's mean, rounded to its digits."""
-        mean = measures.aggregate_values({str(measure): values})[str(measure)]
-        return mean if self._tool.digits is None else round(mean, self._tool.digits)
 
     def steps(self, measure: Measure) -> Iterator[Step]:
         """Steps from our values to the tool's, one deviation at a time."""

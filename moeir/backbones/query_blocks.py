@@ -34,9 +34,8 @@ class BlockGenerator:
         queries_by_id: Queries = {text.id: [] for text in block} | finished
         for batch in self._make_batches([Passage(text.id, ids) for text, ids in zip(non_empty, token_ids, strict=True)]):
             if new_passages := [passage for passage in batch if passage.id not in finished]:
-                new_queries = dict(
-                    zip((passage.id for passage in new_passages), self._model.generate(new_passages, self._sampling), strict=True)
-                )
+                generated = self._model.generate(new_passages, self._sampling)
+                new_queries = {passage.id: queries for passage, queries in zip(new_passages, generated, strict=True)}
                 save(new_queries)
                 queries_by_id |= new_queries
         queries = sum(map(len, queries_by_id.values()))

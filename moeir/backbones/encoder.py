@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -115,15 +114,8 @@ def _maybe_checkpoint(layer: nn.Module, function: Callable[..., Tensor], *inputs
     """Call a layer's function, with gradient checkpointing if the layer uses it."""
     if not (layer.gradient_checkpointing and torch.is_grad_enabled()):
         return function(*inputs)
-    output: Tensor = checkpoint(
-        function, *inputs, context_fn=partial(_checkpoint_contexts, layer), use_reentrant=False, preserve_rng_state=True
-    )
+    output: Tensor = checkpoint(function, *inputs, context_fn=lambda: (nullcontext(), _DiscardRouting(layer)), use_reentrant=False)
     return output
-
-
-def _checkpoint_contexts(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Contexts of a layer's forward pass and of its recomputation."""
-    return nullcontext(), _DiscardRouting(layer)
 
 
 class _DiscardRouting(AbstractContextManager[None]):

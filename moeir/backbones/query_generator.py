@@ -55,10 +55,8 @@ class T5QueryGenerator:
         self._model = _load_model(self.folder, dtype).to(device).eval()
         self._tokenizer = load_tokenizer(self.folder)
         self._vocabulary_size = self._tokenizer.get_vocab_size()  # the model's embeddings have more rows, which are no tokens
-        if self._vocabulary_size > (rows := self._model.config.vocab_size):
-            raise ArtifactError(
-                f"{self.folder}: its tokenizer has {self._vocabulary_size} tokens, its model {rows}; expected those of one model"
-            )
+        if (tokens := self._vocabulary_size) > (rows := self._model.config.vocab_size):
+            raise ArtifactError(f"{self.folder}: its tokenizer has {tokens} tokens, its model {rows}; expected those of one model")
         self._end_id, self._start_id = _end_and_start_ids(self._model, self.folder)
 
     def tokenize(self, texts: Sequence[str], max_length: int) -> tuple[list[list[int]], int]:
@@ -87,9 +85,8 @@ class T5QueryGenerator:
         generated = torch.full(random_numbers.shape, self._end_id, device=self._device)
         finished, tokens, cache = rows < 0, torch.full((len(passages),), self._start_id, device=self._device), None
         for position in range(sampling.length):
-            output = self._model(
-                decoder_input_ids=tokens[:, None], encoder_outputs=(states,), attention_mask=mask, past_key_values=cache, use_cache=True
-            )
+            encoded = {"encoder_outputs": (states,), "attention_mask": mask}
+            output = self._model(decoder_input_ids=tokens[:, None], past_key_values=cache, use_cache=True, **encoded)
             logits, cache = output.logits[:, -1, : self._vocabulary_size].float(), output.past_key_values
             if position == 0:
                 logits, states, mask = logits[passage_rows], states[passage_rows], mask[passage_rows]
@@ -116,11 +113,8 @@ class T5QueryGenerator:
 
     def _uniforms(self, passages: Sequence[Passage], sampling: Sampling) -> Tensor:
         """[B·queries, length]."""
-        draws = [
-            philox_uniforms(sampling.seed, passage.id, number, sampling.length)
-            for passage in passages
-            for number in range(sampling.queries)
-        ]
+        keys = ((passage.id, number) for passage in passages for number in range(sampling.queries))
+        draws = [philox_uniforms(sampling.seed, passage, number, sampling.length) for passage, number in keys]
         return torch.from_numpy(np.stack(draws)).to(self._device)
 
 
@@ -174,9 +168,8 @@ def _load_model(folder: Path, dtype: torch.dtype) -> Any:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        model, loading_info = FAMILIES[family].from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
-        )
+        options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
+        model, loading_info = FAMILIES[family].from_pretrained(folder, dtype=dtype, **options)
     except (SafetensorError, OSError, ValueError, RuntimeError) as problem:
         raise ArtifactError(f"{folder}: its weights cannot be opened: {' '.join(str(problem).split())[:300]}") from None
     if missing := sorted(loading_info["missing_keys"]):

@@ -18,13 +18,8 @@ from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import ArtifactError
 
 TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json"),
 )
 MASK_TOKENS = ("[MASK]", "<mask>")
 WORDPIECE_PREFIX, BYTE_LEVEL_SPACE = "##", "Ġ"
@@ -58,7 +53,7 @@ class TextTokenizer:
     def _punctuation_ids(self) -> tuple[int, ...]:
         """Ids of tokens that consist of punctuation, with or without a space before it."""
         bare_tokens = ((token.removeprefix(self._space_symbol), number) for token, number in self._tokenizer.get_vocab().items())
-        return tuple(sorted(number for token, number in bare_tokens if token and all(symbol in string.punctuation for symbol in token)))
+        return tuple(sorted(number for token, number in bare_tokens if token and set(token) <= set(string.punctuation)))
 
     def _token_id(self, token: object) -> int | None:
         return self._tokenizer.token_to_id(_token_text(token))
@@ -80,9 +75,8 @@ class TextTokenizer:
         tokens = list(zip(encoding.ids, encoding.type_ids, parts[1:], strict=True))
         pieces = [[(number, kind) for number, kind, part in tokens if part == one] for one in range(5)]
         if parts[-1] != 4 or sequence_ids[0] is not None or any(len({kind for _, kind in piece}) != 1 for piece in pieces):
-            raise ArtifactError(
-                f"{self.folder}: its tokenizer adds no special tokens around both texts of a pair; expected an encoder's tokenizer"
-            )
+            reason = "its tokenizer adds no special tokens around both texts of a pair"
+            raise ArtifactError(f"{self.folder}: {reason}; expected an encoder's tokenizer")
         before, _, between, _, after = (tuple(number for number, _ in piece) for piece in pieces)
         return PairTemplate(before, between, after, tuple(piece[0][1] for piece in pieces))  # type: ignore[arg-type]
 
@@ -110,10 +104,10 @@ class TextTokenizer:
     @property
     def special_ids(self) -> tuple[int, ...]:
         """Ids of all special tokens, markers included."""
-        added = (number for number, token in self._tokenizer.get_added_tokens_decoder().items() if token.special)
-        signs = self.special_tokens
-        own = (signs.beginning, signs.separator, signs.mask, signs.query_marker, signs.document_marker)
-        return tuple(sorted({*added, *(number for number in own if number is not None)}))
+        added = {number for number, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        own = self.special_tokens
+        named = {own.beginning, own.separator, own.mask, own.query_marker, own.document_marker}
+        return tuple(sorted(added | named - {None}))
 
     def id_to_token(self, number: int) -> str:
         """The token with this id."""

@@ -51,9 +51,8 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
                 torch.log_softmax(biased_logits, 1, out=log_probabilities)
                 total -= log_probabilities.gather(1, chunk_targets).sum()
                 if needs_gradient:
-                    logit_gradient = log_probabilities.exp_().scatter_add_(
-                        1, chunk_targets, torch.full_like(chunk_targets, -1, dtype=torch.float32)
-                    )
+                    ones = torch.ones_like(chunk_targets, dtype=torch.float32)
+                    logit_gradient = log_probabilities.exp_().scatter_add_(1, chunk_targets, -ones)
                     gradients[2] += logit_gradient.sum(0)
                     logits[chunk] = logit_gradient
             if needs_gradient:

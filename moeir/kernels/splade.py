@@ -42,12 +42,10 @@ class TextBlock:
 
 def iterate_blocks(layout: PackedLayout) -> Iterator[TextBlock]:
     """Blocks of at most TOKENS_AT_ONCE tokens, or of one text; on CUDA padded to the longest text of the block."""
-    kind = layout.starts.device.type
-    waste = MAX_PADDING_RATIO if kind == "cuda" else math.inf
-    starts = [0, *accumulate(layout.lengths)]
-    for text, last in split_by_tokens(layout.lengths, TOKENS_AT_ONCE[kind], waste):
+    kind, starts = layout.starts.device.type, [0, *accumulate(layout.lengths)]
+    make_block, max_padding_ratio = (_padded_block, MAX_PADDING_RATIO) if kind == "cuda" else (_packed_block, math.inf)
+    for text, last in split_by_tokens(layout.lengths, TOKENS_AT_ONCE[kind], max_padding_ratio):
         if starts[text] < starts[last]:
-            make_block = _padded_block if kind == "cuda" else _packed_block
             yield make_block(layout, text, layout.lengths[text:last], starts[text], starts[last])
 
 

@@ -44,9 +44,8 @@ NAMES = NameMap(
 def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     """Parse a BERT config.json."""
     fields = read_sizes(config, "BERT")
-    return EncoderConfig(
-        **fields, classification_head=ClassificationHeadConfig(dropout=read_classifier_dropout(config, fields), pooler=True)
-    )
+    head = ClassificationHeadConfig(dropout=read_classifier_dropout(config, fields), pooler=True)
+    return EncoderConfig(**fields, classification_head=head)
 
 
 def read_classifier_dropout(config: Mapping[str, Any], fields: Mapping[str, Any]) -> float:

@@ -30,6 +30,5 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     fields = read_sizes(config, "ELECTRA")
     width = config.get("embedding_size", 128)
     fields |= {"factorized_embedding_size": None if width == fields["hidden"] else width, "head_activation": "gelu"}
-    return EncoderConfig(
-        **fields, classification_head=ClassificationHeadConfig("gelu", read_classifier_dropout(config, fields), dropout_first=True)
-    )
+    head = ClassificationHeadConfig("gelu", read_classifier_dropout(config, fields), dropout_first=True)
+    return EncoderConfig(**fields, classification_head=head)

@@ -43,6 +43,8 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     thetas = {kind: _parse_theta(config, kind) for kind in THETAS}
     if unknown := sorted(set(kinds) - set(THETAS)):
         raise UsageError(f"config.json: layer_types has {unknown[0]!r}; moeir reads {FULL} and {LOCAL}")
+    if (pooling := config.get("classifier_pooling", "cls")) not in ("cls", "mean"):
+        raise UsageError(f"config.json: classifier_pooling is {pooling!r}; moeir reads cls and mean")
     return EncoderConfig(
         vocabulary=config["vocab_size"],
         hidden=config["hidden_size"],
@@ -66,16 +68,10 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
             head_bias=config.get("classifier_bias", False),
             embedding_dropout=config.get("embedding_dropout", 0.0),
         ),
-        classification_head=_parse_classification_head(config),
+        classification_head=ClassificationHeadConfig(
+            config.get("classifier_activation", "gelu"), config.get("classifier_dropout", 0.0), norm=True, pooling=pooling
+        ),
     )
-
-
-def _parse_classification_head(config: Mapping[str, Any]) -> ClassificationHeadConfig:
-    pooling = config.get("classifier_pooling", "cls")
-    if pooling not in ("cls", "mean"):
-        raise UsageError(f"config.json: classifier_pooling is {pooling!r}; moeir reads cls and mean")
-    activation = config.get("classifier_activation", "gelu")
-    return ClassificationHeadConfig(activation, config.get("classifier_dropout", 0.0), norm=True, pooling=pooling)
 
 
 def _parse_theta(config: Mapping[str, Any], kind: str) -> float:

@@ -30,6 +30,5 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     fields = read_sizes(config, "RoBERTa")
     first = 1 if config.get("pad_token_id") is None else int(config["pad_token_id"])
     fields |= {"first_position": first + 1, "positions": fields["positions"] - first - 1, "head_activation": "gelu"}
-    return EncoderConfig(
-        **fields, classification_head=ClassificationHeadConfig(dropout=read_classifier_dropout(config, fields), dropout_first=True)
-    )
+    head = ClassificationHeadConfig(dropout=read_classifier_dropout(config, fields), dropout_first=True)
+    return EncoderConfig(**fields, classification_head=head)

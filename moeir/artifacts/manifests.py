@@ -191,11 +191,9 @@ def compute_checksums(files: Sequence[Path]) -> list[dict[str, Any]]:
 def first_mismatch(files: Mapping[Path, Mapping[str, Any]]) -> Path | None:
     """The first file whose content does not match its checksums; sizes are taken to match."""
     with _thread_pool() as pool:
-        futures = {
-            file: _hash_blocks(pool, file) if "blocks" in entry else [pool.submit(compute_sha256, file)] for file, entry in files.items()
-        }
-        for file, entry in files.items():
-            if [part.result() for part in futures[file]] != entry.get("blocks", [entry["sha256"]]):
+        futures = [_hash_blocks(pool, file) if "blocks" in entry else [pool.submit(compute_sha256, file)] for file, entry in files.items()]
+        for (file, entry), parts in zip(files.items(), futures, strict=True):
+            if [part.result() for part in parts] != entry.get("blocks", [entry["sha256"]]):
                 return file
     return None
 

@@ -98,10 +98,8 @@ def max_cutoff(measures: Collection[Measure]) -> int | None:
     """Largest cutoff of these measures, None if one has no cutoff; UsageError for a measure that answers do not support."""
     for measure in measures:
         if measure.NAME not in _RANK_MEASURES or measure.params.get("rel", 1) != 1 or measure.params.get("judged_only"):
-            raise UsageError(
-                f"measure {measure} cannot be computed from answers, which judge only what was retrieved, as 0 or 1; "
-                "Success@20, RR@10 and P@5 can"
-            )
+            reason = "which judge only what was retrieved, as 0 or 1; Success@20, RR@10 and P@5 can"
+            raise UsageError(f"measure {measure} cannot be computed from answers, {reason}")
     cutoffs: list[Any] = [measure.params.get("cutoff") for measure in measures]
     return None if None in cutoffs else int(max(cutoffs))
 

@@ -174,14 +174,7 @@ def cls_attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayou
 
 
 def grouped_sdpa(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: PackedLayout,
-    masks: Sequence[Tensor | None],
-    dropout: float = 0.0,
-    *,
-    cls_only: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, masks: Sequence[Tensor | None], dropout: float, cls_only: bool = False
 ) -> Tensor:
     """For a CPU: attention of packed texts in groups of equal length, [T, heads, width] -> [T, heads, width].
 

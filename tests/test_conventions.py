@@ -26,7 +26,7 @@ DISK = {"os.fsync", "os.rename", "os.replace", "fcntl.flock"}
 PROGRAMS = {("subprocess", "moeir/indexes/lucene.py")}  # Java in its own process
 ENVIRONMENT = {"moeir/cli.py", "moeir/backbones/device.py", "moeir/training/distributed.py"}  # cuBLAS's variable; torchrun's
 SHARED_NAMES = {  # public names that several modules define, each with its reason
-    **dict.fromkeys(("from_hf", "to_hf", "parse_config", "hf_class_name"), "the interface of a family of backbones"),
+    "parse_config": "the interface of a family of backbones",
     "Anserini": "an export target and a format of the same tool",
     "Colbert": "an architecture and the format of its paper's code",
     "Dense": "an architecture, and the representation that it makes",

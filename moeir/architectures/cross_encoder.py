@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from moeir.architectures.base import Architecture, InputConfig
 from moeir.backbones.encoder import Encoder, Layer
-from moeir.backbones.packed_pairs import Numbers, PackedPairs, PairTemplate, TokenSequences
+from moeir.backbones.packed_pairs import Numbers, PackedPairs, PairTemplate, RaggedIds
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import UsageError
@@ -131,13 +131,13 @@ class PairTokenizer:
     def _add_prefix(self, parts: list[str]) -> list[str]:
         return [*self.input_config.add_prefix(parts[:1], "document"), *parts[1:]]
 
-    def make_pairs(self, queries: TokenSequences, documents: TokenSequences, query: Numbers, document: Numbers) -> PackedPairs:
+    def make_pairs(self, queries: RaggedIds, documents: RaggedIds, query: Numbers, document: Numbers) -> PackedPairs:
         """Pairs of rows `query` and `document` [n]: each document contributes as many first tokens as fit (FirstP)."""
         sizes = documents.starts[document + 1] - documents.starts[document]
         lengths = np.minimum(sizes, self.document_budget(queries, query))
         return PackedPairs(self.template, queries, documents, query, document, np.zeros(len(query), dtype=np.int64), lengths)
 
-    def document_budget(self, queries: TokenSequences, query: Numbers) -> Numbers:
+    def document_budget(self, queries: RaggedIds, query: Numbers) -> Numbers:
         """[n] document tokens that fit into a pair with each of the queries `query`."""
         query_lengths = queries.starts[query + 1] - queries.starts[query]
         return np.asarray(self.input_config.document_length - self.template.special_token_count - query_lengths)

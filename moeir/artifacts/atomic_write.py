@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,11 @@ def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bo
         except BaseException as problem:
             is_expected = isinstance(problem, MoeirError | OSError)  # a user's error or a disk's; any other failure may be resumed
             if not _has_resumable_state(partial) and (is_expected or not (partial / RESUME / TOKEN_CACHE).exists()):
-                _remove_all((partial, resume_path(partial), record_path, record_path.with_name(record_path.name + ".new")))
+                _remove(partial, resume_path(partial), record_path, record_path.with_name(record_path.name + ".new"))
             if isinstance(problem, OSError) and problem.filename is None:
                 problem.filename = str(path)
             raise
-        _remove_all((resume_path(partial), record_path))
+        _remove(resume_path(partial), record_path)
 
 
 def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
     if _read_json(record_path) != dict(record):
         return
     with contextlib.suppress(ArtifactError, OSError), _lock(path):  # another process rebuilds it, or the folder is read-only
-        _remove_all((partial, resume_path(partial), _backup_path(path), record_path))
+        _remove(partial, resume_path(partial), _backup_path(path), record_path)
 
 
 def partial_path(path: Path) -> Path:
@@ -90,10 +90,9 @@ def _discard_stale_work(path: Path, partial: Path, unfinished: dict[str, Any] | 
         raise UsageError(f"{path}: unfinished work of other settings ({differences}); repeat those to finish it, or --force to start over")
     if not force and (partial / RESUME / TOKEN_CACHE).is_dir():
         others = [path for folder in (partial, partial / RESUME) for path in folder.iterdir()]
-        _remove_all(path for path in others if path not in (partial / RESUME, partial / RESUME / TOKEN_CACHE))
+        _remove(*(path for path in others if path not in (partial / RESUME, partial / RESUME / TOKEN_CACHE)))
         return
-    _remove(partial)
-    _remove(resume_path(partial))
+    _remove(partial, resume_path(partial))
 
 
 def _has_resumable_state(partial: Path) -> bool:
@@ -150,11 +149,8 @@ def _backup_path(path: Path) -> Path:
 
 def _exchange_names(one: Path, other: Path) -> bool:
     """Exchange two names with renameat2; False if the system or file system does not support it."""
-    try:
-        call = ctypes.CDLL(None).renameat2
-    except AttributeError:
-        return False
-    return bool(call(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
+    call = getattr(ctypes.CDLL(None), "renameat2", None)
+    return call is not None and bool(call(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
 
 
 def _recover(path: Path) -> None:
@@ -203,10 +199,8 @@ def check_overwrite(path: Path, record: Mapping[str, Any], *, force: bool) -> No
 def write_text_atomically(path: Path, text: str) -> None:
     """Write a small file atomically: partial file, fsync, rename."""
     partial = path.with_name(path.name + ".new")
-    with open(partial, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    partial.write_text(text, encoding="utf-8")
+    _fsync(partial)
     os.replace(partial, path)
 
 
@@ -225,16 +219,12 @@ def _fsync(path: Path) -> None:
         os.close(number)
 
 
-def _remove_all(paths: Iterable[Path]) -> None:
+def _remove(*paths: Path) -> None:
     for path in paths:
-        _remove(path)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -12,39 +12,13 @@ import numpy.typing as npt
 HEADER_BYTES = 128
 
 
-class JsonlJournal:
-    """A journal of JSON lines, each synced to disk before the next; an incomplete last line is dropped."""
+class _SyncedFile:
+    """A file that is written at its end; bytes beyond the first `size` are dropped."""
 
-    def __init__(self, path: Path) -> None:
-        self.entries: list[dict[str, Any]] = []
-        valid_bytes = 0
-        if path.exists():
-            for line in path.read_bytes().splitlines(keepends=True):
-                if not line.endswith(b"\n"):
-                    break
-                self.entries.append(json.loads(line))
-                valid_bytes += len(line)
-        self._file: IO[bytes] = open(path, "ab")  # noqa: SIM115
-        self._file.truncate(valid_bytes)
-
-    def write(self, entry: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(entry).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class AppendableText:
-    """A text file written line by line; to resume, open it with the number of bytes that are complete."""
-
-    def __init__(self, path: Path, size: int = 0) -> None:
-        self._file: IO[bytes] = open(path, "ab")  # noqa: SIM115
+    def __init__(self, path: Path, size: int) -> None:
+        self._file: IO[bytes] = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115
         self._file.truncate(size)
-
-    def append(self, lines: Iterable[str]) -> None:
-        self._file.write("".join(f"{line}\n" for line in lines).encode())
+        self._file.seek(0, os.SEEK_END)
 
     def flush(self) -> int:
         """Sync to disk; returns the bytes written so far."""
@@ -56,23 +30,41 @@ class AppendableText:
         self._file.close()
 
 
-class AppendableNpy:
+class JsonlJournal(_SyncedFile):
+    """A journal of JSON lines, each synced to disk before the next; an incomplete last line is dropped."""
+
+    def __init__(self, path: Path) -> None:
+        content = path.read_bytes() if path.exists() else b""
+        complete = content[: content.rfind(b"\n") + 1]
+        self.entries: list[dict[str, Any]] = [json.loads(line) for line in complete.splitlines()]
+        super().__init__(path, len(complete))
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(entry).encode() + b"\n")
+        self.flush()
+
+
+class AppendableText(_SyncedFile):
+    """A text file written line by line; to resume, open it with the number of bytes that are complete."""
+
+    def __init__(self, path: Path, size: int = 0) -> None:
+        super().__init__(path, size)
+
+    def append(self, lines: Iterable[str]) -> None:
+        self._file.write("".join(f"{line}\n" for line in lines).encode())
+
+
+class AppendableNpy(_SyncedFile):
     """A `.npy` file written row by row; `close` writes its header. To resume, open it with the number of rows that are complete."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike, width: int | None = None, rows: int = 0) -> None:
         self.rows, self._dtype, self._width = rows, np.dtype(dtype), width
-        self._file: IO[bytes] = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115
-        self._file.truncate(HEADER_BYTES + rows * self._dtype.itemsize * (1 if width is None else width))
-        self._file.seek(0, os.SEEK_END)
+        super().__init__(path, HEADER_BYTES + rows * self._dtype.itemsize * (1 if width is None else width))
 
     def append(self, block: npt.NDArray[Any]) -> None:
         """Add rows: [n], or [n, width]."""
         self._file.write(np.ascontiguousarray(block, dtype=self._dtype).tobytes())
         self.rows += len(block)
-
-    def flush(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         shape = (self.rows,) if self._width is None else (self.rows, self._width)

@@ -108,16 +108,12 @@ def verify_artifact(path: Path, kind: str) -> dict[str, Any]:
 
 
 def _check_format(path: Path, manifest: Mapping[str, Any]) -> None:
-    actual, expected = _format_of(manifest), FORMATS.get(manifest["kind"], 1)
+    actual, expected = manifest.get("format", 1), FORMATS.get(manifest["kind"], 1)
     if actual == expected:
         return
     maker = f"version {(manifest.get('versions') or {}).get('moeir', 'unknown')} of moeir"
     message = f"{path}: {_with_article(manifest['kind'])} of format {actual}, made by {maker}; this one reads format {expected}; "
     raise ArtifactError(message + ("update moeir" if isinstance(actual, int) and actual > expected else _repair_hint(manifest)))
-
-
-def _format_of(manifest: Mapping[str, Any]) -> Any:
-    return manifest.get("format", 1)
 
 
 def _with_article(kind: str) -> str:
@@ -134,7 +130,8 @@ def is_up_to_date(path: Path, record: Mapping[str, Any]) -> bool:
         manifest = read_manifest(path)
     except ArtifactError:
         return False
-    if any(manifest.get(key) != value for key, value in record.items()) or _format_of(manifest) != FORMATS.get(manifest["kind"], 1):
+    expected = {"format": FORMATS.get(manifest["kind"], 1), **record}
+    if any(({"format": 1} | manifest).get(key) != value for key, value in expected.items()):
         return False
     if path.is_file():
         return compute_sha256(path) in (entry["sha256"] for entry in manifest["files"].values())
@@ -159,13 +156,9 @@ def _file_entries(folder: Path, without: Collection[str] = ()) -> dict[str, dict
 def build_manifest(product: Path, kind: str, record: Mapping[str, Any], name: str, without: Collection[str] = ()) -> dict[str, Any]:
     """The manifest of a finished product, called `name` if it is a single file, leaving out the folders in `without`."""
     files = _file_entries(product, without) if product.is_dir() else {name: compute_checksums([product])[0]}
-    versions = {"python": platform.python_version(), **_package_versions()}
+    packages = {name: getattr(sys.modules.get(name), "__version__", None) for name in RECORDED_PACKAGES}
+    versions = {"python": platform.python_version(), **{name: str(version) for name, version in packages.items() if version is not None}}
     return {"kind": kind, "format": FORMATS.get(kind, 1), **record, "files": files, "versions": versions}
-
-
-def _package_versions() -> dict[str, str]:
-    loaded = {name: vars(sys.modules[name]) for name in RECORDED_PACKAGES if name in sys.modules}
-    return {name: str(variables["__version__"]) for name, variables in loaded.items() if "__version__" in variables}
 
 
 def read_lines(path: Path) -> list[str]:
@@ -198,11 +191,9 @@ def compute_checksums(files: Sequence[Path]) -> list[dict[str, Any]]:
 def first_mismatch(files: Mapping[Path, Mapping[str, Any]]) -> Path | None:
     """The first file whose content does not match its checksums; sizes are taken to match."""
     with _thread_pool() as pool:
-        futures = {
-            file: _hash_blocks(pool, file) if "blocks" in entry else [pool.submit(compute_sha256, file)] for file, entry in files.items()
-        }
-        for file, entry in files.items():
-            if [part.result() for part in futures[file]] != entry.get("blocks", [entry["sha256"]]):
+        futures = [_hash_blocks(pool, file) if "blocks" in entry else [pool.submit(compute_sha256, file)] for file, entry in files.items()]
+        for (file, entry), parts in zip(files.items(), futures, strict=True):
+            if [part.result() for part in parts] != entry.get("blocks", [entry["sha256"]]):
                 return file
     return None
 

@@ -87,12 +87,8 @@ def missing_shards(shards: Mapping[Shard, Path]) -> list[Shard]:
 
 def verify_encodings(folder: Path) -> dict[str, Mapping[str, Any]]:
     """Verify encodings, sharded or not: their files and checksums; ArtifactError if any is missing or damaged."""
-    folders = shard_folders(folder)
-    if folders == [folder]:
-        return dict(manifests.verify_artifact(folder, "encodings")["files"])
-    return {
-        f"{part.name}/{name}": facts for part in folders for name, facts in manifests.verify_artifact(part, "encodings")["files"].items()
-    }
+    verified = ((part, manifests.verify_artifact(part, "encodings")["files"]) for part in shard_folders(folder))
+    return {str((part / name).relative_to(folder)): facts for part, files in verified for name, facts in files.items()}
 
 
 def _encode_command(path: Path, manifest: Mapping[str, Any], shard: Shard) -> str:
@@ -101,6 +97,5 @@ def _encode_command(path: Path, manifest: Mapping[str, Any], shard: Shard) -> st
     flags = {"model": os.path.relpath((path / counts["checkpoint"]["path"]).resolve()), "corpus": counts["corpus"]}
     flags |= manifest["settings"] | {"shard": str(shard), "output": str(path.parent)}
     arguments = ((name, value) for name, value in flags.items() if value is not None and value is not False)
-    return " ".join(
-        ["moeir encode", *(f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}" for name, value in arguments)]
-    )
+    words = (f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}" for name, value in arguments)
+    return " ".join(["moeir encode", *words])

@@ -47,10 +47,6 @@ class ClassificationHeadConfig:
     norm: bool = False
     pooling: str = "cls"
 
-    def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise UsageError(f"config.json: activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
-
 
 @dataclass(frozen=True)
 class EncoderConfig:
@@ -79,20 +75,15 @@ class EncoderConfig:
     classification_head: ClassificationHeadConfig = ClassificationHeadConfig(pooler=True)
 
     def __post_init__(self) -> None:
-        for name in (self.activation, self.head_activation or self.activation):
+        for name in (self.activation, self.head_activation or self.activation, self.classification_head.activation):
             if name not in ACTIVATIONS:
                 raise UsageError(f"config.json: activation {name!r} is not one of {', '.join(ACTIVATIONS)}")
         if self.hidden % self.heads:
             raise UsageError(f"config.json: hidden size {self.hidden} is not a multiple of {self.heads} attention heads")
-        if self.prenorm is not None:
-            self._check_prenorm(self.prenorm)
-
-    def _check_prenorm(self, prenorm: PreNormConfig) -> None:
-        if self.hidden // self.heads % 2:
+        if self.prenorm is not None and self.hidden // self.heads % 2:
             raise UsageError(f"config.json: attention heads are {self.hidden // self.heads} wide; rotary positions need an even width")
-        for values in (prenorm.windows, prenorm.thetas):
-            if len(values) != self.layers:
-                raise UsageError(f"config.json: it names the attention of {len(values)} layers; expected {self.layers}")
+        if self.prenorm is not None and len(self.prenorm.windows) != self.layers:
+            raise UsageError(f"config.json: it names the attention of {len(self.prenorm.windows)} layers; expected {self.layers}")
 
     @property
     def embedding_size(self) -> int:

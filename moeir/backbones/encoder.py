@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -61,15 +60,15 @@ class VocabularyHead(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embeddings, layers and, optionally, a vocabulary head and a pooler. All tokens of a batch are packed."""
+    """Embeddings, layers and, optionally, a vocabulary head; a cross-encoder adds a pooler. All tokens of a batch are packed."""
 
-    def __init__(self, config: EncoderConfig, *, vocabulary_head: bool = False, pooler: bool = False) -> None:
+    def __init__(self, config: EncoderConfig, *, vocabulary_head: bool = False) -> None:
         super().__init__()
         self.config = config
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.layers))
         self.vocabulary_head = VocabularyHead(config) if vocabulary_head else None
-        self.pooler = nn.Linear(config.hidden, config.hidden) if pooler else None
+        self.pooler: nn.Linear | None = None
         self.apply(self._init_weights)
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -90,11 +89,6 @@ class Encoder(nn.Module):
         """Vocabulary logits [T, V] in full, which learned sparse heads avoid."""
         assert self.vocabulary_head is not None
         return F.linear(self.vocabulary_head(states), self.embeddings.words.weight, self.vocabulary_head.bias)
-
-    def pooler_output(self, states: Tensor, tokens: PackedTokens) -> Tensor:
-        """BERT's pooler: tanh of a linear map of the first token, [B, H]."""
-        assert self.pooler is not None
-        return torch.tanh(self.pooler(states.index_select(0, tokens.starts[:-1])))
 
     def copy_layers_from(self, start: int) -> nn.ModuleList:
         """An independent copy of the layers from `start` up."""
@@ -120,15 +114,8 @@ def _maybe_checkpoint(layer: nn.Module, function: Callable[..., Tensor], *inputs
     """Call a layer's function, with gradient checkpointing if the layer uses it."""
     if not (layer.gradient_checkpointing and torch.is_grad_enabled()):
         return function(*inputs)
-    output: Tensor = checkpoint(
-        function, *inputs, context_fn=partial(_checkpoint_contexts, layer), use_reentrant=False, preserve_rng_state=True
-    )
+    output: Tensor = checkpoint(function, *inputs, context_fn=lambda: (nullcontext(), _DiscardRouting(layer)), use_reentrant=False)
     return output
-
-
-def _checkpoint_contexts(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Contexts of a layer's forward pass and of its recomputation."""
-    return nullcontext(), _DiscardRouting(layer)
 
 
 class _DiscardRouting(AbstractContextManager[None]):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,21 +29,9 @@ class PairTemplate:
         return len(self.before) + len(self.between) + len(self.after)
 
 
-class TokenSequences(Protocol):
-    """Token ids of texts without special tokens: row n is ids[starts[n] : starts[n + 1]]."""
-
-    @property
-    def ids(self) -> Numbers:
-        """[T]."""
-
-    @property
-    def starts(self) -> Numbers:
-        """[n+1]."""
-
-
 @dataclass(frozen=True)
 class RaggedIds:
-    """ids [T] of n texts end to end, starts [n+1]."""
+    """Token ids [T] of n texts end to end, starts [n+1]: text n is ids[starts[n] : starts[n + 1]]."""
 
     ids: Numbers
     starts: Numbers
@@ -67,8 +55,8 @@ class PackedPairs:
     """Pair n: query `query_rows[n]`, and `document_lengths[n]` tokens of document `document_rows[n]` from `document_offsets[n]` on."""
 
     template: PairTemplate
-    queries: TokenSequences
-    documents: TokenSequences
+    queries: RaggedIds
+    documents: RaggedIds
     query_rows: Numbers
     document_rows: Numbers
     document_offsets: Numbers
@@ -92,21 +80,18 @@ class PackedPairs:
         """The pairs of `rows`, in that order, with their token types."""
         pairs, template = np.asarray(rows, dtype=np.int64), self.template
         query_lengths, document_lengths = self._query_lengths[pairs], self.document_lengths[pairs]
-        parts = np.empty((len(pairs), 5), dtype=np.int64)  # lengths of the five parts
-        for column, size in enumerate((len(template.before), query_lengths, len(template.between), document_lengths, len(template.after))):
-            parts[:, column] = size
+        sizes = (len(template.before), query_lengths, len(template.between), document_lengths, len(template.after))
+        parts = np.stack(np.broadcast_arrays(*sizes), axis=1)  # [n, 5] lengths of the five parts
         ends = parts.cumsum().reshape(parts.shape)
         ids = np.empty(int(parts.sum()), dtype=np.int64)
         for column, special_ids in ((0, template.before), (2, template.between), (4, template.after)):
             for offset, token_id in enumerate(special_ids):
                 ids[ends[:, column] - len(special_ids) + offset] = token_id
-        ids[_concatenate_ranges(ends[:, 1] - query_lengths, query_lengths)] = self.queries.ids[
-            _concatenate_ranges(self.queries.starts[self.query_rows[pairs]], query_lengths)
-        ]
-        first_tokens = self.documents.starts[self.document_rows[pairs]] + self.document_offsets[pairs]
-        ids[_concatenate_ranges(ends[:, 3] - document_lengths, document_lengths)] = self.documents.ids[
-            _concatenate_ranges(first_tokens, document_lengths)
-        ]
+        query_begins = self.queries.starts[self.query_rows[pairs]]
+        document_begins = self.documents.starts[self.document_rows[pairs]] + self.document_offsets[pairs]
+        for column, texts, begins in ((1, self.queries, query_begins), (3, self.documents, document_begins)):
+            target = _concatenate_ranges(ends[:, column] - parts[:, column], parts[:, column])
+            ids[target] = texts.ids[_concatenate_ranges(begins, parts[:, column])]
         lengths = parts.sum(axis=1)
         starts = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]))
         segments = None

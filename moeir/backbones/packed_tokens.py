@@ -56,10 +56,8 @@ class PackedTokens:
         ids = np.fromiter(chain.from_iterable(texts), np.int64, int(starts[-1]))
         no_attend = None
         if no_attend_counts is not None and any(no_attend_counts):
-            text_of_token = np.repeat(np.arange(len(lengths)), lengths)
-            no_attend = torch.from_numpy(
-                np.arange(len(ids)) - starts[text_of_token] >= (lengths - np.asarray(no_attend_counts))[text_of_token]
-            )
+            attended_ends = starts[1:] - np.asarray(no_attend_counts)
+            no_attend = torch.from_numpy(np.arange(len(ids)) >= np.repeat(attended_ends, lengths))
         return cls(torch.from_numpy(ids), torch.from_numpy(starts), side, tuple(lengths.tolist()), no_attend_mask=no_attend)
 
     def __len__(self) -> int:

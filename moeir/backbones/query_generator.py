@@ -2,12 +2,16 @@
 
 The numbers are a function of seed, passage id, query number and position, so that the queries of a passage depend neither on the other
 passages of its batch nor on the number of queries. Batches of other shapes round differently: a token changes if its random number lies
-within that rounding of the boundary between two tokens.
+within that rounding of the boundary between two tokens. Passages come in blocks: batches of similar length within a block, and an output
+file that an interruption leaves resumable.
 """
 
 import hashlib
-from collections.abc import Sequence
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +20,18 @@ import torch
 import transformers
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from moeir.artifacts.journals import AppendableText, JsonlJournal
 from moeir.backbones.families import weights_io
 from moeir.backbones.tokenizer import load_tokenizer
 from moeir.errors import ArtifactError, UsageError
+from moeir.records import generated_queries, lines
+from moeir.records.texts import Text
 
+log = logging.getLogger(__name__)
+Queries = dict[str, list[str]]  # the queries of some passages, by id
 FAMILIES = {"t5": transformers.T5ForConditionalGeneration, "mt5": transformers.MT5ForConditionalGeneration}
-WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 MIN_ACTIVE_SHARE = 0.75  # finished queries are dropped from a batch when fewer than this share are unfinished
 
 
@@ -54,10 +63,8 @@ class T5QueryGenerator:
         self._model = _load_model(self.folder, dtype).to(device).eval()
         self._tokenizer = load_tokenizer(self.folder)
         self._vocabulary_size = self._tokenizer.get_vocab_size()  # the model's embeddings have more rows, which are no tokens
-        if self._vocabulary_size > (rows := self._model.config.vocab_size):
-            raise ArtifactError(
-                f"{self.folder}: its tokenizer has {self._vocabulary_size} tokens, its model {rows}; expected those of one model"
-            )
+        if (tokens := self._vocabulary_size) > (rows := self._model.config.vocab_size):
+            raise ArtifactError(f"{self.folder}: its tokenizer has {tokens} tokens, its model {rows}; expected those of one model")
         self._end_id, self._start_id = _end_and_start_ids(self._model, self.folder)
 
     def tokenize(self, texts: Sequence[str], max_length: int) -> tuple[list[list[int]], int]:
@@ -68,12 +75,9 @@ class T5QueryGenerator:
     def generate(self, passages: Sequence[Passage], sampling: Sampling) -> list[list[str]]:
         """The queries of each passage in order, without empty ones; white space is collapsed to single spaces."""
         generated = self._sample(passages, sampling).tolist()
-        texts = [" ".join(self._tokenizer.decode(self._strip_end(ids)).split()) for ids in generated]
+        texts = [" ".join(self._tokenizer.decode(list(takewhile(lambda token: token != self._end_id, ids))).split()) for ids in generated]
         groups = (texts[first : first + sampling.queries] for first in range(0, len(texts), sampling.queries))
         return [[text for text in group if text] for group in groups]
-
-    def _strip_end(self, ids: list[int]) -> list[int]:
-        return ids[: ids.index(self._end_id)] if self._end_id in ids else ids
 
     @torch.inference_mode()
     def _sample(self, passages: Sequence[Passage], sampling: Sampling) -> Tensor:
@@ -89,16 +93,15 @@ class T5QueryGenerator:
         generated = torch.full(random_numbers.shape, self._end_id, device=self._device)
         finished, tokens, cache = rows < 0, torch.full((len(passages),), self._start_id, device=self._device), None
         for position in range(sampling.length):
-            output = self._model(
-                decoder_input_ids=tokens[:, None], encoder_outputs=(states,), attention_mask=mask, past_key_values=cache, use_cache=True
-            )
+            encoded = {"encoder_outputs": (states,), "attention_mask": mask}
+            output = self._model(decoder_input_ids=tokens[:, None], past_key_values=cache, use_cache=True, **encoded)
             logits, cache = output.logits[:, -1, : self._vocabulary_size].float(), output.past_key_values
             if position == 0:
                 logits, states, mask = logits[passage_rows], states[passage_rows], mask[passage_rows]
                 cache.reorder_cache(passage_rows)
-            self._check_finite(logits)
-            step_numbers = random_numbers[rows, position]
-            tokens = sample_tokens(logits, step_numbers, top_k=sampling.top_k, top_p=sampling.top_p, temperature=sampling.temperature)
+            if not logits.amax(dim=-1).isfinite().all():
+                raise ArtifactError(f"{self.folder}: the model's logits contain NaN or Inf; check its weights, or try --dtype float32")
+            tokens = sample_tokens(logits, random_numbers[rows, position], sampling.top_k, sampling.top_p, sampling.temperature)
             tokens = tokens.masked_fill(finished, self._end_id)
             generated[rows, position] = tokens
             finished = tokens == self._end_id
@@ -112,25 +115,15 @@ class T5QueryGenerator:
 
     def _pad(self, passages: Sequence[Passage]) -> tuple[Tensor, Tensor]:
         """Token ids and attention mask, [B, L] each."""
-        ids = torch.zeros(len(passages), max(len(passage.ids) for passage in passages), dtype=torch.int64)
-        mask = torch.zeros_like(ids)
-        for row, passage in enumerate(passages):
-            ids[row, : len(passage.ids)] = torch.tensor(passage.ids)
-            mask[row, : len(passage.ids)] = 1
+        texts = [torch.tensor(passage.ids) for passage in passages]
+        ids, mask = (pad_sequence(parts, batch_first=True) for parts in (texts, [torch.ones_like(text) for text in texts]))
         return ids.to(self._device), mask.to(self._device)
 
     def _uniforms(self, passages: Sequence[Passage], sampling: Sampling) -> Tensor:
         """[B·queries, length]."""
-        draws = [
-            philox_uniforms(sampling.seed, passage.id, number, sampling.length)
-            for passage in passages
-            for number in range(sampling.queries)
-        ]
+        keys = ((passage.id, number) for passage in passages for number in range(sampling.queries))
+        draws = [philox_uniforms(sampling.seed, passage, number, sampling.length) for passage, number in keys]
         return torch.from_numpy(np.stack(draws)).to(self._device)
-
-    def _check_finite(self, logits: Tensor) -> None:
-        if not logits.amax(dim=-1).isfinite().all():
-            raise ArtifactError(f"{self.folder}: the model's logits contain NaN or Inf; check its weights, or try --dtype float32")
 
 
 def philox_uniforms(seed: int, passage: str, number: int, length: int) -> np.ndarray:
@@ -142,7 +135,7 @@ def philox_uniforms(seed: int, passage: str, number: int, length: int) -> np.nda
     return (np.random.Philox(key=int.from_bytes(key, "little")).random_raw(length) >> 11) * 2.0**-53
 
 
-def sample_tokens(logits: Tensor, numbers: Tensor, *, top_k: int = 25, top_p: float = 0.95, temperature: float = 1.0) -> Tensor:
+def sample_tokens(logits: Tensor, numbers: Tensor, top_k: int = 25, top_p: float = 0.95, temperature: float = 1.0) -> Tensor:
     """Sample one token per row: the first whose cumulative probability, in descending order of probability, exceeds the row's number.
 
     logits float32 [R, V], numbers float64 [R] in [0, 1) -> [R]. Candidates are the `top_k` likeliest tokens (Fan et al. 2018), of these the
@@ -179,14 +172,12 @@ def _load_model(folder: Path, dtype: torch.dtype) -> Any:
     family = str(weights_io.read_config(folder).get("model_type"))
     if family not in FAMILIES:
         raise UsageError(f"{folder}: model_type is {family!r}; queries are generated by {' or '.join(FAMILIES)}")
-    if not any((folder / name).is_file() for name in WEIGHT_FILES):
-        raise ArtifactError(f"{folder}: no model.safetensors; convert other formats with transformers' save_pretrained first")
+    weights_io.list_weight_files(folder)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        model, loading_info = FAMILIES[family].from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
-        )
+        options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
+        model, loading_info = FAMILIES[family].from_pretrained(folder, dtype=dtype, **options)
     except (SafetensorError, OSError, ValueError, RuntimeError) as problem:
         raise ArtifactError(f"{folder}: its weights cannot be opened: {' '.join(str(problem).split())[:300]}") from None
     if missing := sorted(loading_info["missing_keys"]):
@@ -201,3 +192,91 @@ def _end_and_start_ids(model: Any, folder: Path) -> tuple[int, int]:
     if not (isinstance(end, int) and isinstance(start, int)):
         raise ArtifactError(f"{folder}/config.json: eos_token_id {end}, decoder_start_token_id {start}: expected a token's number for each")
     return end, start
+
+
+@dataclass
+class BlockGenerator:
+    """Generates queries for the passages of a block in batches of similar length, and counts the results."""
+
+    model: T5QueryGenerator
+    sampling: Sampling
+    prefix: str
+    max_input: int
+    max_tokens: int
+
+    def __post_init__(self) -> None:
+        self.counts = dict.fromkeys(("passages", "queries", "cut", "empty"), 0)
+        [prefix_ids], _ = self.model.tokenize([self.prefix], self.max_input)
+        if len(prefix_ids) == self.max_input:
+            raise UsageError(f"--max-input {self.max_input}: the prefix and the end token leave no room for a passage")
+
+    def generate_lines(self, block: Sequence[Text], finished: Queries, save: Callable[[Queries], None]) -> list[str]:
+        """A line for each passage; `finished` queries are not generated again, new ones go to `save` batch by batch."""
+        non_empty = [text for text in block if text.content]
+        token_ids, truncated = self.model.tokenize([self.prefix + text.content for text in non_empty], self.max_input)
+        queries_by_id: Queries = {text.id: [] for text in block} | finished
+        for batch in self._make_batches([Passage(text.id, ids) for text, ids in zip(non_empty, token_ids, strict=True)]):
+            if new_passages := [passage for passage in batch if passage.id not in finished]:
+                generated = self.model.generate(new_passages, self.sampling)
+                new_queries = {passage.id: queries for passage, queries in zip(new_passages, generated, strict=True)}
+                save(new_queries)
+                queries_by_id |= new_queries
+        queries = sum(map(len, queries_by_id.values()))
+        added = {"passages": len(block), "queries": queries, "cut": truncated, "empty": len(non_empty) * self.sampling.queries - queries}
+        self.counts = {name: self.counts[name] + added[name] for name in added}
+        return [generated_queries.format_line(text.id, queries_by_id[text.id]) for text in block]
+
+    def _make_batches(self, passages: Sequence[Passage]) -> Iterator[list[Passage]]:
+        """Batches, shortest passages first; each has as many as fit when padded to the longest, with all their queries."""
+        batch: list[Passage] = []
+        for passage in sorted(passages, key=lambda passage: len(passage.ids)):
+            tokens_per_passage = self.sampling.queries * (len(passage.ids) + self.sampling.length)
+            if batch and (len(batch) + 1) * tokens_per_passage > self.max_tokens:
+                yield batch
+                batch = []
+            batch.append(passage)
+        if batch:
+            yield batch
+
+    def report_counts(self) -> dict[str, Any]:
+        """Warn about truncated passages and empty queries; the counts for the manifest."""
+        counts = self.counts
+        if counts["cut"]:
+            log.warning("%d of %d passages were truncated to --max-input %d tokens", counts["cut"], counts["passages"], self.max_input)
+        if counts["empty"]:
+            log.warning("%d generated queries were empty and were dropped", counts["empty"])
+        return dict(counts)
+
+
+class ResumableQueryFile:
+    """A growing file of finished blocks, and a journal of the current block: an interruption loses at most one batch."""
+
+    def __init__(self, folder: Path, generator: BlockGenerator) -> None:
+        folder.mkdir(exist_ok=True)
+        self._folder, self._generator = folder, generator
+        self._journal = JsonlJournal(folder / "journal.jsonl")
+        self._lines = AppendableText(folder / "lines.jsonl", self._journal.entries[-1]["bytes"] if self._journal.entries else 0)
+        if self._journal.entries:
+            generator.counts = self._journal.entries[-1]["tally"]
+
+    @property
+    def passages_done(self) -> int:
+        """Number of finished passages."""
+        return self._generator.counts["passages"]
+
+    def add_block(self, block: Sequence[Text]) -> None:
+        """Generate queries for a block and flush them to disk."""
+        draft_path = self._folder / f"block-{self.passages_done}.jsonl"
+        drafts = JsonlJournal(draft_path)
+        finished = {passage: queries for entry in drafts.entries for passage, queries in entry.items()}
+        self._lines.append(self._generator.generate_lines(block, finished, drafts.write))
+        self._journal.write({"bytes": self._lines.flush(), "tally": self._generator.counts})
+        drafts.close()
+        draft_path.unlink()
+
+    def close(self, output: Path) -> None:
+        """Copy the lines to `output`."""
+        self._lines.close()
+        self._journal.close()
+        with open(self._folder / "lines.jsonl", encoding="utf-8", newline="") as source_file, lines.open_writer(output) as file:
+            shutil.copyfileobj(source_file, file)

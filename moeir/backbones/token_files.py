@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,21 +13,9 @@ from moeir.artifacts.journals import AppendableNpy, JsonlJournal
 MAX_CHUNK_TEXTS, MAX_CHUNK_CHARACTERS = 1024, 1 << 21
 
 
-class HasContent(Protocol):
-    """A text to tokenize."""
-
-    @property
-    def content(self) -> str:
-        """What the tokenizer reads."""
-
-
-Content = TypeVar("Content", bound=HasContent)
-
-
-def chunk_texts(texts: Iterable[Content]) -> Iterator[list[Content]]:
-    """Split texts into chunks of bounded size."""
-    chunk: list[Content] = []
-    characters = 0
+def chunk_texts(texts: Iterable[Any]) -> Iterator[list[Any]]:
+    """Split texts, objects with a `content`, into chunks of bounded size."""
+    chunk, characters = list[Any](), 0
     for text in texts:
         chunk.append(text)
         characters += len(text.content)

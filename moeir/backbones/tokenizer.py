@@ -18,13 +18,8 @@ from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import ArtifactError
 
 TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json"),
 )
 MASK_TOKENS = ("[MASK]", "<mask>")
 WORDPIECE_PREFIX, BYTE_LEVEL_SPACE = "##", "Ġ"
@@ -42,10 +37,10 @@ class TextTokenizer:
 
     def _find_special_tokens(self) -> SpecialTokens:
         """Special tokens as named in the files, else by the family's default names."""
-        config, empty_text_ids = _tokenizer_config(self.folder), self._tokenizer.encode("").ids
+        mask_name, empty_text_ids = _tokenizer_config(self.folder).get("mask_token"), self._tokenizer.encode("").ids
         if len(empty_text_ids) < 2:
             raise ArtifactError(f"{self.folder}: its tokenizer adds no special tokens; expected an encoder's tokenizer")
-        masks = (self._token_id(config[name]) if (name := "mask_token") in config else None, *map(self._token_id, MASK_TOKENS))
+        masks = map(self._token_id, (mask_name or MASK_TOKENS[0], *MASK_TOKENS))
         return SpecialTokens(
             beginning=empty_text_ids[0],
             separator=empty_text_ids[-1],
@@ -58,7 +53,7 @@ class TextTokenizer:
     def _punctuation_ids(self) -> tuple[int, ...]:
         """Ids of tokens that consist of punctuation, with or without a space before it."""
         bare_tokens = ((token.removeprefix(self._space_symbol), number) for token, number in self._tokenizer.get_vocab().items())
-        return tuple(sorted(number for token, number in bare_tokens if token and all(symbol in string.punctuation for symbol in token)))
+        return tuple(sorted(number for token, number in bare_tokens if token and set(token) <= set(string.punctuation)))
 
     def _token_id(self, token: object) -> int | None:
         return self._tokenizer.token_to_id(_token_text(token))
@@ -80,9 +75,8 @@ class TextTokenizer:
         tokens = list(zip(encoding.ids, encoding.type_ids, parts[1:], strict=True))
         pieces = [[(number, kind) for number, kind, part in tokens if part == one] for one in range(5)]
         if parts[-1] != 4 or sequence_ids[0] is not None or any(len({kind for _, kind in piece}) != 1 for piece in pieces):
-            raise ArtifactError(
-                f"{self.folder}: its tokenizer adds no special tokens around both texts of a pair; expected an encoder's tokenizer"
-            )
+            reason = "its tokenizer adds no special tokens around both texts of a pair"
+            raise ArtifactError(f"{self.folder}: {reason}; expected an encoder's tokenizer")
         before, _, between, _, after = (tuple(number for number, _ in piece) for piece in pieces)
         return PairTemplate(before, between, after, tuple(piece[0][1] for piece in pieces))  # type: ignore[arg-type]
 
@@ -110,10 +104,10 @@ class TextTokenizer:
     @property
     def special_ids(self) -> tuple[int, ...]:
         """Ids of all special tokens, markers included."""
-        added = (number for number, token in self._tokenizer.get_added_tokens_decoder().items() if token.special)
-        signs = self.special_tokens
-        own = (signs.beginning, signs.separator, signs.mask, signs.query_marker, signs.document_marker)
-        return tuple(sorted({*added, *(number for number in own if number is not None)}))
+        added = {number for number, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        own = self.special_tokens
+        named = {own.beginning, own.separator, own.mask, own.query_marker, own.document_marker}
+        return tuple(sorted(added | named - {None}))
 
     def id_to_token(self, number: int) -> str:
         """The token with this id."""
@@ -199,8 +193,7 @@ def _read_tokenizer_files(folder: Path) -> Tokenizer:
         if (folder / "tokenizer.json").exists():
             return Tokenizer.from_file(str(folder / "tokenizer.json"))
         if (folder / "vocab.txt").exists():
-            config_path = folder / "tokenizer_config.json"
-            lowercase = json.loads(config_path.read_text(encoding="utf-8")).get("do_lower_case", True) if config_path.exists() else True
+            lowercase = _tokenizer_config(folder).get("do_lower_case", True)
             return BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lowercase)._tokenizer
         if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
             return _load_byte_level(folder)
@@ -213,20 +206,15 @@ def _read_tokenizer_files(folder: Path) -> Tokenizer:
 
 def _load_byte_level(folder: Path) -> Tokenizer:
     """RoBERTa's byte-level BPE; ValueError for a vocabulary without its special tokens."""
-    special_tokens = BYTE_LEVEL_DEFAULTS | {
-        name: _token_text(token) for name, token in _tokenizer_config(folder).items() if name in BYTE_LEVEL_DEFAULTS and token is not None
-    }
-    add_prefix_space = bool(_tokenizer_config(folder).get("add_prefix_space", False))
-    tokenizer: Tokenizer = ByteLevelBPETokenizer(
-        str(folder / "vocab.json"), str(folder / "merges.txt"), add_prefix_space=add_prefix_space
-    )._tokenizer
+    config = _tokenizer_config(folder)
+    special_tokens = {name: _token_text(config.get(name) or default) for name, default in BYTE_LEVEL_DEFAULTS.items()}
+    files, add_prefix_space = (str(folder / "vocab.json"), str(folder / "merges.txt")), bool(config.get("add_prefix_space", False))
+    tokenizer: Tokenizer = ByteLevelBPETokenizer(*files, add_prefix_space=add_prefix_space)._tokenizer
     ids = {name: tokenizer.token_to_id(token) for name, token in special_tokens.items()}
     if None in (ids["cls_token"], ids["sep_token"]):
         raise ValueError(f"vocab.json has no {special_tokens['cls_token']} and {special_tokens['sep_token']}")
-    added_tokens = [
-        AddedToken(token, lstrip=name == "mask_token", special=True) for name, token in special_tokens.items() if ids[name] is not None
-    ]
-    tokenizer.add_special_tokens(added_tokens)
+    present = {name: token for name, token in special_tokens.items() if ids[name] is not None}
+    tokenizer.add_special_tokens([AddedToken(token, lstrip=name == "mask_token", special=True) for name, token in present.items()])
     ends = [(special_tokens[name], ids[name]) for name in ("sep_token", "cls_token")]
     tokenizer.post_processor = RobertaProcessing(*ends, trim_offsets=True, add_prefix_space=add_prefix_space)
     return tokenizer

@@ -80,25 +80,17 @@ def compile_answers(questions: Iterable[Text], match: str, source: object) -> An
     """
     by_question: dict[str, tuple[Any, ...]] = {}
     unmatchable: list[tuple[str, str]] = []
+    compile_answer = _compile_pattern if match == "regex" else _compile_phrase
     for question in questions:
         if not question.answers:
             raise DataError(f"{source}: question {question.id!r} has no answers; every question needs a list of them in the field answers")
-        compiled = [
-            (answer, _compile_pattern(answer) if match == "regex" else _compile_phrase(answer))
-            for answer in dict.fromkeys(question.answers)
-        ]
-        unmatchable += [(question.id, answer) for answer, pattern in compiled if pattern is None]
-        by_question[question.id] = tuple(pattern for _, pattern in compiled if pattern is not None)
+        compiled = {answer: compile_answer(answer) for answer in question.answers}
+        unmatchable += [(question.id, answer) for answer, pattern in compiled.items() if pattern is None]
+        by_question[question.id] = tuple(pattern for pattern in compiled.values() if pattern is not None)
     if unmatchable:
         kind = "are not valid regular expressions" if match == "regex" else "have no letter, digit or sign"
-        log.warning(
-            "%s: %d answers %s and match nothing; the first: %r of question %s",
-            source,
-            len(unmatchable),
-            kind,
-            unmatchable[0][1],
-            unmatchable[0][0],
-        )
+        first, answer = unmatchable[0]
+        log.warning("%s: %d answers %s and match nothing; the first: %r of question %s", source, len(unmatchable), kind, answer, first)
     return Answers(match, by_question)
 
 
@@ -106,17 +98,23 @@ def max_cutoff(measures: Collection[Measure]) -> int | None:
     """Largest cutoff of these measures, None if one has no cutoff; UsageError for a measure that answers do not support."""
     for measure in measures:
         if measure.NAME not in _RANK_MEASURES or measure.params.get("rel", 1) != 1 or measure.params.get("judged_only"):
-            raise UsageError(
-                f"measure {measure} cannot be computed from answers, which judge only what was retrieved, as 0 or 1; "
-                "Success@20, RR@10 and P@5 can"
-            )
+            reason = "which judge only what was retrieved, as 0 or 1; Success@20, RR@10 and P@5 can"
+            raise UsageError(f"measure {measure} cannot be computed from answers, {reason}")
     cutoffs: list[Any] = [measure.params.get("cutoff") for measure in measures]
     return None if None in cutoffs else int(max(cutoffs))
 
 
 def qrels_from_answers(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[Qrels]:
     """Qrels of the retrieved documents of each run: 1 if the text contains an answer, else 0; every question has an entry."""
-    return [_labels_to_qrels(run, labels, answers) for run, labels in zip(runs, hit_labels(runs, answers, corpus), strict=True)]
+    all_qrels = []
+    for run, labels in zip(runs, hit_labels(runs, answers, corpus), strict=True):
+        qrels: Qrels = {query: {} for query in answers.by_question}
+        for row, query in enumerate(run.queries):
+            if query in qrels:
+                grades = labels[run.starts[row] : run.starts[row + 1]].astype(int).tolist()
+                qrels[query] = dict(zip(run.documents_of(query), grades, strict=True))
+        all_qrels.append(qrels)
+    return all_qrels
 
 
 def hit_labels(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[NDArray[np.bool_]]:
@@ -133,9 +131,8 @@ def hit_labels(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[NDAr
                 hits.labels[row] = answers.contains_answer(query, normalized)
     for hits in all_hits:
         if (absent := hits.first_unread()) is not None:
-            raise DataError(
-                f"{lines.source_name(corpus)}: has no document {absent!r}, which a run names; give the corpus that was searched"
-            )
+            reason = f"has no document {absent!r}, which a run names; give the corpus that was searched"
+            raise DataError(f"{lines.source_name(corpus)}: {reason}")
     return [hits.labels for hits in all_hits]
 
 
@@ -166,15 +163,6 @@ class _HitsByDocument:
         """A document that the corpus does not contain."""
         codes = np.flatnonzero(self.unread)
         return self.run.document_ids[codes[0]] if len(codes) else None
-
-
-def _labels_to_qrels(run: Run, labels: NDArray[np.bool_], answers: Answers) -> Qrels:
-    qrels: Qrels = {query: {} for query in answers.by_question}
-    for row, query in enumerate(run.queries):
-        if query in qrels:
-            grades = labels[run.starts[row] : run.starts[row + 1]].astype(int).tolist()
-            qrels[query] = dict(zip(run.documents_of(query), grades, strict=True))
-    return qrels
 
 
 def _compile_phrase(answer: str) -> str | None:

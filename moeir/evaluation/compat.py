@@ -26,7 +26,7 @@ class ToolConventions:
 
     `returned_only`: means cover judged queries with hits only, `rr_returned_only` the same for RR; `drop_own_ids`: a document with the
     query's id is removed; `rr_order`: order of tied documents for RR (`score`, `file`), or of all documents (`rank`); `all_relevant`:
-    every judgement counts as relevant; `digits`: decimals of rounded means; `only_measure`: the one measure the tool computes.
+    every judgement counts as relevant; `only_measure`: the one measure the tool computes.
     """
 
     returned_only: bool = True
@@ -34,14 +34,13 @@ class ToolConventions:
     drop_own_ids: bool = False
     rr_order: str = "score"
     all_relevant: bool = False
-    digits: int | None = None
     only_measure: str | None = None
 
 
 TOOLS = {
     "trec_eval": ToolConventions(),
-    "beir": ToolConventions(rr_returned_only=False, drop_own_ids=True, rr_order="file", digits=5),
-    "mteb": ToolConventions(rr_order="file", digits=5),
+    "beir": ToolConventions(rr_returned_only=False, drop_own_ids=True, rr_order="file"),
+    "mteb": ToolConventions(rr_order="file"),
     "msmarco": ToolConventions(returned_only=False, rr_returned_only=False, rr_order="rank", all_relevant=True, only_measure="RR"),
 }
 
@@ -75,46 +74,35 @@ class ToolView:
         """Values that the tool averages: those of the last step."""
         return list(self.steps(measure))[-1].values
 
-    def mean(self, values: Mapping[str, float], measure: Measure) -> float:
-        """The tool's mean, rounded to its digits."""
-        mean = measures.aggregate_values({str(measure): values})[str(measure)]
-        return mean if self._tool.digits is None else round(mean, self._tool.digits)
-
     def steps(self, measure: Measure) -> Iterator[Step]:
         """Steps from our values to the tool's, one deviation at a time."""
         tool, run, qrels, reciprocal = self._tool, self._run, self._qrels, measure.NAME == "RR"
-        values = measures.evaluate_run(run, qrels, [measure])[str(measure)]
-        yield Step("moeir: every judged query counts, ties by document id", values)
+
+        def evaluate(description: str) -> Step:
+            return Step(description, measures.evaluate_run(run, qrels, [measure])[str(measure)])
+
+        yield (step := evaluate("moeir: every judged query counts, ties by document id"))
         if reciprocal and tool.rr_order == "file":
-            run = self._file_order_run
-            values = measures.evaluate_run(run, qrels, [measure])[str(measure)]
-            yield Step(f"ties in the order of the file ({measures.count_queries_with_ties(self._run)} lists have ties)", values)
+            run = self._reordered_run
+            ties = measures.count_queries_with_ties(self._run)
+            yield (step := evaluate(f"ties in the order of the file ({ties} lists have ties)"))
         if reciprocal and tool.rr_order == "rank":
-            run = self._rank_order_run
-            values = measures.evaluate_run(run, qrels, [measure])[str(measure)]
-            yield Step("in the order of the rank column, whatever the scores", values)
+            run = self._reordered_run
+            yield (step := evaluate("in the order of the rank column, whatever the scores"))
         if tool.drop_own_ids:
             run, dropped = remove_own_ids(run)
-            values = measures.evaluate_run(run, qrels, [measure])[str(measure)]
-            yield Step(f"a document with the query's own id taken out ({dropped} hits)", values)
+            yield (step := evaluate(f"a document with the query's own id taken out ({dropped} hits)"))
         if tool.all_relevant:
             zeros = sum(grade < 1 for judged in qrels.values() for grade in judged.values())
             qrels = {query: dict.fromkeys(judged, 1) for query, judged in qrels.items()}
-            values = measures.evaluate_run(run, qrels, [measure])[str(measure)]
-            yield Step(f"every line of the judgements counts as relevant ({zeros} have grade 0 or less)", values)
+            yield (step := evaluate(f"every line of the judgements counts as relevant ({zeros} have grade 0 or less)"))
         if tool.rr_returned_only if reciprocal else tool.returned_only:
-            with_hits = {
-                query: value for query, value in values.items() if query in run.query_rows and len(run.list_at(run.query_rows[query])[0])
-            }
-            yield Step(f"the mean over queries with hits ({len(values) - len(with_hits)} judged queries have none)", with_hits)
+            with_hits = {query: value for query, value in step.values.items() if query in run.query_rows and run.documents_of(query)}
+            yield Step(f"the mean over queries with hits ({len(step.values) - len(with_hits)} judged queries have none)", with_hits)
 
     @cached_property
-    def _file_order_run(self) -> Run:
-        return runs.read_run(self._path, by="file")
-
-    @cached_property
-    def _rank_order_run(self) -> Run:
-        return runs.read_run(self._path, by="rank")
+    def _reordered_run(self) -> Run:
+        return runs.read_run(self._path, by=self._tool.rr_order)
 
 
 def step_table(compared: Mapping[str, ToolView], wanted: Sequence[Measure]) -> list[list[object]]:

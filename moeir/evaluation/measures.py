@@ -92,9 +92,8 @@ def evaluate_run(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[
     """Value of each measure for each judged query, in the order of the judgements."""
     if not any(query in run.query_rows for query in qrels):
         run_query, judged_query = (next(iter(names), "none") for names in (run.queries, qrels))
-        raise DataError(
-            f"run of another collection: it shares no query with the judgements (it has {run_query!r}, they have {judged_query!r})"
-        )
+        reason = f"it shares no query with the judgements (it has {run_query!r}, they have {judged_query!r})"
+        raise DataError(f"run of another collection: {reason}")
     values: dict[str, dict[str, float]] = {str(measure): dict.fromkeys(qrels, float(measure.DEFAULT)) for measure in measures}
     quick = [measure for measure in measures if is_native(measure)]
     if quick:
@@ -156,14 +155,10 @@ def _compute_with_ir_measures(run: Run, qrels: Qrels, measures: list[Measure]) -
     queries = list(qrels)
     for start in range(0, len(queries), _QUERIES_PER_BATCH):
         judged = {query: qrels[query] for query in queries[start : start + _QUERIES_PER_BATCH]}
-        ranks = {query: _ranks_as_scores(run.documents_of(query)) for query in judged}
+        ranks = {query: {document: -float(rank) for rank, document in enumerate(run.documents_of(query))} for query in judged}
         if not any(measure.NAME == "NumRel" for measure in measures):  # the only measure with a value for an empty list
             ranks = {query: documents for query, documents in ranks.items() if documents}
         yield from _PROVIDERS.iter_calc(measures, judged, ranks)
-
-
-def _ranks_as_scores(documents: list[str]) -> dict[str, float]:
-    return dict(zip(documents, map(float, range(len(documents), 0, -1)), strict=True))
 
 
 def tie_ranges(run: Run, qrels: Qrels, wanted: Collection[Measure]) -> dict[str, tuple[float, float]]:
@@ -182,11 +177,7 @@ def tie_ranges(run: Run, qrels: Qrels, wanted: Collection[Measure]) -> dict[str,
 
 def count_queries_with_ties(run: Run) -> int:
     """Number of lists with two documents of equal score."""
-    tied = run.scores[1:] == run.scores[:-1]
-    inner = np.ones(len(run.scores), dtype=bool)
-    inner[run.starts[run.starts < len(run.scores)]] = False  # the first hit of a list has no predecessor
-    rows = np.flatnonzero(np.append(False, tied) & inner) if len(run.scores) else np.empty(0, np.int64)
-    return len(set((np.searchsorted(run.starts, rows, side="right") - 1).tolist()))
+    return len(np.unique(np.searchsorted(run.starts, np.flatnonzero(~_score_changes(run)), side="right")))
 
 
 def _hit_grades(run: Run, qrels: Qrels) -> NDArray[np.int64]:
@@ -201,8 +192,13 @@ def _hit_grades(run: Run, qrels: Qrels) -> NDArray[np.int64]:
 
 def _reorder_ties(run: Run, keys: NDArray[np.int64]) -> Run:
     """The run with documents of equal score in ascending order of their keys."""
-    begins = np.ones(len(run.scores), dtype=bool)
-    begins[1:] = run.scores[1:] != run.scores[:-1]
-    begins[run.starts[run.starts < len(begins)]] = True
-    order = np.lexsort((keys, np.cumsum(begins)))
+    order = np.lexsort((keys, np.cumsum(_score_changes(run))))
     return replace(run, documents=run.documents[order], scores=run.scores[order])
+
+
+def _score_changes(run: Run) -> NDArray[np.bool_]:
+    """Whether the score of each hit [n] differs from that of the hit before it; true for the first of a list."""
+    changes = np.ones(len(run.scores), dtype=bool)
+    changes[1:] = run.scores[1:] != run.scores[:-1]
+    changes[run.starts[run.starts < len(changes)]] = True
+    return changes

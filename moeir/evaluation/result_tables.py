@@ -50,10 +50,8 @@ class Comparison:
 
     def check(self) -> None:
         """UsageError for an unknown test or correction."""
-        for flag, value, known in (
-            ("--test", self.test, (*significance.TESTS, "none")),
-            ("--correction", self.correction, significance.CORRECTIONS),
-        ):
+        tests, corrections = (*significance.TESTS, "none"), significance.CORRECTIONS
+        for flag, value, known in (("--test", self.test, tests), ("--correction", self.correction, corrections)):
             if value not in known:
                 raise UsageError(f"{flag} {value}: expected {', '.join(known[:-1])} or {known[-1]}")
 
@@ -72,10 +70,7 @@ DEFAULT_COMPARISON = Comparison()
 
 
 def to_table(
-    systems: Mapping[str, LabelledValues],
-    form: str = "table",
-    comparison: Comparison = DEFAULT_COMPARISON,
-    ranges: TieRanges | None = None,
+    systems: Mapping[str, LabelledValues], form: str = "table", comparison: Comparison = DEFAULT_COMPARISON, ranges: TieRanges | None = None
 ) -> str:
     """A row for each label and run: means and, against the first run, the two-sided p-value, as text, Markdown or LaTeX.
 
@@ -104,10 +99,10 @@ def to_table(
                     row.append("{:.4f}-{:.4f}".format(*significance.confidence_interval(list(by_query.values()))))
                 if ranges is not None:
                     row.append("{:.4f}-{:.4f}".format(*ranges[name][measure]) if label == ALL_QUERIES else "")
-                if several:
-                    row += _comparison_cells(
-                        comparison, by_query, first[label][measure], p_values.get((label, name, measure)), samples is first
-                    )
+                if several and samples is first:
+                    row += [""] * (2 * comparison.effect + (comparison.test != "none"))
+                elif several:
+                    row += _comparison_cells(comparison, by_query, first[label][measure], p_values.get((label, name, measure)))
             rows.append(row)
     return tables.TABLE_FORMATS[form](header, rows)
 
@@ -119,16 +114,13 @@ def _extra_columns(comparison: Comparison, several: bool, ranges: bool) -> list[
     return besides
 
 
-def _comparison_cells(
-    comparison: Comparison, values: Mapping[str, float], first: Mapping[str, float], p: float | None, same: bool
-) -> list[object]:
+def _comparison_cells(comparison: Comparison, values: Mapping[str, float], first: Mapping[str, float], p: float | None) -> list[object]:
     cells: list[object] = []
     if comparison.effect:
-        size = significance.effect_size(first, values)
         differences = [values[query] - first[query] for query in first]
-        cells += ["", ""] if same else [f"{sum(differences) / max(len(differences), 1):+.4f}", f"{size:+.2f}"]
-    if comparison.test != "none":
-        cells.append("" if p is None else _format_p(p))
+        cells += [f"{sum(differences) / max(len(differences), 1):+.4f}", f"{significance.effect_size(first, values):+.2f}"]
+    if p is not None:
+        cells.append("<0.001" if p < 0.001 else f"{p:.3f}")
     return cells
 
 
@@ -169,7 +161,3 @@ def to_lines(systems: Mapping[str, LabelledValues], form: str, *, per_query: boo
                     yield "\t".join([*([name] if len(systems) > 1 else []), measure, query, f"{value:.6f}"])
                 else:
                     yield json.dumps(({"run": name} if len(systems) > 1 else {}) | {"measure": measure, "query": query, "value": value})
-
-
-def _format_p(value: float) -> str:
-    return "<0.001" if value < 0.001 else f"{value:.3f}"

@@ -4,17 +4,19 @@ Padding exists at most inside this file.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from typing import Any
+from functools import cached_property
+from itertools import groupby
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from moeir.kernels.precision import compute_capability
+
 COLUMN_MULTIPLE = 16  # CUDA's attention kernels copy a mask whose row length is not a multiple of this
 MAX_HEAD_WIDTH = 256  # largest head width of the variable-length kernel
-HALF_PRECISION_DTYPES = (torch.float16, torch.bfloat16)
-LengthGroup = tuple[int, int, int]  # neighbouring texts of equal length: first token, number of texts, length
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,7 @@ class PackedLayout:
     starts: Tensor
     no_attend_mask: Tensor | None = None
     precomputed_keys: tuple[Tensor, Tensor] | None = None
-    _angle_cache: dict[tuple[float, int], tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
-    _mask_cache: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
+    _cache: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def max_length(self) -> int:
@@ -82,48 +83,44 @@ class PackedLayout:
 
     def rotary_angles(self, theta: float, width: int) -> tuple[Tensor, Tensor]:
         """Cosine and sine [T, 1, width / 2] of each token's rotary angles: position times theta^(-2 i / width) (Su et al. 2021)."""
-        if (theta, width) not in self._angle_cache:
+
+        def compute() -> tuple[Tensor, Tensor]:
             steps = torch.arange(0, width, 2, dtype=torch.float32, device=self.starts.device)
             angles = self.positions.float()[:, None, None] * (1.0 / theta ** (steps / width))
-            self._angle_cache[theta, width] = angles.cos(), angles.sin()
-        return self._angle_cache[theta, width]
+            return angles.cos(), angles.sin()
+
+        return self._cached(("angles", theta, width), compute)
 
     @cached_property
-    def equal_length_groups(self) -> list[LengthGroup]:
-        """Groups of neighbouring texts of equal length."""
-        groups: list[LengthGroup] = []
-        row = 0
-        for length in self.lengths:
-            if groups and groups[-1][2] == length:
-                first, texts, _ = groups[-1]
-                groups[-1] = (first, texts + 1, length)
-            else:
-                groups.append((row, 1, length))
-            row += length
-        return groups
+    def equal_length_groups(self) -> list[tuple[int, int]]:
+        """Groups of neighbouring texts of equal length: number of texts, length."""
+        return [(len(list(texts)), length) for length, texts in groupby(self.lengths)]
 
     def group_masks(self, half_window: int | None) -> list[Tensor | None]:
         """The attention mask of each group, in the form of `_attention_mask`."""
-        if ("groups", half_window) not in self._mask_cache:
-            device = self.starts.device
-            self._mask_cache["groups", half_window] = [
-                _attention_mask(
-                    None if self.no_attend_mask is None else ~_group_rows(self.no_attend_mask, group), group[2], half_window, device
-                )
-                for group in self.equal_length_groups
-            ]
-        masks: list[Tensor | None] = self._mask_cache["groups", half_window]
-        return masks
+
+        def compute() -> list[Tensor | None]:
+            groups, device = self.equal_length_groups, self.starts.device
+            if self.no_attend_mask is None:
+                return [_attention_mask(None, length, half_window, device) for _, length in groups]
+            parts = (~self.no_attend_mask).split([texts * length for texts, length in groups])
+            return [_attention_mask(part.view(group), group[1], half_window, device) for part, group in zip(parts, groups, strict=True)]
+
+        return self._cached(("groups", half_window), compute)
 
     def padded_mask(self, half_window: int | None, dtype: torch.dtype) -> Tensor:
         """Additive attention mask of the padded batch: 0 or −∞, [B, 1, 1 or L, L]."""
-        if (half_window, dtype) not in self._mask_cache:
-            attended = self.padding.key_mask
-            self._mask_cache[half_window, dtype] = additive_mask(
-                _attention_mask(attended, attended.shape[1], half_window, attended.device), dtype
-            )
-        mask: Tensor = self._mask_cache[half_window, dtype]
-        return mask
+        attended = self.padding.key_mask
+        return self._cached(
+            ("padded", half_window, dtype),
+            lambda: additive_mask(_attention_mask(attended, attended.shape[1], half_window, attended.device), dtype),
+        )
+
+    def _cached(self, key: object, compute: Callable[[], Value]) -> Value:
+        if key not in self._cache:
+            self._cache[key] = compute()
+        value: Value = self._cache[key]
+        return value
 
 
 def find_visible_keys(no_attend_mask: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,14 +174,7 @@ def cls_attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayou
 
 
 def grouped_sdpa(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: PackedLayout,
-    masks: Sequence[Tensor | None],
-    dropout: float = 0.0,
-    *,
-    cls_only: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, masks: Sequence[Tensor | None], dropout: float, cls_only: bool = False
 ) -> Tensor:
     """For a CPU: attention of packed texts in groups of equal length, [T, heads, width] -> [T, heads, width].
 
@@ -193,11 +183,11 @@ def grouped_sdpa(
     once.
     """
     groups = layout.equal_length_groups
-    keys = [texts * length for _, texts, length in groups]
-    queries = [texts for _, texts, _ in groups] if cls_only else keys
+    keys = [texts * length for texts, length in groups]
+    queries = [texts for texts, _ in groups] if cls_only else keys
     outputs = []
     parts = (query.split(queries), key.split(keys), value.split(keys))
-    for (_, texts, _), mask, q, k, v in zip(groups, masks, *parts, strict=True):
+    for (texts, _), mask, q, k, v in zip(groups, masks, *parts, strict=True):
         q, k, v = (part.unflatten(0, (texts, -1)).transpose(1, 2) for part in (q, k, v))  # [texts, heads, L, width]
         outputs.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs) if outputs else torch.zeros_like(query)
@@ -267,22 +257,11 @@ def _attention_mask(attended: Tensor | None, length: int, half_window: int | Non
     return visible | ((distance == 0) & ~visible.any(-1, keepdim=True))  # a row without any key would give a NaN softmax
 
 
-def _group_rows(packed: Tensor, group: LengthGroup) -> Tensor:
-    """[texts, L] a group's slice of [T]."""
-    first, texts, length = group
-    return packed[first : first + texts * length].view(texts, length)
-
-
-@cache
-def _compute_capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
-
-
 def supports_varlen(query: Tensor) -> bool:
     """Whether the variable-length kernel supports these heads: half precision, a supported width, torch 2.11, capability 8.0 or more."""
     width = query.shape[-1]
-    supported_heads = query.dtype in HALF_PRECISION_DTYPES and width <= MAX_HEAD_WIDTH and width % 8 == 0
-    return supported_heads and torch.__version__ >= "2.11" and _compute_capability(query.device) >= (8, 0)
+    supported = query.dtype in (torch.float16, torch.bfloat16) and width <= MAX_HEAD_WIDTH and width % 8 == 0
+    return supported and torch.__version__ >= "2.11" and compute_capability(query.device) >= (8, 0)
 
 
 def _varlen_attention(
@@ -330,10 +309,9 @@ def masked_attention(
         texts = torch.arange(len(attended), device=query.device)
         allowed = (visibility(texts, attended.shape[1]) & attended[:, None])[:, None]  # [B, 1, L, L]
         return padded_sdpa(query, key, value, layout, additive_mask(allowed, query.dtype), dropout)
-    masks, first_text = [], 0
-    for _, count, length in layout.equal_length_groups:
-        masks.append(visibility(torch.arange(first_text, first_text + count), length)[:, None])  # [n or 1, 1, L, L]
-        first_text += count
+    groups = layout.equal_length_groups
+    text_indices = torch.arange(len(layout.lengths)).split([texts for texts, _ in groups])
+    masks = [visibility(texts, length)[:, None] for texts, (_, length) in zip(text_indices, groups, strict=True)]  # [n or 1, 1, L, L]
     return grouped_sdpa(query, key, value, layout, masks, dropout)
 
 

@@ -1,9 +1,9 @@
 """The best document token of the same term for each query token (COIL), without [Q, N, L, M]: only pairs of equal terms are multiplied."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
+
+from moeir.kernels.token_budget import split_by_tokens
 
 PAIRS_AT_ONCE = 2**16
 
@@ -23,9 +23,9 @@ def find_best_matches(
     opens_group = torch.ones_like(terms, dtype=torch.bool)
     opens_group[1:] = (terms[1:] != terms[:-1]) | (document_rows[order][1:] != document_rows[order][:-1])
     groups = opens_group.cumsum(0) - 1  # tokens of one term in one document
-    matches = []
-    for begin, end, total in _blocks((last - first).tolist()):
-        lengths = (last - first)[begin:end]
+    matches, pair_counts = [torch.zeros(2, 0, dtype=torch.int64, device=terms.device)], (last - first).tolist()
+    for begin, end in split_by_tokens(pair_counts, PAIRS_AT_ONCE):
+        lengths, total = (last - first)[begin:end], sum(pair_counts[begin:end])
         query_rows = torch.repeat_interleave(torch.arange(begin, end, device=terms.device), lengths, output_size=total)
         offsets = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths, output_size=total)
         positions = torch.arange(len(query_rows), device=terms.device) - offsets + first[query_rows]
@@ -38,17 +38,5 @@ def find_best_matches(
         winner_groups = pair_groups[winners]
         winners = winners[torch.cat([winner_groups.new_ones(len(winner_groups[:1])), winner_groups.diff()]).bool()]
         matches.append(torch.stack([query_rows[winners], order[positions[winners]]]))
-    pairs = torch.cat(matches, 1) if matches else torch.zeros(2, 0, dtype=torch.int64, device=terms.device)
+    pairs = torch.cat(matches, 1)
     return pairs[0], pairs[1]
-
-
-def _blocks(lengths: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Blocks of neighbouring query tokens with at most PAIRS_AT_ONCE pairs, or of one token: first, last + 1, pairs."""
-    begin = pairs = 0
-    for token, length in enumerate(lengths):
-        if token > begin and pairs + length > PAIRS_AT_ONCE:
-            yield begin, token, pairs
-            begin, pairs = token, 0
-        pairs += length
-    if pairs:
-        yield begin, len(lengths), pairs

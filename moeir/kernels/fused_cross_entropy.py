@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from moeir.kernels.precision import product_dtype
+
 BYTES_AT_ONCE = 1 << 27  # of logits: 2,198 rows of 30,522 terms in bfloat16, half of that in float32
 BYTES_IN_CACHE = 1 << 20  # of a CPU's working buffer
 
@@ -23,10 +25,9 @@ def fused_linear_cross_entropy(states: Tensor, embedding: Tensor, bias: Tensor, 
     >>> fused_linear_cross_entropy(torch.zeros(2, 3), torch.ones(4, 3), torch.tensor([0.0, 0, 1, 0]), torch.tensor([2, 0]))
     (tensor(1.2437), tensor(1))
     """
-    kind = states.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+    dtype = product_dtype(states)
     needs_gradient = torch.is_grad_enabled() and any(part.requires_grad for part in (states, embedding, bias))
-    with torch.autocast(kind, enabled=False):
+    with torch.autocast(states.device.type, enabled=False):
         loss, correct = _FusedLinearCrossEntropy.apply(states, embedding, bias, targets, dtype, needs_gradient)
     return loss, correct
 
@@ -50,9 +51,8 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
                 torch.log_softmax(biased_logits, 1, out=log_probabilities)
                 total -= log_probabilities.gather(1, chunk_targets).sum()
                 if needs_gradient:
-                    logit_gradient = log_probabilities.exp_().scatter_add_(
-                        1, chunk_targets, torch.full_like(chunk_targets, -1, dtype=torch.float32)
-                    )
+                    ones = torch.ones_like(chunk_targets, dtype=torch.float32)
+                    logit_gradient = log_probabilities.exp_().scatter_add_(1, chunk_targets, -ones)
                     gradients[2] += logit_gradient.sum(0)
                     logits[chunk] = logit_gradient
             if needs_gradient:

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from moeir.kernels.precision import compute_capability
 
 GROUPED_MM_CAPABILITIES = (9, 10)  # major compute capabilities: Hopper and Blackwell
 ROW_ALIGNMENT = 8  # rows: a group starts at a multiple of 16 bytes of bfloat16, also when a gradient reads it column by column
@@ -50,11 +51,6 @@ def grouped_linear(rows: Tensor, weights: Tensor, biases: Tensor | None, groups:
         return outputs if biases is None else outputs + F.embedding(groups.choice, biases.bfloat16())
 
 
-@cache
-def _capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
-
-
 def supports_grouped_linear(rows: Tensor, width: int) -> bool:
     """Whether grouped products run without a host sync: on CUDA of compute capability 9 or 10 (elsewhere torch copies the group lengths to
     the host and multiplies one by one), under bfloat16 autocast, for aligned widths."""
@@ -62,7 +58,7 @@ def supports_grouped_linear(rows: Tensor, width: int) -> bool:
         return False
     if torch.__version__ < "2.10":  # without grouped_mm
         return False
-    return rows.shape[-1] % ROW_ALIGNMENT == 0 and width % ROW_ALIGNMENT == 0 and _capability(rows.device)[0] in GROUPED_MM_CAPABILITIES
+    return rows.shape[-1] % ROW_ALIGNMENT == width % ROW_ALIGNMENT == 0 and compute_capability(rows.device)[0] in GROUPED_MM_CAPABILITIES
 
 
 def grouped_linear_flop_formulas() -> dict[Any, Any]:

@@ -59,9 +59,8 @@ class _LateInteraction(torch.autograd.Function):
             rows = winners[first:last] + starts.int()
             part = documents[begin:end]
             query_gradient += F.embedding_bag(rows.T.contiguous(), part, mode="sum", per_sample_weights=weights.T.contiguous())
-            document_gradient[begin:end] += segment_weighted_sum(
-                queries, token_rows.repeat(last - first), weights.flatten(), rows.flatten(), end - begin
-            )
+            repeated = token_rows.repeat(last - first)
+            document_gradient[begin:end] += segment_weighted_sum(queries, repeated, weights.flatten(), rows.flatten(), end - begin)
         return query_gradient, None, document_gradient, None, None
 
 

@@ -19,25 +19,24 @@ M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES = -3, 1 << 20  # glibc's mallopt paramete
 
 
 @cache
-def _find_malloc_trim() -> Any:
-    """glibc's malloc_trim; None for another C library."""
-    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+def _glibc_function(name: str) -> Any:
+    """A function of glibc; None for another C library."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
-@cache
 def mmap_large_tensors() -> None:
     """Allocate large tensors with mmap from now on, so that their memory returns to the system when they are freed.
 
     By default glibc takes more and more of them from its heap, whose fragmentation can double the peak memory of a step. Fresh pages cost
     a few per cent of a step's time: use it when memory is scarce.
     """
-    if sys.platform == "linux" and (tune := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+    if (tune := _glibc_function("mallopt")) is not None:
         tune(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
 
 
 def trim_heap() -> None:
     """Return free heap memory to the system. Batches of varying sizes fragment the heap, by gigabytes in an hour."""
-    if (trim := _find_malloc_trim()) is not None:
+    if (trim := _glibc_function("malloc_trim")) is not None:
         trim(ctypes.c_size_t(0))
 
 
@@ -59,9 +58,8 @@ def describe_out_of_memory(problem: BaseException) -> str:
     request_note = f"; {request[1]} more were wanted" if request else ""
     if not torch.cuda.is_initialized() or isinstance(problem, MemoryError) or "CPU" in str(problem):
         used, total = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return (
-            f"out of memory on the CPU of {host}: this process has taken up to {format_bytes(used)} of {format_bytes(total)}{request_note}"
-        )
+        taken = f"this process has taken up to {format_bytes(used)} of {format_bytes(total)}"
+        return f"out of memory on the CPU of {host}: {taken}{request_note}"
     device = torch.cuda.current_device()
     (free, total), used = torch.cuda.mem_get_info(device), torch.cuda.memory_allocated(device)
     name = f"cuda:{device} ({torch.cuda.get_device_name(device)}) of {host}"

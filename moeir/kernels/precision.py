@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.backends import cuda, mkldnn
 
 BFLOAT16_CAPABILITY = (8, 0)  # lowest compute capability of CUDA devices with bfloat16 units
@@ -15,6 +17,18 @@ def has_native_bfloat16(device: str) -> bool:
     if device.startswith("cuda"):
         return torch.cuda.get_device_capability(device) >= BFLOAT16_CAPABILITY
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+@cache
+def compute_capability(device: torch.device) -> tuple[int, int]:
+    """Compute capability of a CUDA device."""
+    return torch.cuda.get_device_capability(device)
+
+
+def product_dtype(states: Tensor) -> torch.dtype:
+    """The dtype of matrix products of these states: half precision under autocast."""
+    kind = states.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from moeir.kernels.attention import PackedLayout
 from moeir.kernels.gathered_products import gather_dot
+from moeir.kernels.precision import product_dtype
 from moeir.kernels.token_budget import split_by_tokens
 
 TOKENS_AT_ONCE = {"cpu": 512, "cuda": 1 << 14}
@@ -41,12 +42,10 @@ class TextBlock:
 
 def iterate_blocks(layout: PackedLayout) -> Iterator[TextBlock]:
     """Blocks of at most TOKENS_AT_ONCE tokens, or of one text; on CUDA padded to the longest text of the block."""
-    kind = layout.starts.device.type
-    waste = MAX_PADDING_RATIO if kind == "cuda" else math.inf
-    starts = [0, *accumulate(layout.lengths)]
-    for text, last in split_by_tokens(layout.lengths, TOKENS_AT_ONCE[kind], waste):
+    kind, starts = layout.starts.device.type, [0, *accumulate(layout.lengths)]
+    make_block, max_padding_ratio = (_padded_block, MAX_PADDING_RATIO) if kind == "cuda" else (_packed_block, math.inf)
+    for text, last in split_by_tokens(layout.lengths, TOKENS_AT_ONCE[kind], max_padding_ratio):
         if starts[text] < starts[last]:
-            make_block = _padded_block if kind == "cuda" else _packed_block
             yield make_block(layout, text, layout.lengths[text:last], starts[text], starts[last])
 
 
@@ -78,13 +77,6 @@ def iterate_logit_tiles(block: TextBlock, states: Tensor, words: Tensor) -> Iter
         yield terms, logits if block.ignored_rows is None else logits.masked_fill_(block.ignored_rows[:, None], float("-inf"))
 
 
-def cast_factors(states: Tensor, embedding: Tensor) -> tuple[Tensor, Tensor]:
-    """Cast both factors to the dtype of products: half precision under autocast."""
-    kind = states.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
-    return states.to(dtype), embedding.to(dtype)
-
-
 @torch.no_grad()
 def find_max_positions(states: Tensor, layout: PackedLayout, embedding: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Terms with a positive logit at some position of each text, and the position of their maximum.
@@ -93,7 +85,8 @@ def find_max_positions(states: Tensor, layout: PackedLayout, embedding: Tensor, 
     Tokens of `no_attend_mask` never win. Half precision under autocast. On CUDA the maxima of all texts are stored at once, 6 or 8 bytes
     per term, so that one sync returns how many are positive.
     """
-    rows, words = cast_factors(states, embedding)
+    dtype = product_dtype(states)
+    rows, words = states.to(dtype), embedding.to(dtype)
     if states.is_cuda:
         return _max_positions_cuda(rows, layout, words, bias)
     matches = [torch.zeros(2, 0, dtype=torch.int64)]
@@ -147,16 +140,17 @@ def log_saturated_sum(states: Tensor, layout: PackedLayout, embedding: Tensor, b
     states [T, H], embedding [V, H], bias [V] -> texts, terms, weights, each [pairs], ordered by text, then term. Tokens of
     `no_attend_mask` count nothing. Under autocast the factors of the products, and nothing else, are in half precision.
     """
-    rows, words = cast_factors(states.detach(), embedding.detach())
+    dtype = product_dtype(states)
     with torch.autocast(states.device.type, enabled=False):
-        positive = None if states.is_cuda else _positive_logits(rows, layout, words, bias.detach())
+        positive = None if states.is_cuda else _positive_logits(states.to(dtype), layout, embedding.to(dtype), bias)
         if positive is None:
-            texts, terms, weights = _LogSaturatedSum.apply(states, embedding, bias, layout, rows.dtype)
+            texts, terms, weights = _LogSaturatedSum.apply(states, embedding, bias, layout, dtype)
             return texts, terms, weights
-        logits = selected_logits(states, embedding, bias, positive[1], positive[0])
+        positions, terms = positive
+        logits = selected_logits(states, embedding, bias, terms, positions)
     still_positive = (logits > 0).nonzero()[:, 0]  # drop logits that were positive only by rounding
-    pair_texts = layout.text_indices[positive[0][still_positive]]
-    pairs, pair_index = torch.unique(pair_texts * len(embedding) + positive[1][still_positive], return_inverse=True)
+    pair_texts = layout.text_indices[positions[still_positive]]
+    pairs, pair_index = torch.unique(pair_texts * len(embedding) + terms[still_positive], return_inverse=True)
     weights = logits.new_zeros(len(pairs)).index_add(0, pair_index, torch.log1p(logits[still_positive]))
     return pairs // len(embedding), pairs % len(embedding), weights
 
@@ -195,36 +189,24 @@ class _LogSaturatedSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        with torch.autocast(gradients[2].device.type, enabled=False):
-            return *_gradients(*ctx.saved_tensors, gradients[2], ctx.layout, ctx.dtype), None, None
-
-
-def _gradients(
-    states: Tensor,
-    embedding: Tensor,
-    bias: Tensor,
-    texts: Tensor,
-    terms: Tensor,
-    gradient: Tensor,
-    layout: PackedLayout,
-    dtype: torch.dtype,
-) -> list[Tensor]:
-    """Gradients of states, embedding and bias, from recomputed logits."""
-    rows, words = states.to(dtype), embedding.to(dtype)
-    gradients = [torch.zeros_like(part, dtype=torch.float32) for part in (states, embedding, bias)]
-    weight_gradient = gradient.new_zeros(len(layout.lengths), len(words))
-    weight_gradient[texts, terms] = gradient
-    for block in iterate_blocks(layout):
-        block_gradient = weight_gradient[block.first_text : block.first_text + len(block.lengths)]
-        block_states = rows.index_select(0, block.rows)
-        for part, logits in iterate_logit_tiles(block, rows, words):
-            values = torch.add(logits, bias[part])
-            logit_gradient = _expand_to_rows(block_gradient[:, part], block).mul_(values > 0).div_(values.clamp_(min=0).add_(1))  # [n, v]
-            gradients[2][part] += logit_gradient.sum(0)
-            logit_gradient = logit_gradient.to(dtype)
-            gradients[0].index_add_(0, block.rows, (logit_gradient @ words[part]).float())
-            gradients[1][part] += logit_gradient.T @ block_states
-    return [part.to(parameter.dtype) for part, parameter in zip(gradients, (states, embedding, bias), strict=True)]
+        states, embedding, bias, texts, terms = ctx.saved_tensors
+        rows, words = states.to(ctx.dtype), embedding.to(ctx.dtype)
+        parts = [torch.zeros_like(part, dtype=torch.float32) for part in (states, embedding, bias)]
+        weight_gradient = gradients[2].new_zeros(len(ctx.layout.lengths), len(words))
+        weight_gradient[texts, terms] = gradients[2]
+        with torch.autocast(states.device.type, enabled=False):
+            for block in iterate_blocks(ctx.layout):
+                block_gradient = weight_gradient[block.first_text : block.first_text + len(block.lengths)]
+                block_states = rows.index_select(0, block.rows)
+                for part, logits in iterate_logit_tiles(block, rows, words):
+                    values = torch.add(logits, bias[part])
+                    logit_gradient = _expand_to_rows(block_gradient[:, part], block).mul_(values > 0)  # [n, v]
+                    logit_gradient = logit_gradient.div_(values.clamp_(min=0).add_(1))
+                    parts[2][part] += logit_gradient.sum(0)
+                    logit_gradient = logit_gradient.to(ctx.dtype)
+                    parts[0].index_add_(0, block.rows, (logit_gradient @ words[part]).float())
+                    parts[1][part] += logit_gradient.T @ block_states
+        return *(part.to(own.dtype) for part, own in zip(parts, (states, embedding, bias), strict=True)), None, None
 
 
 def _sum_by_text(weights: Tensor, block: TextBlock) -> Tensor:

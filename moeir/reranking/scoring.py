@@ -17,7 +17,7 @@ from moeir.architectures.base import EncoderOutput
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.backbones.device import autocast
-from moeir.backbones.packed_pairs import Numbers, PackedPairs, TokenSequences
+from moeir.backbones.packed_pairs import Numbers, PackedPairs, RaggedIds
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.prefetch import prefetch
 from moeir.errors import DataError, UsageError
@@ -43,7 +43,7 @@ class PassageSplitter:
     stride: int | None = None
 
     def split_pairs(
-        self, pairing: PairTokenizer, queries: TokenSequences, documents: TokenSequences, query: Numbers, document: Numbers
+        self, pairing: PairTokenizer, queries: RaggedIds, documents: RaggedIds, query: Numbers, document: Numbers
     ) -> tuple[PackedPairs, Numbers]:
         """The passages of pairs of rows [n], and starts [n]: passages starts[i] to starts[i + 1] are those of pair i."""
         make_pairs = partial(PackedPairs, pairing.template, queries, documents)

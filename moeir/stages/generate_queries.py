@@ -72,8 +72,7 @@ class GenerateQueries(Stage):
     def work(self) -> Counts:
         from moeir.artifacts import atomic_write
         from moeir.backbones.device import select_device, select_dtype
-        from moeir.backbones.query_blocks import BlockGenerator, ResumableQueryFile
-        from moeir.backbones.query_generator import Sampling, T5QueryGenerator
+        from moeir.backbones.query_generator import BlockGenerator, ResumableQueryFile, Sampling, T5QueryGenerator
         from moeir.console import meter
         from moeir.records import lines, texts
 

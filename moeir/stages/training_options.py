@@ -88,10 +88,10 @@ class TrainingStage(Stage):
         trackers.parse_trackers(self.track)
 
     def process_group(self) -> "ProcessGroup":
-        from moeir.backbones import device as device_module
+        from moeir.backbones.device import resolve_device, set_determinism
         from moeir.training import distributed
 
-        device_module.set_determinism(device_module.resolve_device(self.device), self.deterministic)
+        set_determinism(resolve_device(self.device), self.deterministic)
         process_group = distributed.init_process_group(self.device)
         if self.compile and not process_group.device.startswith("cuda"):
             raise UsageError(f"--compile: needs a CUDA device, but this training runs on {process_group.device}; leave it out")

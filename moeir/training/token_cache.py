@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.artifacts import memmap
+from moeir.backbones.packed_pairs import Numbers, RaggedIds
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.prefetch import StepPrefetcher
 from moeir.backbones.token_files import TokenFileWriter, chunk_texts
@@ -30,26 +30,18 @@ from moeir.training.text_stream import RowIndex, StreamedText, TextStream
 CACHE_VERSION = 1  # of the files of a cache, and of how a checkpoint tokenizes
 PREFETCH_STEPS = 4
 ARRAYS = ("ids", "starts", "silent")
-Numbers: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class TokenCache:
-    """ids [T] of n texts end to end, special tokens included; starts [n+1]; silent [n] counts the tokens at the end of each text that are
-    not attended to. All memory-mapped."""
+class TokenCache(RaggedIds):
+    """Texts with their special tokens; silent [n] counts the tokens at the end of each text that are not attended to. All memory-mapped."""
 
-    ids: Numbers
-    starts: Numbers
     silent: Numbers
 
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Open a folder that `build_token_cache` has written."""
         return cls(*(memmap.open_readonly(folder / f"{name}.npy") for name in ARRAYS))
-
-    def __len__(self) -> int:
-        """Texts."""
-        return len(self.silent)
 
     def pack(self, rows: Sequence[int], side: str) -> PackedTokens:
         """The texts of `rows`, in that order."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from moeir.analysis import training_monitor
 from moeir.analysis.training_monitor import METRICS_FILE
 from moeir.artifacts.atomic_write import RESUME
-from moeir.backbones import device as device_module
+from moeir.backbones.device import set_determinism
 from moeir.errors import MoeirError
 from moeir.kernels.memory import trim_heap
 from moeir.training import live_display, param_groups, resume_state, trackers
@@ -124,7 +124,7 @@ def train(
     no state is saved in between.
     """
     if torch.device(device).type == "cpu":
-        device_module.set_determinism(device, deterministic=True)
+        set_determinism(device, deterministic=True)
     model = task.model.to(device)
     groups = param_groups.make_param_groups(
         model,

@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from moeir.backbones import device as device_module
+from moeir.backbones.device import list_devices, resolve_device, select_device, select_dtype
 from moeir.errors import UsageError
 from moeir.kernels.precision import full_precision, has_native_bfloat16
 
@@ -31,24 +31,24 @@ def cards(monkeypatch):
 )
 def test_a_device_is_one_by_name_and_where_all_cuda_calls_go(cards, name, device):
     selected = cards(2)
-    assert device_module.resolve_device(name) == device and selected == []
-    assert device_module.select_device(name) == device
+    assert resolve_device(name) == device and selected == []
+    assert select_device(name) == device
     assert selected == ([] if device == "cpu" else [device])
 
 
 def test_processes_share_out_every_device_unless_one_is_named(cards):
     cards(3)
-    assert device_module.list_devices("auto") == device_module.list_devices("cuda") == ["cuda:0", "cuda:1", "cuda:2"]
-    assert device_module.list_devices("cuda:2") == ["cuda:2"] and device_module.list_devices("cpu") == ["cpu"]
+    assert list_devices("auto") == list_devices("cuda") == ["cuda:0", "cuda:1", "cuda:2"]
+    assert list_devices("cuda:2") == ["cuda:2"] and list_devices("cpu") == ["cpu"]
     cards(0)
-    assert device_module.list_devices("auto") == ["cpu"] and device_module.select_device("auto") == "cpu"
+    assert list_devices("auto") == ["cpu"] and select_device("auto") == "cpu"
 
 
 @pytest.mark.parametrize("name", ["cuda:2", "cuda:99", "cuda:-1", "meta", "gpu", ""])
 def test_a_device_that_is_not_there_is_refused(cards, name):
     cards(2)
     with pytest.raises(UsageError, match=r"torch sees 2 CUDA devices|expected auto, cpu, cuda or cuda:N"):
-        device_module.select_device(name)
+        select_device(name)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_device_that_is_not_there_is_refused(cards, name):
 def test_bfloat16_is_chosen_from_compute_capability_8_on_and_the_log_says_why(cards, caplog, capability, dtype):
     cards(2, capability)
     caplog.set_level(logging.INFO)
-    assert device_module.select_dtype("auto", "cuda:1") is dtype and has_native_bfloat16("cuda:1") == (dtype is torch.bfloat16)
+    assert select_dtype("auto", "cuda:1") is dtype and has_native_bfloat16("cuda:1") == (dtype is torch.bfloat16)
     message = caplog.messages[-1]
     assert f"cuda:1 (A card, compute capability {capability[0]}.{capability[1]})" in message
     assert message.startswith("dtype: bfloat16" if dtype is torch.bfloat16 else "dtype: float32")
@@ -67,12 +67,12 @@ def test_bfloat16_is_chosen_from_compute_capability_8_on_and_the_log_says_why(ca
 def test_bfloat16_is_refused_where_a_device_has_none_and_allowed_on_any_processor(cards):
     cards(1, (7, 5))
     with pytest.raises(UsageError) as refused:
-        device_module.select_dtype("bfloat16", "cuda:0")
+        select_dtype("bfloat16", "cuda:0")
     assert str(refused.value) == (
         "--dtype bfloat16: cuda:0 (A card, compute capability 7.5) has no bfloat16 units, "
         "expected compute capability 8.0 or more; use --dtype auto or float32"
     )
-    assert device_module.select_dtype("bfloat16", "cpu") is torch.bfloat16
+    assert select_dtype("bfloat16", "cpu") is torch.bfloat16
 
 
 def test_the_log_says_where_a_process_has_allowed_tf32(cards, caplog):
@@ -80,7 +80,7 @@ def test_the_log_says_where_a_process_has_allowed_tf32(cards, caplog):
     caplog.set_level(logging.INFO)
     torch.set_float32_matmul_precision("high")
     try:
-        assert device_module.select_dtype("float32", "cuda:0") is torch.float32
+        assert select_dtype("float32", "cuda:0") is torch.float32
     finally:
         torch.set_float32_matmul_precision("highest")
     assert "computed in TF32, as this process has set torch; scores are not" in caplog.messages[-1]

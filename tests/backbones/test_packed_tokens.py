@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeir.backbones import device as device_module
+from moeir.backbones.device import select_device, select_dtype
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, UsageError
@@ -80,12 +80,12 @@ def test_folders_without_a_usable_tokenizer_are_refused(tmp_path):
 
 
 def test_precision_is_chosen_by_name_or_by_probe(monkeypatch):
-    assert device_module.select_dtype("float32", "cpu") is torch.float32 and device_module.select_dtype("bfloat16", "cpu") is torch.bfloat16
+    assert select_dtype("float32", "cpu") is torch.float32 and select_dtype("bfloat16", "cpu") is torch.bfloat16
     for answer, expected in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr(device_module, "has_native_bfloat16", lambda device, answer=answer: answer)
-        assert device_module.select_dtype("auto", "cpu") is expected
+        monkeypatch.setattr("moeir.backbones.device.has_native_bfloat16", lambda device, answer=answer: answer)
+        assert select_dtype("auto", "cpu") is expected
     with pytest.raises(UsageError, match="--dtype float16: expected auto, float32 or bfloat16"):
-        device_module.select_dtype("float16", "cpu")
+        select_dtype("float16", "cpu")
     with pytest.raises(UsageError, match="--device gpu: expected auto, cpu, cuda"):
-        device_module.select_device("gpu")
-    assert device_module.select_device("cpu") == "cpu"
+        select_device("gpu")
+    assert select_device("cpu") == "cpu"

@@ -10,7 +10,7 @@ from transformers import AutoModel, BertForMaskedLM, BertForPreTraining, BertMod
 
 from moeir.backbones.families import weights_io
 from moeir.errors import ArtifactError, UsageError
-from tests.backbones.test_encoder import make_config, make_pair, randomize_weights
+from tests.backbones.test_encoder import make_config, randomize_weights
 
 
 def changed(folder, change):
@@ -30,12 +30,13 @@ def written(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("kind, pooler", [(BertModel, True), (BertModel, False), (BertForMaskedLM, False)])
-def test_weights_survive_the_way_there_and_back(kind, pooler, tmp_path):
-    theirs, ours = make_pair(tmp_path / "theirs", kind, pooler)
+@pytest.mark.parametrize("kind, options", [(BertModel, {"add_pooling_layer": False}), (BertForMaskedLM, {})])
+def test_weights_survive_the_way_there_and_back(kind, options, tmp_path):
+    theirs = randomize_weights(kind(make_config(), **options))
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = weights_io.read_encoder(tmp_path / "theirs", vocabulary_head=None)
     (tmp_path / "ours").mkdir()
     weights_io.write_model(tmp_path / "ours", weights_io.read_config(tmp_path / "theirs"), ours.state_dict(), hf_compatible=True)
-    options = {"add_pooling_layer": pooler} if kind is BertModel else {}
     reopened, loading_info = kind.from_pretrained(tmp_path / "ours", output_loading_info=True, **options)
     assert not loading_info["missing_keys"] and not loading_info["unexpected_keys"]
     before, after = theirs.state_dict(), reopened.state_dict()
@@ -49,8 +50,9 @@ def test_weights_survive_the_way_there_and_back(kind, pooler, tmp_path):
 def test_a_model_with_every_head_is_read(tmp_path):
     theirs = randomize_weights(BertForPreTraining(make_config()))
     theirs.save_pretrained(tmp_path)
-    ours = weights_io.read_encoder(tmp_path, vocabulary_head=None, pooler=True)
-    assert torch.equal(ours.pooler.weight, theirs.bert.pooler.dense.weight)
+    weights = weights_io.read_weights(tmp_path, weights_io.read_config(tmp_path))
+    assert torch.equal(weights["pooler.weight"], theirs.bert.pooler.dense.weight)
+    ours = weights_io.read_encoder(tmp_path, vocabulary_head=None)
     assert torch.equal(ours.vocabulary_head.bias, theirs.cls.predictions.bias)
 
 
@@ -163,9 +165,9 @@ def test_missing_heads_are_left_to_the_caller(tmp_path, caplog):
     assert not weights_io.has_vocabulary_head(tmp_path)
     assert weights_io.read_encoder(tmp_path, vocabulary_head=None).vocabulary_head is None
     assert weights_io.read_encoder(tmp_path, vocabulary_head=True).vocabulary_head is not None
-    with pytest.raises(ArtifactError, match=r"pooler.bias|pooler.weight"):
-        changed(tmp_path, lambda weights: {name: value for name, value in weights.items() if "pooler" not in name})
-        weights_io.read_encoder(tmp_path, pooler=True)
+    with pytest.raises(ArtifactError, match=r"norm.bias|norm.weight"):
+        changed(tmp_path, lambda weights: {name: value for name, value in weights.items() if "LayerNorm" not in name})
+        weights_io.read_encoder(tmp_path)
 
 
 def test_missing_shards_and_damaged_indexes_are_refused(written):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from moeir.architectures.initialize import build_checkpoint
-from moeir.backbones import device as formats
+from moeir.backbones.device import set_determinism
 from moeir.training import grad_cache
 from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import make_sampler
@@ -35,7 +35,7 @@ def stepped(tiny_model_with_head, device, monkeypatch):
         gradients = {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
         return loss.item(), metrics_to_floats([facts])[0], gradients
 
-    formats.set_determinism(device, deterministic=True)
+    set_determinism(device, deterministic=True)
     return step
 
 

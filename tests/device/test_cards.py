@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from moeir.kernels import attention, grouped_linear
+from moeir.kernels.precision import compute_capability
 from tests.device import fake_cuda
 from tests.device.conftest import assert_similar_losses, read_metrics
 from tests.device.test_finetune import CAME, KINDS
@@ -15,11 +15,9 @@ CAPABILITIES = {(7, 5): "float32", (8, 0): "bfloat16"}
 @pytest.fixture
 def forgotten():
     """What was found out about other cards is forgotten, before and after."""
-    for cached in (attention._compute_capability, grouped_linear._capability):
-        cached.cache_clear()
+    compute_capability.cache_clear()
     yield
-    for cached in (attention._compute_capability, grouped_linear._capability):
-        cached.cache_clear()
+    compute_capability.cache_clear()
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

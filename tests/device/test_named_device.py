@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from moeir.backbones import device as device_module
+from moeir.backbones.device import select_device, set_determinism
 from moeir.pretraining import task
 from tests.indexes import test_exact_match, test_flat, test_maxsim
 
@@ -79,7 +79,7 @@ def test_exact_engines_give_the_bytes_of_the_cpu(engine, available, tmp_path, mo
 
 def test_a_training_on_the_cpu_leaves_no_warnings_for_the_device():
     """A CPU's work is deterministic and warns where it could not be; on CUDA that would be a warning at every product."""
-    device_module.set_determinism("cpu", deterministic=False)
+    set_determinism("cpu", deterministic=False)
     assert torch.is_deterministic_algorithms_warn_only_enabled()
-    device_module.select_device("cuda")
+    select_device("cuda")
     assert not torch.are_deterministic_algorithms_enabled()

@@ -29,7 +29,7 @@ def judged():
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_run_has_its_published_number(name, tool, judged):
     view = compat.ToolView(path(name), runs.read_run(path(name)), judged, compat.TOOLS[tool])
-    assert f"{view.mean(view.values(NDCG), NDCG):.4f}" == f"{PUBLISHED[name]:.4f}"
+    assert f"{measures.aggregate_values({'nDCG@10': view.values(NDCG)})['nDCG@10']:.4f}" == f"{PUBLISHED[name]:.4f}"
 
 
 def test_reciprocal_rank_fusion_of_three_neural_runs_is_above_the_best_of_them(judged):

@@ -43,7 +43,7 @@ def by_loop(query, key, value, batch, reach=None):
 
 
 def test_groups_are_runs_of_one_length():
-    assert layout([3, 3, 2, 3]).equal_length_groups == [(0, 2, 3), (6, 1, 2), (8, 1, 3)]
+    assert layout([3, 3, 2, 3]).equal_length_groups == [(2, 3), (1, 2), (1, 3)]
     assert layout([]).equal_length_groups == []
 
 

@@ -24,6 +24,7 @@ LAYER_NAMES = {
     "feedforward.norm.": "output.LayerNorm.",
 }
 NAMES = NameMap(
+    class_prefix="Bert",
     prefix="bert.",
     layer_prefix="encoder.layer.",
     model={**EMBEDDING_NAMES, "pooler.": "pooler.dense."},
@@ -35,17 +36,16 @@ NAMES = NameMap(
         "vocabulary_head.decoder.": "cls.predictions.decoder.",
     },
     classifier={"heads.relevance.output.": "classifier."},
+    tied={"vocabulary_head.decoder.weight": "embeddings.words.weight", "vocabulary_head.decoder.bias": "vocabulary_head.bias"},
     skipped_prefixes=("embeddings.position_ids", "cls.seq_relationship."),
 )
-TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight", "vocabulary_head.decoder.bias": "vocabulary_head.bias"}
 
 
 def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     """Parse a BERT config.json."""
     fields = read_sizes(config, "BERT")
-    return EncoderConfig(
-        **fields, classification_head=ClassificationHeadConfig(dropout=read_classifier_dropout(config, fields), pooler=True)
-    )
+    head = ClassificationHeadConfig(dropout=read_classifier_dropout(config, fields), pooler=True)
+    return EncoderConfig(**fields, classification_head=head)
 
 
 def read_classifier_dropout(config: Mapping[str, Any], fields: Mapping[str, Any]) -> float:
@@ -73,26 +73,3 @@ def read_sizes(config: Mapping[str, Any], family: str) -> dict[str, Any]:
         "attention_dropout": config.get("attention_probs_dropout_prob", 0.1),
         "initializer_range": config.get("initializer_range", 0.02),
     }
-
-
-def from_hf(name: str) -> str | None:
-    """Convert a weight name of BERT to ours; None for weights that are not read; unknown names pass unchanged.
-
-    >>> from_hf("bert.encoder.layer.3.output.dense.weight"), from_hf("embeddings.position_ids")
-    ('layers.3.feedforward.down.weight', None)
-    """
-    return NAMES.from_hf(name)
-
-
-def to_hf(name: str, *, masked_lm: bool) -> str:
-    """Convert one of our weight names to BERT's, with the prefix `bert.` if the model is written as BertForMaskedLM.
-
-    >>> to_hf("layers.3.feedforward.down.weight", masked_lm=True)
-    'bert.encoder.layer.3.output.dense.weight'
-    """
-    return NAMES.to_hf(name, masked_lm=masked_lm)
-
-
-def hf_class_name(*, masked_lm: bool) -> str:
-    """The `transformers` class of such a checkpoint."""
-    return "BertForMaskedLM" if masked_lm else "BertModel"

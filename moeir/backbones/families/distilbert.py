@@ -8,6 +8,7 @@ from moeir.backbones.families.bert import EMBEDDING_NAMES
 from moeir.backbones.families.name_map import NameMap
 
 NAMES = NameMap(
+    class_prefix="DistilBert",
     prefix="distilbert.",
     layer_prefix="transformer.layer.",
     model=EMBEDDING_NAMES,
@@ -28,9 +29,9 @@ NAMES = NameMap(
         "vocabulary_head.decoder.": "vocab_projector.",
     },
     classifier={"heads.relevance.dense.": "pre_classifier.", "heads.relevance.output.": "classifier."},
+    tied={"vocabulary_head.decoder.weight": "embeddings.words.weight"},
     skipped_prefixes=("embeddings.position_ids",),
 )
-TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight"}
 
 
 def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
@@ -49,26 +50,3 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
         initializer_range=config.get("initializer_range", 0.02),
         classification_head=ClassificationHeadConfig("relu", config.get("seq_classif_dropout", 0.2)),
     )
-
-
-def from_hf(name: str) -> str | None:
-    """Convert a weight name of DistilBERT to ours; None for weights that are not read; unknown names pass unchanged.
-
-    >>> from_hf("distilbert.transformer.layer.3.ffn.lin2.weight"), from_hf("vocab_projector.weight")
-    ('layers.3.feedforward.down.weight', 'vocabulary_head.decoder.weight')
-    """
-    return NAMES.from_hf(name)
-
-
-def to_hf(name: str, *, masked_lm: bool) -> str:
-    """Convert one of our weight names to DistilBERT's, with the prefix `distilbert.` if the model is written with its head.
-
-    >>> to_hf("layers.3.attention.norm.bias", masked_lm=False)
-    'transformer.layer.3.sa_layer_norm.bias'
-    """
-    return NAMES.to_hf(name, masked_lm=masked_lm)
-
-
-def hf_class_name(*, masked_lm: bool) -> str:
-    """The `transformers` class of such a checkpoint."""
-    return "DistilBertForMaskedLM" if masked_lm else "DistilBertModel"

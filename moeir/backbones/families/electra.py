@@ -8,6 +8,7 @@ from moeir.backbones.families.bert import EMBEDDING_NAMES, LAYER_NAMES, read_cla
 from moeir.backbones.families.name_map import NameMap
 
 NAMES = NameMap(
+    class_prefix="Electra",
     prefix="electra.",
     layer_prefix="encoder.layer.",
     model={**EMBEDDING_NAMES, "embeddings.project.": "embeddings_project."},
@@ -19,9 +20,9 @@ NAMES = NameMap(
         "vocabulary_head.decoder.": "generator_lm_head.",
     },
     classifier={"heads.relevance.dense.": "classifier.dense.", "heads.relevance.output.": "classifier.out_proj."},
+    tied={"vocabulary_head.decoder.weight": "embeddings.words.weight"},
     skipped_prefixes=("embeddings.position_ids", "discriminator_predictions."),
 )
-TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight"}
 
 
 def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
@@ -29,29 +30,5 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     fields = read_sizes(config, "ELECTRA")
     width = config.get("embedding_size", 128)
     fields |= {"factorized_embedding_size": None if width == fields["hidden"] else width, "head_activation": "gelu"}
-    return EncoderConfig(
-        **fields, classification_head=ClassificationHeadConfig("gelu", read_classifier_dropout(config, fields), dropout_first=True)
-    )
-
-
-def from_hf(name: str) -> str | None:
-    """Convert a weight name of ELECTRA to ours; None for weights that are not read; unknown names pass unchanged.
-
-    >>> from_hf("electra.embeddings_project.bias"), from_hf("discriminator_predictions.dense.weight")
-    ('embeddings.project.bias', None)
-    """
-    return NAMES.from_hf(name)
-
-
-def to_hf(name: str, *, masked_lm: bool) -> str:
-    """Convert one of our weight names to ELECTRA's, with the prefix `electra.` if the model is written as a generator.
-
-    >>> to_hf("vocabulary_head.bias", masked_lm=True)
-    'generator_lm_head.bias'
-    """
-    return NAMES.to_hf(name, masked_lm=masked_lm)
-
-
-def hf_class_name(*, masked_lm: bool) -> str:
-    """The `transformers` class of such a checkpoint."""
-    return "ElectraForMaskedLM" if masked_lm else "ElectraModel"
+    head = ClassificationHeadConfig("gelu", read_classifier_dropout(config, fields), dropout_first=True)
+    return EncoderConfig(**fields, classification_head=head)

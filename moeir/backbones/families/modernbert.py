@@ -8,6 +8,7 @@ from moeir.backbones.families.name_map import NameMap
 from moeir.errors import UsageError
 
 NAMES = NameMap(
+    class_prefix="ModernBert",
     prefix="model.",
     layer_prefix="layers.",
     model={"embeddings.words.": "embeddings.tok_embeddings.", "embeddings.norm.": "embeddings.norm."},
@@ -26,9 +27,9 @@ NAMES = NameMap(
         "vocabulary_head.decoder.weight": "decoder.weight",
     },
     classifier={"heads.relevance.dense.": "head.dense.", "heads.relevance.norm.": "head.norm.", "heads.relevance.output.": "classifier."},
+    tied={"vocabulary_head.decoder.weight": "embeddings.words.weight"},
     final_norm="final_norm.",
 )
-TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight"}
 LOCAL, FULL = "sliding_attention", "full_attention"
 THETAS = {FULL: ("global_rope_theta", 160_000.0), LOCAL: ("local_rope_theta", 10_000.0)}
 
@@ -42,6 +43,8 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     thetas = {kind: _parse_theta(config, kind) for kind in THETAS}
     if unknown := sorted(set(kinds) - set(THETAS)):
         raise UsageError(f"config.json: layer_types has {unknown[0]!r}; moeir reads {FULL} and {LOCAL}")
+    if (pooling := config.get("classifier_pooling", "cls")) not in ("cls", "mean"):
+        raise UsageError(f"config.json: classifier_pooling is {pooling!r}; moeir reads cls and mean")
     return EncoderConfig(
         vocabulary=config["vocab_size"],
         hidden=config["hidden_size"],
@@ -65,16 +68,10 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
             head_bias=config.get("classifier_bias", False),
             embedding_dropout=config.get("embedding_dropout", 0.0),
         ),
-        classification_head=_parse_classification_head(config),
+        classification_head=ClassificationHeadConfig(
+            config.get("classifier_activation", "gelu"), config.get("classifier_dropout", 0.0), norm=True, pooling=pooling
+        ),
     )
-
-
-def _parse_classification_head(config: Mapping[str, Any]) -> ClassificationHeadConfig:
-    pooling = config.get("classifier_pooling", "cls")
-    if pooling not in ("cls", "mean"):
-        raise UsageError(f"config.json: classifier_pooling is {pooling!r}; moeir reads cls and mean")
-    activation = config.get("classifier_activation", "gelu")
-    return ClassificationHeadConfig(activation, config.get("classifier_dropout", 0.0), norm=True, pooling=pooling)
 
 
 def _parse_theta(config: Mapping[str, Any], kind: str) -> float:
@@ -88,26 +85,3 @@ def _parse_theta(config: Mapping[str, Any], kind: str) -> float:
     if (theta := parameters.get("rope_theta", config.get(old_key, default))) is None:
         raise UsageError(f"config.json: {old_key} is None; expected a number, as {default:g}")
     return float(theta)
-
-
-def from_hf(name: str) -> str | None:
-    """Convert a weight name of ModernBERT to ours; None for weights that are not read; unknown names pass unchanged.
-
-    >>> from_hf("model.layers.3.attn.Wqkv.weight"), from_hf("final_norm.weight")
-    ('layers.3.attention.joint.weight', 'layers.last.closing.weight')
-    """
-    return NAMES.from_hf(name)
-
-
-def to_hf(name: str, *, masked_lm: bool) -> str:
-    """Convert one of our weight names to ModernBERT's, with the prefix `model.` if the model is written with its head.
-
-    >>> to_hf("layers.21.closing.weight", masked_lm=True)
-    'model.final_norm.weight'
-    """
-    return NAMES.to_hf(name, masked_lm=masked_lm)
-
-
-def hf_class_name(*, masked_lm: bool) -> str:
-    """The `transformers` class of such a checkpoint."""
-    return "ModernBertForMaskedLM" if masked_lm else "ModernBertModel"

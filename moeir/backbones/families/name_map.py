@@ -1,6 +1,6 @@
 """Mapping between the weight names of a family and ours; unknown names pass unchanged."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 
@@ -8,34 +8,47 @@ from dataclasses import dataclass
 class NameMap:
     """Name prefixes, ours to the family's: of the `model`, of a layer (`layers`), of the vocabulary `head`, of the `classifier`.
 
-    `prefix` precedes the model's names in a file that also has a head, `layer_prefix` the number of a layer; `skipped_prefixes` are names
-    that are not read. `final_norm` is the family's name of the normalisation after the last layer, which belongs to that layer here.
+    `class_prefix` starts the names of the family's classes in `transformers`. `prefix` precedes the model's names in a file that also has
+    a head, `layer_prefix` the number of a layer; `skipped_prefixes` are names that are not read. `tied` are duplicates of other weights.
+    `final_norm` is the family's name of the normalisation after the last layer, which belongs to that layer here.
     """
 
+    class_prefix: str
     prefix: str
     layer_prefix: str
     model: Mapping[str, str]
     layers: Mapping[str, str]
     head: Mapping[str, str]
     classifier: Mapping[str, str]
+    tied: Mapping[str, str]
     skipped_prefixes: tuple[str, ...] = ()
     final_norm: str | None = None
 
-    def from_hf(self, name: str) -> str | None:
-        """Convert a name to ours; None for weights that are not read. `layers.last.` is the last layer of a name without number."""
-        name = name.removeprefix(self.prefix).replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-        if name.startswith(self.skipped_prefixes):
-            return None
-        if self.final_norm is not None and name.startswith(self.final_norm):
-            return "layers.last.closing." + name.removeprefix(self.final_norm)
-        if name.startswith(self.layer_prefix):
-            number, rest = name.removeprefix(self.layer_prefix).split(".", 1)
-            return f"layers.{number}.{_replace_prefix(rest, _invert(self.layers))}"
-        return _replace_prefix(name, _invert({**self.model, **self.classifier, **self.head}))
+    def from_hf(self, names: Collection[str], layers: int) -> dict[str, str]:
+        """Our name for each name in a checkpoint of `layers` layers; weights that are not read are left out."""
+        own_names = {}
+        model, layer = _invert({**self.model, **self._read_heads(names)}), _invert(self.layers)
+        for name in names:
+            bare = name.removeprefix(self.prefix).replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+            if bare.startswith(self.skipped_prefixes):
+                continue
+            if self.final_norm is not None and bare.startswith(self.final_norm):
+                own_names[name] = f"layers.{layers - 1}.closing." + bare.removeprefix(self.final_norm)
+            elif bare.startswith(self.layer_prefix):
+                number, rest = bare.removeprefix(self.layer_prefix).split(".", 1)
+                own_names[name] = f"layers.{number}.{_replace_prefix(rest, layer)}"
+            else:
+                own_names[name] = _replace_prefix(bare, model)
+        return own_names
 
-    def to_hf(self, name: str, *, masked_lm: bool) -> str:
+    def _read_heads(self, names: Collection[str]) -> dict[str, str]:
+        """Names of both heads, those of the head that the checkpoint has last: ModernBERT gives both the same names."""
+        is_classifier = f"{self.classifier['heads.relevance.output.']}weight" in names and self.head["vocabulary_head.bias"] not in names
+        return {**self.head, **self.classifier} if is_classifier else {**self.classifier, **self.head}
+
+    def to_hf(self, name: str, *, has_head: bool) -> str:
         """Convert one of our names to the family's, as in its class with or without a head."""
-        prefix = self.prefix if masked_lm else ""
+        prefix = self.prefix if has_head else ""
         if name.startswith("vocabulary_head."):
             return _replace_prefix(name, self.head)
         if name.startswith("heads.relevance."):

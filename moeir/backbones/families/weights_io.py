@@ -72,39 +72,26 @@ def parse_encoder_config(config: Mapping[str, Any], folder: Path) -> EncoderConf
 
 def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Read all weights of a folder in float32, under our names."""
-    names = _weight_files(folder)
-    family_module, last = import_family(config, folder), parse_encoder_config(config, folder).layers - 1
-    weights: dict[str, Tensor] = {}
-    for name in names:
+    files = list_weight_files(folder)
+    names, layers = import_family(config, folder).NAMES, parse_encoder_config(config, folder).layers
+    loaded: dict[str, Tensor] = {}
+    for name in files:
         try:
-            loaded = load_file(folder / name)
+            loaded |= load_file(folder / name)
         except SafetensorError as problem:
             raise ArtifactError(f"{folder / name}: damaged: {problem}") from None
-        converted = ((family_module.from_hf(key), value) for key, value in loaded.items())
-        weights |= {
-            _resolve_last_layer(key, last): value.float() if value.is_floating_point() else value
-            for key, value in converted
-            if key is not None
-        }
-    _drop_tied(folder, weights, family_module.TIED)
-    return _rename_classifier(weights)
+    weights = {
+        own: value.float() if (value := loaded.pop(name)).is_floating_point() else value
+        for name, own in names.from_hf(loaded.keys(), layers).items()
+    }
+    for name, original in names.tied.items():
+        duplicate = weights.pop(name, None)
+        if duplicate is not None and not torch.equal(duplicate, weights.setdefault(original, duplicate)):
+            raise ArtifactError(f"{folder}: {name} differs from {original}; moeir reads a vocabulary head tied to the word embeddings")
+    return weights
 
 
-def _rename_classifier(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the classification head in families that name it like the vocabulary head (ModernBERT)."""
-    if f"{CLASSIFIER_PREFIX}output.weight" not in weights or "vocabulary_head.bias" in weights:
-        return weights
-    prefixes = {"vocabulary_head.transform.": f"{CLASSIFIER_PREFIX}dense.", "vocabulary_head.norm.": f"{CLASSIFIER_PREFIX}norm."}
-    old_prefixes = {name: next((old for old in prefixes if name.startswith(old)), "") for name in weights}
-    return {prefixes.get(old, "") + name.removeprefix(old): weights[name] for name, old in old_prefixes.items()}
-
-
-def _resolve_last_layer(name: str, last: int) -> str:
-    """Replace `layers.last.` by the number of the last layer."""
-    return f"layers.{last}." + name.removeprefix("layers.last.") if name.startswith("layers.last.") else name
-
-
-def _weight_files(folder: Path) -> list[str]:
+def list_weight_files(folder: Path) -> list[str]:
     """Names of the weight files: one, or those listed in an index."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
@@ -120,15 +107,7 @@ def _weight_files(folder: Path) -> list[str]:
     return names
 
 
-def _drop_tied(folder: Path, weights: dict[str, Tensor], tied: Mapping[str, str]) -> None:
-    """Drop duplicates of tied weights; ArtifactError for a duplicate with other values."""
-    for name, original in tied.items():
-        duplicate = weights.pop(name, None)
-        if duplicate is not None and not torch.equal(duplicate, weights.setdefault(original, duplicate)):
-            raise ArtifactError(f"{folder}: {name} differs from {original}; moeir reads a vocabulary head tied to the word embeddings")
-
-
-def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, pooler: bool = False) -> Encoder:
+def read_encoder(folder: Path, *, vocabulary_head: bool | None = False) -> Encoder:
     """Load an encoder from a folder of plain weights; `vocabulary_head=None` loads the head if the folder has one.
 
     ArtifactError for a missing weight or a wrong shape; initialising a missing vocabulary head is left to the caller.
@@ -136,8 +115,8 @@ def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, pooler: 
     config = read_config(folder)
     weights = read_weights(folder, config)
     has_head = any(name.startswith("vocabulary_head.") for name in weights)
-    head = has_head if vocabulary_head is None else vocabulary_head
-    encoder = Encoder(parse_encoder_config(config, folder), vocabulary_head=head, pooler=pooler)
+    with_head = has_head if vocabulary_head is None else vocabulary_head
+    encoder = Encoder(parse_encoder_config(config, folder), vocabulary_head=with_head)
     expected = encoder.state_dict()
     missing = [name for name in expected if name not in weights and (has_head or not name.startswith("vocabulary_head."))]
     if missing:
@@ -163,23 +142,21 @@ def has_vocabulary_head(folder: Path) -> bool:
 def write_model(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], *, hf_compatible: bool) -> None:
     """Write config.json and model.safetensors. `hf_compatible` weights have the family's class name and load in transformers;
     others have model type `moeir`, so that transformers does not load a part of them by mistake."""
-    family_module = import_family(config, folder)
+    names = import_family(config, folder).NAMES
     masked_lm, has_classifier = (any(name.startswith(part) for name in weights) for part in ("vocabulary_head.", CLASSIFIER_PREFIX))
     written_config = {key: value for key, value in config.items() if key not in OMITTED_KEYS}
     family_name = str(config.get("moeir_family", config["model_type"]))
     if hf_compatible:
-        class_name = family_module.hf_class_name(masked_lm=masked_lm)
         if has_classifier:
-            class_name = class_name.removesuffix("Model") + "ForSequenceClassification"
             written_config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-        written_config |= {"model_type": family_name, "architectures": [class_name]}
+        task = "ForSequenceClassification" if has_classifier else "ForMaskedLM" if masked_lm else "Model"
+        written_config |= {"model_type": family_name, "architectures": [names.class_prefix + task]}
     else:
         written_config |= {"model_type": "moeir", "moeir_family": family_name, "architectures": []}
     written_config |= {"dtype": "float32"} | ({"tie_word_embeddings": True} if masked_lm else {})
     (folder / "config.json").write_text(json.dumps(written_config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    has_head = masked_lm or has_classifier
     hf_weights = {
-        family_module.to_hf(name, masked_lm=has_head): value.detach().cpu().to(torch.float32).contiguous()
+        names.to_hf(name, has_head=masked_lm or has_classifier): value.detach().cpu().to(torch.float32).contiguous()
         for name, value in weights.items()
     }
     write_tensors(dict(sorted(hf_weights.items())), folder / "model.safetensors")

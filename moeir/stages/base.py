@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from moeir import settings
+from moeir import settings, variants
 from moeir.artifacts import atomic_write, manifests, shards
 from moeir.console import format_bytes, silence
 from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from moeir.training.distributed import ProcessGroup
 
 STREAM = Path("-")
+MAX_SEED = 2**32 - 1  # of random generators
+DEPTH: dict[str, Any] = {"minimum": 1, "maximum": 2**31 - 1, "aliases": ("--hits", "--k")}
 START, END = "the start", "the end"
 TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion")
 DATASET_PREFIXES = ("hf:", "irds:")
@@ -41,7 +43,7 @@ class Stage:
     name: ClassVar[str] = ""
 
     def check(self) -> None:
-        """Validate the settings before anything is read or written."""
+        """Check settings that depend on one another, before anything is read or written; `check_settings` has checked each by itself."""
 
     def work(self) -> Counts:
         """Read the sources and write `output`; the returned counts go into the manifest."""
@@ -108,8 +110,14 @@ def _add_memory_advice(stage: Stage) -> Iterator[None]:
         raise OutOfMemory(f"{describe_out_of_memory(problem)}; {', '.join(advice)}") from problem
 
 
-def _check_stdin_used_once(stage: Stage) -> None:
-    """UsageError if two sources are standard input, which can be read only once."""
+def check_settings(stage: Stage) -> None:
+    """UsageError if a setting is outside its limits, settings contradict one another, or two sources are standard input."""
+    for setting in settings.list_settings(type(stage)):
+        value = getattr(stage, setting.name)
+        setting.check(value)
+        if setting.room and value is not None:
+            variants.resolve_spec(setting.room, value)
+    stage.check()
     flags = [setting.flag for setting, path in stage.sources() if path == STREAM]
     if len(flags) > 1:
         raise UsageError(f"{flags[0]} - and {flags[1]} -: standard input can be read once; name a file for one of them")
@@ -133,8 +141,7 @@ def _check_output_path(stage: Stage, path: Path) -> None:
 
 def run_stage(stage: Stage, *, force: bool = False, single_process: bool = True) -> None:
     """Run a stage unless its output is up to date. Several processes report a missing source only once, after they have connected."""
-    stage.check()
-    _check_stdin_used_once(stage)
+    check_settings(stage)
     if single_process:
         for setting, path in stage.sources():
             _check_exists(path, setting)
@@ -232,8 +239,7 @@ def _any_digest(path: Path, setting: settings.Setting) -> str:
 
 def dry_run(stage: Stage) -> list[str]:
     """The lines of `--dry-run`: what a run would read, write and spend; settings and sources are checked."""
-    stage.check()
-    _check_stdin_used_once(stage)
+    check_settings(stage)
     _provenance(stage)
     lines = []
     for setting, path in stage.sources():

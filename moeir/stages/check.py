@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from moeir.data_checks.texts import SeenTexts, TruncationCounter
     from moeir.records.texts import Text
 
-FORMS = ("text", "tsv", "json")
 log = logging.getLogger(__name__)
 
 
@@ -37,27 +36,25 @@ class Check(Stage):
     dev_queries: Path | None = input_field("texts", "Evaluation queries: --train must not contain any of them.", None)
     encodings: Path | None = input_field("encodings", "Output folder of moeir encode.", None)
     model: Path | None = input_field("weights", "Checkpoint or weights, to count truncated texts with its tokenizer.", None)
-    document_length: int | None = option("Maximum tokens of a document [default: the checkpoint's].", None, aliases=("--passage-max-len",))
-    query_length: int | None = option("Maximum tokens of a query [default: the checkpoint's].", None, aliases=("--query-max-len",))
+    document_length: int | None = option(
+        "Maximum tokens of a document [default: the checkpoint's].", None, minimum=3, aliases=("--passage-max-len",)
+    )
+    query_length: int | None = option(
+        "Maximum tokens of a query [default: the checkpoint's].", None, minimum=3, aliases=("--query-max-len",)
+    )
     keep_empty: bool = option("Accept documents without text.", False)
     allow: tuple[str, ...] = option("Kind of fault to accept, such as query-in-corpus; repeat the flag.", ())
-    most: int = option("Maximum lines shown per kind of fault and file; 0 for all.", 5)
-    form: str = option("text, tsv or json.", "text", aliases=("--format",))
+    most: int = option("Maximum lines shown per kind of fault and file; 0 for all.", 5, minimum=0)
+    form: str = option("text, tsv or json.", "text", choices=("text", "tsv", "json"), aliases=("--format",))
     fix: Path | None = option("Folder for repaired copies of the files; an existing folder is replaced only if check made it.", None)
 
     def check(self) -> None:
         from moeir.variants import suggest
 
-        if self.form not in FORMS:
-            raise UsageError(f"--form {self.form}: expected one of {', '.join(FORMS)}")
-        if self.most < 0:
-            raise UsageError(f"--most {self.most}: expected at least 0, which shows all")
         for kind in self.allow:
             if kind not in FAULT_KINDS:
                 raise UsageError(f"--allow {kind}: there is no such kind of fault{suggest(kind, FAULT_KINDS)}")
         for flag, length in (("document", self.document_length), ("query", self.query_length)):
-            if length is not None and length < 3:
-                raise UsageError(f"--{flag}-length {length}: expected at least 3")
             if length is not None and self.model is None:
                 raise UsageError(f"--{flag}-length: needs --model, for its tokenizer")
         if not self._input_files() and self.encodings is None:

@@ -23,8 +23,10 @@ class Convert(Stage):
     """Convert data or a checkpoint to the format of another tool. What the format cannot hold is an error, unless --lossy drops it."""
 
     input: Path = input_field("anything", "File or folder to convert.")
-    to: str = option("Format to write, with options; see: moeir variants formats.")
-    source_format: str | None = option("Format of --input [default: detected from its first lines].", None, aliases=("--from",))
+    to: str = option("Format to write, with options.", room="formats")
+    source_format: str | None = option(
+        "Format of --input [default: detected from its first lines].", None, room="formats", aliases=("--from",)
+    )
     corpus: Path | None = input_field("texts", "Documents, if --input has only their ids and --to needs their texts.", None)
     queries: Path | None = input_field(
         "texts", "Queries, if --input has only their ids and --to needs their texts.", None, aliases=("--topics",)
@@ -34,9 +36,6 @@ class Convert(Stage):
     output: Path = output_field("converted", "File or folder to write; - is stdout.", STREAM)
 
     def check(self) -> None:
-        variants.resolve_spec("formats", self.to)
-        if self.source_format is not None:
-            variants.resolve_spec("formats", self.source_format)
         if self.input == STREAM and self.source_format is None:
             raise UsageError("--input -: a pipe can be read once; give its format with --from")
         if self.makes_folder() and self.output == STREAM:

@@ -41,35 +41,31 @@ class Encode(Stage):
     corpus: Path = input_field("texts", "Documents.")
     shard: str | None = option("I/N: encode shard I of N, counted from 0, into a folder of --output; index reads all shards.", None)
     processes: int = option(
-        "Worker processes on this machine, one shard each; 0: one per GPU. Or use torchrun -m moeir encode.", 1, affects_result=False
+        "Worker processes on this machine, one shard each; 0: one per GPU. Or use torchrun -m moeir encode.",
+        1,
+        minimum=0,
+        affects_result=False,
     )
-    stuck_minutes: float = option("Timeout in minutes for a process without progress.", 30.0, affects_result=False)
+    stuck_minutes: float = option("Timeout in minutes for a process without progress.", 30.0, above=0, affects_result=False)
     terms: int | None = option(
-        "Sparse experts: keep the N terms of a document with the largest weights [default: all].", None, aliases=("--top-k",)
+        "Sparse experts: keep the N terms of a document with the largest weights [default: all].", None, minimum=1, aliases=("--top-k",)
     )
     least_weight: float | None = option(
-        "Sparse experts: keep terms of at least this weight [default: all].", None, aliases=("--threshold",)
+        "Sparse experts: keep terms of at least this weight [default: all].", None, above=0, aliases=("--threshold",)
     )
     pool_factor: int = option(
-        "Multivector experts: pool similar token vectors, N into one on average; 1 does not pool.", 1, aliases=("--token-pooling",)
+        "Multivector experts: pool similar token vectors, N into one on average; 1 does not pool.",
+        1,
+        minimum=1,
+        aliases=("--token-pooling",),
     )
-    max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, affects_result=False)
+    max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False)
     dtype: str = option("auto, float32 or bfloat16.", "auto")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = output_field("encodings", "Folder to write.")
 
     def check(self) -> None:
-        if self.terms is not None and self.terms < 1:
-            raise UsageError(f"--terms {self.terms}: expected at least 1")
-        if self.least_weight is not None and not 0 < self.least_weight < float("inf"):
-            raise UsageError(f"--least-weight {self.least_weight:g}: expected more than 0")
-        if self.pool_factor < 1:
-            raise UsageError(f"--pool-factor {self.pool_factor}: expected at least 1 (no pooling)")
-        if self.processes < 0:
-            raise UsageError(f"--processes {self.processes}: expected 1 or more, or 0 for as many as GPUs")
-        if self.stuck_minutes <= 0:
-            raise UsageError(f"--stuck-minutes {self.stuck_minutes:g}: expected more than 0")
         if self.output == STREAM:
             raise UsageError("--output -: encodings are a folder; name one")
         if self.shard is not None:

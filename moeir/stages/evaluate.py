@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.checks import check_choice
 from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
+    MATCHES,
     check_answers,
     check_groups,
     check_judgements,
@@ -45,7 +45,7 @@ class Evaluate(Stage):
         "texts", "Instead of --qrels: questions with answers; a document that contains an answer is relevant.", None
     )
     corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None)
-    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string")
+    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES)
     measure: tuple[str, ...] = option(
         "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag "
         "[default: nDCG@10, RR@10, R@100; with --answers Success@20, Success@100].",
@@ -64,11 +64,12 @@ class Evaluate(Stage):
     ties: bool = option("Report the range of each mean over all orders of documents with equal scores.", False)
     compat: str | None = option("Compute measures as another tool does: trec_eval, beir, mteb or msmarco.", None)
     explain: bool = option("With --compat: show step by step why its values differ.", False)
-    form: str = option("table, markdown, latex, tsv, jsonl, json, or auto: by --output and --per-query.", "auto", aliases=("--format",))
+    form: str = option(
+        "table, markdown, latex, tsv, jsonl, json, or auto: by --output and --per-query.", "auto", choices=FORMS, aliases=("--format",)
+    )
     output: Path = output_field("evaluation", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:
-        check_choice("--form", self.form, FORMS)
         if self.form in (*TABLE_FORMS, "json") and self.per_query:
             raise UsageError(f"--per-query: {self.form} has no room for queries; add --form tsv or --form jsonl")
         self._comparison().check()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Export(Stage):
     """Export encodings to an engine that serves all experts (qdrant, vespa, opensearch, anserini): documents, schema, loader."""
 
-    to: str = option("Engine: qdrant, vespa, opensearch or anserini, with options; see: moeir variants export_targets.")
+    to: str = option("Engine: qdrant, vespa, opensearch or anserini, with options.", room="export_targets")
     encodings: tuple[Path, ...] = input_field(
         "encodings", "Output folder of moeir encode, whole or in shards; repeat the flag for several."
     )
@@ -28,7 +28,6 @@ class Export(Stage):
     output: Path = output_field("export", "Folder to write.")
 
     def check(self) -> None:
-        variants.resolve_spec("export_targets", self.to)
         if self.output == STREAM:
             raise UsageError("--output -: an export is a folder; name one")
 

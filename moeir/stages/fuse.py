@@ -10,12 +10,13 @@ from moeir import variants
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages import side_outputs
-from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.checks import check_depth, check_single_word
+from moeir.stages.base import DEPTH, STREAM, Counts, Stage
 from moeir.stages.run_arguments import (
+    MATCHES,
     check_answers,
     check_groups,
     check_judgements,
+    check_single_word,
     name_runs,
     name_source,
     read_answers,
@@ -43,7 +44,7 @@ class Fuse(Stage):
     run: tuple[Path, ...] = input_field("run", "One run per expert; repeat the flag.", aliases=("--runs",))
     method: str = option("Fusion method; see: moeir variants fusion.", DEFAULT_METHOD)
     learned: Path | None = input_field("fusion", "Instead of --method: a file written by learn-fusion or --save.", None)
-    depth: int = option("Documents kept per query.", 1000, aliases=("--hits", "--k"))
+    depth: int = option("Documents kept per query.", 1000, **DEPTH)
     tune: str | None = option(
         "Measure to tune --method for, e.g. nDCG@10: alpha by grid search (on ties the smallest), weights by coordinate search.", None
     )
@@ -52,7 +53,7 @@ class Fuse(Stage):
     qrels: Path | None = input_field("qrels", "With --tune or --ablation: relevance judgements.", None)
     answers: Path | None = input_field("texts", "With --tune, instead of --qrels: questions with answers.", None)
     corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None)
-    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string")
+    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES)
     group_by: str | None = option("With --tune: maximise the mean over the values of this query field, not over queries.", None)
     queries: Path | None = input_field(
         "texts", "Queries. With --learned: if it was learned with query texts. With --group-by: if --answers lacks the field.", None,
@@ -71,7 +72,6 @@ class Fuse(Stage):
             raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
         variant, options = variants.resolve_spec("fusion", self.method)
         check_single_word("--tag", self.tag)
-        check_depth(self.depth)
         if len(self.run) < 2:
             raise UsageError(f"fuse: expected two runs or more, found {len(self.run)}; repeat --run")
         self._check_learned()

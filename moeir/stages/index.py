@@ -33,7 +33,7 @@ class Index(Stage):
     expansion: Path | None = input_field(
         "texts", "With --corpus: output of generate-queries; its queries are appended to their documents.", None
     )
-    expansion_queries: int | None = option("With --expansion: use the first N queries of each document [default: all].", None)
+    expansion_queries: int | None = option("With --expansion: use the first N queries of each document [default: all].", None, minimum=1)
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = output_field("index", "Folder to write.")
 
@@ -46,9 +46,8 @@ class Index(Stage):
             variants.resolve_spec("indexes", _split_engine_spec(spec)[1])
         if self.expansion is not None and self.corpus is None:
             raise UsageError("--expansion: goes with --corpus and --engine bm25; encodings are not expanded")
-        if self.expansion_queries is not None and (self.expansion is None or self.expansion_queries < 1):
-            problem = "without --expansion" if self.expansion is None else "expected at least 1"
-            raise UsageError(f"--expansion-queries {self.expansion_queries}: {problem}")
+        if self.expansion_queries is not None and self.expansion is None:
+            raise UsageError(f"--expansion-queries {self.expansion_queries}: without --expansion")
 
     @property
     def _text_engine(self) -> str:

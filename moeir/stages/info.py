@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from moeir.errors import ArtifactError
 from moeir.settings import argument, option
 from moeir.stages.base import TEXT_KINDS, Counts, Stage
-from moeir.stages.checks import check_choice
 
 if TYPE_CHECKING:
     from moeir.analysis.flops import ParameterAccount
@@ -28,11 +27,10 @@ class Info(Stage):
     path: Path = argument(
         "A checkpoint, encodings, an index, texts, judgements, a run, examples, or a folder in the layout of BEIR, MS MARCO, …"
     )
-    source_format: str | None = option("Format of data [default: detected from the first lines].", None, aliases=("--from",))
-    form: str = option("table or json.", "table", aliases=("--format",))
-
-    def check(self) -> None:
-        check_choice("--form", self.form, ("table", "json"))
+    source_format: str | None = option(
+        "Format of data [default: detected from the first lines].", None, room="formats", aliases=("--from",)
+    )
+    form: str = option("table or json.", "table", choices=("table", "json"), aliases=("--format",))
 
     def work(self) -> Counts:
         from moeir.artifacts import manifests, shards

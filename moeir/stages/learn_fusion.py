@@ -6,8 +6,7 @@ from pathlib import Path
 
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.checks import check_choice, check_depth
+from moeir.stages.base import DEPTH, STREAM, Counts, Stage
 from moeir.stages.run_arguments import name_runs, name_source, read_runs
 
 FUSION_KINDS = ("gated", "linear")
@@ -23,26 +22,22 @@ class LearnFusion(Stage):
     queries: Path | None = input_field(
         "texts", "Query texts, to use the number, length and rarity of their words as features.", None, aliases=("--topics",)
     )
-    kind: str = option("gated: weights per query, with features of ranks and agreement; linear: one weight for each expert.", "gated")
-    depth: int = option("Documents of each list to learn from.", 100, aliases=("--hits", "--k"))
-    strength: float | None = option("Regularization of gated towards linear [default: the best on held-out queries].", None)
-    seed: int = option("Seed of the cross-validation folds.", 42)
+    kind: str = option(
+        "gated: weights per query, with features of ranks and agreement; linear: one weight for each expert.", "gated", choices=FUSION_KINDS
+    )
+    depth: int = option("Documents of each list to learn from.", 100, **DEPTH)
+    strength: float | None = option("Regularization of gated towards linear [default: the best on held-out queries].", None, above=0)
+    seed: int = option("Seed of the cross-validation folds.", 42, minimum=0)
     output: Path = output_field("fusion", "JSON file to write.")
 
     def check(self) -> None:
-        check_choice("--kind", self.kind, FUSION_KINDS)
         if len(self.run) < 2:
             raise UsageError(f"learn-fusion: expected two runs or more, found {len(self.run)}; repeat --run")
         if self.output == STREAM:
             raise UsageError("--output -: expected a file to write")
-        if self.strength is not None and not 0 < self.strength < float("inf"):
-            raise UsageError(f"--strength {self.strength}: expected more than 0")
         for flag, value in {"--strength": self.strength, "--queries": self.queries}.items():
             if self.kind == "linear" and value is not None:
                 raise UsageError(f"{flag}: has no effect on linear; leave it out, or use --kind gated")
-        if self.seed < 0:
-            raise UsageError(f"--seed {self.seed}: expected 0 or more")
-        check_depth(self.depth)
         name_runs(self.run)
 
     def work(self) -> Counts:

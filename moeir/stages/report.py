@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from moeir.artifacts import atomic_write
 from moeir.errors import UsageError
 from moeir.settings import input_field, list_settings, option, output_field
-from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.checks import check_depth
+from moeir.stages.base import DEPTH, STREAM, Counts, Stage
 from moeir.stages.run_arguments import DEFAULT_MEASURES, name_runs, name_source, read_runs
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ class Report(Stage):
     measure: tuple[str, ...] = option(
         "Page: nDCG@10, RR@10, …; repeat the flag. Query pages show the first.", DEFAULT_MEASURES, aliases=("--metric", "-m")
     )
-    depth: int = option("Page: documents shown of every list.", 10, aliases=("--hits", "--k"))
-    text_length: int = option("Page: maximum characters of a document.", 1200)
+    depth: int = option("Page: documents shown of every list.", 10, **DEPTH)
+    text_length: int = option("Page: maximum characters of a document.", 1200, minimum=1)
     title: str | None = option("Page: title [default: names of the runs and trainings].", None)
     output: Path = output_field(
         "report", "Output file: .html for a page, .svg or .png for a plot, .tsv or .jsonl for a table, else text.", STREAM
@@ -74,9 +73,6 @@ class Report(Stage):
             raise UsageError("--index and --explain exclude one another: explanations come from one of them")
         if self.index and self.queries is None:
             raise UsageError("report: --index needs --queries, which its experts score again")
-        check_depth(self.depth)
-        if self.text_length < 1:
-            raise UsageError(f"--text-length {self.text_length}: expected at least 1")
 
     def _output_suffix(self) -> str:
         """The suffix of --output; for texts and tables, the one before .gz or .zst."""

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeir import settings, variants
+from moeir import settings
 from moeir.artifacts import atomic_write, manifests, shards
 from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.checks import check_depth, check_single_word
-from moeir.stages.run_arguments import name_runs
+from moeir.stages.base import DEPTH, STREAM, Counts, Stage
+from moeir.stages.run_arguments import check_single_word, name_runs
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -37,23 +36,27 @@ class Rerank(Stage):
     run: tuple[Path, ...] = input_field("run", "Runs; several are merged into one list of candidates by --fuse.", aliases=("--runs",))
     queries: Path = input_field("texts", "Queries of the run.", aliases=("--topics",))
     corpus: Path = input_field("texts", "The documents.")
-    depth: int = option("Documents scored per query; lower ones follow them in their original order.", 100, aliases=("--hits", "--k"))
+    depth: int = option("Documents scored per query; lower ones follow them in their original order.", 100, **DEPTH)
     then: tuple[str, ...] = option(
         "DEPTH:CHECKPOINT: another round, on the best of the previous one; repeat the flag with decreasing depths.", ()
     )
-    ensemble: str = option("How scores of several models are combined; see: moeir variants reranking.ensembles.", "zscore")
+    ensemble: str = option("How scores of several models are combined.", "zscore", room="reranking.ensembles")
     expert: tuple[str, ...] = option("For a checkpoint that is not a cross-encoder: experts whose scores are added [default: all].", ())
     passages: str = option(
-        "For documents too long for a pair: firstp (first passage), maxp or sump (maximum or sum over passages).", "firstp"
+        "For documents too long for a pair: firstp (first passage), maxp or sump (maximum or sum over passages).",
+        "firstp",
+        choices=PASSAGE_MODES,
     )
-    passage_length: int | None = option("Maximum tokens of a document in a pair [default: as many as fit].", None)
-    stride: int | None = option("Tokens from one passage to the next [default: half a passage].", None)
-    fuse: str = option("Fusion method for several runs; see: moeir variants fusion.", "rrf")
+    passage_length: int | None = option("Maximum tokens of a document in a pair [default: as many as fit].", None, minimum=1)
+    stride: int | None = option("Tokens from one passage to the next [default: half a passage].", None, minimum=1)
+    fuse: str = option("Fusion method for several runs.", "rrf", room="fusion")
     shard: str | None = option("I/N: rerank shard I of N of the queries, counted from 0; join the runs with cat.", None)
-    patience: int | None = option("Stop a query after N documents in a row that do not reach its top 10 [default: never].", None)
+    patience: int | None = option("Stop a query after N documents in a row that do not reach its top 10 [default: never].", None, minimum=1)
     rest: bool = option("Keep documents that were not scored: below --depth, or skipped by --patience.", True)
-    max_tokens: int | None = option("Maximum tokens per batch [default: 4096 on a CPU, 65536 on CUDA].", None, affects_result=False)
-    threads: int | None = option("CPU threads [default: torch's].", None, affects_result=False)
+    max_tokens: int | None = option(
+        "Maximum tokens per batch [default: 4096 on a CPU, 65536 on CUDA].", None, minimum=1, affects_result=False
+    )
+    threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, affects_result=False)
     dtype: str = option("auto, float32 or bfloat16; scores are float32.", "auto")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
@@ -61,19 +64,10 @@ class Rerank(Stage):
     output: Path = output_field("run", "A .trec file; - for stdout.", STREAM)
 
     def check(self) -> None:
-        check_depth(self.depth)
         if not self.model or not self.run:
             raise UsageError("rerank needs --model and --run")
         name_runs(self.run)
         self._cascade()
-        variants.resolve_spec("reranking.ensembles", self.ensemble)
-        variants.resolve_spec("fusion", self.fuse)
-        sizes = {"--max-tokens": self.max_tokens, "--threads": self.threads, "--patience": self.patience}
-        for flag, value in (sizes | {"--passage-length": self.passage_length, "--stride": self.stride}).items():
-            if value is not None and value < 1:
-                raise UsageError(f"{flag} {value}: expected at least 1")
-        if self.passages not in PASSAGE_MODES:
-            raise UsageError(f"--passages {self.passages}: expected one of {', '.join(PASSAGE_MODES)}")
         if self.stride is not None and self.passages == "firstp":
             raise UsageError("--stride: --passages firstp reads only the first passage; add --passages maxp or sump")
         if self.shard is not None:

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING
 
 from moeir.errors import DataError, UsageError
 from moeir.stages.base import STREAM
-from moeir.stages.checks import check_choice
 
 if TYPE_CHECKING:
     from moeir.evaluation.answer_match import Answers
     from moeir.records.runs import Run
 
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
+MATCHES = ("string", "regex")
+
+
+def check_single_word(flag: str, text: str) -> None:
+    """UsageError unless `text` is one word, as a column of a run must be."""
+    if text.split() != [text]:
+        raise UsageError(f"{flag} {text!r}: expected a word without spaces")
 
 
 def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> None:
@@ -29,7 +35,6 @@ def check_answers(flag: str, answers: Path | None, corpus: Path | None, match: s
     if (answers is None) != (corpus is None):
         present, missing = (flag, "--corpus") if corpus is None else ("--corpus", flag)
         raise UsageError(f"{present} needs {missing}: answers are looked for in the texts of a corpus")
-    check_choice("--match", match, ("string", "regex"))
     if answers is None and match != "string":
         raise UsageError(f"--match {match} needs {flag}: it says how answers are looked for")
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage
-from moeir.stages.checks import check_depth, check_single_word
+from moeir.stages.base import DEPTH, FILE_SUFFIXES, STREAM, Counts, Stage
+from moeir.stages.run_arguments import check_single_word
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -26,7 +26,7 @@ class Search(Stage):
     )
     queries: Path | None = input_field("texts", "Queries to search for; not needed with --interactive.", None, aliases=("--topics",))
     corpus: Path | None = input_field("texts", "Documents, to show their texts with --explain or --interactive.", None)
-    depth: int = option("Documents per query and expert.", 1000, aliases=("--hits", "--k"))
+    depth: int = option("Documents per query and expert.", 1000, **DEPTH)
     expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", ())
     fuse: str | None = option(
         "Fusion method: exact-sum (missing scores are computed; exact-sum:deepen=true searches until the order is proven), came-sum …; "
@@ -40,8 +40,10 @@ class Search(Stage):
     )
     interactive: bool = option("Type queries at a terminal, or pipe them, and see documents; :help lists the commands.", False)
     model: Path | None = input_field("checkpoint", "The checkpoint, if it has moved; must be the one the index was made with.", None)
-    batch_size: int = option("Queries encoded and searched together; 1 measures single-query latency.", 256, affects_result=False)
-    threads: int | None = option("CPU threads [default: torch's].", None, affects_result=False)
+    batch_size: int = option(
+        "Queries encoded and searched together; 1 measures single-query latency.", 256, minimum=1, affects_result=False
+    )
+    threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, affects_result=False)
     dtype: str = option("Precision of query encoding: float32, bfloat16 or auto.", "float32")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     tag: str | None = option("Run tag [default: moeir.EXPERT].", None, aliases=("--runtag",))
@@ -52,12 +54,8 @@ class Search(Stage):
 
         if self.fuse is not None:
             parse_exact_sum(self.fuse)
-        check_depth(self.depth)
         if self.tag is not None:
             check_single_word("--tag", self.tag)
-        for flag, value in {"--batch-size": self.batch_size, "--threads": self.threads}.items():
-            if value is not None and value < 1:
-                raise UsageError(f"{flag} {value}: expected at least 1")
         if len({path.resolve() for path in self.index}) < len(self.index):
             raise UsageError("--index: the same index is given twice; parts of a collection share no documents")
         self._check_interactive()

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from moeir.errors import UsageError
 from moeir.parsing import parse_value
 from moeir.settings import option, output_field, to_dict
-from moeir.stages.base import Stage
-from moeir.stages.checks import check_seed
+from moeir.stages.base import MAX_SEED, Stage
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,31 +16,36 @@ if TYPE_CHECKING:
     from moeir.training.distributed import ProcessGroup
     from moeir.training.trainer import Evaluator, Schedule, TrainingTask
 
-SCHEDULES = ("linear", "constant")
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingStage(Stage):
     """A stage that runs the trainer (`training.trainer`)."""
 
-    batch_size: int = option("Texts per batch, divided among all processes.", 8)
-    accumulate: int = option("Batches per optimizer step.", 1, aliases=("--gradient-accumulation-steps",))
-    epochs: int = option("Passes over the examples.", 1, aliases=("--num-train-epochs",))
-    steps: int | None = option("Total optimizer steps; overrides --epochs.", None, aliases=("--max-steps",))
-    learning_rate: float = option("Peak learning rate (AdamW).", 1e-5)
-    warmup: float = option("Warmup steps as a fraction of all steps.", 0.1, aliases=("--warmup-ratio",))
-    schedule: str = option("Learning rate after warmup: linear (decays to 0) or constant.", "linear", aliases=("--lr-scheduler-type",))
+    batch_size: int = option("Texts per batch, divided among all processes.", 8, minimum=1)
+    accumulate: int = option("Batches per optimizer step.", 1, minimum=1, aliases=("--gradient-accumulation-steps",))
+    epochs: int = option("Passes over the examples.", 1, minimum=1, aliases=("--num-train-epochs",))
+    steps: int | None = option("Total optimizer steps; overrides --epochs.", None, minimum=1, aliases=("--max-steps",))
+    learning_rate: float = option("Peak learning rate (AdamW).", 1e-5, above=0)
+    warmup: float = option("Warmup steps as a fraction of all steps.", 0.1, minimum=0, maximum=1, aliases=("--warmup-ratio",))
+    schedule: str = option(
+        "Learning rate after warmup: linear (decays to 0) or constant.",
+        "linear",
+        choices=("linear", "constant"),
+        aliases=("--lr-scheduler-type",),
+    )
     group_rate: tuple[str, ...] = option("PATTERN=RATE: peak learning rate of parameters whose names contain PATTERN; repeat the flag.", ())
-    weight_decay: float = option("Weight decay of weight matrices.", 0.0)
-    clip: float = option("Maximum gradient norm; 0 disables clipping.", 1.0, aliases=("--max-grad-norm",))
+    weight_decay: float = option("Weight decay of weight matrices.", 0.0, minimum=0)
+    clip: float = option("Maximum gradient norm; 0 disables clipping.", 1.0, minimum=0, aliases=("--max-grad-norm",))
     recompute: bool = option(
         "Gradient checkpointing: store only each layer's input and recompute the layer in the backward pass.",
         False,
         aliases=("--gradient-checkpointing",),
         affects_result=False,
     )
-    attention_dropout: float | None = option("Attention dropout probability [default: that of the weights]; 0 is fastest on a GPU.", None)
-    seed: int = option("Random seed.", 42)
+    attention_dropout: float | None = option(
+        "Attention dropout probability [default: that of the weights]; 0 is fastest on a GPU.", None, minimum=0, below=1
+    )
+    seed: int = option("Random seed.", 42, minimum=0, maximum=MAX_SEED)
     deterministic: bool = option("Make results bit-identical on the same GPU, at some cost in speed; on a CPU they always are.", False)
     compile: bool = option("Compile the layers with torch.compile (CUDA only); takes a minute or more at the start.", False)
     dtype: str = option("auto, float32 or bfloat16.", "auto")
@@ -54,10 +58,11 @@ class TrainingStage(Stage):
     log_every: int | None = option(
         "Steps between reads of the losses from the device; metrics.jsonl has every step [default: 10 on a GPU, 1 on a CPU].",
         None,
+        minimum=1,
         aliases=("--logging-steps",),
         affects_result=False,
     )
-    stuck_minutes: float = option("Timeout in minutes for a process to reach the next step.", 10.0, affects_result=False)
+    stuck_minutes: float = option("Timeout in minutes for a process to reach the next step.", 10.0, above=0, affects_result=False)
     track: tuple[str, ...] = option(
         "Log every step to tensorboard or wandb; repeat the flag. Files go to OUTPUT.tensorboard, …",
         (),
@@ -69,22 +74,7 @@ class TrainingStage(Stage):
     def check(self) -> None:
         from moeir.training import trackers
 
-        positive = {"--batch-size": self.batch_size, "--epochs": self.epochs, "--steps": self.steps, "--learning-rate": self.learning_rate}
-        positive |= {"--accumulate": self.accumulate, "--stuck-minutes": self.stuck_minutes, "--log-every": self.log_every}
-        for flag, value in positive.items():
-            if value is not None and value <= 0:
-                raise UsageError(f"{flag} {value}: expected more than 0")
-        for flag, value in {"--weight-decay": self.weight_decay, "--clip": self.clip}.items():
-            if value < 0:
-                raise UsageError(f"{flag} {value}: expected 0 or more")
-        if self.attention_dropout is not None and not 0 <= self.attention_dropout < 1:
-            raise UsageError(f"--attention-dropout {self.attention_dropout}: expected 0 or more and less than 1")
-        if not 0 <= self.warmup <= 1:
-            raise UsageError(f"--warmup {self.warmup}: expected a fraction of the steps, 0 to 1")
-        if self.schedule not in SCHEDULES:
-            raise UsageError(f"--schedule {self.schedule}: expected {' or '.join(SCHEDULES)}")
         _parse_group_rates(self.group_rate)
-        check_seed(self.seed)
         trackers.parse_trackers(self.track)
 
     def process_group(self) -> "ProcessGroup":

@@ -31,7 +31,8 @@ LIMITS = {
 class Setting:
     """One field of a stage, as used by the command line and YAML.
 
-    `kind` is what a source or product is; `room` is that of the variants a spec can name; `affects_result` is false if the setting
+    `kind` is what a source or product is; `room` is that of the variants a spec can name; `least_count` is how many
+    values a required setting that can be repeated has at least; `affects_result` is false if the setting
     cannot change the product; `name` and the fields below it come from the stage.
     """
 
@@ -46,6 +47,8 @@ class Setting:
     below: float | None = None
     choices: tuple[Any, ...] = ()
     room: str = ""
+    single_word: bool = False
+    least_count: int = 1
     name: str = ""
     annotation: str = ""
     repeated: bool = False
@@ -61,12 +64,16 @@ class Setting:
         return self.default is dataclasses.MISSING
 
     def check(self, value: Any) -> None:
-        """UsageError if a value of this setting is none of the choices, or outside the limits."""
+        """UsageError if a value of this setting is none of the choices, or outside the limits, or if there are too few values."""
+        if self.repeated and self.required and len(value) < self.least_count:
+            raise UsageError(f"{self.flag}: expected {self.least_count} or more, found {len(value)}; repeat the flag")
         limits = [(words, limit, holds) for name, (words, holds) in LIMITS.items() if (limit := getattr(self, name)) is not None]
         for item in value if self.repeated else (value,):
             if self.choices and item not in (None, *self.choices):
                 *others, last = map(str, self.choices)
                 raise UsageError(f"{self.flag} {item}: expected {', '.join(others)} or {last}")
+            if self.single_word and item is not None and item.split() != [item]:
+                raise UsageError(f"{self.flag} {item!r}: expected a word without spaces")
             if item is not None and not all(holds(item, limit) for _, limit, holds in limits):
                 both = self.minimum is not None and self.maximum is not None
                 expected = f"{self.minimum} to {self.maximum}" if both else ", ".join(f"{words} {limit}" for words, limit, _ in limits)
@@ -80,9 +87,9 @@ def option(help: str, default: Any = dataclasses.MISSING, *, room: str = "", **d
     return _field(default, Setting(role="option", help=help, room=room, **details))
 
 
-def input_field(kind: str, help: str, default: Any = dataclasses.MISSING, *, aliases: tuple[str, ...] = ()) -> Any:
-    """An input: a text file, or an artifact of `kind`."""
-    return _field(default, Setting(role="source", help=help, kind=kind, aliases=aliases))
+def input_field(kind: str, help: str, default: Any = dataclasses.MISSING, **details: Any) -> Any:
+    """An input: a text file, or an artifact of `kind`; `details` are fields of `Setting`."""
+    return _field(default, Setting(role="source", help=help, kind=kind, **details))
 
 
 def output_field(kind: str, help: str, default: Any = dataclasses.MISSING) -> Any:
@@ -122,12 +129,9 @@ def _type_name(hint: Any) -> str:
 def build_stage(stage: type, flags: Mapping[str, Any], config: Path | None = None) -> Any:
     """Build a stage from command-line values (text), which override a YAML file, which overrides the defaults."""
     settings = list_settings(stage)
-    values: dict[str, Any] = {}
-    for setting, value, where in _read_config(settings, config):
-        values[setting.name] = _parse_setting(setting, value, where)
-    for setting in settings:
-        if flags.get(setting.name) is not None:
-            values[setting.name] = _parse_setting(setting, flags[setting.name], setting.flag)
+    from_flags = ((setting, flags[setting.name], setting.flag) for setting in settings if flags.get(setting.name) is not None)
+    given = (*_read_config(settings, config), *from_flags)
+    values = {setting.name: _parse_setting(setting, value, where) for setting, value, where in given}
     for setting in settings:
         if setting.required and setting.name not in values:
             name = setting.flag if setting.role != "argument" else setting.name.upper()

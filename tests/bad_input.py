@@ -215,7 +215,7 @@ FLAGS = [
     BadInput("not a whole number", None, FUSE + "two.trec --depth ten", 2, "--depth: expected a whole number, found 'ten'"),
     BadInput("depth of nothing", None, FUSE + "two.trec --depth 0", 2, "--depth 0: expected 1 to"),
     BadInput("tag of two words", None, FUSE + "two.trec --tag a\u00a0b", 2, "expected a word without spaces"),
-    BadInput("one run to fuse", None, "fuse --run one.trec --output out.trec", 2, "expected two runs or more, found 1"),
+    BadInput("one run to fuse", None, "fuse --run one.trec --output out.trec", 2, "--run: expected 2 or more, found 1; repeat the flag"),
     BadInput("the same run twice", None, EVALUATE + "one.trec --run one.trec", 2, "the same run is given twice"),
     BadInput("unknown fusion", None, FUSE + "two.trec --method rff", 2, "fusion has no 'rff'; did you mean 'rrf'?"),
     BadInput("unknown option", None, FUSE + "two.trec --method rrf:konstant=6", 2,

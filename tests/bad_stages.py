@@ -85,7 +85,7 @@ GATED = '{"moeir_fusion": 1, "method": "gated", "runs": ["one", "two"], "found":
 LEARNED = FUSE_TWO + "--learned bad.json"
 
 FUSING = [
-    BadInput("one list to learn from", None, LEARN.replace("--run two.trec ", ""), 2, "expected two runs or more, found 1"),
+    BadInput("one list to learn from", None, LEARN.replace("--run two.trec ", ""), 2, "--run: expected 2 or more, found 1"),
     BadInput("another kind", None, LEARN + " --kind deep", 2, "--kind deep: expected gated or linear"),
     BadInput("a negative strength", None, LEARN + " --strength -1", 2, "--strength -1: expected more than 0"),
     BadInput("a strength for nothing", None, LEARN + " --kind linear --strength 1", 2, "--strength: has no effect on linear"),
@@ -205,7 +205,7 @@ REPORTING = [
         write_file("map.tsv", POINTS + "query\tq1\n"),
         JUDGED + " --projection map.tsv",
         3,
-        "map.tsv:2: 5 columns expected, as the first line has, 2 found",
+        "map.tsv:2: expected 5 tab-separated columns (side, id, ",
     ),
 ]
 
@@ -272,13 +272,13 @@ SEARCHING = [
     BadInput("a corpus for nothing", None, SEARCH + "idx --corpus corpus.jsonl", 2, "is read only with --explain or --interactive"),
     BadInput("an explanation over a file", write_file("why.jsonl", "mine"), SEARCH + "idx --explain why.jsonl", 2, "was not made by moeir"),
     BadInput("an explanation on stdout", None, SEARCH + "idx --explain -", 2, "--explain -: expected a file to write"),
-    BadInput("an explanation in the run", None, SEARCH + "idx --explain out.trec", 2, "is inside the folder that --output replaces"),
+    BadInput("an explanation in the run", None, SEARCH + "idx --explain out.trec", 2, "--output writes there"),
     BadInput("asking with queries", None, ASK + " --queries queries.tsv", 2, "--queries: cannot be combined with --interactive"),
     BadInput("asking for a run", None, ASK + " --output out.trec", 2, "--output: cannot be combined with --interactive"),
     BadInput("unknown server", None, EXPORT + "qdrnt", 2, "export_targets has no 'qdrnt'; did you mean 'qdrant'?"),
     BadInput("a collection of two words", None, EXPORT + "qdrant:name=My-texts", 2, "expected lower-case letters"),
     BadInput("no impacts", None, EXPORT + "anserini:levels=0", 2, "expected more than 0"),
-    BadInput("an export to a pipe", None, EXPORT.replace("output out", "output -") + "vespa", 2, "an export is a folder"),
+    BadInput("an export to a pipe", None, EXPORT.replace("output out", "output -") + "vespa", 2, "the output is a folder"),
     BadInput("an export of another corpus", None, EXPORT + "vespa --corpus train-queries.jsonl", 3, "where the encodings have 'owl'"),
     BadInput("an export of an index", None, EXPORT.replace("enc ", "idx ") + "vespa", 4, "idx: expected encodings, found an index"),
 ]

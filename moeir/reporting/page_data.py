@@ -5,7 +5,6 @@ Everything is columns of numbers and tables of words, in chunks that the page re
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -62,10 +61,10 @@ def _p_values_against(by_run: RunMeasureValues, measure: str, base: str) -> list
 
 
 class QueryPages:
-    """Pages of single queries: the first `depth` documents of every run, and the relevant documents at any rank."""
+    """Pages of the judged queries: the first `depth` documents of every run, and the relevant documents at any rank."""
 
     def __init__(self, runs: Mapping[str, Run], qrels: Qrels, depth: int) -> None:
-        self.runs, self.qrels, self.depth = runs, qrels, depth
+        self.runs, self.qrels, self.depth, self.queries = runs, qrels, depth, list(qrels)
         self._tops = [run.top(depth) for run in runs.values()]
         self._codes = [{name: code for code, name in enumerate(run.document_ids)} for run in runs.values()]
 
@@ -98,6 +97,38 @@ class QueryPages:
             ranks_by_run.append([min(filter(None, ranks), default=0) for ranks in answer_ranks])
         return ranks_by_run
 
+    @cached_property
+    def document_numbers(self) -> dict[str, int]:
+        """Number of every shown document, by id."""
+        names = dict.fromkeys(name for query in self.queries for name in self.shown_documents(query))
+        return {name: number for number, name in enumerate(names)}
+
+    def overview(self, query_texts: Mapping[str, Text]) -> dict[str, Any]:
+        """Data of all queries that the page loads first."""
+        return {
+            "runs": list(self.runs),
+            "depth": self.depth,
+            "queries": self.queries,
+            "texts": [shorten(query_texts[query].content, MAX_QUERY_LENGTH) if query in query_texts else "" for query in self.queries],
+            "answers": [sum(grade > 0 for grade in self.qrels[query].values()) for query in self.queries],
+            "firsts": self.first_answer_ranks(self.queries),
+            "chunks": {"cases": QUERIES_PER_CHUNK, "texts": TEXTS_PER_CHUNK},
+        }
+
+    def iter_chunks(self, corpus: Iterable[Text], explanations: Explanations, max_length: int) -> Iterator[tuple[str, Any]]:
+        """Query pages in chunks, then documents in chunks: id, title and text, both up to `max_length` characters; only the id if
+        `corpus` lacks the document."""
+        numbers = self.document_numbers
+        cases = (self.query_page(query, numbers, explanations) for query in self.queries)
+        for index, chunk in enumerate(texts.split_chunks(cases, QUERIES_PER_CHUNK)):
+            yield f"cases-{index}", chunk
+        rows: list[list[str]] = [[name] for name in numbers]
+        for text in corpus:
+            if text.id in numbers:
+                rows[numbers[text.id]] = [text.id, shorten(text.title, max_length), shorten(text.text, max_length)]
+        for index, documents in enumerate(texts.split_chunks(rows, TEXTS_PER_CHUNK)):
+            yield f"texts-{index}", documents
+
 
 def _find_ranks(run: Run, codes: Mapping[str, int], query: str, names: Sequence[str]) -> list[int]:
     """The rank of each document in the list of a query; 0 if it is absent."""
@@ -121,63 +152,6 @@ def shorten(text: str, limit: int) -> str:
     return whole.rstrip() + " …"
 
 
-def split_chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of `size` items; the last may be shorter."""
-    chunk: list[Any] = []
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-@dataclass(frozen=True)
-class PageData:
-    """Pages of `queries` with explanations, and the texts of their documents up to `max_length` characters."""
-
-    pages: QueryPages
-    queries: Sequence[str]
-    explanations: Explanations
-    max_length: int
-
-    @cached_property
-    def document_numbers(self) -> dict[str, int]:
-        """Number of every shown document, by id."""
-        numbers: dict[str, int] = {}
-        for query in self.queries:
-            for name in self.pages.shown_documents(query):
-                numbers.setdefault(name, len(numbers))
-        return numbers
-
-    def overview(self, query_texts: Mapping[str, Text]) -> dict[str, Any]:
-        """Data of all queries that the page loads first."""
-        answers = [sum(grade > 0 for grade in self.pages.qrels[query].values()) for query in self.queries]
-        return {
-            "runs": list(self.pages.runs),
-            "depth": self.pages.depth,
-            "queries": list(self.queries),
-            "texts": [shorten(query_texts[query].content, MAX_QUERY_LENGTH) if query in query_texts else "" for query in self.queries],
-            "answers": answers,
-            "firsts": self.pages.first_answer_ranks(self.queries),
-            "chunks": {"cases": QUERIES_PER_CHUNK, "texts": TEXTS_PER_CHUNK},
-        }
-
-    def iter_chunks(self, corpus: Iterable[Text]) -> Iterator[tuple[str, Any]]:
-        """Query pages in chunks, then documents in chunks: id, title and text; only the id if `corpus` lacks the document."""
-        numbers = self.document_numbers
-        cases = (self.pages.query_page(query, numbers, self.explanations) for query in self.queries)
-        for index, chunk in enumerate(split_chunks(cases, QUERIES_PER_CHUNK)):
-            yield f"cases-{index}", chunk
-        rows: list[list[str]] = [[name] for name in numbers]
-        for text in corpus:
-            if text.id in numbers:
-                rows[numbers[text.id]] = [text.id, shorten(text.title, self.max_length), shorten(text.text, self.max_length)]
-        for index, documents in enumerate(split_chunks(rows, TEXTS_PER_CHUNK)):
-            yield f"texts-{index}", documents
-
-
 def training_charts(trainings: Sequence[TrainingRun]) -> list[dict[str, Any]]:
     """Charts and alarms of each training, with the same curves as the plots: title → curves of (step, mean)."""
     charts_of_trainings = []
@@ -198,6 +172,8 @@ def training_charts(trainings: Sequence[TrainingRun]) -> list[dict[str, Any]]:
 def read_projection(path: Path) -> dict[str, Any]:
     """Read the output of `analyze projection`: ids, sides, groups and coordinates [n][2 or 3] of the points."""
     rows = list(_read_rows(path))
+    if not rows:
+        raise DataError(f"{lines.source_name(path)}: has no points; moeir analyze projection writes them")
     axes = [name for name in AXES if name in rows[0][1]]
     if len(axes) < 2 or "id" not in rows[0][1] or "group" not in rows[0][1]:
         raise DataError(f"{path}: expected the columns side, id, group, x and y that analyze projection writes")
@@ -213,27 +189,15 @@ def read_projection(path: Path) -> dict[str, Any]:
 
 def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Rows of a TSV file with a header, or of JSON lines, each with `file:line`."""
-    names: list[str] | None = None
-    name, has_rows = lines.source_name(path), False
+    name, is_json = lines.source_name(path), lines.strip_compression_suffix(path).suffix == ".jsonl"
     with lines.open_lines(path) as numbered:
+        header = [] if is_json else next(numbered, (1, ""))[1].split("\t")
         for number, line in numbered:
             where = f"{name}:{number}"
-            if lines.strip_compression_suffix(path).suffix == ".jsonl":
-                row = texts.parse_json(line, where)
-                if not isinstance(row, dict):
-                    raise DataError(f"{where}: expected an object for each point")
-            elif names is None:
-                names = line.split("\t")
-                continue
-            else:
-                cells = line.split("\t")
-                if len(cells) != len(names):
-                    raise DataError(f"{where}: {len(names)} columns expected, as the first line has, {len(cells)} found")
-                row = dict(zip(names, cells, strict=True))
-            has_rows = True
+            row = texts.parse_json(line, where) if is_json else texts.parse_row(line, header, where)
+            if not isinstance(row, dict):
+                raise DataError(f"{where}: expected an object for each point")
             yield where, row
-    if not has_rows:
-        raise DataError(f"{name}: has no points; moeir analyze projection writes them")
 
 
 def _parse_coordinate(value: Any, where: str) -> float:

@@ -4,14 +4,14 @@ import importlib.util
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from moeir.artifacts import atomic_write
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import argument, input_field, list_settings, option, output_field
 from moeir.stages import text_encoder
 from moeir.stages.base import MAX_SEED, STREAM, Counts, Stage
-from moeir.stages.run_arguments import name_source, read_runs
+from moeir.stages.run_arguments import check_matplotlib, choose_form, name_source, read_runs
 
 if TYPE_CHECKING:
     from moeir.analysis.result import AnalysisResult
@@ -86,8 +86,7 @@ class Analyze(Stage):
         if self._plot_format():
             if self.form != "auto":
                 raise UsageError(f"--form {self.form}: {self.output} is a plot")
-            if importlib.util.find_spec("matplotlib") is None:
-                raise UsageError(f"--output {self.output}: plots need the package matplotlib; pip install 'moeir[report]'")
+            check_matplotlib(self.output)
         if self._analysis_name() == "projection" and importlib.util.find_spec("sklearn") is None:
             raise UsageError("analyze projection: needs the package scikit-learn; pip install 'moeir[report]'")
 
@@ -123,6 +122,7 @@ class Analyze(Stage):
             raise UsageError("analyze wins: --corpus needs --queries, whose words are compared with the relevant documents")
 
     def work(self) -> Counts:
+        from moeir.evaluation import tables
         from moeir.records import lines
 
         result: AnalysisResult = getattr(self, f"_analyze_{self._analysis_name()}")()
@@ -130,9 +130,11 @@ class Analyze(Stage):
             from moeir.reporting import plots
 
             plots.draw_plot(result.plot, self.output, form)
-            return {"rows": len(result.rows)}
-        with lines.open_writer(self.output) as output:
-            self._write_rows(result, output)
+        elif (form := choose_form(self.form, self.output, "table")) == "table":
+            table = tables.format_table(result.table_header or result.columns, result.rows, result.number_format)
+            lines.write_lines(self.output, [table])
+        else:
+            lines.write_lines(self.output, tables.format_lines(result.columns, result.rows, form))
         return {"rows": len(result.rows)}
 
     def _analyze_overlap(self) -> "AnalysisResult":
@@ -241,16 +243,3 @@ class Analyze(Stage):
         """The sides whose texts are given, with their files."""
         paths = [(side, getattr(self, name)) for side, name in SIDES]
         return [(side, path) for side, path in paths if path is not None]
-
-    def _write_rows(self, result: "AnalysisResult", output: TextIO) -> None:
-        from moeir.evaluation import tables
-
-        if (form := self._output_form()) == "table":
-            output.write(tables.format_table(result.table_header or result.columns, result.rows, result.number_format) + "\n")
-        else:
-            output.writelines(f"{line}\n" for line in tables.format_lines(result.columns, result.rows, form))
-
-    def _output_form(self) -> str:
-        if self.form != "auto":
-            return self.form
-        return "table" if self.output == STREAM else "jsonl" if ".jsonl" in self.output.suffixes else "tsv"

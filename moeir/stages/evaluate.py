@@ -15,6 +15,7 @@ from moeir.stages.run_arguments import (
     check_answers,
     check_groups,
     check_judgements,
+    choose_form,
     name_runs,
     name_source,
     read_answers,
@@ -81,8 +82,6 @@ class Evaluate(Stage):
             raise UsageError("--compat --run -: the run is read more than once; name a file")
         if self.ties and (self.compat or self.answers or self.group_by):
             raise UsageError("--ties needs --qrels, and cannot be combined with --compat or --group-by")
-        if not self.run:
-            raise UsageError("evaluate: expected at least one --run")
         check_judgements("evaluate", self.qrels, self.answers)
         check_answers("--answers", self.answers, self.corpus, self.match)
         check_groups(self.group_by, self.queries, self.answers)
@@ -114,12 +113,11 @@ class Evaluate(Stage):
                 values[name] = {ALL_QUERIES: run_values} if groups is None else group_samples(run_values, groups, str(self.group_by))
             notes.append(f"{name}: {note}")
             queries = len(qrels)
-        with lines.open_writer(self.output) as output:
-            if self.explain:
-                rows = compat.step_table(tool_views, requested)
-                output.write(tables.format_table(["run", "measure", f"towards {self.compat}", "mean", "change"], rows) + "\n")
-            else:
-                output.writelines(f"{line}\n" for line in self._output_lines(values, ranges if self.ties else None))
+        if self.explain:
+            header = ["run", "measure", f"towards {self.compat}", "mean", "change"]
+            lines.write_lines(self.output, [tables.format_table(header, compat.step_table(tool_views, requested))])
+        else:
+            lines.write_lines(self.output, self._output_lines(values, ranges if self.ties else None))
         for text in notes:
             log.info("%s", text)
         return {"queries": queries, "runs": len(values)}
@@ -155,11 +153,7 @@ class Evaluate(Stage):
     def _output_lines(self, samples_by_run: "dict[str, LabelledValues]", ranges: "TieRanges | None") -> Iterator[str]:
         from moeir.evaluation import result_tables
 
-        form = self.form
-        if form == "auto" and self.output == STREAM:
-            form = "tsv" if self.per_query else "table"
-        elif form == "auto":
-            form = "jsonl" if ".jsonl" in self.output.suffixes else "tsv"
+        form = choose_form(self.form, self.output, "tsv" if self.per_query else "table")
         if form in TABLE_FORMS:
             yield result_tables.to_table(samples_by_run, form, self._comparison(), ranges)
         elif form == "json":

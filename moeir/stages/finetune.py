@@ -9,8 +9,7 @@ from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import STREAM, Counts
-from moeir.stages.checkpoint_options import collect_input_options
-from moeir.stages.training_options import TrainingStage
+from moeir.stages.checkpoint_options import InputOptions, TrainingStage
 
 if TYPE_CHECKING:
     from moeir.records.examples import Example
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finetune(TrainingStage):
+class Finetune(TrainingStage, InputOptions):
     """Train a retriever or a reranker on examples: a mixture of experts competitively, or any architecture contrastively."""
 
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
@@ -55,12 +54,6 @@ class Finetune(TrainingStage):
         minimum=1,
         aliases=("--grad-cache",),
         affects_result=False,
-    )
-    query_prefix: str | None = option("Text prepended to every query.", None)
-    document_prefix: str | None = option("Text prepended to every document.", None)
-    query_length: int | None = option("Maximum tokens of a query [default: that of the weights, or 64; cross-encoder: half a pair].", None)
-    document_length: int | None = option(
-        "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None
     )
     dev_queries: Path | None = input_field("texts", "Development queries, evaluated during training.", None)
     dev_qrels: Path | None = input_field("qrels", "Relevance judgements of the development queries.", None)
@@ -129,7 +122,7 @@ class Finetune(TrainingStage):
         pairs = is_cross_encoder(self.model, self.arch)
         sampler, text_stream = self._make_sampler(objective.func, pairs=pairs)
         dev_set = self._load_dev_set(text_stream, sampler.steps_per_epoch, pairs=pairs)
-        checkpoint = build_checkpoint(self.model, self.arch, collect_input_options(self), text_stream.first_documents, self.seed)
+        checkpoint = build_checkpoint(self.model, self.arch, self.input_options(), text_stream.first_documents, self.seed)
         checkpoint.architecture.set_gradient_checkpointing(self.recompute)
         self.prepare_layers(checkpoint.architecture)
         if self.recompute or self.gradient_cache is not None:

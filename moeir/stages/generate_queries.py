@@ -5,19 +5,14 @@ within a block, and a shard is a range of whole blocks: the batches are the same
 """
 
 import logging
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moeir.artifacts.shards import Shard
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import MAX_SEED, STREAM, Counts, Stage
-
-if TYPE_CHECKING:
-    from moeir.records.texts import Text
 
 BLOCK = 512
 log = logging.getLogger(__name__)
@@ -76,14 +71,14 @@ class GenerateQueries(Stage):
         with meter("generating queries", None if last is None else last - first) as counter:
             if self.output == STREAM:
                 with lines.open_writer(STREAM) as stream:
-                    for block in _split_into_blocks(documents):
+                    for block in texts.split_chunks(documents, BLOCK):
                         stream.writelines(f"{line}\n" for line in generator.generate_lines(block, {}, lambda queries: None))
                         counter.advance(len(block))
                 return generator.report_counts() | {"dtype": str(dtype)}
             output_file = ResumableQueryFile(atomic_write.resume_path(self.output), generator)
             for _ in islice(documents, output_file.passages_done):
                 counter.advance()
-            for block in _split_into_blocks(documents):
+            for block in texts.split_chunks(documents, BLOCK):
                 output_file.add_block(block)
                 counter.advance(len(block))
         output_file.close(self.output)
@@ -103,10 +98,4 @@ class GenerateQueries(Stage):
     def _count_passages(self) -> int:
         from moeir.records import texts
 
-        return sum(1 for _ in texts.read_texts(self.corpus, keep_empty=self.keep_empty))
-
-
-def _split_into_blocks(documents: Iterable["Text"]) -> Iterator[list["Text"]]:
-    remaining = iter(documents)
-    while block := list(islice(remaining, BLOCK)):
-        yield block
+        return texts.count_texts(self.corpus, keep_empty=self.keep_empty)

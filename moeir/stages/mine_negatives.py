@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir import variants
-from moeir.errors import DataError, UsageError
+from moeir.errors import DataError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import Counts, Stage
 from moeir.stages.run_arguments import MATCHES, check_answers, read_answers, read_runs
@@ -33,8 +33,6 @@ class MineNegatives(Stage):
     output: Path = output_field("examples", "JSON lines file to write; - is stdout.")
 
     def check(self) -> None:
-        if not self.run:
-            raise UsageError("mine-negatives: expected at least one --run")
         check_answers("--exclude-answers", self.exclude_answers, self.corpus, self.match)
 
     def work(self) -> Counts:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import Counts, source_digest
-from moeir.stages.checkpoint_options import read_first_texts
-from moeir.stages.training_options import TrainingStage
+from moeir.stages.base import Counts, source_digests
+from moeir.stages.checkpoint_options import TrainingStage, read_first_texts
 
 if TYPE_CHECKING:
     from moeir.architectures.checkpoint import RetrievalModel
@@ -98,9 +97,7 @@ class Pretrain(TrainingStage):
         from moeir.pretraining import query_cache, span_cache
         from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSampler
 
-        digests: dict[str, list[str]] = {}
-        for setting, path in self.sources():
-            digests.setdefault(setting.flag.removeprefix("--"), []).append(source_digest(path, setting))
+        digests = source_digests(self)
         folder = self.cache or self.output / RESUME / TOKEN_CACHE
         folder.mkdir(parents=True, exist_ok=True)
         reading = InputTemplate.from_model(checkpoint)

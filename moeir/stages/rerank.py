@@ -5,8 +5,9 @@ Pairs are tokenised once, sorted by length over all queries and scored in batche
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,10 @@ from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import DEPTH, STREAM, Counts, Stage
-from moeir.stages.run_arguments import check_single_word, name_runs
+from moeir.stages.run_arguments import name_runs
 
 if TYPE_CHECKING:
-    from moeir.records.runs import Run
-    from moeir.reranking.candidates import CandidateTexts
-    from moeir.reranking.score_journal import ScoreJournal
-    from moeir.reranking.scoring import ScoringConfig
+    from moeir.records.runs import Run, Scores
 
 TOKENS_ON_CPU, TOKENS_ON_CUDA = 4096, 65536  # fits into a CPU cache; keeps a GPU busy
 log = logging.getLogger(__name__)
@@ -60,12 +58,10 @@ class Rerank(Stage):
     dtype: str = option("auto, float32 or bfloat16; scores are float32.", "auto")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
-    tag: str | None = option("Run tag [default: moeir.rerank].", None, aliases=("--runtag",))
+    tag: str | None = option("Run tag [default: moeir.rerank].", None, single_word=True, aliases=("--runtag",))
     output: Path = output_field("run", "A .trec file; - for stdout.", STREAM)
 
     def check(self) -> None:
-        if not self.model or not self.run:
-            raise UsageError("rerank needs --model and --run")
         name_runs(self.run)
         self._cascade()
         if self.stride is not None and self.passages == "firstp":
@@ -74,8 +70,6 @@ class Rerank(Stage):
             shards.Shard.parse(self.shard)
         if self.patience is not None and max(len(one.models) for one in self._cascade()) > 1:
             raise UsageError(f"--patience {self.patience}: several models would stop a query at different documents; leave it out")
-        if self.tag is not None:
-            check_single_word("--tag", self.tag)
         if self.corpus == STREAM and sum(len(one.models) for one in self._cascade()) > 1:
             raise UsageError("--corpus -: every model reads it, and standard input can be read once; name a file")
 
@@ -113,54 +107,41 @@ class Rerank(Stage):
         from moeir.records import runs
         from moeir.reranking.candidates import CandidateTexts
         from moeir.reranking.score_journal import ScoreJournal
-        from moeir.reranking.scoring import PassageSplitter, ScoringConfig
+        from moeir.reranking.scoring import PassageSplitter, ScoringConfig, score_candidates
         from moeir.retrieval.latency import limit_threads
 
         run = self._load_candidates()
-        candidate_texts = CandidateTexts.from_run(
-            run, self.queries, self.corpus, keep_empty=self.keep_empty, label=", ".join(map(str, self.run))
-        )
+        label = ", ".join(map(str, self.run))
+        candidate_texts = CandidateTexts.from_run(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=label)
         device = select_device(self.device)
         passages = PassageSplitter(self.passages, self.passage_length, self.stride)
         token_budget = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
         scoring_config = ScoringConfig(select_dtype(self.dtype, device), device, token_budget, passages, self.expert, self.patience)
         journal = ScoreJournal(None if self.output == STREAM else atomic_write.resume_path(self.output))
+        score = partial(score_candidates, texts=candidate_texts, config=scoring_config, journal=journal)
         round_facts = []
         with limit_threads(self.threads):
-            for number, cascade_round in enumerate(self._cascade()):
-                run, facts = self._rerank_once(run, cascade_round, number, candidate_texts, scoring_config, journal)
+            for number in range(len(self._cascade())):
+                run, facts = self._rerank_once(run, number, score)
                 round_facts.append(facts)
         journal.close()
         runs.write_run(run, self.output, tag=self.tag or "moeir.rerank")
         return {"queries": len(run), "hits": len(run.scores), "dtype": str(scoring_config.dtype), "rounds": round_facts}
 
-    def _rerank_once(
-        self,
-        run: "Run",
-        cascade_round: CascadeRound,
-        number: int,
-        candidate_texts: "CandidateTexts",
-        scoring_config: "ScoringConfig",
-        journal: "ScoreJournal",
-    ) -> "tuple[Run, dict[str, Any]]":
-        """The reranked run of a round, and its facts for the manifest."""
+    def _rerank_once(self, run: "Run", number: int, score: "Callable[..., tuple[Scores, dict[str, Any]]]") -> "tuple[Run, dict[str, Any]]":
+        """The reranked run of a round, and its facts for the manifest; `score` gives the scores of a model and their facts."""
         from moeir.console import meter
         from moeir.reranking.candidates import Candidates, ensemble_scores
-        from moeir.reranking.scoring import score_candidates
 
+        cascade_round = self._cascade()[number]
         candidates, all_scores, model_facts = Candidates.from_run(run, cascade_round.depth), [], []
         for model_number, model in enumerate(cascade_round.models):
             start = time.monotonic()
             with meter(f"reranking with {model}", len(candidates)) as counter:
-                model_scores, facts = score_candidates(
-                    model, candidates, candidate_texts, scoring_config, journal, f"round{number}.model{model_number}", counter.advance
-                )
+                model_scores, facts = score(model, candidates, name=f"round{number}.model{model_number}", advance=counter.advance)
             all_scores.append(model_scores)
             rate = facts["pairs"] / max(time.monotonic() - start, 1e-9)
             log.info("%s: %s documents of %d queries, %s a second", model, f"{facts['pairs']:,}", len(run), f"{rate:,.0f}")
             model_facts.append({"model": str(model), "digest": manifests.compute_digest(model), **facts})
-        rest = self.rest or number > 0
-        return candidates.apply_scores(ensemble_scores(candidates, all_scores, self.ensemble), rest=rest), {
-            "depth": cascade_round.depth,
-            "models": model_facts,
-        }
+        scores = ensemble_scores(candidates, all_scores, self.ensemble)
+        return candidates.apply_scores(scores, rest=self.rest or number > 0), {"depth": cascade_round.depth, "models": model_facts}

@@ -1,6 +1,7 @@
 """Runs, judgements, answers and groups of queries that several stages take as flags: their checks, names and readers."""
 
-from collections.abc import Iterator, Sequence
+import importlib.util
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +15,6 @@ if TYPE_CHECKING:
 
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
 MATCHES = ("string", "regex")
-
-
-def check_single_word(flag: str, text: str) -> None:
-    """UsageError unless `text` is one word, as a column of a run must be."""
-    if text.split() != [text]:
-        raise UsageError(f"{flag} {text!r}: expected a word without spaces")
 
 
 def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> None:
@@ -49,6 +44,19 @@ def check_groups(group_by: str | None, queries: Path | None, answers: Path | Non
         raise UsageError("--answers -: --group-by reads them too, and standard input can be read once; name a file")
 
 
+def choose_form(form: str, output: Path, stream_form: str) -> str:
+    """The form of a table: `form`, or for `auto` that of standard output, or by the suffix of the file."""
+    if form != "auto":
+        return form
+    return stream_form if output == STREAM else "jsonl" if ".jsonl" in output.suffixes else "tsv"
+
+
+def check_matplotlib(output: Path) -> None:
+    """UsageError if matplotlib, which plots need, is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(f"--output {output}: plots need the package matplotlib; pip install 'moeir[report]'")
+
+
 def name_runs(paths: Sequence[Path]) -> dict[str, Path]:
     """Run paths by name: the file name without suffix, or the path where file names repeat."""
     from moeir.records import lines
@@ -65,6 +73,16 @@ def read_runs(paths: Sequence[Path]) -> "dict[str, Run]":
     from moeir.records import runs
 
     return {name: runs.read_run(path) for name, path in name_runs(paths).items()}
+
+
+def read_query_texts(path: Path, needed: Collection[str], origin: str, *, keep_empty: bool = False) -> dict[str, str]:
+    """The texts of the needed queries, by id; DataError if one is missing, which `origin` has."""
+    from moeir.records import texts
+
+    contents = {text.id: text.content for text in texts.read_texts(path, keep_empty=keep_empty)}
+    if missing := next((query for query in needed if query not in contents), None):
+        raise DataError(f"{path}: has no query {missing!r}, which {origin}")
+    return {query: contents[query] for query in needed}
 
 
 def read_answers(path: Path, match: str) -> "Answers":

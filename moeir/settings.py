@@ -31,9 +31,9 @@ LIMITS = {
 class Setting:
     """One field of a stage, as used by the command line and YAML.
 
-    `kind` is what a source or product is; `room` is that of the variants a spec can name; `least_count` is how many
-    values a required setting that can be repeated has at least; `affects_result` is false if the setting
-    cannot change the product; `name` and the fields below it come from the stage.
+    `kind` is what a source or product is; `affects_result` is false if the setting cannot change the product; `room` is that of the
+    variants a spec can name; `least_count` is how many values a required setting that can be repeated has at least; `name` and the
+    fields below it come from the stage.
     """
 
     role: str
@@ -68,13 +68,13 @@ class Setting:
         if self.repeated and self.required and len(value) < self.least_count:
             raise UsageError(f"{self.flag}: expected {self.least_count} or more, found {len(value)}; repeat the flag")
         limits = [(words, limit, holds) for name, (words, holds) in LIMITS.items() if (limit := getattr(self, name)) is not None]
-        for item in value if self.repeated else (value,):
-            if self.choices and item not in (None, *self.choices):
+        for item in value if self.repeated else () if value is None else (value,):
+            if self.choices and item not in self.choices:
                 *others, last = map(str, self.choices)
                 raise UsageError(f"{self.flag} {item}: expected {', '.join(others)} or {last}")
-            if self.single_word and item is not None and item.split() != [item]:
+            if self.single_word and item.split() != [item]:
                 raise UsageError(f"{self.flag} {item!r}: expected a word without spaces")
-            if item is not None and not all(holds(item, limit) for _, limit, holds in limits):
+            if not all(holds(item, limit) for _, limit, holds in limits):
                 both = self.minimum is not None and self.maximum is not None
                 expected = f"{self.minimum} to {self.maximum}" if both else ", ".join(f"{words} {limit}" for words, limit, _ in limits)
                 number = f"{item:g}" if isinstance(item, float) else item

@@ -110,13 +110,14 @@ class _LivePanel(ProgressMeter):
             console = self._live.console
             plain, parts = console.options.ascii_only, list[Segment]()
             for line in self._draw(self, *console.size):
-                parts += [
-                    Segment(words.translate(ASCII_FALLBACK) if plain else words, console.get_style(style or "none"))
-                    for words, style in line
-                ]
-                parts.append(Segment.line())
+                fallback = [(words.translate(ASCII_FALLBACK), style) for words, style in line]
+                parts += _line_segments(console, fallback if plain else line)
             self._live.update(Segments(parts[:-1]), refresh=True)
             self._last_refresh = time.monotonic()
+
+
+def _line_segments(console: Console, line: StyledLine) -> list[Segment]:
+    return [*(Segment(words, console.get_style(style or "none")) for words, style in line), Segment.line()]
 
 
 @contextmanager
@@ -168,8 +169,7 @@ def print_styled(lines: Iterable[StyledLine]) -> None:
         if console is None:
             sys.stdout.write("".join(words for words, _ in line).rstrip() + "\n")
         else:
-            parts = [Segment(words, console.get_style(style or "none")) for words, style in line]
-            console.print(Segments([*parts, Segment.line()]), end="")
+            console.print(Segments(_line_segments(console, line)), end="")
     sys.stdout.flush()
 
 

@@ -6,6 +6,7 @@ The command line, the YAML file and the manifest are three views of the same fie
 
 import dataclasses
 import difflib
+import operator
 import types
 import typing
 from collections.abc import Mapping
@@ -18,47 +19,40 @@ import yaml
 from moeir.errors import DataError, UsageError
 from moeir.parsing import kebab_case, parse_value
 
-ROLE, HELP, KIND, ALIASES, AFFECTS_RESULT = "role", "help", "kind", "names", "affects_result"
+LIMITS = {
+    "minimum": ("at least", operator.ge),
+    "above": ("more than", operator.gt),
+    "maximum": ("at most", operator.le),
+    "below": ("less than", operator.lt),
+}
 
 
-def option(help: str, default: Any = dataclasses.MISSING, *, aliases: tuple[str, ...] = (), affects_result: bool = True) -> Any:
-    """A setting with a flag; `aliases` are other established flags for it; `affects_result=False` if it cannot change the product."""
-    return _field("option", help, default, kind="", aliases=aliases, affects_result=affects_result)
-
-
-def input_field(kind: str, help: str, default: Any = dataclasses.MISSING, *, aliases: tuple[str, ...] = ()) -> Any:
-    """An input: a text file, or an artifact of `kind`."""
-    return _field("source", help, default, kind=kind, aliases=aliases)
-
-
-def output_field(kind: str, help: str, default: Any = dataclasses.MISSING) -> Any:
-    """The output of the stage; there is only one."""
-    return _field("product", help, default, kind=kind)
-
-
-def argument(help: str, default: Any = dataclasses.MISSING) -> Any:
-    """A positional setting, without a flag."""
-    return _field("argument", help, default, kind="")
-
-
-def _field(role: str, help: str, default: Any, *, kind: str, aliases: tuple[str, ...] = (), affects_result: bool = True) -> Any:
-    metadata = {ROLE: role, HELP: help, KIND: kind, ALIASES: aliases, AFFECTS_RESULT: affects_result}
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One field of a stage, as used by the command line and YAML."""
+    """One field of a stage, as used by the command line and YAML.
 
-    name: str
+    `kind` is what a source or product is; `affects_result` is false if the setting cannot change the product; `room` is that of the
+    variants a spec can name; `least_count` is how many values a required setting that can be repeated has at least; `name` and the
+    fields below it come from the stage.
+    """
+
     role: str
-    kind: str
     help: str
-    aliases: tuple[str, ...]
-    annotation: str
-    repeated: bool
-    default: Any
-    affects_result: bool
+    kind: str = ""
+    aliases: tuple[str, ...] = ()
+    affects_result: bool = True
+    minimum: float | None = None
+    above: float | None = None
+    maximum: float | None = None
+    below: float | None = None
+    choices: tuple[Any, ...] = ()
+    room: str = ""
+    single_word: bool = False
+    least_count: int = 1
+    name: str = ""
+    annotation: str = ""
+    repeated: bool = False
+    default: Any = None
 
     @property
     def flag(self) -> str:
@@ -69,19 +63,60 @@ class Setting:
     def required(self) -> bool:
         return self.default is dataclasses.MISSING
 
+    def check(self, value: Any) -> None:
+        """UsageError if a value of this setting is none of the choices, or outside the limits, or if there are too few values."""
+        if self.repeated and self.required and len(value) < self.least_count:
+            raise UsageError(f"{self.flag}: expected {self.least_count} or more, found {len(value)}; repeat the flag")
+        limits = [(words, limit, holds) for name, (words, holds) in LIMITS.items() if (limit := getattr(self, name)) is not None]
+        for item in value if self.repeated else () if value is None else (value,):
+            if self.choices and item not in self.choices:
+                *others, last = map(str, self.choices)
+                raise UsageError(f"{self.flag} {item}: expected {', '.join(others)} or {last}")
+            if self.single_word and item.split() != [item]:
+                raise UsageError(f"{self.flag} {item!r}: expected a word without spaces")
+            if not all(holds(item, limit) for _, limit, holds in limits):
+                both = self.minimum is not None and self.maximum is not None
+                expected = f"{self.minimum} to {self.maximum}" if both else ", ".join(f"{words} {limit}" for words, limit, _ in limits)
+                number = f"{item:g}" if isinstance(item, float) else item
+                raise UsageError(f"{self.flag} {number}: expected {expected} ({self.help.removesuffix('.')})")
+
+
+def option(help: str, default: Any = dataclasses.MISSING, *, room: str = "", **details: Any) -> Any:
+    """A setting with a flag; `details` are fields of `Setting`, such as `minimum`, `choices` or `aliases`, other established flags."""
+    help = f"{help.removesuffix('.')}; see: moeir variants {room}." if room else help
+    return _field(default, Setting(role="option", help=help, room=room, **details))
+
+
+def input_field(kind: str, help: str, default: Any = dataclasses.MISSING, **details: Any) -> Any:
+    """An input: a text file, or an artifact of `kind`; `details` are fields of `Setting`."""
+    return _field(default, Setting(role="source", help=help, kind=kind, **details))
+
+
+def output_field(kind: str, help: str, default: Any = dataclasses.MISSING) -> Any:
+    """The output of the stage; there is only one."""
+    return _field(default, Setting(role="product", help=help, kind=kind))
+
+
+def argument(help: str, default: Any = dataclasses.MISSING) -> Any:
+    """A positional setting, without a flag."""
+    return _field(default, Setting(role="argument", help=help))
+
+
+def _field(default: Any, setting: Setting) -> Any:
+    return dataclasses.field(default=default, metadata={"setting": setting})
+
 
 def list_settings(stage: type) -> tuple[Setting, ...]:
     """The settings of a stage class: its own fields in order, then inherited ones, then its output."""
     settings, hints = [], typing.get_type_hints(stage)
     shared = {name for kind in stage.__mro__[1:] for name in getattr(kind, "__dataclass_fields__", ())}
-    fields = [field for field in typing.cast(Any, stage).__dataclass_fields__.values() if ROLE in field.metadata]
-    for field in sorted(fields, key=lambda field: (field.metadata[ROLE] == "product", field.name in shared)):
+    fields = [field for field in typing.cast(Any, stage).__dataclass_fields__.values() if "setting" in field.metadata]
+    for field in sorted(fields, key=lambda field: (field.metadata["setting"].role == "product", field.name in shared)):
         hint = hints[field.name]
         repeated = typing.get_origin(hint) is tuple
-        kind = typing.get_args(hint)[0] if repeated else hint
-        meta = field.metadata
-        values = (meta[ROLE], meta[KIND], meta[HELP], meta[ALIASES], _type_name(kind), repeated, field.default, meta[AFFECTS_RESULT])
-        settings.append(Setting(field.name, *values))
+        annotation = _type_name(typing.get_args(hint)[0] if repeated else hint)
+        facts = {"name": field.name, "annotation": annotation, "repeated": repeated, "default": field.default}
+        settings.append(dataclasses.replace(field.metadata["setting"], **facts))
     return tuple(settings)
 
 
@@ -94,12 +129,9 @@ def _type_name(hint: Any) -> str:
 def build_stage(stage: type, flags: Mapping[str, Any], config: Path | None = None) -> Any:
     """Build a stage from command-line values (text), which override a YAML file, which overrides the defaults."""
     settings = list_settings(stage)
-    values: dict[str, Any] = {}
-    for setting, value, where in _read_config(settings, config):
-        values[setting.name] = _parse_setting(setting, value, where)
-    for setting in settings:
-        if flags.get(setting.name) is not None:
-            values[setting.name] = _parse_setting(setting, flags[setting.name], setting.flag)
+    from_flags = ((setting, flags[setting.name], setting.flag) for setting in settings if flags.get(setting.name) is not None)
+    given = (*_read_config(settings, config), *from_flags)
+    values = {setting.name: _parse_setting(setting, value, where) for setting, value, where in given}
     for setting in settings:
         if setting.required and setting.name not in values:
             name = setting.flag if setting.role != "argument" else setting.name.upper()

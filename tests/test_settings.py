@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -112,3 +112,22 @@ def test_every_stage_shown_is_read_back_by_config(name, tmp_path, moeir):
     ]
     again = moeir(name, "--config", write(tmp_path, result.stdout), "--show")
     assert again.stdout == result.stdout, again.stderr
+
+
+@pytest.mark.parametrize(
+    ("details", "value", "message"),
+    [
+        ({"minimum": 1}, 0, r"--size 0: expected at least 1 \(How large\)"),
+        ({"above": 0, "maximum": 1}, 1.5, r"--size 1\.5: expected more than 0, at most 1 \("),
+        ({"minimum": 0, "below": 1}, 1.0, "--size 1: expected at least 0, less than 1"),
+        ({"minimum": 2, "maximum": 3}, 4, "--size 4: expected 2 to 3"),
+        ({"choices": (2, 3, 5)}, 4, "--size 4: expected 2, 3 or 5"),
+    ],
+)
+def test_a_value_outside_the_limits_is_refused_with_the_help_of_its_flag(details, value, message):
+    setting = settings.Setting(role="option", help="How large.", name="size", **details)
+    setting.check(None)
+    with pytest.raises(UsageError, match=message):
+        setting.check(value)
+    with pytest.raises(UsageError, match=message):
+        replace(setting, repeated=True).check((value,))

@@ -7,7 +7,7 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -70,6 +70,16 @@ def open_writer(path: Path | str) -> Iterator[TextIO]:
         io.TextIOWrapper(compressed, encoding="utf-8", newline="\n") as text,
     ):
         yield text
+
+
+def write_lines(path: Path | str, lines: Iterable[str]) -> int:
+    """Write lines, given without newlines, to a file or standard output; returns their number."""
+    count = 0
+    with open_writer(path) as output:
+        for line in lines:
+            output.write(line + "\n")
+            count += 1
+    return count
 
 
 def _open_error(path: Path | str, fault: OSError) -> DataError:

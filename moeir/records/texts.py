@@ -6,13 +6,14 @@ Ids are strings, unique and without white space; a faulty record raises DataErro
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from moeir.errors import DataError, UsageError
 from moeir.records import dpr, lines
 
+Item = TypeVar("Item")
 ID_FIELDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
 TEXT_FIELDS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
 DOCUMENT_FIELDS = ("url", "title", "text")  # of a document, in reading order
@@ -257,3 +258,15 @@ def _read_irds(source: str) -> Iterator[tuple[str, Any]]:
         if not set(fields) & set(TEXT_FIELDS):
             fields["text"] = row.default_text()
         yield f"{source}: row {number}", fields
+
+
+def count_texts(path: Path | str, *, keep_empty: bool = False) -> int:
+    """The number of texts in a file, which is read for it."""
+    return sum(1 for _ in read_texts(path, keep_empty=keep_empty))
+
+
+def split_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of `size` items; the last may be shorter."""
+    remaining = iter(items)
+    while chunk := list(islice(remaining, size)):
+        yield chunk

@@ -5,7 +5,6 @@ Everything is columns of numbers and tables of words, in chunks that the page re
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -62,69 +61,83 @@ def _p_values_against(by_run: RunMeasureValues, measure: str, base: str) -> list
 
 
 class QueryPages:
-    """Pages of single queries: the first `depth` documents of every run, and the relevant documents at any rank."""
+    """Pages of the judged queries: the first `depth` documents of every run, and the relevant documents at any rank."""
 
     def __init__(self, runs: Mapping[str, Run], qrels: Qrels, depth: int) -> None:
-        self.runs, self.qrels, self.depth = runs, qrels, depth
-        names = sorted(set().union(*(run.document_ids for run in runs.values()), *(grades for grades in qrels.values())))
-        self.names, self.codes = names, {name: code for code, name in enumerate(names)}
-        self._run_codes = [np.array([self.codes[name] for name in run.document_ids], dtype=np.int64) for run in runs.values()]
+        self.runs, self.qrels, self.depth, self.queries = runs, qrels, depth, list(qrels)
+        self._tops = [run.top(depth) for run in runs.values()]
+        self._codes = [{name: code for code, name in enumerate(run.document_ids)} for run in runs.values()]
 
     def shown_documents(self, query: str) -> list[str]:
         """Documents on the page of a query: the top of every list, run by run, then at most `depth` further relevant documents."""
-        tops = [_top_documents(run, query, self.depth) for run in self.runs.values()]
+        tops = (name for run in self._tops for name in run.documents_of(query))
         grades = self.qrels.get(query, {})
         answers = sorted((name for name, grade in grades.items() if grade > 0), key=lambda name: -grades[name])
-        return list(dict.fromkeys([*(name for top in tops for name in top), *answers[: self.depth]]))
+        return list(dict.fromkeys([*tops, *answers[: self.depth]]))
 
     def query_page(self, query: str, numbers: Mapping[str, int], reasons: Explanations) -> QueryPage:
         """Documents `d` by number, with the rank `r` of each in every run (0: absent), its scores `s`, and its grade `g`."""
         documents = self.shown_documents(query)
-        shown = np.array([self.codes[name] for name in documents], dtype=np.int64)
-        ranks, scores = [], []
-        for run, codes in zip(self.runs.values(), self._run_codes, strict=True):
-            run_ranks, run_scores = _lookup_hits(run, codes, query, shown)
-            ranks.append(run_ranks)
-            scores.append(run_scores)
         grades = self.qrels.get(query, {})
-        page: QueryPage = {"d": [numbers[name] for name in documents], "r": ranks, "s": scores}
-        page["g"] = [grades.get(name, UNJUDGED) for name in documents]
-        return page | reasons.for_query(query)
+        ranks, scores = [], []
+        for run, codes in zip(self.runs.values(), self._codes, strict=True):
+            run_ranks = _find_ranks(run, codes, query, documents)
+            first = run.starts[run.query_rows[query]] - 1 if any(run_ranks) else 0
+            ranks.append(run_ranks)
+            scores.append([float(f"{run.scores[first + rank]:.6g}") if rank else None for rank in run_ranks])  # rounded for display
+        page = {"d": [numbers[name] for name in documents], "r": ranks, "s": scores}
+        return page | {"g": [grades.get(name, UNJUDGED) for name in documents]} | reasons.for_query(query)
 
     def first_answer_ranks(self, queries: Sequence[str]) -> list[list[int]]:
         """By run and query the rank of the first relevant document; 0 if there is none."""
-        ranks_by_run: list[list[int]] = [[] for _ in self.runs]
-        for query in queries:
-            answers = [self.codes[name] for name, grade in self.qrels.get(query, {}).items() if grade > 0]
-            for ranks, run, codes in zip(ranks_by_run, self.runs.values(), self._run_codes, strict=True):
-                listed = codes[run.list_at(run.query_rows[query])[0]] if query in run.query_rows else codes[:0]
-                positions = np.flatnonzero(np.isin(listed, answers))
-                ranks.append(int(positions[0]) + 1 if len(positions) else 0)
+        answers = [[name for name, grade in self.qrels.get(query, {}).items() if grade > 0] for query in queries]
+        ranks_by_run = []
+        for run, codes in zip(self.runs.values(), self._codes, strict=True):
+            answer_ranks = (_find_ranks(run, codes, query, names) for query, names in zip(queries, answers, strict=True))
+            ranks_by_run.append([min(filter(None, ranks), default=0) for ranks in answer_ranks])
         return ranks_by_run
 
+    @cached_property
+    def document_numbers(self) -> dict[str, int]:
+        """Number of every shown document, by id."""
+        names = dict.fromkeys(name for query in self.queries for name in self.shown_documents(query))
+        return {name: number for number, name in enumerate(names)}
 
-def _top_documents(run: Run, query: str, depth: int) -> list[str]:
-    """Ids of the top documents of one query."""
-    return [run.document_ids[code] for code in run.list_at(run.query_rows[query])[0][:depth].tolist()] if query in run.query_rows else []
+    def overview(self, query_texts: Mapping[str, Text]) -> dict[str, Any]:
+        """Data of all queries that the page loads first."""
+        return {
+            "runs": list(self.runs),
+            "depth": self.depth,
+            "queries": self.queries,
+            "texts": [shorten(query_texts[query].content, MAX_QUERY_LENGTH) if query in query_texts else "" for query in self.queries],
+            "answers": [sum(grade > 0 for grade in self.qrels[query].values()) for query in self.queries],
+            "firsts": self.first_answer_ranks(self.queries),
+            "chunks": {"cases": QUERIES_PER_CHUNK, "texts": TEXTS_PER_CHUNK},
+        }
+
+    def iter_chunks(self, corpus: Iterable[Text], explanations: Explanations, max_length: int) -> Iterator[tuple[str, Any]]:
+        """Query pages in chunks, then documents in chunks: id, title and text, both up to `max_length` characters; only the id if
+        `corpus` lacks the document."""
+        numbers = self.document_numbers
+        cases = (self.query_page(query, numbers, explanations) for query in self.queries)
+        for index, chunk in enumerate(texts.split_chunks(cases, QUERIES_PER_CHUNK)):
+            yield f"cases-{index}", chunk
+        rows: list[list[str]] = [[name] for name in numbers]
+        for text in corpus:
+            if text.id in numbers:
+                rows[numbers[text.id]] = [text.id, shorten(text.title, max_length), shorten(text.text, max_length)]
+        for index, documents in enumerate(texts.split_chunks(rows, TEXTS_PER_CHUNK)):
+            yield f"texts-{index}", documents
 
 
-def _lookup_hits(run: Run, codes: np.ndarray, query: str, wanted: np.ndarray) -> tuple[list[int], list[float | None]]:
-    """Rank and score in one list of each wanted document [n]; 0 and None if absent."""
-    if query not in run.query_rows:
-        return [0] * len(wanted), [None] * len(wanted)
-    documents, scores = run.list_at(run.query_rows[query])
-    listed = codes[documents]
-    order = np.argsort(listed, kind="stable")
-    positions = np.searchsorted(listed, wanted, sorter=order)
-    positions[positions == len(listed)] = 0
-    rows = order[positions] if len(listed) else positions
-    ranks: list[int] = []
-    rounded: list[float | None] = []
-    for row, code in zip(rows.tolist(), wanted.tolist(), strict=True):
-        present = len(listed) > 0 and listed[row] == code
-        ranks.append(row + 1 if present else 0)
-        rounded.append(float(f"{scores[row]:.6g}") if present else None)  # rounded for display
-    return ranks, rounded
+def _find_ranks(run: Run, codes: Mapping[str, int], query: str, names: Sequence[str]) -> list[int]:
+    """The rank of each document in the list of a query; 0 if it is absent."""
+    documents = run.list_at(run.query_rows[query])[0] if query in run.query_rows else run.documents[:0]
+    if not len(documents):
+        return [0] * len(names)
+    matches = documents == np.array([codes.get(name, -1) for name in names], dtype=np.int64)[:, None]  # [names, hits]
+    ranks: list[int] = np.where(matches.any(axis=1), matches.argmax(axis=1) + 1, 0).tolist()
+    return ranks
 
 
 def shorten(text: str, limit: int) -> str:
@@ -137,63 +150,6 @@ def shorten(text: str, limit: int) -> str:
         return text
     whole = text[:limit] if text[limit].isspace() else text[:limit].rpartition(" ")[0] or text[:limit]
     return whole.rstrip() + " …"
-
-
-def split_chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of `size` items; the last may be shorter."""
-    chunk: list[Any] = []
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-@dataclass(frozen=True)
-class PageData:
-    """Pages of `queries` with explanations, and the texts of their documents up to `max_length` characters."""
-
-    pages: QueryPages
-    queries: Sequence[str]
-    explanations: Explanations
-    max_length: int
-
-    @cached_property
-    def document_numbers(self) -> dict[str, int]:
-        """Number of every shown document, by id."""
-        numbers: dict[str, int] = {}
-        for query in self.queries:
-            for name in self.pages.shown_documents(query):
-                numbers.setdefault(name, len(numbers))
-        return numbers
-
-    def overview(self, query_texts: Mapping[str, Text]) -> dict[str, Any]:
-        """Data of all queries that the page loads first."""
-        answers = [sum(grade > 0 for grade in self.pages.qrels[query].values()) for query in self.queries]
-        return {
-            "runs": list(self.pages.runs),
-            "depth": self.pages.depth,
-            "queries": list(self.queries),
-            "texts": [shorten(query_texts[query].content, MAX_QUERY_LENGTH) if query in query_texts else "" for query in self.queries],
-            "answers": answers,
-            "firsts": self.pages.first_answer_ranks(self.queries),
-            "chunks": {"cases": QUERIES_PER_CHUNK, "texts": TEXTS_PER_CHUNK},
-        }
-
-    def iter_chunks(self, corpus: Iterable[Text]) -> Iterator[tuple[str, Any]]:
-        """Query pages in chunks, then documents in chunks: id, title and text; only the id if `corpus` lacks the document."""
-        numbers = self.document_numbers
-        cases = (self.pages.query_page(query, numbers, self.explanations) for query in self.queries)
-        for index, chunk in enumerate(split_chunks(cases, QUERIES_PER_CHUNK)):
-            yield f"cases-{index}", chunk
-        rows: list[list[str]] = [[name] for name in numbers]
-        for text in corpus:
-            if text.id in numbers:
-                rows[numbers[text.id]] = [text.id, shorten(text.title, self.max_length), shorten(text.text, self.max_length)]
-        for index, documents in enumerate(split_chunks(rows, TEXTS_PER_CHUNK)):
-            yield f"texts-{index}", documents
 
 
 def training_charts(trainings: Sequence[TrainingRun]) -> list[dict[str, Any]]:
@@ -216,6 +172,8 @@ def training_charts(trainings: Sequence[TrainingRun]) -> list[dict[str, Any]]:
 def read_projection(path: Path) -> dict[str, Any]:
     """Read the output of `analyze projection`: ids, sides, groups and coordinates [n][2 or 3] of the points."""
     rows = list(_read_rows(path))
+    if not rows:
+        raise DataError(f"{lines.source_name(path)}: has no points; moeir analyze projection writes them")
     axes = [name for name in AXES if name in rows[0][1]]
     if len(axes) < 2 or "id" not in rows[0][1] or "group" not in rows[0][1]:
         raise DataError(f"{path}: expected the columns side, id, group, x and y that analyze projection writes")
@@ -231,27 +189,15 @@ def read_projection(path: Path) -> dict[str, Any]:
 
 def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Rows of a TSV file with a header, or of JSON lines, each with `file:line`."""
-    names: list[str] | None = None
-    name, has_rows = lines.source_name(path), False
+    name, is_json = lines.source_name(path), lines.strip_compression_suffix(path).suffix == ".jsonl"
     with lines.open_lines(path) as numbered:
+        header = [] if is_json else next(numbered, (1, ""))[1].split("\t")
         for number, line in numbered:
             where = f"{name}:{number}"
-            if lines.strip_compression_suffix(path).suffix == ".jsonl":
-                row = texts.parse_json(line, where)
-                if not isinstance(row, dict):
-                    raise DataError(f"{where}: expected an object for each point")
-            elif names is None:
-                names = line.split("\t")
-                continue
-            else:
-                cells = line.split("\t")
-                if len(cells) != len(names):
-                    raise DataError(f"{where}: {len(names)} columns expected, as the first line has, {len(cells)} found")
-                row = dict(zip(names, cells, strict=True))
-            has_rows = True
+            row = texts.parse_json(line, where) if is_json else texts.parse_row(line, header, where)
+            if not isinstance(row, dict):
+                raise DataError(f"{where}: expected an object for each point")
             yield where, row
-    if not has_rows:
-        raise DataError(f"{name}: has no points; moeir analyze projection writes them")
 
 
 def _parse_coordinate(value: Any, where: str) -> float:

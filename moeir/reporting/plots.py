@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ def plot_trainings(trainings: Sequence[TrainingRun], file: Path, form: str) -> N
                 axis.set_ylabel(title if training is trainings[0] else "")
             column[0].set_title(training.name + ("" if training.finished else " (unfinished)"))
             column[-1].set_xlabel("step")
-        figure.savefig(file, format=form, dpi=120, metadata={"Date": None} if form == "svg" else {"Software": "moeir"})
+        _save_figure(figure, file, form)
 
 
 def _plot_curves(axis: Axes, watch: TrainingMonitor, curves: Curves) -> None:
@@ -76,69 +76,70 @@ def draw_plot(picture: Plot, file: Path, form: str) -> None:
             axes.set_ylabel(picture.y_label)
         for axes in all_axes[len(panels) :]:
             axes.set_axis_off()
-        figure.savefig(file, format=form, dpi=120, metadata={"Date": None} if form == "svg" else {"Software": "moeir"})
+        _save_figure(figure, file, form)
 
 
-def _add_legend(axes: Any, count: int) -> None:
-    if 1 < count <= MAX_LABELS_IN_LEGEND:
+def _save_figure(figure: Figure, file: Path, form: str) -> None:
+    figure.savefig(file, format=form, dpi=120, metadata={"Date": None} if form == "svg" else {"Software": "moeir"})
+
+
+def _group_by_label(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
+    """The rest of each mark, by its label, the first column."""
+    return {label: [mark[1:] for mark in marks if str(mark[0]) == label] for label in dict.fromkeys(str(mark[0]) for mark in marks)}
+
+
+def _finish_axes(axes: Axes, labels: int, grid: Literal["both", "y"] = "both") -> None:
+    """Draw the grid, and a legend of several labels."""
+    axes.grid(axis=grid, alpha=0.25)
+    if 1 < labels <= MAX_LABELS_IN_LEGEND:
         axes.legend(fontsize="x-small")
 
 
 def _draw_bars(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
     """Draw groups of bars, one bar per label."""
-    groups, labels = (list(dict.fromkeys(str(mark[column]) for mark in marks)) for column in (1, 0))
-    width = 0.8 / len(labels)
-    for number, label in enumerate(labels):
-        bars = [(groups.index(str(group)), height) for name, group, height in marks if str(name) == label]
-        shift = (number - (len(labels) - 1) / 2) * width
-        axes.bar([x + shift for x, _ in bars], [height for _, height in bars], width * 0.92, color=colours[label], label=label)
+    groups, marks_by_label = list(dict.fromkeys(str(mark[1]) for mark in marks)), _group_by_label(marks)
+    width = 0.8 / len(marks_by_label)
+    for number, (label, bars) in enumerate(marks_by_label.items()):
+        shift = (number - (len(marks_by_label) - 1) / 2) * width
+        positions, heights = [groups.index(str(group)) + shift for group, _ in bars], [height for _, height in bars]
+        axes.bar(positions, heights, width * 0.92, color=colours[label], label=label)
     slant = sum(map(len, groups)) > 36
     axes.set_xticks(range(len(groups)), groups, rotation=30 if slant else 0, ha="right" if slant else "center")
-    axes.grid(axis="y", alpha=0.25)
     axes.tick_params(labelsize="small")
-    _add_legend(axes, len(labels))
+    _finish_axes(axes, len(marks_by_label), "y")
 
 
 def _draw_steps(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
     """Draw overlaid histograms."""
-    labels = list(dict.fromkeys(str(mark[0]) for mark in marks))
-    for label in labels:
-        label_marks = [mark[1:] for mark in marks if str(mark[0]) == label]
-        heights = [height for *_, height in label_marks]
-        axes.stairs(heights, [*(low for low, *_ in label_marks), label_marks[-1][1]], color=colours[label], fill=True, alpha=0.3)
-        axes.stairs(heights, [*(low for low, *_ in label_marks), label_marks[-1][1]], color=colours[label], linewidth=1.2, label=label)
-    axes.grid(alpha=0.25)
-    _add_legend(axes, len(labels))
+    marks_by_label = _group_by_label(marks)
+    for label, bins in marks_by_label.items():
+        heights, edges = [height for *_, height in bins], [*(low for low, *_ in bins), bins[-1][1]]
+        axes.stairs(heights, edges, color=colours[label], fill=True, alpha=0.3)
+        axes.stairs(heights, edges, color=colours[label], linewidth=1.2, label=label)
+    _finish_axes(axes, len(marks_by_label))
 
 
 def _draw_lines(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
-    labels = list(dict.fromkeys(str(mark[0]) for mark in marks))
-    for label in labels:
-        label_marks = [mark[1:] for mark in marks if str(mark[0]) == label]
-        marker = "o" if len(label_marks) == 1 else None
-        steps, values = zip(*label_marks, strict=True)
-        axes.plot(steps, values, color=colours[label], marker=marker, linewidth=1.3, label=label)
-    axes.grid(alpha=0.25)
-    _add_legend(axes, len(labels))
+    marks_by_label = _group_by_label(marks)
+    for label, points in marks_by_label.items():
+        steps, values = zip(*points, strict=True)
+        axes.plot(steps, values, color=colours[label], marker="o" if len(points) == 1 else None, linewidth=1.3, label=label)
+    _finish_axes(axes, len(marks_by_label))
 
 
 def _draw_points(axes: Any, marks: Sequence[Mark], colours: dict[str, str]) -> None:
-    labels = list(dict.fromkeys(str(mark[0]) for mark in marks))
-    for label in labels:
-        label_marks = [mark[1:] for mark in marks if str(mark[0]) == label]
-        axes.scatter(
-            *zip(*label_marks, strict=True), s=9, alpha=0.65, linewidths=0, color=colours[label], label=f"{label} ({len(label_marks):,})"
-        )
+    marks_by_label = _group_by_label(marks)
+    for label, points in marks_by_label.items():
+        axes.scatter(*zip(*points, strict=True), s=9, alpha=0.65, linewidths=0, color=colours[label], label=f"{label} ({len(points):,})")
     axes.set_xticks([])
     axes.set_yticks([])
-    if len(labels) <= MAX_LABELS_IN_LEGEND:
+    if len(marks_by_label) <= MAX_LABELS_IN_LEGEND:
         axes.legend(fontsize="small", markerscale=2)
 
 
 def _draw_matrix(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
     """Draw a symmetric matrix of labels with 1 on the diagonal, the overlap of a list with itself."""
-    names = [str(mark[0]) for mark in marks] + [str(mark[1]) for mark in marks]
-    names = list(dict.fromkeys(names))
+    names = list(dict.fromkeys(str(mark[column]) for column in (0, 1) for mark in marks))
     values = {(str(row), str(column)): value for row, column, value in marks}
     symmetric = values | {(column, row): value for (row, column), value in values.items()}
     cells: list[list[float]] = [[1.0 if row == column else symmetric[row, column] for column in names] for row in names]

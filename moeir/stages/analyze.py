@@ -4,16 +4,14 @@ import importlib.util
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
-from moeir import variants
 from moeir.artifacts import atomic_write
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import argument, input_field, list_settings, option, output_field
 from moeir.stages import text_encoder
-from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.checks import check_choice, check_seed
-from moeir.stages.run_arguments import name_source, read_runs
+from moeir.stages.base import MAX_SEED, STREAM, Counts, Stage
+from moeir.stages.run_arguments import check_matplotlib, choose_form, name_source, read_runs
 
 if TYPE_CHECKING:
     from moeir.analysis.result import AnalysisResult
@@ -44,7 +42,7 @@ class Analyze(Stage):
     run: tuple[Path, ...] = input_field(
         "run", "overlap, wins, scores: a run; repeat the flag. projection: colour each query by its best run.", (), aliases=("--runs",)
     )
-    overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100; see: moeir variants analysis.overlap.", "rbo")
+    overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100.", "rbo", room="analysis.overlap")
     model: Path | None = input_field(
         "checkpoint", "Checkpoint. lengths: count tokens of its tokenizer [default: words].", None, aliases=("--encoder",)
     )
@@ -52,20 +50,24 @@ class Analyze(Stage):
     queries: Path | None = input_field("texts", "Queries. wins: group them by length and question word.", None, aliases=("--topics",))
     qrels: Path | None = input_field("qrels", "Relevance judgements. divergence: they pair queries with documents.", None)
     measure: str = option("wins, projection: measure by which a run is best on a query.", "nDCG@10", aliases=("--metric", "-m"))
-    classes: int = option("scores, lengths: maximum number of histogram bins.", 20)
-    projection: str = option("projection: tsne:perplexity=30 or pca; see: moeir variants analysis.projection.", "tsne")
-    dimensions: int = option("projection: number of dimensions, 2 or 3.", 2)
-    sample: int = option("projection: maximum number of queries and of documents, sampled at random.", 2000)
+    classes: int = option("scores, lengths: maximum number of histogram bins.", 20, minimum=1, maximum=100_000)
+    projection: str = option("projection: tsne:perplexity=30 or pca.", "tsne", room="analysis.projection")
+    dimensions: int = option("projection: number of dimensions, 2 or 3.", 2, choices=(2, 3))
+    sample: int = option("projection: maximum number of queries and of documents, sampled at random.", 2000, minimum=1, maximum=100_000)
     threshold: str = option("usage: minimum decisions (100000) or share (1.14%) for an expert to count as used.", "1")
     expert: str | None = option("divergence, projection: the dense expert [default: the only one].", None)
-    pairs: int = option("divergence: number of pairs of a query and its document.", 400)
-    bandwidth: float = option("divergence: bandwidth of the Gaussian kernel.", 1.0)
-    seed: int = option("divergence, projection: seed of the sampling and of t-SNE.", 42)
-    rows: int = option("shares: number of rows; each is the mean over an interval of the training.", 20)
-    max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, affects_result=False)
+    pairs: int = option("divergence: number of pairs of a query and its document.", 400, minimum=2)
+    bandwidth: float = option(
+        "divergence: bandwidth of the Gaussian kernel over cosine distances, which are 0 to 2.", 1.0, minimum=0.001, maximum=1000
+    )
+    seed: int = option("divergence, projection: seed of the sampling and of t-SNE.", 42, minimum=0, maximum=MAX_SEED)
+    rows: int = option("shares: number of rows; each is the mean over an interval of the training.", 20, minimum=1)
+    max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False)
     dtype: str = option("float32, bfloat16 or auto.", "float32")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
-    form: str = option("table, tsv, jsonl, or auto: a table on stdout, else by the suffix of --output.", "auto", aliases=("--format",))
+    form: str = option(
+        "table, tsv, jsonl, or auto: a table on stdout, else by the suffix of --output.", "auto", choices=FORMS, aliases=("--format",)
+    )
     output: Path = output_field("analysis", "Output file: .svg or .png for a plot, .tsv or .jsonl for a table; - is stdout.", STREAM)
 
     def check(self) -> None:
@@ -73,36 +75,18 @@ class Analyze(Stage):
 
         name = self._analysis_name()
         self._check_flags(name)
-        variants.resolve_spec("analysis.overlap", self.overlap)
-        variants.resolve_spec("analysis.projection", self.projection)
         if name in ("overlap", "wins") and len(self.run) < 2:
             raise UsageError(f"analyze: expected two runs or more, found {len(self.run)}; repeat --run")
-        check_choice("--form", self.form, FORMS)
-        if self.pairs < 2:
-            raise UsageError(f"--pairs {self.pairs}: expected 2 or more")
-        if not 0.001 <= self.bandwidth <= 1000:
-            raise UsageError(f"--bandwidth {self.bandwidth:g}: expected 0.001 to 1000; cosine distances are 0 to 2")
-        if self.max_tokens < 1:
-            raise UsageError(f"--max-tokens {self.max_tokens}: expected at least 1")
-        check_seed(self.seed)
         parse_threshold(self.threshold)
-        if self.rows < 1:
-            raise UsageError(f"--rows {self.rows}: expected 1 or more")
         self._check_plot_flags()
 
     def _check_plot_flags(self) -> None:
-        if self.dimensions not in (2, 3):
-            raise UsageError(f"--dimensions {self.dimensions}: expected 2 or 3")
-        for flag, value in {"--classes": self.classes, "--sample": self.sample}.items():
-            if not 1 <= value <= 100_000:
-                raise UsageError(f"{flag} {value}: expected 1 to 100000")
         if self._analysis_name() == "projection" and (len(self.run) == 1 or bool(self.run) != (self.qrels is not None)):
             raise UsageError("analyze projection: --run, twice or more, and --qrels go together: each query is coloured by its best run")
         if self._plot_format():
             if self.form != "auto":
                 raise UsageError(f"--form {self.form}: {self.output} is a plot")
-            if importlib.util.find_spec("matplotlib") is None:
-                raise UsageError(f"--output {self.output}: plots need the package matplotlib; pip install 'moeir[report]'")
+            check_matplotlib(self.output)
         if self._analysis_name() == "projection" and importlib.util.find_spec("sklearn") is None:
             raise UsageError("analyze projection: needs the package scikit-learn; pip install 'moeir[report]'")
 
@@ -138,6 +122,7 @@ class Analyze(Stage):
             raise UsageError("analyze wins: --corpus needs --queries, whose words are compared with the relevant documents")
 
     def work(self) -> Counts:
+        from moeir.evaluation import tables
         from moeir.records import lines
 
         result: AnalysisResult = getattr(self, f"_analyze_{self._analysis_name()}")()
@@ -145,9 +130,11 @@ class Analyze(Stage):
             from moeir.reporting import plots
 
             plots.draw_plot(result.plot, self.output, form)
-            return {"rows": len(result.rows)}
-        with lines.open_writer(self.output) as output:
-            self._write_rows(result, output)
+        elif (form := choose_form(self.form, self.output, "table")) == "table":
+            table = tables.format_table(result.table_header or result.columns, result.rows, result.number_format)
+            lines.write_lines(self.output, [table])
+        else:
+            lines.write_lines(self.output, tables.format_lines(result.columns, result.rows, form))
         return {"rows": len(result.rows)}
 
     def _analyze_overlap(self) -> "AnalysisResult":
@@ -256,16 +243,3 @@ class Analyze(Stage):
         """The sides whose texts are given, with their files."""
         paths = [(side, getattr(self, name)) for side, name in SIDES]
         return [(side, path) for side, path in paths if path is not None]
-
-    def _write_rows(self, result: "AnalysisResult", output: TextIO) -> None:
-        from moeir.evaluation import tables
-
-        if (form := self._output_form()) == "table":
-            output.write(tables.format_table(result.table_header or result.columns, result.rows, result.number_format) + "\n")
-        else:
-            output.writelines(f"{line}\n" for line in tables.format_lines(result.columns, result.rows, form))
-
-    def _output_form(self) -> str:
-        if self.form != "auto":
-            return self.form
-        return "table" if self.output == STREAM else "jsonl" if ".jsonl" in self.output.suffixes else "tsv"

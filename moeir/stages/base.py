@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from moeir import settings
+from moeir import settings, variants
 from moeir.artifacts import atomic_write, manifests, shards
 from moeir.console import format_bytes, silence
 from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from moeir.training.distributed import ProcessGroup
 
 STREAM = Path("-")
+MAX_SEED = 2**32 - 1  # of random generators
+DEPTH: dict[str, Any] = {"minimum": 1, "maximum": 2**31 - 1, "aliases": ("--hits", "--k")}
 START, END = "the start", "the end"
+ANYTHING = "anything"  # the kind of a source that may be a file or a folder of any kind
 TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion")
 DATASET_PREFIXES = ("hf:", "irds:")
 MEMORY_ADVICE = {
@@ -41,7 +45,7 @@ class Stage:
     name: ClassVar[str] = ""
 
     def check(self) -> None:
-        """Validate the settings before anything is read or written."""
+        """Check settings that depend on one another, before anything is read or written; `check_settings` has checked each by itself."""
 
     def work(self) -> Counts:
         """Read the sources and write `output`; the returned counts go into the manifest."""
@@ -108,8 +112,16 @@ def _add_memory_advice(stage: Stage) -> Iterator[None]:
         raise OutOfMemory(f"{describe_out_of_memory(problem)}; {', '.join(advice)}") from problem
 
 
-def _check_stdin_used_once(stage: Stage) -> None:
-    """UsageError if two sources are standard input, which can be read only once."""
+def check_settings(stage: Stage) -> None:
+    """UsageError if a setting is outside its limits, settings contradict one another, or two sources are standard input."""
+    for setting in settings.list_settings(type(stage)):
+        value = getattr(stage, setting.name)
+        setting.check(value)
+        if setting.room and value is not None:
+            variants.resolve_spec(setting.room, value)
+    stage.check()
+    if (product := stage.product()) is not None and product[0] == STREAM and stage.makes_folder():
+        raise UsageError("--output -: the output is a folder; name one")
     flags = [setting.flag for setting, path in stage.sources() if path == STREAM]
     if len(flags) > 1:
         raise UsageError(f"{flags[0]} - and {flags[1]} -: standard input can be read once; name a file for one of them")
@@ -118,8 +130,8 @@ def _check_stdin_used_once(stage: Stage) -> None:
 def _check_exists(path: Path, setting: settings.Setting) -> None:
     """DataError or ArtifactError if a file or a checkpoint is missing, before heavy libraries are loaded and processes connect."""
     if path != STREAM and not str(path).startswith(DATASET_PREFIXES) and not path.exists():
-        if setting.kind in TEXT_KINDS:
-            raise DataError(f"{path}: no such file ({setting.flag})")
+        if setting.kind in (*TEXT_KINDS, ANYTHING):
+            raise DataError(f"{path}: no such file{' or folder' if setting.kind == ANYTHING else ''} ({setting.flag})")
         if setting.kind == "checkpoint":
             raise ArtifactError(f"{path}: no such checkpoint")
 
@@ -133,8 +145,7 @@ def _check_output_path(stage: Stage, path: Path) -> None:
 
 def run_stage(stage: Stage, *, force: bool = False, single_process: bool = True) -> None:
     """Run a stage unless its output is up to date. Several processes report a missing source only once, after they have connected."""
-    stage.check()
-    _check_stdin_used_once(stage)
+    check_settings(stage)
     if single_process:
         for setting, path in stage.sources():
             _check_exists(path, setting)
@@ -179,15 +190,19 @@ def _run_worker(stage: Stage, process_group: "ProcessGroup | SingleProcess") -> 
 
 
 def _provenance(stage: Stage) -> dict[str, Any]:
-    sources: dict[str, list[str]] = {}
-    for setting, path in stage.sources():
-        sources.setdefault(setting.flag.removeprefix("--"), []).append(source_digest(path, setting))
-    result_settings = settings.to_dict(stage, results_only=True)
-    provenance = {"stage": stage.name, "settings": result_settings, "sources": sources}
+    provenance = {"stage": stage.name, "settings": settings.to_dict(stage, results_only=True), "sources": source_digests(stage)}
     return dict(json.loads(json.dumps(provenance)))
 
 
-def source_digest(path: Path, setting: settings.Setting) -> str:
+def source_digests(stage: Stage) -> dict[str, list[str]]:
+    """The digests of the sources by flag, after a check of each."""
+    digests: dict[str, list[str]] = {}
+    for setting, path in stage.sources():
+        digests.setdefault(setting.flag.removeprefix("--"), []).append(_source_digest(path, setting))
+    return digests
+
+
+def _source_digest(path: Path, setting: settings.Setting) -> str:
     """The digest of one source, after a check that it exists and has the right kind."""
     if path == STREAM:
         return "stdin"
@@ -195,19 +210,23 @@ def source_digest(path: Path, setting: settings.Setting) -> str:
         from moeir.analysis.training_monitor import find_metrics
 
         return manifests.compute_sha256(find_metrics(path))
-    if setting.kind in TEXT_KINDS:
+    if setting.kind in (*TEXT_KINDS, ANYTHING):
         if str(path).startswith(DATASET_PREFIXES):
             return str(path)
         _check_exists(path, setting)
-        if path.is_dir():
+        if path.is_dir() and setting.kind != ANYTHING:
             raise DataError(f"{path}: expected a file for {setting.flag}, found a folder")
         return manifests.compute_digest(path)
     if setting.kind == "weights":
         return _weights_digest(path, setting)
-    if setting.kind == "anything":
-        return _any_digest(path, setting)
     files = shards.verify_encodings(path) if setting.kind == "encodings" else manifests.verify_artifact(path, setting.kind)["files"]
     return manifests.digest_files(files)
+
+
+def checkpoint_reference(model: Path, product: Path, digest: str) -> dict[str, Any]:
+    """The path of a checkpoint, relative to the artifact unless it is missing, and its digest."""
+    path = os.path.relpath(model.resolve(), product.resolve()) if model.is_dir() else str(model.resolve())
+    return {"checkpoint": {"path": path, "digest": digest}}
 
 
 def _weights_digest(path: Path, setting: settings.Setting) -> str:
@@ -221,19 +240,9 @@ def _weights_digest(path: Path, setting: settings.Setting) -> str:
     return f"hub:{path}"
 
 
-def _any_digest(path: Path, setting: settings.Setting) -> str:
-    """The digest of a file or folder of any kind."""
-    if str(path).startswith(("hf:", "irds:")):
-        return str(path)
-    if not path.exists():
-        raise DataError(f"{path}: no such file or folder ({setting.flag})")
-    return manifests.compute_digest(path)
-
-
 def dry_run(stage: Stage) -> list[str]:
     """The lines of `--dry-run`: what a run would read, write and spend; settings and sources are checked."""
-    stage.check()
-    _check_stdin_used_once(stage)
+    check_settings(stage)
     _provenance(stage)
     lines = []
     for setting, path in stage.sources():

@@ -3,15 +3,15 @@
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moeir.errors import FAULT_KINDS, DataError, UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import STREAM, Counts, Stage
+from moeir.stages.base import DATASET_PREFIXES, STREAM, TEXT_KINDS, Counts, Stage
 
 if TYPE_CHECKING:
     from moeir.data_checks.examples import CheckContext
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from moeir.data_checks.texts import SeenTexts, TruncationCounter
     from moeir.records.texts import Text
 
-FORMS = ("text", "tsv", "json")
 log = logging.getLogger(__name__)
 
 
@@ -37,27 +36,25 @@ class Check(Stage):
     dev_queries: Path | None = input_field("texts", "Evaluation queries: --train must not contain any of them.", None)
     encodings: Path | None = input_field("encodings", "Output folder of moeir encode.", None)
     model: Path | None = input_field("weights", "Checkpoint or weights, to count truncated texts with its tokenizer.", None)
-    document_length: int | None = option("Maximum tokens of a document [default: the checkpoint's].", None, aliases=("--passage-max-len",))
-    query_length: int | None = option("Maximum tokens of a query [default: the checkpoint's].", None, aliases=("--query-max-len",))
+    document_length: int | None = option(
+        "Maximum tokens of a document [default: the checkpoint's].", None, minimum=3, aliases=("--passage-max-len",)
+    )
+    query_length: int | None = option(
+        "Maximum tokens of a query [default: the checkpoint's].", None, minimum=3, aliases=("--query-max-len",)
+    )
     keep_empty: bool = option("Accept documents without text.", False)
     allow: tuple[str, ...] = option("Kind of fault to accept, such as query-in-corpus; repeat the flag.", ())
-    most: int = option("Maximum lines shown per kind of fault and file; 0 for all.", 5)
-    form: str = option("text, tsv or json.", "text", aliases=("--format",))
+    most: int = option("Maximum lines shown per kind of fault and file; 0 for all.", 5, minimum=0)
+    form: str = option("text, tsv or json.", "text", choices=("text", "tsv", "json"), aliases=("--format",))
     fix: Path | None = option("Folder for repaired copies of the files; an existing folder is replaced only if check made it.", None)
 
     def check(self) -> None:
         from moeir.variants import suggest
 
-        if self.form not in FORMS:
-            raise UsageError(f"--form {self.form}: expected one of {', '.join(FORMS)}")
-        if self.most < 0:
-            raise UsageError(f"--most {self.most}: expected at least 0, which shows all")
         for kind in self.allow:
             if kind not in FAULT_KINDS:
                 raise UsageError(f"--allow {kind}: there is no such kind of fault{suggest(kind, FAULT_KINDS)}")
         for flag, length in (("document", self.document_length), ("query", self.query_length)):
-            if length is not None and length < 3:
-                raise UsageError(f"--{flag}-length {length}: expected at least 3")
             if length is not None and self.model is None:
                 raise UsageError(f"--{flag}-length: needs --model, for its tokenizer")
         if not self._input_files() and self.encodings is None:
@@ -71,17 +68,16 @@ class Check(Stage):
         names = [path.name for path in files]
         if STREAM in files or self.fix == STREAM:
             raise UsageError("--fix: copies keep the names of their files, and - has no name; name a file")
-        if remote := next((path for path in files if str(path).startswith(("hf:", "irds:"))), None):
+        if remote := next((path for path in files if str(path).startswith(DATASET_PREFIXES)), None):
             raise UsageError(f"--fix: repairs files, and {remote} is not a file")
         if duplicate := next((name for name in names if names.count(name) > 1), None):
             raise UsageError(f"--fix {self.fix}: two files are called {duplicate}; repair them separately, into two folders")
-        for path in (*files, *([self.encodings] if self.encodings else []), *([self.model] if self.model else [])):
+        for _, path in self.sources():
             if path.resolve().is_relative_to(self.fix.resolve()):
                 raise UsageError(f"--fix {self.fix}: would replace a source, {path}; write elsewhere")
 
     def _input_files(self) -> list[Path]:
-        texts = (self.corpus, self.queries, self.dev_queries)
-        return [*(path for path in texts if path is not None), *self.qrels, *self.train, *self.run]
+        return [path for setting, path in self.sources() if setting.kind in TEXT_KINDS]
 
     def work(self) -> Counts:
         from moeir.data_checks.examples import CheckContext
@@ -100,7 +96,7 @@ class Check(Stage):
         self._write_findings(findings)
         if findings.fault_count:
             raise DataError(findings.summary() + ("" if self.fix is None else f"; repaired copies are in {self.fix}"))
-        log.info("no fault found in %s", ", ".join(map(str, [*self._input_files(), *([self.encodings] if self.encodings else [])])))
+        log.info("no fault found in %s", ", ".join(str(path) for setting, path in self.sources() if setting.name != "model"))
         return None
 
     def _check_files(self, findings: "Findings", context: "CheckContext") -> Iterator[tuple[Path, Iterable[str]]]:
@@ -161,42 +157,30 @@ class Check(Stage):
         if max_length is None:
             raise UsageError(f"--model {self.model}: plain weights have no maximum length; add --{side}-length")
         tokenizer = TextTokenizer(folder)
-        return TruncationCounter(
-            lines.source_name(path),
-            max_length,
-            lambda texts: [len(ids) + markers for ids in tokenizer.encode(input_config.add_prefix(texts, side))],
-        )
+
+        def count_tokens(texts: Sequence[str]) -> list[int]:
+            return [len(ids) + markers for ids in tokenizer.encode(input_config.add_prefix(texts, side))]
+
+        return TruncationCounter(lines.source_name(path), max_length, count_tokens)
 
     def _write_repaired(self, folder: Path, checked_files: Iterable[tuple[Path, Iterable[str]]], findings: "Findings") -> None:
         """Write repaired copies under the names of the files, atomically."""
         from moeir.artifacts import atomic_write, manifests
         from moeir.records import lines, runs
 
-        fault_settings = {"allow": list(self.allow), "keep-empty": self.keep_empty}
-        provenance = {
-            "stage": self.name,
-            "settings": fault_settings,
-            "sources": {"files": [manifests.compute_digest(path) for path in self._input_files()]},
-        }
+        digests = [manifests.compute_digest(path) for path in self._input_files()]
+        provenance: dict[str, Any] = {"stage": self.name, "settings": {"allow": list(self.allow), "keep-empty": self.keep_empty}}
+        provenance["sources"] = {"files": digests}
         atomic_write.check_overwrite(folder, provenance, force=manifests.manifest_path(folder).is_file())
         with atomic_write.atomic_output(folder, "mended", provenance, force=True, folder=True) as (partial_path, counts):
             for path, repaired_lines in checked_files:
-                before = findings.fault_count
-                copy = partial_path / path.name
-                with lines.open_writer(copy) as output:
-                    line_count = 0
-                    for line in repaired_lines:
-                        output.write(line + "\n")
-                        line_count += 1
+                before, copy = findings.fault_count, partial_path / path.name
+                line_count = lines.write_lines(copy, repaired_lines)
                 if path in self.run and line_count:
                     runs.write_run(runs.read_run(copy), copy)  # sorted by score, with matching ranks
-                counts[path.name] = {"lines": line_count, "faults": findings.fault_count - before}
-                log.info(
-                    "%s: %s lines, %s faults repaired or dropped",
-                    folder / path.name,
-                    f"{line_count:,}",
-                    f"{findings.fault_count - before:,}",
-                )
+                fault_count = findings.fault_count - before
+                counts[path.name] = {"lines": line_count, "faults": fault_count}
+                log.info("%s: %s lines, %s faults repaired or dropped", folder / path.name, f"{line_count:,}", f"{fault_count:,}")
 
     def _check_encodings(self, folder: Path, findings: "Findings", context: "CheckContext") -> None:
         from moeir.artifacts import manifests, shards

@@ -1,14 +1,38 @@
-"""What the stages that make a checkpoint from plain weights share: reading rules as flags, and texts to fit a head on."""
+"""What the stages that make a checkpoint share: reading rules as flags, texts to fit a head on, and the options of training."""
 
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from moeir.errors import UsageError
+from moeir.parsing import parse_value
+from moeir.settings import option, output_field, to_dict
+from moeir.stages.base import MAX_SEED, Stage
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from moeir.architectures.checkpoint import RetrievalModel
+    from moeir.training.distributed import ProcessGroup
+    from moeir.training.trainer import Evaluator, Schedule, TrainingTask
 
 
-def collect_input_options(stage: Any) -> dict[str, Any]:
-    """The prefixes and lengths that are given as flags."""
-    names = ("query_prefix", "document_prefix", "query_length", "document_length")
-    return {name: value for name in names if (value := vars(stage)[name]) is not None}
+@dataclass(frozen=True, kw_only=True)
+class InputOptions(Stage):
+    """The prefixes and lengths of a checkpoint's texts."""
+
+    query_prefix: str | None = option("Text prepended to every query.", None)
+    document_prefix: str | None = option("Text prepended to every document.", None)
+    query_length: int | None = option("Maximum tokens of a query [default: that of the weights, or 64; cross-encoder: half a pair].", None)
+    document_length: int | None = option(
+        "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None
+    )
+
+    def input_options(self) -> dict[str, Any]:
+        """The prefixes and lengths that are given as flags."""
+        names = ("query_prefix", "document_prefix", "query_length", "document_length")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 def read_first_texts(corpus: Path | None, count: int = 4000) -> list[str]:
@@ -16,3 +40,143 @@ def read_first_texts(corpus: Path | None, count: int = 4000) -> list[str]:
     from moeir.records import texts
 
     return [text.content for text in islice(texts.read_texts(corpus, keep_empty=True), count) if text.content] if corpus else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingStage(Stage):
+    """A stage that runs the trainer (`training.trainer`)."""
+
+    batch_size: int = option("Texts per batch, divided among all processes.", 8, minimum=1)
+    accumulate: int = option("Batches per optimizer step.", 1, minimum=1, aliases=("--gradient-accumulation-steps",))
+    epochs: int = option("Passes over the examples.", 1, minimum=1, aliases=("--num-train-epochs",))
+    steps: int | None = option("Total optimizer steps; overrides --epochs.", None, minimum=1, aliases=("--max-steps",))
+    learning_rate: float = option("Peak learning rate (AdamW).", 1e-5, above=0)
+    warmup: float = option("Warmup steps as a fraction of all steps.", 0.1, minimum=0, maximum=1, aliases=("--warmup-ratio",))
+    schedule: str = option(
+        "Learning rate after warmup: linear (decays to 0) or constant.",
+        "linear",
+        choices=("linear", "constant"),
+        aliases=("--lr-scheduler-type",),
+    )
+    group_rate: tuple[str, ...] = option("PATTERN=RATE: peak learning rate of parameters whose names contain PATTERN; repeat the flag.", ())
+    weight_decay: float = option("Weight decay of weight matrices.", 0.0, minimum=0)
+    clip: float = option("Maximum gradient norm; 0 disables clipping.", 1.0, minimum=0, aliases=("--max-grad-norm",))
+    recompute: bool = option(
+        "Gradient checkpointing: store only each layer's input and recompute the layer in the backward pass.",
+        False,
+        aliases=("--gradient-checkpointing",),
+        affects_result=False,
+    )
+    attention_dropout: float | None = option(
+        "Attention dropout probability [default: that of the weights]; 0 is fastest on a GPU.", None, minimum=0, below=1
+    )
+    seed: int = option("Random seed.", 42, minimum=0, maximum=MAX_SEED)
+    deterministic: bool = option("Make results bit-identical on the same GPU, at some cost in speed; on a CPU they always are.", False)
+    compile: bool = option("Compile the layers with torch.compile (CUDA only); takes a minute or more at the start.", False)
+    dtype: str = option("auto, float32 or bfloat16.", "auto")
+    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
+    keep_empty: bool = option("Accept documents without text.", False)
+    cache: Path | None = option(
+        "Folder of the token cache, which several trainings can share [default: in the unfinished output].", None, affects_result=False
+    )
+    save_minutes: float = option("Minutes between saves of the training state.", 5.0, affects_result=False)
+    log_every: int | None = option(
+        "Steps between reads of the losses from the device; metrics.jsonl has every step [default: 10 on a GPU, 1 on a CPU].",
+        None,
+        minimum=1,
+        aliases=("--logging-steps",),
+        affects_result=False,
+    )
+    stuck_minutes: float = option("Timeout in minutes for a process to reach the next step.", 10.0, above=0, affects_result=False)
+    track: tuple[str, ...] = option(
+        "Log every step to tensorboard or wandb; repeat the flag. Files go to OUTPUT.tensorboard, …",
+        (),
+        aliases=("--report-to",),
+        affects_result=False,
+    )
+    output: Path = output_field("checkpoint", "Folder to write.")
+
+    def check(self) -> None:
+        from moeir.training import trackers
+
+        _parse_group_rates(self.group_rate)
+        trackers.parse_trackers(self.track)
+
+    def process_group(self) -> "ProcessGroup":
+        from moeir.backbones.device import resolve_device, set_determinism
+        from moeir.training import distributed
+
+        set_determinism(resolve_device(self.device), self.deterministic)
+        process_group = distributed.init_process_group(self.device)
+        if self.compile and not process_group.device.startswith("cuda"):
+            raise UsageError(f"--compile: needs a CUDA device, but this training runs on {process_group.device}; leave it out")
+        return process_group
+
+    def prepare_layers(self, model: "nn.Module") -> None:
+        """Apply the flags about layers (attention dropout, compilation) to `model`."""
+        from moeir.backbones import layers
+
+        if self.attention_dropout is not None:
+            layers.set_attention_dropout(model, self.attention_dropout)
+        if self.compile:
+            layers.compile_layers(model)
+
+    def total_steps(self, batches_per_epoch: int) -> int:
+        """Total optimizer steps; last batches that do not fill a step are dropped."""
+        return self.steps or max(1, self.epochs * batches_per_epoch // self.accumulate)
+
+    def make_schedule(self, batches_per_epoch: int, layer_decay: float = 1.0) -> "Schedule":
+        """The training schedule for epochs of so many batches."""
+        from moeir.training.trainer import Schedule
+
+        return Schedule(
+            self.total_steps(batches_per_epoch),
+            self.learning_rate,
+            self.warmup,
+            self.weight_decay,
+            self.clip,
+            self.seed,
+            self.save_minutes,
+            self.schedule,
+            layer_decay,
+            _parse_group_rates(self.group_rate),
+            self.accumulate,
+        )
+
+    def train_model(
+        self, task: "TrainingTask", schedule: "Schedule", process_group: "ProcessGroup", evaluator: "Evaluator | None" = None
+    ) -> dict[str, Any]:
+        """Run the trainer; returns the counts for the manifest."""
+        from moeir.training import trackers, trainer
+
+        return trainer.train(
+            task,
+            schedule,
+            self.output,
+            device=process_group.device,
+            evaluator=evaluator,
+            tracking=trackers.make_tracking(self.track, self.output, to_dict(self, results_only=True)),
+            process_group=process_group,
+            log_every=self.log_every,
+        )
+
+    def save_checkpoint(self, checkpoint: "RetrievalModel", base: Path, objective: str, counts: dict[str, Any]) -> dict[str, Any]:
+        """Write the checkpoint, trained from the weights `base`, and its model card; returns the counts for the manifest."""
+        from moeir.architectures.model_card import write_model_card
+
+        checkpoint.save(self.output)
+        write_model_card(self.output, checkpoint, base=str(base), training={"objective": objective, **counts})
+        return {"parameters": checkpoint.architecture.parameter_count(), **counts}
+
+
+def _parse_group_rates(options: tuple[str, ...]) -> dict[str, float]:
+    """Learning rates by pattern, from PATTERN=RATE."""
+    rates = {}
+    for option_text in options:
+        pattern, equals, rate = option_text.rpartition("=")
+        if not (pattern and equals):
+            raise UsageError(f"--group-rate {option_text}: expected PATTERN=RATE, as in mixture=1e-4")
+        rates[pattern] = parse_value(rate, "float", f"--group-rate {option_text}")
+        if not 0 <= rates[pattern] < float("inf"):
+            raise UsageError(f"--group-rate {option_text}: expected a rate of 0 or more")
+    return rates

@@ -1,16 +1,14 @@
 """`moeir convert`: data files between the formats of tools, and checkpoints into the layouts of other libraries, without loss."""
 
 import logging
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Stage
+from moeir.stages.base import ANYTHING, STREAM, Counts, Stage, checkpoint_reference
 
 if TYPE_CHECKING:
     from moeir.formats.base import Format
@@ -22,9 +20,11 @@ log = logging.getLogger(__name__)
 class Convert(Stage):
     """Convert data or a checkpoint to the format of another tool. What the format cannot hold is an error, unless --lossy drops it."""
 
-    input: Path = input_field("anything", "File or folder to convert.")
-    to: str = option("Format to write, with options; see: moeir variants formats.")
-    source_format: str | None = option("Format of --input [default: detected from its first lines].", None, aliases=("--from",))
+    input: Path = input_field(ANYTHING, "File or folder to convert.")
+    to: str = option("Format to write, with options.", room="formats")
+    source_format: str | None = option(
+        "Format of --input [default: detected from its first lines].", None, room="formats", aliases=("--from",)
+    )
     corpus: Path | None = input_field("texts", "Documents, if --input has only their ids and --to needs their texts.", None)
     queries: Path | None = input_field(
         "texts", "Queries, if --input has only their ids and --to needs their texts.", None, aliases=("--topics",)
@@ -34,13 +34,8 @@ class Convert(Stage):
     output: Path = output_field("converted", "File or folder to write; - is stdout.", STREAM)
 
     def check(self) -> None:
-        variants.resolve_spec("formats", self.to)
-        if self.source_format is not None:
-            variants.resolve_spec("formats", self.source_format)
         if self.input == STREAM and self.source_format is None:
             raise UsageError("--input -: a pipe can be read once; give its format with --from")
-        if self.makes_folder() and self.output == STREAM:
-            raise UsageError(f"--to {self.to}: is a folder; name one with --output")
 
     def product(self) -> tuple[Path, str]:
         """The output path; encodings are an artifact that later stages read, all else is for other tools."""
@@ -55,6 +50,7 @@ class Convert(Stage):
         return data_format
 
     def work(self) -> Counts:
+        from moeir.console import progress
         from moeir.formats.base import Conversion
         from moeir.formats.detection import detect_format
         from moeir.records import texts
@@ -62,33 +58,17 @@ class Convert(Stage):
         spec = self.source_format or detect_format(self.input)
         reader, writer = self._load_format(spec), self._load_format(self.to)
         if reader.kind != writer.kind:
-            description = f"{self.input} is {spec}, {_with_article(reader.kind)}"
-            raise UsageError(f"--to {self.to}: {description}, which becomes {', '.join(self._compatible_formats(reader.kind))}")
+            kind, names = reader.kind, [variant.name for variant in variants.list_variants("formats")]
+            description = f"{self.input} is {spec}, {kind if kind.endswith('s') else f'a {kind}'}"
+            compatible = ", ".join(name for name in names if self._load_format(name).kind == kind)
+            raise UsageError(f"--to {self.to}: {description}, which becomes {compatible}")
         corpus, queries = (None if path is None else texts.read_texts_by_id(path, keep_empty=True) for path in (self.corpus, self.queries))
         conversion = Conversion(spec, self.to, corpus, queries, self.model, self.lossy)
-        record_count = writer.write(_with_progress(reader.read(self.input, conversion)), self.output, conversion)
+        record_count = writer.write(progress(reader.read(self.input, conversion), "converting"), self.output, conversion)
         for loss, count in conversion.dropped_counts.items():
             log.warning("%s: lost, %s times: %s", self.input, f"{count:,}", loss)
         facts = {"from": spec, "to": self.to, "written": record_count, "lost": conversion.dropped_counts}
-        return facts | (self._encodings_facts(conversion.encodings_manifest) if conversion.encodings_manifest else {})
-
-    def _encodings_facts(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """The manifest facts of encodings, as encode writes them: path and digest of the checkpoint."""
-        assert self.model is not None
-        checkpoint_path = os.path.relpath(self.model.resolve(), self.output.resolve())
-        return {name: value for name, value in facts.items() if name != "digest"} | {
-            "checkpoint": {"path": checkpoint_path, "digest": facts["digest"]}
-        }
-
-    def _compatible_formats(self, kind: str) -> Iterator[str]:
-        return (variant.name for variant in variants.list_variants("formats") if self._load_format(variant.name).kind == kind)
-
-
-def _with_progress(items: Iterator[Any]) -> Iterator[Any]:
-    from moeir.console import progress
-
-    return progress(items, "converting")
-
-
-def _with_article(kind: str) -> str:
-    return kind if kind.endswith("s") else f"a {kind}"
+        if conversion.encodings_manifest and self.model is not None:
+            digest = conversion.encodings_manifest.pop("digest")
+            facts |= conversion.encodings_manifest | checkpoint_reference(self.model, self.output, digest)
+        return facts

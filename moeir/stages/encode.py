@@ -5,26 +5,22 @@ windows: the batches are the same in shards or at once, interrupted or not. Wind
 """
 
 import logging
-import os
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moeir.artifacts import manifests, shards
 from moeir.console import silence
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field, to_dict
-from moeir.stages.base import STREAM, Counts, Stage
+from moeir.stages.base import STREAM, Counts, Stage, checkpoint_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moeir.architectures.base import EncoderOutput
-    from moeir.architectures.checkpoint import RetrievalModel, TokenBatches
-    from moeir.records.texts import Text
     from moeir.representations.encoding_writer import ResumableEncodingWriter
     from moeir.stages import worker_pool
     from moeir.training.distributed import ProcessGroup
@@ -41,37 +37,31 @@ class Encode(Stage):
     corpus: Path = input_field("texts", "Documents.")
     shard: str | None = option("I/N: encode shard I of N, counted from 0, into a folder of --output; index reads all shards.", None)
     processes: int = option(
-        "Worker processes on this machine, one shard each; 0: one per GPU. Or use torchrun -m moeir encode.", 1, affects_result=False
+        "Worker processes on this machine, one shard each; 0: one per GPU. Or use torchrun -m moeir encode.",
+        1,
+        minimum=0,
+        affects_result=False,
     )
-    stuck_minutes: float = option("Timeout in minutes for a process without progress.", 30.0, affects_result=False)
+    stuck_minutes: float = option("Timeout in minutes for a process without progress.", 30.0, above=0, affects_result=False)
     terms: int | None = option(
-        "Sparse experts: keep the N terms of a document with the largest weights [default: all].", None, aliases=("--top-k",)
+        "Sparse experts: keep the N terms of a document with the largest weights [default: all].", None, minimum=1, aliases=("--top-k",)
     )
     least_weight: float | None = option(
-        "Sparse experts: keep terms of at least this weight [default: all].", None, aliases=("--threshold",)
+        "Sparse experts: keep terms of at least this weight [default: all].", None, above=0, aliases=("--threshold",)
     )
     pool_factor: int = option(
-        "Multivector experts: pool similar token vectors, N into one on average; 1 does not pool.", 1, aliases=("--token-pooling",)
+        "Multivector experts: pool similar token vectors, N into one on average; 1 does not pool.",
+        1,
+        minimum=1,
+        aliases=("--token-pooling",),
     )
-    max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, affects_result=False)
+    max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False)
     dtype: str = option("auto, float32 or bfloat16.", "auto")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = output_field("encodings", "Folder to write.")
 
     def check(self) -> None:
-        if self.terms is not None and self.terms < 1:
-            raise UsageError(f"--terms {self.terms}: expected at least 1")
-        if self.least_weight is not None and not 0 < self.least_weight < float("inf"):
-            raise UsageError(f"--least-weight {self.least_weight:g}: expected more than 0")
-        if self.pool_factor < 1:
-            raise UsageError(f"--pool-factor {self.pool_factor}: expected at least 1 (no pooling)")
-        if self.processes < 0:
-            raise UsageError(f"--processes {self.processes}: expected 1 or more, or 0 for as many as GPUs")
-        if self.stuck_minutes <= 0:
-            raise UsageError(f"--stuck-minutes {self.stuck_minutes:g}: expected more than 0")
-        if self.output == STREAM:
-            raise UsageError("--output -: encodings are a folder; name one")
         if self.shard is not None:
             self._check_shard(shards.Shard.parse(self.shard))
         elif self.processes > 1:
@@ -147,13 +137,11 @@ class Encode(Stage):
             return []
         self._check_countable(f"--processes {self.processes}")
         count, threads = self._count_texts(), max(1, torch.get_num_threads() // size)
-        numbered_stages = enumerate(self._split_into_shards(count, size))
-        device_stages = [replace(stage, device=devices[number % len(devices)]) for number, stage in numbered_stages]
-        sizes = [last - first for first, last in (stage._shard_bounds(count) for stage in device_stages)]
-        return [
-            worker_pool.ShardJob(stage, str(stage.shard), stage.device, text_count, threads)
-            for stage, text_count in zip(device_stages, sizes, strict=True)
-        ]
+        jobs = []
+        for number, stage in enumerate(self._split_into_shards(count, size)):
+            device, (first, last) = devices[number % len(devices)], stage._shard_bounds(count)
+            jobs.append(worker_pool.ShardJob(replace(stage, device=device), str(stage.shard), device, last - first, threads))
+        return jobs
 
     def _split_into_shards(self, count: int, size: int) -> list["Encode"]:
         """One shard per process, at most one per window; empty if that makes only one shard."""
@@ -184,25 +172,23 @@ class Encode(Stage):
         pruning = Pruning(self.terms, self.least_weight, self.pool_factor)
         pruning.check_kinds(checkpoint.architecture.representation_kinds)
         first, last = self._shard_range()
+        tokenize = partial(checkpoint.tokenize_batches, side="document", max_tokens=self.max_tokens)
         writer = ResumableEncodingWriter(self.output, checkpoint.architecture.representation_kinds, pruning)
         documents = islice(texts.read_texts(self.corpus, keep_empty=self.keep_empty), first, last)
         with meter("encoding", None if last is None else last - first) as counter, autocast(dtype, device), background_writer() as submit:
             for _ in islice(documents, writer.text_count):
                 counter.advance()
-            for window, batches in prefetch(_tokenize_windows(documents, checkpoint, self.max_tokens)):
+            windows = ((window, tokenize([text.content for text in window])) for window in texts.split_chunks(documents, CHUNK))
+            for window, batches in prefetch(windows):
                 submit(partial(_write_window, writer, [text.id for text in window], copy_to_host(checkpoint.encode_batches(batches))))
                 counter.advance(len(window))
         writer.close()
-        corpus_entry = {} if self.shard is None else {"corpus": str(self.corpus)}
-        pruning_entry = {"shortened": pruning.active_options()} if pruning.active_options() else {}
-        return {
-            "texts": writer.text_count,
-            "dtype": str(dtype),
-            "experts": checkpoint.architecture.representation_kinds,
-            **pruning_entry,
-            **corpus_entry,
-            **checkpoint_reference(self.model, self.output),
-        }
+        facts = {"texts": writer.text_count, "dtype": str(dtype), "experts": checkpoint.architecture.representation_kinds}
+        if pruning.active_options():
+            facts["shortened"] = pruning.active_options()
+        if self.shard is not None:
+            facts["corpus"] = str(self.corpus)
+        return facts | checkpoint_reference(self.model, self.output, manifests.compute_digest(self.model))
 
     def _shard_range(self) -> tuple[int, int | None]:
         """The texts of the shard as (first, last + 1); the whole corpus without --shard."""
@@ -211,7 +197,7 @@ class Encode(Stage):
     def _count_texts(self) -> int:
         from moeir.records import texts
 
-        return sum(1 for _ in texts.read_texts(self.corpus, keep_empty=self.keep_empty))
+        return texts.count_texts(self.corpus, keep_empty=self.keep_empty)
 
     def _shard_bounds(self, count: int) -> tuple[int, int]:
         """The texts of the shard, in a corpus of `count` texts."""
@@ -220,20 +206,6 @@ class Encode(Stage):
             description = f"{self.corpus} has {count:,} texts, {windows} windows of {CHUNK:,}"
             raise UsageError(f"--shard {shard}: {description}; expected at most {windows} shards")
         return shard.row_range(count, CHUNK)
-
-
-def checkpoint_reference(model: Path, product: Path) -> dict[str, Any]:
-    """The checkpoint's path, relative to the artifact, and its digest."""
-    return {"checkpoint": {"path": os.path.relpath(model.resolve(), product.resolve()), "digest": manifests.compute_digest(model)}}
-
-
-def _tokenize_windows(
-    documents: Iterable["Text"], checkpoint: "RetrievalModel", max_tokens: int
-) -> Iterator[tuple[list["Text"], "TokenBatches"]]:
-    """Windows of texts, each with its batches of tokens."""
-    remaining = iter(documents)
-    while window := list(islice(remaining, CHUNK)):
-        yield window, checkpoint.tokenize_batches([text.content for text in window], "document", max_tokens=max_tokens)
 
 
 def _write_window(writer: "ResumableEncodingWriter", ids: list[str], fetch_output: "Callable[[], EncoderOutput]") -> None:

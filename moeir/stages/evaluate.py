@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.checks import check_choice
 from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
+    MATCHES,
     check_answers,
     check_groups,
     check_judgements,
+    choose_form,
     name_runs,
     name_source,
     read_answers,
@@ -45,7 +46,7 @@ class Evaluate(Stage):
         "texts", "Instead of --qrels: questions with answers; a document that contains an answer is relevant.", None
     )
     corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None)
-    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string")
+    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES)
     measure: tuple[str, ...] = option(
         "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag "
         "[default: nDCG@10, RR@10, R@100; with --answers Success@20, Success@100].",
@@ -64,11 +65,12 @@ class Evaluate(Stage):
     ties: bool = option("Report the range of each mean over all orders of documents with equal scores.", False)
     compat: str | None = option("Compute measures as another tool does: trec_eval, beir, mteb or msmarco.", None)
     explain: bool = option("With --compat: show step by step why its values differ.", False)
-    form: str = option("table, markdown, latex, tsv, jsonl, json, or auto: by --output and --per-query.", "auto", aliases=("--format",))
+    form: str = option(
+        "table, markdown, latex, tsv, jsonl, json, or auto: by --output and --per-query.", "auto", choices=FORMS, aliases=("--format",)
+    )
     output: Path = output_field("evaluation", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:
-        check_choice("--form", self.form, FORMS)
         if self.form in (*TABLE_FORMS, "json") and self.per_query:
             raise UsageError(f"--per-query: {self.form} has no room for queries; add --form tsv or --form jsonl")
         self._comparison().check()
@@ -80,8 +82,6 @@ class Evaluate(Stage):
             raise UsageError("--compat --run -: the run is read more than once; name a file")
         if self.ties and (self.compat or self.answers or self.group_by):
             raise UsageError("--ties needs --qrels, and cannot be combined with --compat or --group-by")
-        if not self.run:
-            raise UsageError("evaluate: expected at least one --run")
         check_judgements("evaluate", self.qrels, self.answers)
         check_answers("--answers", self.answers, self.corpus, self.match)
         check_groups(self.group_by, self.queries, self.answers)
@@ -113,12 +113,11 @@ class Evaluate(Stage):
                 values[name] = {ALL_QUERIES: run_values} if groups is None else group_samples(run_values, groups, str(self.group_by))
             notes.append(f"{name}: {note}")
             queries = len(qrels)
-        with lines.open_writer(self.output) as output:
-            if self.explain:
-                rows = compat.step_table(tool_views, requested)
-                output.write(tables.format_table(["run", "measure", f"towards {self.compat}", "mean", "change"], rows) + "\n")
-            else:
-                output.writelines(f"{line}\n" for line in self._output_lines(values, ranges if self.ties else None))
+        if self.explain:
+            header = ["run", "measure", f"towards {self.compat}", "mean", "change"]
+            lines.write_lines(self.output, [tables.format_table(header, compat.step_table(tool_views, requested))])
+        else:
+            lines.write_lines(self.output, self._output_lines(values, ranges if self.ties else None))
         for text in notes:
             log.info("%s", text)
         return {"queries": queries, "runs": len(values)}
@@ -154,11 +153,7 @@ class Evaluate(Stage):
     def _output_lines(self, samples_by_run: "dict[str, LabelledValues]", ranges: "TieRanges | None") -> Iterator[str]:
         from moeir.evaluation import result_tables
 
-        form = self.form
-        if form == "auto" and self.output == STREAM:
-            form = "tsv" if self.per_query else "table"
-        elif form == "auto":
-            form = "jsonl" if ".jsonl" in self.output.suffixes else "tsv"
+        form = choose_form(self.form, self.output, "tsv" if self.per_query else "table")
         if form in TABLE_FORMS:
             yield result_tables.to_table(samples_by_run, form, self._comparison(), ranges)
         elif form == "json":

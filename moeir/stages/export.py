@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from moeir import variants
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Stage
+from moeir.stages.base import Counts, Stage
 
 if TYPE_CHECKING:
     from moeir.export_targets.base import ExportedDocument, ExportSchema
@@ -19,18 +19,13 @@ if TYPE_CHECKING:
 class Export(Stage):
     """Export encodings to an engine that serves all experts (qdrant, vespa, opensearch, anserini): documents, schema, loader."""
 
-    to: str = option("Engine: qdrant, vespa, opensearch or anserini, with options; see: moeir variants export_targets.")
+    to: str = option("Engine: qdrant, vespa, opensearch or anserini, with options.", room="export_targets")
     encodings: tuple[Path, ...] = input_field(
         "encodings", "Output folder of moeir encode, whole or in shards; repeat the flag for several."
     )
     corpus: Path | None = input_field("texts", "The corpus that was encoded, to export titles and texts, too.", None)
     model: Path | None = input_field("checkpoint", "The checkpoint, if it has moved; its tokenizer has the terms of sparse experts.", None)
     output: Path = output_field("export", "Folder to write.")
-
-    def check(self) -> None:
-        variants.resolve_spec("export_targets", self.to)
-        if self.output == STREAM:
-            raise UsageError("--output -: an export is a folder; name one")
 
     def makes_folder(self) -> bool:
         return True

@@ -9,8 +9,7 @@ from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import STREAM, Counts
-from moeir.stages.checkpoint_options import collect_input_options
-from moeir.stages.training_options import TrainingStage
+from moeir.stages.checkpoint_options import InputOptions, TrainingStage
 
 if TYPE_CHECKING:
     from moeir.records.examples import Example
@@ -18,19 +17,18 @@ if TYPE_CHECKING:
     from moeir.training.sampling import BatchSampler
     from moeir.training.text_stream import TextStream
 
-KEEP_CHOICES = ("best", "last")
-MIN_SAMPLING_RATE, MAX_SAMPLING_RATE, MAX_NEGATIVES = 0.001, 1000.0, 10_000
-
 
 @dataclass(frozen=True, kw_only=True)
-class Finetune(TrainingStage):
+class Finetune(TrainingStage, InputOptions):
     """Train a retriever or a reranker on examples: a mixture of experts competitively, or any architecture contrastively."""
 
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
     train: tuple[Path, ...] = input_field(
         "examples", "Training examples, as mine-negatives writes them; several files are merged by query id."
     )
-    sampling_rate: tuple[float, ...] = option("One per --train: treat each file as a separate dataset with this many passes per epoch.", ())
+    sampling_rate: tuple[float, ...] = option(
+        "One per --train: treat each file as a separate dataset with this many passes per epoch.", (), minimum=0.001, maximum=1000
+    )
     corpus: tuple[Path, ...] = input_field(
         "texts", "Documents of the examples, unless inline; with --sampling-rate one for all datasets or one for each.", ()
     )
@@ -40,25 +38,22 @@ class Finetune(TrainingStage):
         (),
         aliases=("--topics",),
     )
-    arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10; see: moeir variants architectures.", None)
-    objective: str = option("contrastive, or competitive:temperature=0.5; see: moeir variants training.objectives.", "contrastive")
-    batch_size: int = option("Queries per batch, divided among all processes.", 8)
+    arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10.", None, room="architectures")
+    objective: str = option("contrastive, or competitive:temperature=0.5.", "contrastive", room="training.objectives")
+    batch_size: int = option("Queries per batch, divided among all processes.", 8, minimum=1)
     accumulate: int = option(
-        "Batches per optimizer step; in-batch negatives come from one batch only.", 1, aliases=("--gradient-accumulation-steps",)
+        "Batches per optimizer step; in-batch negatives come from one batch only.", 1, minimum=1, aliases=("--gradient-accumulation-steps",)
     )
-    negatives: int = option("Negatives per query, sampled again in each epoch.", 7)
-    layer_decay: float = option("Factor of the learning rate from each layer to the one below (TASER's release: 0.8).", 1.0)
+    negatives: int = option("Negatives per query, sampled again in each epoch.", 7, minimum=0, maximum=10_000)
+    layer_decay: float = option(
+        "Factor of the learning rate from each layer to the one below (TASER's release: 0.8); 1 for no decay.", 1.0, above=0, maximum=1
+    )
     gradient_cache: int | None = option(
         "GradCache: maximum tokens encoded at a time, so that any batch fits into memory; same gradients in 4/3 of the time.",
         None,
+        minimum=1,
         aliases=("--grad-cache",),
         affects_result=False,
-    )
-    query_prefix: str | None = option("Text prepended to every query.", None)
-    document_prefix: str | None = option("Text prepended to every document.", None)
-    query_length: int | None = option("Maximum tokens of a query [default: that of the weights, or 64; cross-encoder: half a pair].", None)
-    document_length: int | None = option(
-        "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None
     )
     dev_queries: Path | None = input_field("texts", "Development queries, evaluated during training.", None)
     dev_qrels: Path | None = input_field("qrels", "Relevance judgements of the development queries.", None)
@@ -67,23 +62,14 @@ class Finetune(TrainingStage):
     dev_measure: str = option(
         "Measure of the fused list by which the best weights are chosen.", "nDCG@10", aliases=("--metric-for-best-model",)
     )
-    evaluate_every: int | None = option("Steps between evaluations [default: an epoch].", None, aliases=("--eval-steps",))
-    patience: int | None = option("Stop after N evaluations without improvement.", None, aliases=("--early-stopping-patience",))
-    keep: str | None = option("Weights to save, best or last [default: best with --dev-queries, else last].", None)
+    evaluate_every: int | None = option("Steps between evaluations [default: an epoch].", None, minimum=1, aliases=("--eval-steps",))
+    patience: int | None = option("Stop after N evaluations without improvement.", None, minimum=1, aliases=("--early-stopping-patience",))
+    keep: str | None = option(
+        "Weights to save, best or last [default: best with --dev-queries, else last].", None, choices=("best", "last")
+    )
 
     def check(self) -> None:
         super().check()
-        if self.arch is not None:
-            variants.resolve_spec("architectures", self.arch)
-        variants.resolve_spec("training.objectives", self.objective)
-        positive = {"--evaluate-every": self.evaluate_every, "--patience": self.patience, "--gradient-cache": self.gradient_cache}
-        for flag, value in positive.items():
-            if value is not None and value <= 0:
-                raise UsageError(f"{flag} {value}: expected more than 0")
-        if not 0 <= self.negatives <= MAX_NEGATIVES:
-            raise UsageError(f"--negatives {self.negatives}: expected 0 to {MAX_NEGATIVES}")
-        if not 0 < self.layer_decay <= 1:
-            raise UsageError(f"--layer-decay {self.layer_decay}: expected more than 0, at most 1 (no decay)")
         self._check_datasets()
         self._check_dev_flags()
 
@@ -91,18 +77,11 @@ class Finetune(TrainingStage):
         dataset_count = len(self.train)
         if self.sampling_rate and len(self.sampling_rate) != dataset_count:
             raise UsageError(f"--sampling-rate: expected one for each --train, {dataset_count}; found {len(self.sampling_rate)}")
-        for rate in self.sampling_rate:
-            if not MIN_SAMPLING_RATE <= rate <= MAX_SAMPLING_RATE:
-                raise UsageError(
-                    f"--sampling-rate {rate:g}: expected {MIN_SAMPLING_RATE:g} to {MAX_SAMPLING_RATE:g}, passes over the dataset per epoch"
-                )
         for flag, files in (("--corpus", self.corpus), ("--queries", self.queries)):
             if self.sampling_rate and len(files) not in (0, 1, dataset_count):
                 raise UsageError(f"{flag}: expected one for all datasets, or one for each --train, {dataset_count}; found {len(files)}")
 
     def _check_dev_flags(self) -> None:
-        if self.keep not in (None, *KEEP_CHOICES):
-            raise UsageError(f"--keep {self.keep}: expected {' or '.join(KEEP_CHOICES)}")
         if (self.dev_queries is None) != (self.dev_qrels is None):
             raise UsageError("--dev-queries and --dev-qrels go together, found only one of them")
         dev_flags: dict[str, object] = {"--dev-corpus": self.dev_corpus, "--dev-run": self.dev_run, "--keep": self.keep}
@@ -143,7 +122,7 @@ class Finetune(TrainingStage):
         pairs = is_cross_encoder(self.model, self.arch)
         sampler, text_stream = self._make_sampler(objective.func, pairs=pairs)
         dev_set = self._load_dev_set(text_stream, sampler.steps_per_epoch, pairs=pairs)
-        checkpoint = build_checkpoint(self.model, self.arch, collect_input_options(self), text_stream.first_documents, self.seed)
+        checkpoint = build_checkpoint(self.model, self.arch, self.input_options(), text_stream.first_documents, self.seed)
         checkpoint.architecture.set_gradient_checkpointing(self.recompute)
         self.prepare_layers(checkpoint.architecture)
         if self.recompute or self.gradient_cache is not None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir import variants
-from moeir.errors import DataError, UsageError
+from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages import side_outputs
-from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.checks import check_depth, check_single_word
+from moeir.stages.base import DEPTH, STREAM, Counts, Stage
 from moeir.stages.run_arguments import (
+    MATCHES,
     check_answers,
     check_groups,
     check_judgements,
@@ -20,6 +20,7 @@ from moeir.stages.run_arguments import (
     name_source,
     read_answers,
     read_groups,
+    read_query_texts,
 )
 
 if TYPE_CHECKING:
@@ -40,10 +41,10 @@ log = logging.getLogger(__name__)
 class Fuse(Stage):
     """Merge the runs of several experts into one. With --tune, find the best alpha or weights on judged queries, use and log them."""
 
-    run: tuple[Path, ...] = input_field("run", "One run per expert; repeat the flag.", aliases=("--runs",))
+    run: tuple[Path, ...] = input_field("run", "One run per expert; repeat the flag.", least_count=2, aliases=("--runs",))
     method: str = option("Fusion method; see: moeir variants fusion.", DEFAULT_METHOD)
     learned: Path | None = input_field("fusion", "Instead of --method: a file written by learn-fusion or --save.", None)
-    depth: int = option("Documents kept per query.", 1000, aliases=("--hits", "--k"))
+    depth: int = option("Documents kept per query.", 1000, **DEPTH)
     tune: str | None = option(
         "Measure to tune --method for, e.g. nDCG@10: alpha by grid search (on ties the smallest), weights by coordinate search.", None
     )
@@ -52,7 +53,7 @@ class Fuse(Stage):
     qrels: Path | None = input_field("qrels", "With --tune or --ablation: relevance judgements.", None)
     answers: Path | None = input_field("texts", "With --tune, instead of --qrels: questions with answers.", None)
     corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None)
-    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string")
+    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES)
     group_by: str | None = option("With --tune: maximise the mean over the values of this query field, not over queries.", None)
     queries: Path | None = input_field(
         "texts", "Queries. With --learned: if it was learned with query texts. With --group-by: if --answers lacks the field.", None,
@@ -63,17 +64,13 @@ class Fuse(Stage):
         "File for the loss in each measure without each run, with confidence intervals and p-values (TSV).", None
     )
     measure: tuple[str, ...] = option("With --ablation: measures; repeat the flag [default: nDCG@10, R@100].", (), aliases=("-m",))
-    tag: str = option("Run tag.", "moeir.fused", aliases=("--runtag",))
+    tag: str = option("Run tag.", "moeir.fused", single_word=True, aliases=("--runtag",))
     output: Path = output_field("run", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:
         if variants.parse_spec(self.method).name.replace("_", "-") == "exact-sum":
             raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
         variant, options = variants.resolve_spec("fusion", self.method)
-        check_single_word("--tag", self.tag)
-        check_depth(self.depth)
-        if len(self.run) < 2:
-            raise UsageError(f"fuse: expected two runs or more, found {len(self.run)}; repeat --run")
         self._check_learned()
         self._check_ablation()
         side_outputs.check_side_outputs(self, {"--save": self.save, "--attribution": self.attribution, "--ablation": self.ablation})
@@ -102,12 +99,10 @@ class Fuse(Stage):
             parse_grid(self.grid or DEFAULT_GRIDS[variant.name])
 
     def _check_learned(self) -> None:
-        if self.learned is None:
-            if self.queries is not None and self.tune is None:
-                raise UsageError("--queries needs --learned FILE or --group-by FIELD, which read them")
-            return
+        if self.queries is not None and self.learned is None and self.tune is None:
+            raise UsageError("--queries needs --learned FILE or --group-by FIELD, which read them")
         for flag, is_set in {"--method": self.method != DEFAULT_METHOD, "--tune": self.tune is not None}.items():
-            if is_set:
+            if is_set and self.learned is not None:
                 raise UsageError(f"--learned and {flag} exclude one another: the file defines the fusion")
 
     def _check_ablation(self) -> None:
@@ -124,11 +119,8 @@ class Fuse(Stage):
 
         expert_runs = [runs.read_run(path) for path in self.run]
         tuning_counts = {} if self.tune is None else self._tune_method(expert_runs, self.tune)
-        merge = (
-            self._load_learned_fusion(expert_runs)
-            if self.learned
-            else variants.bind_variant("fusion", tuning_counts.pop("method", self.method))
-        )
+        method = tuning_counts.pop("method", self.method)
+        merge = self._load_learned_fusion(expert_runs) if self.learned else variants.bind_variant("fusion", method)
         fused_run = formulas.fuse_runs(expert_runs, merge, self.depth)
         runs.write_run(fused_run, self.output, tag=self.tag)
         self._write_side_outputs(expert_runs, merge, fused_run)
@@ -153,7 +145,7 @@ class Fuse(Stage):
         if self.save is not None:
             provenance = {"by": "moeir fuse --tune", "measure": name, "value": tuned.means[tuned.best], "tried": len(tuned.means)}
             stems = tuple(lines.strip_compression_suffix(path).stem for path in self.run)
-            with side_outputs.write_side_output(self, self.save, "fusion") as partial_path:
+            with side_outputs.write_side_output(self, self.save, "fusion") as (partial_path, _):
                 files.write_fusion(files.SavedFusion(tuned.method, stems, provenance), partial_path)
         return {tuned.option: tuned.best, "measure": name, "grid": tuned.means, "method": tuned.method}
 
@@ -172,10 +164,8 @@ class Fuse(Stage):
             judged = ((run, grades) for run in fused_runs)
         else:
             assert self.answers is not None and self.corpus is not None
-            all_runs = list(fused_runs)
-            judged = zip(
-                all_runs, answer_match.qrels_from_answers(all_runs, read_answers(self.answers, self.match), self.corpus), strict=True
-            )
+            all_runs, answers = list(fused_runs), read_answers(self.answers, self.match)
+            judged = zip(all_runs, answer_match.qrels_from_answers(all_runs, answers, self.corpus), strict=True)
         groups, means = read_groups(self.group_by, self.queries or self.answers), []
         for run, run_grades in judged:
             with name_source(self.run[0]):
@@ -188,7 +178,7 @@ class Fuse(Stage):
     def _load_learned_fusion(self, expert_runs: "Sequence[Run]") -> "FusionFormula":
         """The merge function of the --learned file."""
         from moeir.fusion import files
-        from moeir.records import lines, texts
+        from moeir.records import lines
 
         assert self.learned is not None
         saved_fusion = files.read_fusion(self.learned)
@@ -202,10 +192,8 @@ class Fuse(Stage):
             return variants.bind_variant("fusion", saved_fusion.method)
         if self.queries is None:
             return saved_fusion.gated.formula()
-        query_texts = {text.id: text.content for text in texts.read_texts(self.queries, keep_empty=True)}
-        if missing := next((query for run in expert_runs for query in run.queries if query not in query_texts), None):
-            raise DataError(f"{self.queries}: has no query {missing!r}, which a run holds")
-        return saved_fusion.gated.formula(query_texts)
+        run_queries = dict.fromkeys(query for run in expert_runs for query in run.queries)
+        return saved_fusion.gated.formula(read_query_texts(self.queries, run_queries, "a run holds", keep_empty=True))
 
     def _write_side_outputs(self, expert_runs: "Sequence[Run]", merge: "FusionFormula", fused_run: "Run") -> None:
         """Write the files of --attribution and --ablation."""
@@ -215,18 +203,15 @@ class Fuse(Stage):
 
         runs_by_name = dict(zip(name_runs(self.run), expert_runs, strict=True)) if self.attribution or self.ablation else {}
         if self.attribution is not None:
-            with (
-                side_outputs.write_side_output(self, self.attribution, "attribution") as partial_path,
-                lines.open_writer(partial_path) as output,
-            ):
-                rows = attribution.hit_rows(runs_by_name, merge, fused_run)
-                output.writelines(f"{line}\n" for line in tables.format_lines(attribution.hit_header(list(runs_by_name)), rows, "tsv"))
+            rows = attribution.hit_rows(runs_by_name, merge, fused_run)
+            with side_outputs.write_side_output(self, self.attribution, "attribution") as (partial_path, _):
+                lines.write_lines(partial_path, tables.format_lines(attribution.hit_header(list(runs_by_name)), rows, "tsv"))
         if self.ablation is not None and self.qrels is not None:
             requested = [measures.parse_measure(text) for text in self.measure or ABLATION_MEASURES]
             grades = qrels.read_qrels(self.qrels)
             with name_source(self.run[0]):
                 header, table_rows = attribution.leave_one_out(runs_by_name, merge, fused_run, self.depth, grades, requested)
-            with side_outputs.write_side_output(self, self.ablation, "ablation") as partial_path, lines.open_writer(partial_path) as output:
-                output.writelines(f"{line}\n" for line in tables.format_lines(header, table_rows, "tsv"))
+            with side_outputs.write_side_output(self, self.ablation, "ablation") as (partial_path, _):
+                lines.write_lines(partial_path, tables.format_lines(header, table_rows, "tsv"))
             for line in tables.format_table(header, table_rows).splitlines():
                 log.info("%s", line)

@@ -5,20 +5,14 @@ within a block, and a shard is a range of whole blocks: the batches are the same
 """
 
 import logging
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from moeir.artifacts.shards import Shard
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.checks import check_seed
-
-if TYPE_CHECKING:
-    from moeir.records.texts import Text
+from moeir.stages.base import MAX_SEED, STREAM, Counts, Stage
 
 BLOCK = 512
 log = logging.getLogger(__name__)
@@ -31,14 +25,18 @@ class GenerateQueries(Stage):
     model: Path = input_field("weights", "T5 checkpoint: a folder or a hub id, e.g. doc2query/all-with_prefix-t5-base-v1.")
     corpus: Path = input_field("texts", "Passages.")
     prefix: str = option("Text prepended to every passage, as in the checkpoint's training, e.g. 'text2query: '.", "")
-    queries_per_passage: int = option("Queries sampled per passage; duplicates are kept, empty ones dropped.", 5)
-    top_k: int = option("Sample from the K most likely tokens; 0 for all.", 25)
-    top_p: float = option("Nucleus sampling: of these, the fewest tokens that hold this share of their probability; 1 for all.", 0.95)
-    temperature: float = option("Sampling temperature: the logits are divided by it.", 1.0)
-    max_input: int = option("Maximum tokens of a passage, with prefix and end token.", 512)
-    max_output: int = option("Maximum tokens of a query, with the end token.", 64)
-    max_tokens: int = option("Maximum tokens of passages and queries per batch; lower it if memory runs out.", 16384, affects_result=False)
-    seed: int = option("Random seed; each query has random numbers of its own.", 42)
+    queries_per_passage: int = option("Queries sampled per passage; duplicates are kept, empty ones dropped.", 5, minimum=1)
+    top_k: int = option("Sample from the K most likely tokens; 0 for all.", 25, minimum=0)
+    top_p: float = option(
+        "Nucleus sampling: of these, the fewest tokens that hold this share of their probability; 1 for all.", 0.95, above=0, maximum=1
+    )
+    temperature: float = option("Sampling temperature: the logits are divided by it; --top-k 1 takes the most likely token.", 1.0, above=0)
+    max_input: int = option("Maximum tokens of a passage, with prefix and end token.", 512, minimum=2)
+    max_output: int = option("Maximum tokens of a query, with the end token.", 64, minimum=1)
+    max_tokens: int = option(
+        "Maximum tokens of passages and queries per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False
+    )
+    seed: int = option("Random seed; each query has random numbers of its own.", 42, minimum=0, maximum=MAX_SEED)
     shard: str | None = option(f"I/N: process shard I of N, counted from 0; shards are ranges of whole blocks of {BLOCK} passages.", None)
     dtype: str = option("auto, float32 or bfloat16.", "auto")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
@@ -46,19 +44,6 @@ class GenerateQueries(Stage):
     output: Path = output_field("texts", "Output file: JSON lines with _id and queries, in corpus order; - is stdout.")
 
     def check(self) -> None:
-        positive = {"--queries-per-passage": self.queries_per_passage, "--max-output": self.max_output, "--max-tokens": self.max_tokens}
-        for flag, value in positive.items():
-            if value < 1:
-                raise UsageError(f"{flag} {value}: expected at least 1")
-        if self.max_input < 2:
-            raise UsageError(f"--max-input {self.max_input}: expected at least 2, a token and the end token")
-        if self.top_k < 0:
-            raise UsageError(f"--top-k {self.top_k}: expected 0 (all tokens) or more")
-        if not 0 < self.top_p <= 1:
-            raise UsageError(f"--top-p {self.top_p}: expected more than 0, at most 1 (all tokens)")
-        if self.temperature <= 0:
-            raise UsageError(f"--temperature {self.temperature}: expected more than 0; --top-k 1 takes the most likely token")
-        check_seed(self.seed)
         if self.shard is not None and Shard.parse(self.shard) and self.corpus == STREAM:
             raise UsageError("--shard: needs a corpus whose passages can be counted before they are read; --corpus - is a pipe")
 
@@ -85,14 +70,14 @@ class GenerateQueries(Stage):
         with meter("generating queries", None if last is None else last - first) as counter:
             if self.output == STREAM:
                 with lines.open_writer(STREAM) as stream:
-                    for block in _split_into_blocks(documents):
+                    for block in texts.split_chunks(documents, BLOCK):
                         stream.writelines(f"{line}\n" for line in generator.generate_lines(block, {}, lambda queries: None))
                         counter.advance(len(block))
                 return generator.report_counts() | {"dtype": str(dtype)}
             output_file = ResumableQueryFile(atomic_write.resume_path(self.output), generator)
             for _ in islice(documents, output_file.passages_done):
                 counter.advance()
-            for block in _split_into_blocks(documents):
+            for block in texts.split_chunks(documents, BLOCK):
                 output_file.add_block(block)
                 counter.advance(len(block))
         output_file.close(self.output)
@@ -112,10 +97,4 @@ class GenerateQueries(Stage):
     def _count_passages(self) -> int:
         from moeir.records import texts
 
-        return sum(1 for _ in texts.read_texts(self.corpus, keep_empty=self.keep_empty))
-
-
-def _split_into_blocks(documents: Iterable["Text"]) -> Iterator[list["Text"]]:
-    remaining = iter(documents)
-    while block := list(islice(remaining, BLOCK)):
-        yield block
+        return texts.count_texts(self.corpus, keep_empty=self.keep_empty)

@@ -2,14 +2,13 @@
 
 import logging
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import Counts, Stage
+from moeir.stages.base import Counts, Stage, checkpoint_reference
 
 if TYPE_CHECKING:
     from moeir.indexes.base import Index as Engine
@@ -33,7 +32,7 @@ class Index(Stage):
     expansion: Path | None = input_field(
         "texts", "With --corpus: output of generate-queries; its queries are appended to their documents.", None
     )
-    expansion_queries: int | None = option("With --expansion: use the first N queries of each document [default: all].", None)
+    expansion_queries: int | None = option("With --expansion: use the first N queries of each document [default: all].", None, minimum=1)
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = output_field("index", "Folder to write.")
 
@@ -46,9 +45,8 @@ class Index(Stage):
             variants.resolve_spec("indexes", _split_engine_spec(spec)[1])
         if self.expansion is not None and self.corpus is None:
             raise UsageError("--expansion: goes with --corpus and --engine bm25; encodings are not expanded")
-        if self.expansion_queries is not None and (self.expansion is None or self.expansion_queries < 1):
-            problem = "without --expansion" if self.expansion is None else "expected at least 1"
-            raise UsageError(f"--expansion-queries {self.expansion_queries}: {problem}")
+        if self.expansion_queries is not None and self.expansion is None:
+            raise UsageError(f"--expansion-queries {self.expansion_queries}: without --expansion")
 
     @property
     def _text_engine(self) -> str:
@@ -68,8 +66,8 @@ class Index(Stage):
         index: Engine = variants.bind_variant("indexes", self.engine[0])()
         expansions = self._read_expansion()
         ids: list[str] = []
-        remaining = iter(console.progress(texts.read_texts(corpus, keep_empty=self.keep_empty), "reading"))
-        while batch := list(islice(remaining, TEXTS_PER_BATCH)):
+        documents = console.progress(texts.read_texts(corpus, keep_empty=self.keep_empty), "reading")
+        for batch in texts.split_chunks(documents, TEXTS_PER_BATCH):
             ids += [text.id for text in batch]
             index.add([f"{text.content} {expansions[text.id]}" if text.id in expansions else text.content for text in batch])
         if self.expansion is not None:
@@ -88,7 +86,6 @@ class Index(Stage):
     def _index_encodings(self, folder: Path) -> Counts:
         from moeir.artifacts import manifests, shards
         from moeir.representations.base import representation_class
-        from moeir.stages.encode import checkpoint_reference
 
         shard_folders = shards.shard_folders(folder)
         shard_counts = [manifests.read_manifest(shard)["counts"] for shard in shard_folders]
@@ -106,8 +103,7 @@ class Index(Stage):
         ids = [document_id for shard in shard_folders for document_id in manifests.read_lines(shard / "ids.txt")]
         self._write_ids(ids)
         checkpoint = (shard_folders[0] / facts["checkpoint"]["path"]).resolve()
-        reference = checkpoint_reference(checkpoint, self.output) if checkpoint.is_dir() else {"checkpoint": {"path": str(checkpoint)}}
-        reference["checkpoint"]["digest"] = facts["checkpoint"]["digest"]
+        reference = checkpoint_reference(checkpoint, self.output, facts["checkpoint"]["digest"])
         pruning_entry = {"shortened": facts["shortened"]} if "shortened" in facts else {}
         return {"texts": len(ids), "experts": engines, **pruning_entry, **reference}
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from moeir.errors import ArtifactError
 from moeir.settings import argument, option
 from moeir.stages.base import TEXT_KINDS, Counts, Stage
-from moeir.stages.checks import check_choice
 
 if TYPE_CHECKING:
     from moeir.analysis.flops import ParameterAccount
@@ -28,11 +27,10 @@ class Info(Stage):
     path: Path = argument(
         "A checkpoint, encodings, an index, texts, judgements, a run, examples, or a folder in the layout of BEIR, MS MARCO, …"
     )
-    source_format: str | None = option("Format of data [default: detected from the first lines].", None, aliases=("--from",))
-    form: str = option("table or json.", "table", aliases=("--format",))
-
-    def check(self) -> None:
-        check_choice("--form", self.form, ("table", "json"))
+    source_format: str | None = option(
+        "Format of data [default: detected from the first lines].", None, room="formats", aliases=("--from",)
+    )
+    form: str = option("table or json.", "table", choices=("table", "json"), aliases=("--format",))
 
     def work(self) -> Counts:
         from moeir.artifacts import manifests, shards
@@ -49,7 +47,9 @@ class Info(Stage):
             return None
         manifest = manifests.read_manifest(self.path)
         facts = {"path": str(self.path), "kind": manifest["kind"], "stage": manifest.get("stage")}
-        facts |= _describe_checkpoint(self.path) if manifest["kind"] == "checkpoint" else _describe_manifest(manifest)
+        names = ("settings", "counts", "sources", "seconds", "versions")
+        described = {name: manifest[name] for name in names if manifest.get(name)}
+        facts |= _describe_checkpoint(self.path) if manifest["kind"] == "checkpoint" else described
         facts["bytes"] = _bytes_by_folder(manifest["files"])
         if manifest["kind"] in TEXT_KINDS and self.path.is_file():
             facts |= {"holds": {name: value for name, value in self._describe_data().items() if name not in ("path", "kind")}}
@@ -74,6 +74,8 @@ def _describe_shards(path: Path, finished_shards: "Mapping[Shard, Path]") -> dic
 
     shard_manifests = [manifests.read_manifest(shard) for shard in finished_shards.values()]
     first, missing_shards = shard_manifests[0], [str(shard) for shard in shards.missing_shards(finished_shards)]
+    by_shard = zip(finished_shards, shard_manifests, strict=True)
+    sizes = {shard.folder_name: _bytes_by_folder(manifest["files"])["all"] for shard, manifest in by_shard}
     counts = {name: value for name, value in first["counts"].items() if name != "checkpoint"}
     counts |= {
         "texts": sum(manifest["counts"]["texts"] for manifest in shard_manifests),
@@ -86,19 +88,8 @@ def _describe_shards(path: Path, finished_shards: "Mapping[Shard, Path]") -> dic
         "settings": {name: value for name, value in first["settings"].items() if name != "shard"},
         "counts": counts | ({"missing shards": missing_shards} if missing_shards else {}),
         "seconds": round(sum(manifest.get("seconds", 0) for manifest in shard_manifests), 3),
-        "bytes": _bytes_by_folder(
-            {
-                f"{shard.folder_name}/{name}": facts
-                for shard, manifest in zip(finished_shards, shard_manifests, strict=True)
-                for name, facts in manifest["files"].items()
-            }
-        ),
+        "bytes": sizes | {"all": sum(sizes.values())},
     }
-
-
-def _describe_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    keys = ("settings", "counts", "sources", "seconds", "versions")
-    return {name: manifest[name] for name in keys if manifest.get(name)}
 
 
 def _bytes_by_folder(files: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
@@ -144,57 +135,47 @@ def _describe_checkpoint(path: Path) -> dict[str, Any]:
 def _estimate_cost(account: "ParameterAccount", side: str, length: int) -> dict[str, int]:
     """The cost of a text of the maximum length of a side."""
     flops = account.flops(side, length)
-    return {
-        "tokens": length,
-        "active_parameters": account.active(side),
-        "flops_per_token": round(flops / length),
-        "flops_per_text": flops,
-    }
+    return {"tokens": length, "active_parameters": account.active(side), "flops_per_token": round(flops / length), "flops_per_text": flops}
 
 
 def _format_tables(facts: Mapping[str, Any]) -> Iterator[str]:
+    made_by = f" (made by moeir {facts['stage']})" if "stage" in facts else ""
+    rows = [[facts["kind"], f"{facts['path']}{made_by}"]]
+    if facts["kind"] == "checkpoint":
+        yield from _format_checkpoint(facts, rows)
+        return
+    data_facts = {} if made_by else {name: value for name, value in facts.items() if name not in ("path", "kind", "bytes")}
+    groups = (*(facts.get(group, {}) for group in ("settings", "counts", "holds")), data_facts)
+    rows += [[name, _format_value(value)] for group in groups for name, value in group.items()]
+    rows += [["seconds", str(facts["seconds"])]] if "seconds" in facts else []
+    yield _format_rows([*rows, *([f"bytes of {name}", f"{size:,}"] for name, size in facts["bytes"].items())])
+
+
+def _format_checkpoint(facts: Mapping[str, Any], rows: list[list[str]]) -> Iterator[str]:
+    """The tables of a checkpoint: its description after `rows`, its experts, its parameters by part, its cost per text."""
     from moeir.evaluation import tables
 
-    origin = f"{facts['path']} (made by moeir {facts['stage']})" if "stage" in facts else str(facts["path"])
-    sizes = facts["bytes"]
-    if facts["kind"] != "checkpoint":
-        data_facts = {name: value for name, value in facts.items() if name not in ("path", "kind", "bytes")} if "stage" not in facts else {}
-        groups = (*(facts.get(group, {}) for group in ("settings", "counts", "holds")), data_facts)
-        rows = [[name, _format_value(value)] for group in groups for name, value in group.items()]
-        rows += [["seconds", str(facts["seconds"])]] if "seconds" in facts else []
-        rows += [[f"bytes of {name}", f"{size:,}"] for name, size in sizes.items()]
-        yield _format_rows([[facts["kind"], origin], *rows])
-        return
-    encoder, parameters = facts["encoder"], facts["parameters"]
-    rows = [["architecture", facts["architecture"]], ["encoder", _format_value(encoder)]]
+    parameters, cost = facts["parameters"], facts["cost"]
+    rows += [["architecture", facts["architecture"]], ["encoder", _format_value(facts["encoder"])]]
     rows += [[f"reads a {side}", f"prefix {rule['prefix']!r}, at most {rule['tokens']} tokens"] for side, rule in facts["reading"].items()]
     pooled = "" if parameters["pooler"] or parameters["with_pooler"] is None else f"; {parameters['with_pooler']:,} with one"
     rows += [["parameters", f"{parameters['total']:,} {'with' if parameters['pooler'] else 'without'} pooler{pooled}"]]
-    rows += [["bytes as float32", f"{parameters['float32_bytes']:,}"], ["bytes on disk", f"{sizes['all']:,}"]]
-    yield _format_rows([["checkpoint", origin], *rows])
+    rows += [["bytes as float32", f"{parameters['float32_bytes']:,}"], ["bytes on disk", f"{facts['bytes']['all']:,}"]]
+    yield _format_rows(rows)
     experts = [[name, expert["representation"], f"{expert['scale']:g}"] for name, expert in facts["experts"].items()]
     yield tables.format_table(["expert", "representation", "scale of its scores"], experts)
-    yield _format_parameters(parameters["parts"], parameters["total"], facts["cost"])
-    names = ["tokens", "flops_per_token", "flops_per_text"]
-    costs = [[f"longest {side}", *(f"{cost[name]:,}" for name in names)] for side, cost in facts["cost"].items()]
+    active = [["if chosen" if part[side] is None else f"{part[side]:,}" for side in SIDES] for part in parameters["parts"]]
+    parts = [[part["part"], f"{part['parameters']:,}", *counts] for part, counts in zip(parameters["parts"], active, strict=True)]
+    total = ["total", f"{parameters['total']:,}", *(f"{cost[side]['active_parameters']:,}" for side in SIDES)]
+    yield tables.format_table(["part", "parameters", *(f"active in a {side}" for side in SIDES)], [*parts, total])
+    names = ("tokens", "flops_per_token", "flops_per_text")
+    costs = [[f"longest {side}", *(f"{cost[side][name]:,}" for name in names)] for side in cost]
     yield tables.format_table(["cost", "tokens", "FLOPs a token", "FLOPs a text"], costs)
 
 
 def _format_rows(rows: list[list[str]]) -> str:
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
-
-
-def _format_parameters(parts: list[dict[str, Any]], total: int, cost: Mapping[str, Mapping[str, int]]) -> str:
-    from moeir.evaluation import tables
-
-    rows = [[part["part"], f"{part['parameters']:,}", *(_format_active(part[side]) for side in SIDES)] for part in parts]
-    rows.append(["total", f"{total:,}", *(f"{cost[side]['active_parameters']:,}" for side in SIDES)])
-    return tables.format_table(["part", "parameters", *(f"active in a {side}" for side in SIDES)], rows)
-
-
-def _format_active(count: int | None) -> str:
-    return "if chosen" if count is None else f"{count:,}"
 
 
 def _format_value(value: Any) -> str:

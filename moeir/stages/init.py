@@ -3,43 +3,28 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from moeir import variants
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import Counts, Stage
-from moeir.stages.checkpoint_options import collect_input_options, read_first_texts
-from moeir.stages.checks import check_seed
+from moeir.stages.base import MAX_SEED, Counts
+from moeir.stages.checkpoint_options import InputOptions, read_first_texts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Init(Stage):
+class Init(InputOptions):
     """Turn plain weights (a transformers or sentence-transformers folder) into a checkpoint, without training."""
 
     model: Path = input_field("weights", "Folder of weights, a checkpoint, or a hub id.")
-    arch: str | None = option("Architecture, e.g. dense:pooling=mean,normalise=true; see: moeir variants architectures.", None)
+    arch: str | None = option("Architecture, e.g. dense:pooling=mean,normalise=true.", None, room="architectures")
     corpus: Path | None = input_field("texts", "Texts to fit a vocabulary head on, if the weights have none.", None)
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False)
-    query_prefix: str | None = option("Text prepended to every query.", None)
-    document_prefix: str | None = option("Text prepended to every document.", None)
-    query_length: int | None = option("Maximum tokens of a query [default: that of the weights, or 64; cross-encoder: half a pair].", None)
-    document_length: int | None = option(
-        "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None
-    )
-    seed: int = option("Seed of randomly initialized weights.", 42)
+    seed: int = option("Seed of randomly initialized weights.", 42, minimum=0, maximum=MAX_SEED)
     output: Path = output_field("checkpoint", "Folder to write.")
-
-    def check(self) -> None:
-        if self.arch is not None:
-            variants.resolve_spec("architectures", self.arch)
-        check_seed(self.seed)
 
     def work(self) -> Counts:
         from moeir.architectures.initialize import build_checkpoint
         from moeir.architectures.model_card import write_model_card
 
-        texts = read_first_texts(self.corpus)
-        checkpoint = build_checkpoint(
-            self.model, self.arch, collect_input_options(self), texts, self.seed, random_weights=self.from_scratch
-        )
+        options, texts = self.input_options(), read_first_texts(self.corpus)
+        checkpoint = build_checkpoint(self.model, self.arch, options, texts, self.seed, random_weights=self.from_scratch)
         checkpoint.save(self.output)
         write_model_card(self.output, checkpoint, base=str(self.model), training=None)
         return {"parameters": checkpoint.architecture.parameter_count()}

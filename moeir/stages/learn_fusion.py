@@ -4,11 +4,10 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from moeir.errors import DataError, UsageError
+from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.checks import check_choice, check_depth
-from moeir.stages.run_arguments import name_runs, name_source, read_runs
+from moeir.stages.base import DEPTH, STREAM, Counts, Stage
+from moeir.stages.run_arguments import name_runs, name_source, read_query_texts, read_runs
 
 FUSION_KINDS = ("gated", "linear")
 log = logging.getLogger(__name__)
@@ -18,45 +17,37 @@ log = logging.getLogger(__name__)
 class LearnFusion(Stage):
     """Learn the weights of experts in a fusion on judged queries, for moeir fuse --learned. Use queries the experts were not trained on."""
 
-    run: tuple[Path, ...] = input_field("run", "One run per expert, in the order of the fusion; repeat the flag.", aliases=("--runs",))
+    run: tuple[Path, ...] = input_field(
+        "run", "One run per expert, in the order of the fusion; repeat the flag.", least_count=2, aliases=("--runs",)
+    )
     qrels: Path = input_field("qrels", "Relevance judgements of the queries to learn from.")
     queries: Path | None = input_field(
         "texts", "Query texts, to use the number, length and rarity of their words as features.", None, aliases=("--topics",)
     )
-    kind: str = option("gated: weights per query, with features of ranks and agreement; linear: one weight for each expert.", "gated")
-    depth: int = option("Documents of each list to learn from.", 100, aliases=("--hits", "--k"))
-    strength: float | None = option("Regularization of gated towards linear [default: the best on held-out queries].", None)
-    seed: int = option("Seed of the cross-validation folds.", 42)
+    kind: str = option(
+        "gated: weights per query, with features of ranks and agreement; linear: one weight for each expert.", "gated", choices=FUSION_KINDS
+    )
+    depth: int = option("Documents of each list to learn from.", 100, **DEPTH)
+    strength: float | None = option("Regularization of gated towards linear [default: the best on held-out queries].", None, above=0)
+    seed: int = option("Seed of the cross-validation folds.", 42, minimum=0)
     output: Path = output_field("fusion", "JSON file to write.")
 
     def check(self) -> None:
-        check_choice("--kind", self.kind, FUSION_KINDS)
-        if len(self.run) < 2:
-            raise UsageError(f"learn-fusion: expected two runs or more, found {len(self.run)}; repeat --run")
         if self.output == STREAM:
             raise UsageError("--output -: expected a file to write")
-        if self.strength is not None and not 0 < self.strength < float("inf"):
-            raise UsageError(f"--strength {self.strength}: expected more than 0")
         for flag, value in {"--strength": self.strength, "--queries": self.queries}.items():
             if self.kind == "linear" and value is not None:
                 raise UsageError(f"{flag}: has no effect on linear; leave it out, or use --kind gated")
-        if self.seed < 0:
-            raise UsageError(f"--seed {self.seed}: expected 0 or more")
-        check_depth(self.depth)
         name_runs(self.run)
 
     def work(self) -> Counts:
         from moeir.fusion import files, gated, tuning
-        from moeir.records import qrels, texts
+        from moeir.records import qrels
 
         runs_by_name = read_runs(self.run)
         expert_runs = list(runs_by_name.values())
         grades = qrels.read_qrels(self.qrels)
-        query_texts = None
-        if self.queries is not None:
-            query_texts = {text.id: text.content for text in texts.read_texts(self.queries) if text.id in grades}
-            if missing := next((query for query in grades if query not in query_texts), None):
-                raise DataError(f"{self.queries}: has no query {missing!r}, which {self.qrels} judges")
+        query_texts = None if self.queries is None else read_query_texts(self.queries, grades, f"{self.qrels} judges")
         with name_source(self.qrels):
             fit = gated.learn_fusion(
                 expert_runs, grades, self.kind, depth=self.depth, strength=self.strength, seed=self.seed, texts=query_texts

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir import variants
-from moeir.errors import DataError, UsageError
+from moeir.errors import DataError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import Counts, Stage
-from moeir.stages.run_arguments import check_answers, read_answers, read_runs
+from moeir.stages.run_arguments import MATCHES, check_answers, read_answers, read_runs
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -23,19 +23,16 @@ class MineNegatives(Stage):
 
     run: tuple[Path, ...] = input_field("run", "Runs of the training queries; repeat the flag.", aliases=("--runs",))
     qrels: Path = input_field("qrels", "Relevance judgements of the training queries.")
-    method: str = option("Which ranks become negatives; see: moeir variants mining.", "band:first=0,last=200")
+    method: str = option("Which ranks become negatives.", "band:first=0,last=200", room="mining")
     positive_grade: int = option("Minimum grade of a positive document.", 1)
     exclude_answers: Path | None = input_field(
         "texts", "Questions with answers: documents that contain an answer are excluded from the negatives.", None
     )
     corpus: Path | None = input_field("texts", "With --exclude-answers: the documents to search for answers.", None)
-    match: str = option("With --exclude-answers: string (token match, as in DPR) or regex.", "string")
+    match: str = option("With --exclude-answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES)
     output: Path = output_field("examples", "JSON lines file to write; - is stdout.")
 
     def check(self) -> None:
-        variants.resolve_spec("mining", self.method)
-        if not self.run:
-            raise UsageError("mine-negatives: expected at least one --run")
         check_answers("--exclude-answers", self.exclude_answers, self.corpus, self.match)
 
     def work(self) -> Counts:

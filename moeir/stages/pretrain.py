@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import Counts, source_digest
-from moeir.stages.checkpoint_options import read_first_texts
-from moeir.stages.training_options import TrainingStage
+from moeir.stages.base import Counts, source_digests
+from moeir.stages.checkpoint_options import TrainingStage, read_first_texts
 
 if TYPE_CHECKING:
     from moeir.architectures.checkpoint import RetrievalModel
@@ -29,27 +28,24 @@ class Pretrain(TrainingStage):
     corpus: Path = input_field("texts", "Documents.")
     queries: tuple[Path, ...] = input_field("texts", "Queries of the documents, as generate-queries writes them; repeat the flag.", ())
     query_qrels: Path | None = input_field("qrels", "Documents of the queries, if --queries has query ids instead of document ids.", None)
-    arch: str = option("dense, or an architecture with experts such as mote; see: moeir variants architectures.", "dense")
-    objective: str = option("mlm, cotmae, cotmae-qc, mote, …; see: moeir variants pretraining.", "cotmae")
+    arch: str = option("dense, or an architecture with experts such as mote.", "dense", room="architectures")
+    objective: str = option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", room="pretraining")
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False)
-    context: str = option("Which other span of its document a span is paired with: mixed, random, nearby or overlap.", "mixed")
-    short_spans: float = option("Fraction of spans with a target length below the maximum.", 0.15)
-    batch_size: int = option("Spans per batch, divided among all processes.", 64)
-    epochs: int = option("Passes over the spans.", 1, aliases=("--num-train-epochs",))
-    learning_rate: float = option("Peak learning rate (AdamW).", 1e-4)
-    weight_decay: float = option("Weight decay of weight matrices.", 0.01)
+    context: str = option(
+        "Which other span of its document a span is paired with: mixed, random, nearby or overlap.", "mixed", choices=CONTEXTS
+    )
+    short_spans: float = option("Fraction of spans with a target length below the maximum.", 0.15, minimum=0, maximum=1)
+    batch_size: int = option("Spans per batch, divided among all processes.", 64, minimum=1)
+    epochs: int = option("Passes over the spans.", 1, minimum=1, aliases=("--num-train-epochs",))
+    learning_rate: float = option("Peak learning rate (AdamW).", 1e-4, above=0)
+    weight_decay: float = option("Weight decay of weight matrices.", 0.01, minimum=0)
     query_length: int = option("Maximum tokens of a query.", 64)
     document_length: int = option("Maximum tokens of a span.", 128, aliases=("--max-seq-length",))
 
     def check(self) -> None:
         super().check()
-        if variants.resolve_spec("architectures", self.arch)[0].name == "cross-encoder":
+        if variants.find_variant("architectures", variants.parse_spec(self.arch).name).name == "cross-encoder":
             raise UsageError("--arch cross-encoder: pre-train dense, and start finetune --arch cross-encoder from that")
-        variants.resolve_spec("pretraining", self.objective)
-        if not 0 <= self.short_spans <= 1:
-            raise UsageError(f"--short-spans {self.short_spans}: expected a fraction, 0 to 1")
-        if self.context not in CONTEXTS:
-            raise UsageError(f"--context {self.context}: expected {', '.join(CONTEXTS)}")
         if self.query_qrels is not None and not self.queries:
             raise UsageError("--query-qrels: needs --queries, to which it assigns documents")
 
@@ -101,9 +97,7 @@ class Pretrain(TrainingStage):
         from moeir.pretraining import query_cache, span_cache
         from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSampler
 
-        digests: dict[str, list[str]] = {}
-        for setting, path in self.sources():
-            digests.setdefault(setting.flag.removeprefix("--"), []).append(source_digest(path, setting))
+        digests = source_digests(self)
         folder = self.cache or self.output / RESUME / TOKEN_CACHE
         folder.mkdir(parents=True, exist_ok=True)
         reading = InputTemplate.from_model(checkpoint)

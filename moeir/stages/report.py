@@ -1,6 +1,5 @@
 """`moeir report`: an HTML page of runs and trainings, query by query, or a training as text, table or plot."""
 
-import importlib.util
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 from moeir.artifacts import atomic_write
 from moeir.errors import UsageError
 from moeir.settings import input_field, list_settings, option, output_field
-from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.checks import check_depth
-from moeir.stages.run_arguments import DEFAULT_MEASURES, name_runs, name_source, read_runs
+from moeir.stages.base import DEPTH, STREAM, Counts, Stage
+from moeir.stages.run_arguments import DEFAULT_MEASURES, check_matplotlib, name_runs, name_source, read_runs
 
 if TYPE_CHECKING:
-    from moeir.records.runs import Run
     from moeir.records.texts import Text
     from moeir.reporting.explanations import Explanations
-    from moeir.reporting.page_data import PageData, QueryPages
+    from moeir.reporting.page_data import QueryPages
 
 TEXT_SUFFIXES, LIST_SUFFIXES, PLOT_SUFFIXES, PAGE_SUFFIXES = ("", ".txt"), (".tsv", ".jsonl"), (".svg", ".png"), (".html", ".htm")
 FUSED = "fused"
@@ -43,8 +40,8 @@ class Report(Stage):
     measure: tuple[str, ...] = option(
         "Page: nDCG@10, RR@10, …; repeat the flag. Query pages show the first.", DEFAULT_MEASURES, aliases=("--metric", "-m")
     )
-    depth: int = option("Page: documents shown of every list.", 10, aliases=("--hits", "--k"))
-    text_length: int = option("Page: maximum characters of a document.", 1200)
+    depth: int = option("Page: documents shown of every list.", 10, **DEPTH)
+    text_length: int = option("Page: maximum characters of a document.", 1200, minimum=1)
     title: str | None = option("Page: title [default: names of the runs and trainings].", None)
     output: Path = output_field(
         "report", "Output file: .html for a page, .svg or .png for a plot, .tsv or .jsonl for a table, else text.", STREAM
@@ -54,8 +51,8 @@ class Report(Stage):
         suffixes = (*TEXT_SUFFIXES, *LIST_SUFFIXES, *PLOT_SUFFIXES, *PAGE_SUFFIXES)
         if self._output_suffix() not in suffixes:
             raise UsageError(f"--output {self.output}: expected a name that ends with {', '.join(suffixes[1:-1])} or {suffixes[-1]}")
-        if self._output_suffix() in PLOT_SUFFIXES and importlib.util.find_spec("matplotlib") is None:
-            raise UsageError(f"--output {self.output}: plots need the package matplotlib; pip install 'moeir[report]'")
+        if self._output_suffix() in PLOT_SUFFIXES:
+            check_matplotlib(self.output)
         if not self.run and not self.training:
             raise UsageError("report: expected --run and --qrels, or --training")
         if self._output_suffix() not in PAGE_SUFFIXES:
@@ -74,9 +71,6 @@ class Report(Stage):
             raise UsageError("--index and --explain exclude one another: explanations come from one of them")
         if self.index and self.queries is None:
             raise UsageError("report: --index needs --queries, which its experts score again")
-        check_depth(self.depth)
-        if self.text_length < 1:
-            raise UsageError(f"--text-length {self.text_length}: expected at least 1")
 
     def _output_suffix(self) -> str:
         """The suffix of --output; for texts and tables, the one before .gz or .zst."""
@@ -99,83 +93,64 @@ class Report(Stage):
 
             plots.plot_trainings(trainings, self.output, suffix.removeprefix("."))
         else:
-            with lines.open_writer(self.output) as output:
-                if suffix in TEXT_SUFFIXES:
-                    output.write(training_curves.format_trainings(trainings))
-                else:
-                    output_lines = tables.format_lines(
-                        training_curves.CURVE_COLUMNS, list(training_curves.curve_rows(trainings)), suffix.removeprefix(".")
-                    )
-                    output.writelines(f"{line}\n" for line in output_lines)
+            rows = training_curves.curve_rows(trainings)
+            table_lines = tables.format_lines(training_curves.CURVE_COLUMNS, rows, suffix.removeprefix("."))
+            lines.write_lines(self.output, [training_curves.format_trainings(trainings)] if suffix in TEXT_SUFFIXES else table_lines)
         return {"trainings": len(trainings), "steps": sum(one.monitor.step for one in trainings)}
 
     def _write_page(self) -> Counts:
         from moeir.records import lines
-        from moeir.reporting import html_page, training_curves
-        from moeir.reporting import page_data as page_data_module
+        from moeir.reporting import html_page, page_data, training_curves
 
         trainings = training_curves.load_trainings(self.training) if self.training else []
         title = self.title or ", ".join([*name_runs(self.run), *(one.name for one in trainings)])
-        data: dict[str, Any] = {"title": title, "trainings": page_data_module.training_charts(trainings)}
+        data: dict[str, Any] = {"title": title, "trainings": page_data.training_charts(trainings)}
         if self.projection is not None:
-            data["map"] = page_data_module.read_projection(self.projection)
+            data["map"] = page_data.read_projection(self.projection)
         counts: dict[str, Any] = {"runs": len(self.run), "trainings": len(trainings)}
         parts: Iterator[tuple[str, Any]] = iter(())
         if self.run:
-            page_contents, page_data = self._page_data()
-            data |= page_data
-            parts = page_contents.iter_chunks(self._read_texts(self.corpus))
-            counts |= {
-                "queries": len(page_contents.queries),
-                "documents": len(page_contents.document_numbers),
-                "explained": page_contents.explanations.document_count,
-            }
+            pages, query_texts, comparison = self._read_query_pages()
+            explanations = self._load_explanations(pages, query_texts)
+            data |= pages.overview(query_texts) | {"judged": comparison}
+            parts = pages.iter_chunks(self._read_texts(self.corpus), explanations, self.text_length)
+            counts |= {"queries": len(pages.queries), "documents": len(pages.document_numbers), "explained": explanations.document_count}
         with lines.open_writer(self.output) as output:
             output.writelines(html_page.render_page(title, data, parts))
         return counts
 
-    def _page_data(self) -> "tuple[PageData, dict[str, Any]]":
-        """The query pages, and the data about all queries."""
+    def _read_query_pages(self) -> "tuple[QueryPages, dict[str, Text], dict[str, Any]]":
+        """The query pages, the texts of their queries, and the comparison of the runs."""
         from moeir.evaluation import measures
         from moeir.records import qrels
-        from moeir.reporting import page_data as page_data_module
-        from moeir.reporting.page_data import PageData, QueryPages
+        from moeir.reporting import page_data
 
         assert self.qrels is not None
         grades = qrels.read_qrels(self.qrels)
         runs_by_name = read_runs(self.run)
         requested = [measures.parse_measure(text) for text in self.measure]
         with name_source(self.qrels):
-            values = page_data_module.evaluate_runs(runs_by_name, grades, requested)
+            values = page_data.evaluate_runs(runs_by_name, grades, requested)
+        pages = page_data.QueryPages(runs_by_name, grades, self.depth)
         query_texts = {text.id: text for text in self._read_texts(self.queries) if text.id in grades}
-        cases = QueryPages(runs_by_name, grades, self.depth)
-        page_contents = PageData(cases, list(grades), self._load_explanations(cases, runs_by_name, query_texts), self.text_length)
-        return page_contents, page_contents.overview(query_texts) | {
-            "judged": page_data_module.comparison_table(values, page_contents.queries)
-        }
+        return pages, query_texts, page_data.comparison_table(values, pages.queries)
 
     def _read_texts(self, path: Path | None) -> "Iterator[Text]":
         from moeir.records import texts
 
         return iter(()) if path is None else texts.read_texts(path, keep_empty=True)
 
-    def _load_explanations(
-        self, cases: "QueryPages", runs_by_name: "Mapping[str, Run]", query_texts: "Mapping[str, Text]"
-    ) -> "Explanations":
+    def _load_explanations(self, pages: "QueryPages", query_texts: "Mapping[str, Text]") -> "Explanations":
         """The explanations of a page's documents, from --index or --explain; else none."""
-        from moeir.records import lines, texts
+        from moeir.formats import row_files
         from moeir.reporting.explanations import Explanations, check_explanation
 
         if self.index:
             from moeir.retrieval.run_explanations import explain_runs
 
-            explained = explain_runs(self.index, self.corpus, runs_by_name, query_texts, cases.shown_documents)
-            return Explanations(explained, cases.shown_documents)
+            explained = explain_runs(self.index, self.corpus, pages.runs, query_texts, pages.shown_documents)
+            return Explanations(explained, pages.shown_documents)
         if self.explain is None:
             return Explanations()
-        name = lines.source_name(self.explain)
-        with lines.open_lines(self.explain) as numbered_lines:
-            records = (
-                check_explanation(texts.parse_json(line, f"{name}:{number}"), f"{name}:{number}") for number, line in numbered_lines if line
-            )
-            return Explanations(records, cases.shown_documents)
+        records = (check_explanation(line, where) for where, line in row_files.read_json_lines(self.explain))
+        return Explanations(records, pages.shown_documents)

@@ -5,25 +5,22 @@ Pairs are tokenised once, sorted by length over all queries and scored in batche
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeir import settings, variants
+from moeir import settings
 from moeir.artifacts import atomic_write, manifests, shards
 from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Stage
-from moeir.stages.checks import check_depth, check_single_word
+from moeir.stages.base import DEPTH, STREAM, Counts, Stage
 from moeir.stages.run_arguments import name_runs
 
 if TYPE_CHECKING:
-    from moeir.records.runs import Run
-    from moeir.reranking.candidates import CandidateTexts
-    from moeir.reranking.score_journal import ScoreJournal
-    from moeir.reranking.scoring import ScoringConfig
+    from moeir.records.runs import Run, Scores
 
 TOKENS_ON_CPU, TOKENS_ON_CUDA = 4096, 65536  # fits into a CPU cache; keeps a GPU busy
 log = logging.getLogger(__name__)
@@ -37,51 +34,42 @@ class Rerank(Stage):
     run: tuple[Path, ...] = input_field("run", "Runs; several are merged into one list of candidates by --fuse.", aliases=("--runs",))
     queries: Path = input_field("texts", "Queries of the run.", aliases=("--topics",))
     corpus: Path = input_field("texts", "The documents.")
-    depth: int = option("Documents scored per query; lower ones follow them in their original order.", 100, aliases=("--hits", "--k"))
+    depth: int = option("Documents scored per query; lower ones follow them in their original order.", 100, **DEPTH)
     then: tuple[str, ...] = option(
         "DEPTH:CHECKPOINT: another round, on the best of the previous one; repeat the flag with decreasing depths.", ()
     )
-    ensemble: str = option("How scores of several models are combined; see: moeir variants reranking.ensembles.", "zscore")
+    ensemble: str = option("How scores of several models are combined.", "zscore", room="reranking.ensembles")
     expert: tuple[str, ...] = option("For a checkpoint that is not a cross-encoder: experts whose scores are added [default: all].", ())
     passages: str = option(
-        "For documents too long for a pair: firstp (first passage), maxp or sump (maximum or sum over passages).", "firstp"
+        "For documents too long for a pair: firstp (first passage), maxp or sump (maximum or sum over passages).",
+        "firstp",
+        choices=PASSAGE_MODES,
     )
-    passage_length: int | None = option("Maximum tokens of a document in a pair [default: as many as fit].", None)
-    stride: int | None = option("Tokens from one passage to the next [default: half a passage].", None)
-    fuse: str = option("Fusion method for several runs; see: moeir variants fusion.", "rrf")
+    passage_length: int | None = option("Maximum tokens of a document in a pair [default: as many as fit].", None, minimum=1)
+    stride: int | None = option("Tokens from one passage to the next [default: half a passage].", None, minimum=1)
+    fuse: str = option("Fusion method for several runs.", "rrf", room="fusion")
     shard: str | None = option("I/N: rerank shard I of N of the queries, counted from 0; join the runs with cat.", None)
-    patience: int | None = option("Stop a query after N documents in a row that do not reach its top 10 [default: never].", None)
+    patience: int | None = option("Stop a query after N documents in a row that do not reach its top 10 [default: never].", None, minimum=1)
     rest: bool = option("Keep documents that were not scored: below --depth, or skipped by --patience.", True)
-    max_tokens: int | None = option("Maximum tokens per batch [default: 4096 on a CPU, 65536 on CUDA].", None, affects_result=False)
-    threads: int | None = option("CPU threads [default: torch's].", None, affects_result=False)
+    max_tokens: int | None = option(
+        "Maximum tokens per batch [default: 4096 on a CPU, 65536 on CUDA].", None, minimum=1, affects_result=False
+    )
+    threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, affects_result=False)
     dtype: str = option("auto, float32 or bfloat16; scores are float32.", "auto")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
-    tag: str | None = option("Run tag [default: moeir.rerank].", None, aliases=("--runtag",))
+    tag: str | None = option("Run tag [default: moeir.rerank].", None, single_word=True, aliases=("--runtag",))
     output: Path = output_field("run", "A .trec file; - for stdout.", STREAM)
 
     def check(self) -> None:
-        check_depth(self.depth)
-        if not self.model or not self.run:
-            raise UsageError("rerank needs --model and --run")
         name_runs(self.run)
         self._cascade()
-        variants.resolve_spec("reranking.ensembles", self.ensemble)
-        variants.resolve_spec("fusion", self.fuse)
-        sizes = {"--max-tokens": self.max_tokens, "--threads": self.threads, "--patience": self.patience}
-        for flag, value in (sizes | {"--passage-length": self.passage_length, "--stride": self.stride}).items():
-            if value is not None and value < 1:
-                raise UsageError(f"{flag} {value}: expected at least 1")
-        if self.passages not in PASSAGE_MODES:
-            raise UsageError(f"--passages {self.passages}: expected one of {', '.join(PASSAGE_MODES)}")
         if self.stride is not None and self.passages == "firstp":
             raise UsageError("--stride: --passages firstp reads only the first passage; add --passages maxp or sump")
         if self.shard is not None:
             shards.Shard.parse(self.shard)
         if self.patience is not None and max(len(one.models) for one in self._cascade()) > 1:
             raise UsageError(f"--patience {self.patience}: several models would stop a query at different documents; leave it out")
-        if self.tag is not None:
-            check_single_word("--tag", self.tag)
         if self.corpus == STREAM and sum(len(one.models) for one in self._cascade()) > 1:
             raise UsageError("--corpus -: every model reads it, and standard input can be read once; name a file")
 
@@ -119,54 +107,41 @@ class Rerank(Stage):
         from moeir.records import runs
         from moeir.reranking.candidates import CandidateTexts
         from moeir.reranking.score_journal import ScoreJournal
-        from moeir.reranking.scoring import PassageSplitter, ScoringConfig
+        from moeir.reranking.scoring import PassageSplitter, ScoringConfig, score_candidates
         from moeir.retrieval.latency import limit_threads
 
         run = self._load_candidates()
-        candidate_texts = CandidateTexts.from_run(
-            run, self.queries, self.corpus, keep_empty=self.keep_empty, label=", ".join(map(str, self.run))
-        )
+        label = ", ".join(map(str, self.run))
+        candidate_texts = CandidateTexts.from_run(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=label)
         device = select_device(self.device)
         passages = PassageSplitter(self.passages, self.passage_length, self.stride)
         token_budget = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
         scoring_config = ScoringConfig(select_dtype(self.dtype, device), device, token_budget, passages, self.expert, self.patience)
         journal = ScoreJournal(None if self.output == STREAM else atomic_write.resume_path(self.output))
+        score = partial(score_candidates, texts=candidate_texts, config=scoring_config, journal=journal)
         round_facts = []
         with limit_threads(self.threads):
-            for number, cascade_round in enumerate(self._cascade()):
-                run, facts = self._rerank_once(run, cascade_round, number, candidate_texts, scoring_config, journal)
+            for number in range(len(self._cascade())):
+                run, facts = self._rerank_once(run, number, score)
                 round_facts.append(facts)
         journal.close()
         runs.write_run(run, self.output, tag=self.tag or "moeir.rerank")
         return {"queries": len(run), "hits": len(run.scores), "dtype": str(scoring_config.dtype), "rounds": round_facts}
 
-    def _rerank_once(
-        self,
-        run: "Run",
-        cascade_round: CascadeRound,
-        number: int,
-        candidate_texts: "CandidateTexts",
-        scoring_config: "ScoringConfig",
-        journal: "ScoreJournal",
-    ) -> "tuple[Run, dict[str, Any]]":
-        """The reranked run of a round, and its facts for the manifest."""
+    def _rerank_once(self, run: "Run", number: int, score: "Callable[..., tuple[Scores, dict[str, Any]]]") -> "tuple[Run, dict[str, Any]]":
+        """The reranked run of a round, and its facts for the manifest; `score` gives the scores of a model and their facts."""
         from moeir.console import meter
         from moeir.reranking.candidates import Candidates, ensemble_scores
-        from moeir.reranking.scoring import score_candidates
 
+        cascade_round = self._cascade()[number]
         candidates, all_scores, model_facts = Candidates.from_run(run, cascade_round.depth), [], []
         for model_number, model in enumerate(cascade_round.models):
             start = time.monotonic()
             with meter(f"reranking with {model}", len(candidates)) as counter:
-                model_scores, facts = score_candidates(
-                    model, candidates, candidate_texts, scoring_config, journal, f"round{number}.model{model_number}", counter.advance
-                )
+                model_scores, facts = score(model, candidates, name=f"round{number}.model{model_number}", advance=counter.advance)
             all_scores.append(model_scores)
             rate = facts["pairs"] / max(time.monotonic() - start, 1e-9)
             log.info("%s: %s documents of %d queries, %s a second", model, f"{facts['pairs']:,}", len(run), f"{rate:,.0f}")
             model_facts.append({"model": str(model), "digest": manifests.compute_digest(model), **facts})
-        rest = self.rest or number > 0
-        return candidates.apply_scores(ensemble_scores(candidates, all_scores, self.ensemble), rest=rest), {
-            "depth": cascade_round.depth,
-            "models": model_facts,
-        }
+        scores = ensemble_scores(candidates, all_scores, self.ensemble)
+        return candidates.apply_scores(scores, rest=self.rest or number > 0), {"depth": cascade_round.depth, "models": model_facts}

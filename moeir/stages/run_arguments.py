@@ -1,19 +1,20 @@
 """Runs, judgements, answers and groups of queries that several stages take as flags: their checks, names and readers."""
 
-from collections.abc import Iterator, Sequence
+import importlib.util
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir.errors import DataError, UsageError
 from moeir.stages.base import STREAM
-from moeir.stages.checks import check_choice
 
 if TYPE_CHECKING:
     from moeir.evaluation.answer_match import Answers
     from moeir.records.runs import Run
 
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
+MATCHES = ("string", "regex")
 
 
 def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> None:
@@ -29,7 +30,6 @@ def check_answers(flag: str, answers: Path | None, corpus: Path | None, match: s
     if (answers is None) != (corpus is None):
         present, missing = (flag, "--corpus") if corpus is None else ("--corpus", flag)
         raise UsageError(f"{present} needs {missing}: answers are looked for in the texts of a corpus")
-    check_choice("--match", match, ("string", "regex"))
     if answers is None and match != "string":
         raise UsageError(f"--match {match} needs {flag}: it says how answers are looked for")
 
@@ -42,6 +42,19 @@ def check_groups(group_by: str | None, queries: Path | None, answers: Path | Non
         raise UsageError("--queries needs --group-by: the field whose values are the groups")
     if group_by is not None and queries is None and answers == STREAM:
         raise UsageError("--answers -: --group-by reads them too, and standard input can be read once; name a file")
+
+
+def choose_form(form: str, output: Path, stream_form: str) -> str:
+    """The form of a table: `form`, or for `auto` that of standard output, or by the suffix of the file."""
+    if form != "auto":
+        return form
+    return stream_form if output == STREAM else "jsonl" if ".jsonl" in output.suffixes else "tsv"
+
+
+def check_matplotlib(output: Path) -> None:
+    """UsageError if matplotlib, which plots need, is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(f"--output {output}: plots need the package matplotlib; pip install 'moeir[report]'")
 
 
 def name_runs(paths: Sequence[Path]) -> dict[str, Path]:
@@ -60,6 +73,16 @@ def read_runs(paths: Sequence[Path]) -> "dict[str, Run]":
     from moeir.records import runs
 
     return {name: runs.read_run(path) for name, path in name_runs(paths).items()}
+
+
+def read_query_texts(path: Path, needed: Collection[str], origin: str, *, keep_empty: bool = False) -> dict[str, str]:
+    """The texts of the needed queries, by id; DataError if one is missing, which `origin` has."""
+    from moeir.records import texts
+
+    contents = {text.id: text.content for text in texts.read_texts(path, keep_empty=keep_empty)}
+    if missing := next((query for query in needed if query not in contents), None):
+        raise DataError(f"{path}: has no query {missing!r}, which {origin}")
+    return {query: contents[query] for query in needed}
 
 
 def read_answers(path: Path, match: str) -> "Answers":

@@ -3,12 +3,12 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import FILE_SUFFIXES, STREAM, Counts, Stage
-from moeir.stages.checks import check_depth, check_single_word
+from moeir.stages import side_outputs
+from moeir.stages.base import DEPTH, FILE_SUFFIXES, STREAM, Counts, Stage
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -26,7 +26,7 @@ class Search(Stage):
     )
     queries: Path | None = input_field("texts", "Queries to search for; not needed with --interactive.", None, aliases=("--topics",))
     corpus: Path | None = input_field("texts", "Documents, to show their texts with --explain or --interactive.", None)
-    depth: int = option("Documents per query and expert.", 1000, aliases=("--hits", "--k"))
+    depth: int = option("Documents per query and expert.", 1000, **DEPTH)
     expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", ())
     fuse: str | None = option(
         "Fusion method: exact-sum (missing scores are computed; exact-sum:deepen=true searches until the order is proven), came-sum …; "
@@ -40,11 +40,13 @@ class Search(Stage):
     )
     interactive: bool = option("Type queries at a terminal, or pipe them, and see documents; :help lists the commands.", False)
     model: Path | None = input_field("checkpoint", "The checkpoint, if it has moved; must be the one the index was made with.", None)
-    batch_size: int = option("Queries encoded and searched together; 1 measures single-query latency.", 256, affects_result=False)
-    threads: int | None = option("CPU threads [default: torch's].", None, affects_result=False)
+    batch_size: int = option(
+        "Queries encoded and searched together; 1 measures single-query latency.", 256, minimum=1, affects_result=False
+    )
+    threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, affects_result=False)
     dtype: str = option("Precision of query encoding: float32, bfloat16 or auto.", "float32")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
-    tag: str | None = option("Run tag [default: moeir.EXPERT].", None, aliases=("--runtag",))
+    tag: str | None = option("Run tag [default: moeir.EXPERT].", None, single_word=True, aliases=("--runtag",))
     output: Path = output_field("run", "A .trec file, - for stdout, or a folder.", STREAM)
 
     def check(self) -> None:
@@ -52,12 +54,6 @@ class Search(Stage):
 
         if self.fuse is not None:
             parse_exact_sum(self.fuse)
-        check_depth(self.depth)
-        if self.tag is not None:
-            check_single_word("--tag", self.tag)
-        for flag, value in {"--batch-size": self.batch_size, "--threads": self.threads}.items():
-            if value is not None and value < 1:
-                raise UsageError(f"{flag} {value}: expected at least 1")
         if len({path.resolve() for path in self.index}) < len(self.index):
             raise UsageError("--index: the same index is given twice; parts of a collection share no documents")
         self._check_interactive()
@@ -72,20 +68,14 @@ class Search(Stage):
             raise UsageError("search needs --queries, or --interactive to type them")
 
     def _check_explain(self) -> None:
-        from moeir.artifacts import manifests
-
         if self.corpus is not None and self.explain is None and not self.interactive:
             raise UsageError("--corpus: is read only with --explain or --interactive")
-        if self.explain is None:
-            return
-        if self.explain == STREAM or self.explain.is_dir():
-            raise UsageError(f"--explain {self.explain}: expected a file to write")
-        if self.makes_folder() and self.explain.parent.resolve() == self.output.resolve():
-            return
-        if self.explain.resolve().is_relative_to(self.output.resolve()):
-            raise UsageError(f"--explain {self.explain}: is inside the folder that --output replaces; write it elsewhere")
-        if self.explain.exists() and not manifests.manifest_path(self.explain).is_file():
-            raise UsageError(f"--explain {self.explain}: exists and was not made by moeir; move it away or choose another name")
+        if self.explain is not None and not self._explains_in_output(self.output):
+            side_outputs.check_side_outputs(self, {"--explain": self.explain})
+
+    def _explains_in_output(self, output: Path) -> bool:
+        """Whether --explain is a file of the folder that --output writes."""
+        return self.explain is not None and self.makes_folder() and self.explain.parent.resolve() == output.resolve()
 
     def makes_folder(self) -> bool:
         return self.output != STREAM and not self.output.name.removesuffix(".partial").endswith(FILE_SUFFIXES)
@@ -106,11 +96,8 @@ class Search(Stage):
         assert self.queries is not None
         queries = list(texts.read_texts(self.queries))
         names, contents = [query.id for query in queries], [query.content for query in queries]
-        experts, fuse, latency = (
-            searcher.select_experts(self.expert),
-            self.fuse or searcher.default_fusion,
-            latency_module.LatencyRecorder(searcher.device),
-        )
+        experts, fuse = searcher.select_experts(self.expert), self.fuse or searcher.default_fusion
+        latency = latency_module.LatencyRecorder(searcher.device)
         with console.meter("searching", len(queries)) as meter:
             runs_by_name, facts = searcher.search_runs(
                 names, contents, self.depth, experts, fuse, batch_size=self.batch_size, latency=latency, advance=meter.advance
@@ -144,7 +131,7 @@ class Search(Stage):
     def _write_explanations(
         self, searcher: "Searcher", runs_by_name: "dict[str, Run]", fuse: str, names: list[str], queries: list[str]
     ) -> None:
-        from moeir.artifacts import atomic_write, manifests
+        from moeir.artifacts import atomic_write
         from moeir.records import texts
         from moeir.retrieval import explain as explain_module
         from moeir.retrieval.latency import LatencyRecorder
@@ -158,15 +145,12 @@ class Search(Stage):
             )
         explainer = explain_module.Explainer(searcher, runs_by_name, fuse, text_store)
         encoded = searcher.encode_batches(queries, self.batch_size, LatencyRecorder())
-        if self.makes_folder() and self.explain.parent.resolve() == atomic_write.final_path(self.output).resolve():
-            explain_module.write_explanations(
-                explainer.explain_all(names, queries, encoded), self.output / self.explain.name, self.explain.name
-            )
+        explanations = explainer.explain_all(names, queries, encoded)
+        if self._explains_in_output(atomic_write.final_path(self.output)):
+            explain_module.write_explanations(explanations, self.output / self.explain.name, self.explain.name)
             return
-        provenance: dict[str, Any] = {"stage": self.name, "settings": {"fuse": fuse, "depth": self.depth}, "sources": {}}
-        provenance["sources"]["index"] = [manifests.compute_digest(path) for path in self.index]
-        with atomic_write.atomic_output(self.explain, "explanation", provenance, force=True, folder=False) as (partial_path, counts):
-            explain_module.write_explanations(explainer.explain_all(names, queries, encoded), partial_path, self.explain.name)
+        with side_outputs.write_side_output(self, self.explain, "explanation") as (partial_path, counts):
+            explain_module.write_explanations(explanations, partial_path, self.explain.name)
             counts["queries"] = len(names)
 
     def _run_interactive(self, searcher: "Searcher") -> Counts:

@@ -7,6 +7,7 @@ from typing import Any
 
 from moeir.artifacts import atomic_write, manifests
 from moeir.errors import UsageError
+from moeir.settings import to_dict
 from moeir.stages.base import STREAM, Stage
 
 
@@ -20,6 +21,8 @@ def check_side_outputs(stage: Stage, flags: Mapping[str, Path | None]) -> None:
             raise UsageError(f"{flag} {path}: expected a file to write")
         if (other_flag := claimed.setdefault(path.resolve(), flag)) != flag:
             raise UsageError(f"{flag} {path}: {other_flag} writes there; name another file")
+        if product is not None and path.resolve().is_relative_to(product[0].resolve()):
+            raise UsageError(f"{flag} {path}: is inside the folder that --output replaces; write it elsewhere")
         for setting, source in stage.sources():
             if source != STREAM and path.resolve() == source.resolve():
                 raise UsageError(f"{flag} {path}: would replace what {setting.flag} reads; write elsewhere")
@@ -28,11 +31,11 @@ def check_side_outputs(stage: Stage, flags: Mapping[str, Path | None]) -> None:
 
 
 @contextmanager
-def write_side_output(stage: Stage, path: Path, kind: str) -> Iterator[Path]:
-    """The partial path of a side output, renamed to `path` when the block ends without an error."""
-    provenance: dict[str, Any] = {"stage": stage.name, "settings": {}, "sources": {}}
+def write_side_output(stage: Stage, path: Path, kind: str) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The partial path and the counts of a side output, renamed to `path` when the block ends without an error."""
+    provenance: dict[str, Any] = {"stage": stage.name, "settings": to_dict(stage, results_only=True), "sources": {}}
     for setting, source in stage.sources():
         digest = "stdin" if source == STREAM else manifests.compute_digest(source)
         provenance["sources"].setdefault(setting.flag.removeprefix("--"), []).append(digest)
-    with atomic_write.atomic_output(path, kind, provenance, force=True, folder=False) as (partial_path, _):
-        yield partial_path
+    with atomic_write.atomic_output(path, kind, provenance, force=True, folder=False) as partial:
+        yield partial

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -103,8 +102,7 @@ def read_chunks(path: Path, label: str) -> Iterator[list[str]]:
     from moeir.records import texts
 
     contents = (text.content for text in console.progress(texts.read_texts(path, keep_empty=True), label))
-    while chunk := list(islice(contents, CHUNK)):
-        yield chunk
+    return texts.split_chunks(contents, CHUNK)
 
 
 def sample_texts(path: Path, size: int, seed: int) -> "list[Text]":

@@ -18,8 +18,7 @@ class Variants(Stage):
     room: str | None = argument(f"{', '.join(variants.ROOMS)}, or the name of a variant, such as taser [default: all].", None)
 
     def work(self) -> Counts:
-        lines = list(self._output_lines())
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.write("".join(f"{line}\n" for line in self._output_lines()))
         return None
 
     def _output_lines(self) -> Iterator[str]:
@@ -27,19 +26,12 @@ class Variants(Stage):
         room = None if self.room is None else short.get(self.room, self.room)
         name = None if room in (None, *variants.ROOMS) else str(room).replace("_", "-").lower()
         rooms = variants.ROOMS if room is None or name is not None else (room,)
-        variants_by_room = {
-            room_name: [variant for variant in variants.list_variants(room_name) if name in (None, variant.name)] for room_name in rooms
-        }
-        if not any(variants_by_room.values()):
-            known = {
-                *variants.ROOMS,
-                *short,
-                *(variant.name for room_name in variants.ROOMS for variant in variants.list_variants(room_name)),
-            }
-            raise UsageError(
-                f"there is no room or variant {self.room!r}{variants.suggest(str(self.room), known)} (moeir variants lists all)"
-            )
-        for room_name, room_variants in variants_by_room.items():
+        by_room = {room_name: [one for one in variants.list_variants(room_name) if name in (None, one.name)] for room_name in rooms}
+        if not any(by_room.values()):
+            names = (variant.name for room_name in variants.ROOMS for variant in variants.list_variants(room_name))
+            suggestion = variants.suggest(str(self.room), {*variants.ROOMS, *short, *names})
+            raise UsageError(f"there is no room or variant {self.room!r}{suggestion} (moeir variants lists all)")
+        for room_name, room_variants in by_room.items():
             if room_variants:
                 yield room_name
             for variant in room_variants:

@@ -62,14 +62,14 @@ def write_page(queries: int, depth: int, apart: int, words: int, file: Path) -> 
     cases, names = QueryPages(runs_by_name, grades, 10), list(grades)
     values = page_data.evaluate_runs(runs_by_name, grades, [measures.parse_measure(text) for text in ("nDCG@10", "RR@10", "R@100")])
     print(f"measured in {time.monotonic() - start:.1f} s")
-    page_contents = page_data.PageData(cases, names, Explanations(make_explanations(cases, names), cases.shown_documents), 1200)
+    explanations = Explanations(make_explanations(cases, names), cases.shown_documents)
     query_texts = {name: Text(name, sentence(rng, 9)) for name in names}
-    data = {"title": "many", "trainings": []} | page_contents.overview(query_texts) | {"judged": page_data.comparison_table(values, names)}
-    corpus = (Text(name, sentence(rng, words), sentence(rng, 4)) for name in page_contents.document_numbers)
+    data = {"title": "many", "trainings": []} | cases.overview(query_texts) | {"judged": page_data.comparison_table(values, names)}
+    corpus = (Text(name, sentence(rng, words), sentence(rng, 4)) for name in cases.document_numbers)
     with open(file, "w", encoding="utf-8") as output:
-        output.writelines(html_page.render_page("many", data, page_contents.iter_chunks(corpus)))
-    documents = len(page_contents.document_numbers)
-    print(f"{queries:,} queries, {documents:,} documents, {page_contents.explanations.document_count:,} explained: "
+        output.writelines(html_page.render_page("many", data, cases.iter_chunks(corpus, explanations, 1200)))
+    documents = len(cases.document_numbers)
+    print(f"{queries:,} queries, {documents:,} documents, {explanations.document_count:,} explained: "
           f"{file.stat().st_size / 2**20:.0f} MiB in {time.monotonic() - start:.0f} s")  # fmt: skip
 
 

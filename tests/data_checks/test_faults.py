@@ -156,7 +156,7 @@ def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path: Path, monkeypatc
 
 BAD = [
     ((), "check needs --corpus, --queries, --qrels, --train, --run or --encodings"),
-    (("--corpus", "corpus.jsonl", "--form", "xml"), "--form xml: expected one of text, tsv, json"),
+    (("--corpus", "corpus.jsonl", "--form", "xml"), "--form xml: expected text, tsv or json"),
     (("--corpus", "corpus.jsonl", "--most", "-1"), "--most -1: expected at least 0"),
     (("--corpus", "corpus.jsonl", "--document-length", "9"), "--document-length: needs --model, for its tokenizer"),
     (("--corpus", "corpus.jsonl", "--model", "tiny", "--query-length", "2"), "--query-length 2: expected at least 3"),

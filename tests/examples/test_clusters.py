@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from moeir import cli, settings, variants
+from moeir import cli, settings
+from moeir.stages import base
 from tests.conftest import run_in_process
 from tests.examples.shell import EXAMPLES, CommandServer
 
@@ -86,9 +87,7 @@ def test_a_command_under_torchrun_resolves(script: str, nodes: int, tmp_path: Pa
         )
     stage = cli.stage_class(name)
     values = {flag.removeprefix("--").replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
-    settings.build_stage(stage, values).check()
-    variants.resolve_spec("architectures", values["arch"])
-    variants.resolve_spec("pretraining" if name == "pretrain" else "training.objectives", values["objective"])
+    base.check_settings(settings.build_stage(stage, values))
 
 
 SCRIPTS = sorted(path for room in ("slurm", "torchrun") for path in (EXAMPLES / room).iterdir())

@@ -6,10 +6,11 @@ from hypothesis import strategies as some
 
 from moeir.errors import DataError
 from moeir.evaluation import measures
+from moeir.records import texts
 from moeir.records.runs import Run
 from moeir.reporting import page_data
 from moeir.reporting.explanations import Explanations
-from moeir.reporting.page_data import UNJUDGED, QueryPages, shorten, split_chunks
+from moeir.reporting.page_data import UNJUDGED, QueryPages, shorten
 from tests.oracles import reporting
 
 HITS = some.dictionaries(some.sampled_from("abcdefghij"), some.integers(0, 4).map(float))
@@ -82,4 +83,4 @@ def test_a_table_has_every_pair_of_runs():
 def test_texts_are_cut_between_words_and_lists_into_chunks():
     assert shorten("one two three", 7) == "one two …" and shorten("one two", 7) == "one two"
     assert shorten("unbroken" * 4, 8) == "unbroken …"
-    assert list(split_chunks("abcde", 2)) == [["a", "b"], ["c", "d"], ["e"]] and list(split_chunks("", 2)) == []
+    assert list(texts.split_chunks("abcde", 2)) == [["a", "b"], ["c", "d"], ["e"]] and list(texts.split_chunks("", 2)) == []

@@ -185,11 +185,11 @@ def test_shares_in_the_course_of_a_training(trained, moeir, tmp_path):
         ("usage --model corpus.jsonl --corpus corpus.jsonl", 4, "expected a folder with checkpoint, found a file"),
         ("divergence --model came --corpus corpus.jsonl", 2, "analyze divergence: needs --queries"),
         ("PAIRS --model came --pairs 7", 3, "test-qrels.tsv: 6 queries have a relevant document with both texts in"),
-        ("PAIRS --model came --pairs 1", 2, "--pairs 1: expected 2 or more"),
+        ("PAIRS --model came --pairs 1", 2, "--pairs 1: expected at least 2"),
         ("PAIRS --model came --bandwidth 0", 2, "--bandwidth 0: expected 0.001 to 1000"),
         ("PAIRS --model came --pairs 2 --expert local", 2, "--expert local: expected global"),
         ("shares --model plain", 4, "plain: has no metrics.jsonl: not trained; moeir finetune --model plain"),
-        ("shares --model plain --rows 0", 2, "--rows 0: expected 1 or more"),
+        ("shares --model plain --rows 0", 2, "--rows 0: expected at least 1"),
         ("--run one.trec --run two.trec --form xml", 2, "--form xml: expected auto, table, tsv or jsonl"),
     ],
 )

@@ -110,7 +110,7 @@ def test_what_cannot_be_sharded_is_said_in_a_line(room, spare, came_checkpoint, 
     assert "holds shards of 3; move those away" in encode(came_checkpoint, toy, spare, "--shard", "0/4").stderr
     assert "holds shards, such as 0-of-3; choose one with --shard" in encode(came_checkpoint, toy, spare).stderr
     assert "holds unsharded encodings; write elsewhere" in encode(came_checkpoint, toy, room / "whole", "--shard", "0/4").stderr
-    assert "encodings are a folder" in encode(came_checkpoint, toy, "-").stderr
+    assert "the output is a folder" in encode(came_checkpoint, toy, "-").stderr
     result = moeir("encode", "--model", came_checkpoint, "--corpus", "-", "--shard", "0/2", "--output", tmp_path / "new")
     assert result.code == 2 and "--corpus - is a pipe" in result.stderr
 

@@ -5,7 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 from moeir.formats.base import Collection, Conversion, Format
-from moeir.formats.qrels import Judgement, iter_judgements, read_qrels_splits
+from moeir.formats.qrels import Judgement, iter_judgements, read_qrels_splits, write_collection
 from moeir.formats.row_files import write_rows
 from moeir.formats.texts import JsonlTexts, find_file, read_unique_texts
 from moeir.records import qrels
@@ -22,14 +22,8 @@ class Beir(Format):
         yield Collection(corpus, queries, read_qrels_splits(path / "qrels", "", (".tsv", ".txt", ".qrels", ".trec")))
 
     def write(self, items: Iterator[Collection], path: Path, conversion: Conversion) -> int:
-        collection = next(items)
-        count = JsonlTexts().write(iter(collection.corpus), path / "corpus.jsonl", conversion)
-        JsonlTexts().write(iter(collection.queries), path / "queries.jsonl", conversion)
-        if collection.qrels:
-            (path / "qrels").mkdir()
-        for split, grades in collection.qrels.items():
-            BeirQrels().write(iter_judgements(grades), path / "qrels" / f"{split}.tsv", conversion)
-        return count
+        writers = {"corpus.jsonl": JsonlTexts(), "queries.jsonl": JsonlTexts(), "qrels/SPLIT.tsv": BeirQrels()}
+        return write_collection(next(items), path, conversion, writers)
 
 
 class BeirQrels(Format):

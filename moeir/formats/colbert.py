@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.formats.base import Conversion, Format, collapse_whitespace
+from moeir.formats.base import ANSWERS, PROVENANCE, URL, Conversion, Format, collapse_whitespace
 from moeir.formats.examples import GroupByQuery
-from moeir.formats.row_files import read_json_lines, read_rows, write_rows
-from moeir.formats.run import drop_tag, iter_hits, run_from_hits
+from moeir.formats.row_files import read_rows
+from moeir.formats.run import TabSeparatedRun
 from moeir.records import lines, runs, texts
 from moeir.records.examples import Example
-from moeir.records.runs import Run
 from moeir.records.texts import Text
 from moeir.records.trec_columns import parse_float32
 
@@ -67,25 +66,14 @@ class Colbert(Format):
                 output.writelines(json.dumps(row) + "\n" for row in _to_rows(example, conversion, passages, queries))
         for numbered, name in ((passages, ID_FILES["collection.tsv"]), (queries, ID_FILES["queries.tsv"])):
             if any(text_id != str(number) for text_id, number in numbered.numbers.items()):
-                with lines.open_writer(path / name) as output:
-                    output.writelines(f"{text_id}\n" for text_id in numbered.numbers)
+                lines.write_lines(numbered.numbers, path / name)
         return count
 
 
-class ColbertRun(Format):
+class ColbertRun(TabSeparatedRun, Format):
     """Tab-separated query, document, rank and score: ColBERT's ranking.tsv."""
 
-    kind = "run"
-
-    def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
-        row_items = read_rows(path, 4, "query, document, rank, score")
-        hits = ((where, query, document, parse_float32(score, where)) for where, (query, document, _, score) in row_items)
-        yield run_from_hits(hits, str(path))
-
-    def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
-        run = next(items)
-        drop_tag(run, conversion)
-        return write_rows(((query, document, rank, runs.format_score(score)) for query, document, rank, score in iter_hits(run)), path)
+    columns = ("query", "document", "rank", "score")
 
 
 class _NumberedTexts:
@@ -99,8 +87,7 @@ class _NumberedTexts:
         if text.id not in self.numbers:
             self.numbers[text.id] = len(self.numbers)
             where = f"text {text.id!r}"
-            if text.url or text.answers:
-                self._conversion.drop_or_refuse(where, "field 'url'" if text.url else "field 'answers'")
+            self._conversion.drop_nonempty(where, {URL: text.url} if text.url else {ANSWERS: text.answers})
             words = [collapse_whitespace(part, where, self._conversion) for part in (text.text, *([text.title] if text.title else []))]
             self._output.write("\t".join([str(self.numbers[text.id]), *words]) + "\n")
         return self.numbers[text.id]
@@ -108,9 +95,7 @@ class _NumberedTexts:
 
 def _to_rows(example: Example, conversion: Conversion, passages: _NumberedTexts, queries: _NumberedTexts) -> Iterator[list[Any]]:
     """One row per positive, with all negatives; a document with a teacher score is a pair (number, score)."""
-    where = f"query {example.query_id!r}"
-    query_text, passages_by_id = conversion.look_up_texts(example, where)
-    conversion.drop_nonempty(where, {"field 'negative_provenance'": example.provenance})
+    query_text, passages_by_id = conversion.look_up_texts(example, [PROVENANCE])
     teacher_scores, query = example.teacher_scores, queries.add(query_text)
 
     def entry(document: str) -> Any:
@@ -125,7 +110,7 @@ def _read_triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
     if path.suffix == ".tsv":
         yield from ((where, list(row)) for where, row in read_rows(path, 3, "query, positive, negative"))
         return
-    for where, row in read_json_lines(path):
+    for where, row in texts.read_json_lines(path):
         if not isinstance(row, list) or len(row) < 2:
             raise DataError(f"{where}: a list of a query, a positive and negatives was expected", code="not-a-list")
         yield where, row

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from moeir.formats.base import Conversion, Format, title_and_text
+from moeir.formats.base import PROVENANCE, TEACHER_SCORES, URL, Conversion, Format, title_and_text
 from moeir.records import dpr, examples, lines, texts
 from moeir.records.examples import Example
 
@@ -60,10 +60,7 @@ def _drop_unread(entry: dict[str, Any], where: str, conversion: Conversion) -> N
 
 
 def _to_entry(example: Example, conversion: Conversion) -> dict[str, Any]:
-    where = f"query {example.query_id!r}"
-    query, passages = conversion.look_up_texts(example, where)
-    losses = {"field 'negative_provenance'": example.provenance, "a teacher's scores": example.positive_scores}
-    conversion.drop_nonempty(where, losses | {"field 'url'": any(passage.url for passage in passages.values())})
+    query, passages = conversion.look_up_texts(example, [PROVENANCE, TEACHER_SCORES, URL])
 
     def contexts(ids: tuple[str, ...]) -> list[dict[str, str]]:
         return [{"title": passages[document].title, "text": passages[document].text, "passage_id": document} for document in ids]

@@ -6,26 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from moeir.errors import DataError
-from moeir.records import lines, texts
-
-
-def read_json_lines(path: Path | str) -> Iterator[tuple[str, Any]]:
-    """The location of each JSON value (file:line), and the value."""
-    name = lines.source_name(path)
-    with lines.open_lines(path) as numbered:
-        for number, line in numbered:
-            if line.strip():
-                yield f"{name}:{number}", texts.parse_json(line, f"{name}:{number}")
+from moeir.records import lines
 
 
 def write_json_lines(records: Iterable[Any], path: Path | str) -> int:
     """Write one JSON value per line and return their number."""
-    count = 0
-    with lines.open_writer(path) as output:
-        for record in records:
-            output.write(json.dumps(record, ensure_ascii=False) + "\n")
-            count += 1
-    return count
+    return lines.write_lines((json.dumps(record, ensure_ascii=False) for record in records), path)
 
 
 def read_rows(path: Path | str, width: int, form: str) -> Iterator[tuple[str, list[str]]]:
@@ -43,9 +29,4 @@ def read_rows(path: Path | str, width: int, form: str) -> Iterator[tuple[str, li
 
 def write_rows(row_values: Iterable[Iterable[object]], path: Path | str, separator: str = "\t") -> int:
     """Write separated columns and return the number of lines."""
-    count = 0
-    with lines.open_writer(path) as output:
-        for row in row_values:
-            output.write(separator.join(map(str, row)) + "\n")
-            count += 1
-    return count
+    return lines.write_lines((separator.join(map(str, row)) for row in row_values), path)

@@ -108,8 +108,7 @@ def _merge_pair(first: Example, second: Example, path: str) -> Example:
 
 def write_examples(examples: Iterable[Example], path: Path | str) -> None:
     """Write one JSON line per example: by id, or with its texts if it has them."""
-    with lines.open_writer(path) as output:
-        output.writelines(json.dumps(_example_record(example), ensure_ascii=False) + "\n" for example in examples)
+    lines.write_lines((json.dumps(example_to_record(example), ensure_ascii=False) for example in examples), path)
 
 
 def _read_records(name: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
@@ -123,7 +122,8 @@ def _read_records(name: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tu
             yield where, texts.parse_json(first[1], where)
 
 
-def _example_record(example: Example) -> dict[str, Any]:
+def example_to_record(example: Example) -> dict[str, Any]:
+    """An example as the object of its JSON line."""
     fields: dict[str, Any] = {"query_id": example.query_id}
     if example.query is None:
         fields |= {"positive_ids": list(example.positive_ids), "negative_ids": list(example.negative_ids)}

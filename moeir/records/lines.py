@@ -7,7 +7,7 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -70,6 +70,16 @@ def open_writer(path: Path | str) -> Iterator[TextIO]:
         io.TextIOWrapper(compressed, encoding="utf-8", newline="\n") as text,
     ):
         yield text
+
+
+def write_lines(contents: Iterable[str], path: Path | str) -> int:
+    """Write lines, given without their newlines, as by `open_writer`, and return their number."""
+    count = 0
+    with open_writer(path) as output:
+        for content in contents:
+            count += 1
+            output.write(content + "\n")
+    return count
 
 
 def _open_error(path: Path | str, fault: OSError) -> DataError:

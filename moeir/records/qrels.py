@@ -55,9 +55,7 @@ def parse_judgement(line: str, number: int, name: str) -> tuple[str, str, int] |
 
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:
     """Write judgements in TREC form, in their order."""
-    with lines.open_writer(path) as output:
-        for query, grades in qrels.items():
-            output.writelines(f"{query} 0 {document} {grade}\n" for document, grade in grades.items())
+    lines.write_lines((f"{query} 0 {document} {grade}" for query, grades in qrels.items() for document, grade in grades.items()), path)
 
 
 def _parse_grade(text: str, where: str) -> int:

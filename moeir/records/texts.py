@@ -4,7 +4,7 @@ Ids are strings, unique and without white space; a faulty record raises DataErro
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -47,15 +47,21 @@ class Text:
 
 def read_texts(source: Path | str, *, keep_empty: bool = False) -> Iterator[Text]:
     """Read the texts of a file, a pipe, `hf:NAME[/CONFIG][@SPLIT]`, `hf:FOLDER`, or `irds:NAME#docs|#queries`, one at a time."""
+    for where, _, text in read_texts_with_records(source):
+        if not text.content and not keep_empty:
+            raise DataError(f"{where}: the text of {text.id!r} is empty; --keep-empty keeps such texts", code="empty-text")
+        yield text
+
+
+def read_texts_with_records(source: Path | str) -> Iterator[tuple[str, dict[str, Any], Text]]:
+    """Location, record and text of each record of a source, the empty ones too; ids are unique, and there is a text."""
     ids: set[str] = set()
     for where, record in read_records(str(source)):
         text = parse_text(record, where)
         if text.id in ids:
             raise DataError(f"{where}: duplicate id {text.id!r}; ids must be unique", code="duplicate-id")
-        if not text.content and not keep_empty:
-            raise DataError(f"{where}: the text of {text.id!r} is empty; --keep-empty keeps such texts", code="empty-text")
         ids.add(text.id)
-        yield text
+        yield where, record, text
     if not ids:
         raise DataError(f"{lines.source_name(source)}: holds no text")
 
@@ -80,8 +86,7 @@ def read_field(source: Path | str, field: str) -> dict[str, str]:
 
 def write_texts(texts: Iterable[Text], path: Path | str) -> None:
     """Write JSON lines with `_id`, `title`, `text`, and `url` and `answers` where present."""
-    with lines.open_writer(path) as output:
-        output.writelines(json.dumps(to_record(text), ensure_ascii=False) + "\n" for text in texts)
+    lines.write_lines((json.dumps(to_record(text), ensure_ascii=False) for text in texts), path)
 
 
 def to_record(text: Text) -> dict[str, Any]:
@@ -94,16 +99,14 @@ def parse_text(record: Any, where: str) -> Text:
     """A text from a record with any of the usual names for id and text; `where` starts the message of an error."""
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object, found {_preview(record)}", code="not-an-object")
-    field = next((name for name in TEXT_FIELDS if name in record), None)
-    if field is None:
-        raise DataError(f"{where}: no text; expected one of {', '.join(TEXT_FIELDS)} among {_field_names(record)}", code="no-text")
+    field = _find_field(record, TEXT_FIELDS, "text", where)
     if not isinstance(record[field], str):
         raise DataError(f"{where}: {field} is not a string: {_preview(record[field])}", code="text-not-a-string")
     answers = record.get("answers")
     if answers is not None and not (isinstance(answers, list | tuple) and all(isinstance(answer, str) for answer in answers)):
         raise DataError(f"{where}: answers is not a list of strings: {_preview(answers)}", code="text-not-a-string")
     return Text(
-        _record_id(record, where),
+        parse_id(record[_find_field(record, ID_FIELDS, "id", where)], where),
         record[field],
         _optional_string(record, "title", where),
         _optional_string(record, "url", where),
@@ -135,11 +138,13 @@ def parse_json(line: str, where: str) -> Any:
     return value
 
 
-def _record_id(record: dict[str, Any], where: str) -> str:
-    field = next((name for name in ID_FIELDS if name in record), None)
-    if field is None:
-        raise DataError(f"{where}: no id; expected one of {', '.join(ID_FIELDS)} among {_field_names(record)}", code="no-id")
-    return parse_id(record[field], where)
+def read_json_lines(source: Path | str) -> Iterator[tuple[str, Any]]:
+    """The location (file:line) and the value of each line that is not blank."""
+    name = lines.source_name(source)
+    with lines.open_lines(source) as numbered:
+        for number, line in numbered:
+            if line.strip():
+                yield f"{name}:{number}", parse_json(line, f"{name}:{number}")
 
 
 def _optional_string(record: dict[str, Any], field: str, where: str) -> str:
@@ -149,8 +154,12 @@ def _optional_string(record: dict[str, Any], field: str, where: str) -> str:
     return value or ""
 
 
-def _field_names(record: dict[str, Any]) -> str:
-    return ", ".join(map(repr, record)) or "no field at all"
+def _find_field(record: dict[str, Any], names: Sequence[str], what: str, where: str) -> str:
+    field = next((name for name in names if name in record), None)
+    if field is None:
+        present = ", ".join(map(repr, record)) or "no field at all"
+        raise DataError(f"{where}: no {what}; expected one of {', '.join(names)} among {present}", code=f"no-{what}")
+    return field
 
 
 def _preview(value: Any) -> str:

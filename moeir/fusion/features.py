@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,12 +117,10 @@ def compute_features(
     )
 
 
-def feature_names(runs: Sequence[str], words: bool) -> tuple[list[str], list[str]]:
-    """Names of the rows of `document_features` and of the columns of `query_features`, for runs with these names."""
-    document_names = [f"{run}: {name}" for run in runs for name in HIT_FEATURES] + list(ALL_LISTS_FEATURES)
-    query_names = [f"{run}: {name}" for run in runs for name in LIST_FEATURES]
-    query_names += [f"{first} and {second}: {name}" for first, second in combinations(runs, 2) for name in PAIR_FEATURES]
-    return document_names, query_names + (list(WORD_FEATURES) if words else [])
+def count_features(lists: int, words: bool) -> tuple[int, int]:
+    """Number of rows of `document_features` and of columns of `query_features` for so many lists."""
+    of_queries = lists * len(LIST_FEATURES) + comb(lists, 2) * len(PAIR_FEATURES) + words * len(WORD_FEATURES)
+    return lists * len(HIT_FEATURES) + len(ALL_LISTS_FEATURES), of_queries
 
 
 def _list_features(one: ScoreLists) -> Float64s:

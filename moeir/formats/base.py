@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from moeir.errors import DataError, UsageError
-from moeir.formats.row_files import write_json_lines
+from moeir.records import texts
 from moeir.records.examples import Example
 from moeir.records.qrels import Qrels
 from moeir.records.texts import Text
@@ -51,14 +51,14 @@ class Conversion:
 
     def look_up_text(self, source: str, text_id: str, where: str) -> Text:
         """A text of the `corpus` or of the `queries` by its id."""
-        texts = self.queries if source == "queries" else self.corpus
-        if texts is None:
+        texts_by_id = self.queries if source == "queries" else self.corpus
+        if texts_by_id is None:
             problem = f"stores texts inline, but {where} has only the id {text_id!r}"
             raise UsageError(f"{self.target}: {problem}; name the file that has them with --{source}")
-        if text_id not in texts:
+        if text_id not in texts_by_id:
             code = "unknown-query" if source == "queries" else "unknown-document"
             raise DataError(f"{where}: {text_id!r} is not in the file of --{source}", code=code)
-        return texts[text_id]
+        return texts_by_id[text_id]
 
     def look_up_texts(self, example: Example, losses: Iterable[str]) -> tuple[Text, dict[str, Text]]:
         """The query of an example and its passages by id, looked up where the example has no texts; `losses` are dropped or refused."""
@@ -108,7 +108,7 @@ class Format(ABC):
 
     def write(self, items: Iterator[Any], path: Path, conversion: Conversion) -> int:
         """Write items to `path`, a file or an empty folder, and return their number; unless overridden, JSON lines."""
-        return write_json_lines((self.to_record(item, conversion) for item in items), path)
+        return texts.write_json_lines((self.to_record(item, conversion) for item in items), path)
 
     def to_record(self, item: Any, conversion: Conversion) -> Any:
         """The JSON value of an item."""

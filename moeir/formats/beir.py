@@ -6,9 +6,8 @@ from pathlib import Path
 
 from moeir.formats.base import Collection, Conversion, Format
 from moeir.formats.qrels import Judgement, iter_judgements, read_qrels_splits, write_collection
-from moeir.formats.row_files import write_rows
 from moeir.formats.texts import JsonlTexts, find_file, read_unique_texts
-from moeir.records import qrels
+from moeir.records import lines, qrels
 
 
 class Beir(Format):
@@ -35,4 +34,4 @@ class BeirQrels(Format):
         return iter_judgements(qrels.read_qrels(path))
 
     def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
-        return write_rows(chain([("query-id", "corpus-id", "score")], items), path) - 1
+        return lines.write_rows(chain([("query-id", "corpus-id", "score")], items), path) - 1

@@ -10,7 +10,6 @@ from typing import Any, TextIO
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.formats.base import ANSWERS, PROVENANCE, URL, Conversion, Format, collapse_whitespace
 from moeir.formats.examples import GroupByQuery
-from moeir.formats.row_files import read_rows
 from moeir.formats.run import TabSeparatedRun
 from moeir.records import lines, runs, texts
 from moeir.records.examples import Example
@@ -45,14 +44,12 @@ class Colbert(Format):
             scores_by_query.setdefault(query_text.id, {}).update(scores)
         for example in grouped.examples():
             teacher_scores = scores_by_query[example.query_id]
-            sides = [
-                tuple(teacher_scores[document] for document in ids if document in teacher_scores)
-                for ids in (example.positive_ids, example.negative_ids)
-            ]
-            complete = len(sides[0]) + len(sides[1]) == len(example.positive_ids) + len(example.negative_ids)
-            if teacher_scores and not complete:
+            if all(document in teacher_scores for document in (*example.positive_ids, *example.negative_ids)):
+                positives, negatives = (tuple(map(teacher_scores.__getitem__, ids)) for ids in (example.positive_ids, example.negative_ids))
+                example = replace(example, positive_scores=positives, negative_scores=negatives)
+            elif teacher_scores:
                 conversion.drop_or_refuse(f"query {example.query_id!r}", "the scores of a query of which only some passages have one")
-            yield replace(example, positive_scores=sides[0], negative_scores=sides[1]) if complete else example
+            yield example
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         with ExitStack() as stack:
@@ -108,7 +105,7 @@ def _to_rows(example: Example, conversion: Conversion, passages: _NumberedTexts,
 
 def _read_triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
     if path.suffix == ".tsv":
-        yield from ((where, list(row)) for where, row in read_rows(path, 3, "query, positive, negative"))
+        yield from ((where, list(row)) for where, row in lines.read_rows(path, 3, "query, positive, negative"))
         return
     for where, row in texts.read_json_lines(path):
         if not isinstance(row, list) or len(row) < 2:
@@ -117,7 +114,6 @@ def _read_triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _parse_entry(entry: Any, where: str) -> tuple[str, float | None]:
-    """The number of a text and its score, None without one."""
     number, score = (entry[0], entry[1]) if isinstance(entry, list) and len(entry) == 2 else (entry, None)
     if score is not None:
         score = parse_float32(str(score), where)
@@ -137,10 +133,8 @@ def _read_numbered_texts(path: Path) -> dict[str, Text]:
                 continue
             own_number, *columns = line.split("\t")
             if len(columns) not in (1, 2):
-                raise DataError(
-                    f"{path}:{number}: expected tab-separated number, text and optional title, found {len(columns) + 1} columns",
-                    code="columns",
-                )
+                problem = f"expected tab-separated number, text and optional title, found {len(columns) + 1} columns"
+                raise DataError(f"{path}:{number}: {problem}", code="columns")
             if names is not None and len(names) <= len(numbered_texts):
                 raise UsageError(f"{ids_path}: has {len(names)} ids, but {path.name} has more texts")
             name = texts.parse_id(own_number, f"{path}:{number}") if names is None else names[len(numbered_texts)]

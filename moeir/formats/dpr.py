@@ -10,11 +10,7 @@ from moeir.formats.base import PROVENANCE, TEACHER_SCORES, URL, Conversion, Form
 from moeir.records import dpr, examples, lines, texts
 from moeir.records.examples import Example
 
-_FIELDS = (
-    *("question", "answers", "positive_ctxs", "negative_ctxs", "hard_negative_ctxs", "dataset"),
-    *("question_id", "_id", "id", "query_id", "qid"),
-)
-_CONTEXT_FIELDS = ("title", "text", "passage_id", "psg_id", "docid", "_id", "id")
+_SIDES = ("positive_ctxs", "hard_negative_ctxs", "negative_ctxs")
 
 
 class Dpr(Format):
@@ -49,14 +45,12 @@ class Dpr(Format):
 
 def _drop_unread(entry: dict[str, Any], where: str, conversion: Conversion) -> None:
     """Drop or refuse unread parts of an entry: other fields, scores of contexts, and easy negatives where there are hard ones."""
-    conversion.drop_unread_fields(where, entry, _FIELDS)
-    if entry.get("dataset"):
-        conversion.drop_or_refuse(where, "field 'dataset'")
+    conversion.drop_unread_fields(where, entry, ("question", "answers", *_SIDES, *dpr.QUESTION_ID_FIELDS))
     if entry.get("hard_negative_ctxs") and entry.get("negative_ctxs"):
         conversion.drop_or_refuse(where, "field 'negative_ctxs' beside 'hard_negative_ctxs'")
-    for side in ("positive_ctxs", "hard_negative_ctxs", "negative_ctxs"):
+    for side in _SIDES:
         for context in entry.get(side) or []:
-            conversion.drop_unread_fields(where, context, _CONTEXT_FIELDS)
+            conversion.drop_unread_fields(where, context, ("title", "text", *dpr.CONTEXT_ID_FIELDS))
 
 
 def _to_entry(example: Example, conversion: Conversion) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from moeir.formats.base import Collection, Conversion, Format, collapse_whitespace, title_and_text
 from moeir.formats.qrels import TrecQrels, read_qrels_splits, write_collection
-from moeir.formats.row_files import read_rows, write_rows
 from moeir.formats.run import TabSeparatedRun, drop_scores, drop_tag, iter_hits, run_from_hits, scores_from_ranks
 from moeir.formats.texts import Tsv, chain_texts, find_file, read_unique_texts
+from moeir.records import lines
 from moeir.records.runs import Run
 
 
@@ -40,9 +40,8 @@ class Top1000(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         def hits() -> Iterator[tuple[str, str, str, int]]:
-            for rank, (where, (query, document, query_text, passage)) in enumerate(
-                read_rows(path, 4, "query, document, query text, passage")
-            ):
+            rows = lines.read_rows(path, 4, "query, document, query text, passage")
+            for rank, (where, (query, document, query_text, passage)) in enumerate(rows):
                 for text_id, text, texts_by_id in ((query, query_text, conversion.queries), (document, passage, conversion.corpus)):
                     if texts_by_id is None or text_id not in texts_by_id or title_and_text(texts_by_id[text_id]) != text:
                         conversion.drop_or_refuse(where, f"the text of {text_id!r} (name files that have it with --queries and --corpus)")
@@ -54,7 +53,7 @@ class Top1000(Format):
         run = next(items)
         drop_scores(run, conversion)
         drop_tag(run, conversion)
-        return write_rows(_to_rows(run, conversion), path)
+        return lines.write_rows(_to_rows(run, conversion), path)
 
 
 def _to_rows(run: Run, conversion: Conversion) -> Iterator[tuple[str, ...]]:

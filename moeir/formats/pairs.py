@@ -10,7 +10,6 @@ from typing import Any
 from moeir.errors import DataError
 from moeir.formats.base import ANSWERS, PROVENANCE, TEACHER_SCORES, Conversion, Format, collapse_whitespace, flatten_title, title_and_text
 from moeir.formats.examples import GroupByQuery, has_digest_id, text_digest, validate_example
-from moeir.formats.row_files import write_json_lines
 from moeir.records import lines, texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text
@@ -160,7 +159,7 @@ def write_table(header: Sequence[str], rows: Iterable[Sequence[Any]], path: Path
     """Write rows with their column names and return the number of rows."""
     delimiter, count = _DELIMITERS.get(_suffix(path)), 0
     if delimiter is None:
-        return write_json_lines((dict(zip(header, row, strict=True)) for row in rows), path)
+        return texts.write_json_lines((dict(zip(header, row, strict=True)) for row in rows), path)
     with lines.open_writer(path) as output:
         table = csv.writer(output, delimiter=delimiter, lineterminator="\n")
         table.writerow(header)

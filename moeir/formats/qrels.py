@@ -5,7 +5,6 @@ from pathlib import Path
 
 from moeir.errors import UsageError
 from moeir.formats.base import Collection, Conversion, Format
-from moeir.formats.row_files import write_rows
 from moeir.records import lines, qrels
 from moeir.records.qrels import Qrels
 
@@ -27,7 +26,7 @@ class TrecQrels(Format):
         return iter_judgements(qrels.read_qrels(path))
 
     def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
-        return write_rows(((query, "0", document, grade) for query, document, grade in items), path, self._separator)
+        return lines.write_rows(((query, "0", document, grade) for query, document, grade in items), path, self._separator)
 
 
 def iter_judgements(grades: Mapping[str, Mapping[str, int]]) -> Iterator[Judgement]:

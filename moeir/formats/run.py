@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from moeir.errors import DataError
 from moeir.formats import base
 from moeir.formats.base import Conversion, Format
-from moeir.formats.row_files import read_rows, write_rows
 from moeir.records import lines, runs, texts
 from moeir.records.runs import Run
 from moeir.records.trec_columns import parse_float32
@@ -64,7 +63,7 @@ class TabSeparatedRun(base.Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         """The run; without a score column, its scores come from the ranks."""
-        rows = read_rows(path, len(self.columns), ", ".join(self.columns))
+        rows = lines.read_rows(path, len(self.columns), ", ".join(self.columns))
         hits: Iterator[LocatedHit]
         if "score" in self.columns:
             hits = ((where, row[0], row[1], parse_float32(row[-1], where)) for where, row in rows)
@@ -81,7 +80,7 @@ class TabSeparatedRun(base.Format):
         else:
             drop_scores(run, conversion)
         drop_tag(run, conversion)
-        return write_rows(map(itemgetter(*map(HIT_COLUMNS.index, self.columns)), hits), path)
+        return lines.write_rows(map(itemgetter(*map(HIT_COLUMNS.index, self.columns)), hits), path)
 
 
 def _parse_rank(rank: str, where: str) -> int:

@@ -7,8 +7,7 @@ from typing import Any
 from moeir.errors import ArtifactError
 from moeir.formats import base
 from moeir.formats.base import Conversion, Format, collapse_whitespace, flatten_title
-from moeir.formats.row_files import write_rows
-from moeir.records import texts
+from moeir.records import lines, texts
 from moeir.records.texts import Text
 
 
@@ -33,7 +32,7 @@ class Tsv(TextFormat, Format):
     """Tab-separated id and text: MS MARCO's collection.tsv and queries.tsv."""
 
     def write(self, items: Iterator[Text], path: Path, conversion: Conversion) -> int:
-        return write_rows((_to_row(text, conversion) for text in items), path)
+        return lines.write_rows((_to_row(text, conversion) for text in items), path)
 
 
 def _to_row(text: Text, conversion: Conversion) -> tuple[str, str]:
@@ -59,10 +58,9 @@ def chain_texts(files: list[Path], conversion: Conversion) -> Iterator[Text]:
                 yield text
 
 
-def find_file(folder: Path, *names: str) -> Path:
-    """The first existing file of these names, compressed or not."""
-    for name in names:
-        for compression in ("", ".gz", ".zst"):
-            if (folder / f"{name}{compression}").is_file():
-                return folder / f"{name}{compression}"
-    raise ArtifactError(f"{folder}: no {' or '.join(names)}; expected a folder in this format's layout")
+def find_file(folder: Path, name: str) -> Path:
+    """The file of this name, compressed or not."""
+    for compression in ("", ".gz", ".zst"):
+        if (file := folder / f"{name}{compression}").is_file():
+            return file
+    raise ArtifactError(f"{folder}: no {name}; expected a folder in this format's layout")

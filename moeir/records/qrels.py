@@ -28,10 +28,8 @@ def read_qrels(path: Path | str) -> Qrels:
             query, document, grade = judgement
             earlier = qrels.setdefault(query, {}).setdefault(document, grade)
             if earlier != grade:
-                raise DataError(
-                    f"{name}:{number}: query {query!r}, document {document!r}: grade {grade} here, {earlier} on an earlier line",
-                    code="grades-disagree",
-                )
+                problem = f"grade {grade} here, {earlier} on an earlier line"
+                raise DataError(f"{name}:{number}: query {query!r}, document {document!r}: {problem}", code="grades-disagree")
     if not qrels:
         raise DataError(f"{name}: holds no judgement; expected {_EXPECTED_COLUMNS}")
     return qrels

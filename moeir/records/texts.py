@@ -77,16 +77,15 @@ def read_field(source: Path | str, field: str) -> dict[str, str]:
     for where, record in read_records(str(source)):
         text, value = parse_text(record, where), record.get(field)
         if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-            raise DataError(
-                f"{where}: field {field!r} of {text.id!r} is not a string or a whole number: {_preview(value)}", code="text-not-a-string"
-            )
+            problem = f"field {field!r} of {text.id!r} is not a string or a whole number: {_preview(value)}"
+            raise DataError(f"{where}: {problem}", code="text-not-a-string")
         values[text.id] = str(value)
     return values
 
 
 def write_texts(texts: Iterable[Text], path: Path | str) -> None:
     """Write JSON lines with `_id`, `title`, `text`, and `url` and `answers` where present."""
-    lines.write_lines((json.dumps(to_record(text), ensure_ascii=False) for text in texts), path)
+    write_json_lines(map(to_record, texts), path)
 
 
 def to_record(text: Text) -> dict[str, Any]:
@@ -105,13 +104,9 @@ def parse_text(record: Any, where: str) -> Text:
     answers = record.get("answers")
     if answers is not None and not (isinstance(answers, list | tuple) and all(isinstance(answer, str) for answer in answers)):
         raise DataError(f"{where}: answers is not a list of strings: {_preview(answers)}", code="text-not-a-string")
-    return Text(
-        parse_id(record[_find_field(record, ID_FIELDS, "id", where)], where),
-        record[field],
-        _optional_string(record, "title", where),
-        _optional_string(record, "url", where),
-        tuple(answers or ()),
-    )
+    text_id = parse_id(record[_find_field(record, ID_FIELDS, "id", where)], where)
+    title, url = (_optional_string(record, name, where) for name in ("title", "url"))
+    return Text(text_id, record[field], title, url, tuple(answers or ()))
 
 
 def parse_id(value: Any, where: str) -> str:
@@ -136,6 +131,11 @@ def parse_json(line: str, where: str) -> Any:
         column = f" at column {fault.colno}" if isinstance(fault, json.JSONDecodeError) else ""
         raise dpr.json_error(fault, where, "one object per line", column) from None
     return value
+
+
+def write_json_lines(values: Iterable[Any], path: Path | str) -> int:
+    """Write one JSON value per line and return their number."""
+    return lines.write_lines((json.dumps(value, ensure_ascii=False) for value in values), path)
 
 
 def read_json_lines(source: Path | str) -> Iterator[tuple[str, Any]]:
@@ -185,9 +185,7 @@ def _read_lines(source: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tu
         return
     kind, all_lines = detect_form(source, first[1]), chain([first], numbered)
     if kind == "array":
-        yield from (
-            (where, dpr.question_record(entry, position)) for position, (where, entry) in enumerate(dpr.read_array(name, all_lines))
-        )
+        yield from dpr.read_questions(name, all_lines)
     elif kind == "answers":
         yield from dpr.read_question_rows(name, all_lines)
     elif kind == "tabs":
@@ -260,9 +258,8 @@ def _read_irds(source: str) -> Iterator[tuple[str, Any]]:
     except KeyError:
         raise UsageError(f"{source}: ir_datasets has no {name!r}") from None
     for number, row in enumerate(dataset.docs_iter() if part == "docs" else dataset.queries_iter(), 1):
-        fields = {
-            key: value for key, value in row._asdict().items() if key in ID_FIELDS or key in ("title", "url", "answers", *TEXT_FIELDS)
-        }
+        known = (*ID_FIELDS, *TEXT_FIELDS, "title", "url", "answers")
+        fields = {key: value for key, value in row._asdict().items() if key in known}
         if not set(fields) & set(TEXT_FIELDS):
             fields["text"] = row.default_text()
         yield f"{source}: row {number}", fields

@@ -10,7 +10,6 @@ from moeir.evaluation import significance
 from moeir.evaluation.measures import aggregate_values, evaluate_run
 from moeir.fusion import formulas, score_lists
 from moeir.fusion.formulas import FusionFormula
-from moeir.records.ids import Ids
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run, format_score
 
@@ -75,22 +74,13 @@ def leave_one_out(
 
 def _count_unique_hits(runs: Sequence[Run], merge: FusionFormula, fused: Run, qrels: Qrels) -> NDArray[np.int64]:
     """For each run the number of fused hits that only it has, and how many of these are relevant [E, 2]."""
-    relevant = _relevant_hits(fused, qrels)
+    relevant = fused.relevant_hits(qrels)
     counts = np.zeros((len(runs), 2), np.int64)
     for first, documents, ranks, _, _ in _hit_blocks(runs, merge, fused):
         present = ranks > 0
         unique = present & (present.sum(axis=0) == 1)
         counts += np.stack([unique.sum(axis=1), (unique & relevant[first : first + len(documents)]).sum(axis=1)], axis=1)
     return counts
-
-
-def _relevant_hits(fused: Run, qrels: Qrels) -> NDArray[np.bool_]:
-    relevant = np.zeros(len(fused.documents), dtype=bool)
-    ids = Ids.from_strings(fused.document_ids)
-    for row, query in enumerate(fused.queries):
-        codes = ids.lookup([document for document, grade in qrels.get(query, {}).items() if grade > 0])
-        relevant[fused.starts[row] : fused.starts[row + 1]] = np.isin(fused.list_at(row)[0], codes)
-    return relevant
 
 
 def _hit_blocks(

@@ -144,10 +144,10 @@ class TrainingMonitor:
         """Alarm if one expert has the largest share of nearly all queries."""
         rivals = [name for name in self.histories if name.startswith("wins.")]
         for name in rivals if len(rivals) > 1 else ():
-            course = self.histories[name]
-            if len(course.window) < WINDOW:
+            history = self.histories[name]
+            if len(history.window) < WINDOW:
                 continue
-            share = round(course.mean, 9)
+            share = round(history.mean, 9)
             if share <= COLLAPSE_ENDS_BELOW:
                 self._active_alarms.pop(name, None)
             elif share > COLLAPSE_ABOVE and name not in self._active_alarms:
@@ -160,11 +160,11 @@ class TrainingMonitor:
         for router, names in self.routers.items():
             starved = []
             for name in names:
-                course = self.histories[name]
-                relative_share = round(course.mean * len(names), 9)
+                history = self.histories[name]
+                relative_share = round(history.mean * len(names), 9)
                 if relative_share >= STARVATION_ENDS_ABOVE:
                     self._active_alarms.pop(name, None)
-                elif relative_share < STARVATION_BELOW and len(course.window) == WINDOW and name not in self._active_alarms:
+                elif relative_share < STARVATION_BELOW and len(history.window) == WINDOW and name not in self._active_alarms:
                     starved.append(name)
             if starved:
                 shares = ", ".join(f"{name.rpartition('.')[2]} ({self.histories[name].mean:.2%})" for name in starved)

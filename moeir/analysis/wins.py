@@ -12,11 +12,8 @@ QUESTION_WORDS = ("what", "who", "when", "where", "which", "why", "how")
 YES_NO_VERBS = ("is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "will", "would", "should")
 LENGTH_CLASSES = {3: "1-3 words", 6: "4-6 words", 10: "7-10 words", 15: "11-15 words", math.inf: "16 words or more"}  # by upper bound
 OVERLAP_CLASSES = {0.25: "0-25 %", 0.5: "25-50 %", 0.75: "50-75 %", 1.0: "75-100 %"}
-ORDERS = {
-    "length": list(LENGTH_CLASSES.values()),
-    "question": [*QUESTION_WORDS, "yes or no", "none"],
-    "overlap": list(OVERLAP_CLASSES.values()),
-}
+QUESTION_CLASSES = (*QUESTION_WORDS, "yes or no", "none")
+ORDERS = {"length": tuple(LENGTH_CLASSES.values()), "question": QUESTION_CLASSES, "overlap": tuple(OVERLAP_CLASSES.values())}
 TIED, ALL = "tied", "all"
 _WORD = re.compile(r"\w+")
 RunValues = Mapping[str, Mapping[str, float]]  # run → query → value
@@ -63,7 +60,7 @@ def win_table(values: RunValues, groups: Mapping[str, Mapping[str, str]]) -> lis
 
 def order_groups(criterion: str, group_of: Mapping[str, str]) -> list[str]:
     """Classes with at least one query, in ascending order, or in the order of `QUESTION_WORDS`."""
-    return [group for group in ORDERS.get(criterion, [ALL]) if group in set(group_of.values())]
+    return [group for group in ORDERS.get(criterion, (ALL,)) if group in set(group_of.values())]
 
 
 def length_class(query: str) -> str:

@@ -18,7 +18,7 @@ from scipy.special import softmax
 from moeir.errors import DataError
 from moeir.fusion import features, formulas, score_lists
 from moeir.fusion.features import ALL_LISTS_FEATURES, HIT_FEATURES, FusionFeatures, WordCounts
-from moeir.fusion.score_lists import Float64s, Hits, ScoreLists
+from moeir.fusion.score_lists import Float64s, Hits, RankedLists
 from moeir.records.ids import Ids
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
@@ -107,9 +107,8 @@ def listwise_loss(weights: FusionWeights, examples: FusionExamples) -> tuple[flo
     score_gradients = np.add.reduceat(errors * examples.scores, starts, axis=1).T  # [Q, E]
     gate_gradients = gates * weights.expert_weights * score_gradients
     logit_gradients = gate_gradients - gates / len(weights.expert_weights) * gate_gradients.sum(axis=1, keepdims=True)
-    return value, FusionWeights(
-        (gates * score_gradients).sum(axis=0), logit_gradients.T @ examples.query_features, examples.document_features @ errors
-    )
+    expert_gradients = (gates * score_gradients).sum(axis=0)
+    return value, FusionWeights(expert_gradients, logit_gradients.T @ examples.query_features, examples.document_features @ errors)
 
 
 def fit_weights(examples: FusionExamples, strength: float | None) -> FusionWeights:
@@ -139,9 +138,8 @@ def _minimize(initial: FusionWeights, examples: FusionExamples, strengths: Float
         penalty = strengths[is_free] * vector
         return value + float(penalty @ vector) / 2, gradient.to_vector()[is_free] + penalty
 
-    solution = minimize(
-        objective, values[is_free], jac=True, method="L-BFGS-B", options={"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS}
-    )
+    limits = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS}
+    solution = minimize(objective, values[is_free], jac=True, method="L-BFGS-B", options=limits)
     values[is_free] = solution.x
     return initial.from_vector(values)
 
@@ -157,7 +155,7 @@ class GatedFusion:
     def formula(self, texts: Mapping[str, str] | None = None) -> Callable[..., Hits]:
         """The fusion as a formula; `texts` maps query ids to their text, if it was learned with words."""
 
-        def gated(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+        def gated(lists: RankedLists, apart: bool = False) -> Hits:
             computed = features.compute_features(lists, self.word_counts, texts)
             return score_lists.combine(computed.documents, self.scores_per_list(computed), apart)
 
@@ -227,7 +225,6 @@ def compute_held_out_losses(examples: FusionExamples, strengths: Sequence[float 
 def _build_examples(
     runs: Sequence[Run], qrels: Qrels, depth: int, words: WordCounts | None, texts: Mapping[str, str] | None
 ) -> tuple[FeatureScaler, FusionExamples]:
-    """Scaler, and scaled training examples."""
     queries = [query for query in qrels if any(query in run.query_rows for run in runs)]
     names, blocks = formulas.align_runs(runs, queries)
     ids = Ids.from_strings(names)

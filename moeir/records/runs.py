@@ -86,12 +86,13 @@ class Run:
     @classmethod
     def from_hits(cls, hits: Mapping[str, Mapping[str, float] | Iterable[tuple[str, float]]], tag: str = "moeir") -> "Run":
         """A run from each query's documents and scores, in any order."""
-        lists = (pairs.items() if isinstance(pairs, Mapping) else pairs for pairs in hits.values())
-        rows = [(owner, document, score) for owner, pairs in enumerate(lists) for document, score in pairs]
-        owners, documents, scores = zip(*rows, strict=True) if rows else ((), (), ())
-        names = sorted(set(documents))
+        lists = [list(pairs.items()) if isinstance(pairs, Mapping) else list(pairs) for pairs in hits.values()]
+        names = sorted({document for pairs in lists for document, _ in pairs})
         codes = {name: code for code, name in enumerate(names)}
-        return cls.from_columns(list(hits), owners, names, [codes[document] for document in documents], scores, tag)
+        owners = np.repeat(np.arange(len(lists)), [len(pairs) for pairs in lists])
+        documents = np.array([codes[document] for pairs in lists for document, _ in pairs], dtype=np.int64)
+        scores = np.array([score for pairs in lists for _, score in pairs], dtype=np.float32)
+        return cls.from_columns(list(hits), owners, names, documents, scores, tag)
 
     @classmethod
     def from_columns(

@@ -105,7 +105,7 @@ def parse_text(record: Any, where: str) -> Text:
     if answers is not None and not (isinstance(answers, list | tuple) and all(isinstance(answer, str) for answer in answers)):
         raise DataError(f"{where}: answers is not a list of strings: {_preview(answers)}", code="text-not-a-string")
     text_id = parse_id(record[_find_field(record, ID_FIELDS, "id", where)], where)
-    title, url = (_optional_string(record, name, where) for name in ("title", "url"))
+    title, url = _optional_string(record, "title", where), _optional_string(record, "url", where)
     return Text(text_id, record[field], title, url, tuple(answers or ()))
 
 

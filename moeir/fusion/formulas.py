@@ -15,7 +15,7 @@ from moeir.errors import UsageError
 from moeir.fusion import score_lists
 from moeir.fusion.score_lists import Hits, RankedLists, ScoreLists
 from moeir.records.ids import merge_vocabularies
-from moeir.records.runs import Run, sort_lists, top_rows
+from moeir.records.runs import Run, sort_lists, truncate_lists
 from moeir.records.trec_columns import release_memory
 
 FusionFormula: TypeAlias = Callable[..., Hits]
@@ -230,7 +230,7 @@ def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = Non
         size = len(lists[0].queries)
         bounds = np.searchsorted(keys, np.arange(size + 1) * len(document_ids))
         best, values = sort_lists(bounds, keys - np.repeat(np.arange(size) * len(document_ids), np.diff(bounds)), totals)
-        within_depth, top_starts = top_rows(bounds, limit)
+        within_depth, top_starts = truncate_lists(bounds, limit)
         rows = slice(starts[-1], starts[-1] + int(top_starts[-1]))
         documents[rows], scores[rows] = best[within_depth], values[within_depth]
         starts.extend((starts[-1] + top_starts[1:]).tolist())

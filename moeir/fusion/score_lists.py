@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from moeir.errors import UsageError
 from moeir.records import compiled_loops
-from moeir.records.runs import Run, top_rows
+from moeir.records.runs import Run, truncate_lists
 
 Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]  # one query's documents and scores, best first
 Float64s: TypeAlias = NDArray[np.float64]
@@ -86,7 +86,7 @@ class ScoreLists:
 
     def top(self, depth: int) -> "ScoreLists":
         """The first `depth` hits of every list."""
-        within_depth, starts = top_rows(self.starts, depth)
+        within_depth, starts = truncate_lists(self.starts, depth)
         return ScoreLists(self.documents[within_depth], self.scores[within_depth], starts, self.width, self.queries)
 
     def _scores_at(self, rows: NDArray[np.int64]) -> Float64s:

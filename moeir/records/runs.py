@@ -166,7 +166,7 @@ class Run:
 
     def top(self, depth: int) -> "Run":
         """The first `depth` hits of every query."""
-        within_depth, starts = top_rows(self.starts, depth)
+        within_depth, starts = truncate_lists(self.starts, depth)
         return Run(self.queries, starts, self.documents[within_depth], self.scores[within_depth], self.document_ids, self.tag)
 
 
@@ -248,10 +248,10 @@ def parse_hit(line: str, where: str) -> tuple[str, str, str, float, str]:
     return query, document, rank, score, tag
 
 
-def top_rows(starts: Integers, depth: int) -> tuple[NDArray[np.bool_], Integers]:
+def truncate_lists(starts: Integers, depth: int) -> tuple[NDArray[np.bool_], Integers]:
     """Whether each hit is among the first `depth` of its list [n], and the starts of the shortened lists [Q+1]; starts [Q+1].
 
-    >>> [array.tolist() for array in top_rows(np.array([0, 3, 4]), 2)]
+    >>> [array.tolist() for array in truncate_lists(np.array([0, 3, 4]), 2)]
     [[True, True, False, True], [0, 2, 3]]
     """
     sizes = np.diff(starts)

@@ -10,7 +10,6 @@ from moeir.evaluation import significance
 from moeir.evaluation.measures import aggregate_values, evaluate_run
 from moeir.fusion import formulas, score_lists
 from moeir.fusion.formulas import FusionFormula
-from moeir.records.ids import Ids
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run, format_score
 
@@ -31,13 +30,11 @@ def hit_rows(runs: Mapping[str, Run], merge: FusionFormula, fused: Run) -> Itera
         for row, (owner, document) in enumerate(zip(owners.tolist(), documents.tolist(), strict=True)):
             rank = first + row - int(fused.starts[owner]) + 1
             score = format_score(fused.scores[first + row])
-            head = [fused.queries[owner], fused.document_ids[document], rank, score, names[alone[row]] if alone[row] >= 0 else ""]
-            cells = (
-                [int(rank), format_score(score)] if rank else ["", ""] for rank, score in zip(ranks[:, row], scores[:, row], strict=True)
-            )
-            yield head + [
-                cell for rank_and_score, part in zip(cells, parts[:, row].tolist(), strict=True) for cell in (*rank_and_score, part)
-            ]
+            only_run = names[alone[row]] if alone[row] >= 0 else ""
+            cells: list[object] = [fused.queries[owner], fused.document_ids[document], rank, score, only_run]
+            for list_rank, list_score, part in zip(ranks[:, row].tolist(), scores[:, row], parts[:, row].tolist(), strict=True):
+                cells += [list_rank, format_score(list_score), part] if list_rank else ["", "", part]
+            yield cells
 
 
 def hit_header(names: Sequence[str]) -> list[str]:
@@ -63,7 +60,7 @@ def leave_one_out(
     rows: list[list[object]] = [["", "", "", *(cell for measure in measures for cell in (means[str(measure)], "", "", "", ""))]]
     alone = _count_unique_hits(list(runs.values()), merge, fused, qrels)
     for index, name in enumerate(runs):
-        others = [_empty_run(run) if other == name else run for other, run in runs.items()]
+        others = [run.top(0) if other == name else run for other, run in runs.items()]
         values = evaluate_run(formulas.fuse_runs(others, merge, depth), qrels, measures)
         row: list[object] = [name, *alone[index].tolist()]
         for measure in map(str, measures):
@@ -77,22 +74,13 @@ def leave_one_out(
 
 def _count_unique_hits(runs: Sequence[Run], merge: FusionFormula, fused: Run, qrels: Qrels) -> NDArray[np.int64]:
     """For each run the number of fused hits that only it has, and how many of these are relevant [E, 2]."""
-    relevant = _relevant_hits(fused, qrels)
+    relevant = fused.relevant_hits(qrels)
     counts = np.zeros((len(runs), 2), np.int64)
     for first, documents, ranks, _, _ in _hit_blocks(runs, merge, fused):
         present = ranks > 0
         unique = present & (present.sum(axis=0) == 1)
         counts += np.stack([unique.sum(axis=1), (unique & relevant[first : first + len(documents)]).sum(axis=1)], axis=1)
     return counts
-
-
-def _relevant_hits(fused: Run, qrels: Qrels) -> NDArray[np.bool_]:
-    relevant = np.zeros(len(fused.documents), dtype=bool)
-    ids = Ids.from_strings(fused.document_ids)
-    for row, query in enumerate(fused.queries):
-        codes = ids.lookup([document for document, grade in qrels.get(query, {}).items() if grade > 0])
-        relevant[fused.starts[row] : fused.starts[row + 1]] = np.isin(fused.list_at(row)[0], codes)
-    return relevant
 
 
 def _hit_blocks(
@@ -110,16 +98,6 @@ def _hit_blocks(
         ranks = score_lists.align(lists, lambda one: one.ranks.astype(np.float64), score_lists.zero_for_missing)
         scores = score_lists.align(lists, score_lists.raw_scores, score_lists.zero_for_missing)[1]
         columns = np.searchsorted(ranks[0], union[rows])
-        yield (
-            first,
-            fused.documents[first:end],
-            ranks[1][:, columns].astype(np.int64),
-            scores[:, columns],
-            parts[:, rows].astype(np.float64),
-        )
+        list_ranks, list_parts = ranks[1][:, columns].astype(np.int64), parts[:, rows].astype(np.float64)
+        yield first, fused.documents[first:end], list_ranks, scores[:, columns], list_parts
         row = last
-
-
-def _empty_run(run: Run) -> Run:
-    """A run without lists over the same documents."""
-    return Run([], np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32), run.document_ids, run.tag)

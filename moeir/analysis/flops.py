@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 EXPERT_NAME = re.compile(r"(?P<prefix>.+)\.experts\.(?P<number>\d+)\.(?P<rest>.+)")
@@ -56,7 +56,7 @@ class ParameterAccount:
 
     def active(self, side: str) -> int:
         """Number of parameters active for one text of a side; embedding tables count whole, as in papers."""
-        return sum(math.prod(shape) for name, shape in self.shapes.items() if self.is_active(name, side))
+        return self._count(name for name in self.shapes if self.is_active(name, side))
 
     def groups(self, sides: tuple[str, ...]) -> list[ParameterGroup]:
         """Shared parameters, then those of each expert, then routers."""
@@ -65,20 +65,18 @@ class ParameterAccount:
             names.setdefault(self.find_owner(name), []).append(name)
         first = ("shared", *self.representation_kinds)
         order = sorted(names, key=lambda owner: first.index(owner) if owner in first else len(first))
-        return [self._group(owner, names[owner], sides) for owner in order]
-
-    def _group(self, owner: str, names: list[str], sides: tuple[str, ...]) -> ParameterGroup:
-        active = {side: self._count([name for name in names if self.is_active(name, side)]) for side in sides}
-        return ParameterGroup(
-            owner, self._count(names), {side: None if self._depends_on_router(names, side) else active[side] for side in sides}
-        )
+        groups = []
+        for owner, own_names in ((owner, names[owner]) for owner in order):
+            active = {side: self._count(name for name in own_names if self.is_active(name, side)) for side in sides}
+            active_or_none = {side: None if self._depends_on_router(own_names, side) else active[side] for side in sides}
+            groups.append(ParameterGroup(owner, self._count(own_names), active_or_none))
+        return groups
 
     def _depends_on_router(self, names: list[str], side: str) -> bool:
-        """Whether a router decides if these are active for a text of a side."""
         mixtures = [self._find_mixture(name) for name in names]
         return all(mixture is not None and mixture.routed and len(mixture.active_experts[side]) == 1 for mixture in mixtures)
 
-    def _count(self, names: list[str]) -> int:
+    def _count(self, names: Iterable[str]) -> int:
         return sum(math.prod(self.shapes[name]) for name in names)
 
     def find_owner(self, name: str) -> str:
@@ -127,11 +125,12 @@ class ParameterAccount:
         The attention of a layer costs 4 · H per pair of tokens that attend to each other; a sparse expert multiplies every token by the
         word embeddings.
         """
-        active_shapes = {name: shape for name, shape in self.shapes.items() if self.is_active(name, side)}
-        count = sum(
-            2 * math.prod(shape) * self._multiplications(name, length) for name, shape in active_shapes.items() if _is_matrix(name, shape)
-        )
-        for name, shape in active_shapes.items():
+        count = 0
+        for name, shape in self.shapes.items():
+            if not self.is_active(name, side):
+                continue
+            if len(shape) == 2 and not name.endswith(EMBEDDING_TABLES):
+                count += 2 * math.prod(shape) * self._multiplications(name, length)
             prefix = name.removesuffix(".output.weight")
             if prefix.endswith(".attention"):
                 pairs = length if self._is_cls_only(name) else attention_pairs(length, self.windows.get(prefix, length))
@@ -168,10 +167,6 @@ def attention_pairs(length: int, window: int) -> int:
     (16, 10, 4)
     """
     return sum(min(position + window, length - 1) - max(position - window, 0) + 1 for position in range(length))
-
-
-def _is_matrix(name: str, shape: tuple[int, ...]) -> bool:
-    return len(shape) == 2 and not name.endswith(EMBEDDING_TABLES)
 
 
 def _match_expert(name: str) -> re.Match[str]:

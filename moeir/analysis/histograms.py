@@ -91,13 +91,6 @@ def _split_scores(run: Run, qrels: Qrels | None) -> dict[str, Scores]:
     """All scores of a run; with judgements, those of relevant and of other documents of judged queries."""
     if qrels is None:
         return {"all": run.scores}
-    codes = {name: code for code, name in enumerate(run.document_ids)}
-    answer_scores, other_scores = [run.scores[:0]], [run.scores[:0]]
-    for row, query in enumerate(run.queries):
-        if query in qrels:
-            documents, scores = run.list_at(row)
-            relevant_codes = [codes[name] for name, grade in qrels[query].items() if grade > 0 and name in codes]
-            is_relevant = np.isin(documents, relevant_codes)
-            answer_scores.append(scores[is_relevant])
-            other_scores.append(scores[~is_relevant])
-    return {"answer": np.concatenate(answer_scores), "other": np.concatenate(other_scores)}
+    relevant = run.relevant_hits(qrels)
+    judged = np.repeat(np.array([query in qrels for query in run.queries], dtype=bool), np.diff(run.starts))
+    return {"answer": run.scores[relevant], "other": run.scores[judged & ~relevant]}

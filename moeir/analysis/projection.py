@@ -46,9 +46,8 @@ def tsne(vectors: Array, dimensions: int, seed: int = 42, *, perplexity: float =
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     units = (vectors / np.where(norms > 0, norms, 1.0)).astype(np.float32)  # their squared distances are twice the cosine distances
     rate = max(10.0, len(units) / 48)  # Belkina et al. 2019 in scikit-learn's scale, whose minimum, 50, scatters few
-    model = TSNE(
-        dimensions, perplexity=perplexity, init=_initial_layout(units, dimensions), learning_rate=rate, random_state=seed, n_jobs=1
-    )
+    initial = _initial_layout(units, dimensions)
+    model = TSNE(dimensions, perplexity=perplexity, init=initial, learning_rate=rate, random_state=seed, n_jobs=1)
     return np.asarray(model.fit_transform(units), dtype=np.float64)
 
 

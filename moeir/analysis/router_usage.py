@@ -95,12 +95,9 @@ def parse_threshold(threshold: str) -> tuple[float, bool]:
 
 def analyze_usage(usage_by_side: Mapping[str, Mapping[str, RouterUsage]], threshold: str) -> AnalysisResult:
     """Expert usage of each router, by side of the texts."""
-    rows = [
-        [side, router, *row]
-        for side, routers in usage_by_side.items()
-        for router, usage in routers.items()
-        for row in usage.rows(threshold)
-    ]
+    rows: list[list[Any]] = []
+    for side, routers in usage_by_side.items():
+        rows += [[side, router, *row] for router, usage in routers.items() for row in usage.rows(threshold)]
     marks = [(row[1], row[0], row[3], row[5]) for row in rows if row[3] != "all"]
     columns = ["side", "router", "of", "expert", "chosen", "share", "probability", "entropy", "used"]
     return AnalysisResult(columns, rows, Plot("bars", marks, x_label="expert", y_label="share of decisions"))

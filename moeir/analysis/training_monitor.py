@@ -14,7 +14,7 @@ from pathlib import Path
 from moeir.analysis.result import AnalysisResult, Plot
 from moeir.artifacts import atomic_write
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.records import lines, texts
+from moeir.records import texts
 
 METRICS_FILE = "metrics.jsonl"
 WINDOW, RECENT, MIN_STEPS, MAX_POINTS = 500, 50, 8, 128
@@ -144,10 +144,10 @@ class TrainingMonitor:
         """Alarm if one expert has the largest share of nearly all queries."""
         rivals = [name for name in self.histories if name.startswith("wins.")]
         for name in rivals if len(rivals) > 1 else ():
-            course = self.histories[name]
-            if len(course.window) < WINDOW:
+            history = self.histories[name]
+            if len(history.window) < WINDOW:
                 continue
-            share = round(course.mean, 9)
+            share = round(history.mean, 9)
             if share <= COLLAPSE_ENDS_BELOW:
                 self._active_alarms.pop(name, None)
             elif share > COLLAPSE_ABOVE and name not in self._active_alarms:
@@ -160,11 +160,11 @@ class TrainingMonitor:
         for router, names in self.routers.items():
             starved = []
             for name in names:
-                course = self.histories[name]
-                relative_share = round(course.mean * len(names), 9)
+                history = self.histories[name]
+                relative_share = round(history.mean * len(names), 9)
                 if relative_share >= STARVATION_ENDS_ABOVE:
                     self._active_alarms.pop(name, None)
-                elif relative_share < STARVATION_BELOW and len(course.window) == WINDOW and name not in self._active_alarms:
+                elif relative_share < STARVATION_BELOW and len(history.window) == WINDOW and name not in self._active_alarms:
                     starved.append(name)
             if starved:
                 shares = ", ".join(f"{name.rpartition('.')[2]} ({self.histories[name].mean:.2%})" for name in starved)
@@ -176,10 +176,10 @@ class TrainingMonitor:
 
 def replay(steps: Iterable[Mapping[str, float]]) -> TrainingMonitor:
     """Monitor of a training rebuilt from its steps."""
-    watch = TrainingMonitor()
+    monitor = TrainingMonitor()
     for facts in steps:
-        watch.update(facts)
-    return watch
+        monitor.update(facts)
+    return monitor
 
 
 def read_metrics_prefix(path: Path, size: int) -> Iterator[dict[str, float]]:
@@ -209,8 +209,8 @@ def read_metrics(path: Path) -> Iterator[dict[str, float]]:
         yield from itertools.chain([first], steps)
 
 
-def _parse_steps(lines: Iterable[bytes], path: Path) -> Iterator[dict[str, float]]:
-    for number, line in enumerate(lines, start=1):
+def _parse_steps(encoded_lines: Iterable[bytes], path: Path) -> Iterator[dict[str, float]]:
+    for number, line in enumerate(encoded_lines, start=1):
         if not line.endswith(b"\n"):
             return
         try:
@@ -223,16 +223,6 @@ def _parse_steps(lines: Iterable[bytes], path: Path) -> Iterator[dict[str, float
 
 
 EXPERT_METRICS = ("share", "wins", "rank", "loss", "usage", "entropy")
-
-
-def read_expert_means(path: Path, rows: int) -> tuple[list[str], list[list[float | None]]]:
-    """Means of every expert's metrics in `metrics.jsonl`, one line per step, over `rows` intervals of the training."""
-    return expert_means(_read_steps(path), sum(1 for _ in _read_steps(path)), rows)
-
-
-def _read_steps(path: Path) -> Iterator[dict[str, float]]:
-    with lines.open_lines(path) as numbered:
-        yield from (texts.parse_json(line, f"{path}:{number}") for number, line in numbered if line)
 
 
 def expert_means(steps: Iterable[Mapping[str, float]], total: int, rows: int) -> tuple[list[str], list[list[float | None]]]:
@@ -250,7 +240,10 @@ def expert_means(steps: Iterable[Mapping[str, float]], total: int, rows: int) ->
     for number, facts in enumerate(steps):
         row = number * rows // total
         last[row] = facts["step"]
-        for name in filter(_is_expert_metric, facts):
+        for name in facts:
+            kind, dot, _ = name.partition(".")
+            if not dot or kind not in EXPERT_METRICS:
+                continue
             sums.setdefault(name, [0.0] * rows)[row] += facts[name]
             counts.setdefault(name, [0] * rows)[row] += 1
     names = sorted(sums, key=lambda name: EXPERT_METRICS.index(name.split(".")[0]))
@@ -258,14 +251,10 @@ def expert_means(steps: Iterable[Mapping[str, float]], total: int, rows: int) ->
     return ["step", *names], [[step, *(averages[name][row] for name in names)] for row, step in enumerate(last)]
 
 
-def _is_expert_metric(name: str) -> bool:
-    kind, dot, _ = name.partition(".")
-    return bool(dot) and kind in EXPERT_METRICS
-
-
 def analyze_shares(path: Path, rows: int) -> AnalysisResult:
     """Expert metrics over the course of the training that wrote `metrics.jsonl`."""
-    names, means = read_expert_means(path, rows)
+    total = sum(1 for _ in texts.read_json_lines(path))
+    names, means = expert_means((facts for _, facts in texts.read_json_lines(path)), total, rows)
     if len(names) == 1:
         raise UsageError(f"{path}: has no metrics of single experts; expected share.…, usage.… or loss.…")
     marks = []

@@ -1,5 +1,6 @@
 """Wins of each run by class of query: length, question word, and word overlap with an answer."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,10 @@ from moeir.records.qrels import Qrels
 
 QUESTION_WORDS = ("what", "who", "when", "where", "which", "why", "how")
 YES_NO_VERBS = ("is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "will", "would", "should")
-LENGTH_BOUNDS = (3, 6, 10, 15)  # upper bounds in words
-OVERLAP_BOUNDS = (0.25, 0.5, 0.75, 1.0)
+LENGTH_CLASSES = {3: "1-3 words", 6: "4-6 words", 10: "7-10 words", 15: "11-15 words", math.inf: "16 words or more"}  # by upper bound
+OVERLAP_CLASSES = {0.25: "0-25 %", 0.5: "25-50 %", 0.75: "50-75 %", 1.0: "75-100 %"}
+QUESTION_CLASSES = (*QUESTION_WORDS, "yes or no", "none")
+ORDERS = {"length": tuple(LENGTH_CLASSES.values()), "question": QUESTION_CLASSES, "overlap": tuple(OVERLAP_CLASSES.values())}
 TIED, ALL = "tied", "all"
 _WORD = re.compile(r"\w+")
 RunValues = Mapping[str, Mapping[str, float]]  # run → query → value
@@ -57,10 +60,7 @@ def win_table(values: RunValues, groups: Mapping[str, Mapping[str, str]]) -> lis
 
 def order_groups(criterion: str, group_of: Mapping[str, str]) -> list[str]:
     """Classes with at least one query, in ascending order, or in the order of `QUESTION_WORDS`."""
-    order = {"length": _length_classes(), "question": [*QUESTION_WORDS, "yes or no", "none"], "overlap": _overlap_classes()}.get(
-        criterion, [ALL]
-    )
-    return [group for group in order if group in set(group_of.values())]
+    return [group for group in ORDERS.get(criterion, (ALL,)) if group in set(group_of.values())]
 
 
 def length_class(query: str) -> str:
@@ -70,7 +70,7 @@ def length_class(query: str) -> str:
     ('4-6 words', '1-3 words')
     """
     count = len(_WORD.findall(query))
-    return _length_classes()[next((index for index, most in enumerate(LENGTH_BOUNDS) if count <= most), len(LENGTH_BOUNDS))]
+    return next(name for most, name in LENGTH_CLASSES.items() if count <= most)
 
 
 def question_class(query: str) -> str:
@@ -92,7 +92,7 @@ def overlap_class(query: str, answers: Sequence[str]) -> str:
     """
     words = set(_split_words(query))
     share = max((len(words & set(_split_words(answer))) / len(words) for answer in answers), default=0.0) if words else 0.0
-    return _overlap_classes()[next(index for index, most in enumerate(OVERLAP_BOUNDS) if share <= most)]
+    return next(name for most, name in OVERLAP_CLASSES.items() if share <= most)
 
 
 def overlap_classes(queries: Mapping[str, str], qrels: Qrels, answers: Mapping[str, str]) -> dict[str, str]:
@@ -106,16 +106,6 @@ def overlap_classes(queries: Mapping[str, str], qrels: Qrels, answers: Mapping[s
 
 def _split_words(text: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(text)]
-
-
-def _length_classes() -> list[str]:
-    lows = (1, *(most + 1 for most in LENGTH_BOUNDS))
-    return [*(f"{low}-{high} words" for low, high in zip(lows, LENGTH_BOUNDS, strict=False)), f"{lows[-1]} words or more"]
-
-
-def _overlap_classes() -> list[str]:
-    lows = (0.0, *OVERLAP_BOUNDS)
-    return [f"{100 * low:.0f}-{100 * high:.0f} %" for low, high in zip(lows, OVERLAP_BOUNDS, strict=False)]
 
 
 def group_queries(queries: Mapping[str, str], qrels: Qrels, answers: Mapping[str, str] | None) -> dict[str, dict[str, str]]:

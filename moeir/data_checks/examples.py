@@ -4,14 +4,13 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from moeir.data_checks.findings import Findings
+from moeir.data_checks.findings import FileFindings
 from moeir.data_checks.texts import SeenTexts
 from moeir.data_checks.tolerant_lines import read_tolerantly
 from moeir.errors import DataError
-from moeir.records import dpr, examples, lines, texts
+from moeir.records import dpr, examples, texts
 from moeir.records.examples import Example
 
 _SIDE_FIELDS = {side: (f"{side}_passages", f"{side}_ids", f"{side}_document_ids") for side in ("positive", "negative")}
@@ -28,33 +27,33 @@ class CheckContext:
     dev_queries: SeenTexts = field(default_factory=SeenTexts)
 
 
-def check_examples(path: Path | str, findings: Findings, context: CheckContext) -> Iterator[str]:
+def check_examples(file: FileFindings, context: CheckContext) -> Iterator[str]:
     """Lines of a repaired copy; a DPR array becomes lines with inline texts."""
-    name, seen_ids = lines.source_name(path), set[str]()
-    for number, record, line in _read_records(path, name, findings):
-        repaired = _repair_record(record, name, number, findings)
+    seen_ids: set[str] = set()
+    for number, record, line in _read_records(file):
+        repaired = _repair_record(record, number, file)
         if repaired is None:
             continue
         new_record, example = repaired
         if example.query_id in seen_ids:
-            findings.add(name, number, "duplicate-id", f"query {example.query_id!r} occurs on an earlier line too")
+            file.add(number, "duplicate-id", f"query {example.query_id!r} occurs on an earlier line too")
             continue
         seen_ids.add(example.query_id)
-        if _is_rejected(example, name, number, findings, context):
+        if _is_rejected(example, number, file, context):
             continue
         if example.query is None and context.documents is not None:
-            pruned = _drop_unknown_documents(new_record, example, name, number, findings, context.documents)
+            pruned = _drop_unknown_documents(new_record, example, number, file, context.documents)
             if pruned is None:
                 continue
             new_record = pruned
         if not example.negative_ids:
-            findings.add(name, number, "no-negatives", f"query {example.query_id!r} has no negative")
+            file.add(number, "no-negatives", f"query {example.query_id!r} has no negative")
         yield line if new_record is record and line is not None else json.dumps(new_record, ensure_ascii=False)
 
 
-def _read_records(path: Path | str, name: str, findings: Findings) -> Iterator[tuple[int, Any, str | None]]:
+def _read_records(file: FileFindings) -> Iterator[tuple[int, Any, str | None]]:
     """Line number, record, and its line if the line has this record only."""
-    numbered_lines = read_tolerantly(path, findings)
+    numbered_lines = read_tolerantly(file)
     first = next(numbered_lines, None)
     if first is None:
         return
@@ -62,26 +61,25 @@ def _read_records(path: Path | str, name: str, findings: Findings) -> Iterator[t
     if not dpr.is_array(first[1]):
         for number, line in numbered_lines:
             try:
-                yield number, texts.parse_json(line, f"{name}:{number}"), line
+                yield number, texts.parse_json(line, f"{file.name}:{number}"), line
             except DataError as problem:
-                findings.add_error(name, problem)
+                file.add_error(problem)
         return
     try:
-        for position, (where, entry) in enumerate(dpr.read_array(name, numbered_lines)):
-            if (record := dpr.example_record(entry, position, where)) is not None:
-                yield int(where.rpartition(":")[2]), record, None
+        for where, record in dpr.read_example_records(file.name, numbered_lines):
+            yield int(where.rpartition(":")[2]), record, None
     except DataError as problem:
-        findings.add_error(name, problem)
+        file.add_error(problem)
 
 
-def _repair_record(record: Any, name: str, number: int, findings: Findings) -> tuple[dict[str, Any], Example] | None:
+def _repair_record(record: Any, number: int, file: FileFindings) -> tuple[dict[str, Any], Example] | None:
     """A readable record, unchanged or without repeated documents; None if it cannot be repaired."""
-    where, new_record = f"{name}:{number}", record
+    new_record = record
     for _ in range(3):  # a document on both sides, a repeated document, then the repaired record
         try:
-            return new_record, examples.parse_example(new_record, where, provenance=True)
+            return new_record, examples.parse_example(new_record, f"{file.name}:{number}", provenance=True)
         except DataError as problem:
-            findings.add_error(name, problem)
+            file.add_error(problem)
             if problem.code not in _REPAIRABLE:
                 return None
             new_record = _prune(new_record, _is_first_occurrence(new_record))
@@ -107,32 +105,29 @@ def _prune(record: dict[str, Any], wanted: Callable[[str, str], bool]) -> dict[s
         name = next((one for one in names if one in record), None)
         if name is None:
             continue
-        keep_flags = [wanted(side, _document_id(document)) for document in record[name]]
+        ids = (texts.parse_text(document, "").id if isinstance(document, dict) else str(document) for document in record[name])
+        keep_flags = [wanted(side, document) for document in ids]
         for field_name in (name, f"{side}_scores", f"{side}_provenance"):
             if isinstance(values := record.get(field_name), list) and len(values) == len(keep_flags):
                 copy[field_name] = [value for value, keep in zip(values, keep_flags, strict=True) if keep]
     return copy
 
 
-def _document_id(document: Any) -> str:
-    return texts.parse_text(document, "").id if isinstance(document, dict) else str(document)
-
-
-def _is_rejected(example: Example, name: str, number: int, findings: Findings, context: CheckContext) -> bool:
+def _is_rejected(example: Example, number: int, file: FileFindings, context: CheckContext) -> bool:
     query = example.query_id
     if example.query is None and context.queries is not None and query not in context.queries:
-        findings.add(name, number, "unknown-query", f"query {query!r} is not among the queries")
+        file.add(number, "unknown-query", f"query {query!r} is not among the queries")
         return True
     fingerprint = context.fingerprints.get(query) if example.query is None else context.dev_queries.fingerprint(example.query.content)
     if query in context.dev_queries.ids or fingerprint in context.dev_queries.fingerprints:
         leak = "its id" if query in context.dev_queries.ids else "its text"
-        findings.add(name, number, "leaked-query", f"query {query!r} is evaluated: {leak} is among the dev queries")
+        file.add(number, "leaked-query", f"query {query!r} is evaluated: {leak} is among the dev queries")
         return True
     return False
 
 
 def _drop_unknown_documents(
-    record: dict[str, Any], example: Example, name: str, number: int, findings: Findings, documents: Collection[str]
+    record: dict[str, Any], example: Example, number: int, file: FileFindings, documents: Collection[str]
 ) -> dict[str, Any] | None:
     """The record without documents that the corpus lacks; None if no positive is left."""
     absent = {document for document in (*example.positive_ids, *example.negative_ids) if document not in documents}
@@ -140,7 +135,7 @@ def _drop_unknown_documents(
         return record
     first = next(document for document in (*example.positive_ids, *example.negative_ids) if document in absent)
     more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
-    findings.add(name, number, "unknown-document", f"document {first!r}{more} of query {example.query_id!r} is not in the corpus")
+    file.add(number, "unknown-document", f"document {first!r}{more} of query {example.query_id!r} is not in the corpus")
     if all(document in absent for document in example.positive_ids):
         return None
     return _prune(record, lambda _, document: document not in absent)

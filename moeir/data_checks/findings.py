@@ -1,11 +1,14 @@
 """Findings of data checks: a count of each kind of fault and its first few lines, so that memory does not grow with the faults."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from moeir.errors import FAULT_KINDS, DataError
+from moeir.records import lines
 
 _KIND_ORDER = list(FAULT_KINDS)
 
@@ -53,6 +56,10 @@ class Findings:
         number = re.match(r":(\d+): |: (?:row|damaged archive near line) (\d+):", message)
         line = int(number[1] or number[2]) if number else None
         self.add(file, line, problem.code or "faulty-line", re.sub(r"^:(\d+:)? ", "", message))
+
+    def add_row_fault(self, file: str, ids: Sequence[str], row: int | None, kind: str, message: str) -> None:
+        """Add a fault that `Representation.check_rows` reports about one text of encodings, or about all if `row` is None."""
+        self.add(file, None if row is None else row + 1, kind, message if row is None else f"text {ids[row]!r}: {message}")
 
     @property
     def groups(self) -> list[FindingGroup]:
@@ -108,3 +115,42 @@ class Findings:
             yield from (f"    {group.location(line)}: {message}" for line, message in group.lines)
             if more := group.count - len(group.lines):
                 yield f"    and {more:,} more"
+
+
+@dataclass(frozen=True)
+class FileFindings:
+    """The findings of one file, and the ids of queries and documents that it may refer to; None if unknown."""
+
+    findings: Findings
+    path: Path | str
+    queries: Collection[str] | None = None
+    documents: Collection[str] | None = None
+
+    @cached_property
+    def name(self) -> str:
+        """The file's name in messages."""
+        return lines.source_name(self.path)
+
+    def add(self, line: int | None, kind: str, message: str) -> None:
+        """Add a finding."""
+        self.findings.add(self.name, line, kind, message)
+
+    def add_error(self, problem: DataError) -> None:
+        """Add a reader's error as a finding."""
+        self.findings.add_error(self.name, problem)
+
+    def has_known_ids(self, line: int, query: str, document: str) -> bool:
+        """Whether the query and the document of a line are known; a finding if not."""
+        if self.queries is not None and query not in self.queries:
+            self.add(line, "unknown-query", f"query {query!r} is not among the queries")
+            return False
+        if self.documents is not None and document not in self.documents:
+            self.add(line, "unknown-document", f"document {document!r} of query {query!r} is not in the corpus")
+            return False
+        return True
+
+    def add_absent_queries(self, present: Collection[str], kind: str, problem: str) -> None:
+        """Add a finding if known queries are not in the file."""
+        queries = self.queries or ()
+        if absent := [query for query in queries if query not in present]:
+            self.add(None, kind, f"{len(absent):,} of {len(queries):,} queries {problem}, such as {min(absent)!r}")

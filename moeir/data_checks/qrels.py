@@ -1,60 +1,40 @@
 """Checks of judgements: faulty lines, pairs judged twice, and unknown queries or documents."""
 
-from collections.abc import Collection, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
-from moeir.data_checks.findings import Findings
+from moeir.data_checks.findings import FileFindings
 from moeir.data_checks.tolerant_lines import read_tolerantly
 from moeir.errors import DataError
-from moeir.records import lines, qrels
+from moeir.records import qrels
 
 
-def check_qrels(
-    path: Path | str, findings: Findings, queries: Collection[str] | None = None, documents: Collection[str] | None = None
-) -> Iterator[str]:
-    """Lines of a repaired copy. `queries` and `documents` are the known ids; None if unknown."""
-    name = lines.source_name(path)
+def check_qrels(file: FileFindings) -> Iterator[str]:
+    """Lines of a repaired copy."""
     judged: qrels.Qrels = {}
-    for number, line in read_tolerantly(path, findings):
+    for number, line in read_tolerantly(file):
         try:
-            judgement = qrels.parse_judgement(line, number, name)
+            judgement = qrels.parse_judgement(line, number, file.name)
         except DataError as problem:
-            findings.add_error(name, problem)
+            file.add_error(problem)
             continue
-        if judgement is None or _is_accepted(judgement, name, number, findings, judged, queries, documents):
+        if judgement is None or _is_accepted(judgement, number, file, judged):
             yield line
     for query, grades in judged.items():
         if max(grades.values()) <= 0:
-            findings.add(name, None, "no-relevant", f"query {query!r} has {len(grades)} judgements and no relevant document")
-    absent = [query for query in queries or () if query not in judged]
-    if queries is not None and absent:
-        findings.add(
-            name, None, "unjudged-query", f"{len(absent):,} of {len(queries):,} queries have no judgement, such as {min(absent)!r}"
-        )
+            file.add(None, "no-relevant", f"query {query!r} has {len(grades)} judgements and no relevant document")
+    file.add_absent_queries(judged, "unjudged-query", "have no judgement")
 
 
-def _is_accepted(
-    judgement: tuple[str, str, int],
-    name: str,
-    number: int,
-    findings: Findings,
-    judged: qrels.Qrels,
-    queries: Collection[str] | None,
-    documents: Collection[str] | None,
-) -> bool:
+def _is_accepted(judgement: tuple[str, str, int], number: int, file: FileFindings, judged: qrels.Qrels) -> bool:
     query, document, grade = judgement
-    if queries is not None and query not in queries:
-        findings.add(name, number, "unknown-query", f"query {query!r} is not among the queries")
-        return False
-    if documents is not None and document not in documents:
-        findings.add(name, number, "unknown-document", f"document {document!r} of query {query!r} is not in the corpus")
+    if not file.has_known_ids(number, query, document):
         return False
     earlier = judged.setdefault(query, {}).get(document)
     if earlier is None:
         judged[query][document] = grade
         return True
     if earlier == grade:
-        findings.add(name, number, "duplicate-judgement", f"query {query!r}, document {document!r}: judged on an earlier line too")
+        file.add(number, "duplicate-judgement", f"query {query!r}, document {document!r}: judged on an earlier line too")
     else:
-        findings.add(name, number, "grades-disagree", f"query {query!r}, document {document!r}: {grade} here, {earlier} on an earlier line")
+        file.add(number, "grades-disagree", f"query {query!r}, document {document!r}: {grade} here, {earlier} on an earlier line")
     return False

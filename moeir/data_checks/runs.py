@@ -1,17 +1,16 @@
 """Checks of runs: faulty lines, and for each list its ranks, order, ties and repeated documents."""
 
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moeir.data_checks.findings import Findings
+from moeir.data_checks.findings import FileFindings
 from moeir.data_checks.tolerant_lines import read_tolerantly
 from moeir.errors import DataError
-from moeir.records import lines, runs
+from moeir.records import runs
 
 
 @dataclass
@@ -27,13 +26,10 @@ class _QueryList:
 
 
 class RunChecker:
-    """Check of one run; `queries` and `documents` are the known ids, None if unknown."""
+    """Check of one run."""
 
-    def __init__(
-        self, path: Path | str, findings: Findings, queries: Collection[str] | None = None, documents: Collection[str] | None = None
-    ) -> None:
-        self._path, self._name, self._findings = path, lines.source_name(path), findings
-        self._queries, self._documents = queries, documents
+    def __init__(self, file: FileFindings) -> None:
+        self._file = file
         self._document_codes: dict[str, int] = {}  # by document, so that a list takes four bytes per hit
         self._lists: dict[str, array[int]] = {}
         self._tags: set[str] = set()
@@ -42,7 +38,7 @@ class RunChecker:
     def readable_lines(self) -> Iterator[str]:
         """Readable lines; the writer of the repaired copy sets ranks and order."""
         current: _QueryList | None = None
-        for number, line in read_tolerantly(self._path, self._findings):
+        for number, line in read_tolerantly(self._file):
             hit = self._parse(line, number)
             if hit is None:
                 self._last_fault_line = number
@@ -53,7 +49,7 @@ class RunChecker:
                 current = self._start_list(query, number)
             code = self._document_codes.setdefault(document, len(self._document_codes))
             if code in current.documents:
-                self._findings.add(self._name, number, "duplicate-document", f"document {document!r} occurs twice in the list of {query!r}")
+                self._file.add(number, "duplicate-document", f"document {document!r} occurs twice in the list of {query!r}")
                 continue
             current.documents.add(code)
             current.lines.append(number)
@@ -61,44 +57,34 @@ class RunChecker:
             current.ranks.append(self._parse_rank(rank, number))
             yield line
         self._finish_list(current)
-        queries = self._queries or ()
-        if absent := [query for query in queries if query not in self._lists]:
-            message = f"{len(absent):,} of {len(queries):,} queries are not in the run, such as {min(absent)!r}"
-            self._findings.add(self._name, None, "query-without-hits", message)
+        self._file.add_absent_queries(self._lists, "query-without-hits", "are not in the run")
 
     def _parse(self, line: str, number: int) -> tuple[str, str, str, float] | None:
         try:
-            query, document, rank, score, tag = runs.parse_hit(line, f"{self._name}:{number}")
+            query, document, rank, score, tag = runs.parse_hit(line, f"{self._file.name}:{number}")
         except DataError as problem:
-            self._findings.add_error(self._name, problem)
+            self._file.add_error(problem)
             return None
         if tag not in self._tags:
             self._tags.add(tag)
             if len(self._tags) > 1:
-                self._findings.add(self._name, number, "several-tags", f"tag {tag!r} differs from those before")
-        if self._queries is not None and query not in self._queries:
-            self._findings.add(self._name, number, "unknown-query", f"query {query!r} is not among the queries")
-            return None
-        if self._documents is not None and document not in self._documents:
-            self._findings.add(self._name, number, "unknown-document", f"document {document!r} of query {query!r} is not in the corpus")
-            return None
-        return query, document, rank, score
+                self._file.add(number, "several-tags", f"tag {tag!r} differs from those before")
+        return (query, document, rank, score) if self._file.has_known_ids(number, query, document) else None
 
     def _parse_rank(self, word: str, number: int) -> int:
         if word.isdecimal():
             return int(word)
-        self._findings.add(self._name, number, "rank-not-a-number", f"rank is {word!r}")
+        self._file.add(number, "rank-not-a-number", f"rank is {word!r}")
         return -1
 
     def _start_list(self, query: str, number: int) -> _QueryList:
         hits = _QueryList(query, follows_fault=self._last_fault_line == number - 1)
         if query in self._lists:
-            self._findings.add(self._name, number, "query-in-parts", f"query {query!r} has lines before and after those of other queries")
+            self._file.add(number, "query-in-parts", f"query {query!r} has lines before and after those of other queries")
             hits.documents = set(self._lists[query])
         return hits
 
     def _finish_list(self, hits: _QueryList | None) -> None:
-        """Check ranks, order and ties of a whole list."""
         if hits is None:
             return
         repeated = hits.query in self._lists
@@ -107,12 +93,12 @@ class RunChecker:
         rises = np.flatnonzero(scores[1:] > scores[:-1])
         for row in rises[:1].tolist():
             message = f"query {hits.query!r}: score {runs.format_score(scores[row + 1])} under {runs.format_score(scores[row])}"
-            self._findings.add(self._name, hits.lines[row + 1], "unsorted", message)
+            self._file.add(hits.lines[row + 1], "unsorted", message)
         if not repeated and (row := _first_rank_fault(ranks, np.array(hits.lines), hits.follows_fault)) is not None:
-            self._findings.add(self._name, hits.lines[row], "rank-order", f"query {hits.query!r}: rank {ranks[row]} at position {row + 1}")
+            self._file.add(hits.lines[row], "rank-order", f"query {hits.query!r}: rank {ranks[row]} at position {row + 1}")
         ordered = np.sort(scores)
         if tied := int((ordered[1:] == ordered[:-1]).sum()):
-            self._findings.add(self._name, hits.lines[0], "ties", f"query {hits.query!r}: {tied} hits with the score of another")
+            self._file.add(hits.lines[0], "ties", f"query {hits.query!r}: {tied} hits with the score of another")
 
 
 def _first_rank_fault(ranks: NDArray[np.int64], lines: NDArray[np.int64], behind_fault: bool) -> int | None:

@@ -1,21 +1,18 @@
 """Checks of corpora and queries: faulty lines, repeated ids and texts, queries that are documents, and how many texts and tokens are lost
-to truncation.
+to truncation; checks of the ids of encodings.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from moeir.data_checks.findings import Findings
+from moeir.data_checks.findings import FileFindings, Findings
 from moeir.data_checks.tolerant_lines import read_tolerantly, repair_text
 from moeir.errors import DataError
-from moeir.records import dpr, lines, texts
+from moeir.records import dpr, texts
 from moeir.records.texts import Text
-
-TextCallback = Callable[[str, int | None, Text], None]
 
 
 @dataclass
@@ -31,67 +28,81 @@ class SeenTexts:
         return hash(" ".join(text.lower().split()))
 
 
-def check_texts(
-    path: Path | str, findings: Findings, seen_texts: SeenTexts, on_text: TextCallback | None = None, *, keep_empty: bool = False
-) -> Iterator[str]:
-    """Lines of a repaired copy; adds every id and text to `seen_texts` and calls `on_text(file, line, text)` for each.
+@dataclass(frozen=True)
+class TextChecker:
+    """Check of one file of texts; adds every id and text to `seen_texts` and calls `on_text(line, text)` for each."""
 
-    Sources that are not lines (DPR's array, `hf:`, `irds:`) are checked as far as they can be read.
-    """
-    source, name = str(path), lines.source_name(path)
-    if source.startswith(("hf:", "irds:")):
-        yield from _check_records(texts.read_records(source), name, findings, seen_texts, on_text, keep_empty)
-        return
-    numbered_lines = read_tolerantly(path, findings)
-    first = next(numbered_lines, None)
-    if first is None:
-        return
-    numbered_lines, kind = chain([first], numbered_lines), texts.detect_form(path, first[1])
-    if kind in ("array", "answers"):
-        records: Any = dpr.read_question_rows(name, numbered_lines) if kind == "answers" else _dpr_questions(name, numbered_lines)
-        yield from _check_records(records, name, findings, seen_texts, on_text, keep_empty)
-        return
-    names, headed = texts.parse_header(first[1]) if kind == "tabs" else ([], False)
-    if headed:
-        yield next(numbered_lines)[1]
-    for number, line in numbered_lines:
-        try:
-            record = texts.parse_row(line, names, f"{name}:{number}") if names else _load_json(line, name, number, findings)
-            text = texts.parse_text(record, f"{name}:{number}")
-        except DataError as problem:
-            findings.add_error(name, problem)
-            continue
-        repaired = _accept(text, name, number, findings, seen_texts, keep_empty)
-        if repaired is None:
-            continue
-        if on_text is not None:
-            on_text(name, number, repaired)
-        yield line if repaired is text and not _has_control_characters(line) else _format_line(record, repaired, text, names)
+    file: FileFindings
+    seen_texts: SeenTexts
+    on_text: Callable[[int | None, Text], None] | None = None
+    keep_empty: bool = False
 
+    def readable_lines(self) -> Iterator[str]:
+        """Lines of a repaired copy.
 
-def _dpr_questions(name: str, numbered_lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
-    return ((where, dpr.question_record(entry, position)) for position, (where, entry) in enumerate(dpr.read_array(name, numbered_lines)))
-
-
-def _check_records(
-    records: Iterator[tuple[str, Any]], name: str, findings: Findings, seen_texts: SeenTexts, on_text: TextCallback | None, keep_empty: bool
-) -> Iterator[str]:
-    """Check records of a source that cannot be read beyond a fault of its form."""
-    try:
-        for where, record in records:
-            number = _line_number(where)
+        Sources that are not lines (DPR's array, `hf:`, `irds:`) are checked as far as they can be read.
+        """
+        source, name = str(self.file.path), self.file.name
+        if source.startswith(("hf:", "irds:")):
+            yield from self._check_records(texts.read_records(source))
+            return
+        numbered_lines = read_tolerantly(self.file)
+        first = next(numbered_lines, None)
+        if first is None:
+            return
+        numbered_lines, kind = chain([first], numbered_lines), texts.detect_form(source, first[1])
+        if kind in ("array", "answers"):
+            yield from self._check_records((dpr.read_question_rows if kind == "answers" else dpr.read_questions)(name, numbered_lines))
+            return
+        names, has_header = texts.parse_header(first[1]) if kind == "tabs" else ([], False)
+        if has_header:
+            yield next(numbered_lines)[1]
+        for number, line in numbered_lines:
+            where = f"{name}:{number}"
             try:
+                record = texts.parse_row(line, names, where) if names else _load_json(line, where)
                 text = texts.parse_text(record, where)
             except DataError as problem:
-                findings.add_error(name, problem)
+                self.file.add_error(problem)
                 continue
-            repaired = _accept(text, name, number, findings, seen_texts, keep_empty)
-            if repaired is not None:
-                if on_text is not None:
-                    on_text(name, number, repaired)
-                yield json.dumps(texts.to_record(repaired), ensure_ascii=False)
-    except DataError as problem:
-        findings.add_error(name, problem)
+            if (repaired := self._repair(text, number)) is not None:
+                yield line if repaired is text and not _has_control_characters(line) else _format_line(record, repaired, text, names)
+
+    def _check_records(self, records: Iterator[tuple[str, Any]]) -> Iterator[str]:
+        """Check records of a source that cannot be read beyond a fault of its form."""
+        try:
+            for where, record in records:
+                try:
+                    text = texts.parse_text(record, where)
+                except DataError as problem:
+                    self.file.add_error(problem)
+                    continue
+                if (repaired := self._repair(text, _line_number(where))) is not None:
+                    yield json.dumps(texts.to_record(repaired), ensure_ascii=False)
+        except DataError as problem:
+            self.file.add_error(problem)
+
+    def _repair(self, text: Text, number: int | None) -> Text | None:
+        """The repaired text, or None if its line is to be dropped."""
+        seen_texts = self.seen_texts
+        if text.id in seen_texts.ids:
+            self.file.add(number, "duplicate-id", f"{text.id!r} occurs on an earlier line too")
+            return None
+        if not text.content and not self.keep_empty:
+            self.file.add(number, "empty-text", f"{text.id!r} has no text")
+            return None
+        seen_texts.ids.add(text.id)
+        title, body = repair_text(text.title, number, self.file), repair_text(text.text, number, self.file)
+        repaired = text if (title, body) == (text.title, text.text) else replace(text, title=title, text=body)
+        fingerprint = seen_texts.fingerprint(repaired.content)
+        if fingerprint in seen_texts.fingerprints and repaired.content:
+            self.file.add(number, "duplicate-text", f"{text.id!r} has the text of an earlier line")
+        seen_texts.fingerprints.add(fingerprint)
+        if (query := seen_texts.queries.get(seen_texts.fingerprint(repaired.text), seen_texts.queries.get(fingerprint))) is not None:
+            self.file.add(number, "query-in-corpus", f"document {text.id!r} is the text of query {query!r}")
+        if self.on_text is not None:
+            self.on_text(number, repaired)
+        return repaired
 
 
 def _line_number(where: str) -> int | None:
@@ -99,9 +110,8 @@ def _line_number(where: str) -> int | None:
     return int(digits) if digits.isdecimal() else None
 
 
-def _load_json(line: str, name: str, number: int, findings: Findings) -> Any:
+def _load_json(line: str, where: str) -> Any:
     """JSON value of a line; `repair_text` reports control characters in its strings."""
-    where = f"{name}:{number}"
     try:
         return texts.parse_json(line, where)
     except DataError as problem:
@@ -115,32 +125,23 @@ def _has_control_characters(line: str) -> bool:
     return any(letter < " " and letter != "\t" for letter in line)
 
 
-def _accept(text: Text, name: str, number: int | None, findings: Findings, seen_texts: SeenTexts, keep_empty: bool) -> Text | None:
-    """The repaired text, or None if its line is to be dropped."""
-    if text.id in seen_texts.ids:
-        findings.add(name, number, "duplicate-id", f"{text.id!r} occurs on an earlier line too")
-        return None
-    if not text.content and not keep_empty:
-        findings.add(name, number, "empty-text", f"{text.id!r} has no text")
-        return None
-    seen_texts.ids.add(text.id)
-    location = (name, number)
-    title, body = repair_text(text.title, location, findings), repair_text(text.text, location, findings)
-    repaired = text if (title, body) == (text.title, text.text) else replace(text, title=title, text=body)
-    fingerprint = seen_texts.fingerprint(repaired.content)
-    if fingerprint in seen_texts.fingerprints and repaired.content:
-        findings.add(name, number, "duplicate-text", f"{text.id!r} has the text of an earlier line")
-    seen_texts.fingerprints.add(fingerprint)
-    if (query := seen_texts.queries.get(seen_texts.fingerprint(repaired.text), seen_texts.queries.get(fingerprint))) is not None:
-        findings.add(name, number, "query-in-corpus", f"document {text.id!r} is the text of query {query!r}")
-    return repaired
-
-
 def _format_line(record: dict[str, Any], repaired: Text, text: Text, names: list[str]) -> str:
-    """Line of a record with the repaired text instead of the old one."""
     changed = {text.text: repaired.text, text.title: repaired.title}
     new_record = {key: changed.get(value, value) if isinstance(value, str) else value for key, value in record.items()}
     return "\t".join(new_record[key] for key in names) if names else json.dumps(new_record, ensure_ascii=False)
+
+
+def check_encoded_ids(file: str, ids: Sequence[str], findings: Findings, documents: Collection[str] | None) -> None:
+    """Check the ids of encodings: each once, and equal to those of the corpus if they are known."""
+    seen: set[str] = set()
+    for number, document in enumerate(ids, 1):
+        if document in seen:
+            findings.add(file, number, "duplicate-id", f"{document!r} occurs on an earlier line too")
+        elif documents is not None and document not in documents:
+            findings.add(file, number, "unknown-document", f"{document!r} is not in the corpus")
+        seen.add(document)
+    for document in sorted(set(documents or ()) - seen):
+        findings.add(file, None, "missing-document", f"{document!r} of the corpus is not encoded")
 
 
 TEXTS_PER_BATCH = 512

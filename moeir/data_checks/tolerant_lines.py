@@ -2,38 +2,37 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import ftfy
 
-from moeir.data_checks.findings import Findings
+from moeir.data_checks.findings import FileFindings
 from moeir.errors import DataError
 from moeir.records import lines
 
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
-def read_tolerantly(path: Path | str, findings: Findings) -> Iterator[tuple[int, str]]:
+def read_tolerantly(file: FileFindings) -> Iterator[tuple[int, str]]:
     """Number and text of every non-blank line of a file; of a damaged archive, those before the damage.
 
     A line that is not UTF-8 is decoded as Windows-1252, a zero byte as a space, and both are findings.
     """
-    name, has_lines = lines.source_name(path), False
+    has_lines = False
     try:
-        with lines.read_blocks(path, check=False) as blocks:
+        with lines.read_blocks(file.path, check=False) as blocks:
             for first, block in blocks:
-                for number, line in _decode_block(block, first, name, findings):
+                for number, line in _decode_block(block, first, file):
                     if line.strip():
                         has_lines = True
                         yield number, line.removesuffix("\r")
     except DataError as problem:
-        findings.add_error(name, problem)
+        file.add_error(problem)
         return
     if not has_lines:
-        findings.add(name, None, "empty-file", "the file is empty")
+        file.add(None, "empty-file", "the file is empty")
 
 
-def _decode_block(block: bytes, first: int, name: str, findings: Findings) -> Iterator[tuple[int, str]]:
+def _decode_block(block: bytes, first: int, file: FileFindings) -> Iterator[tuple[int, str]]:
     block = block.removeprefix(lines.BYTE_ORDER_MARK) if first == 1 else block
     if b"\0" not in block:
         try:
@@ -43,27 +42,26 @@ def _decode_block(block: bytes, first: int, name: str, findings: Findings) -> It
             pass
     for number, line in enumerate(block.split(b"\n"), first):
         if b"\0" in line:
-            findings.add(name, number, "control-character", "a byte is zero")
+            file.add(number, "control-character", "a byte is zero")
             line = line.replace(b"\0", b" ")
         try:
             yield number, line.decode()
         except UnicodeDecodeError as fault:
-            findings.add(name, number, "not-utf8", f"byte 0x{line[fault.start]:02x}")
+            file.add(number, "not-utf8", f"byte 0x{line[fault.start]:02x}")
             yield number, line.decode("cp1252", errors="replace")
 
 
-def repair_text(text: str, location: tuple[str, int | None], findings: Findings) -> str:
-    """A text without mojibake and control characters; each is a finding at `location`, a file and a line."""
-    file, line = location
+def repair_text(text: str, line: int | None, file: FileFindings) -> str:
+    """A text without mojibake and control characters; each is a finding at its line."""
     if not text.isascii() and (repaired := ftfy.fix_encoding(text)) != text:
         first = next((index for index, (old, new) in enumerate(zip(text, repaired, strict=False)) if old != new), len(repaired))
-        findings.add(file, line, "mojibake", f"{_excerpt(text, first)} was {_excerpt(repaired, first)}")
+        file.add(line, "mojibake", f"{_excerpt(text, first)} was {_excerpt(repaired, first)}")
         text = repaired
     if control := CONTROL_CHARACTERS.search(text):
-        findings.add(file, line, "control-character", f"U+{ord(control[0]):04X} in {_excerpt(text, control.start())}")
+        file.add(line, "control-character", f"U+{ord(control[0]):04X} in {_excerpt(text, control.start())}")
         text = CONTROL_CHARACTERS.sub(" ", text)
     if "\ufffd" in text:
-        findings.add(file, line, "replacement-character", f"U+FFFD in {_excerpt(text, text.index(chr(0xFFFD)))}")
+        file.add(line, "replacement-character", f"U+FFFD in {_excerpt(text, text.index(chr(0xFFFD)))}")
     return text
 
 

@@ -2,16 +2,19 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from moeir.errors import DataError, UsageError
+from moeir.records import texts
 from moeir.records.examples import Example
 from moeir.records.qrels import Qrels
 from moeir.records.texts import Text
 
 TextsById = Mapping[str, Text]
+PROVENANCE, TEACHER_SCORES = "field 'negative_provenance'", "a teacher's scores"  # parts of data, as messages call them
+ANSWERS, URL = "field 'answers'", "field 'url'"
 
 
 @dataclass
@@ -46,19 +49,32 @@ class Conversion:
             if value:
                 self.drop_or_refuse(where, what)
 
-    def look_up_texts(self, example: Example, where: str) -> tuple[Text, dict[str, Text]]:
-        """The query of an example and its passages by id, looked up where the example has no texts."""
-        if example.query is not None:
-            return example.query, {passage.id: passage for passage in example.passages}
-        query = look_up_text(self.queries, example.query_id, "--queries", where, self.target)
-        ids = (*example.positive_ids, *example.negative_ids)
-        return query, {document: look_up_text(self.corpus, document, "--corpus", where, self.target) for document in ids}
+    def look_up_text(self, source: str, text_id: str, where: str) -> Text:
+        """A text of the `corpus` or of the `queries` by its id."""
+        texts_by_id = self.queries if source == "queries" else self.corpus
+        if texts_by_id is None:
+            problem = f"stores texts inline, but {where} has only the id {text_id!r}"
+            raise UsageError(f"{self.target}: {problem}; name the file that has them with --{source}")
+        if text_id not in texts_by_id:
+            code = "unknown-query" if source == "queries" else "unknown-document"
+            raise DataError(f"{where}: {text_id!r} is not in the file of --{source}", code=code)
+        return texts_by_id[text_id]
 
-    def strip_texts(self, example: Example, where: str) -> Example:
-        """The example without its passages; their text is lost unless the corpus has it."""
-        if any(passage.id not in (self.corpus or {}) for passage in example.passages):
-            self.drop_or_refuse(where, "the text of passages (name the corpus that has them with --corpus)")
-        return replace(example, passages=())
+    def look_up_texts(self, example: Example, losses: Iterable[str]) -> tuple[Text, dict[str, Text]]:
+        """The query of an example and its passages by id, looked up where the example has no texts; `losses` are dropped or refused."""
+        where, query, passages = f"query {example.query_id!r}", example.query, example.passages
+        if query is None:
+            ids = (*example.positive_ids, *example.negative_ids)
+            query = self.look_up_text("queries", example.query_id, where)
+            passages = tuple(self.look_up_text("corpus", document, where) for document in ids)
+        values = {
+            PROVENANCE: example.provenance,
+            TEACHER_SCORES: example.positive_scores,
+            ANSWERS: query.answers,
+            URL: any(passage.url for passage in passages),
+        }
+        self.drop_nonempty(where, {what: values[what] for what in losses})
+        return query, {passage.id: passage for passage in passages}
 
 
 @dataclass(frozen=True)
@@ -90,20 +106,13 @@ class Format(ABC):
     def read(self, path: Path, conversion: Conversion) -> Iterator[Any]:
         """Yield texts, examples, (query, document, grade), one Run, or one Collection."""
 
-    @abstractmethod
     def write(self, items: Iterator[Any], path: Path, conversion: Conversion) -> int:
-        """Write items to `path`, a file or an empty folder, and return their number."""
+        """Write items to `path`, a file or an empty folder, and return their number; unless overridden, JSON lines."""
+        return texts.write_json_lines((self.to_record(item, conversion) for item in items), path)
 
-
-def look_up_text(texts: TextsById | None, text_id: str, flag: str, where: str, target: str) -> Text:
-    """A text by its id; `flag` is the command-line flag of the file that should have it."""
-    if texts is None:
-        raise UsageError(f"{target}: stores texts inline, but {where} has only the id {text_id!r}; name the file that has them with {flag}")
-    if text_id not in texts:
-        raise DataError(
-            f"{where}: {text_id!r} is not in the file of {flag}", code="unknown-query" if flag == "--queries" else "unknown-document"
-        )
-    return texts[text_id]
+    def to_record(self, item: Any, conversion: Conversion) -> Any:
+        """The JSON value of an item."""
+        raise NotImplementedError
 
 
 def title_and_text(text: Text) -> str:
@@ -117,7 +126,7 @@ def title_and_text(text: Text) -> str:
 
 def flatten_title(passage: Text, where: str, conversion: Conversion) -> str:
     """Title and text in one string; the boundary between them is lost."""
-    conversion.drop_nonempty(where, {"the title as a field of its own": passage.title, "field 'url'": passage.url})
+    conversion.drop_nonempty(where, {"the title as a field of its own": passage.title, URL: passage.url})
     return title_and_text(passage)
 
 

@@ -5,10 +5,9 @@ from itertools import chain
 from pathlib import Path
 
 from moeir.formats.base import Collection, Conversion, Format
-from moeir.formats.qrels import Judgement, iter_judgements, read_qrels_splits
-from moeir.formats.row_files import write_rows
+from moeir.formats.qrels import Judgement, iter_judgements, read_qrels_splits, write_collection
 from moeir.formats.texts import JsonlTexts, find_file, read_unique_texts
-from moeir.records import qrels
+from moeir.records import lines, qrels
 
 
 class Beir(Format):
@@ -22,14 +21,8 @@ class Beir(Format):
         yield Collection(corpus, queries, read_qrels_splits(path / "qrels", "", (".tsv", ".txt", ".qrels", ".trec")))
 
     def write(self, items: Iterator[Collection], path: Path, conversion: Conversion) -> int:
-        collection = next(items)
-        count = JsonlTexts().write(iter(collection.corpus), path / "corpus.jsonl", conversion)
-        JsonlTexts().write(iter(collection.queries), path / "queries.jsonl", conversion)
-        if collection.qrels:
-            (path / "qrels").mkdir()
-        for split, grades in collection.qrels.items():
-            BeirQrels().write(iter_judgements(grades), path / "qrels" / f"{split}.tsv", conversion)
-        return count
+        writers = {"corpus.jsonl": JsonlTexts(), "queries.jsonl": JsonlTexts(), "qrels/SPLIT.tsv": BeirQrels()}
+        return write_collection(next(items), path, conversion, writers)
 
 
 class BeirQrels(Format):
@@ -41,4 +34,4 @@ class BeirQrels(Format):
         return iter_judgements(qrels.read_qrels(path))
 
     def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
-        return write_rows(chain([("query-id", "corpus-id", "score")], items), path) - 1
+        return lines.write_rows(chain([("query-id", "corpus-id", "score")], items), path) - 1

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
+from torch import Tensor
 
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
@@ -15,8 +16,9 @@ from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format
 
 SIDES = ("query", "document")
+_IDENTITY = "torch.nn.modules.linear.Identity"
 _TRANSFORMER = "sentence_transformers.models.Transformer"
-_POOLING_MODES = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+_POOLING_MODES = {"cls": "cls_token", "mean": "mean_tokens"}
 _UNUSED_POOLING_MODES = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 _COLBERT_OPTIONS = {"normalise": True, "markers": True, "separator": True, "padding": "neginf"}
 
@@ -61,11 +63,8 @@ class SentenceTransformers(Format):
             config |= {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine" if normalise else "dot"}
         else:
             package = "sentence_transformers.sparse_encoder.models"
-            pooling = {
-                "pooling_strategy": options.get("pooling", "max"),
-                "activation_function": "relu",
-                "word_embedding_dimension": model.architecture.encoder.config.vocabulary,
-            }
+            pooling = {"pooling_strategy": options.get("pooling", "max"), "activation_function": "relu"}
+            pooling["word_embedding_dimension"] = model.architecture.encoder.config.vocabulary
             _write_modules(path, model, f"{package}.MLMTransformer", {"1_SpladePooling": (f"{package}.SpladePooling", pooling)})
             config |= {"model_type": "SparseEncoder", "similarity_fn_name": "dot"}
         _write_json(path / "config_sentence_transformers.json", config)
@@ -79,38 +78,31 @@ class Pylate(Format):
     is_folder = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
-        raise UsageError(
-            f"{path}: moeir init --model {path} --arch colbert makes a checkpoint of its encoder; its Dense module is not read"
-        )
+        hint = "makes a checkpoint of its encoder; its Dense module is not read"
+        raise UsageError(f"{path}: moeir init --model {path} --arch colbert {hint}")
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model = next(items)
         options = _colbert_options(model, "pylate", conversion)
         _write_encoder(path, model)
-        head: Any = model.architecture.heads["local"]
-        weight = head.projection.weight
-        settings = {
-            "in_features": weight.shape[1],
-            "out_features": weight.shape[0],
-            "bias": False,
-            "activation_function": "torch.nn.modules.linear.Identity",
-        }
+        weight = _projection_weight(model)
+        settings = {"in_features": weight.shape[1], "out_features": weight.shape[0], "bias": False, "activation_function": _IDENTITY}
         _write_modules(path, model, _TRANSFORMER, {"1_Dense": ("pylate.models.Dense.Dense", settings)})
-        weights_io.write_tensors({"linear.weight": weight.detach().cpu().contiguous()}, path / "1_Dense" / "model.safetensors")
+        weights_io.write_tensors({"linear.weight": weight}, path / "1_Dense" / "model.safetensors")
+        query_marker, document_marker = _marker_tokens(model)
+        skipped_tokens = [] if options["punctuation"] else model.architecture.special_tokens.punctuation
         config = {
             "model_type": "ColBERT",
             "prompts": {},
             "default_prompt_name": None,
             "similarity_fn_name": "MaxSim",
-            "query_prefix": model.tokenizer.id_to_token(model.architecture.special_tokens.query_marker or 0),
-            "document_prefix": model.tokenizer.id_to_token(model.architecture.special_tokens.document_marker or 0),
+            "query_prefix": query_marker,
+            "document_prefix": document_marker,
             "query_length": model.input_config.query_length,
             "document_length": model.input_config.document_length,
             "attend_to_expansion_tokens": options["attend_masks"],
             "do_query_expansion": options["augmentation"],
-            "skiplist_words": []
-            if options["punctuation"]
-            else [model.tokenizer.id_to_token(token) for token in model.architecture.special_tokens.punctuation],
+            "skiplist_words": [model.tokenizer.id_to_token(token) for token in skipped_tokens],
         }
         _write_json(path / "config_sentence_transformers.json", config)
         return 1
@@ -134,14 +126,13 @@ class StanfordColbert(Format):
         if config["model_type"] != "bert":
             raise UsageError(f"--to stanford-colbert: supports BERT only; this encoder is {config['model_type']}")
         _write_json(path / "config.json", config | {"architectures": ["HF_ColBERT"]})
-        head: Any = model.architecture.heads["local"]
-        weight = head.projection.weight
+        weight = _projection_weight(model)
         weights = {f"bert.{name}": value for name, value in load_file(path / "model.safetensors").items()}
-        weights_io.write_tensors(weights | {"linear.weight": weight.detach().cpu().contiguous()}, path / "model.safetensors")
-        signs = model.architecture.special_tokens
+        weights_io.write_tensors(weights | {"linear.weight": weight}, path / "model.safetensors")
+        query_marker, document_marker = _marker_tokens(model)
         metadata = {
-            "query_token_id": model.tokenizer.id_to_token(signs.query_marker or 0),
-            "doc_token_id": model.tokenizer.id_to_token(signs.document_marker or 0),
+            "query_token_id": query_marker,
+            "doc_token_id": document_marker,
             "query_token": "[Q]",
             "doc_token": "[D]",
             "dim": weight.shape[0],
@@ -166,12 +157,21 @@ def _colbert_options(model: RetrievalModel, target: str, conversion: Conversion)
     return options
 
 
+def _projection_weight(model: RetrievalModel) -> Tensor:
+    head: Any = model.architecture.heads["local"]
+    weight: Tensor = head.projection.weight.detach().cpu().contiguous()
+    return weight
+
+
+def _marker_tokens(model: RetrievalModel) -> tuple[str, str]:
+    special_tokens = model.architecture.special_tokens
+    query, document = (model.tokenizer.id_to_token(token or 0) for token in (special_tokens.query_marker, special_tokens.document_marker))
+    return query, document
+
+
 def _dense_modules(model: RetrievalModel, pooling: str, normalise: bool) -> dict[str, tuple[str, dict[str, Any]]]:
-    modes = {mode: strategy == pooling for mode, strategy in _POOLING_MODES.items()} | {
-        f"pooling_mode_{mode}": False for mode in _UNUSED_POOLING_MODES
-    }
-    width = model.architecture.encoder.config.hidden
-    settings = {"word_embedding_dimension": width, **modes, "include_prompt": True}
+    modes = {f"pooling_mode_{mode}": mode == _POOLING_MODES[pooling] for mode in (*_POOLING_MODES.values(), *_UNUSED_POOLING_MODES)}
+    settings = {"word_embedding_dimension": model.architecture.encoder.config.hidden, **modes, "include_prompt": True}
     modules: dict[str, tuple[str, dict[str, Any]]] = {"1_Pooling": ("sentence_transformers.models.Pooling", settings)}
     return modules | ({"2_Normalize": ("sentence_transformers.models.Normalize", {})} if normalise else {})
 
@@ -206,7 +206,6 @@ def _write_encoder(folder: Path, model: RetrievalModel) -> None:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    """Write a JSON file, creating its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -214,10 +213,8 @@ def _write_json(path: Path, content: Any) -> None:
 def _write_modules(folder: Path, model: RetrievalModel, transformer: str, modules: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
     """Write modules.json and each module's folder; `modules` maps a folder to (type, settings), in order after the encoder."""
     all_modules = {"": (transformer, {}), **modules}
-    entries = [
-        {"idx": index, "name": str(index), "path": subfolder, "type": module_type}
-        for index, (subfolder, (module_type, _)) in enumerate(all_modules.items())
-    ]
+    types = enumerate((subfolder, module_type) for subfolder, (module_type, _) in all_modules.items())
+    entries = [{"idx": index, "name": str(index), "path": subfolder, "type": module_type} for index, (subfolder, module_type) in types]
     _write_json(folder / "modules.json", entries)
     for subfolder, (_, settings) in modules.items():
         _write_json(folder / subfolder / "config.json", settings)
@@ -226,7 +223,6 @@ def _write_modules(folder: Path, model: RetrievalModel, transformer: str, module
 
 
 def _prompts_by_side(model: RetrievalModel) -> dict[str, str]:
-    """The prefix of each side's texts."""
     return {"query": model.input_config.query_prefix, "document": model.input_config.document_prefix}
 
 

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.formats.base import Conversion, Format, collapse_whitespace
+from moeir.formats.base import ANSWERS, PROVENANCE, URL, Conversion, Format, collapse_whitespace
 from moeir.formats.examples import GroupByQuery
-from moeir.formats.row_files import read_json_lines, read_rows, write_rows
-from moeir.formats.run import drop_tag, iter_hits, run_from_hits
+from moeir.formats.run import TabSeparatedRun
 from moeir.records import lines, runs, texts
 from moeir.records.examples import Example
-from moeir.records.runs import Run
 from moeir.records.texts import Text
 from moeir.records.trec_columns import parse_float32
 
@@ -46,14 +44,12 @@ class Colbert(Format):
             scores_by_query.setdefault(query_text.id, {}).update(scores)
         for example in grouped.examples():
             teacher_scores = scores_by_query[example.query_id]
-            sides = [
-                tuple(teacher_scores[document] for document in ids if document in teacher_scores)
-                for ids in (example.positive_ids, example.negative_ids)
-            ]
-            complete = len(sides[0]) + len(sides[1]) == len(example.positive_ids) + len(example.negative_ids)
-            if teacher_scores and not complete:
+            if all(document in teacher_scores for document in (*example.positive_ids, *example.negative_ids)):
+                positives, negatives = (tuple(map(teacher_scores.__getitem__, ids)) for ids in (example.positive_ids, example.negative_ids))
+                example = replace(example, positive_scores=positives, negative_scores=negatives)
+            elif teacher_scores:
                 conversion.drop_or_refuse(f"query {example.query_id!r}", "the scores of a query of which only some passages have one")
-            yield replace(example, positive_scores=sides[0], negative_scores=sides[1]) if complete else example
+            yield example
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         with ExitStack() as stack:
@@ -67,25 +63,14 @@ class Colbert(Format):
                 output.writelines(json.dumps(row) + "\n" for row in _to_rows(example, conversion, passages, queries))
         for numbered, name in ((passages, ID_FILES["collection.tsv"]), (queries, ID_FILES["queries.tsv"])):
             if any(text_id != str(number) for text_id, number in numbered.numbers.items()):
-                with lines.open_writer(path / name) as output:
-                    output.writelines(f"{text_id}\n" for text_id in numbered.numbers)
+                lines.write_lines(numbered.numbers, path / name)
         return count
 
 
-class ColbertRun(Format):
+class ColbertRun(TabSeparatedRun, Format):
     """Tab-separated query, document, rank and score: ColBERT's ranking.tsv."""
 
-    kind = "run"
-
-    def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
-        row_items = read_rows(path, 4, "query, document, rank, score")
-        hits = ((where, query, document, parse_float32(score, where)) for where, (query, document, _, score) in row_items)
-        yield run_from_hits(hits, str(path))
-
-    def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
-        run = next(items)
-        drop_tag(run, conversion)
-        return write_rows(((query, document, rank, runs.format_score(score)) for query, document, rank, score in iter_hits(run)), path)
+    columns = ("query", "document", "rank", "score")
 
 
 class _NumberedTexts:
@@ -99,8 +84,7 @@ class _NumberedTexts:
         if text.id not in self.numbers:
             self.numbers[text.id] = len(self.numbers)
             where = f"text {text.id!r}"
-            if text.url or text.answers:
-                self._conversion.drop_or_refuse(where, "field 'url'" if text.url else "field 'answers'")
+            self._conversion.drop_nonempty(where, {URL: text.url} if text.url else {ANSWERS: text.answers})
             words = [collapse_whitespace(part, where, self._conversion) for part in (text.text, *([text.title] if text.title else []))]
             self._output.write("\t".join([str(self.numbers[text.id]), *words]) + "\n")
         return self.numbers[text.id]
@@ -108,9 +92,7 @@ class _NumberedTexts:
 
 def _to_rows(example: Example, conversion: Conversion, passages: _NumberedTexts, queries: _NumberedTexts) -> Iterator[list[Any]]:
     """One row per positive, with all negatives; a document with a teacher score is a pair (number, score)."""
-    where = f"query {example.query_id!r}"
-    query_text, passages_by_id = conversion.look_up_texts(example, where)
-    conversion.drop_nonempty(where, {"field 'negative_provenance'": example.provenance})
+    query_text, passages_by_id = conversion.look_up_texts(example, [PROVENANCE])
     teacher_scores, query = example.teacher_scores, queries.add(query_text)
 
     def entry(document: str) -> Any:
@@ -123,16 +105,15 @@ def _to_rows(example: Example, conversion: Conversion, passages: _NumberedTexts,
 
 def _read_triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
     if path.suffix == ".tsv":
-        yield from ((where, list(row)) for where, row in read_rows(path, 3, "query, positive, negative"))
+        yield from ((where, list(row)) for where, row in lines.read_rows(path, 3, "query, positive, negative"))
         return
-    for where, row in read_json_lines(path):
+    for where, row in texts.read_json_lines(path):
         if not isinstance(row, list) or len(row) < 2:
             raise DataError(f"{where}: a list of a query, a positive and negatives was expected", code="not-a-list")
         yield where, row
 
 
 def _parse_entry(entry: Any, where: str) -> tuple[str, float | None]:
-    """The number of a text and its score, None without one."""
     number, score = (entry[0], entry[1]) if isinstance(entry, list) and len(entry) == 2 else (entry, None)
     if score is not None:
         score = parse_float32(str(score), where)
@@ -152,10 +133,8 @@ def _read_numbered_texts(path: Path) -> dict[str, Text]:
                 continue
             own_number, *columns = line.split("\t")
             if len(columns) not in (1, 2):
-                raise DataError(
-                    f"{path}:{number}: expected tab-separated number, text and optional title, found {len(columns) + 1} columns",
-                    code="columns",
-                )
+                problem = f"expected tab-separated number, text and optional title, found {len(columns) + 1} columns"
+                raise DataError(f"{path}:{number}: {problem}", code="columns")
             if names is not None and len(names) <= len(numbered_texts):
                 raise UsageError(f"{ids_path}: has {len(names)} ids, but {path.name} has more texts")
             name = texts.parse_id(own_number, f"{path}:{number}") if names is None else names[len(numbered_texts)]

@@ -106,7 +106,6 @@ def _detect_columns(head: list[str], path: Path) -> str | None:
 
 
 def _detect_tabs(rows: list[list[str]]) -> str | None:
-    """The format of tab-separated columns: a run, a collection or candidates."""
     width = len(rows[0])
     if any(len(row) != width for row in rows):
         return None

@@ -6,15 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from moeir.formats.base import Conversion, Format, title_and_text
+from moeir.formats.base import PROVENANCE, TEACHER_SCORES, URL, Conversion, Format, title_and_text
 from moeir.records import dpr, examples, lines, texts
 from moeir.records.examples import Example
 
-_FIELDS = (
-    *("question", "answers", "positive_ctxs", "negative_ctxs", "hard_negative_ctxs", "dataset"),
-    *("question_id", "_id", "id", "query_id", "qid"),
-)
-_CONTEXT_FIELDS = ("title", "text", "passage_id", "psg_id", "docid", "_id", "id")
+_SIDES = ("positive_ctxs", "hard_negative_ctxs", "negative_ctxs")
 
 
 class Dpr(Format):
@@ -49,21 +45,16 @@ class Dpr(Format):
 
 def _drop_unread(entry: dict[str, Any], where: str, conversion: Conversion) -> None:
     """Drop or refuse unread parts of an entry: other fields, scores of contexts, and easy negatives where there are hard ones."""
-    conversion.drop_unread_fields(where, entry, _FIELDS)
-    if entry.get("dataset"):
-        conversion.drop_or_refuse(where, "field 'dataset'")
+    conversion.drop_unread_fields(where, entry, ("question", "answers", *_SIDES, *dpr.QUESTION_ID_FIELDS))
     if entry.get("hard_negative_ctxs") and entry.get("negative_ctxs"):
         conversion.drop_or_refuse(where, "field 'negative_ctxs' beside 'hard_negative_ctxs'")
-    for side in ("positive_ctxs", "hard_negative_ctxs", "negative_ctxs"):
+    for side in _SIDES:
         for context in entry.get(side) or []:
-            conversion.drop_unread_fields(where, context, _CONTEXT_FIELDS)
+            conversion.drop_unread_fields(where, context, ("title", "text", *dpr.CONTEXT_ID_FIELDS))
 
 
 def _to_entry(example: Example, conversion: Conversion) -> dict[str, Any]:
-    where = f"query {example.query_id!r}"
-    query, passages = conversion.look_up_texts(example, where)
-    losses = {"field 'negative_provenance'": example.provenance, "a teacher's scores": example.positive_scores}
-    conversion.drop_nonempty(where, losses | {"field 'url'": any(passage.url for passage in passages.values())})
+    query, passages = conversion.look_up_texts(example, [PROVENANCE, TEACHER_SCORES, URL])
 
     def contexts(ids: tuple[str, ...]) -> list[dict[str, str]]:
         return [{"title": passages[document].title, "text": passages[document].text, "passage_id": document} for document in ids]

@@ -67,9 +67,8 @@ class Encodings(Format):
         kind = "dense" if first.terms is None else "sparse"
         manifest = manifests.verify_artifact(conversion.model, "checkpoint")
         kinds = {name: entry["representation"] for name, entry in read_metadata(conversion.model)["experts"].items()}
-        expert = self._select_expert(
-            {name: representation for name, representation in kinds.items() if representation == kind}, f"--model {conversion.model}"
-        )
+        candidates = {name: representation for name, representation in kinds.items() if representation == kind}
+        expert = self._select_expert(candidates, f"--model {conversion.model}")
         numbers = {name: number for number, name in enumerate(load_terms(conversion.model))} if kind == "sparse" else {}
         writer, ids = RepresentationWriter(path / expert), list[str]()
         vectors = _unique_vectors(first, items)

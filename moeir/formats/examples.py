@@ -1,12 +1,15 @@
 """moeir's training examples; parts shared by formats of examples: ids for texts without one, and rows grouped by query."""
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from itertools import count
 from pathlib import Path
+from typing import Any, ClassVar
 
-from moeir.formats.base import Conversion, Format, title_and_text
-from moeir.records import examples
+from moeir.errors import DataError
+from moeir.formats import base
+from moeir.formats.base import URL, Conversion, Format, title_and_text
+from moeir.records import examples, texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text
 
@@ -19,16 +22,35 @@ class Examples(Format):
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         return examples.read_examples(path)
 
-    def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
-        def check_urls() -> Iterator[Example]:
-            for example, _ in zip(items, numbers):
-                if any(passage.url for passage in example.passages):
-                    conversion.drop_or_refuse(f"query {example.query_id!r}", "field 'url'")
-                yield example
+    def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:
+        conversion.drop_nonempty(f"query {item.query_id!r}", {URL: any(passage.url for passage in item.passages)})
+        return examples.example_to_record(item)
 
-        numbers = count()
-        examples.write_examples(check_urls(), path)
-        return next(numbers)
+
+class ExampleLines(base.Format):
+    """One JSON object per query; `key` is the field that tells it from others, `form` names its main fields for messages."""
+
+    kind = "examples"
+    key: ClassVar[str]
+    form: ClassVar[str]
+    fields: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def parse_record(self, record: dict[str, Any], where: str, conversion: Conversion) -> Example:
+        """The example of a line."""
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
+        """The examples; DataError where a query has two."""
+        query_ids: set[str] = set()
+        for where, record in texts.read_json_lines(path):
+            if not isinstance(record, dict) or self.key not in record:
+                raise DataError(f"{where}: an object with {self.form} was expected", code="not-an-object")
+            conversion.drop_unread_fields(where, record, self.fields)
+            example = self.parse_record(record, where, conversion)
+            if example.query_id in query_ids:
+                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query", code="duplicate-id")
+            query_ids.add(example.query_id)
+            yield example
 
 
 def text_digest(text: str) -> str:
@@ -40,17 +62,8 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def text_with_digest_id(text: str) -> Text:
-    """A `Text` whose id is the digest of the text.
-
-    >>> text_with_digest_id("An owl.") == Text(text_digest("An owl."), "An owl.")
-    True
-    """
-    return Text(text_digest(text), text)
-
-
 def has_digest_id(text: Text) -> bool:
-    """Whether a text's id is the one of `text_with_digest_id`, so that dropping it loses nothing."""
+    """Whether a text's id is its digest, so that dropping it loses nothing."""
     return text.id == text_digest(title_and_text(text))
 
 

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from moeir.errors import DataError
-from moeir.formats.base import Collection, Conversion, Format, collapse_whitespace, look_up_text, title_and_text
-from moeir.formats.qrels import TrecQrels, iter_judgements, read_qrels_splits
-from moeir.formats.row_files import read_rows, write_rows
-from moeir.formats.run import drop_scores, drop_tag, iter_hits, run_from_hits, scores_from_ranks
+from moeir.formats.base import Collection, Conversion, Format, collapse_whitespace, title_and_text
+from moeir.formats.qrels import TrecQrels, read_qrels_splits, write_collection
+from moeir.formats.run import TabSeparatedRun, drop_scores, drop_tag, iter_hits, run_from_hits, scores_from_ranks
 from moeir.formats.texts import Tsv, chain_texts, find_file, read_unique_texts
+from moeir.records import lines
 from moeir.records.runs import Run
 
 
@@ -24,29 +23,14 @@ class Msmarco(Format):
         yield Collection(corpus, chain_texts(files, conversion), read_qrels_splits(path, "qrels.", (".tsv", ".txt")))
 
     def write(self, items: Iterator[Collection], path: Path, conversion: Conversion) -> int:
-        collection = next(items)
-        count = Tsv().write(iter(collection.corpus), path / "collection.tsv", conversion)
-        Tsv().write(iter(collection.queries), path / "queries.tsv", conversion)
-        for split, grades in collection.qrels.items():
-            TrecQrels(separator="tab").write(iter_judgements(grades), path / f"qrels.{split}.tsv", conversion)
-        return count
+        writers = {"collection.tsv": Tsv(), "queries.tsv": Tsv(), "qrels.SPLIT.tsv": TrecQrels(separator="tab")}
+        return write_collection(next(items), path, conversion, writers)
 
 
-class MsmarcoRun(Format):
+class MsmarcoRun(TabSeparatedRun, Format):
     """Tab-separated query, document and rank: MS MARCO's runs. Read scores come from ranks: the last hit gets 1."""
 
-    kind = "run"
-
-    def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
-        row_items = read_rows(path, 3, "query, document, rank")
-        hits = ((where, query, document, _parse_rank(rank, where)) for where, (query, document, rank) in row_items)
-        yield run_from_hits(scores_from_ranks(hits), str(path))
-
-    def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
-        run = next(items)
-        drop_scores(run, conversion)
-        drop_tag(run, conversion)
-        return write_rows(((query, document, rank) for query, document, rank, _ in iter_hits(run)), path)
+    columns = ("query", "document", "rank")
 
 
 class Top1000(Format):
@@ -56,9 +40,8 @@ class Top1000(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         def hits() -> Iterator[tuple[str, str, str, int]]:
-            for rank, (where, (query, document, query_text, passage)) in enumerate(
-                read_rows(path, 4, "query, document, query text, passage")
-            ):
+            rows = lines.read_rows(path, 4, "query, document, query text, passage")
+            for rank, (where, (query, document, query_text, passage)) in enumerate(rows):
                 for text_id, text, texts_by_id in ((query, query_text, conversion.queries), (document, passage, conversion.corpus)):
                     if texts_by_id is None or text_id not in texts_by_id or title_and_text(texts_by_id[text_id]) != text:
                         conversion.drop_or_refuse(where, f"the text of {text_id!r} (name files that have it with --queries and --corpus)")
@@ -70,18 +53,11 @@ class Top1000(Format):
         run = next(items)
         drop_scores(run, conversion)
         drop_tag(run, conversion)
-        return write_rows(_to_rows(run, conversion), path)
+        return lines.write_rows(_to_rows(run, conversion), path)
 
 
 def _to_rows(run: Run, conversion: Conversion) -> Iterator[tuple[str, ...]]:
     for query, document, _, _ in iter_hits(run):
-        words = title_and_text(look_up_text(conversion.queries, query, "--queries", f"query {query!r}", conversion.target))
-        where = f"document {document!r}"
-        passage = title_and_text(look_up_text(conversion.corpus, document, "--corpus", where, conversion.target))
-        yield query, document, collapse_whitespace(words, f"query {query!r}", conversion), collapse_whitespace(passage, where, conversion)
-
-
-def _parse_rank(rank: str, where: str) -> int:
-    if not rank.isdecimal():
-        raise DataError(f"{where}: rank is not a whole number: {rank!r}", code="rank-not-a-number")
-    return int(rank)
+        sources = (("queries", query, f"query {query!r}"), ("corpus", document, f"document {document!r}"))
+        looked_up = [(title_and_text(conversion.look_up_text(source, text_id, where)), where) for source, text_id, where in sources]
+        yield query, document, *(collapse_whitespace(words, where, conversion) for words, where in looked_up)

@@ -1,7 +1,6 @@
 """sentence-transformers' training rows with named columns: JSON lines, TSV or CSV with a header, by the suffix."""
 
 import csv
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -9,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from moeir.errors import DataError
-from moeir.formats.base import Conversion, Format, collapse_whitespace, flatten_title, title_and_text
-from moeir.formats.examples import GroupByQuery, has_digest_id, text_with_digest_id, validate_example
-from moeir.formats.row_files import read_json_lines
-from moeir.records import lines
+from moeir.formats.base import ANSWERS, PROVENANCE, TEACHER_SCORES, Conversion, Format, collapse_whitespace, flatten_title, title_and_text
+from moeir.formats.examples import GroupByQuery, has_digest_id, text_digest, validate_example
+from moeir.records import lines, texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text
 
@@ -97,11 +95,11 @@ class Labelled(Format):
         sides: dict[str, dict[Text, bool]] = {}
         locations: dict[str, str] = {}
         for where, record in read_table(path):
-            query, passage = (text_with_digest_id(first_text_column(record, names, where)) for names in (ANCHOR_COLUMNS, _LABELLED_COLUMNS))
+            query, passage = (parse_text_column(record, names, where) for names in (ANCHOR_COLUMNS, _LABELLED_COLUMNS))
             conversion.drop_unread_fields(where, record, (*ANCHOR_COLUMNS, *_LABELLED_COLUMNS, "label", "score"))
-            label = _LABELS.get(str(record.get("label", record.get("score"))))
-            if label is None:
-                raise DataError(f"{where}: label is not 1 or 0: {record.get('label', record.get('score'))!r}", code="grade-not-a-number")
+            value = record.get("label", record.get("score"))
+            if (label := _LABELS.get(str(value))) is None:
+                raise DataError(f"{where}: label is not 1 or 0: {value!r}", code="grade-not-a-number")
             queries.setdefault(query.id, query)
             locations.setdefault(query.id, where)
             if sides.setdefault(query.id, {}).setdefault(passage, label) is not label:
@@ -112,9 +110,8 @@ class Labelled(Format):
                 continue
             positives, negatives = ([text for text, label in labels.items() if label is expected] for expected in (True, False))
             ids, negative_ids = (tuple(text.id for text in side) for side in (positives, negatives))
-            yield validate_example(
-                Example(name, ids, negative_ids, query=queries[name], passages=(*positives, *negatives)), locations[name]
-            )
+            example = Example(name, ids, negative_ids, query=queries[name], passages=(*positives, *negatives))
+            yield validate_example(example, locations[name])
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         def rows() -> Iterator[tuple[str, str, int]]:
@@ -133,7 +130,7 @@ def _read_groups(
     grouped = GroupByQuery(conversion)
     for where, record in read_table(path):
         columns = (ANCHOR_COLUMNS, POSITIVE_COLUMNS, *negative_columns(record))
-        query, positive, *negatives = (text_with_digest_id(first_text_column(record, names, where)) for names in columns)
+        query, positive, *negatives = (parse_text_column(record, names, where) for names in columns)
         conversion.drop_unread_fields(where, record, chain(*columns))
         grouped.add(where, query, positive, negatives)
     yield from grouped.examples()
@@ -143,7 +140,7 @@ def read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The location of each row (file:line), and its values by column name, in column order."""
     delimiter = _DELIMITERS.get(lines.strip_compression_suffix(path).suffix.lower())
     if delimiter is None:
-        for where, record in read_json_lines(path):
+        for where, record in texts.read_json_lines(path):
             if not isinstance(record, dict):
                 raise DataError(f"{where}: a JSON object was expected", code="not-an-object")
             yield where, record
@@ -161,16 +158,14 @@ def read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def write_table(header: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> int:
     """Write rows with their column names and return the number of rows."""
     delimiter, count = _DELIMITERS.get(_suffix(path)), 0
+    if delimiter is None:
+        return texts.write_json_lines((dict(zip(header, row, strict=True)) for row in rows), path)
     with lines.open_writer(path) as output:
-        table = None if delimiter is None else csv.writer(output, delimiter=delimiter, lineterminator="\n")
-        if table is not None:
-            table.writerow(header)
+        table = csv.writer(output, delimiter=delimiter, lineterminator="\n")
+        table.writerow(header)
         for row in rows:
             count += 1
-            if table is not None:
-                table.writerow(row)
-            else:
-                output.write(json.dumps(dict(zip(header, row, strict=True)), ensure_ascii=False) + "\n")
+            table.writerow(row)
     return count
 
 
@@ -178,21 +173,19 @@ def _suffix(path: Path) -> str:
     return lines.strip_compression_suffix(str(path).removesuffix(".partial")).suffix.lower()  # an output is written as PATH.partial first
 
 
-def first_text_column(record: dict[str, Any], names: Sequence[str], where: str) -> str:
-    """The text of the first column of `names` that the row has."""
+def parse_text_column(record: dict[str, Any], names: Sequence[str], where: str) -> Text:
+    """The text of the first column of `names` that the row has, with its digest as id."""
     name = next((column for column in names if column in record), None)
     if name is None or not isinstance(record[name], str):
         raise DataError(f"{where}: no text column {' or '.join(names)} among {', '.join(record)}", code="no-text")
-    return str(record[name])
+    return Text(text_digest(record[name]), record[name])
 
 
 def flatten_example(example: Example, conversion: Conversion, path: Path) -> tuple[str, list[str], list[str]]:
     """The texts of an example's query, positives and negatives; fields without a column are dropped or refused."""
     where = f"query {example.query_id!r}"
-    query_text, passage_texts = conversion.look_up_texts(example, where)
-    losses: dict[str, object] = {"a teacher's scores": example.positive_scores, "field 'negative_provenance'": example.provenance}
-    has_ids = not all(map(has_digest_id, (query_text, *passage_texts.values())))
-    conversion.drop_nonempty(where, losses | {"field 'answers'": query_text.answers, "ids": has_ids})
+    query_text, passage_texts = conversion.look_up_texts(example, [TEACHER_SCORES, PROVENANCE, ANSWERS])
+    conversion.drop_nonempty(where, {"ids": not all(map(has_digest_id, (query_text, *passage_texts.values())))})
     passages = {name: flatten_title(passage, where, conversion) for name, passage in passage_texts.items()}
     query, sides = title_and_text(query_text), (example.positive_ids, example.negative_ids)
     if _suffix(path) == ".tsv":

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from moeir.errors import UsageError
-from moeir.formats.base import Conversion, Format
-from moeir.formats.row_files import write_rows
+from moeir.formats.base import Collection, Conversion, Format
 from moeir.records import lines, qrels
 from moeir.records.qrels import Qrels
 
@@ -27,12 +26,28 @@ class TrecQrels(Format):
         return iter_judgements(qrels.read_qrels(path))
 
     def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
-        return write_rows(((query, "0", document, grade) for query, document, grade in items), path, self._separator)
+        return lines.write_rows(((query, "0", document, grade) for query, document, grade in items), path, self._separator)
 
 
 def iter_judgements(grades: Mapping[str, Mapping[str, int]]) -> Iterator[Judgement]:
     """Query, document and grade of every judgement."""
     return ((query, document, grade) for query, documents in grades.items() for document, grade in documents.items())
+
+
+def write_collection(collection: Collection, folder: Path, conversion: Conversion, writers: Mapping[str, Format]) -> int:
+    """Write the files of a collection and return its number of documents.
+
+    `writers` maps the path of the corpus, of the queries, and of the judgements of each SPLIT to their formats, in this order.
+    """
+    corpus_file, queries_file, qrels_file = writers
+    (folder / corpus_file).parent.mkdir(exist_ok=True)
+    count = writers[corpus_file].write(iter(collection.corpus), folder / corpus_file, conversion)
+    writers[queries_file].write(iter(collection.queries), folder / queries_file, conversion)
+    for split, grades in collection.qrels.items():
+        path = folder / qrels_file.replace("SPLIT", split)
+        path.parent.mkdir(exist_ok=True)
+        writers[qrels_file].write(iter_judgements(grades), path, conversion)
+    return count
 
 
 def read_qrels_splits(folder: Path, prefix: str, suffixes: tuple[str, ...]) -> dict[str, Qrels]:

@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from moeir.errors import DataError
+from moeir.formats import base
 from moeir.formats.base import Conversion, Format
 from moeir.records import lines, runs, texts
 from moeir.records.runs import Run
 from moeir.records.trec_columns import parse_float32
 
+HIT_COLUMNS = ("query", "document", "rank", "score")
 LocatedHit = tuple[str, str, str, float]  # location, query, document, score
 
 
@@ -50,6 +53,40 @@ class JsonRun(Format):
                 output.write(("," if index else "") + f"\n{json.dumps(query, ensure_ascii=False)}: {json.dumps(hits, ensure_ascii=False)}")
             output.write("\n}\n")
         return len(run.scores)
+
+
+class TabSeparatedRun(base.Format):
+    """A run of tab-separated `columns`, of which query and document are the first."""
+
+    kind = "run"
+    columns: ClassVar[tuple[str, ...]]
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
+        """The run; without a score column, its scores come from the ranks."""
+        rows = lines.read_rows(path, len(self.columns), ", ".join(self.columns))
+        hits: Iterator[LocatedHit]
+        if "score" in self.columns:
+            hits = ((where, row[0], row[1], parse_float32(row[-1], where)) for where, row in rows)
+        else:
+            hits = scores_from_ranks((where, row[0], row[1], _parse_rank(row[2], where)) for where, row in rows)
+        yield run_from_hits(hits, str(path))
+
+    def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
+        """Write the run and return its number of hits."""
+        run = next(items)
+        hits: Iterator[tuple[object, ...]] = iter_hits(run)
+        if "score" in self.columns:
+            hits = ((query, document, rank, runs.format_score(score)) for query, document, rank, score in iter_hits(run))
+        else:
+            drop_scores(run, conversion)
+        drop_tag(run, conversion)
+        return lines.write_rows(map(itemgetter(*map(HIT_COLUMNS.index, self.columns)), hits), path)
+
+
+def _parse_rank(rank: str, where: str) -> int:
+    if not rank.isdecimal():
+        raise DataError(f"{where}: rank is not a whole number: {rank!r}", code="rank-not-a-number")
+    return int(rank)
 
 
 def _iter_hits(lists: dict[str, dict[str, Any]], name: str) -> Iterator[LocatedHit]:

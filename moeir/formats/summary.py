@@ -1,7 +1,7 @@
 """Summary of a file or folder of data in any format: counts, lengths, first ids."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from moeir import variants
 from moeir.errors import UsageError
 from moeir.formats.base import Collection, Conversion, Format
 from moeir.formats.detection import detect_format
+from moeir.formats.qrels import iter_judgements
 from moeir.records import runs
 from moeir.records.examples import Example
 from moeir.records.runs import Run
@@ -25,23 +26,21 @@ def summarize(path: Path, spec: str | None = None) -> dict[str, Any]:
     reader: Format = variants.bind_variant("formats", name)()
     conversion = Conversion(name, name, lossy=True)
     summary = {"path": str(path), "kind": reader.kind, "format": name}
-    if reader.kind == "texts":
-        return summary | summarize_texts(reader.read(path, conversion))
-    if reader.kind == "qrels":
-        return summary | summarize_qrels(reader.read(path, conversion))
-    if reader.kind == "run":
-        return summary | summarize_run(next(reader.read(path, conversion)))
-    if reader.kind == "examples":
-        return summary | summarize_examples(reader.read(path, conversion))
-    if reader.kind != "collection":
+    summarizers: dict[str, Callable[[Any], dict[str, Any]]] = {
+        "texts": summarize_texts,
+        "qrels": summarize_qrels,
+        "run": lambda items: summarize_run(next(items)),
+        "examples": summarize_examples,
+        "collection": lambda items: _summarize_collection(next(items)),
+    }
+    if reader.kind not in summarizers:
         raise UsageError(f"{path}: is {name}, not text data; expected a corpus, queries, judgements, a run, examples or a collection")
-    collection: Collection = next(reader.read(path, conversion))
+    return summary | summarizers[reader.kind](reader.read(path, conversion))
+
+
+def _summarize_collection(collection: Collection) -> dict[str, Any]:
     parts = {"corpus": summarize_texts(collection.corpus), "queries": summarize_texts(collection.queries)}
-    for split, qrels in collection.qrels.items():
-        parts[f"qrels {split}"] = summarize_qrels(
-            (query, *document_and_grade) for query, grades in qrels.items() for document_and_grade in grades.items()
-        )
-    return summary | parts
+    return parts | {f"qrels {split}": summarize_qrels(iter_judgements(grades)) for split, grades in collection.qrels.items()}
 
 
 def summarize_texts(items: Iterable[Text]) -> dict[str, Any]:

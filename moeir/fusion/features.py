@@ -5,15 +5,16 @@ They need only the lists (and the query's words, where available), so they exist
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moeir.fusion import score_lists
-from moeir.fusion.score_lists import Float64s, Hits, ScoreLists
+from moeir.fusion.score_lists import Float64s, RankedLists, ScoreLists
 
 RRF_CONSTANT = 60.0
 OVERLAP_DEPTHS = (10, 100)  # where the overlap of two lists is measured
@@ -74,9 +75,7 @@ class WordCounts:
         return [float(len(words)), sum(map(len, words)) / len(words), float(rarity.mean()), float(rarity.max())]
 
 
-def compute_features(
-    lists: Sequence[Hits | ScoreLists], words: WordCounts | None = None, texts: Mapping[str, str] | None = None
-) -> FusionFeatures:
+def compute_features(lists: RankedLists, words: WordCounts | None = None, texts: Mapping[str, str] | None = None) -> FusionFeatures:
     """Features of the lists of one query or of many; `texts` maps query ids to their text, for `words`.
 
     >>> lexical = (np.array([4, 7]), np.array([9.0, 5.0]))
@@ -92,36 +91,26 @@ def compute_features(
     normalised = score_lists.align(stacks, score_lists.minmax, score_lists.zero_for_missing)[1]
     query_rows = documents // stacks[0].width
     is_ranked = ranks > 0
-    per_list = [
-        normalised,
-        np.where(is_ranked, (1 + RRF_CONSTANT) / (RRF_CONSTANT + ranks), 0.0),
-        np.where(is_ranked, 1 / np.maximum(ranks, 1), 0.0),
-        is_ranked,
-    ]
+    rrf_scores = np.where(is_ranked, (1 + RRF_CONSTANT) / (RRF_CONSTANT + ranks), 0.0)
+    per_list = [normalised, rrf_scores, np.where(is_ranked, 1 / np.maximum(ranks, 1), 0.0), is_ranked]
     document_features = np.stack(per_list, axis=1).reshape(len(stacks) * len(HIT_FEATURES), -1).astype(np.float64)  # list by list
     overall = np.stack([normalised.min(axis=0), normalised.max(axis=0), is_ranked.all(axis=0)])
     query_count = len(stacks[0].sizes)
     query_features = [_list_features(one) for one in stacks]
-    query_features += [
-        _pair_features(ranks[first], ranks[second], query_rows, query_count) for first, second in combinations(range(len(stacks)), 2)
-    ]
+    query_features += [_pair_features(first, second, query_rows, query_count) for first, second in combinations(ranks, 2)]
     if words is not None and texts is not None:
         queries = stacks[0].queries or [""] * query_count
-        query_features.append(
-            np.array([words.query_features(texts.get(query, "")) for query in queries]).reshape(query_count, len(WORD_FEATURES))
-        )
+        word_features = np.array([words.query_features(texts.get(query, "")) for query in queries])
+        query_features.append(word_features.reshape(query_count, len(WORD_FEATURES)))
     best_rank = np.where(is_ranked, ranks, np.inf).min(axis=0).astype(np.int64) if len(documents) else np.empty(0, np.int64)
-    return FusionFeatures(
-        documents, query_rows, scores, np.concatenate([document_features, overall]), np.concatenate(query_features, axis=1), best_rank
-    )
+    all_features = np.concatenate([document_features, overall]), np.concatenate(query_features, axis=1)
+    return FusionFeatures(documents, query_rows, scores, *all_features, best_rank)
 
 
-def feature_names(runs: Sequence[str], words: bool) -> tuple[list[str], list[str]]:
-    """Names of the rows of `document_features` and of the columns of `query_features`, for runs with these names."""
-    document_names = [f"{run}: {name}" for run in runs for name in HIT_FEATURES] + list(ALL_LISTS_FEATURES)
-    query_names = [f"{run}: {name}" for run in runs for name in LIST_FEATURES]
-    query_names += [f"{first} and {second}: {name}" for first, second in combinations(runs, 2) for name in PAIR_FEATURES]
-    return document_names, query_names + (list(WORD_FEATURES) if words else [])
+def count_features(lists: int, words: bool) -> tuple[int, int]:
+    """Number of rows of `document_features` and of columns of `query_features` for so many lists."""
+    of_queries = lists * len(LIST_FEATURES) + comb(lists, 2) * len(PAIR_FEATURES) + words * len(WORD_FEATURES)
+    return lists * len(HIT_FEATURES) + len(ALL_LISTS_FEATURES), of_queries
 
 
 def _list_features(one: ScoreLists) -> Float64s:

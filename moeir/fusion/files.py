@@ -30,9 +30,8 @@ class SavedFusion:
         """UsageError unless `names` has as many runs as the fusion was learned on, in the same order as far as file names show."""
         expected, actual = ", ".join(self.runs), ", ".join(names)
         if len(names) != len(self.runs):
-            raise UsageError(
-                f"{path}: learned on {len(self.runs)} runs ({expected}), found {len(names)} ({actual}); give one --run for each"
-            )
+            problem = f"learned on {len(self.runs)} runs ({expected}), found {len(names)} ({actual})"
+            raise UsageError(f"{path}: {problem}; give one --run for each")
         own, others = ([name.rpartition("/")[2].partition(".")[0] for name in side] for side in (self.runs, names))
         if own != others and sorted(own) == sorted(others):
             raise UsageError(f"{path}: learned on runs in the order {expected}, found {actual}; give --run in that order")

@@ -13,9 +13,9 @@ import numpy as np
 
 from moeir.errors import UsageError
 from moeir.fusion import score_lists
-from moeir.fusion.score_lists import Hits, ScoreLists
+from moeir.fusion.score_lists import Hits, RankedLists, ScoreLists
 from moeir.records.ids import merge_vocabularies
-from moeir.records.runs import Run, sort_lists
+from moeir.records.runs import Run, sort_lists, truncate_lists
 from moeir.records.trec_columns import release_memory
 
 FusionFormula: TypeAlias = Callable[..., Hits]
@@ -23,7 +23,7 @@ FusionFormula: TypeAlias = Callable[..., Hits]
 _HITS_PER_BLOCK = 2**18  # bounds the memory of a block
 
 
-def came_sum(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+def came_sum(lists: RankedLists, apart: bool = False) -> Hits:
     """Sum of scores; a document missing from a list gets the list's last (K-th) score.
 
     Cai et al., CAME, §3.4. An empty list contributes nothing.
@@ -37,7 +37,7 @@ def came_sum(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
     return score_lists.fuse(lists, score_lists.raw_scores, ScoreLists.last_scores, apart)
 
 
-def normsum(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+def normsum(lists: RankedLists, apart: bool = False) -> Hits:
     """Sum of min-max normalised scores, (s − min) / (max − min) per list; a missing document gets 0, like the list's last.
 
     Cai et al., CAME, §5.3, Table 4. A list whose scores are all equal counts 0.
@@ -49,7 +49,7 @@ def normsum(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
     return score_lists.fuse(lists, score_lists.minmax, score_lists.zero_for_missing, apart)
 
 
-def normmax(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+def normmax(lists: RankedLists, apart: bool = False) -> Hits:
     """Maximum of min-max normalised scores, (s − min) / (max − min) per list; a missing document gets 0.
 
     Cai et al., CAME, §5.3, Table 4. With `apart`, the list with the maximum contributes it and the other lists contribute 0.
@@ -61,7 +61,7 @@ def normmax(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
     return score_lists.fuse(lists, score_lists.minmax, score_lists.zero_for_missing, apart, maximum=True)
 
 
-def sumrr(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+def sumrr(lists: RankedLists, apart: bool = False) -> Hits:
     """Sum of 1 / rank; a missing document gets 1 / K, K the length of the list.
 
     Cai et al., CAME, §5.3, Table 4. An empty list contributes nothing.
@@ -73,7 +73,7 @@ def sumrr(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
     return score_lists.fuse(lists, score_lists.reciprocal_ranks, ScoreLists.last_scores, apart)
 
 
-def maxrr(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+def maxrr(lists: RankedLists, apart: bool = False) -> Hits:
     """Maximum of 1 / rank; a missing document gets 1 / K, K the length of the list.
 
     Cai et al., CAME, §5.3, Table 4. Many documents tie and are ordered by id. With `apart`, the list with the maximum contributes it.
@@ -85,7 +85,7 @@ def maxrr(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
     return score_lists.fuse(lists, score_lists.reciprocal_ranks, ScoreLists.last_scores, apart, maximum=True)
 
 
-def combsum(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+def combsum(lists: RankedLists, apart: bool = False) -> Hits:
     """Sum of scores; a missing document gets 0.
 
     Fox and Shaw 1994.
@@ -97,7 +97,7 @@ def combsum(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
     return score_lists.fuse(lists, score_lists.raw_scores, score_lists.zero_for_missing, apart)
 
 
-def rrf(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, constant: float = 60.0) -> Hits:
+def rrf(lists: RankedLists, apart: bool = False, *, constant: float = 60.0) -> Hits:
     """Reciprocal rank fusion: sum of 1 / (constant + rank); a missing document gets 0.
 
     Cormack, Clarke and Büttcher 2009; ranks from 1.
@@ -111,7 +111,7 @@ def rrf(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, constant: fl
     return score_lists.fuse(lists, lambda one: score_lists.reciprocal_ranks(one, constant), score_lists.zero_for_missing, apart)
 
 
-def zscore(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+def zscore(lists: RankedLists, apart: bool = False) -> Hits:
     """Sum of standardised scores, (s − mean) / deviation per list; a missing document gets the list's smallest.
 
     A list whose scores are all equal contributes 0 to every document.
@@ -123,9 +123,7 @@ def zscore(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
     return score_lists.fuse(lists, score_lists.standardise, ScoreLists.last_scores, apart)
 
 
-def hybrid(
-    lists: Sequence[Hits | ScoreLists], apart: bool = False, *, alpha: float = 1.0, normalise: str = "none", depth: int = 100
-) -> Hits:
+def hybrid(lists: RankedLists, apart: bool = False, *, alpha: float = 1.0, normalise: str = "none", depth: int = 100) -> Hits:
     """First + alpha · second, over the first `depth` hits of each; a document missing from a list gets the list's smallest score.
 
     Ma et al. 2021, and TASER, §4.1 and app. D. `normalise=centred` first maps each list's scores to (s − (min + max) / 2) / (max − min);
@@ -149,7 +147,7 @@ def hybrid(
     return score_lists.fuse(best, score, ScoreLists.last_scores, apart, (1.0, alpha))
 
 
-def interpolation(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, alpha: float = 0.5, normalise: str = "minmax") -> Hits:
+def interpolation(lists: RankedLists, apart: bool = False, *, alpha: float = 0.5, normalise: str = "minmax") -> Hits:
     """(1 − alpha) · first + alpha · second; a missing document gets 0.
 
     `normalise=minmax` first maps each list's scores to (s − min) / (max − min); `none` leaves them as they are. Takes exactly two lists.
@@ -167,7 +165,7 @@ def interpolation(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, al
     return score_lists.fuse(lists, score, score_lists.zero_for_missing, apart, (1 - alpha, alpha))
 
 
-def combmnz(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, normalise: str = "minmax") -> Hits:
+def combmnz(lists: RankedLists, apart: bool = False, *, normalise: str = "minmax") -> Hits:
     """Sum of scores times the number of lists that hold the document; a missing document gets 0.
 
     Fox and Shaw 1994; scores are min-max normalised per list as in Lee 1997, or left as they are with `normalise=none`.
@@ -181,7 +179,7 @@ def combmnz(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, normalis
     return score_lists.combine(documents, columns * list_counts, apart)
 
 
-def linear(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, weights: str = "") -> Hits:
+def linear(lists: RankedLists, apart: bool = False, *, weights: str = "") -> Hits:
     """Weighted sum of scores; a document missing from a list gets the list's last (K-th) score.
 
     Cai et al., CAME, §5.3, Table 4 (LinearLayer). `weights=1+0.5+2` has one weight per run, in order; --tune finds them.
@@ -202,7 +200,7 @@ def linear(lists: Sequence[Hits | ScoreLists], apart: bool = False, *, weights: 
     return score_lists.fuse(lists, score_lists.raw_scores, ScoreLists.last_scores, apart, numbers)
 
 
-def shards(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+def shards(lists: RankedLists, apart: bool = False) -> Hits:
     """Merge the lists of disjoint shards of one collection: every document keeps its score.
 
     UsageError where two shards have the same document.
@@ -232,10 +230,10 @@ def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = Non
         size = len(lists[0].queries)
         bounds = np.searchsorted(keys, np.arange(size + 1) * len(document_ids))
         best, values = sort_lists(bounds, keys - np.repeat(np.arange(size) * len(document_ids), np.diff(bounds)), totals)
-        within_depth = np.arange(len(best)) - np.repeat(bounds[:-1], np.diff(bounds)) < limit
-        rows = slice(starts[-1], starts[-1] + int(within_depth.sum()))
+        within_depth, top_starts = truncate_lists(bounds, limit)
+        rows = slice(starts[-1], starts[-1] + int(top_starts[-1]))
         documents[rows], scores[rows] = best[within_depth], values[within_depth]
-        starts.extend((starts[-1] + np.cumsum(np.minimum(np.diff(bounds), limit))).tolist())
+        starts.extend((starts[-1] + top_starts[1:]).tolist())
     return Run(queries, np.array(starts), documents[: starts[-1]], scores[: starts[-1]], document_ids, tag)
 
 

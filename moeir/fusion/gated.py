@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.special import softmax
 
 from moeir.errors import DataError
 from moeir.fusion import features, formulas, score_lists
 from moeir.fusion.features import ALL_LISTS_FEATURES, HIT_FEATURES, FusionFeatures, WordCounts
-from moeir.fusion.score_lists import Float64s, Hits, ScoreLists
+from moeir.fusion.score_lists import Float64s, Hits, RankedLists
 from moeir.records.ids import Ids
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
@@ -35,11 +36,6 @@ class FeatureScaler:
     document_deviation: Float64s
     query_mean: Float64s
     query_deviation: Float64s
-
-    @classmethod
-    def fit(cls, lists: Float64s, evidence: Float64s, situation: Float64s) -> "FeatureScaler":
-        """Scales from score ranges [Q, E], document features [F, n] and query features [Q, Z] of many queries."""
-        return cls(_divisor(lists.mean(axis=0)), _divisor(evidence.std(axis=1)), situation.mean(axis=0), _divisor(situation.std(axis=0)))
 
     def scale_query_features(self, values: Float64s) -> Float64s:
         """Standardised query features z [Q, Z]."""
@@ -83,11 +79,6 @@ class FusionWeights:
     gate_weights: Float64s
     document_weights: Float64s
 
-    @classmethod
-    def zeros(cls, experts: int, situation: int, evidence: int) -> "FusionWeights":
-        """Initial weights."""
-        return cls(np.zeros(experts), np.zeros((experts, situation)), np.zeros(evidence))
-
     def to_vector(self) -> Float64s:
         """All weights as one vector."""
         return np.concatenate([self.expert_weights, self.gate_weights.ravel(), self.document_weights])
@@ -97,9 +88,10 @@ class FusionWeights:
         first, last = len(self.expert_weights), len(self.expert_weights) + self.gate_weights.size
         return FusionWeights(vector[:first], vector[first:last].reshape(self.gate_weights.shape), vector[last:])
 
-    def compute_gates(self, situation: Float64s) -> Float64s:
+    def compute_gates(self, query_features: Float64s) -> Float64s:
         """E · softmax(W z) [Q, E]: 1 for every expert where z or W is 0."""
-        return len(self.expert_weights) * _softmax(situation @ self.gate_weights.T)
+        gates: Float64s = len(self.expert_weights) * softmax(query_features @ self.gate_weights.T, axis=1)
+        return gates
 
 
 def listwise_loss(weights: FusionWeights, examples: FusionExamples) -> tuple[float, FusionWeights]:
@@ -115,9 +107,8 @@ def listwise_loss(weights: FusionWeights, examples: FusionExamples) -> tuple[flo
     score_gradients = np.add.reduceat(errors * examples.scores, starts, axis=1).T  # [Q, E]
     gate_gradients = gates * weights.expert_weights * score_gradients
     logit_gradients = gate_gradients - gates / len(weights.expert_weights) * gate_gradients.sum(axis=1, keepdims=True)
-    return value, FusionWeights(
-        (gates * score_gradients).sum(axis=0), logit_gradients.T @ examples.query_features, examples.document_features @ errors
-    )
+    expert_gradients = (gates * score_gradients).sum(axis=0)
+    return value, FusionWeights(expert_gradients, logit_gradients.T @ examples.query_features, examples.document_features @ errors)
 
 
 def fit_weights(examples: FusionExamples, strength: float | None) -> FusionWeights:
@@ -125,13 +116,14 @@ def fit_weights(examples: FusionExamples, strength: float | None) -> FusionWeigh
 
     The expert weights are fitted first, alone, which is convex; the others start at 0 from there.
     """
-    initial = FusionWeights.zeros(len(examples.scores), examples.query_features.shape[1], len(examples.document_features))
+    experts, query_features = len(examples.scores), examples.query_features.shape[1]
+    initial = FusionWeights(np.zeros(experts), np.zeros((experts, query_features)), np.zeros(len(examples.document_features)))
     strengths = np.full(len(initial.to_vector()), np.inf)
-    strengths[: len(initial.expert_weights)] = EXPERT_WEIGHT_L2
+    strengths[:experts] = EXPERT_WEIGHT_L2
     experts_only = _minimize(initial, examples, strengths)
     if strength is None:
         return experts_only
-    strengths[len(initial.expert_weights) :] = strength
+    strengths[experts:] = strength
     return _minimize(experts_only, examples, strengths)
 
 
@@ -146,9 +138,8 @@ def _minimize(initial: FusionWeights, examples: FusionExamples, strengths: Float
         penalty = strengths[is_free] * vector
         return value + float(penalty @ vector) / 2, gradient.to_vector()[is_free] + penalty
 
-    solution = minimize(
-        objective, values[is_free], jac=True, method="L-BFGS-B", options={"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS}
-    )
+    limits = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS}
+    solution = minimize(objective, values[is_free], jac=True, method="L-BFGS-B", options=limits)
     values[is_free] = solution.x
     return initial.from_vector(values)
 
@@ -164,7 +155,7 @@ class GatedFusion:
     def formula(self, texts: Mapping[str, str] | None = None) -> Callable[..., Hits]:
         """The fusion as a formula; `texts` maps query ids to their text, if it was learned with words."""
 
-        def gated(lists: Sequence[Hits | ScoreLists], apart: bool = False) -> Hits:
+        def gated(lists: RankedLists, apart: bool = False) -> Hits:
             computed = features.compute_features(lists, self.word_counts, texts)
             return score_lists.combine(computed.documents, self.scores_per_list(computed), apart)
 
@@ -178,12 +169,6 @@ class GatedFusion:
         per_list = document_scores[: -len(ALL_LISTS_FEATURES)].reshape(len(scores), len(HIT_FEATURES), -1).sum(axis=1)
         parts: Float64s = gates * scores + per_list + document_scores[-len(ALL_LISTS_FEATURES) :].sum(axis=0) / len(scores)
         return parts
-
-
-def _softmax(values: Float64s) -> Float64s:
-    exponentials = np.exp(values - values.max(axis=1, keepdims=True))
-    shares: Float64s = exponentials / exponentials.sum(axis=1, keepdims=True)
-    return shares
 
 
 def _divisor(values: Float64s) -> Float64s:
@@ -240,11 +225,10 @@ def compute_held_out_losses(examples: FusionExamples, strengths: Sequence[float 
 def _build_examples(
     runs: Sequence[Run], qrels: Qrels, depth: int, words: WordCounts | None, texts: Mapping[str, str] | None
 ) -> tuple[FeatureScaler, FusionExamples]:
-    """Scaler, and scaled training examples."""
     queries = [query for query in qrels if any(query in run.query_rows for run in runs)]
     names, blocks = formulas.align_runs(runs, queries)
     ids = Ids.from_strings(names)
-    parts: list[tuple[Float64s, Float64s, Float64s, Float64s, Float64s, NDArray[np.int64]]] = []
+    parts: list[tuple[NDArray[Any], ...]] = []
     for lists in blocks:
         computed = features.compute_features(lists, words, texts)
         within_depth = computed.best_rank <= depth
@@ -259,24 +243,19 @@ def _build_examples(
         sizes = np.bincount(query_rows, minlength=len(has_gain))[has_gain]
         selected = np.flatnonzero(within_depth)[rows]
         targets = (gains / np.where(has_gain, totals, 1.0)[query_rows])[rows]
-        parts.append(
-            (
-                computed.scores[:, selected],
-                computed.document_features[:, selected],
-                computed.query_features[has_gain],
-                spreads[has_gain],
-                targets,
-                sizes,
-            )
-        )
+        of_documents = (computed.scores[:, selected], computed.document_features[:, selected])
+        parts.append((*of_documents, computed.query_features[has_gain], spreads[has_gain], targets, sizes))
     if not parts or not sum(len(part[5]) for part in parts):
         raise DataError(f"no query has a relevant document among the first {depth} of any run; are the judgements of these queries?")
-    scores, evidence = (np.concatenate([part[side] for part in parts], axis=1) for side in (0, 1))
-    situation, spreads, targets, sizes = (np.concatenate([part[side] for part in parts]) for side in (2, 3, 4, 5))
-    scales = FeatureScaler.fit(spreads, evidence, situation)
-    scores /= scales.list_spread[:, None]
-    evidence /= scales.document_deviation[:, None]
-    return scales, FusionExamples(scores, evidence, scales.scale_query_features(situation), np.cumsum(sizes) - sizes, targets)
+    scores, document_features, query_features, spreads, targets, sizes = (
+        np.concatenate(arrays, axis=1 if index < 2 else 0) for index, arrays in enumerate(zip(*parts, strict=True))
+    )
+    list_spread, document_deviation = _divisor(spreads.mean(axis=0)), _divisor(document_features.std(axis=1))
+    scaler = FeatureScaler(list_spread, document_deviation, query_features.mean(axis=0), _divisor(query_features.std(axis=0)))
+    scores /= list_spread[:, None]
+    document_features /= document_deviation[:, None]
+    scaled_features = scaler.scale_query_features(query_features)
+    return scaler, FusionExamples(scores, document_features, scaled_features, np.cumsum(sizes) - sizes, targets)
 
 
 def _fill_gains(gains: Float64s, documents: NDArray[np.int64], first: int, ids: Ids, judgements: Mapping[str, int]) -> None:
@@ -291,12 +270,7 @@ def _fill_gains(gains: Float64s, documents: NDArray[np.int64], first: int, ids: 
 
 def gated_to_dict(gated_fusion: GatedFusion) -> dict[str, Any]:
     """A gated fusion as plain numbers for JSON."""
-    words = (
-        None
-        if gated_fusion.word_counts is None
-        else {"queries": gated_fusion.word_counts.queries, "counts": gated_fusion.word_counts.counts}
-    )
-    scales = gated_fusion.scaler
+    scales, words = gated_fusion.scaler, gated_fusion.word_counts
     return {
         "scales": {
             "lists": scales.list_spread.tolist(),
@@ -307,20 +281,22 @@ def gated_to_dict(gated_fusion: GatedFusion) -> dict[str, Any]:
         "experts": gated_fusion.weights.expert_weights.tolist(),
         "gate": gated_fusion.weights.gate_weights.tolist(),
         "evidence": gated_fusion.weights.document_weights.tolist(),
-        "words": words,
+        "words": None if words is None else {"queries": words.queries, "counts": words.counts},
     }
 
 
 def gated_from_dict(values: Mapping[str, Any], lists: int) -> GatedFusion:
     """A gated fusion of so many lists from `gated_to_dict`'s numbers; ValueError, KeyError or TypeError if they do not fit."""
-    evidence, situation = features.feature_names([""] * lists, values["words"] is not None)
-    shapes = {"lists": (lists,), "evidence": (len(evidence),), "mean": (len(situation),), "deviation": (len(situation),)}
-    scales = FeatureScaler(*(_finite_array(values["scales"][name], shape) for name, shape in shapes.items()))  # in the order of the fields
-    gate = _finite_array(values["gate"], (lists, len(situation)))
-    weights = FusionWeights(_finite_array(values["experts"], (lists,)), gate, _finite_array(values["evidence"], (len(evidence),)))
     words = values["words"]
-    counts = None if words is None else {str(word): int(count) for word, count in words["counts"].items()}
-    return GatedFusion(scales, weights, None if counts is None else WordCounts(counts, int(words["queries"])))
+    evidence, situation = features.count_features(lists, words is not None)
+    shapes = {"lists": (lists,), "evidence": (evidence,), "mean": (situation,), "deviation": (situation,)}
+    scales = FeatureScaler(*(_finite_array(values["scales"][name], shape) for name, shape in shapes.items()))  # in the order of the fields
+    weight_shapes = {"experts": (lists,), "gate": (lists, situation), "evidence": (evidence,)}
+    weights = FusionWeights(*(_finite_array(values[name], shape) for name, shape in weight_shapes.items()))
+    if words is None:
+        return GatedFusion(scales, weights)
+    counts = {str(word): int(count) for word, count in words["counts"].items()}
+    return GatedFusion(scales, weights, WordCounts(counts, int(words["queries"])))
 
 
 def _finite_array(values: Any, shape: tuple[int, ...]) -> Float64s:

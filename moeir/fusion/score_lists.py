@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from moeir.errors import UsageError
 from moeir.records import compiled_loops
-from moeir.records.runs import Run
+from moeir.records.runs import Run, truncate_lists
 
 Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]  # one query's documents and scores, best first
 Float64s: TypeAlias = NDArray[np.float64]
+RankedLists: TypeAlias = "Sequence[Hits | ScoreLists]"
+Scorer: TypeAlias = "Callable[[ScoreLists], Float64s]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +86,7 @@ class ScoreLists:
 
     def top(self, depth: int) -> "ScoreLists":
         """The first `depth` hits of every list."""
-        within_depth = self.ranks <= depth
-        starts = np.concatenate([[0], np.cumsum(np.minimum(self.sizes, depth))])
+        within_depth, starts = truncate_lists(self.starts, depth)
         return ScoreLists(self.documents[within_depth], self.scores[within_depth], starts, self.width, self.queries)
 
     def _scores_at(self, rows: NDArray[np.int64]) -> Float64s:
@@ -96,10 +97,7 @@ class ScoreLists:
 
 
 def align(
-    lists: Sequence[Hits | ScoreLists],
-    score: Callable[[ScoreLists], Float64s],
-    missing: Callable[[ScoreLists], Float64s],
-    weights: Iterable[float] = repeat(1.0),
+    lists: RankedLists, score: Scorer, missing: Scorer, weights: Iterable[float] = repeat(1.0)
 ) -> tuple[NDArray[np.int64], Float64s]:
     """The union of the documents [n], ascending, and each list's contributions [E, n]: `score` of its hits, `missing` elsewhere."""
     stacks = [ScoreLists.from_hits(one) for one in lists]
@@ -120,11 +118,7 @@ def align(
 
 
 def _align_compiled(
-    compiled: Any,
-    stacks: list[ScoreLists],
-    score: Callable[[ScoreLists], Float64s],
-    missing: Callable[[ScoreLists], Float64s],
-    weights: Iterable[float],
+    compiled: Any, stacks: list[ScoreLists], score: Scorer, missing: Scorer, weights: Iterable[float]
 ) -> tuple[NDArray[np.int64], Float64s]:
     """`align` for many hits, by compiled loops: one integer per hit, the document in the high bits and the row in the low ones."""
     offsets, width = np.cumsum([0, *(len(one.documents) for one in stacks)]), stacks[0].width
@@ -152,13 +146,7 @@ def combine(documents: NDArray[np.int64], columns: Float64s, apart: bool) -> Hit
 
 
 def fuse(
-    lists: Sequence[Hits | ScoreLists],
-    score: Callable[[ScoreLists], Float64s],
-    missing: Callable[[ScoreLists], Float64s],
-    apart: bool,
-    weights: Iterable[float] = repeat(1.0),
-    *,
-    maximum: bool = False,
+    lists: RankedLists, score: Scorer, missing: Scorer, apart: bool, weights: Iterable[float] = repeat(1.0), *, maximum: bool = False
 ) -> Hits:
     """`combine` of what `align` gives; with `maximum` only a document's largest score counts, the first of equals."""
     documents, columns = align(lists, score, missing, weights)
@@ -167,7 +155,7 @@ def fuse(
     return combine(documents, columns, apart)
 
 
-def find_normaliser(formula: str, name: str) -> Callable[[ScoreLists], Float64s]:
+def find_normaliser(formula: str, name: str) -> Scorer:
     """The normalisation function called `name`; UsageError for an unknown name."""
     if name not in ("none", "minmax"):
         raise UsageError(f"{formula}:normalise={name}: expected none or minmax")
@@ -194,9 +182,8 @@ def standardise(one: ScoreLists) -> Float64s:
 
 def centre(one: ScoreLists) -> Float64s:
     """(s − (min + max) / 2) / (max − min)."""
-    return _divide_by_spread(
-        one.scores - one.repeat_per_hit((one.first_scores() + one.last_scores()) / 2), one, one.first_scores() - one.last_scores()
-    )
+    first, last = one.first_scores(), one.last_scores()
+    return _divide_by_spread(one.scores - one.repeat_per_hit((first + last) / 2), one, first - last)
 
 
 def minmax(one: ScoreLists) -> Float64s:

@@ -99,12 +99,7 @@ def coordinate_search(starts: Sequence[Sequence[float]], means: MeanScorer) -> t
     def best(candidates: Sequence[Sequence[float]], current: Sequence[float] | None) -> Sequence[float]:
         new = list(dict.fromkeys(text for one in candidates if (text := format_weights(one)) not in means_by_weights))
         means_by_weights.update(zip(new, means(new) if new else [], strict=True))
-        best_candidate = max(candidates, key=lambda one: means_by_weights[format_weights(one)])
-        return (
-            best_candidate
-            if current is None or means_by_weights[format_weights(best_candidate)] > means_by_weights[format_weights(current)]
-            else current
-        )
+        return max(candidates if current is None else [current, *candidates], key=lambda one: means_by_weights[format_weights(one)])
 
     weights = best(starts, None)
     for factors in (COARSE_FACTORS, FINE_FACTORS):

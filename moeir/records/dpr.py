@@ -22,8 +22,8 @@ _SPACE = re.compile(r"\s*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DECODER = json.JSONDecoder()
 _BLOCK_CHARACTERS = 1 << 20
-_QUESTION_IDS = ("question_id", "_id", "id", "query_id", "qid")
-_CONTEXT_IDS = ("passage_id", "psg_id", "docid", "_id", "id")
+QUESTION_ID_FIELDS = ("question_id", "_id", "id", "query_id", "qid")
+CONTEXT_ID_FIELDS = ("passage_id", "psg_id", "docid", "_id", "id")
 
 
 def is_array(line: str) -> bool:
@@ -59,6 +59,18 @@ def read_array(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[s
         raise array.error("nothing after the array", array.peek())
 
 
+def read_questions(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[str, Any]]]:
+    """`file:line` and text record of each entry of an array, as by `question_record`."""
+    return ((where, question_record(entry, position)) for position, (where, entry) in enumerate(read_array(name, numbered)))
+
+
+def read_example_records(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[str, Any]]]:
+    """`file:line` and example record of each entry of an array that has a positive, as by `example_record`."""
+    for position, (where, entry) in enumerate(read_array(name, numbered)):
+        if (record := example_record(entry, position, where)) is not None:
+            yield where, record
+
+
 def question_record(entry: dict[str, Any], position: int) -> dict[str, Any]:
     """An entry as a text record: with an id, if it has a question.
 
@@ -81,17 +93,12 @@ def example_record(entry: dict[str, Any], position: int, where: str) -> dict[str
     passages: dict[str, dict[str, Any]] = {}
     positives = _read_passages(entry, "positive_ctxs", passages, frozenset(), where)
     positive_ids = frozenset(passages)
-    negatives = _read_passages(entry, "hard_negative_ctxs", passages, positive_ids, where) or _read_passages(
-        entry, "negative_ctxs", passages, positive_ids, where
-    )
+    hard_negatives = _read_passages(entry, "hard_negative_ctxs", passages, positive_ids, where)
+    negatives = hard_negatives or _read_passages(entry, "negative_ctxs", passages, positive_ids, where)
     if not positives:
         return None
-    return {
-        "query_id": _question_id(entry, position),
-        "query": entry["question"],
-        "positive_passages": positives,
-        "negative_passages": negatives,
-    }
+    sides = {"positive_passages": positives, "negative_passages": negatives}
+    return {"query_id": _question_id(entry, position), "query": entry["question"], **sides}
 
 
 def has_answers(line: str) -> bool:
@@ -187,7 +194,7 @@ class _ArrayReader:
 
 
 def _question_id(entry: dict[str, Any], position: int) -> Any:
-    return next((entry[field] for field in _QUESTION_IDS if entry.get(field) is not None), position)
+    return next((entry[field] for field in QUESTION_ID_FIELDS if entry.get(field) is not None), position)
 
 
 def _read_passages(
@@ -204,7 +211,7 @@ def _read_passages(
             raise DataError(f"{where}: {field}: expected contexts with a text and a title, both strings", code="text-not-a-string")
         title, text = context.get("title") or "", context["text"]
         digest = hashlib.sha256(f"{title}\n{text}".encode()).hexdigest()[:16]
-        context_id = next((context[key] for key in _CONTEXT_IDS if context.get(key) not in (None, "")), digest)
+        context_id = next((context[key] for key in CONTEXT_ID_FIELDS if context.get(key) not in (None, "")), digest)
         if isinstance(context_id, bool) or not isinstance(context_id, str | int):
             raise DataError(f"{where}: {field}: id of a context is not a string: {context_id!r}", code="id-not-a-word")
         passage = {"docid": str(context_id), "title": title, "text": text}

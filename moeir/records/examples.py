@@ -5,7 +5,6 @@ and the queries. Where a line has the texts inline (Tevatron's `positive_passage
 in `query` and `passages`, so that code that uses examples handles one form.
 """
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -94,9 +93,8 @@ def _merge_pair(first: Example, second: Example, path: str) -> Example:
     passages = {passage.id: passage for passage in first.passages}
     for passage in second.passages:
         if passages.setdefault(passage.id, passage) != passage:
-            raise DataError(
-                f"{path}: passage {passage.id!r} has two texts in the files; different passages need other ids", code="two-texts"
-            )
+            problem = f"passage {passage.id!r} has two texts in the files; different passages need other ids"
+            raise DataError(f"{path}: {problem}", code="two-texts")
     positives = tuple(dict.fromkeys((*first.positive_ids, *second.positive_ids)))
     negatives = tuple(document for document in dict.fromkeys((*first.negative_ids, *second.negative_ids)) if document not in positives)
     teacher = second.teacher_scores | first.teacher_scores
@@ -108,22 +106,20 @@ def _merge_pair(first: Example, second: Example, path: str) -> Example:
 
 def write_examples(examples: Iterable[Example], path: Path | str) -> None:
     """Write one JSON line per example: by id, or with its texts if it has them."""
-    with lines.open_writer(path) as output:
-        output.writelines(json.dumps(_example_record(example), ensure_ascii=False) + "\n" for example in examples)
+    texts.write_json_lines(map(example_to_record, examples), path)
 
 
 def _read_records(name: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
     for first in numbered:
         if dpr.is_array(first[1]):
-            for position, (where, entry) in enumerate(dpr.read_array(name, chain([first], numbered))):
-                if (record := dpr.example_record(entry, position, where)) is not None:
-                    yield where, record
+            yield from dpr.read_example_records(name, chain([first], numbered))
         else:
             where = f"{name}:{first[0]}"
             yield where, texts.parse_json(first[1], where)
 
 
-def _example_record(example: Example) -> dict[str, Any]:
+def example_to_record(example: Example) -> dict[str, Any]:
+    """An example as the object of its JSON line."""
     fields: dict[str, Any] = {"query_id": example.query_id}
     if example.query is None:
         fields |= {"positive_ids": list(example.positive_ids), "negative_ids": list(example.negative_ids)}
@@ -138,12 +134,11 @@ def _example_record(example: Example) -> dict[str, Any]:
         fields["positive_scores"] = [float(runs.format_score(score)) for score in example.positive_scores]
         fields["negative_scores"] = [float(runs.format_score(score)) for score in example.negative_scores]
     if example.provenance:
-        fields["negative_provenance"] = [[_provenance_record(entry) for entry in sources] for sources in example.provenance]
+        fields["negative_provenance"] = [
+            [{"run": entry.run, "rank": entry.rank, "score": float(runs.format_score(entry.score))} for entry in sources]
+            for sources in example.provenance
+        ]
     return fields
-
-
-def _provenance_record(entry: Provenance) -> dict[str, Any]:
-    return {"run": entry.run, "rank": entry.rank, "score": float(runs.format_score(entry.score))}
 
 
 def parse_example(record: Any, where: str, *, provenance: bool) -> Example:
@@ -163,11 +158,9 @@ def parse_example(record: Any, where: str, *, provenance: bool) -> Example:
         positives, negatives = (_parse_ids(record, side, where) for side in _SIDES)
     if not positives:
         raise DataError(f"{where}: query {query_id!r} has no positive", code="no-positive")
-    both = set(positives) & set(negatives)
-    if both:
-        raise DataError(
-            f"{where}: document {min(both)!r} is a positive and a negative of query {query_id!r}", code="positive-among-negatives"
-        )
+    if both := set(positives) & set(negatives):
+        problem = f"document {min(both)!r} is a positive and a negative of query {query_id!r}"
+        raise DataError(f"{where}: {problem}", code="positive-among-negatives")
     query = texts.parse_text({"_id": query_id, "query": record["query"], "answers": record.get("answers")}, where) if inline else None
     entries = _parse_provenance(record, len(negatives), where) if provenance else ()
     scores = _parse_teacher_scores(record, {"positive": len(positives), "negative": len(negatives)}, where)

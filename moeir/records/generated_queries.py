@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from moeir.errors import DataError
 from moeir.records import lines, texts
@@ -29,24 +30,20 @@ def format_line(document: str, queries: Sequence[str]) -> str:
 def read_generated_queries(source: Path | str, *, allow_empty: bool = False) -> Iterator[GeneratedQueries]:
     """Read the records of a file or a pipe one at a time; DataError with the line of a faulty one.
 
-    With `part` the file may be empty: a small corpus has empty shards.
+    With `allow_empty` the file may be empty: a small corpus has empty shards.
     """
     ids: set[str] = set()
-    with lines.open_lines(source) as numbered:
-        for number, text in numbered:
-            if not text.strip():
-                continue
-            record = _parse_record(text, where := f"{lines.source_name(source)}:{number}")
-            if record.id in ids:
-                raise DataError(f"{where}: duplicate id {record.id!r}; ids must be unique", code="duplicate-id")
-            ids.add(record.id)
-            yield record
+    for where, value in texts.read_json_lines(source):
+        record = _parse_record(value, where)
+        if record.id in ids:
+            raise DataError(f"{where}: duplicate id {record.id!r}; ids must be unique", code="duplicate-id")
+        ids.add(record.id)
+        yield record
     if not ids and not allow_empty:
         raise DataError(f"{lines.source_name(source)}: holds no record; expected JSON lines with _id and queries")
 
 
-def _parse_record(text: str, where: str) -> GeneratedQueries:
-    record = texts.parse_json(text, where)
+def _parse_record(record: Any, where: str) -> GeneratedQueries:
     if not isinstance(record, dict) or not {"_id", "queries"} <= record.keys():
         raise DataError(f"{where}: expected an object with _id and queries, as generate-queries writes them", code="not-an-object")
     queries = record["queries"]

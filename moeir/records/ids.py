@@ -137,7 +137,7 @@ def _merge_compiled(coding: Any, byte_lists: list[ByteStrings]) -> tuple[Ids, li
 class DictionaryEncoder:
     """Dictionary encoding of a column that arrives in parts: each row becomes an index into the distinct strings.
 
-    With `loops`, the compiled ones for coding, strings of up to MAX_FIXED_BYTES bytes are buffered as integers.
+    With `compiled`, the loops of `radix_sort`, strings of up to MAX_FIXED_BYTES bytes are buffered as integers.
     """
 
     def __init__(self, compiled: Any = None) -> None:
@@ -175,9 +175,7 @@ class DictionaryEncoder:
             return self._encoded_chunks[0]
         names, mappings = merge_vocabularies([list_codes for list_codes, _ in self._encoded_chunks])
         for mapping, (_, list_codes) in zip(mappings, self._encoded_chunks, strict=True):
-            np.take(
-                mapping, list_codes, mode="clip", out=list_codes
-            )  # in place, without a copy: the parts together are as long as the file
+            np.take(mapping, list_codes, mode="clip", out=list_codes)  # in place: the parts together are as long as the file
         return Ids.from_strings(names), np.concatenate([list_codes for _, list_codes in self._encoded_chunks])
 
     def _add_keys(self, numbers: NDArray[np.uint64]) -> None:
@@ -230,7 +228,7 @@ MAX_KEYS = 2**23  # integers that are buffered before they are sorted
 
 
 class KeySorter:
-    """Buffer of one column's keys, `width` integers each; `loops` are the compiled ones for coding."""
+    """Buffer of one column's keys, `width` integers each; `loops` are those of `radix_sort`."""
 
     def __init__(self, loops: Any, width: int) -> None:
         self.width = width
@@ -252,9 +250,8 @@ class KeySorter:
             self._keys[self._key_count : self._key_count + len(keys)] = keys
             self._key_count += len(keys)
         else:
-            self._key_count = self._compiled.append_changed(
-                np.ascontiguousarray(keys), self._row_count, self._keys, self._rows, self._key_count
-            )
+            keys = np.ascontiguousarray(keys)
+            self._key_count = self._compiled.append_changed(keys, self._row_count, self._keys, self._rows, self._key_count)
         self._row_count += len(keys)
         if self._key_count == self._row_count:
             self._rows = None  # most likely all later rows differ too

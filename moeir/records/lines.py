@@ -41,7 +41,7 @@ def open_lines(path: Path | str) -> Iterator[Iterator[tuple[int, str]]]:
 
 @contextmanager
 def read_blocks(path: Path | str, *, check: bool = True) -> Iterator[Iterator[tuple[int, bytes]]]:
-    """Blocks of lines: the number of the first line, and the bytes without the last newline; checked to be UTF-8 if `checked`."""
+    """Blocks of lines: the number of the first line, and the bytes without the last newline; checked to be UTF-8 if `check`."""
     if str(path) == "-":
         yield _split_blocks(_read_chunks(sys.stdin.buffer, ""), source_name(path), check)
         return
@@ -72,13 +72,31 @@ def open_writer(path: Path | str) -> Iterator[TextIO]:
         yield text
 
 
-def write_lines(path: Path | str, lines: Iterable[str]) -> int:
-    """Write lines, given without newlines, to a file or standard output; returns their number."""
+def read_rows(path: Path | str, width: int, form: str) -> Iterator[tuple[str, list[str]]]:
+    """The location (file:line) and the tab-separated columns of each line that is not blank; `form` names the columns for messages."""
+    name = source_name(path)
+    with open_lines(path) as numbered:
+        for number, line in numbered:
+            if not line.strip():
+                continue
+            columns = line.split("\t")
+            if len(columns) != width:
+                raise DataError(f"{name}:{number}: {width} columns between tabs expected ({form}), {len(columns)} found", code="columns")
+            yield f"{name}:{number}", columns
+
+
+def write_rows(rows: Iterable[Iterable[object]], path: Path | str, separator: str = "\t") -> int:
+    """Write separated columns and return the number of lines."""
+    return write_lines((separator.join(map(str, row)) for row in rows), path)
+
+
+def write_lines(contents: Iterable[str], path: Path | str) -> int:
+    """Write lines, given without their newlines, as by `open_writer`, and return their number."""
     count = 0
     with open_writer(path) as output:
-        for line in lines:
-            output.write(line + "\n")
+        for content in contents:
             count += 1
+            output.write(content + "\n")
     return count
 
 
@@ -116,18 +134,18 @@ def _read_chunks(stream: BinaryIO, suffix: str) -> Iterator[bytes]:
 
 def _decompress_zstandard(stream: BinaryIO) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
-    fed = False
+    has_data = False
     while compressed := stream.read(BLOCK_BYTES):
         while compressed:
             if decompressor.eof:
                 decompressor = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
             yield decompressor.decompress(compressed)
-            compressed, fed = decompressor.unused_data, True
-    if fed and not decompressor.eof:
+            compressed, has_data = decompressor.unused_data, True
+    if has_data and not decompressor.eof:
         raise EOFError("the file ends within a frame")
 
 
-def _split_blocks(chunks: Iterator[bytes], name: str, checked: bool) -> Iterator[tuple[int, bytes]]:
+def _split_blocks(chunks: Iterator[bytes], name: str, check: bool) -> Iterator[tuple[int, bytes]]:
     number, rest = 1, b""
     try:
         for chunk in chunks:
@@ -136,7 +154,7 @@ def _split_blocks(chunks: Iterator[bytes], name: str, checked: bool) -> Iterator
                 rest += chunk
                 continue
             whole = b"".join((rest, memoryview(chunk)[:end]))
-            yield number, _check_text(whole, number, name) if checked else whole
+            yield number, _check_text(whole, number, name) if check else whole
             newlines = np.frombuffer(whole or b" ", np.uint8) == 10  # faster than bytes.count
             number += int(np.count_nonzero(newlines)) + 1
             rest = chunk[end + 1 :]
@@ -145,7 +163,7 @@ def _split_blocks(chunks: Iterator[bytes], name: str, checked: bool) -> Iterator
     except OSError as fault:
         raise DataError(f"{name}: cannot be read: {fault.strerror or fault}", code="damaged-archive") from None
     if rest:
-        yield number, _check_text(rest, number, name) if checked else rest
+        yield number, _check_text(rest, number, name) if check else rest
 
 
 def _check_text(block: bytes, number: int, name: str) -> bytes:

@@ -28,10 +28,8 @@ def read_qrels(path: Path | str) -> Qrels:
             query, document, grade = judgement
             earlier = qrels.setdefault(query, {}).setdefault(document, grade)
             if earlier != grade:
-                raise DataError(
-                    f"{name}:{number}: query {query!r}, document {document!r}: grade {grade} here, {earlier} on an earlier line",
-                    code="grades-disagree",
-                )
+                problem = f"grade {grade} here, {earlier} on an earlier line"
+                raise DataError(f"{name}:{number}: query {query!r}, document {document!r}: {problem}", code="grades-disagree")
     if not qrels:
         raise DataError(f"{name}: holds no judgement; expected {_EXPECTED_COLUMNS}")
     return qrels
@@ -55,9 +53,7 @@ def parse_judgement(line: str, number: int, name: str) -> tuple[str, str, int] |
 
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:
     """Write judgements in TREC form, in their order."""
-    with lines.open_writer(path) as output:
-        for query, grades in qrels.items():
-            output.writelines(f"{query} 0 {document} {grade}\n" for document, grade in grades.items())
+    lines.write_lines((f"{query} 0 {document} {grade}" for query, grades in qrels.items() for document, grade in grades.items()), path)
 
 
 def _parse_grade(text: str, where: str) -> int:

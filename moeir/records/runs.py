@@ -2,13 +2,11 @@
 
 Score descending as float32, then document id descending by bytes: trec_eval's order. A run is columnar: seven million
 hits are three arrays and one sorted list of distinct ids, so that comparing two codes compares two ids.
-
-The lists of a run in blocks, so that working on millions of hits takes little extra memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
@@ -19,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from moeir.errors import DataError, UsageError
 from moeir.records import compiled_loops, lines, trec_columns
 from moeir.records.ids import Ids
+from moeir.records.qrels import Qrels
 
 Integers: TypeAlias = NDArray[np.int64]
 Codes: TypeAlias = NDArray[np.int32]
@@ -90,14 +89,10 @@ class Run:
         lists = [list(pairs.items()) if isinstance(pairs, Mapping) else list(pairs) for pairs in hits.values()]
         names = sorted({document for pairs in lists for document, _ in pairs})
         codes = {name: code for code, name in enumerate(names)}
-        return cls.from_columns(
-            list(hits),
-            np.repeat(np.arange(len(lists)), [len(pairs) for pairs in lists]),
-            names,
-            np.array([codes[document] for pairs in lists for document, _ in pairs], dtype=np.int64),
-            np.array([score for pairs in lists for _, score in pairs], dtype=np.float32),
-            tag,
-        )
+        owners = np.repeat(np.arange(len(lists)), [len(pairs) for pairs in lists])
+        documents = np.array([codes[document] for pairs in lists for document, _ in pairs], dtype=np.int64)
+        scores = np.array([score for pairs in lists for _, score in pairs], dtype=np.float32)
+        return cls.from_columns(list(hits), owners, names, documents, scores, tag)
 
     @classmethod
     def from_columns(
@@ -111,7 +106,7 @@ class Run:
         *,
         location: Callable[[int], str] = "row {}".format,
     ) -> "Run":
-        """A run from one row per hit, in any order; `where` formats a row for error messages.
+        """A run from one row per hit, in any order; `location` formats a row for error messages.
 
         query_codes [n] = indexes into `queries`, document_codes [n] = indexes into `document_ids`, scores [n].
         """
@@ -119,10 +114,8 @@ class Run:
         documents = np.asarray(document_codes, dtype=np.int32)
         scores32 = np.asarray(scores, dtype=np.float32)
         for row in np.flatnonzero(~np.isfinite(scores32))[:1].tolist():
-            raise DataError(
-                f"{location(row)}: score of document {document_ids[documents[row]]!r} is not a finite float32 number",
-                code="score-not-finite",
-            )
+            problem = f"score of document {document_ids[documents[row]]!r} is not a finite float32 number"
+            raise DataError(f"{location(row)}: {problem}", code="score-not-finite")
         if not isinstance(document_ids, Ids) and any(map(str.__ge__, document_ids, document_ids[1:])):
             documents = id_ranks(document_ids).astype(np.int32)[documents]
             document_ids = sorted(document_ids)
@@ -163,12 +156,17 @@ class Run:
             return []
         return [self.document_ids[document] for document in self.list_at(self.query_rows[query])[0].tolist()]
 
+    def relevant_hits(self, qrels: Qrels) -> NDArray[np.bool_]:
+        """Whether each hit is relevant: has a grade above 0 [n]."""
+        relevant, ids = np.zeros(len(self.documents), dtype=bool), Ids.from_strings(self.document_ids)
+        for row, query in enumerate(self.queries):
+            codes = ids.lookup([document for document, grade in qrels.get(query, {}).items() if grade > 0])
+            relevant[self.starts[row] : self.starts[row + 1]] = np.isin(self.list_at(row)[0], codes)
+        return relevant
+
     def top(self, depth: int) -> "Run":
         """The first `depth` hits of every query."""
-        sizes = np.diff(self.starts)
-        ranks = np.arange(len(self.documents)) - np.repeat(self.starts[:-1], sizes)
-        within_depth = ranks < depth
-        starts = np.concatenate(([0], np.cumsum(np.minimum(sizes, depth)))).astype(np.int64)
+        within_depth, starts = truncate_lists(self.starts, depth)
         return Run(self.queries, starts, self.documents[within_depth], self.scores[within_depth], self.document_ids, self.tag)
 
 
@@ -190,15 +188,8 @@ def read_run(path: Path | str, by: str = "score") -> Run:
         ranks = np.empty(len(order), np.float32)
         ranks[order] = np.arange(len(order)) - np.searchsorted(owners[order], owners[order])
         scores = -1 - ranks
-    run = Run.from_columns(
-        [queries[code] for code in appearance.tolist()],
-        owners,
-        names,
-        document_codes,
-        scores,
-        table.first_words[5],
-        location=table.location,
-    )
+    query_ids, tag = [queries[code] for code in appearance.tolist()], table.first_words[5]
+    run = Run.from_columns(query_ids, owners, names, document_codes, scores, tag, location=table.location)
     del query_codes, document_codes, owners, scores, table
     trec_columns.release_memory(len(run.scores))
     return run
@@ -209,9 +200,8 @@ def write_run(run: Run, path: Path | str, tag: str | None = None) -> None:
     label = run.tag if tag is None else tag
     for word in chain([label], run.queries, run.document_ids):
         if len(word.split()) != 1:
-            raise UsageError(
-                f"{lines.source_name(path)}: {word!r} cannot be written to a run: an id or tag is one word without white space"
-            )
+            problem = f"{word!r} cannot be written to a run: an id or tag is one word without white space"
+            raise UsageError(f"{lines.source_name(path)}: {problem}")
     names = run.document_ids
     with lines.open_writer(path) as output:
         for row, query in enumerate(run.queries):
@@ -230,16 +220,14 @@ def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores)
     sorted_hits = np.empty(len(documents), np.int32), np.empty(len(documents), np.float32)
     for first, last in list_blocks(starts):
         rows = slice(int(starts[first]), int(starts[last]))
-        sorted_hits[0][rows], sorted_hits[1][rows] = _sort_lists_numpy(
-            starts[first : last + 1] - starts[first], documents[rows], scores[rows]
-        )
+        block = (starts[first : last + 1] - starts[first], documents[rows], scores[rows])
+        sort = partial(compiled_loops.sort_lists_compiled, compiled.run_order) if compiled else _sort_lists_numpy
+        sorted_hits[0][rows], sorted_hits[1][rows] = sort(*block)
     return sorted_hits
 
 
 def _sort_lists_numpy(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
     """Sort one integer per hit: the bits of its score above its document's code."""
-    if compiled := compiled_loops.load_for_rows(len(documents)):
-        return compiled_loops.sort_lists_compiled(compiled.run_order, starts, documents, scores)
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
     descending = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascending order = descending scores
     keys = descending << np.uint64(32) | (np.uint64(0xFFFFFFFF) - documents.astype(np.uint64))
@@ -258,6 +246,17 @@ def parse_hit(line: str, where: str) -> tuple[str, str, str, float, str]:
     words, score = trec_columns.parse_line(line.encode(), where, RUN_COLUMNS, RUN_COLUMNS.index("score"))
     query, _, document, rank, _, tag = (word.decode() for word in words)
     return query, document, rank, score, tag
+
+
+def truncate_lists(starts: Integers, depth: int) -> tuple[NDArray[np.bool_], Integers]:
+    """Whether each hit is among the first `depth` of its list [n], and the starts of the shortened lists [Q+1]; starts [Q+1].
+
+    >>> [array.tolist() for array in truncate_lists(np.array([0, 3, 4]), 2)]
+    [[True, True, False, True], [0, 2, 3]]
+    """
+    sizes = np.diff(starts)
+    within_depth = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes) < depth
+    return within_depth, np.concatenate(([0], np.cumsum(np.minimum(sizes, depth)))).astype(np.int64)
 
 
 HITS_PER_BLOCK = 2**19  # hits

@@ -4,7 +4,7 @@ Ids are strings, unique and without white space; a faulty record raises DataErro
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -48,15 +48,21 @@ class Text:
 
 def read_texts(source: Path | str, *, keep_empty: bool = False) -> Iterator[Text]:
     """Read the texts of a file, a pipe, `hf:NAME[/CONFIG][@SPLIT]`, `hf:FOLDER`, or `irds:NAME#docs|#queries`, one at a time."""
+    for where, _, text in read_texts_with_records(source):
+        if not text.content and not keep_empty:
+            raise DataError(f"{where}: the text of {text.id!r} is empty; --keep-empty keeps such texts", code="empty-text")
+        yield text
+
+
+def read_texts_with_records(source: Path | str) -> Iterator[tuple[str, dict[str, Any], Text]]:
+    """Location, record and text of each record of a source, the empty ones too; ids are unique, and there is a text."""
     ids: set[str] = set()
     for where, record in read_records(str(source)):
         text = parse_text(record, where)
         if text.id in ids:
             raise DataError(f"{where}: duplicate id {text.id!r}; ids must be unique", code="duplicate-id")
-        if not text.content and not keep_empty:
-            raise DataError(f"{where}: the text of {text.id!r} is empty; --keep-empty keeps such texts", code="empty-text")
         ids.add(text.id)
-        yield text
+        yield where, record, text
     if not ids:
         raise DataError(f"{lines.source_name(source)}: holds no text")
 
@@ -72,17 +78,15 @@ def read_field(source: Path | str, field: str) -> dict[str, str]:
     for where, record in read_records(str(source)):
         text, value = parse_text(record, where), record.get(field)
         if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-            raise DataError(
-                f"{where}: field {field!r} of {text.id!r} is not a string or a whole number: {_preview(value)}", code="text-not-a-string"
-            )
+            problem = f"field {field!r} of {text.id!r} is not a string or a whole number: {_preview(value)}"
+            raise DataError(f"{where}: {problem}", code="text-not-a-string")
         values[text.id] = str(value)
     return values
 
 
 def write_texts(texts: Iterable[Text], path: Path | str) -> None:
     """Write JSON lines with `_id`, `title`, `text`, and `url` and `answers` where present."""
-    with lines.open_writer(path) as output:
-        output.writelines(json.dumps(to_record(text), ensure_ascii=False) + "\n" for text in texts)
+    write_json_lines(map(to_record, texts), path)
 
 
 def to_record(text: Text) -> dict[str, Any]:
@@ -95,21 +99,15 @@ def parse_text(record: Any, where: str) -> Text:
     """A text from a record with any of the usual names for id and text; `where` starts the message of an error."""
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object, found {_preview(record)}", code="not-an-object")
-    field = next((name for name in TEXT_FIELDS if name in record), None)
-    if field is None:
-        raise DataError(f"{where}: no text; expected one of {', '.join(TEXT_FIELDS)} among {_field_names(record)}", code="no-text")
+    field = _find_field(record, TEXT_FIELDS, "text", where)
     if not isinstance(record[field], str):
         raise DataError(f"{where}: {field} is not a string: {_preview(record[field])}", code="text-not-a-string")
     answers = record.get("answers")
     if answers is not None and not (isinstance(answers, list | tuple) and all(isinstance(answer, str) for answer in answers)):
         raise DataError(f"{where}: answers is not a list of strings: {_preview(answers)}", code="text-not-a-string")
-    return Text(
-        _record_id(record, where),
-        record[field],
-        _optional_string(record, "title", where),
-        _optional_string(record, "url", where),
-        tuple(answers or ()),
-    )
+    text_id = parse_id(record[_find_field(record, ID_FIELDS, "id", where)], where)
+    title, url = _optional_string(record, "title", where), _optional_string(record, "url", where)
+    return Text(text_id, record[field], title, url, tuple(answers or ()))
 
 
 def parse_id(value: Any, where: str) -> str:
@@ -136,11 +134,18 @@ def parse_json(line: str, where: str) -> Any:
     return value
 
 
-def _record_id(record: dict[str, Any], where: str) -> str:
-    field = next((name for name in ID_FIELDS if name in record), None)
-    if field is None:
-        raise DataError(f"{where}: no id; expected one of {', '.join(ID_FIELDS)} among {_field_names(record)}", code="no-id")
-    return parse_id(record[field], where)
+def write_json_lines(values: Iterable[Any], path: Path | str) -> int:
+    """Write one JSON value per line and return their number."""
+    return lines.write_lines((json.dumps(value, ensure_ascii=False) for value in values), path)
+
+
+def read_json_lines(source: Path | str) -> Iterator[tuple[str, Any]]:
+    """The location (file:line) and the value of each line that is not blank."""
+    name = lines.source_name(source)
+    with lines.open_lines(source) as numbered:
+        for number, line in numbered:
+            if line.strip():
+                yield f"{name}:{number}", parse_json(line, f"{name}:{number}")
 
 
 def _optional_string(record: dict[str, Any], field: str, where: str) -> str:
@@ -150,8 +155,12 @@ def _optional_string(record: dict[str, Any], field: str, where: str) -> str:
     return value or ""
 
 
-def _field_names(record: dict[str, Any]) -> str:
-    return ", ".join(map(repr, record)) or "no field at all"
+def _find_field(record: dict[str, Any], names: Sequence[str], what: str, where: str) -> str:
+    field = next((name for name in names if name in record), None)
+    if field is None:
+        present = ", ".join(map(repr, record)) or "no field at all"
+        raise DataError(f"{where}: no {what}; expected one of {', '.join(names)} among {present}", code=f"no-{what}")
+    return field
 
 
 def _preview(value: Any) -> str:
@@ -177,9 +186,7 @@ def _read_lines(source: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tu
         return
     kind, all_lines = detect_form(source, first[1]), chain([first], numbered)
     if kind == "array":
-        yield from (
-            (where, dpr.question_record(entry, position)) for position, (where, entry) in enumerate(dpr.read_array(name, all_lines))
-        )
+        yield from dpr.read_questions(name, all_lines)
     elif kind == "answers":
         yield from dpr.read_question_rows(name, all_lines)
     elif kind == "tabs":
@@ -252,9 +259,8 @@ def _read_irds(source: str) -> Iterator[tuple[str, Any]]:
     except KeyError:
         raise UsageError(f"{source}: ir_datasets has no {name!r}") from None
     for number, row in enumerate(dataset.docs_iter() if part == "docs" else dataset.queries_iter(), 1):
-        fields = {
-            key: value for key, value in row._asdict().items() if key in ID_FIELDS or key in ("title", "url", "answers", *TEXT_FIELDS)
-        }
+        known = (*ID_FIELDS, *TEXT_FIELDS, "title", "url", "answers")
+        fields = {key: value for key, value in row._asdict().items() if key in known}
         if not set(fields) & set(TEXT_FIELDS):
             fields["text"] = row.default_text()
         yield f"{source}: row {number}", fields

@@ -65,10 +65,8 @@ def read_columns(path: Path | str, names: Sequence[str], wanted: tuple[int, ...]
     blanks: list[int] = []
     with lines.read_blocks(path) as blocks:
         for first, block in blocks:
-            columns = reader and reader.parse_block(block)
-            columns = (
-                columns or _parse_arrow(block, width, wanted, number) or _parse_python(block, first, name, names, blanks, wanted, number)
-            )
+            columns = (reader and reader.parse_block(block)) or _parse_arrow(block, width, wanted, number)
+            columns = columns or _parse_python(block, first, name, names, blanks, wanted, number)
             if columns:
                 for encoder, column in zip(encoders, columns[:-1], strict=True):
                     encoder.add(column)
@@ -198,9 +196,8 @@ class CompiledReader:
             return self.parse_block(block)
         if rows <= 0:
             return None
-        keys = [
-            self._keys[:rows, end - self._key_widths[column] : end] for column, end in zip(self._string_columns, ends.tolist(), strict=True)
-        ]
+        widths = self._key_widths[self._string_columns]
+        keys = [self._keys[:rows, end - width : end] for end, width in zip(ends.tolist(), widths.tolist(), strict=True)]
         self._used_numbers += rows
         return [*keys, numbers[:rows]]
 

@@ -132,9 +132,9 @@ class Analyze(Stage):
             plots.draw_plot(result.plot, self.output, form)
         elif (form := choose_form(self.form, self.output, "table")) == "table":
             table = tables.format_table(result.table_header or result.columns, result.rows, result.number_format)
-            lines.write_lines(self.output, [table])
+            lines.write_lines([table], self.output)
         else:
-            lines.write_lines(self.output, tables.format_lines(result.columns, result.rows, form))
+            lines.write_lines(tables.format_lines(result.columns, result.rows, form), self.output)
         return {"rows": len(result.rows)}
 
     def _analyze_overlap(self) -> "AnalysisResult":

@@ -102,6 +102,7 @@ class Check(Stage):
     def _check_files(self, findings: "Findings", context: "CheckContext") -> Iterator[tuple[Path, Iterable[str]]]:
         """Check every file and yield the lines of its repaired copy; files whose ids others refer to come first."""
         from moeir.data_checks import examples, qrels, runs, texts
+        from moeir.data_checks.findings import FileFindings
 
         seen_documents, seen_queries, fingerprints = texts.SeenTexts(), texts.SeenTexts(), dict[str, int]()
         if self.queries is not None:
@@ -109,29 +110,30 @@ class Check(Stage):
             yield self.queries, self._check_texts(self.queries, "query", findings, seen_queries, fingerprints)
             seen_documents.queries = {fingerprint: query for query, fingerprint in fingerprints.items()}
         if self.dev_queries is not None:
-            yield self.dev_queries, texts.check_texts(self.dev_queries, findings, context.dev_queries)
+            yield self.dev_queries, texts.TextChecker(FileFindings(findings, self.dev_queries), context.dev_queries).readable_lines()
         if self.corpus is not None:
             context.documents = seen_documents.ids
             yield self.corpus, self._check_texts(self.corpus, "document", findings, seen_documents, {})
         known_ids = (context.queries, context.documents)
-        yield from ((path, qrels.check_qrels(path, findings, *known_ids)) for path in self.qrels)
-        yield from ((path, examples.check_examples(path, findings, context)) for path in self.train)
-        yield from ((path, runs.RunChecker(path, findings, *known_ids).readable_lines()) for path in self.run)
+        yield from ((path, qrels.check_qrels(FileFindings(findings, path, *known_ids))) for path in self.qrels)
+        yield from ((path, examples.check_examples(FileFindings(findings, path), context)) for path in self.train)
+        yield from ((path, runs.RunChecker(FileFindings(findings, path, *known_ids)).readable_lines()) for path in self.run)
 
     def _check_texts(
         self, path: Path, side: str, findings: "Findings", seen_texts: "SeenTexts", fingerprints: dict[str, int]
     ) -> Iterator[str]:
         from moeir.data_checks import texts
+        from moeir.data_checks.findings import FileFindings
 
         truncation = self._truncation_counter(path, side)
 
-        def on_text(name: str, line: int | None, text: "Text") -> None:
+        def on_text(line: int | None, text: "Text") -> None:
             if side == "query":
                 fingerprints[text.id] = seen_texts.fingerprint(text.content)
             if truncation is not None:
                 truncation.add(line, text.content)
 
-        yield from texts.check_texts(path, findings, seen_texts, on_text, keep_empty=self.keep_empty)
+        yield from texts.TextChecker(FileFindings(findings, path), seen_texts, on_text, self.keep_empty).readable_lines()
         if truncation is not None:
             truncation.report(findings)
 
@@ -175,7 +177,7 @@ class Check(Stage):
         with atomic_write.atomic_output(folder, "mended", provenance, force=True, folder=True) as (partial_path, counts):
             for path, repaired_lines in checked_files:
                 before, copy = findings.fault_count, partial_path / path.name
-                line_count = lines.write_lines(copy, repaired_lines)
+                line_count = lines.write_lines(repaired_lines, copy)
                 if path in self.run and line_count:
                     runs.write_run(runs.read_run(copy), copy)  # sorted by score, with matching ranks
                 fault_count = findings.fault_count - before
@@ -184,7 +186,7 @@ class Check(Stage):
 
     def _check_encodings(self, folder: Path, findings: "Findings", context: "CheckContext") -> None:
         from moeir.artifacts import manifests, shards
-        from moeir.data_checks import vectors
+        from moeir.data_checks import texts
         from moeir.representations.base import representation_class
 
         all_ids: list[str] = []
@@ -192,10 +194,9 @@ class Check(Stage):
             ids = manifests.read_lines(shard / "ids.txt")
             all_ids += ids
             for expert, kind in manifests.read_manifest(shard)["counts"]["experts"].items():
-                report = partial(vectors.add_row_fault, findings, str(shard / expert), ids)
+                report = partial(findings.add_row_fault, str(shard / expert), ids)
                 representation_class(kind).open(shard / expert).check_rows(report)
-        documents = context.documents
-        vectors.check_ids(str(folder / "ids.txt"), all_ids, findings, None if documents is None else set(documents))
+        texts.check_encoded_ids(str(folder / "ids.txt"), all_ids, findings, context.documents)
 
     def _write_findings(self, findings: "Findings") -> None:
         if self.form == "json":

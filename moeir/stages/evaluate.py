@@ -115,9 +115,9 @@ class Evaluate(Stage):
             queries = len(qrels)
         if self.explain:
             header = ["run", "measure", f"towards {self.compat}", "mean", "change"]
-            lines.write_lines(self.output, [tables.format_table(header, compat.step_table(tool_views, requested))])
+            lines.write_lines([tables.format_table(header, compat.step_table(tool_views, requested))], self.output)
         else:
-            lines.write_lines(self.output, self._output_lines(values, ranges if self.ties else None))
+            lines.write_lines(self._output_lines(values, ranges if self.ties else None), self.output)
         for text in notes:
             log.info("%s", text)
         return {"queries": queries, "runs": len(values)}

@@ -205,13 +205,13 @@ class Fuse(Stage):
         if self.attribution is not None:
             rows = attribution.hit_rows(runs_by_name, merge, fused_run)
             with side_outputs.write_side_output(self, self.attribution, "attribution") as (partial_path, _):
-                lines.write_lines(partial_path, tables.format_lines(attribution.hit_header(list(runs_by_name)), rows, "tsv"))
+                lines.write_lines(tables.format_lines(attribution.hit_header(list(runs_by_name)), rows, "tsv"), partial_path)
         if self.ablation is not None and self.qrels is not None:
             requested = [measures.parse_measure(text) for text in self.measure or ABLATION_MEASURES]
             grades = qrels.read_qrels(self.qrels)
             with name_source(self.run[0]):
                 header, table_rows = attribution.leave_one_out(runs_by_name, merge, fused_run, self.depth, grades, requested)
             with side_outputs.write_side_output(self, self.ablation, "ablation") as (partial_path, _):
-                lines.write_lines(partial_path, tables.format_lines(header, table_rows, "tsv"))
+                lines.write_lines(tables.format_lines(header, table_rows, "tsv"), partial_path)
             for line in tables.format_table(header, table_rows).splitlines():
                 log.info("%s", line)

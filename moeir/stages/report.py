@@ -95,7 +95,7 @@ class Report(Stage):
         else:
             rows = training_curves.curve_rows(trainings)
             table_lines = tables.format_lines(training_curves.CURVE_COLUMNS, rows, suffix.removeprefix("."))
-            lines.write_lines(self.output, [training_curves.format_trainings(trainings)] if suffix in TEXT_SUFFIXES else table_lines)
+            lines.write_lines([training_curves.format_trainings(trainings)] if suffix in TEXT_SUFFIXES else table_lines, self.output)
         return {"trainings": len(trainings), "steps": sum(one.monitor.step for one in trainings)}
 
     def _write_page(self) -> Counts:
@@ -142,7 +142,7 @@ class Report(Stage):
 
     def _load_explanations(self, pages: "QueryPages", query_texts: "Mapping[str, Text]") -> "Explanations":
         """The explanations of a page's documents, from --index or --explain; else none."""
-        from moeir.formats import row_files
+        from moeir.records import texts
         from moeir.reporting.explanations import Explanations, check_explanation
 
         if self.index:
@@ -152,5 +152,5 @@ class Report(Stage):
             return Explanations(explained, pages.shown_documents)
         if self.explain is None:
             return Explanations()
-        records = (check_explanation(line, where) for where, line in row_files.read_json_lines(self.explain))
+        records = (check_explanation(line, where) for where, line in texts.read_json_lines(self.explain))
         return Explanations(records, pages.shown_documents)

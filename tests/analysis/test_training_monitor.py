@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.analysis import training_monitor
-from moeir.analysis.training_monitor import MetricHistory, TrainingMonitor, expert_means, read_expert_means
+from moeir.analysis.training_monitor import MetricHistory, TrainingMonitor, analyze_shares, expert_means
 from moeir.errors import ArtifactError, DataError
 from tests.oracles import training_monitor as oracles
 
@@ -160,4 +160,4 @@ def test_stretches_differ_by_at_most_one_step_and_cover_all(total):
 def test_a_broken_line_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "share.a": 1.0}\n{"step"\n')
     with pytest.raises(DataError, match=r"metrics\.jsonl:2: broken JSON"):
-        read_expert_means(tmp_path / "metrics.jsonl", 3)
+        analyze_shares(tmp_path / "metrics.jsonl", 3)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from moeir.data_checks import texts
-from moeir.data_checks.findings import Findings
+from moeir.data_checks.findings import FileFindings, Findings
 from moeir.errors import FAULT_KINDS, DataError
 from tests.conftest import CommandResult
 from tests.data_checks.fault_cases import CORPUS, FAULT_CASES, FLAGS, GOOD, QUERIES, FaultCase, example
@@ -148,7 +148,7 @@ def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path: Path, monkeypatc
     gc.collect()
     tracemalloc.start()
     seen_texts = texts.SeenTexts()
-    assert sum(1 for _ in texts.check_texts(path, Findings(), seen_texts)) == 5000 == len(seen_texts.ids)
+    assert sum(1 for _ in texts.TextChecker(FileFindings(Findings(), path), seen_texts).readable_lines()) == 5000 == len(seen_texts.ids)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert path.stat().st_size > 10e6 and peak < 4e6

@@ -12,7 +12,6 @@ import torch
 
 from moeir.artifacts import manifests
 from moeir.data_checks.findings import Findings
-from moeir.data_checks.vectors import add_row_fault
 from moeir.representations.base import Representation
 from moeir.representations.dense import Dense
 from moeir.representations.multivector import MultiVector
@@ -29,7 +28,7 @@ def findings_rows(findings: Findings) -> list[tuple[str, str, str]]:
 
 def check_rows(representation: Representation) -> Findings:
     findings = Findings()
-    representation.check_rows(partial(add_row_fault, findings, "enc/global", IDS))
+    representation.check_rows(partial(findings.add_row_fault, "enc/global", IDS))
     return findings
 
 

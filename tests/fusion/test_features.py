@@ -71,11 +71,9 @@ def test_many_queries_at_once_have_the_features_of_each_alone():
         assert together.query_features[row] == pytest.approx(alone.query_features[0], abs=1e-12)
 
 
-def test_rows_and_columns_have_names():
+def test_rows_and_columns_are_counted():
     computed = features.compute_features([to_arrays({1: 2.0}), to_arrays({2: 1.0}), to_arrays({})], WordCounts.from_texts(QUERY), {})
-    evidence, situation = features.feature_names(["a", "b", "c"], words=True)
-    assert (len(evidence), len(situation)) == (len(computed.document_features), computed.query_features.shape[1])
-    assert situation[:1] + situation[15:16] == ["a: best score", "a and b: in common at 10"] and evidence[4] == "b: score from 0 to 1"
+    assert features.count_features(3, words=True) == (len(computed.document_features), computed.query_features.shape[1])
 
 
 def test_words_are_counted_by_query_and_rarity_falls_with_the_count():

@@ -10,6 +10,10 @@ from moeir.records.runs import Run
 from tests.oracles import learned_fusion as oracle
 
 
+def zero_weights(experts, query_features, document_features):
+    return FusionWeights(np.zeros(experts), np.zeros((experts, query_features)), np.zeros(document_features))
+
+
 def random_examples(seed=0, queries=5, experts=3, evidence=4, situation=2):
     generator = np.random.default_rng(seed)
     sizes = generator.integers(1, 7, queries)
@@ -25,7 +29,7 @@ def random_examples(seed=0, queries=5, experts=3, evidence=4, situation=2):
 
 def test_the_gradient_is_what_finite_differences_say():
     examples = random_examples()
-    start = FusionWeights.zeros(3, 2, 4)
+    start = zero_weights(3, 2, 4)
     vector = np.random.default_rng(1).normal(size=len(start.to_vector()))
     gradient = gated.listwise_loss(start.from_vector(vector), examples)[1].to_vector()
     for index in range(len(vector)):
@@ -37,7 +41,7 @@ def test_the_gradient_is_what_finite_differences_say():
 
 def test_the_loss_is_that_of_loops():
     examples = random_examples(3)
-    weights = FusionWeights.zeros(3, 2, 4).from_vector(np.random.default_rng(4).normal(size=13))
+    weights = zero_weights(3, 2, 4).from_vector(np.random.default_rng(4).normal(size=13))
     expected = []
     for query, (start, size) in enumerate(zip(examples.starts, examples.sizes, strict=True)):
         exponentials = np.exp(weights.gate_weights @ examples.query_features[query])
@@ -65,9 +69,9 @@ DENSE = (np.array([7, 2]), np.array([0.5, 0.25]))
 
 def hand_made_fusion(gate=0.0, held_by_all=0.0):
     """Weights 1 and 2 for lists of range 1; the gate depends on the first list's best score, 9, of mean 8 and deviation 1."""
-    evidence, situation = (len(names) for names in features.feature_names(["", ""], words=False))
+    evidence, situation = features.count_features(2, words=False)
     scales = FeatureScaler(np.ones(2), np.ones(evidence), np.eye(situation)[0] * 8, np.ones(situation))
-    weights = FusionWeights.zeros(2, situation, evidence)
+    weights = zero_weights(2, situation, evidence)
     weights.expert_weights[:], weights.gate_weights[0, 0], weights.document_weights[-1] = (1, 2), gate, held_by_all
     return GatedFusion(scales, weights)
 

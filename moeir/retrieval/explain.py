@@ -20,7 +20,7 @@ from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.fusion.score_lists import Hits
 from moeir.heads.token_vectors import TokenVectorHead
-from moeir.indexes.base import Index
+from moeir.indexes.base import SearchableIndex
 from moeir.indexes.exact_sum import select_queries
 from moeir.records import lines
 from moeir.records.runs import Run
@@ -34,13 +34,13 @@ Explanation = dict[str, Any]
 DocumentSelector = Callable[[str], Sequence[str]]  # the documents of a query
 
 
-def shared_words(engine: Index, query: str, rows: np.ndarray) -> list[Evidence]:
+def shared_words(engine: SearchableIndex, query: str, rows: np.ndarray) -> list[Evidence]:
     """Words that each document shares with a BM25 query: query weights are counts, document weights are those of BM25."""
     counts = Counter(query.split())
     return shared_terms(list(counts), np.array(list(counts.values()), dtype=np.float64), score_each(engine, rows, list(counts)))
 
 
-def score_each(engine: Index, rows: np.ndarray, texts: Any) -> np.ndarray:
+def score_each(engine: SearchableIndex, rows: np.ndarray, texts: Any) -> np.ndarray:
     """Scores of every text, such as the single terms of a query, with each document: float32 [texts, n]."""
     try:
         scores = engine.score_pairs(texts, np.repeat(np.arange(len(texts)), len(rows)), np.tile(rows, len(texts)))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, ClassVar, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from moeir.artifacts import manifests
 from moeir.backbones.device import autocast, select_device, select_dtype
 from moeir.errors import ArtifactError, UsageError
 from moeir.fusion import formulas
-from moeir.indexes.base import NO_ROW, Index, fill_ranked_hits
+from moeir.indexes.base import NO_ROW, Index, SearchableIndex, fill_all_ranked_hits
 from moeir.indexes.exact_sum import fuse_exact
 from moeir.parsing import parse_value
 from moeir.records.runs import Run, id_ranks
@@ -54,7 +54,7 @@ class Searcher:
 
     paths: tuple[Path, ...]
     ids: list[str]
-    engines: dict[str, Index]
+    engines: dict[str, SearchableIndex]
     order: np.ndarray
     checkpoint: RetrievalModel | None
     dtype: torch.dtype
@@ -188,7 +188,7 @@ def open_index(
     return Searcher(paths, all_ids, engines, order, checkpoint, select_dtype(dtype, target), target)
 
 
-def _open_engines(path: Path, specs: Mapping[str, str], order: np.ndarray, device: str) -> dict[str, Index]:
+def _open_engines(path: Path, specs: Mapping[str, str], order: np.ndarray, device: str) -> dict[str, SearchableIndex]:
     engines = {}
     for expert, spec in specs.items():
         variant = variants.find_variant("indexes", variants.parse_spec(spec).name)
@@ -215,37 +215,24 @@ def _check_disjoint(paths: Sequence[Path], ids: Sequence[list[str]]) -> None:
                 raise ArtifactError(f"{path}: document {min(both)!r} is in {paths[earlier]} too; parts of a collection share none")
 
 
-class ShardedIndex(Index):
+class ShardedIndex(SearchableIndex):
     """Indexes of one expert over several parts, rows numbered consecutively; the top K of all are among the top K of each part."""
 
-    kind: ClassVar[str] = ""
-
-    def __init__(self, parts: Sequence[Index], id_ranks: np.ndarray) -> None:
+    def __init__(self, parts: Sequence[SearchableIndex], id_ranks: np.ndarray) -> None:
         super().__init__(id_ranks)
         self.parts = list(parts)
         self._starts = np.cumsum([0, *map(len, parts)])
-        self.kind = parts[0].kind  # type: ignore[misc]  # a class attribute of engines; here it comes from the parts
-        self.exact = all(part.exact for part in parts)  # type: ignore[misc]
-        self.score_if_not_found = parts[0].score_if_not_found  # type: ignore[misc]
+        self.kind, self.score_if_not_found = parts[0].kind, parts[0].score_if_not_found
+        self.exact = all(part.exact for part in parts)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def find_part(self, row: int) -> tuple[Index, int]:
-        """The index of a row, and the row in it."""
-        part = int(np.searchsorted(self._starts, row, side="right")) - 1
-        return self.parts[part], row - int(self._starts[part])
-
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         lists = [part.search(queries, depth) for part in self.parts]
-        numbered = [
-            np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, self._starts, strict=False)
-        ]
-        all_rows, values = np.concatenate(numbered, axis=1), np.concatenate([score for _, score in lists], axis=1)
-        id_ranks = self.id_ranks
-        for query in range(len(rows)):
-            real = all_rows[query] != NO_ROW
-            fill_ranked_hits(all_rows[query][real], values[query][real], id_ranks, rows[query], scores[query])
+        hits = [np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, self._starts, strict=False)]
+        values = np.concatenate([part_scores for _, part_scores in lists], axis=1)
+        fill_all_ranked_hits(np.concatenate(hits, axis=1), values, self.id_ranks, rows, scores)
 
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.empty(len(document_rows), dtype=np.float32)
@@ -256,20 +243,11 @@ class ShardedIndex(Index):
         return scores
 
     def token_vectors(self, row: int) -> np.ndarray | None:
-        part, own = self.find_part(row)
-        return part.token_vectors(own)
-
-    def add(self, shard: Any) -> None:
-        raise UsageError("an index of several parts takes no documents")
-
-    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        raise UsageError("an index of several parts cannot be opened as one; open each part")
-
-    def save(self, folder: Path | str) -> None:
-        raise UsageError("an index of several parts cannot be saved; index all encodings together")
+        owner = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self.parts[owner].token_vectors(row - int(self._starts[owner]))
 
 
-def combine_indexes(parts: Sequence[Index], order: np.ndarray, expert: str) -> ShardedIndex:
+def combine_indexes(parts: Sequence[SearchableIndex], order: np.ndarray, expert: str) -> ShardedIndex:
     """Combine the parts; UsageError for engines whose scores depend on the whole collection."""
     if parts[0].kind == "text":
         raise UsageError(f"--index: {expert} weighs terms by how many documents of the whole collection have them; index it in one piece")

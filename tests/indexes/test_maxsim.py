@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.token_store import TokenVectorStore
+from moeir.indexes.vector_store import VectorStore
 from moeir.representations.multivector import MultiVector
 from tests.indexes.engine_checks import is_full_sort, limit_device_memory, same_bytes, scores_one_by_one
 from tests.oracles import search as oracle
@@ -147,8 +148,8 @@ def test_shards_change_no_byte():
 
 
 def test_texts_are_padded_with_their_last_token():
-    documents = TokenVectorStore(torch.device("cpu"))
-    documents.add(pack([[[1.0, 0, 0], [2.0, 0, 0]], [], [[3.0, 0, 0]]]))
+    texts = pack([[[1.0, 0, 0], [2.0, 0, 0]], [], [[3.0, 0, 0]]])
+    documents = TokenVectorStore(texts.starts, VectorStore(texts.vectors.half().numpy(), torch.device("cpu"), 3.0))
     rows, texts = next(iter(documents.iterate_by_length()))
     assert rows.tolist() == [2, 0] and texts.host_lengths.tolist() == [1, 2]  # shortest first, none without tokens
     tokens, real = texts.pad(0, 2)

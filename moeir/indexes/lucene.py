@@ -26,6 +26,7 @@ class Lucene(Index):
 
     kind = "text"
     exact = False
+    _index_flags: tuple[str, ...] = ("-collection", "JsonCollection")
 
     def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu", *, k1: float = 0.9, b: float = 0.4) -> None:
         super().__init__(id_ranks, device)
@@ -33,6 +34,7 @@ class Lucene(Index):
             raise UsageError(f"lucene: k1 must be 0 or more and b between 0 and 1, not {k1} and {b}")
         self.k1, self.b = k1, b
         self._texts: list[str] = []
+        self._search_flags: tuple[str, ...] = ("-bm25", "-bm25.k1", str(k1), "-bm25.b", str(b))
         self._java = java_command()
 
     def _add(self, shard: Sequence[str]) -> None:
@@ -44,12 +46,6 @@ class Lucene(Index):
     def _json_documents(self) -> Iterator[dict[str, Any]]:
         """The documents as JSON lines of an Anserini collection; ids are rows."""
         return ({"id": str(row), "contents": text} for row, text in enumerate(self._texts))
-
-    def _index_flags(self) -> list[str]:
-        return ["-collection", "JsonCollection"]
-
-    def _search_flags(self) -> list[str]:
-        return ["-bm25", "-bm25.k1", str(self.k1), "-bm25.b", str(self.b)]
 
     def _query_lines(self, queries: Any) -> list[tuple[str, float]]:
         """Each query as one line of text, empty if it has no terms, and the factor that scales its scores back."""
@@ -64,7 +60,7 @@ class Lucene(Index):
                 file.writelines(json.dumps(line) + "\n" for line in self._json_documents())
             paths = ["-input", work_folder, "-index", str(folder / LUCENE_FOLDER)]
             flags = ["-generator", "DefaultLuceneDocumentGenerator", *paths, "-threads", "1", "-optimize"]
-            self._run_java("io.anserini.index.IndexCollection", *self._index_flags(), *flags)
+            self._run_java("io.anserini.index.IndexCollection", *self._index_flags, *flags)
         (folder / LUCENE_FOLDER / "write.lock").unlink(missing_ok=True)
         return {}
 
@@ -87,7 +83,7 @@ class Lucene(Index):
                 return
             flags = ["-index", str(self._folder / LUCENE_FOLDER), "-topics", str(topics), "-topicReader", "TsvInt", "-output", str(run)]
             sizes = ["-hits", str(depth), "-threads", str(os.cpu_count() or 1)]
-            self._run_java("io.anserini.search.SearchCollection", *flags, *sizes, *self._search_flags())
+            self._run_java("io.anserini.search.SearchCollection", *flags, *sizes, *self._search_flags)
             hits: dict[int, list[tuple[int, float]]] = {}
             for fields in map(str.split, run.read_text(encoding="utf-8").splitlines()):
                 hits.setdefault(int(fields[0]), []).append((int(fields[2]), float(fields[4])))

@@ -24,6 +24,8 @@ class LuceneImpact(Lucene, Index):
 
     kind = "sparse"
     exact = False
+    _index_flags = ("-collection", "JsonVectorCollection", "-impact", "-pretokenized")
+    _search_flags = ("-impact", "-pretokenized")
 
     def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
         Index.__init__(self, id_ranks, device)
@@ -50,12 +52,6 @@ class LuceneImpact(Lucene, Index):
     def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
         self._vocabulary, self._highest = settings["vocabulary"], settings["highest"]
         return super()._load(arrays, folder, settings)
-
-    def _index_flags(self) -> list[str]:
-        return ["-collection", "JsonVectorCollection", "-impact", "-pretokenized"]
-
-    def _search_flags(self) -> list[str]:
-        return ["-impact", "-pretokenized"]
 
     def _query_lines(self, queries: Any) -> list[tuple[str, float]]:
         starts, terms, weights = query_rows(queries, self._vocabulary)

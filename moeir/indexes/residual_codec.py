@@ -43,12 +43,10 @@ class ResidualCodec:
         sample = vectors.select(torch.from_numpy(sample_rows)).float()
         centroids = sample[torch.from_numpy(np.sort(generator.choice(len(sample), min(count, len(sample)), replace=False)))].clone()
         for _ in range(KMEANS_ROUNDS if count < len(sample) else 0):
-            codes = nearest_centroids(sample, centroids)
-            counts = np.bincount(codes, minlength=len(centroids))
-            sums = np.zeros(centroids.shape, np.float64)
-            _sum_by_code(sample.numpy(), codes, sums)
-            is_used = counts > 0
-            centroids[torch.from_numpy(is_used)] = torch.from_numpy((sums[is_used] / counts[is_used, None]).astype(np.float32))
+            codes = torch.from_numpy(nearest_centroids(sample, centroids))
+            counts = torch.bincount(codes, minlength=len(centroids))
+            sums = torch.zeros(centroids.shape, dtype=torch.float64).index_add(0, codes, sample.double())
+            centroids[counts > 0] = (sums / counts[:, None])[counts > 0].float()
         codebook_rows = np.sort(generator.choice(len(sample), min(len(sample), CODEBOOK_SAMPLE), replace=False))
         residuals = sample.numpy()[codebook_rows] - centroids.numpy()[nearest_centroids(sample[torch.from_numpy(codebook_rows)], centroids)]
         rotation = allocate_dimensions(residuals)
@@ -142,13 +140,6 @@ def _nearest_centroid_loop(product_bits: Any, shift: Any, half_squared_norms: An
             if values[i] == best:
                 codes[row] = i
                 break
-
-
-@njit_cached()
-def _sum_by_code(vectors: Any, codes: Any, sums: Any) -> None:
-    for row in range(len(codes)):
-        for i in range(vectors.shape[1]):
-            sums[codes[row], i] += vectors[row, i]
 
 
 def _train_codebooks(residuals: np.ndarray, generator: np.random.Generator) -> np.ndarray:

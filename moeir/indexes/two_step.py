@@ -19,7 +19,7 @@ from torch.backends import cuda
 
 from moeir.errors import DataError, UsageError
 from moeir.indexes import base
-from moeir.indexes.vector_store import VectorStore
+from moeir.indexes.vector_store import VectorStore, check_width
 from moeir.kernels.memory import available_bytes
 from moeir.kernels.numba_cache import njit_cached
 from moeir.kernels.precision import full_precision
@@ -326,7 +326,7 @@ class TwoStepIndex(base.Index):
 
     def _checked_blocks(self, queries: Any) -> Iterator[QueryBlock]:
         """`_query_blocks`, checked. On CUDA, `elements_at_once` is limited to the memory left beside the vectors."""
-        self._vectors.check_width(queries.vectors.shape[1])
+        check_width(queries.vectors.shape[1], self._vectors.width)
         if self._device.type == "cuda":
             self._vectors.load_to_device()
             self.elements_at_once = max(1, min(self.elements_at_once, available_bytes(self._device) // BYTES_PER_ELEMENT))

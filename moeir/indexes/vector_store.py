@@ -85,10 +85,6 @@ class VectorStore:
     def width(self) -> int:
         return self._rows.shape[1]
 
-    def check_width(self, width: int) -> None:
-        """Refuse vectors of another dimension."""
-        check_width(width, self.width)
-
     @cached_property
     def _stored(self) -> torch.Tensor:
         """All vectors; on CUDA copied to the device at first use, if they fit there."""

@@ -28,7 +28,7 @@ from moeir.records.runs import Run, id_ranks
 from moeir.records.texts import Text
 from moeir.retrieval.latency import LatencyRecorder
 
-EXACT_SUM = "exact-sum"
+EXACT_SUM, FUSED = "exact-sum", "fused"
 
 
 def parse_exact_sum(spec: str) -> tuple[bool, dict[str, Any]]:
@@ -112,16 +112,16 @@ class Searcher:
         exact, options = parse_exact_sum(fuse)
         latency = LatencyRecorder(self.device) if latency is None else latency
         engines = {name: self.engines[name] for name in experts}
-        parts: dict[str, list[HitColumns]] = {name: [] for name in [*experts, *(["fused"] if exact and len(experts) > 1 else [])]}
+        parts: dict[str, list[HitColumns]] = {name: [] for name in [*experts, *([FUSED] if exact and len(experts) > 1 else [])]}
         proven = dict.fromkeys(sorted({min(10, depth), depth}), 0)
         for first, batch in self.encode_batches(queries, batch_size, latency):
             count = min(batch_size, len(queries) - first)
             with latency.time_step("search", count):
                 lists = {name: engine.search(batch[name], depth) for name, engine in engines.items()}
-                if "fused" in parts:
+                if FUSED in parts:
                     sums = fuse_exact(engines, {name: batch[name] for name in experts}, lists, **options)
                     proven = {size: proven[size] + int(sums.is_proven(size).sum()) for size in proven}
-                    lists["fused"] = sums.rows, sums.scores
+                    lists[FUSED] = sums.rows, sums.scores
             for name, (rows, scores) in lists.items():
                 query, rank = np.nonzero(rows >= 0)
                 parts[name].append((query + first, rows[query, rank], scores[query, rank]))
@@ -129,8 +129,8 @@ class Searcher:
         runs = self._build_runs(names, parts)
         if len(runs) > 1 and not exact:
             with latency.time_step("fuse", len(queries)):
-                runs["fused"] = formulas.fuse_runs(list(runs.values()), variants.bind_variant("fusion", fuse), depth)
-        return runs, {"proven": proven} if "fused" in parts else {}
+                runs[FUSED] = formulas.fuse_runs(list(runs.values()), variants.bind_variant("fusion", fuse), depth)
+        return runs, {"proven": proven} if FUSED in parts else {}
 
     def encode_batches(self, queries: list[str], batch_size: int, speed: LatencyRecorder) -> Iterator[tuple[int, Any]]:
         """Batches of queries in the form the engines take: (row of the first, expert -> queries)."""
@@ -182,14 +182,17 @@ def open_index(
     order = id_ranks(all_ids)
     engines = dict(parts[0])
     if len(paths) > 1:
-        engines = {name: combine_indexes([part[name] for part in parts], order, name) for name in parts[0]}
+        if text_engine := next((name for name, engine in engines.items() if engine.kind == "text"), None):
+            whole = "weighs terms by how many documents of the whole collection have them; index it in one piece"
+            raise UsageError(f"--index: {text_engine} {whole}")
+        engines = {name: ShardedIndex([part[name] for part in parts], order) for name in parts[0]}
     recorded = counts[0].get("checkpoint")
     checkpoint = None if recorded is None else open_checkpoint(manifests.find_checkpoint(paths[0], recorded, model), target)
     return Searcher(paths, all_ids, engines, order, checkpoint, select_dtype(dtype, target), target)
 
 
 def _open_engines(path: Path, specs: Mapping[str, str], order: np.ndarray, device: str) -> dict[str, SearchableIndex]:
-    engines = {}
+    engines: dict[str, SearchableIndex] = {}
     for expert, spec in specs.items():
         variant = variants.find_variant("indexes", variants.parse_spec(spec).name)
         engine: type[Index] = getattr(importlib.import_module(variant.module), variant.symbol)
@@ -230,7 +233,8 @@ class ShardedIndex(SearchableIndex):
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         lists = [part.search(queries, depth) for part in self.parts]
-        hits = [np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, self._starts, strict=False)]
+        starts = self._starts[:-1].tolist()
+        hits = [np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, starts, strict=True)]
         values = np.concatenate([part_scores for _, part_scores in lists], axis=1)
         fill_all_ranked_hits(np.concatenate(hits, axis=1), values, self.id_ranks, rows, scores)
 
@@ -245,13 +249,6 @@ class ShardedIndex(SearchableIndex):
     def token_vectors(self, row: int) -> np.ndarray | None:
         owner = int(np.searchsorted(self._starts, row, side="right")) - 1
         return self.parts[owner].token_vectors(row - int(self._starts[owner]))
-
-
-def combine_indexes(parts: Sequence[SearchableIndex], order: np.ndarray, expert: str) -> ShardedIndex:
-    """Combine the parts; UsageError for engines whose scores depend on the whole collection."""
-    if parts[0].kind == "text":
-        raise UsageError(f"--index: {expert} weighs terms by how many documents of the whole collection have them; index it in one piece")
-    return ShardedIndex(parts, order)
 
 
 class TextStore:

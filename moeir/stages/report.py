@@ -167,7 +167,7 @@ class Report(Stage):
         from moeir.reporting.explanations import Explanations, check_explanation
 
         if self.index:
-            from moeir.retrieval.run_explanations import explain_runs
+            from moeir.retrieval.explain import explain_runs
 
             explained = explain_runs(self.index, self.corpus, runs_by_name, query_texts, cases.shown_documents)
             return Explanations(explained, cases.shown_documents)

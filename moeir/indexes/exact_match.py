@@ -85,8 +85,7 @@ class ExactMatchIndex(TwoStepIndex, Index):
         return self._rows.to(self._vectors.storage_device)
 
     def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
-        step = self.queries_at_once or (128 if self._device.type == "cuda" else 32)
-        for part, positions, real in query_positions(queries.starts.cpu().long(), step):
+        for part, positions, real in query_positions(queries.starts.cpu().long(), self.queries_at_once):
             vectors = queries.vectors.detach()[positions.to(queries.vectors.device)].to(self._device).float()
             terms = queries.terms.cpu()[positions].to(self._terms.dtype)
             term_numbers = torch.searchsorted(self._terms, terms).clamp(max=max(len(self._terms) - 1, 0))
@@ -96,7 +95,7 @@ class ExactMatchIndex(TwoStepIndex, Index):
 
     def _scan(self, block: QueryBlock, pool: TopKPool) -> None:
         assert isinstance(block, TermQueryBlock)
-        step = self.documents_at_once or self.elements_at_once // (4 * max(len(block.query_rows), self._vectors.width))
+        step = self.elements_at_once // (4 * max(len(block.query_rows), self._vectors.width))
         for part in chunk_slices(len(self), step):
             scores = torch.zeros(len(block.query_rows), part.stop - part.start, device=self._device)
             reached = torch.zeros_like(scores, dtype=torch.int32)

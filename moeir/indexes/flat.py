@@ -45,8 +45,7 @@ class Flat(TwoStepIndex, Index):
 
     def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
         vectors = queries.vectors
-        step = self.queries_at_once or min(1024, self.elements_at_once // max(vectors.shape[1], 1))
-        for part in chunk_slices(len(vectors), step):
+        for part in chunk_slices(len(vectors), min(1024, self.elements_at_once // max(vectors.shape[1], 1))):
             yield QueryBlock(np.arange(part.start, part.stop), vectors[part].detach().to(self._device).float()[:, None])
 
     def _scans_in_bf16(self, block: QueryBlock) -> bool:
@@ -59,8 +58,7 @@ class Flat(TwoStepIndex, Index):
         coarse = self._scans_in_bf16(block)
         dtype = torch.bfloat16 if coarse else torch.float32
         queries = block.vectors[:, 0].to(dtype)
-        widest = max(self._vectors.width, len(queries))
-        step = self.documents_at_once or max(64, self.elements_at_once // (4 * widest))
+        step = max(64, self.elements_at_once // (4 * max(self._vectors.width, len(queries))))
         read, scores = self._vectors.reader(max(step, MIN_MATMUL_ROWS), coarse), torch.empty(0)
         for part in chunk_slices(len(self), step):
             documents = read(part)
@@ -72,7 +70,7 @@ class Flat(TwoStepIndex, Index):
     def _scan_few_queries(self, block: QueryBlock, pool: TopKPool) -> None:
         """Scan for a few queries: memory bandwidth dominates, so documents are read once, in float16."""
         queries = block.vectors[:, 0].contiguous().numpy()
-        for part in chunk_slices(len(self), self.documents_at_once or ROWS_FOR_FEW_QUERIES):
+        for part in chunk_slices(len(self), min(ROWS_FOR_FEW_QUERIES, self.elements_at_once // len(queries))):
             documents, scores = self._vectors[part], torch.empty(len(queries), part.stop - part.start)
             simd_loops.scan_few_queries(as_uint16(documents), queries, scores.numpy())
             pool.push(scores, torch.arange(part.start, part.stop))

@@ -47,7 +47,7 @@ class MaxSim(TwoStepIndex, Index):
         return len(self._texts)
 
     def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
-        return query_blocks(queries, self.queries_at_once or (128 if self._device.type == "cuda" else 32), self._device)
+        return query_blocks(queries, self.queries_at_once, self._device)
 
     def _scan(self, block: QueryBlock, pool: TopKPool) -> None:
         if self._device.type == "cpu" and self._scans_in_bf16(block):
@@ -56,7 +56,7 @@ class MaxSim(TwoStepIndex, Index):
         queries, dtype = block.vectors.flatten(0, 1), torch.bfloat16 if self._scans_in_bf16(block) else torch.float32  # [Q * L, D]
         queries = queries.to(dtype).T
         for rows, texts in self._texts.iterate_by_length():
-            for first, last in padded_blocks(texts.host_lengths, self.elements_at_once // max(queries.shape), self.documents_at_once):
+            for first, last in padded_blocks(texts.host_lengths, self.elements_at_once // max(queries.shape)):
                 documents, _ = texts.pad(first, last)
                 similarity = documents.flatten(0, 1).to(dtype) @ queries  # [N * M, Q * L]
                 best = similarity.view(*documents.shape[:2], -1).amax(dim=1)  # [N, Q * L]; padding repeats a token of the text
@@ -72,7 +72,7 @@ class MaxSim(TwoStepIndex, Index):
         max_tokens = max(block_tokens, int(self._texts.lengths.max()))
         read = self._vectors.reader(max_tokens, coarse=True)
         products = torch.empty(max_tokens, len(queries), dtype=torch.bfloat16)
-        for first, last in self._texts.token_blocks(block_tokens, self.documents_at_once):
+        for first, last in self._texts.token_blocks(block_tokens):
             scores = torch.empty(count, last - first)
             torch.mm(read(slice(int(starts[first]), int(starts[last]))), queries.T, out=products)
             simd_loops.maxsim_scan(products.view(torch.int16).numpy(), starts, first, last - first, tokens, scores.numpy())
@@ -87,7 +87,7 @@ class MaxSim(TwoStepIndex, Index):
         sorted_scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
         ends = np.bincount(query_rows, minlength=len(block.query_rows)).cumsum().tolist()
         for query_row, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
-            for first, last in padded_blocks(texts.host_lengths[begin:end], self.pairs_at_once(self._vectors.width), None):
+            for first, last in padded_blocks(texts.host_lengths[begin:end], self.pairs_at_once(self._vectors.width)):
                 documents, real = texts.pad(begin + first, begin + last)
                 sorted_scores[begin + first : begin + last] = self._exact_pair_scores(block.vectors[query_row], documents, real)
         scores = torch.empty_like(sorted_scores)
@@ -116,16 +116,15 @@ class MaxSim(TwoStepIndex, Index):
         return self._texts.token_vectors(row)
 
 
-def padded_blocks(lengths: np.ndarray, tokens: int, documents: int | None) -> Iterator[tuple[int, int]]:
+def padded_blocks(lengths: np.ndarray, tokens: int) -> Iterator[tuple[int, int]]:
     """Cut ascending lengths [N] into ranges of at most `tokens` tokens after padding, each at least one document.
 
-    >>> list(padded_blocks(np.array([1, 2, 2, 5]), 6, None))
+    >>> list(padded_blocks(np.array([1, 2, 2, 5]), 6))
     [(0, 3), (3, 4)]
     """
     first = 0
     while first < len(lengths):
-        max_documents = max(1, tokens // int(lengths[first]))
-        ahead = lengths[first : first + min(max_documents, documents or max_documents)]
+        ahead = lengths[first : first + max(1, tokens // int(lengths[first]))]
         last = first + max(1, int(np.searchsorted(ahead * np.arange(1, len(ahead) + 1), tokens, side="right")))
         yield first, last
         first = last

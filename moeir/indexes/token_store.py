@@ -85,12 +85,11 @@ class TokenVectorStore:
         vectors: np.ndarray = self.vectors[slice(int(self.starts[row]), int(self.starts[row + 1]))].cpu().numpy()
         return vectors
 
-    def token_blocks(self, tokens: int, documents: int | None = None) -> Iterator[tuple[int, int]]:
+    def token_blocks(self, tokens: int) -> Iterator[tuple[int, int]]:
         """Cut the texts into ranges (first, last) of at most `tokens` tokens, each at least one text."""
         starts, first = self.starts.numpy(), 0
         while first < len(self):
             last = max(first + 1, int(np.searchsorted(starts, starts[first] + tokens, side="right")) - 1)
-            last = min(last, first + documents) if documents else last
             yield first, last
             first = last
 

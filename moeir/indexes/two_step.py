@@ -40,10 +40,6 @@ class TopKPool:
         self.pushed_count += len(rows)
         best, positions = scores[:, : len(rows)].float().topk(min(self.size, len(rows)), dim=1)
         self.scores, self.rows = torch.cat([self.scores, best], 1), torch.cat([self.rows, rows[positions]], 1)
-        self._truncate()
-
-    def _truncate(self) -> None:
-        """Keep only the best `size`."""
         if self.scores.shape[1] > self.size:
             self.scores, positions = self.scores.topk(self.size, dim=1)
             self.rows = self.rows.gather(1, positions)
@@ -88,18 +84,14 @@ class CpuTopKPool(TopKPool):
     def candidates(self, depth: int, margins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         _finalise(self.size, self._keys, self._rows, self._counts, self._thresholds)
         width = min(self.size, self.pushed_count)
-        self.scores = torch.from_numpy(_keys_to_floats(self._keys[:, :width]))
+        keys = self._keys[:, :width]
+        self.scores = torch.from_numpy((keys ^ ((keys >> 31) & 0x7FFFFFFF)).view(np.float32))
         self.rows = torch.from_numpy(self._rows[:, :width])
         return super().candidates(depth, margins)
 
     def _kth_best(self, depth: int) -> torch.Tensor:
         position = self.scores.shape[1] - depth
         return torch.from_numpy(np.partition(self.scores.numpy(), position, axis=1)[:, position])
-
-
-def _keys_to_floats(keys: np.ndarray) -> np.ndarray:
-    floats: np.ndarray = (keys ^ ((keys >> 31) & 0x7FFFFFFF)).view(np.float32)
-    return floats
 
 
 @njit_cached()
@@ -283,8 +275,6 @@ class TwoStepIndex(base.Index):
     on the pool, the block sizes, the threads or the device. At most `elements_at_once` numbers are in memory at a time.
     """
 
-    queries_at_once: int | None = None  # None: chosen by device
-    documents_at_once: int | None = None
     slack: int | None = None  # None: enough for the usual error bound
     coarse = False  # the scan may multiply in bfloat16
     _vectors: VectorStore
@@ -299,6 +289,7 @@ class TwoStepIndex(base.Index):
             raise UsageError(f"device {device!r}: exact search needs float64; use cpu or cuda")
         if self._device.type == "cuda" and (self._device.index or 0) >= (count := torch.cuda.device_count()):
             raise UsageError(f"device {device!r}: torch sees {count} CUDA devices here; use cpu")
+        self.queries_at_once = 128 if self._device.type == "cuda" else 32  # of several tokens
         self.elements_at_once = 2**28 if self._device.type == "cuda" else 2**24
 
     def pairs_at_once(self, width: int) -> int:

@@ -99,25 +99,27 @@ class Explainer:
 
     def explain_documents(self, name: str, text: str, encoded: Mapping[str, Any], documents: Sequence[str]) -> Iterator[Explanation]:
         """Explain chosen documents of one query at any rank; an unranked one has the evidence of the experts only."""
+        if not documents:
+            return
         rows = np.array([self._searcher.row_by_id[document] for document in documents], dtype=np.int64)
         parts = self._parts(name, encoded, rows)
-        expert_evidence = (
-            {expert: self._evidence_or_warning(expert, encoded[expert], text, rows) for expert in self._experts} if len(rows) else {}
-        )
-        ranks = {run: _rank_by_document(run_hits.hits(name)) for run, run_hits in self._runs.items()}
+        expert_evidence = {expert: self._evidence_or_warning(expert, encoded[expert], text, rows) for expert in self._experts}
+        ranks = {
+            name_of_run: {document: (rank, score) for rank, (document, score) in enumerate(run.hits(name), 1)}
+            for name_of_run, run in self._runs.items()
+        }
         for row, document in enumerate(documents):
             experts: Explanation = {}
             for expert in self._experts:
                 rank, expert_score = ranks[expert].get(document, (None, None))
-                entry = {"rank": rank, "score": _round_or_none(expert_score), "part": _nullable(parts[expert][row])}
+                part = float(parts[expert][row])
+                entry = {"rank": rank, "score": _round_or_none(expert_score), "part": None if np.isnan(part) else part}
                 experts[expert] = entry | expert_evidence[expert][row]
             rank, score = ranks[self._explained_run].get(document, (None, None))
             yield {"query": name, "document": document, "rank": rank, "score": _round_or_none(score), "experts": experts}
 
     def _parts(self, name: str, encoded: Mapping[str, Any], rows: np.ndarray) -> dict[str, np.ndarray]:
         """Part of each expert in the score of each document [n]: float64 numbers that add up to it, in the order of the experts."""
-        if not len(rows):
-            return {}
         if self._explained_run != FUSED or parse_exact_sum(self._fuse)[0]:
             return {expert: self._expert_scores(expert, name, encoded[expert], rows) for expert in self._experts}
         documents, columns = variants.bind_variant("fusion", self._fuse)(self._expert_lists(name), True)
@@ -179,15 +181,6 @@ class Explainer:
 
 def _round_or_none(score: float | None) -> float | None:
     return None if score is None else round_score(score)
-
-
-def _nullable(part: float) -> float | None:
-    """None for a document that no list has."""
-    return None if np.isnan(part) else float(part)
-
-
-def _rank_by_document(hits: Sequence[tuple[str, float]]) -> dict[str, tuple[int, float]]:
-    return {document: (rank, score) for rank, (document, score) in enumerate(hits, 1)}
 
 
 def write_explanations(explanations: Iterable[Explanation], path: Path, name: str) -> None:

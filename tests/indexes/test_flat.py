@@ -57,15 +57,15 @@ def test_documents_that_differ_in_the_last_bit_are_told_apart():
     assert is_full_sort(result, lambda query: oracle.dense(query, plain), queries.tolist(), range(len(plain)), 50)
 
 
-@pytest.mark.parametrize("block", [1, 7, None])
+@pytest.mark.parametrize("elements", [1, 300, 2**24])
 @pytest.mark.parametrize("slack", [0, 3, 64])
-def test_blocks_threads_batches_and_pools_change_no_byte(block, slack):
+def test_blocks_threads_batches_and_pools_change_no_byte(elements, slack):
     queries, documents = near_ties(seed=1)
     whole = build_index(documents).search(Dense(queries), 20)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        index = build_index(documents, queries_at_once=block, documents_at_once=block, slack=slack)
+        index = build_index(documents, elements_at_once=elements, slack=slack)
         again, single = index.search(Dense(queries), 20), scores_one_by_one(index, Dense(queries), 20)
     finally:
         torch.set_num_threads(threads)

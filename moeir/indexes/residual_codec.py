@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from moeir.indexes.simd_loops import LANES, dot_32, max_lookup_sum_32
-from moeir.indexes.vector_store import VectorShards, as_uint16
+from moeir.indexes.vector_store import ROWS_AT_ONCE, VectorShards, as_uint16
 from moeir.kernels.numba_cache import njit_cached
 from moeir.kernels.precision import has_native_bfloat16
 
@@ -45,7 +45,9 @@ class ResidualCodec:
         for _ in range(KMEANS_ROUNDS if count < len(sample) else 0):
             codes = torch.from_numpy(nearest_centroids(sample, centroids))
             counts = torch.bincount(codes, minlength=len(centroids))
-            sums = torch.zeros(centroids.shape, dtype=torch.float64).index_add(0, codes, sample.double())
+            sums = torch.zeros(centroids.shape, dtype=torch.float64)
+            for part_codes, part in zip(codes.split(ROWS_AT_ONCE), sample.split(ROWS_AT_ONCE), strict=True):
+                sums.index_add_(0, part_codes, part.double())
             centroids[counts > 0] = (sums / counts[:, None])[counts > 0].float()
         codebook_rows = np.sort(generator.choice(len(sample), min(len(sample), CODEBOOK_SAMPLE), replace=False))
         residuals = sample.numpy()[codebook_rows] - centroids.numpy()[nearest_centroids(sample[torch.from_numpy(codebook_rows)], centroids)]
@@ -232,8 +234,7 @@ def query_tables(tokens: Any, centroids: Any, rotation: Any, words: Any, nprobe:
     step, max_sums, max_values = 1e-30, np.zeros(LANES, np.float32), np.zeros(LANES, np.float32)
     for block in range(blocks):
         for i in range(LANES * block, min(LANES * block + LANES, length)):
-            for dimension in range(width):
-                lane_tokens[block, dimension, i - LANES * block] = tokens[i, dimension]
+            lane_tokens[block, :, i - LANES * block] = tokens[i]
         dot_32(lane_tokens[block], centroids, centroid_products[block])
         dot_32(lane_tokens[block], rotation.T.copy(), rotated[block])
         max_abs(centroid_products[block], max_sums)
@@ -246,14 +247,9 @@ def query_tables(tokens: Any, centroids: Any, rotation: Any, words: Any, nprobe:
         for i in range(LANES):
             step = max(step, np.float64(max_sums[i]) / INT16_RANGE)
         top_rows(centroid_products[block], best[block])
-    centroid_table, codeword_table = np.empty(centroid_products.shape, np.int16), np.empty(codeword_products.shape, np.int8)
-    scale, flat, whole = np.float32(1.0 / step), centroid_products.ravel(), centroid_table.ravel()
-    for i in range(len(flat)):
-        whole[i] = np.int16(np.rint(flat[i] * scale))
-    flat, small = codeword_products.ravel(), codeword_table.ravel()
-    for i in range(len(flat)):
-        small[i] = np.int8(np.rint(flat[i] * scale))
-    return centroid_table, codeword_table, step, best
+    scale = np.float32(1.0 / step)
+    centroid_table, codeword_table = np.rint(centroid_products * scale), np.rint(codeword_products * scale)
+    return centroid_table.astype(np.int16), codeword_table.astype(np.int8), step, best
 
 
 @njit_cached()

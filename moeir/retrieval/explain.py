@@ -105,8 +105,8 @@ class Explainer:
         parts = self._parts(name, encoded, rows)
         expert_evidence = {expert: self._evidence_or_warning(expert, encoded[expert], text, rows) for expert in self._experts}
         ranks = {
-            name_of_run: {document: (rank, score) for rank, (document, score) in enumerate(run.hits(name), 1)}
-            for name_of_run, run in self._runs.items()
+            run_name: {document: (rank, score) for rank, (document, score) in enumerate(run.hits(name), 1)}
+            for run_name, run in self._runs.items()
         }
         for row, document in enumerate(documents):
             experts: Explanation = {}

@@ -37,11 +37,11 @@ def parse_exact_sum(spec: str) -> tuple[bool, dict[str, Any]]:
     if parsed.name.replace("_", "-") != EXACT_SUM:
         variants.resolve_spec("fusion", spec)
         return False, {}
-    keywords = {"deepen": "search_deeper"}
-    for key in dict(parsed.options):
-        if key not in keywords:
-            raise UsageError(f"{spec}: {EXACT_SUM} has no option {key!r}; it has deepen=true")
-    return True, {keywords[key]: parse_value(value, "bool", f"{spec}: {key}") for key, value in parsed.options}
+    options = dict(parsed.options)
+    deepen = options.pop("deepen", "false")
+    if options:
+        raise UsageError(f"{spec}: {EXACT_SUM} has no option {next(iter(options))!r}; it has deepen=true")
+    return True, {"search_deeper": parse_value(deepen, "bool", f"{spec}: deepen")}
 
 
 QUERIES_PER_BATCH = 256

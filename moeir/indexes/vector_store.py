@@ -47,8 +47,9 @@ class VectorShards:
         """The vectors `rows` int64 [n], in that order: float16 [n, D]."""
         vectors, first = torch.empty(len(rows), self.width, dtype=torch.float16), 0
         for shard in self._shards:
-            is_in_shard = (rows >= first) & (rows < first + len(shard))
-            vectors[is_in_shard] = shard[rows[is_in_shard] - first]
+            positions = ((rows >= first) & (rows < first + len(shard))).nonzero()[:, 0]
+            if len(positions):
+                vectors.index_copy_(0, positions, shard.index_select(0, rows[positions] - first))
             first += len(shard)
         memmap.note_pages_read(vectors.nbytes)
         return vectors

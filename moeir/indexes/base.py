@@ -1,11 +1,13 @@
-"""The interface of every engine: add documents, return the first rows of a full sort, save plain files."""
+"""The interface of every engine: add documents, save plain files, return the first rows of a full sort."""
 
 import inspect
 import json
+import shutil
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,41 +19,27 @@ SETTINGS_FILE = "engine.json"
 NO_ROW = -1
 
 
-class Index(ABC):
-    """A search engine over one representation: documents are rows, search returns row numbers and scores.
+class SearchableIndex(ABC):
+    """Search over one representation: documents are rows, search returns row numbers and scores.
 
     `id_ranks` [N] is the rank of every row's document id among the sorted ids (`records.runs.id_ranks`); without it the row
-    number serves as the id. The options of an engine are the keyword-only parameters of its constructor, stored as
-    attributes of the same names.
+    number serves as the id.
     """
 
-    kind: ClassVar[str]  # kind of representation: "dense" | "sparse" | "multivector" | "exact-match" | "text"
-    exact: ClassVar[bool] = True
-    score_if_not_found: ClassVar[float] = -np.inf  # scores at or below this are not retrieved; −∞: every document with a score is
+    kind: str  # kind of representation: "dense" | "sparse" | "multivector" | "exact-match" | "text"
+    exact: bool = True
+    score_if_not_found: float = -np.inf  # scores at or below this are not retrieved; −∞: every document with a score is
 
-    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
+    def __init__(self, id_ranks: np.ndarray | None = None) -> None:
         self._id_ranks = id_ranks
-        self.device = device
 
     @abstractmethod
     def __len__(self) -> int:
         """Number of documents N."""
 
     @abstractmethod
-    def add(self, shard: Any) -> None:
-        """Append the documents of one shard, in their order."""
-
-    @abstractmethod
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         """Fill rows int64 [Q, K] and scores float32 [Q, K], blank (-1, −∞) on entry."""
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        """The engine's arrays by file name, unless `save` writes other files."""
-        return {}
-
-    @abstractmethod
-    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        """The inverse of `_arrays`; the arrays are memory maps."""
 
     def search(self, queries: Any, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """The first `depth` documents of every query -> rows int64 [Q, K], scores float32 [Q, K], K = min(depth, N).
@@ -84,7 +72,7 @@ class Index(ABC):
 
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         """`score_pairs` for ascending query_rows, at least one."""
-        name = type(self).__module__.rpartition(".")[2]
+        name = engine_name(type(self))
         raise UsageError(f"engine {name} cannot score documents that it did not find, as exact-sum needs; index with an exact engine")
 
     def token_vectors(self, row: int) -> np.ndarray | None:
@@ -96,39 +84,74 @@ class Index(ABC):
         """Rank of every row's id among the sorted ids, int64 [N]."""
         return np.arange(len(self), dtype=np.int64) if self._id_ranks is None else np.asarray(self._id_ranks, dtype=np.int64)
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The user's options: the keyword-only parameters of the constructor."""
-        return {name: getattr(self, name) for name in keyword_options(type(self))}
 
-    def settings(self) -> dict[str, Any]:
-        """Name, options and counts, as written to `engine.json`."""
-        name = type(self).__module__.rpartition(".")[2]
-        return {"engine": name, "kind": self.kind, "exact": self.exact, "options": self.options, "documents": len(self)}
+class Index(SearchableIndex):
+    """An engine: shards of documents are added, `save` writes its files, and `open` maps them for search.
+
+    An index that is searched before it is saved writes its files to a temporary folder. The options of an engine are the
+    keyword-only parameters of its constructor, stored as attributes of the same names.
+    """
+
+    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
+        super().__init__(id_ranks)
+        self.device = device
+        self._document_count, self._is_built = 0, False
+        self._folder: Path | None = None  # of the files that are searched
+        self._temporary_folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __len__(self) -> int:
+        return self._document_count
+
+    def add(self, shard: Any) -> None:
+        """Append the documents of one shard, in their order."""
+        if self._is_built:
+            raise ArtifactError(f"a built {engine_name(type(self))} index takes no more documents; build a new one")
+        self._add(shard)
+        self._document_count += len(shard)
+
+    @abstractmethod
+    def _add(self, shard: Any) -> None:
+        """Check a shard and keep what `_write` needs of it; `len(self)` is the row of its first document."""
+
+    @abstractmethod
+    def _write(self, folder: Path) -> dict[str, Any]:
+        """Write the engine's files; returns its own entries of `engine.json`."""
+
+    @abstractmethod
+    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+        """Prepare to search the files of a folder; returns how many documents they hold. The `.npy` files are mapped in `arrays`."""
+
+    def search(self, queries: Any, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        self._open_unsaved()
+        return super().search(queries, depth)
+
+    def score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        self._open_unsaved()
+        return super().score_pairs(queries, query_rows, document_rows)
 
     def save(self, folder: Path | str) -> None:
-        """Write `engine.json` and the arrays into `folder`; the caller publishes the folder atomically."""
+        """Write `engine.json` and the engine's files into `folder`; the caller publishes the folder atomically."""
         folder = Path(folder)
+        if self._folder is not None:
+            shutil.copytree(self._folder, folder, dirs_exist_ok=True)
+            return
         folder.mkdir(parents=True, exist_ok=True)
-        for name, array in self._arrays().items():
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
-        self._write_settings(folder)
-
-    def _write_settings(self, folder: Path) -> None:
-        (folder / SETTINGS_FILE).write_text(json.dumps(self.settings(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        options = {name: getattr(self, name) for name in keyword_options(type(self))}
+        settings = {"engine": engine_name(type(self)), "kind": self.kind, "exact": self.exact, "options": options, "documents": len(self)}
+        settings |= self._write(folder)
+        (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        self._is_built = True
 
     @classmethod
     def open(cls, folder: Path | str, id_ranks: np.ndarray | None = None, device: str = "cpu") -> Self:
         """Open a saved index; arrays stay on disk, memory-mapped."""
         folder = Path(folder)
-        settings = read_settings(folder)
-        name = cls.__module__.rpartition(".")[2]
+        settings, name = read_settings(folder), engine_name(cls)
         if settings["engine"] != name:
             raise ArtifactError(f"{folder}: an index of engine {settings['engine']!r}, expected {name!r}")
         try:
             index = cls(id_ranks, device, **settings["options"])
-            arrays = {path.stem: memmap.open_memmap(path) for path in sorted(folder.glob("*.npy"))}
-            index._load_arrays(arrays, folder, settings)
+            index._open_files(folder, settings)
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise ArtifactError(f"{folder}: damaged {name} index: {error}; run `moeir index` again") from error
         if len(index) != settings["documents"]:
@@ -136,6 +159,23 @@ class Index(ABC):
                 f"{folder}: holds {len(index)} documents, {SETTINGS_FILE} says {settings['documents']}; run `moeir index` again"
             )
         return index
+
+    def _open_files(self, folder: Path, settings: dict[str, Any]) -> None:
+        arrays = {path.stem: memmap.open_memmap(path) for path in sorted(folder.glob("*.npy"))}
+        self._document_count = self._load(arrays, folder, settings)
+        self._folder, self._is_built = folder, True
+
+    def _open_unsaved(self) -> None:
+        if self._folder is None:
+            self._temporary_folder = tempfile.TemporaryDirectory()
+            folder = Path(self._temporary_folder.name)
+            self.save(folder)
+            self._open_files(folder, read_settings(folder))
+
+
+def engine_name(engine: type[SearchableIndex]) -> str:
+    """The name of an engine, that of its file."""
+    return engine.__module__.rpartition(".")[2]
 
 
 def keyword_options(engine: type[Index]) -> Sequence[str]:
@@ -166,3 +206,10 @@ def fill_ranked_hits(hits: np.ndarray, values: np.ndarray, id_ranks: np.ndarray,
     order = runs.rank_order(values, id_ranks[hits], len(rows))
     rows[: len(order)] = hits[order]
     scores[: len(order)] = values[order]
+
+
+def fill_all_ranked_hits(hits: np.ndarray, values: np.ndarray, id_ranks: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
+    """`fill_ranked_hits` for every query: hits [Q, n], NO_ROW where there is none, values [Q, n] -> rows, scores [Q, K]."""
+    for query_row, (query_hits, query_values) in enumerate(zip(hits, values, strict=True)):
+        is_hit = query_hits != NO_ROW
+        fill_ranked_hits(query_hits[is_hit], query_values[is_hit], id_ranks, rows[query_row], scores[query_row])

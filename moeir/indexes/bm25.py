@@ -5,21 +5,21 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.errors import DataError, UsageError
 from moeir.indexes.analyzer import EnglishAnalyzer
 from moeir.indexes.base import Index
-from moeir.indexes.inverted import fill_all_ranked_hits
-from moeir.indexes.postings import WINDOW_SIZE, NpyFileSink, Postings, SparseRows, build_in_memory, build_to_sink
+from moeir.indexes.postings import Postings, PostingsIndex, write_postings
+from moeir.indexes.sparse_rows import SparseRows
 
 VOCABULARY_FILE = "vocabulary.json"
 TERMS_AT_ONCE = 2**20
 
 
-class Bm25(Index):
+class Bm25(PostingsIndex, Index):
     """BM25 as Lucene scores it, over terms of Lucene's EnglishAnalyzer.
 
     weight of term t in document d = log(1 + (N − n + ½) / (n + ½)) · f / (f + k1 · (1 − b + b · |d| / mean |d|)), where n
@@ -27,9 +27,7 @@ class Bm25(Index):
     score adds the weights of its terms, repeated ones as often as they occur. Only documents that share a term are retrieved.
     """
 
-    kind: ClassVar[str] = "text"
-    score_if_not_found: ClassVar[float] = 0.0
-    window = WINDOW_SIZE
+    kind = "text"
 
     def __init__(
         self,
@@ -51,15 +49,8 @@ class Bm25(Index):
         self._vocabulary: dict[str, int] = {}
         self._distinct_counts, self._word_counts = array("i"), array("i")  # per document: distinct terms, and words
         self._term_ids, self._term_counts = array("i"), array("i")  # per document and distinct term: term id, and frequency
-        self._postings: Postings | None = None
-        self._document_count = 0
 
-    def __len__(self) -> int:
-        return self._document_count
-
-    def add(self, shard: Sequence[str]) -> None:
-        if self._postings is not None and not self._distinct_counts:
-            raise ArtifactError("an opened bm25 index takes no more documents; build a new one")
+    def _add(self, shard: Sequence[str]) -> None:
         for row, text in enumerate(shard, start=len(self)):
             if not isinstance(text, str):
                 raise DataError(f"row {row}: expected a text, found {type(text).__name__}")
@@ -68,8 +59,6 @@ class Bm25(Index):
             self._term_counts.extend(counts.values())
             self._distinct_counts.append(len(counts))
             self._word_counts.append(counts.total())
-        self._document_count = len(self._distinct_counts)
-        self._postings = None
 
     def _sort_vocabulary(self) -> None:
         """Renumber terms alphabetically, so that nothing depends on document order."""
@@ -105,12 +94,6 @@ class Bm25(Index):
             np.maximum.at(highest, texts.terms, texts.weights)
         return highest
 
-    def _built_postings(self) -> Postings:
-        if self._postings is None:
-            self._sort_vocabulary()
-            self._postings = Postings(**build_in_memory(self._document_windows(), self._max_weights()), window=self.window, signed=False)
-        return self._postings
-
     def _query_rows(self, queries: Sequence[str]) -> SparseRows:
         """Terms of the queries and their frequencies; terms that no document has are dropped."""
         counters = [Counter(self._vocabulary[term] for term in self._analyzer.terms(text) if term in self._vocabulary) for text in queries]
@@ -118,35 +101,16 @@ class Bm25(Index):
         terms = np.array([term for counts in counters for term in counts], dtype=np.int64)
         return SparseRows(starts, terms, np.array([count for counts in counters for count in counts.values()], dtype=np.float32))
 
-    def _search_into(self, queries: Sequence[str], depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        postings, id_ranks = self._built_postings(), self.id_ranks
-        fill_all_ranked_hits(*postings.search(self._query_rows(queries), id_ranks, depth), id_ranks, rows, scores)
+    def _write(self, folder: Path) -> dict[str, Any]:
+        self._sort_vocabulary()
+        write_postings(self._document_windows(), self._max_weights(), folder)
+        (folder / VOCABULARY_FILE).write_text(json.dumps(list(self._vocabulary), ensure_ascii=False) + "\n", encoding="utf-8")
+        return {"vocabulary": len(self._vocabulary), "window": self.window}
 
-    def _score_pairs(self, queries: Sequence[str], query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
-        postings = self._built_postings()
-        return postings.score_pairs(self._query_rows(queries), query_rows, document_rows)
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "vocabulary": len(self._vocabulary), "window": self.window}
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return {} if self._postings is None else self._postings.arrays()
-
-    def save(self, folder: Path | str) -> None:
-        """Write the index; if it was not searched yet, it is built on disk, one window of documents at a time."""
-        super().save(folder)
-        if self._postings is None:
-            self._sort_vocabulary()
-            with NpyFileSink(Path(folder)) as files:
-                build_to_sink(self._document_windows(), self._max_weights(), files)
-        names = sorted(self._vocabulary, key=self._vocabulary.__getitem__)
-        (Path(folder) / VOCABULARY_FILE).write_text(json.dumps(names, ensure_ascii=False) + "\n", encoding="utf-8")
-
-    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        names = json.loads((folder / VOCABULARY_FILE).read_text(encoding="utf-8"))
-        self._vocabulary = {name: rank for rank, name in enumerate(names)}
-        self._document_count = settings["documents"]
+    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+        names, documents = json.loads((folder / VOCABULARY_FILE).read_text(encoding="utf-8")), int(settings["documents"])
         if len(names) != settings["vocabulary"]:
             raise ValueError(f"{VOCABULARY_FILE} holds {len(names)} terms, not {settings['vocabulary']}")
-        self.window = settings.get("window", self.window)
-        self._postings = Postings.from_arrays(arrays, self.window, False, self._document_count, len(names))
+        self._vocabulary = {name: rank for rank, name in enumerate(names)}
+        self._postings = Postings.from_arrays(arrays, settings["window"], False, documents, len(names))
+        return documents

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 
-from moeir.artifacts.journals import AppendableNpy
-from moeir.errors import ArtifactError
 from moeir.indexes.base import Index
-from moeir.indexes.token_store import describe_token, query_positions
+from moeir.indexes.token_store import TokenShards, query_positions
 from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot, gamma, pairwise_sum
-from moeir.indexes.vector_store import ROWS_AT_ONCE, VectorStore
+from moeir.indexes.vector_store import VectorStore
+from moeir.representations.base import lengths_to_starts
 
 NO_TERM, BYTES_PER_ROW = -1, 4
 
@@ -48,82 +47,45 @@ class ExactMatchIndex(TwoStepIndex, Index):
     exact inner products, rounded to float32. Documents that score 0 (no shared term, or no product above 0) are not retrieved.
     """
 
-    kind: ClassVar[str] = "exact-match"
-    score_if_not_found: ClassVar[float] = 0.0
+    kind = "exact-match"
+    score_if_not_found = 0.0
 
     def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(id_ranks, device)
-        self._vectors = VectorStore(self._device, extra_bytes_per_row=BYTES_PER_ROW)
-        self._shards: list[tuple[torch.Tensor, torch.Tensor]] = []  # terms and rows of the tokens, in order of addition
-        self._vector_rows: torch.Tensor | None = None  # row of each posting's vector; None: vectors are in the order of the postings
-        self._terms = self._starts = self._rows = torch.zeros(0, dtype=torch.int64)
-        self._device_row_cache: torch.Tensor | None = None  # `_rows` on the device of the vectors
-        self._is_built, self._document_count = False, 0
+        self._shards = TokenShards()
+        self._shard_terms: list[torch.Tensor] = []  # of every token, in order of addition
 
-    def __len__(self) -> int:
-        return self._document_count
+    def _add(self, shard: Any) -> None:
+        self._shards.add_texts(shard, len(self))
+        self._shard_terms.append(shard.terms[: int(shard.starts[-1])].cpu().int())
 
-    def add(self, shard: Any) -> None:
-        if self._is_built and not self._shards:
-            raise ArtifactError("an opened exact-match index takes no more documents; build a new one")
-        first, starts = len(self), shard.starts.cpu().long()
-        self._vectors.add(shard.vectors[: int(starts[-1])], partial(describe_token, starts, first))
-        rows = torch.repeat_interleave(torch.arange(first, first + len(starts) - 1, dtype=torch.int32), starts.diff())
-        self._shards.append((shard.terms[: int(starts[-1])].cpu().int(), rows))
-        self._document_count, self._is_built, self.max_norm = first + len(starts) - 1, False, self._vectors.max_norm
+    def _write(self, folder: Path) -> dict[str, Any]:
+        """Write the postings: by term, then row, then position in the text."""
+        terms = torch.cat([torch.empty(0, dtype=torch.int32), *self._shard_terms])
+        order = terms.argsort(stable=True)
+        distinct_terms, counts = terms[order].unique_consecutive(return_counts=True)
+        rows = torch.repeat_interleave(torch.arange(len(self), dtype=torch.int32), self._shards.starts.diff())[order]
+        arrays = {"terms": distinct_terms, "starts": lengths_to_starts(counts), "rows": rows}
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", array.numpy(), allow_pickle=False)
+        self._shards.save(folder / "vectors.npy", order)
+        return {"dimension": self._shards.width, "vectors": len(self._shards), "longest": self._shards.max_norm}
 
-    def _build(self) -> None:
-        """Build postings from the shards: by term, then row, then position in the text."""
-        if not self._is_built and self._shards:
-            terms, rows = (torch.cat(column) for column in zip(*self._shards, strict=True))
-            self._vector_rows = terms.argsort(stable=True)
-            self._rows = rows[self._vector_rows]
-            self._terms, counts = terms[self._vector_rows].unique_consecutive(return_counts=True)
-            self._starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-            self._device_row_cache = None
-        self._is_built = True
-
-    def _device_rows(self) -> torch.Tensor:
-        """Document rows of all postings, on the device of the vectors."""
-        if self._device_row_cache is None:
-            self._device_row_cache = self._rows.to(self._vectors.storage_device)
-        return self._device_row_cache
-
-    def _posting_vectors(self, postings: slice | torch.Tensor) -> torch.Tensor:
-        """Vectors float16 [n, D] of postings, by slice or by number [n], on the device."""
-        if self._vector_rows is None:
-            return self._vectors[postings]
-        return self._vectors[self._vector_rows[postings if isinstance(postings, slice) else postings.cpu()]]
-
-    def settings(self) -> dict[str, Any]:
-        counts = {"dimension": self._vectors.width, "vectors": len(self._vectors), "longest": self.max_norm}
-        return {**super().settings(), **counts}
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        self._build()
-        return {"terms": self._terms.numpy(), "starts": self._starts.numpy(), "rows": self._rows.numpy()}
-
-    def save(self, folder: Path | str) -> None:
-        super().save(folder)
-        target = AppendableNpy(Path(folder) / "vectors.npy", np.float16, self._vectors.width)
-        for part in chunk_slices(len(self._rows), ROWS_AT_ONCE):
-            target.append(self._posting_vectors(part).cpu().numpy())
-        target.close()
-
-    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
         self._terms, self._starts, self._rows = (torch.from_numpy(np.asarray(arrays[name])) for name in ("terms", "starts", "rows"))
-        self._vectors.restore(arrays["vectors"], settings["longest"])
-        self._document_count, self._is_built, self.max_norm = settings["documents"], True, self._vectors.max_norm
+        self._vectors = VectorStore(arrays["vectors"], self._device, settings["longest"], extra_bytes_per_row=BYTES_PER_ROW)
         posting_count = int(self._starts[-1]) if len(self._starts) else 0
         if not posting_count == len(self._rows) == len(self._vectors) or len(self._starts) not in (0, len(self._terms) + 1):
             raise ValueError(f"{len(self._vectors)} vectors, {len(self._rows)} rows, starts.npy counts {posting_count}")
+        return int(settings["documents"])
+
+    @cached_property
+    def _device_rows(self) -> torch.Tensor:
+        """Document rows of all postings, on the device of the vectors."""
+        return self._rows.to(self._vectors.storage_device)
 
     def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
-        self._build()
-        self._vectors.check_width(queries.vectors.shape[1])
-        self._fit_to_memory(self._vectors)
-        step = self.queries_at_once or (128 if self._device.type == "cuda" else 32)
-        for part, positions, real in query_positions(queries.starts.cpu().long(), step):
+        for part, positions, real in query_positions(queries.starts.cpu().long(), self.queries_at_once):
             vectors = queries.vectors.detach()[positions.to(queries.vectors.device)].to(self._device).float()
             terms = queries.terms.cpu()[positions].to(self._terms.dtype)
             term_numbers = torch.searchsorted(self._terms, terms).clamp(max=max(len(self._terms) - 1, 0))
@@ -133,7 +95,7 @@ class ExactMatchIndex(TwoStepIndex, Index):
 
     def _scan(self, block: QueryBlock, pool: TopKPool) -> None:
         assert isinstance(block, TermQueryBlock)
-        step = self.documents_at_once or self.elements_at_once // (4 * max(len(block.query_rows), self._vectors.width))
+        step = self.elements_at_once // (4 * max(len(block.query_rows), self._vectors.width))
         for part in chunk_slices(len(self), step):
             scores = torch.zeros(len(block.query_rows), part.stop - part.start, device=self._device)
             reached = torch.zeros_like(scores, dtype=torch.int32)
@@ -145,13 +107,13 @@ class ExactMatchIndex(TwoStepIndex, Index):
         self, term: int, tokens: torch.Tensor, query: torch.Tensor, part: slice, scores: torch.Tensor, reached: torch.Tensor
     ) -> None:
         """Add the scores of one term's tokens [a, D], of queries [a], to documents `part`; mark those that may have a product above 0."""
-        bound = (gamma(tokens.shape[1] + 8) * tokens.double().norm(dim=1) * self.max_norm + UNDERFLOW).float()
+        bound = (gamma(tokens.shape[1] + 8) * tokens.double().norm(dim=1) * self._vectors.max_norm + UNDERFLOW).float()
         start = int(self._starts[term])
         term_rows = self._rows[start : int(self._starts[term + 1])]
         first, last = torch.searchsorted(term_rows, torch.tensor([part.start, part.stop], dtype=term_rows.dtype)).tolist()
         for begin, end in _row_aligned_ranges(term_rows, first, last, self.elements_at_once // (4 * max(tokens.shape))):
-            rows, groups = self._device_rows()[start + begin : start + end].unique_consecutive(return_inverse=True)
-            similarity = self._posting_vectors(slice(start + begin, start + end)).float() @ tokens.T  # [p, a]
+            rows, groups = self._device_rows[start + begin : start + end].unique_consecutive(return_inverse=True)
+            similarity = self._vectors[start + begin : start + end].float() @ tokens.T  # [p, a]
             best = similarity.new_full((len(rows), len(tokens)), float("-inf"))
             best.scatter_reduce_(0, groups.to(self._device)[:, None].expand_as(similarity), similarity, "amax")
             possible = best.T + bound[:, None] >= 0
@@ -178,14 +140,14 @@ class ExactMatchIndex(TwoStepIndex, Index):
     def _best_products(self, term: int, token: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Largest product of one token [D] with its term's tokens in each document, at least 0: rows [n] -> float64 [n]."""
         start = int(self._starts[term])
-        term_rows = self._device_rows()[start : int(self._starts[term + 1])]
+        term_rows = self._device_rows[start : int(self._starts[term + 1])]
         first, last = (torch.searchsorted(term_rows, rows, right=right) for right in (False, True))
         counts = last - first
         document_indices = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), counts)
         postings = torch.arange(len(document_indices), device=rows.device) + (last - counts.cumsum(0))[document_indices] + start
         best = torch.zeros(len(rows), dtype=torch.float64, device=self._device)
         for part in chunk_slices(len(document_indices), self.pairs_at_once(len(token))):
-            products = exact_dot(token.expand(part.stop - part.start, -1), self._posting_vectors(postings[part]))
+            products = exact_dot(token.expand(part.stop - part.start, -1), self._vectors[postings[part]])
             best.scatter_reduce_(0, document_indices[part].to(self._device), products, "amax")
         return best
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from moeir.indexes.base import NO_ROW, Index, fill_ranked_hits
+from moeir.indexes.base import NO_ROW, SearchableIndex, fill_ranked_hits
 
+Engines = Mapping[str, SearchableIndex]
 HitLists = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -30,7 +31,7 @@ class FusedHits:
         return is_proven
 
 
-def fuse_exact(engines: Mapping[str, Index], queries: Mapping[str, Any], lists: HitLists, *, search_deeper: bool = False) -> FusedHits:
+def fuse_exact(engines: Engines, queries: Mapping[str, Any], lists: HitLists, *, search_deeper: bool = False) -> FusedHits:
     """The best sums of scores among all documents that are in any of the lists.
 
     `lists` are the engines' results for the queries, all to one depth K; sums are float64 in the order of the engines, rounded to
@@ -56,7 +57,7 @@ def select_queries(queries: Any, rows: np.ndarray) -> Any:
     return [queries[row] for row in rows] if isinstance(queries, list) else queries.select(torch.from_numpy(rows).to(queries.device))
 
 
-def _fuse_once(engines: Mapping[str, Index], queries: Mapping[str, Any], lists: HitLists) -> FusedHits:
+def _fuse_once(engines: Engines, queries: Mapping[str, Any], lists: HitLists) -> FusedHits:
     first, documents = next(iter(engines.values())), max(map(len, engines.values()))
     count, width = lists[next(iter(engines))][0].shape
     keys = {name: _pair_keys(lists[name][0], documents) for name in engines}
@@ -89,7 +90,7 @@ def _pair_keys(rows: np.ndarray, documents: int) -> np.ndarray:
     return query * np.int64(documents) + rows[query, position]
 
 
-def _unseen_score_bounds(engines: Mapping[str, Index], lists: HitLists) -> tuple[np.ndarray, np.ndarray]:
+def _unseen_score_bounds(engines: Engines, lists: HitLists) -> tuple[np.ndarray, np.ndarray]:
     """Upper bound of the score of a document in no list, float32 [Q], and whether no engine can retrieve such a document, bool [Q]."""
     total, complete = np.zeros(len(next(iter(lists.values()))[0])), True
     for name, engine in engines.items():

@@ -1,17 +1,17 @@
 """Dense search by faiss, the library of approximate engines (Douze et al. 2024), beside the exact `flat`."""
 
 import re
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 
-from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.indexes import simd_loops
-from moeir.indexes.base import Index, fill_ranked_hits
-from moeir.indexes.vector_store import VectorStore, as_uint16, check_width
+from moeir.errors import DataError, UsageError
+from moeir.indexes.base import NO_ROW, Index, fill_all_ranked_hits
+from moeir.indexes.vector_store import VectorShards, VectorStore, check_width
 
 if find_spec("faiss") is not None:
     import faiss
@@ -19,7 +19,7 @@ else:
     faiss = None
 
 INDEX_FILE = "faiss.index"
-ROWS_AT_ONCE, QUERIES_AT_ONCE = 2**14, 1024
+QUERIES_AT_ONCE = 1024
 INSTALL_HINT = "engine faiss: faiss is not installed: pip install 'moeir[cpu]', or 'moeir[gpu]' for CUDA, never both"
 RESCORE_FACTOR = 4  # times the depth
 
@@ -32,8 +32,8 @@ class Faiss(Index):
     depth of faiss's hits exactly, as `flat` does. With a CUDA device faiss searches there if its build supports it.
     """
 
-    kind: ClassVar[str] = "dense"
-    exact: ClassVar[bool] = False
+    kind = "dense"
+    exact = False
 
     def __init__(
         self,
@@ -55,120 +55,84 @@ class Faiss(Index):
                 raise UsageError(f"faiss:{name}={value}: expected at least 1")
         self.factory, self.nprobe, self.ef = factory, nprobe, ef
         self.rescore, self.sample, self.seed = rescore, sample, seed
-        self._vectors = VectorStore(torch.device("cpu"))
-        self._engine: Any = None
-        self._search_engine: Any = None
+        self._shards = VectorShards()
 
-    def __len__(self) -> int:
-        return len(self._vectors) if self._engine is None else int(self._engine.ntotal)
+    def _add(self, shard: Any) -> None:
+        self._shards.add(shard.vectors, lambda row: f"row {len(self) + row}: its vector")
 
-    def add(self, shard: Any) -> None:
-        if self._engine is not None:
-            raise ArtifactError("a built faiss index takes no more documents; build a new one")
-        first = len(self)
-        self._vectors.add(shard.vectors, lambda row: f"row {first + row}: its vector")
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "longest": self._vectors.max_norm, "lost": self._vectors.max_bf16_error, "faiss": faiss.__version__}
-
-    def save(self, folder: Path | str) -> None:
-        engine = self._built_engine()
-        super().save(folder)
-        faiss.write_index(engine, str(Path(folder) / INDEX_FILE))
+    def _write(self, folder: Path) -> dict[str, Any]:
+        """Train on a sample, add the vectors block by block, and write faiss's own file."""
+        width = max(self._shards.width, 1)
+        try:
+            engine = faiss.index_factory(width, self.factory.replace("+", ","), faiss.METRIC_INNER_PRODUCT)
+        except RuntimeError as error:
+            reason = _error_text(error)
+            raise UsageError(f"faiss:factory={self.factory}: faiss rejects it for dimension {width}: {reason}") from None
+        if not engine.is_trained and len(self):
+            self._train(engine)
+        for block in self._shards.blocks():
+            engine.add(block.float().numpy())
+        faiss.write_index(engine, str(folder / INDEX_FILE))
         if self.rescore:
-            self._vectors.save(Path(folder) / "vectors.npy")
+            self._shards.save(folder / "vectors.npy")
+        return {"longest": self._shards.max_norm, "lost": self._shards.max_bf16_error, "faiss": faiss.__version__}
 
-    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
+    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
         try:
             self._engine = faiss.read_index(str(folder / INDEX_FILE), faiss.IO_FLAG_MMAP)
         except RuntimeError as error:
             raise ValueError(_error_text(error)) from error
         if self.rescore:
-            self._vectors.restore(arrays["vectors"], settings["longest"], settings["lost"])
+            self._vectors = VectorStore(arrays["vectors"], torch.device("cpu"), settings["longest"])
             if len(self._vectors) != self._engine.ntotal:
                 raise ValueError(f"{INDEX_FILE} holds {self._engine.ntotal} vectors, vectors.npy {len(self._vectors)}")
-
-    def _built_engine(self) -> Any:
-        """Train on a sample, then add the vectors block by block."""
-        if self._engine is None:
-            width = max(self._vectors.width, 1)
-            try:
-                engine = faiss.index_factory(width, self.factory.replace("+", ","), faiss.METRIC_INNER_PRODUCT)
-            except RuntimeError as error:
-                reason = _error_text(error)
-                raise UsageError(f"faiss:factory={self.factory}: faiss rejects it for dimension {width}: {reason}") from None
-            if not engine.is_trained and len(self._vectors):
-                self._train(engine)
-            for first in range(0, len(self._vectors), ROWS_AT_ONCE):
-                engine.add(self._vectors[slice(first, first + ROWS_AT_ONCE)].float().numpy())
-            self._engine = engine
-        return self._engine
+        return int(self._engine.ntotal)
 
     def _train(self, engine: Any) -> None:
         lists = getattr(faiss.try_extract_index_ivf(engine), "nlist", 0)
-        count = min(len(self._vectors), self.sample or max(64 * lists, 2**16))
-        rows = np.sort(np.random.default_rng(self.seed).choice(len(self._vectors), count, replace=False))
+        count = min(len(self), self.sample or max(64 * lists, 2**16))
+        rows = np.sort(np.random.default_rng(self.seed).choice(len(self), count, replace=False))
         try:
-            engine.train(self._vectors[torch.from_numpy(rows)].float().numpy())
+            engine.train(self._shards.select(torch.from_numpy(rows)).float().numpy())
         except RuntimeError as error:
             reason = _error_text(error)
             raise DataError(f"faiss:factory={self.factory}: cannot be trained on {count} vectors: {reason}; choose a smaller one") from None
 
-    def _engine_for_search(self) -> Any:
+    @cached_property
+    def _search_engine(self) -> Any:
         """The engine with its search options, on the GPU if requested and supported."""
-        if self._search_engine is None:
-            engine = self._built_engine()
-            if self.device.startswith("cuda") and getattr(faiss, "get_num_gpus", int)() > 0:
-                device_number = torch.device(self.device).index or 0
-                engine = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), device_number, engine)
-                space = faiss.GpuParameterSpace()
-            else:
-                space = faiss.ParameterSpace()
-            for name, value in (("nprobe", self.nprobe), ("efSearch", self.ef)):
+        engine, space = self._engine, faiss.ParameterSpace()
+        if self.device.startswith("cuda") and getattr(faiss, "get_num_gpus", int)() > 0:
+            engine = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), torch.device(self.device).index or 0, engine)
+            space = faiss.GpuParameterSpace()
+        for option, name, value in (("nprobe", "nprobe", self.nprobe), ("ef", "efSearch", self.ef)):
+            try:
                 if value is not None:
-                    self._set_parameter(space, engine, name, value)
-            self._search_engine = engine
-        return self._search_engine
-
-    def _set_parameter(self, space: Any, engine: Any, name: str, value: int) -> None:
-        try:
-            space.set_index_parameter(engine, name, value)
-        except RuntimeError:
-            option = {"nprobe": "nprobe", "efSearch": "ef"}[name]
-            raise UsageError(f"faiss:factory={self.factory}: has no option {option}; remove {option}={value}") from None
+                    space.set_index_parameter(engine, name, value)
+            except RuntimeError:
+                raise UsageError(f"faiss:factory={self.factory}: has no option {option}; remove {option}={value}") from None
+        return engine
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        engine, id_ranks = self._engine_for_search(), self.id_ranks
-        vectors = queries.vectors.detach().cpu().float().numpy()
+        engine, id_ranks = self._search_engine, self.id_ranks
+        vectors = queries.vectors.detach().cpu().float().contiguous()
         check_width(vectors.shape[1], engine.d)
-        if not np.isfinite(vectors).all():
-            raise DataError(f"query {int((~np.isfinite(vectors)).any(1).argmax())}: NaN or infinity")
+        is_finite = vectors.isfinite().all(dim=1)
+        if not is_finite.all():
+            raise DataError(f"query {is_finite.tolist().index(False)}: NaN or infinity")
         width = min(RESCORE_FACTOR * depth, len(self)) if self.rescore else depth
         for first in range(0, len(vectors), QUERIES_AT_ONCE):
-            part = np.ascontiguousarray(vectors[first : first + QUERIES_AT_ONCE])
-            values, hits = engine.search(part, width)
+            part = slice(first, first + QUERIES_AT_ONCE)
+            values, hits = engine.search(vectors[part].numpy(), width)
             if self.rescore:
-                query, rank = np.nonzero(hits >= 0)
-                values[query, rank] = self._exact_scores(part, query, hits[query, rank])
-            for i in range(len(part)):
-                is_hit = hits[i] >= 0
-                fill_ranked_hits(hits[i][is_hit], values[i][is_hit], id_ranks, rows[first + i], scores[first + i])
+                query, rank = np.nonzero(hits != NO_ROW)
+                values[query, rank] = self._vectors.exact_dots(vectors[part], query, hits[query, rank])
+            fill_all_ranked_hits(hits, values, id_ranks, rows[part], scores[part])
 
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         if not self.rescore:
             return super()._score_pairs(queries, query_rows, document_rows)
-        return self._exact_scores(queries.vectors.detach().cpu().float().numpy(), query_rows, document_rows)
-
-    def _exact_scores(self, queries: np.ndarray, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        scores = np.empty(len(rows))
-        for first, shard in self._vectors.shards():
-            positions = np.flatnonzero((rows >= first) & (rows < first + len(shard)))
-            shard_scores = np.empty(len(positions))
-            simd_loops.exact_pair_dots(
-                as_uint16(shard), np.ascontiguousarray(queries), query[positions], rows[positions] - first, shard_scores
-            )
-            scores[positions] = shard_scores
-        return scores.astype(np.float32)
+        return self._vectors.exact_dots(queries.vectors.detach().cpu().float(), query_rows, document_rows).astype(np.float32)
 
 
 def _error_text(error: RuntimeError) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from moeir.artifacts import memmap
 from moeir.indexes import simd_loops
 from moeir.indexes.base import Index
 from moeir.indexes.two_step import QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot
-from moeir.indexes.vector_store import VectorStore, as_uint16
+from moeir.indexes.vector_store import VectorShards, VectorStore, as_uint16
 from moeir.kernels.precision import has_native_bfloat16
 
 MIN_MATMUL_ROWS = 16  # queries and documents of a product of matrices, so that the library always uses its bfloat16 kernel
@@ -25,38 +25,27 @@ class Flat(TwoStepIndex, Index):
     error bound covers that. See `TwoStepIndex` for the guarantees.
     """
 
-    kind: ClassVar[str] = "dense"
+    kind = "dense"
 
     def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(id_ranks, device)
-        self._vectors = VectorStore(self._device)
+        self._shards = VectorShards()
         self.coarse = has_native_bfloat16(device)
 
-    def __len__(self) -> int:
+    def _add(self, shard: Any) -> None:
+        self._shards.add(shard.vectors, lambda row: f"row {len(self) + row}: its vector")
+
+    def _write(self, folder: Path) -> dict[str, Any]:
+        self._shards.save(folder / "vectors.npy")
+        return {"dimension": self._shards.width, "longest": self._shards.max_norm, "lost": self._shards.max_bf16_error}
+
+    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+        self._vectors = VectorStore(arrays["vectors"], self._device, settings["longest"], settings["lost"])
         return len(self._vectors)
-
-    def add(self, shard: Any) -> None:
-        first = len(self)
-        self._vectors.add(shard.vectors, lambda row: f"row {first + row}: its vector")
-        self.max_norm, self.max_bf16_error = self._vectors.max_norm, self._vectors.max_bf16_error
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "dimension": self._vectors.width, "longest": self.max_norm, "lost": self.max_bf16_error}
-
-    def save(self, folder: Path | str) -> None:
-        super().save(folder)
-        self._vectors.save(Path(folder) / "vectors.npy")
-
-    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        self._vectors.restore(arrays["vectors"], settings["longest"], settings["lost"])
-        self.max_norm, self.max_bf16_error = self._vectors.max_norm, self._vectors.max_bf16_error
 
     def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
         vectors = queries.vectors
-        self._vectors.check_width(vectors.shape[1])
-        self._fit_to_memory(self._vectors)
-        step = self.queries_at_once or min(1024, self.elements_at_once // max(vectors.shape[1], 1))
-        for part in chunk_slices(len(vectors), step):
+        for part in chunk_slices(len(vectors), min(1024, self.elements_at_once // max(vectors.shape[1], 1))):
             yield QueryBlock(np.arange(part.start, part.stop), vectors[part].detach().to(self._device).float()[:, None])
 
     def _scans_in_bf16(self, block: QueryBlock) -> bool:
@@ -69,8 +58,7 @@ class Flat(TwoStepIndex, Index):
         coarse = self._scans_in_bf16(block)
         dtype = torch.bfloat16 if coarse else torch.float32
         queries = block.vectors[:, 0].to(dtype)
-        widest = max(self._vectors.width, len(queries))
-        step = self.documents_at_once or max(64, self.elements_at_once // (4 * widest))
+        step = max(64, self.elements_at_once // (4 * max(self._vectors.width, len(queries))))
         read, scores = self._vectors.reader(max(step, MIN_MATMUL_ROWS), coarse), torch.empty(0)
         for part in chunk_slices(len(self), step):
             documents = read(part)
@@ -82,25 +70,16 @@ class Flat(TwoStepIndex, Index):
     def _scan_few_queries(self, block: QueryBlock, pool: TopKPool) -> None:
         """Scan for a few queries: memory bandwidth dominates, so documents are read once, in float16."""
         queries = block.vectors[:, 0].contiguous().numpy()
-        for first, shard in self._vectors.shards():
-            for part in chunk_slices(len(shard), self.documents_at_once or ROWS_FOR_FEW_QUERIES):
-                scores = torch.empty(len(queries), part.stop - part.start)
-                simd_loops.scan_few_queries(as_uint16(shard[part]), queries, scores.numpy())
-                pool.push(scores, torch.arange(first + part.start, first + part.stop))
-                memmap.note_pages_read(shard[part].nbytes)
+        for part in chunk_slices(len(self), min(ROWS_FOR_FEW_QUERIES, self.elements_at_once // len(queries))):
+            documents, scores = self._vectors[part], torch.empty(len(queries), part.stop - part.start)
+            simd_loops.scan_few_queries(as_uint16(documents), queries, scores.numpy())
+            pool.push(scores, torch.arange(part.start, part.stop))
+            memmap.note_pages_read(documents.nbytes)
 
     def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
         if self._device.type == "cpu":
-            queries, values = block.vectors[:, 0].contiguous().numpy(), scores.numpy()
-            for first, shard in self._vectors.shards():
-                for positions in memmap.bounded_chunks(np.flatnonzero((rows.numpy() >= first) & (rows.numpy() < first + len(shard)))):
-                    shard_scores = np.empty(len(positions))
-                    simd_loops.exact_pair_dots(
-                        as_uint16(shard), queries, query.numpy()[positions], rows.numpy()[positions] - first, shard_scores
-                    )
-                    values[positions] = shard_scores
-            return scores
+            return torch.from_numpy(self._vectors.exact_dots(block.vectors[:, 0], query.numpy(), rows.numpy()))
+        scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
         rows = rows.to(self._vectors.storage_device)
         for part in chunk_slices(len(rows), self.pairs_at_once(self._vectors.width)):
             scores[part] = exact_dot(block.vectors[query[part], 0], self._vectors[rows[part]])

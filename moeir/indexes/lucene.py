@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,9 @@ class Lucene(Index):
     of an index differ between builds (Lucene numbers segments at random); search results do not.
     """
 
-    kind: ClassVar[str] = "text"
-    exact: ClassVar[bool] = False
+    kind = "text"
+    exact = False
+    _index_flags: tuple[str, ...] = ("-collection", "JsonCollection")
 
     def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu", *, k1: float = 0.9, b: float = 0.4) -> None:
         super().__init__(id_ranks, device)
@@ -33,25 +34,10 @@ class Lucene(Index):
             raise UsageError(f"lucene: k1 must be 0 or more and b between 0 and 1, not {k1} and {b}")
         self.k1, self.b = k1, b
         self._texts: list[str] = []
-        self._init_state()
-
-    def _init_state(self) -> None:
+        self._search_flags: tuple[str, ...] = ("-bm25", "-bm25.k1", str(k1), "-bm25.b", str(b))
         self._java = java_command()
-        self._document_count, self._read_only = 0, False
-        self._folder: Path | None = None
-        self._temporary_folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def __len__(self) -> int:
-        return self._document_count
-
-    def add(self, shard: Any) -> None:
-        if self._read_only:
-            raise ArtifactError("an opened lucene index takes no more documents; build a new one")
-        self._add_documents(shard)
-        self._document_count += len(shard)
-        self._folder = None
-
-    def _add_documents(self, shard: Sequence[str]) -> None:
+    def _add(self, shard: Sequence[str]) -> None:
         for row, text in enumerate(shard, start=len(self)):
             if not isinstance(text, str):
                 raise DataError(f"row {row}: expected a text, found {type(text).__name__}")
@@ -61,24 +47,22 @@ class Lucene(Index):
         """The documents as JSON lines of an Anserini collection; ids are rows."""
         return ({"id": str(row), "contents": text} for row, text in enumerate(self._texts))
 
-    def _index_flags(self) -> list[str]:
-        return ["-collection", "JsonCollection"]
-
-    def _search_flags(self) -> list[str]:
-        return ["-bm25", "-bm25.k1", str(self.k1), "-bm25.b", str(self.b)]
-
     def _query_lines(self, queries: Any) -> list[tuple[str, float]]:
         """Each query as one line of text, empty if it has no terms, and the factor that scales its scores back."""
         return [(" ".join(text.split()), 1.0) for text in queries]
 
-    def _build(self, folder: Path) -> None:
+    def _write(self, folder: Path) -> dict[str, Any]:
+        """Write Lucene's own files under `lucene/`."""
+        if not len(self):
+            return {}
         with tempfile.TemporaryDirectory() as work_folder:
             with open(Path(work_folder) / "documents.jsonl", "w", encoding="utf-8") as file:
                 file.writelines(json.dumps(line) + "\n" for line in self._json_documents())
-            paths = ["-input", work_folder, "-index", str(folder)]
+            paths = ["-input", work_folder, "-index", str(folder / LUCENE_FOLDER)]
             flags = ["-generator", "DefaultLuceneDocumentGenerator", *paths, "-threads", "1", "-optimize"]
-            self._run_java("io.anserini.index.IndexCollection", *self._index_flags(), *flags)
-        (folder / "write.lock").unlink(missing_ok=True)
+            self._run_java("io.anserini.index.IndexCollection", *self._index_flags, *flags)
+        (folder / LUCENE_FOLDER / "write.lock").unlink(missing_ok=True)
+        return {}
 
     def _run_java(self, program: str, *flags: str) -> None:
         process = subprocess.run([*self._java, program, *flags], capture_output=True, text=True, check=False)
@@ -89,10 +73,7 @@ class Lucene(Index):
             )
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        if self._folder is None:
-            self._temporary_folder = tempfile.TemporaryDirectory()
-            self._folder = Path(self._temporary_folder.name) / LUCENE_FOLDER
-            self._build(self._folder)
+        assert self._folder is not None
         query_lines, id_ranks = self._query_lines(queries), self.id_ranks
         with tempfile.TemporaryDirectory() as work_folder:
             topics, run = Path(work_folder) / "topics.tsv", Path(work_folder) / "run.trec"
@@ -100,9 +81,9 @@ class Lucene(Index):
             topics.write_text("".join(lines), encoding="utf-8")
             if not topics.stat().st_size:
                 return
-            flags = ["-index", str(self._folder), "-topics", str(topics), "-topicReader", "TsvInt", "-output", str(run)]
+            flags = ["-index", str(self._folder / LUCENE_FOLDER), "-topics", str(topics), "-topicReader", "TsvInt", "-output", str(run)]
             sizes = ["-hits", str(depth), "-threads", str(os.cpu_count() or 1)]
-            self._run_java("io.anserini.search.SearchCollection", *flags, *sizes, *self._search_flags())
+            self._run_java("io.anserini.search.SearchCollection", *flags, *sizes, *self._search_flags)
             hits: dict[int, list[tuple[int, float]]] = {}
             for fields in map(str.split, run.read_text(encoding="utf-8").splitlines()):
                 hits.setdefault(int(fields[0]), []).append((int(fields[2]), float(fields[4])))
@@ -110,16 +91,10 @@ class Lucene(Index):
             values = np.array([score * query_lines[query_row][1] for _, score in query_hits], dtype=np.float32)
             fill_ranked_hits(np.array([row for row, _ in query_hits], dtype=np.int64), values, id_ranks, rows[query_row], scores[query_row])
 
-    def save(self, folder: Path | str) -> None:
-        """Write `engine.json` and Lucene's own files under `lucene/`."""
-        super().save(folder)
-        if len(self):
-            self._build(Path(folder) / LUCENE_FOLDER)
-
-    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        self._folder, self._document_count, self._read_only = folder / LUCENE_FOLDER, settings["documents"], True
-        if self._document_count and not self._folder.is_dir():
+    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+        if settings["documents"] and not (folder / LUCENE_FOLDER).is_dir():
             raise ValueError(f"{LUCENE_FOLDER}/ is missing")
+        return int(settings["documents"])
 
 
 def java_command() -> list[str]:

@@ -1,15 +1,15 @@
 """Learned-sparse search by Lucene over whole-number impacts, through Anserini's jar."""
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from moeir.indexes.base import Index
-from moeir.indexes.inverted import ROWS_AT_ONCE, check_vocabulary, sparse_rows
-from moeir.indexes.lucene import Lucene
+from moeir.indexes.lucene import Lucene, java_command
+from moeir.indexes.sparse_rows import SparseShards, query_rows
 
 MAX_IMPACT = 255  # largest impact in a document
 MAX_REPEATS = 100  # repetitions of a query's strongest term
@@ -22,57 +22,43 @@ class LuceneImpact(Lucene, Index):
     Scores are returned in the scale of the weights.
     """
 
-    kind: ClassVar[str] = "sparse"
-    exact: ClassVar[bool] = False
+    kind = "sparse"
+    exact = False
+    _index_flags = ("-collection", "JsonVectorCollection", "-impact", "-pretokenized")
+    _search_flags = ("-impact", "-pretokenized")
 
     def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
         Index.__init__(self, id_ranks, device)
-        self.vocabulary: int | None = None
-        self._shards: list[Any] = []
-        self._max_weight = 0.0
-        self._init_state()
+        self._shards = SparseShards()
+        self._java = java_command()
 
-    def _add_documents(self, shard: Any) -> None:
-        check_vocabulary(shard, self.vocabulary)
-        for first in range(0, len(shard), ROWS_AT_ONCE):
-            texts = sparse_rows(shard, first, min(first + ROWS_AT_ONCE, len(shard)), len(self), "row")
-            self._max_weight = max(self._max_weight, float(texts.weights.max(initial=0.0)))
-        self.vocabulary = shard.vocabulary
-        self._shards.append(shard)
+    def _add(self, shard: Any) -> None:
+        self._shards.add(shard)
 
     def _json_documents(self) -> Iterator[dict[str, Any]]:
-        row, scale = 0, MAX_IMPACT / (self._max_weight or 1.0)
-        for shard in self._shards:
-            first_row = row
-            for first in range(0, len(shard), ROWS_AT_ONCE):
-                starts, terms, weights = sparse_rows(shard, first, min(first + ROWS_AT_ONCE, len(shard)), first_row, "row")
-                impacts = np.rint(weights * scale).astype(np.int64).clip(0)
-                for begin, end in pairwise(starts):
-                    pairs = zip(terms[begin:end], impacts[begin:end].tolist(), strict=True)
-                    impacts_by_term = {f"t{term}": impact for term, impact in pairs if impact}
-                    yield {"id": str(row), "contents": "", "vector": impacts_by_term}
-                    row += 1
+        rows, scale = count(), MAX_IMPACT / (self._max_weight() or 1.0)
+        for starts, terms, weights in self._shards.blocks():
+            impacts = np.rint(weights * scale).astype(np.int64).clip(0)
+            for begin, end in pairwise(starts):
+                pairs = zip(terms[begin:end], impacts[begin:end].tolist(), strict=True)
+                yield {"id": str(next(rows)), "contents": "", "vector": {f"t{term}": impact for term, impact in pairs if impact}}
 
-    def _index_flags(self) -> list[str]:
-        return ["-collection", "JsonVectorCollection", "-impact", "-pretokenized"]
+    def _max_weight(self) -> float:
+        return float(self._shards.max_weights.max(initial=0.0))
 
-    def _search_flags(self) -> list[str]:
-        return ["-impact", "-pretokenized"]
+    def _write(self, folder: Path) -> dict[str, Any]:
+        return {**super()._write(folder), "vocabulary": self._shards.vocabulary, "highest": self._max_weight()}
+
+    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+        self._vocabulary, self._highest = settings["vocabulary"], settings["highest"]
+        return super()._load(arrays, folder, settings)
 
     def _query_lines(self, queries: Any) -> list[tuple[str, float]]:
-        check_vocabulary(queries, self.vocabulary)
-        starts, terms, weights = sparse_rows(queries, 0, len(queries), 0, "query")
+        starts, terms, weights = query_rows(queries, self._vocabulary)
         query_lines = []
         for begin, end in pairwise(starts):
             highest = float(weights[begin:end].max(initial=0.0))
             repeats = np.rint(weights[begin:end] * (MAX_REPEATS / (highest or 1.0))).astype(np.int64).clip(0)
             tokens = [" ".join([f"t{term}"] * count) for term, count in zip(terms[begin:end], repeats.tolist(), strict=True) if count]
-            query_lines.append((" ".join(tokens), highest * self._max_weight / (MAX_REPEATS * MAX_IMPACT)))
+            query_lines.append((" ".join(tokens), highest * self._highest / (MAX_REPEATS * MAX_IMPACT)))
         return query_lines
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "vocabulary": self.vocabulary, "highest": self._max_weight}
-
-    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        super()._load_arrays(arrays, folder, settings)
-        self.vocabulary, self._max_weight = settings["vocabulary"], settings["highest"]

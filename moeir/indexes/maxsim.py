@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 
 from moeir.indexes import simd_loops
 from moeir.indexes.base import Index
-from moeir.indexes.token_store import TokenVectorStore, query_blocks
+from moeir.indexes.token_store import TokenShards, TokenVectorStore, query_blocks
 from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot, gamma, pairwise_sum
 from moeir.kernels.precision import has_native_bfloat16
 
@@ -27,38 +27,27 @@ class MaxSim(TwoStepIndex, Index):
     tokens has no hits.
     """
 
-    kind: ClassVar[str] = "multivector"
+    kind = "multivector"
 
     def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(id_ranks, device)
-        self._token_store = TokenVectorStore(self._device)
+        self._shards = TokenShards()
         self.coarse = has_native_bfloat16(device)
 
-    def __len__(self) -> int:
-        return len(self._token_store)
+    def _add(self, shard: Any) -> None:
+        self._shards.add_texts(shard, len(self))
 
-    def add(self, shard: Any) -> None:
-        self._token_store.add(shard)
-        self.max_norm, self.max_bf16_error = self._token_store.vectors.max_norm, self._token_store.vectors.max_bf16_error
+    def _write(self, folder: Path) -> dict[str, Any]:
+        self._shards.save(folder / "vectors.npy")
+        return self._shards.save_starts(folder)
 
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), **self._token_store.settings()}
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return {"starts": self._token_store.starts.numpy()}
-
-    def save(self, folder: Path | str) -> None:
-        super().save(folder)
-        self._token_store.save(Path(folder))
-
-    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        self._token_store.restore(arrays, settings)
-        self.max_norm, self.max_bf16_error = self._token_store.vectors.max_norm, self._token_store.vectors.max_bf16_error
+    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+        self._texts = TokenVectorStore.from_files(arrays, settings, self._device)
+        self._vectors = self._texts.vectors
+        return len(self._texts)
 
     def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
-        self._token_store.vectors.check_width(queries.vectors.shape[1])
-        self._fit_to_memory(self._token_store.vectors)
-        return query_blocks(queries, self.queries_at_once or (128 if self._device.type == "cuda" else 32), self._device)
+        return query_blocks(queries, self.queries_at_once, self._device)
 
     def _scan(self, block: QueryBlock, pool: TopKPool) -> None:
         if self._device.type == "cpu" and self._scans_in_bf16(block):
@@ -66,8 +55,8 @@ class MaxSim(TwoStepIndex, Index):
             return
         queries, dtype = block.vectors.flatten(0, 1), torch.bfloat16 if self._scans_in_bf16(block) else torch.float32  # [Q * L, D]
         queries = queries.to(dtype).T
-        for rows, texts in self._token_store.iterate_by_length():
-            for first, last in padded_blocks(texts.host_lengths, self.elements_at_once // max(queries.shape), self.documents_at_once):
+        for rows, texts in self._texts.iterate_by_length():
+            for first, last in padded_blocks(texts.host_lengths, self.elements_at_once // max(queries.shape)):
                 documents, _ = texts.pad(first, last)
                 similarity = documents.flatten(0, 1).to(dtype) @ queries  # [N * M, Q * L]
                 best = similarity.view(*documents.shape[:2], -1).amax(dim=1)  # [N, Q * L]; padding repeats a token of the text
@@ -79,11 +68,11 @@ class MaxSim(TwoStepIndex, Index):
         count, tokens, width = block.vectors.shape
         queries = torch.zeros(max(count * tokens, MIN_MATMUL_COLUMNS), width, dtype=torch.bfloat16)
         queries[: count * tokens] = block.vectors.flatten(0, 1)
-        starts, block_tokens = self._token_store.starts.numpy(), max(512, MAX_PRODUCTS // len(queries))
-        max_tokens = max(block_tokens, int(self._token_store.lengths.max()))
-        read = self._token_store.vectors.reader(max_tokens, coarse=True)
+        starts, block_tokens = self._texts.starts.numpy(), max(512, MAX_PRODUCTS // len(queries))
+        max_tokens = max(block_tokens, int(self._texts.lengths.max()))
+        read = self._vectors.reader(max_tokens, coarse=True)
         products = torch.empty(max_tokens, len(queries), dtype=torch.bfloat16)
-        for first, last in self._token_store.token_blocks(block_tokens, self.documents_at_once):
+        for first, last in self._texts.token_blocks(block_tokens):
             scores = torch.empty(count, last - first)
             torch.mm(read(slice(int(starts[first]), int(starts[last]))), queries.T, out=products)
             simd_loops.maxsim_scan(products.view(torch.int16).numpy(), starts, first, last - first, tokens, scores.numpy())
@@ -91,14 +80,14 @@ class MaxSim(TwoStepIndex, Index):
 
     def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         if self._device.type == "cpu":
-            return self._token_store.exact_maxsim(block, query, rows)
+            return torch.from_numpy(self._texts.exact_maxsim(block, query.numpy(), rows.numpy()))
         query_rows, rows = query.cpu().numpy(), rows.cpu()
-        order = np.lexsort((self._token_store.lengths[rows].numpy(), query_rows))  # by query, then by length
-        texts = self._token_store.select(rows[torch.from_numpy(order)])
+        order = np.lexsort((self._texts.lengths[rows].numpy(), query_rows))  # by query, then by length
+        texts = self._texts.select(rows[torch.from_numpy(order)])
         sorted_scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
         ends = np.bincount(query_rows, minlength=len(block.query_rows)).cumsum().tolist()
         for query_row, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
-            for first, last in padded_blocks(texts.host_lengths[begin:end], self.pairs_at_once(self._token_store.vectors.width), None):
+            for first, last in padded_blocks(texts.host_lengths[begin:end], self.pairs_at_once(self._vectors.width)):
                 documents, real = texts.pad(begin + first, begin + last)
                 sorted_scores[begin + first : begin + last] = self._exact_pair_scores(block.vectors[query_row], documents, real)
         scores = torch.empty_like(sorted_scores)
@@ -106,14 +95,14 @@ class MaxSim(TwoStepIndex, Index):
         return scores
 
     def _findable_mask(self, rows: np.ndarray) -> np.ndarray:
-        mask: np.ndarray = self._token_store.lengths.numpy()[rows] > 0
+        mask: np.ndarray = self._texts.lengths.numpy()[rows] > 0
         return mask
 
     def _exact_pair_scores(self, query: torch.Tensor, documents: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         """query [L, D], documents [N, M, D], real [N, M] -> float64 [N]."""
         query = query[query.any(dim=1)]  # a token of zeros, padding or not, adds exactly 0
         approximate = documents.float() @ query.T  # [N, M, L]
-        bound = 2.0 * (gamma(query.shape[1] + 8) * query.double().norm(dim=1) * self.max_norm + UNDERFLOW)
+        bound = 2.0 * (gamma(query.shape[1] + 8) * query.double().norm(dim=1) * self._vectors.max_norm + UNDERFLOW)
         is_near = (approximate >= (approximate.amax(dim=1, keepdim=True).double() - bound).float()) & real[..., None]
         document, position, token = is_near.nonzero(as_tuple=True)
         products = torch.empty(len(token), dtype=torch.float64, device=self._device)
@@ -124,19 +113,18 @@ class MaxSim(TwoStepIndex, Index):
         return pairwise_sum(best.view(len(documents), len(query)))
 
     def token_vectors(self, row: int) -> np.ndarray:
-        return self._token_store.token_vectors(row)
+        return self._texts.token_vectors(row)
 
 
-def padded_blocks(lengths: np.ndarray, tokens: int, documents: int | None) -> Iterator[tuple[int, int]]:
+def padded_blocks(lengths: np.ndarray, tokens: int) -> Iterator[tuple[int, int]]:
     """Cut ascending lengths [N] into ranges of at most `tokens` tokens after padding, each at least one document.
 
-    >>> list(padded_blocks(np.array([1, 2, 2, 5]), 6, None))
+    >>> list(padded_blocks(np.array([1, 2, 2, 5]), 6))
     [(0, 3), (3, 4)]
     """
     first = 0
     while first < len(lengths):
-        max_documents = max(1, tokens // int(lengths[first]))
-        ahead = lengths[first : first + min(max_documents, documents or max_documents)]
+        ahead = lengths[first : first + max(1, tokens // int(lengths[first]))]
         last = first + max(1, int(np.searchsorted(ahead * np.arange(1, len(ahead) + 1), tokens, side="right")))
         yield first, last
         first = last

@@ -1,17 +1,19 @@
 """Impact-ordered postings in windows of documents, with the documents' own weights; built window by window."""
 
-from collections.abc import Callable, Iterable
+from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numba
 import numpy as np
 
 from moeir.artifacts import memmap
 from moeir.artifacts.journals import AppendableNpy
-from moeir.indexes.base import NO_ROW
+from moeir.indexes import base
 from moeir.indexes.postings_search import HASH_SLOTS, SCAN_BLOCK, STEPS, score_row_pairs, search_postings
+from moeir.indexes.sparse_rows import SparseRows
 from moeir.kernels.numba_cache import njit_cached
 
 WINDOW_SIZE = 2**16  # documents whose scans fit in a core's cache, and whose offsets fit in uint16
@@ -22,32 +24,6 @@ DTYPES = {
     "starts": np.int64, "terms": np.int32, "weights": np.float32, "highest": np.float32,
 }  # fmt: skip
 LIST_COLUMNS = ("windows", "begins", "ends")
-Sink = Callable[[str, np.ndarray], None]
-
-
-class SparseRows(NamedTuple):
-    """Documents or queries: starts int64 [B + 1], terms [nnz], weights float32 [nnz], none of them 0."""
-
-    starts: np.ndarray
-    terms: np.ndarray
-    weights: np.ndarray
-
-    @classmethod
-    def concatenate(cls, parts: "list[SparseRows]") -> "SparseRows":
-        """The rows of all parts, end to end; at least one part."""
-        if len(parts) == 1:
-            return parts[0]
-        lengths = np.concatenate([np.diff(part.starts) for part in parts])
-        columns = (np.concatenate([part[column] for part in parts]) for column in (1, 2))
-        return cls(np.concatenate([[0], np.cumsum(lengths)]), *columns)
-
-    def sort_terms(self) -> "SparseRows":
-        """The same rows with ascending terms."""
-        text_indices = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
-        if not ((np.diff(self.terms) >= 0) | (np.diff(text_indices) > 0)).all():
-            order = np.lexsort((self.terms, text_indices))
-            return SparseRows(self.starts, self.terms[order], self.weights[order])
-        return self
 
 
 @dataclass(frozen=True)
@@ -72,10 +48,6 @@ class Postings:
     window: int
     signed: bool  # some weight is negative: the scan proves nothing
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays by name."""
-        return {name: getattr(self, name) for name in DTYPES}
-
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray], window: int, signed: bool, documents: int, vocabulary: int) -> "Postings":
         """From memory maps; ValueError if their lengths disagree."""
@@ -98,7 +70,7 @@ class Postings:
         count, threads = len(queries.starts) - 1, numba.get_num_threads()
         windows = -(-len(id_ranks) // self.window)
         splits = max(1, min(threads // max(count, 1), windows // 2))  # with fewer queries than threads, threads share a query's windows
-        rows = np.full((count * splits, depth), NO_ROW, dtype=np.int64)
+        rows = np.full((count * splits, depth), base.NO_ROW, dtype=np.int64)
         scores = np.full(rows.shape, -np.inf, dtype=np.float32)
         starts, terms, weights = self._prepare_queries(queries)
         span = min(self.window, -(-len(id_ranks) // SCAN_BLOCK) * SCAN_BLOCK)
@@ -107,7 +79,7 @@ class Postings:
             *(self._shift, self._scales, starts, terms, self._query_weights(terms, weights), self._scannable(starts, terms, weights)),
             *(id_ranks, span, _hash_slots(starts), min(len(rows), 4 * threads), rows, scores),
         )
-        memmap.note_pages_read(sum(array.nbytes for array in self.arrays().values()))
+        memmap.note_pages_read(sum(getattr(self, name).nbytes for name in DTYPES))
         return rows.reshape(count, -1), scores.reshape(count, -1)
 
     def score_pairs(self, queries: SparseRows, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
@@ -158,40 +130,32 @@ def _hash_slots(starts: np.ndarray) -> int:
     return max(HASH_SLOTS, 1 << (4 * most).bit_length())
 
 
-class NpyFileSink:
-    """A sink that appends to `.npy` files."""
+class PostingsIndex(base.Index):
+    """An index whose scores add up over the terms that a query and a document share; other documents are not retrieved."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._arrays: dict[str, AppendableNpy] = {}
+    score_if_not_found = 0.0
+    window = WINDOW_SIZE
+    _postings: Postings
 
-    def __enter__(self) -> Self:
-        return self
+    @abstractmethod
+    def _query_rows(self, queries: Any) -> SparseRows:
+        """Terms and weights of the queries."""
 
-    def __call__(self, name: str, block: np.ndarray) -> None:
-        if name not in self._arrays:
-            self._arrays[name] = AppendableNpy(self._folder / f"{name}.npy", block.dtype)
-        self._arrays[name].append(block)
+    def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        id_ranks = self.id_ranks
+        base.fill_all_ranked_hits(*self._postings.search(self._query_rows(queries), id_ranks, depth), id_ranks, rows, scores)
 
-    def __exit__(self, *error: object) -> None:
-        for array in self._arrays.values():
-            array.close()
-
-
-def build_in_memory(document_windows: Iterable[SparseRows], highest: np.ndarray, *, steps_only: bool = False) -> dict[str, np.ndarray]:
-    """Build the arrays of `Postings` in memory."""
-    blocks: dict[str, list[np.ndarray]] = {name: [] for name in DTYPES}
-    build_to_sink(document_windows, highest, lambda name, block: blocks[name].append(block), steps_only=steps_only)
-    return {name: np.concatenate(column) for name, column in blocks.items()}
+    def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        return self._postings.score_pairs(self._query_rows(queries), query_rows, document_rows)
 
 
-def build_to_sink(document_windows: Iterable[SparseRows], highest: np.ndarray, sink: Sink, *, steps_only: bool = False) -> None:
-    """Build the arrays of `Postings` from windows of documents and append them to a sink, block by block."""
+def write_postings(document_windows: Iterable[SparseRows], highest: np.ndarray, folder: Path, *, steps_only: bool = False) -> None:
+    """Write the arrays of `Postings`, window by window."""
     vocabulary, entry_count = len(highest), 0
     types = DTYPES | ({"weights": np.uint8} if steps_only else {}) | ({"terms": np.uint16} if vocabulary <= 2**16 else {})
+    files = {name: AppendableNpy(folder / f"{name}.npy", dtype) for name, dtype in types.items()}
     directory: list[dict[str, np.ndarray]] = []
-    for name in ("offsets", "steps", "terms", "weights", "starts"):
-        sink(name, np.zeros(int(name == "starts"), types[name]))
+    files["starts"].append(np.zeros(1, np.int64))
     for window, texts in enumerate(document_windows):
         starts, terms, weights = texts.sort_terms()
         steps = _quantise_weights(weights, highest[terms])
@@ -201,14 +165,16 @@ def build_to_sink(document_windows: Iterable[SparseRows], highest: np.ndarray, s
         directory.append({"windows": np.full(len(present), window), "begins": ends - counts[present], "ends": ends, "of": present})
         blocks = {"offsets": offsets, "steps": sorted_steps, "terms": terms, "weights": steps if steps_only else weights}
         for name, block in (blocks | {"starts": entry_count + starts[1:]}).items():
-            sink(name, block.astype(types[name], copy=False))
+            files[name].append(block)
         entry_count += len(terms)
     columns = {name: np.concatenate([np.zeros(0, np.int64), *(part[name] for part in directory)]) for name in (*LIST_COLUMNS, "of")}
     order = np.argsort(columns["of"], kind="stable")
     for name in LIST_COLUMNS:
-        sink(name, columns[name][order].astype(types[name]))
-    sink("lists", np.concatenate([[0], np.cumsum(np.bincount(columns["of"], minlength=vocabulary))]).astype(np.int64))
-    sink("highest", highest)
+        files[name].append(columns[name][order])
+    files["lists"].append(np.concatenate([[0], np.cumsum(np.bincount(columns["of"], minlength=vocabulary))]))
+    files["highest"].append(highest)
+    for file in files.values():
+        file.close()
 
 
 def _quantise_weights(weights: np.ndarray, highest: np.ndarray) -> np.ndarray:

@@ -16,13 +16,12 @@ import numpy as np
 import torch
 
 from moeir.indexes.simd_loops import LANES, dot_32, max_lookup_sum_32
-from moeir.indexes.vector_store import VectorStore, as_uint16
+from moeir.indexes.vector_store import ROWS_AT_ONCE, VectorShards, as_uint16
 from moeir.kernels.numba_cache import njit_cached
 from moeir.kernels.precision import has_native_bfloat16
 
 CODEWORDS, BITS_PER_CODE, GROUP_DIMENSIONS = 256, 8, 8  # codewords, bits of a code, and the most dimensions in a group
 SAMPLE_PER_CENTROID, CODEBOOK_SAMPLE, KMEANS_ROUNDS = 24, 2**15, 6
-ROWS_AT_ONCE = 2**14
 
 
 @dataclass(frozen=True)
@@ -37,19 +36,19 @@ class ResidualCodec:
     words: np.ndarray
 
     @classmethod
-    def train(cls, vectors: VectorStore, count: int, seed: int) -> "ResidualCodec":
+    def train(cls, vectors: VectorShards, count: int, seed: int) -> "ResidualCodec":
         """Train on a seeded sample of the vectors: `count` centroids, or one for each vector of the sample if fewer."""
         generator = np.random.default_rng(seed)
         sample_rows = np.sort(generator.choice(len(vectors), min(len(vectors), SAMPLE_PER_CENTROID * count), replace=False))
-        sample = vectors[torch.from_numpy(sample_rows)].float()
+        sample = vectors.select(torch.from_numpy(sample_rows)).float()
         centroids = sample[torch.from_numpy(np.sort(generator.choice(len(sample), min(count, len(sample)), replace=False)))].clone()
         for _ in range(KMEANS_ROUNDS if count < len(sample) else 0):
-            codes = nearest_centroids(sample, centroids)
-            counts = np.bincount(codes, minlength=len(centroids))
-            sums = np.zeros(centroids.shape, np.float64)
-            _sum_by_code(sample.numpy(), codes, sums)
-            is_used = counts > 0
-            centroids[torch.from_numpy(is_used)] = torch.from_numpy((sums[is_used] / counts[is_used, None]).astype(np.float32))
+            codes = torch.from_numpy(nearest_centroids(sample, centroids))
+            counts = torch.bincount(codes, minlength=len(centroids))
+            sums = torch.zeros(centroids.shape, dtype=torch.float64)
+            for part_codes, part in zip(codes.split(ROWS_AT_ONCE), sample.split(ROWS_AT_ONCE), strict=True):
+                sums.index_add_(0, part_codes, part.double())
+            centroids[counts > 0] = (sums / counts[:, None])[counts > 0].float()
         codebook_rows = np.sort(generator.choice(len(sample), min(len(sample), CODEBOOK_SAMPLE), replace=False))
         residuals = sample.numpy()[codebook_rows] - centroids.numpy()[nearest_centroids(sample[torch.from_numpy(codebook_rows)], centroids)]
         rotation = allocate_dimensions(residuals)
@@ -64,15 +63,10 @@ class ResidualCodec:
 
     def encode(self, vectors: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Vectors [n, D] -> nearest centroids int32 [n], and residual bytes uint8 [n, S]."""
-        codes = np.empty(len(vectors), np.int32)
-        residuals = np.empty((len(vectors), len(self.words)), np.uint8)
-        centroids, transposed_words = torch.from_numpy(self.centroids), self.words.transpose(0, 2, 1).copy()
-        for first in range(0, len(vectors), ROWS_AT_ONCE):
-            part = vectors[first : first + ROWS_AT_ONCE].float()
-            codes[first : first + len(part)] = part_codes = nearest_centroids(part, centroids)
-            _nearest_codewords(
-                (part.numpy() - self.centroids[part_codes]) @ self.rotation, transposed_words, residuals[first : first + len(part)]
-            )
+        vectors, residuals = vectors.float(), np.empty((len(vectors), len(self.words)), np.uint8)
+        codes = nearest_centroids(vectors, torch.from_numpy(self.centroids))
+        rotated = (vectors.numpy() - self.centroids[codes]) @ self.rotation
+        _nearest_codewords(rotated, self.words.transpose(0, 2, 1).copy(), residuals)
         return codes, residuals
 
     def decode(self, codes: np.ndarray, residuals: np.ndarray) -> np.ndarray:
@@ -150,13 +144,6 @@ def _nearest_centroid_loop(product_bits: Any, shift: Any, half_squared_norms: An
                 break
 
 
-@njit_cached()
-def _sum_by_code(vectors: Any, codes: Any, sums: Any) -> None:
-    for row in range(len(codes)):
-        for i in range(vectors.shape[1]):
-            sums[codes[row], i] += vectors[row, i]
-
-
 def _train_codebooks(residuals: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Codewords of rotated residuals [n, 8 · S], by k-means in each group."""
     groups = residuals.shape[1] // GROUP_DIMENSIONS
@@ -166,13 +153,9 @@ def _train_codebooks(residuals: np.ndarray, generator: np.random.Generator) -> n
     for _ in range(2 * KMEANS_ROUNDS):
         _nearest_codewords(residuals, words.transpose(0, 2, 1).copy(), codes)
         for group in range(groups):
-            group_residuals, counts = (
-                residuals[:, group * GROUP_DIMENSIONS : (group + 1) * GROUP_DIMENSIONS],
-                np.bincount(codes[:, group], minlength=CODEWORDS),
-            )
-            sums = np.stack(
-                [np.bincount(codes[:, group], weights=group_residuals[:, i], minlength=CODEWORDS) for i in range(GROUP_DIMENSIONS)]
-            )
+            group_codes, columns = codes[:, group], residuals[:, group * GROUP_DIMENSIONS : (group + 1) * GROUP_DIMENSIONS].T
+            counts = np.bincount(group_codes, minlength=CODEWORDS)
+            sums = np.stack([np.bincount(group_codes, weights=column, minlength=CODEWORDS) for column in columns])
             words[group][counts > 0] = (sums[:, counts > 0] / counts[counts > 0]).T.astype(np.float32)
     return words
 
@@ -202,24 +185,10 @@ INT16_RANGE, INT8_RANGE = 32000.0, 127.0  # largest sum of lookups in int16, bef
 
 @njit_cached(nogil=True)
 def search_codes(
-    tokens: Any,
-    centroids: Any,
-    rotation: Any,
-    words: Any,
-    starts: Any,
-    codes: Any,
-    leading: Any,
-    residuals: Any,
-    list_starts: Any,
-    list_rows: Any,
-    id_ranks: Any,
-    nprobe: int,
-    candidates: int,
-    full_count: int,
-    rows: Any,
-    scores: Any,
-) -> int:
-    """The best texts of one query [L, D] by their decoded vectors -> rows int64 [K], scores float32 [K], unsorted; returns their number.
+    tokens: Any, centroids: Any, rotation: Any, words: Any, starts: Any, codes: Any, leading: Any, residuals: Any,
+    list_starts: Any, list_rows: Any, id_ranks: Any, nprobe: int, candidates: int, full_count: int, rows: Any, scores: Any,
+) -> None:  # fmt: skip
+    """The best texts of one query [L, D] by their decoded vectors -> rows int64 [K], scores float32 [K], unsorted; further entries stay.
 
     Candidates are the texts with a token at one of each query token's `nprobe` best centroids; the best `candidates` of them by those
     centroids are scored with the first quarter of their bytes, the best `full_count` of those in full.
@@ -239,7 +208,6 @@ def search_codes(
     for i in range(len(best)):
         rows[i] = hits[best[i]]
         scores[i] = np.float32(values[best[i]] * step)
-    return len(best)
 
 
 @njit_cached(nogil=True)
@@ -266,8 +234,7 @@ def query_tables(tokens: Any, centroids: Any, rotation: Any, words: Any, nprobe:
     step, max_sums, max_values = 1e-30, np.zeros(LANES, np.float32), np.zeros(LANES, np.float32)
     for block in range(blocks):
         for i in range(LANES * block, min(LANES * block + LANES, length)):
-            for dimension in range(width):
-                lane_tokens[block, dimension, i - LANES * block] = tokens[i, dimension]
+            lane_tokens[block, :, i - LANES * block] = tokens[i]
         dot_32(lane_tokens[block], centroids, centroid_products[block])
         dot_32(lane_tokens[block], rotation.T.copy(), rotated[block])
         max_abs(centroid_products[block], max_sums)
@@ -280,14 +247,9 @@ def query_tables(tokens: Any, centroids: Any, rotation: Any, words: Any, nprobe:
         for i in range(LANES):
             step = max(step, np.float64(max_sums[i]) / INT16_RANGE)
         top_rows(centroid_products[block], best[block])
-    centroid_table, codeword_table = np.empty(centroid_products.shape, np.int16), np.empty(codeword_products.shape, np.int8)
-    scale, flat, whole = np.float32(1.0 / step), centroid_products.ravel(), centroid_table.ravel()
-    for i in range(len(flat)):
-        whole[i] = np.int16(np.rint(flat[i] * scale))
-    flat, small = codeword_products.ravel(), codeword_table.ravel()
-    for i in range(len(flat)):
-        small[i] = np.int8(np.rint(flat[i] * scale))
-    return centroid_table, codeword_table, step, best
+    scale = np.float32(1.0 / step)
+    centroid_table, codeword_table = np.rint(centroid_products * scale), np.rint(codeword_products * scale)
+    return centroid_table.astype(np.int16), codeword_table.astype(np.int8), step, best
 
 
 @njit_cached()

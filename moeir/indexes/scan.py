@@ -1,7 +1,7 @@
 """Search of any kind of representation by scoring every document, without an index structure."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,27 +16,40 @@ DOCUMENTS_AT_ONCE = 1024
 class Scan(Index):
     """Exact search of any representation by its own scores, every query with every document on the processor: for small collections."""
 
-    kind: ClassVar[str] = "any"
+    kind = "any"
 
     def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(id_ranks, device)
         self._shards: list[Representation] = []
+        self._documents: Representation | None = None
 
-    def __len__(self) -> int:
-        return sum(map(len, self._shards))
-
-    def add(self, shard: Representation) -> None:
+    def _add(self, shard: Representation) -> None:
         if self._shards and shard.kind != self.kind:
             raise ArtifactError(f"{shard.kind} representations, but the index holds {self.kind} ones: made by another checkpoint?")
-        self.kind = shard.kind  # type: ignore[misc]  # of this instance
-        self.score_if_not_found = 0.0 if shard.positive_scores_only else -np.inf  # type: ignore[misc]
+        self.kind = shard.kind
         self._shards.append(shard)
+
+    def _write(self, folder: Path) -> dict[str, Any]:
+        """Write the files of the representation."""
+        writer = RepresentationWriter(folder)
+        for shard in self._shards:
+            writer.append(shard)
+        writer.close()
+        return {}
+
+    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+        if not settings["documents"]:
+            return 0
+        self.kind, self._documents = settings["kind"], representation_class(settings["kind"]).open(folder)
+        self.score_if_not_found = 0.0 if self._documents.positive_scores_only else -np.inf
+        return len(self._documents)
 
     def _scores(self, queries: Representation, row: int) -> np.ndarray:
         """Scores of one query with every document: float32 [N]."""
         query = queries.select(torch.tensor([row], device=queries.device)).map(lambda column: column.detach().cpu())
-        blocks = (shard.select(rows) for shard in self._shards for rows in torch.arange(len(shard)).split(DOCUMENTS_AT_ONCE))
-        scores: np.ndarray = torch.cat([torch.empty(0), *(query.scores(block)[0] for block in blocks)]).numpy()
+        assert self._documents is not None
+        blocks = map(self._documents.select, torch.arange(len(self)).split(DOCUMENTS_AT_ONCE))
+        scores: np.ndarray = torch.cat([query.scores(block)[0] for block in blocks]).numpy()
         return scores
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
@@ -52,15 +65,3 @@ class Scan(Index):
             own = query_rows == query
             scores[own] = np.maximum(self._scores(queries, query)[document_rows[own]], self.score_if_not_found)
         return scores
-
-    def save(self, folder: Path | str) -> None:
-        """Write the index: the files of the representation."""
-        super().save(folder)
-        writer = RepresentationWriter(Path(folder))
-        for shard in self._shards:
-            writer.append(shard)
-        writer.close()
-
-    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        if settings["documents"]:
-            self.add(representation_class(settings["kind"]).open(folder))

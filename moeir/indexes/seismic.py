@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from moeir.errors import ArtifactError, UsageError
+from moeir.errors import UsageError
 from moeir.indexes.base import Index, fill_ranked_hits
-from moeir.indexes.inverted import ROWS_AT_ONCE, check_vocabulary, sparse_rows
-from moeir.indexes.postings import SparseRows
+from moeir.indexes.sparse_rows import SparseShards, query_rows
 
 INDEX_FILE = "postings"
 
@@ -27,8 +26,8 @@ class Seismic(Index):
     is Seismic's heap_factor, the share of the K-th score a cluster's summary must reach to be searched: less finds more but is slower.
     """
 
-    kind: ClassVar[str] = "sparse"
-    exact: ClassVar[bool] = False
+    kind = "sparse"
+    exact = False
 
     def __init__(
         self, id_ranks: np.ndarray | None = None, device: str = "cpu", *, postings: int = 3500, query_terms: int = 20, caution: float = 0.7
@@ -39,79 +38,50 @@ class Seismic(Index):
         if importlib.util.find_spec("seismic") is None:
             raise UsageError("seismic: the package pyseismic-lsr is not installed; pip install 'moeir[seismic]'")
         self.postings, self.query_terms, self.caution = postings, query_terms, caution
-        self.vocabulary: int | None = None
-        self._shards: list[Any] = []
+        self._shards = SparseShards()
+        self._vocabulary: int | None = None
         self._index: Any = None
-        self._document_count, self._read_only = 0, False
 
-    def __len__(self) -> int:
-        return self._document_count
+    def _add(self, shard: Any) -> None:
+        self._shards.add(shard)
 
-    def add(self, shard: Any) -> None:
-        if self._read_only:
-            raise ArtifactError("an opened seismic index takes no more documents; build a new one")
-        check_vocabulary(shard, self.vocabulary)
-        self.vocabulary = shard.vocabulary
-        self._shards.append(shard)
-        self._document_count += len(shard)
-        self._index = None
-
-    @property
-    def _engine_class(self) -> Any:
-        package = importlib.import_module("seismic")
-        return package.SeismicIndexRaw if (self.vocabulary or 0) <= 2**16 else package.SeismicIndexRawLV
-
-    def _built_index(self) -> Any:
-        """Seismic's own index, built from a binary file: the number of documents, then length, terms and weights of each."""
-        if self._index is None:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "documents.bin"
-                with open(path, "wb") as file:
-                    file.write(np.uint32(len(self)).tobytes())
-                    for texts in self._document_blocks():
-                        for begin, end in pairwise(texts.starts):
-                            parts = (np.array([end - begin], "<u4"), texts.terms[begin:end].astype("<u4"), texts.weights[begin:end])
-                            file.write(b"".join(part.tobytes() for part in parts))
+    def _write(self, folder: Path) -> dict[str, Any]:
+        """Build Seismic's own file from a binary one: the number of documents, then length, terms and weights of each."""
+        if len(self):
+            with tempfile.NamedTemporaryFile(suffix=".bin") as file:
+                file.write(np.uint32(len(self)).tobytes())
+                for texts in self._shards.blocks():
+                    starts, terms, weights = texts.sort_terms()
+                    for begin, end in pairwise(starts):
+                        parts = (np.array([end - begin], "<u4"), terms[begin:end].astype("<u4"), weights[begin:end])
+                        file.write(b"".join(part.tobytes() for part in parts))
+                file.flush()
                 with stdout_to_stderr():
-                    self._index = self._engine_class.build(str(path), n_postings=self.postings)
-        return self._index
+                    index = _engine_class(self._shards.vocabulary).build(file.name, n_postings=self.postings)
+                    index.save(str(folder / INDEX_FILE))
+        return {"vocabulary": self._shards.vocabulary}
 
-    def _document_blocks(self) -> Iterator[SparseRows]:
-        row = 0
-        for shard in self._shards:
-            for first in range(0, len(shard), ROWS_AT_ONCE):
-                yield sparse_rows(shard, first, min(first + ROWS_AT_ONCE, len(shard)), row, "row").sort_terms()
-            row += len(shard)
+    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+        self._vocabulary, documents = settings["vocabulary"], int(settings["documents"])
+        if documents:
+            self._index = _engine_class(self._vocabulary).load(str(next(folder.glob(f"{INDEX_FILE}*"), folder / INDEX_FILE)))
+        return documents
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        check_vocabulary(queries, self.vocabulary)
-        starts, terms, weights = sparse_rows(queries, 0, len(queries), 0, "query").sort_terms()
-        index, id_ranks = self._built_index(), self.id_ranks
+        starts, terms, weights = query_rows(queries, self._vocabulary).sort_terms()
+        id_ranks = self.id_ranks
         for query_row, (begin, end) in enumerate(pairwise(starts)):
             if begin == end:
                 continue
             query_terms = terms[begin:end].astype(np.int32), weights[begin:end].astype(np.float32)
-            results = index.search(*query_terms, depth, self.query_terms, self.caution, 0, True)
-            hits = np.array([row for _, row in results], dtype=np.int64)
-            fill_ranked_hits(
-                hits, np.array([score for score, _ in results], dtype=np.float32), id_ranks, rows[query_row], scores[query_row]
-            )
+            results = self._index.search(*query_terms, depth, self.query_terms, self.caution, 0, True)
+            hits, values = (np.array([result[part] for result in results], dtype) for part, dtype in ((1, np.int64), (0, np.float32)))
+            fill_ranked_hits(hits, values, id_ranks, rows[query_row], scores[query_row])
 
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "vocabulary": self.vocabulary}
 
-    def save(self, folder: Path | str) -> None:
-        """Write `engine.json` and Seismic's own file."""
-        super().save(folder)
-        if len(self):
-            index = self._built_index()
-            with stdout_to_stderr():
-                index.save(str(Path(folder) / INDEX_FILE))
-
-    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        self.vocabulary, self._document_count, self._read_only = settings["vocabulary"], settings["documents"], True
-        if self._document_count:
-            self._index = self._engine_class.load(str(next(folder.glob(f"{INDEX_FILE}*"), folder / INDEX_FILE)))
+def _engine_class(vocabulary: int | None) -> Any:
+    package = importlib.import_module("seismic")
+    return package.SeismicIndexRaw if (vocabulary or 0) <= 2**16 else package.SeismicIndexRawLV
 
 
 @contextmanager

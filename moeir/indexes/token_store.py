@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from moeir.artifacts import memmap
 from moeir.indexes import simd_loops
 from moeir.indexes.simd_loops import LANES
 from moeir.indexes.two_step import UNDERFLOW, QueryBlock, chunk_slices, gamma
-from moeir.indexes.vector_store import VectorStore, as_uint16
+from moeir.indexes.vector_store import VectorShards, VectorStore, as_uint16
 from moeir.kernels.memory import available_bytes
 
 BYTES_PER_LOAD = 2**28  # of vectors copied to a CUDA device at a time if they do not all fit
@@ -39,60 +39,57 @@ class TokenSpans:
         return vectors.view(*positions.shape, -1), real.to(vectors.device)
 
 
+class TokenShards(VectorShards):
+    """Token vectors to be indexed; text b has rows starts[b] to starts[b + 1], starts int64 [N + 1]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starts = torch.zeros(1, dtype=torch.int64)
+
+    def add_texts(self, shard: Any, row: int) -> None:
+        """Append the texts of one shard, the first of which is `row`; DataError for values that float16 cannot hold."""
+        starts = shard.starts.cpu().long()
+        self.add(shard.vectors[: int(starts[-1])], partial(describe_token, starts, row))
+        self.starts = torch.cat([self.starts, self.starts[-1] + starts[1:]])
+
+    def save_starts(self, folder: Path) -> dict[str, Any]:
+        """Write `starts.npy`; returns the entries for `engine.json`."""
+        np.save(folder / "starts.npy", self.starts.numpy(), allow_pickle=False)
+        return {"dimension": self.width, "vectors": len(self), "longest": self.max_norm, "lost": self.max_bf16_error}
+
+
 class TokenVectorStore:
     """Text b has rows starts[b] to starts[b + 1] of the vectors [T, D] float16; starts int64 [N + 1]."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.vectors = VectorStore(device)
-        self.starts = torch.zeros(1, dtype=torch.int64)
-        self._cached_by_length: tuple[torch.Tensor, TokenSpans] | None = None
+    def __init__(self, starts: torch.Tensor, vectors: VectorStore) -> None:
+        self.starts, self.vectors = starts, vectors
+        if int(starts[-1]) != len(vectors):
+            raise ValueError(f"{len(vectors)} vectors, starts.npy counts {int(starts[-1])}")
+
+    @classmethod
+    def from_files(cls, arrays: dict[str, np.ndarray], settings: dict[str, Any], device: torch.device) -> Self:
+        """From the memory maps of `starts` and `vectors`."""
+        vectors = VectorStore(arrays["vectors"], device, settings["longest"], settings["lost"])
+        return cls(torch.from_numpy(np.asarray(arrays["starts"])), vectors)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    @property
+    @cached_property
     def lengths(self) -> torch.Tensor:
         """Tokens of each text, int64 [N]."""
         return self.starts.diff()
-
-    def add(self, shard: Any) -> None:
-        """Append the texts of one shard; DataError for values that float16 cannot hold."""
-        starts = shard.starts.cpu().long()
-        self.vectors.add(shard.vectors[: int(starts[-1])], partial(describe_token, starts, len(self)))
-        self.starts, self._cached_by_length = torch.cat([self.starts, self.starts[-1] + starts[1:]]), None
-
-    def settings(self) -> dict[str, Any]:
-        """The entries for `engine.json`."""
-        counts = {"dimension": self.vectors.width, "vectors": len(self.vectors)}
-        return {**counts, "longest": self.vectors.max_norm, "lost": self.vectors.max_bf16_error}
-
-    def save(self, folder: Path) -> None:
-        """Write `vectors.npy`, shard by shard; the caller writes `starts`."""
-        self.vectors.save(folder / "vectors.npy")
-
-    def restore(self, arrays: dict[str, np.ndarray], settings: dict[str, Any]) -> None:
-        """Use the memory maps of `starts` and `vectors`."""
-        self.starts = torch.from_numpy(np.asarray(arrays["starts"]))
-        self.vectors.restore(arrays["vectors"], settings["longest"], settings["lost"])
-        if int(self.starts[-1]) != len(self.vectors):
-            raise ValueError(f"{len(self.vectors)} vectors, starts.npy counts {int(self.starts[-1])}")
 
     def token_vectors(self, row: int) -> np.ndarray:
         """Vectors float16 [M, D] of one text."""
         vectors: np.ndarray = self.vectors[slice(int(self.starts[row]), int(self.starts[row + 1]))].cpu().numpy()
         return vectors
 
-    def token_blocks(self, tokens: int, documents: int | None = None) -> Iterator[tuple[int, int]]:
-        """Cut the texts into ranges (first, last) of at most `tokens` tokens, each at least one text.
-
-        >>> texts = TokenVectorStore(torch.device("cpu")); texts.starts = torch.tensor([0, 2, 4, 9])
-        >>> list(texts.token_blocks(4))
-        [(0, 2), (2, 3)]
-        """
+    def token_blocks(self, tokens: int) -> Iterator[tuple[int, int]]:
+        """Cut the texts into ranges (first, last) of at most `tokens` tokens, each at least one text."""
         starts, first = self.starts.numpy(), 0
         while first < len(self):
             last = max(first + 1, int(np.searchsorted(starts, starts[first] + tokens, side="right")) - 1)
-            last = min(last, first + documents) if documents else last
             yield first, last
             first = last
 
@@ -108,10 +105,7 @@ class TokenVectorStore:
         """
         device = self.vectors.device
         if self.vectors.storage_device.type == device.type:
-            if self._cached_by_length is None:
-                rows = self._rows_by_length(0, len(self))
-                self._cached_by_length = rows.to(device), self.select(rows)
-            yield self._cached_by_length
+            yield self._by_length
             return
         most = min(BYTES_PER_LOAD, available_bytes(device) // 4)
         for first, last in self.token_blocks(max(1, most // (2 * self.vectors.width))):
@@ -121,28 +115,28 @@ class TokenVectorStore:
             starts, lengths = self.starts[rows] - begin, self.lengths[rows]
             yield rows.to(device), TokenSpans(self.vectors[slice(begin, end)], starts.to(device), lengths.to(device), lengths.numpy())
 
+    @cached_property
+    def _by_length(self) -> tuple[torch.Tensor, TokenSpans]:
+        rows = self._rows_by_length(0, len(self))
+        return rows.to(self.vectors.device), self.select(rows)
+
     def _rows_by_length(self, first: int, last: int) -> torch.Tensor:
         """Rows from `first` to `last` (exclusive) of texts that have tokens, shortest first."""
         lengths = self.starts[first : last + 1].diff()
         rows = lengths.argsort(stable=True)
         return rows[lengths[rows] > 0] + first
 
-    def exact_maxsim(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def exact_maxsim(self, block: QueryBlock, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Exact MaxSim Σ_i max_j, on the CPU: query of the block [P], text [P] -> float64 [P], −∞ without tokens."""
         norms = block.vectors.double().norm(dim=2)
         bounds = 2.0 * (gamma(block.vectors.shape[2] + 8) * norms * self.vectors.max_norm + UNDERFLOW)
         bounds = bounds.masked_fill(~block.vectors.any(dim=2), -1.0).numpy()  # a token of zeros, padding or not, adds exactly 0
-        scores, text_rows, query_rows, starts = np.full(len(rows), -np.inf), rows.numpy(), query.numpy(), self.starts.numpy()
-        tokens = to_lane_layout(block.vectors)
-        for first, shard in self.vectors.shards():
-            shard_starts = starts - first
-            for positions in memmap.bounded_chunks(np.flatnonzero((starts[text_rows] >= first) & (starts[text_rows] < first + len(shard)))):
-                shard_scores = np.empty(len(positions))
-                simd_loops.exact_maxsim_pairs(
-                    as_uint16(shard), shard_starts, tokens, bounds, query_rows[positions], text_rows[positions], shard_scores
-                )
-                scores[positions] = shard_scores
-        return torch.from_numpy(scores)
+        scores, tokens, vectors = np.empty(len(rows)), to_lane_layout(block.vectors), as_uint16(self.vectors[:])
+        for pairs in memmap.bounded_chunks(np.arange(len(rows))):
+            chunk_scores = np.empty(len(pairs))
+            simd_loops.exact_maxsim_pairs(vectors, self.starts.numpy(), tokens, bounds, query[pairs], rows[pairs], chunk_scores)
+            scores[pairs] = chunk_scores
+        return scores
 
 
 def to_lane_layout(queries: torch.Tensor) -> np.ndarray:

@@ -19,7 +19,7 @@ from torch.backends import cuda
 
 from moeir.errors import DataError, UsageError
 from moeir.indexes import base
-from moeir.indexes.vector_store import VectorStore
+from moeir.indexes.vector_store import VectorStore, check_width
 from moeir.kernels.memory import available_bytes
 from moeir.kernels.numba_cache import njit_cached
 from moeir.kernels.precision import full_precision
@@ -40,10 +40,6 @@ class TopKPool:
         self.pushed_count += len(rows)
         best, positions = scores[:, : len(rows)].float().topk(min(self.size, len(rows)), dim=1)
         self.scores, self.rows = torch.cat([self.scores, best], 1), torch.cat([self.rows, rows[positions]], 1)
-        self._truncate()
-
-    def _truncate(self) -> None:
-        """Keep only the best `size`."""
         if self.scores.shape[1] > self.size:
             self.scores, positions = self.scores.topk(self.size, dim=1)
             self.rows = self.rows.gather(1, positions)
@@ -88,18 +84,14 @@ class CpuTopKPool(TopKPool):
     def candidates(self, depth: int, margins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         _finalise(self.size, self._keys, self._rows, self._counts, self._thresholds)
         width = min(self.size, self.pushed_count)
-        self.scores = torch.from_numpy(_keys_to_floats(self._keys[:, :width]))
+        keys = self._keys[:, :width]
+        self.scores = torch.from_numpy((keys ^ ((keys >> 31) & 0x7FFFFFFF)).view(np.float32))
         self.rows = torch.from_numpy(self._rows[:, :width])
         return super().candidates(depth, margins)
 
     def _kth_best(self, depth: int) -> torch.Tensor:
         position = self.scores.shape[1] - depth
         return torch.from_numpy(np.partition(self.scores.numpy(), position, axis=1)[:, position])
-
-
-def _keys_to_floats(keys: np.ndarray) -> np.ndarray:
-    floats: np.ndarray = (keys ^ ((keys >> 31) & 0x7FFFFFFF)).view(np.float32)
-    return floats
 
 
 @njit_cached()
@@ -186,6 +178,13 @@ class QueryBlock:
         norms: torch.Tensor = self.vectors.double().norm(dim=2).sum(dim=1)
         return norms
 
+    def check_scores(self, max_norm: float) -> None:
+        """DataError for NaN, infinity, or scores that may be too large for float32 with documents of at most this norm."""
+        invalid = ~(self.norms * max(max_norm, 1.0) < MAX_FLOAT32)
+        if invalid.any():
+            query_row = self.query_rows[int(invalid.int().argmax())]
+            raise DataError(f"query {query_row}: NaN, infinity, or a score too large for float32")
+
     def select(self, chosen: torch.Tensor) -> "QueryBlock":
         """The queries at the given indices [q]."""
         return QueryBlock(self.query_rows[chosen.cpu().numpy()], self.vectors[chosen])
@@ -228,7 +227,7 @@ def gamma(terms: int) -> float:
     return terms * UNIT_ROUNDOFF / (1.0 - terms * UNIT_ROUNDOFF)
 
 
-def scan_error_bound(block: QueryBlock, max_norm: float) -> torch.Tensor:
+def scan_error_bound(block: QueryBlock, documents: VectorStore) -> torch.Tensor:
     """How far below the K-th best scan score a document of the exact top K can be, float64 [Q].
 
     With s the real score, ŝ the scan's and F the returned one (float64 sum, rounded to float32),
@@ -237,17 +236,17 @@ def scan_error_bound(block: QueryBlock, max_norm: float) -> torch.Tensor:
     cover F, the norms and the threshold itself.
     """
     length, width = block.vectors.shape[1:]
-    error: torch.Tensor = gamma(width + length + 8) * block.norms * max_norm + UNDERFLOW
+    error: torch.Tensor = gamma(width + length + 8) * block.norms * documents.max_norm + UNDERFLOW
     return 2.0 * error
 
 
-def bf16_error_bound(block: QueryBlock, max_norm: float, max_bf16_error: float) -> torch.Tensor:
+def bf16_error_bound(block: QueryBlock, documents: VectorStore) -> torch.Tensor:
     """`scan_error_bound` for vectors rounded to bfloat16, products summed in float32 and rounded to bfloat16, float64 [Q].
 
     With q̂, d̂ the rounded vectors and ‖d − d̂‖ ≤ `max_bf16_error`: |q·d − q̂·d̂| ≤ ‖q − q̂‖ ‖d‖ + ‖q̂‖ ‖d − d̂‖, both measured, not bounded.
     Matrix units may truncate where a CPU rounds: γ of twice the terms.
     """
-    rounded = block.vectors.bfloat16().double()
+    rounded, max_norm, max_bf16_error = block.vectors.bfloat16().double(), documents.max_norm, documents.max_bf16_error
     query_error = (block.vectors.double() - rounded).norm(dim=2).sum(dim=1)
     norms = rounded.norm(dim=2).sum(dim=1)
     terms = 2 * (sum(block.vectors.shape[1:]) + 8)
@@ -276,10 +275,9 @@ class TwoStepIndex(base.Index):
     on the pool, the block sizes, the threads or the device. At most `elements_at_once` numbers are in memory at a time.
     """
 
-    queries_at_once: int | None = None  # None: chosen by device
-    documents_at_once: int | None = None
     slack: int | None = None  # None: enough for the usual error bound
     coarse = False  # the scan may multiply in bfloat16
+    _vectors: VectorStore
 
     def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(id_ranks, device)
@@ -291,14 +289,8 @@ class TwoStepIndex(base.Index):
             raise UsageError(f"device {device!r}: exact search needs float64; use cpu or cuda")
         if self._device.type == "cuda" and (self._device.index or 0) >= (count := torch.cuda.device_count()):
             raise UsageError(f"device {device!r}: torch sees {count} CUDA devices here; use cpu")
+        self.queries_at_once = 128 if self._device.type == "cuda" else 32  # of several tokens
         self.elements_at_once = 2**28 if self._device.type == "cuda" else 2**24
-        self.max_norm, self.max_bf16_error = 0.0, 0.0  # largest ‖d‖, and largest ‖d − d̂‖ with d̂ = d in bfloat16
-
-    def _fit_to_memory(self, vectors: VectorStore) -> None:
-        """On CUDA, limit `elements_at_once` to the memory left beside the vectors."""
-        if self._device.type == "cuda":
-            vectors.load_to_device()
-            self.elements_at_once = max(1, min(self.elements_at_once, available_bytes(self._device) // BYTES_PER_ELEMENT))
 
     def pairs_at_once(self, width: int) -> int:
         """How many pairs of vectors of this width may be multiplied in float64 at a time."""
@@ -319,20 +311,23 @@ class TwoStepIndex(base.Index):
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         id_ranks = self.id_ranks
         with full_precision_matmul(self._device):
-            for block in self._query_blocks(queries):
-                self._check_finite(block)
+            for block in self._checked_blocks(queries):
                 extra = self.slack if self.slack is not None else 64 + (depth if self._scans_in_bf16(block) else 0)
                 self._search_block(block, depth, depth + extra, id_ranks, rows, scores)
 
+    def _checked_blocks(self, queries: Any) -> Iterator[QueryBlock]:
+        """`_query_blocks`, checked. On CUDA, `elements_at_once` is limited to the memory left beside the vectors."""
+        check_width(queries.vectors.shape[1], self._vectors.width)
+        if self._device.type == "cuda":
+            self._vectors.load_to_device()
+            self.elements_at_once = max(1, min(self.elements_at_once, available_bytes(self._device) // BYTES_PER_ELEMENT))
+        for block in self._query_blocks(queries):
+            block.check_scores(self._vectors.max_norm)
+            yield block
+
     def _scans_in_bf16(self, block: QueryBlock) -> bool:
         """Whether the scan of these queries multiplies in bfloat16."""
-        return self.coarse and bool((block.norms * max(self.max_norm, 1.0) < BF16_SCORE_LIMIT).all())
-
-    def _check_finite(self, block: QueryBlock) -> None:
-        invalid = ~(block.norms * max(self.max_norm, 1.0) < MAX_FLOAT32)
-        if invalid.any():
-            query_row = int(block.query_rows[int(invalid.int().argmax())])
-            raise DataError(f"query {query_row}: NaN, infinity, or a score too large for float32")
+        return self.coarse and bool((block.norms * max(self._vectors.max_norm, 1.0) < BF16_SCORE_LIMIT).all())
 
     def _search_block(self, block: QueryBlock, depth: int, size: int, id_ranks: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
         size, max_queries = min(size, len(self)), max(1, self.elements_at_once // (4 * size))
@@ -344,7 +339,7 @@ class TwoStepIndex(base.Index):
         pool = CpuTopKPool(queries, size) if self._device.type == "cpu" else TopKPool(queries, size, self._device)
         self._scan(block, pool)
         coarse = self._scans_in_bf16(block)
-        margins = bf16_error_bound(block, self.max_norm, self.max_bf16_error) if coarse else scan_error_bound(block, self.max_norm)
+        margins = bf16_error_bound(block, self._vectors) if coarse else scan_error_bound(block, self._vectors)
         is_candidate, certain = pool.candidates(depth, margins)
         is_candidate &= certain[:, None]
         query, position = is_candidate.nonzero(as_tuple=True)
@@ -362,8 +357,7 @@ class TwoStepIndex(base.Index):
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.zeros(len(query_rows), dtype=np.float32)
         with full_precision_matmul(self._device):
-            for block in self._query_blocks(queries):
-                self._check_finite(block)
+            for block in self._checked_blocks(queries):
                 block_positions = np.full(len(queries), base.NO_ROW, dtype=np.int64)
                 block_positions[block.query_rows] = np.arange(len(block.query_rows))
                 pairs = np.flatnonzero(block_positions[query_rows] != base.NO_ROW)

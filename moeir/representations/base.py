@@ -4,6 +4,7 @@ import importlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,7 +23,8 @@ from moeir.representations.row_checks import Report
 class Representation(ABC):
     """One expert's encoding of B texts.
 
-    A kind is one class in a file of this folder, named as the kind; whatever depends on the kind is an attribute or a method here.
+    A kind is one dataclass in a file of this folder, named as the kind; whatever depends on the kind is an attribute or a method here.
+    Its fields are the tensors of `files`, one row per text (`PackedRepresentation`: several), and what `metadata` holds.
     """
 
     kind: ClassVar[str]
@@ -31,10 +33,11 @@ class Representation(ABC):
     exported_as: ClassVar[str | None] = None  # the kind, of those that other engines store, whose values `export_row` returns
     pruning_options: ClassVar[tuple[str, ...]] = ()  # the options that `prune` takes
     positive_scores_only: ClassVar[bool] = False  # documents that share nothing with a query, with a score of 0, are not retrieved
+    value_column: ClassVar[str] = "vectors"  # the tensor whose values scores are proportional to
 
-    @abstractmethod
     def __len__(self) -> int:
         """B."""
+        return len(next(iter(self.columns().values())))
 
     @abstractmethod
     def scores(self, documents: Self) -> Tensor:
@@ -44,17 +47,17 @@ class Representation(ABC):
     def score_pairs(self, documents: Self) -> Tensor:
         """Similarity of text i (self) with document i: [B], float32."""
 
-    @abstractmethod
     def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
         """The texts `rows` [n], in that order; differentiable. With `permutation`, `rows` holds every text once: no device sync."""
+        return self.map(lambda column: column.index_select(0, rows))
 
-    @abstractmethod
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """A copy with `change` applied to every tensor (device, detach)."""
+        return replace(self, **{name: change(column) for name, column in self.columns().items()})
 
-    @abstractmethod
     def scale(self, factor: float) -> Self:
         """A copy with values, and so all scores, multiplied by `factor`."""
+        return replace(self, **{self.value_column: self.columns()[self.value_column] * factor})
 
     def drop_zero_weights(self) -> Self:
         """A copy without weights of 0, for kinds that can have them."""
@@ -88,13 +91,13 @@ class Representation(ABC):
         """Report the faults of stored rows."""
 
     @classmethod
-    @abstractmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         """The texts of several batches, end to end."""
+        return replace(parts[0], **{name: torch.cat([part.columns()[name] for part in parts]) for name in cls.files})
 
-    @abstractmethod
     def columns(self) -> dict[str, Tensor]:
         """The tensors named in `files`."""
+        return {name: getattr(self, name) for name in self.files}
 
     @property
     def device(self) -> torch.device:
@@ -110,9 +113,9 @@ class Representation(ABC):
         return {}
 
     @classmethod
-    @abstractmethod
     def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, metadata: dict[str, int]) -> Self:
         """The inverse of `columns`, `text_starts` and `metadata`."""
+        return cls(**arrays)
 
     def save(self, folder: Path) -> None:
         """Write to `folder`: `.npy` arrays and `shape.json`."""
@@ -130,6 +133,39 @@ class Representation(ABC):
         except (OSError, ValueError) as problem:
             raise ArtifactError(f"{folder}: cannot be read as a {cls.kind} representation: {problem}") from None
         return cls.from_arrays(arrays, starts, facts)
+
+
+class PackedRepresentation(Representation):
+    """A kind whose texts have any number of rows in the columns: text b has starts[b]:starts[b+1]. starts [B+1]."""
+
+    starts: Tensor
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def text_starts(self) -> Tensor:
+        return self.starts
+
+    def text_indices(self) -> Tensor:
+        """Index of each row's text [rows]."""
+        rows = len(next(iter(self.columns().values())))
+        return torch.repeat_interleave(torch.arange(len(self), device=self.starts.device), self.starts.diff(), output_size=rows)
+
+    def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
+        total = len(next(iter(self.columns().values()))) if permutation else None
+        positions, starts = ragged_positions(self.starts, rows, total)
+        return replace(super().map(lambda column: column.index_select(0, positions)), starts=starts)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return replace(super().map(change), starts=change(self.starts))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        return replace(super().concatenate(parts), starts=lengths_to_starts(torch.cat([part.starts.diff() for part in parts])))
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, metadata: dict[str, int]) -> Self:
+        return cls(**arrays, starts=starts)
 
 
 def representation_class(kind: str) -> type[Representation]:

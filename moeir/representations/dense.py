@@ -1,11 +1,9 @@
 """One vector per text; similarity is the inner product (CAME eq. 6)."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from moeir.kernels.precision import full_precision
@@ -23,24 +21,12 @@ class Dense(Representation):
     default_engine: ClassVar[str] = "flat"
     exported_as: ClassVar[str | None] = "dense"
 
-    def __len__(self) -> int:
-        return len(self.vectors)
-
     def scores(self, documents: Self) -> Tensor:
         with full_precision(self.vectors.device):
             return self.vectors.float() @ documents.vectors.float().T
 
     def score_pairs(self, documents: Self) -> Tensor:
         return (self.vectors.float() * documents.vectors.float()).sum(-1)
-
-    def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
-        return type(self)(self.vectors.index_select(0, rows))
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        return type(self)(change(self.vectors))
-
-    def scale(self, factor: float) -> Self:
-        return type(self)(self.vectors * factor)
 
     def export_row(self, row: int) -> Any:
         return self.vectors[row].numpy()
@@ -59,14 +45,3 @@ class Dense(Representation):
             for row in range(len(block)):
                 checks.check_duplicate(first + row, block[row].tobytes(), bool(usable[row]))
         checks.check_collapsed("vectors")
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Self]) -> Self:
-        return cls(torch.cat([part.vectors for part in parts]))
-
-    def columns(self) -> dict[str, Tensor]:
-        return {"vectors": self.vectors}
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, metadata: dict[str, int]) -> Self:
-        return cls(arrays["vectors"])

@@ -1,7 +1,6 @@
 """One vector and one term per token; similarity is late interaction between tokens of the same term (COIL, Gao et al. 2021)."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
@@ -10,12 +9,12 @@ from torch import Tensor
 from moeir.kernels.exact_match import find_best_matches
 from moeir.kernels.gathered_products import gather_dot
 from moeir.kernels.precision import full_precision
-from moeir.representations.base import Representation, lengths_to_starts, ragged_positions
+from moeir.representations.base import PackedRepresentation
 from moeir.representations.evidence import Evidence, ExplainedDocuments, round_score
 
 
 @dataclass(frozen=True)
-class ExactMatch(Representation):
+class ExactMatch(PackedRepresentation):
     """Text b has tokens starts[b]:starts[b+1]; it may have none. terms [T], vectors [T, D], starts [B+1].
 
     score = Σ over query tokens of the largest inner product with a document token of the same term, at least 0 (COIL, eq. 3). Only pairs
@@ -29,14 +28,6 @@ class ExactMatch(Representation):
     files: ClassVar[dict[str, str]] = {"terms": "int32", "vectors": "float16"}
     default_engine: ClassVar[str] = "exact-match"
     positive_scores_only: ClassVar[bool] = True
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    def text_indices(self) -> Tensor:
-        """Index of each token's text [T]."""
-        texts = torch.arange(len(self), device=self.starts.device)
-        return torch.repeat_interleave(texts, self.starts.diff(), output_size=len(self.terms))
 
     def scores(self, documents: Self) -> Tensor:
         match_scores, query, document = self._best_matches(documents, self.terms.long(), documents.terms.long())
@@ -57,16 +48,6 @@ class ExactMatch(Representation):
             query, document = find_best_matches(left, query_keys, right, document_keys, documents.text_indices())
             return gather_dot(left, right, query, document).relu(), query, document
 
-    def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
-        positions, starts = ragged_positions(self.starts, rows, len(self.terms) if permutation else None)
-        return replace(self, terms=self.terms[positions], vectors=self.vectors.index_select(0, positions), starts=starts)
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        return replace(self, terms=change(self.terms), vectors=change(self.vectors), starts=change(self.starts))
-
-    def scale(self, factor: float) -> Self:
-        return replace(self, vectors=self.vectors * factor)
-
     def explain(self, documents: ExplainedDocuments) -> list[Evidence]:
         """For each query token with an exact match, the best product."""
         names = [documents.id_to_token(number) for number in self.terms.tolist()]
@@ -75,19 +56,3 @@ class ExactMatch(Representation):
             {"tokens": [{"query": name, "similarity": round_score(score)} for name, score in zip(names, column, strict=True) if score > 0]}
             for column in products.T.tolist()
         ]
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Self]) -> Self:
-        starts = lengths_to_starts(torch.cat([part.starts.diff() for part in parts]))
-        return cls(torch.cat([part.terms for part in parts]), torch.cat([part.vectors for part in parts]), starts)
-
-    def columns(self) -> dict[str, Tensor]:
-        return {"terms": self.terms, "vectors": self.vectors}
-
-    def text_starts(self) -> Tensor:
-        return self.starts
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, metadata: dict[str, int]) -> Self:
-        assert starts is not None
-        return cls(arrays["terms"], arrays["vectors"], starts)

@@ -1,6 +1,6 @@
 """One vector per token; similarity is late interaction: each query token finds its best document token (CAME eq. 5)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Self
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from moeir.kernels.late_interaction import late_interaction
 from moeir.kernels.precision import full_precision
-from moeir.representations.base import Representation, lengths_to_starts, ragged_positions
+from moeir.representations.base import PackedRepresentation
 from moeir.representations.evidence import Evidence, ExplainedDocuments, Pieces, round_score
 from moeir.representations.row_checks import Report, RowChecks
 
@@ -53,7 +53,7 @@ def ward_clusters(points: np.ndarray, count: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class MultiVector(Representation):
+class MultiVector(PackedRepresentation):
     """Text b has vectors[starts[b]:starts[b+1]]. vectors [T, D], starts [B+1].
 
     No text has more than `max_length` vectors; None if unknown without a device sync.
@@ -67,9 +67,6 @@ class MultiVector(Representation):
     default_engine: ClassVar[str] = "maxsim"
     exported_as: ClassVar[str | None] = "multivector"
     pruning_options: ClassVar[tuple[str, ...]] = ("pool_factor",)
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
 
     def pad(self) -> tuple[Tensor, Tensor]:
         """vectors [B, L, D] float32, padded with zeros, and the mask [B, L] of real tokens."""
@@ -108,18 +105,8 @@ class MultiVector(Representation):
         means = sums / torch.bincount(cluster_of_vector, minlength=starts[-1])[:, None]
         return type(self)(means.to(self.vectors.device), torch.tensor(starts, device=self.starts.device))
 
-    def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
-        positions, starts = ragged_positions(self.starts, rows, len(self.vectors) if permutation else None)
-        return replace(self, vectors=self.vectors.index_select(0, positions), starts=starts)
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        return replace(self, vectors=change(self.vectors), starts=change(self.starts))
-
     def drop_bounds(self) -> Self:
         return type(self)(self.vectors, self.starts)
-
-    def scale(self, factor: float) -> Self:
-        return replace(self, vectors=self.vectors * factor)
 
     def explain(self, documents: ExplainedDocuments) -> list[Evidence]:
         """For each query token the best document token: its position among the vectors and its piece, if known, and the similarity."""
@@ -158,21 +145,9 @@ class MultiVector(Representation):
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        starts = lengths_to_starts(torch.cat([part.starts.diff() for part in parts]))
         bounds = [part.max_length for part in parts]
         longest = None if None in bounds else max(bound for bound in bounds if bound is not None)
-        return cls(torch.cat([part.vectors for part in parts]), starts, longest)
-
-    def columns(self) -> dict[str, Tensor]:
-        return {"vectors": self.vectors}
-
-    def text_starts(self) -> Tensor:
-        return self.starts
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, metadata: dict[str, int]) -> Self:
-        assert starts is not None
-        return cls(arrays["vectors"], starts)
+        return replace(super().concatenate(parts), max_length=longest)
 
 
 def _best_tokens(names: Sequence[str | None], query: np.ndarray, document: np.ndarray, pieces: Pieces) -> list[Evidence]:

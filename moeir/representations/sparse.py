@@ -1,7 +1,7 @@
 """Weights of a few vocabulary terms per text; similarity is the inner product (CAME eq. 4)."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from moeir.kernels.precision import full_precision
-from moeir.representations.base import Representation, lengths_to_starts, ragged_positions
+from moeir.representations.base import PackedRepresentation
 from moeir.representations.evidence import Evidence, ExplainedDocuments, shared_terms
 from moeir.representations.row_checks import Report, RowChecks
 
 
 @dataclass(frozen=True)
-class Sparse(Representation):
+class Sparse(PackedRepresentation):
     """Text b has terms[starts[b]:starts[b+1]], ascending, and their positive weights. starts [B+1], terms and weights [pairs]."""
 
     starts: Tensor
@@ -28,6 +28,7 @@ class Sparse(Representation):
     exported_as: ClassVar[str | None] = "sparse"
     pruning_options: ClassVar[tuple[str, ...]] = ("terms", "least_weight")
     positive_scores_only: ClassVar[bool] = True
+    value_column: ClassVar[str] = "weights"
 
     @classmethod
     def from_pairs(cls, texts: Tensor, terms: Tensor, weights: Tensor, count: int, vocabulary: int) -> Self:
@@ -41,20 +42,12 @@ class Sparse(Representation):
         texts, terms = (matrix > 0).nonzero(as_tuple=True)
         return cls.from_pairs(texts, terms, matrix[texts, terms], *matrix.shape)
 
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
     def to_matrix(self) -> Tensor:
         """weights [B, V], float32; differentiable."""
         texts = self.text_indices()
         flat = torch.zeros(len(self) * self.vocabulary, device=self.weights.device)
         positions = texts * self.vocabulary + self.terms.long()
         return flat.index_copy(0, positions, self.weights.float()).view(len(self), self.vocabulary)
-
-    def text_indices(self) -> Tensor:
-        """Index of each pair's text [pairs]."""
-        texts = torch.arange(len(self), device=self.terms.device)
-        return torch.repeat_interleave(texts, self.starts.diff(), output_size=len(self.terms))
 
     def scores(self, documents: Self) -> Tensor:
         with full_precision(self.weights.device):
@@ -77,22 +70,12 @@ class Sparse(Representation):
             selected[order] &= torch.arange(len(order), device=order.device) - self.starts[texts] < max_terms
         return type(self).from_pairs(texts[selected], self.terms[selected], self.weights[selected], len(self), self.vocabulary)
 
-    def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
-        positions, starts = ragged_positions(self.starts, rows, len(self.terms) if permutation else None)
-        return replace(self, starts=starts, terms=self.terms[positions], weights=self.weights.index_select(0, positions))
-
     def drop_zero_weights(self) -> Self:
         is_positive = self.weights > 0
         if bool(is_positive.all()):
             return self
         texts, terms, weights = self.text_indices()[is_positive], self.terms[is_positive], self.weights[is_positive]
         return type(self).from_pairs(texts, terms, weights, len(self), self.vocabulary)
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        return replace(self, starts=change(self.starts), terms=change(self.terms), weights=change(self.weights))
-
-    def scale(self, factor: float) -> Self:
-        return replace(self, weights=self.weights * factor)
 
     def term_usage(self) -> tuple[Tensor, float] | None:
         sums = torch.zeros(self.vocabulary, device=self.weights.device).index_add(0, self.terms.long(), self.weights.abs())
@@ -121,18 +104,6 @@ class Sparse(Representation):
                 checks.check_duplicate(row, terms.tobytes() + weights.tobytes())
                 checks.add_sparse(terms, weights, self.vocabulary)
         checks.check_collapsed("texts")
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Self]) -> Self:
-        starts = lengths_to_starts(torch.cat([part.starts.diff() for part in parts]))
-        terms, weights = torch.cat([part.terms for part in parts]), torch.cat([part.weights for part in parts])
-        return cls(starts, terms, weights, parts[0].vocabulary)
-
-    def columns(self) -> dict[str, Tensor]:
-        return {"terms": self.terms, "weights": self.weights}
-
-    def text_starts(self) -> Tensor:
-        return self.starts
 
     def metadata(self) -> dict[str, int]:
         return {"vocabulary": self.vocabulary}

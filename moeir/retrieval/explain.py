@@ -1,4 +1,4 @@
-"""Explanations of search results: rank, score and part of each expert, with shared terms or the best document token per query token.
+"""Explanations of search results and given runs: rank, score and part of each expert, shared terms or best document tokens.
 
 Evidence is scored from what the engine stores, pair by pair of single query terms or tokens with a document, so that the numbers are
 those of the search.
@@ -14,33 +14,36 @@ from typing import Any
 
 import numpy as np
 
-from moeir import variants
+from moeir import console, variants
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.packed_tokens import PackedTokens
-from moeir.errors import UsageError
+from moeir.errors import DataError, UsageError
 from moeir.fusion.score_lists import Hits
 from moeir.heads.token_vectors import TokenVectorHead
-from moeir.indexes.base import Index
+from moeir.indexes.base import SearchableIndex
 from moeir.indexes.exact_sum import select_queries
-from moeir.records import lines
+from moeir.records import lines, texts
 from moeir.records.runs import Run
+from moeir.records.texts import Text
 from moeir.representations.evidence import Evidence, ExplainedDocuments, Pieces, round_score, shared_terms
-from moeir.retrieval.searcher import Searcher, TextStore, parse_exact_sum
+from moeir.retrieval.latency import LatencyRecorder
+from moeir.retrieval.searcher import FUSED, Searcher, TextStore, open_index, parse_exact_sum
 
 log = logging.getLogger(__name__)
-FUSED = "fused"
+QUERY_BATCH = 64
+RELATIVE_TOLERANCE = 1e-4  # between a sum of parts and a printed score
 COLUMNS = ("query", "document", "rank", "score", "expert", "expert_rank", "expert_score", "part")
 Explanation = dict[str, Any]
 DocumentSelector = Callable[[str], Sequence[str]]  # the documents of a query
 
 
-def shared_words(engine: Index, query: str, rows: np.ndarray) -> list[Evidence]:
+def shared_words(engine: SearchableIndex, query: str, rows: np.ndarray) -> list[Evidence]:
     """Words that each document shares with a BM25 query: query weights are counts, document weights are those of BM25."""
     counts = Counter(query.split())
     return shared_terms(list(counts), np.array(list(counts.values()), dtype=np.float64), score_each(engine, rows, list(counts)))
 
 
-def score_each(engine: Index, rows: np.ndarray, texts: Any) -> np.ndarray:
+def score_each(engine: SearchableIndex, rows: np.ndarray, texts: Any) -> np.ndarray:
     """Scores of every text, such as the single terms of a query, with each document: float32 [texts, n]."""
     try:
         scores = engine.score_pairs(texts, np.repeat(np.arange(len(texts)), len(rows)), np.tile(rows, len(texts)))
@@ -96,25 +99,27 @@ class Explainer:
 
     def explain_documents(self, name: str, text: str, encoded: Mapping[str, Any], documents: Sequence[str]) -> Iterator[Explanation]:
         """Explain chosen documents of one query at any rank; an unranked one has the evidence of the experts only."""
+        if not documents:
+            return
         rows = np.array([self._searcher.row_by_id[document] for document in documents], dtype=np.int64)
         parts = self._parts(name, encoded, rows)
-        expert_evidence = (
-            {expert: self._evidence_or_warning(expert, encoded[expert], text, rows) for expert in self._experts} if len(rows) else {}
-        )
-        ranks = {run: _rank_by_document(run_hits.hits(name)) for run, run_hits in self._runs.items()}
+        expert_evidence = {expert: self._evidence_or_warning(expert, encoded[expert], text, rows) for expert in self._experts}
+        ranks = {
+            run_name: {document: (rank, score) for rank, (document, score) in enumerate(run.hits(name), 1)}
+            for run_name, run in self._runs.items()
+        }
         for row, document in enumerate(documents):
             experts: Explanation = {}
             for expert in self._experts:
                 rank, expert_score = ranks[expert].get(document, (None, None))
-                entry = {"rank": rank, "score": _round_or_none(expert_score), "part": _nullable(parts[expert][row])}
+                part = float(parts[expert][row])
+                entry = {"rank": rank, "score": _round_or_none(expert_score), "part": None if np.isnan(part) else part}
                 experts[expert] = entry | expert_evidence[expert][row]
             rank, score = ranks[self._explained_run].get(document, (None, None))
             yield {"query": name, "document": document, "rank": rank, "score": _round_or_none(score), "experts": experts}
 
     def _parts(self, name: str, encoded: Mapping[str, Any], rows: np.ndarray) -> dict[str, np.ndarray]:
         """Part of each expert in the score of each document [n]: float64 numbers that add up to it, in the order of the experts."""
-        if not len(rows):
-            return {}
         if self._explained_run != FUSED or parse_exact_sum(self._fuse)[0]:
             return {expert: self._expert_scores(expert, name, encoded[expert], rows) for expert in self._experts}
         documents, columns = variants.bind_variant("fusion", self._fuse)(self._expert_lists(name), True)
@@ -178,15 +183,6 @@ def _round_or_none(score: float | None) -> float | None:
     return None if score is None else round_score(score)
 
 
-def _nullable(part: float) -> float | None:
-    """None for a document that no list has."""
-    return None if np.isnan(part) else float(part)
-
-
-def _rank_by_document(hits: Sequence[tuple[str, float]]) -> dict[str, tuple[int, float]]:
-    return {document: (rank, score) for rank, (document, score) in enumerate(hits, 1)}
-
-
 def write_explanations(explanations: Iterable[Explanation], path: Path, name: str) -> None:
     """Write JSON lines; or, if `name` ends in .tsv, a line per document and expert, without evidence."""
     with lines.open_writer(path) as output:
@@ -199,3 +195,60 @@ def write_explanations(explanations: Iterable[Explanation], path: Path, name: st
                 of_document = [explanation[name] for name in ("query", "document", "rank", "score")]
                 fields = [*of_document, expert, *(entry[name] for name in ("rank", "score", "part"))]
                 output.write("\t".join("" if field is None else str(field) for field in fields) + "\n")
+
+
+def explain_runs(
+    index: Sequence[Path], corpus: Path | None, runs: Mapping[str, Run], queries: Mapping[str, Text], documents_of: DocumentSelector
+) -> Iterator[Explanation]:
+    """Explain given runs, recomputed from the index that was searched: for each query the documents that `documents_of` gives.
+
+    A run belongs to the expert it is named after.
+    """
+    searcher = open_index(index)
+    expert_runs = _expert_runs(searcher, runs)
+    _check_indexed(searcher, expert_runs)
+    shown_documents = {name: [document for document in documents_of(name) if document in searcher.row_by_id] for name in queries}
+    text_store = None
+    if corpus is not None:
+        all_documents = {document for documents in shown_documents.values() for document in documents}
+        text_store = TextStore(texts.read_texts(corpus, keep_empty=True), all_documents)
+    explainer = Explainer(searcher, expert_runs, searcher.default_fusion, text_store)
+    contents = [text.content for text in queries.values()]
+    encoded = searcher.encode_batches(contents, QUERY_BATCH, LatencyRecorder())
+    all_explanations = explainer.explain_all(list(queries), contents, encoded, shown_documents.__getitem__)
+    adds_up = FUSED in expert_runs
+    with console.meter("explaining", sum(map(len, shown_documents.values()))) as meter:
+        for explanation in all_explanations:
+            meter.advance()
+            if adds_up and not _parts_add_up(explanation):
+                message = "its scores are not %s of the experts' runs; parts are left out; search --explain has them"
+                log.warning(f"%s: {message}", FUSED, searcher.default_fusion)
+                adds_up = False
+            yield explanation if adds_up else _without_parts(explanation)
+
+
+def _expert_runs(searcher: Searcher, runs: Mapping[str, Run]) -> dict[str, Run]:
+    """The runs of this index's experts in its order, then the fused one."""
+    expert_runs = {name: runs[name] for name in searcher.engines if name in runs}
+    if not expert_runs:
+        expected = ", ".join(f"{name}.trec" for name in searcher.engines)
+        raise UsageError(f"--index {searcher.label}: no run is named after an expert; expected {expected}")
+    complete = len(expert_runs) == len(searcher.engines) > 1
+    return {**expert_runs, FUSED: runs[FUSED]} if complete and FUSED in runs else expert_runs
+
+
+def _check_indexed(searcher: Searcher, expert_runs: Mapping[str, Run]) -> None:
+    for name, run in expert_runs.items():
+        if unknown := next((document for document in run.document_ids if document not in searcher.row_by_id), None):
+            raise DataError(f"{name}: document {unknown!r} is not in {searcher.label}; give runs that were searched with this index")
+
+
+def _parts_add_up(explanation: Mapping[str, Any]) -> bool:
+    parts = [expert["part"] for expert in explanation["experts"].values()]
+    if explanation["score"] is None or None in parts:
+        return True
+    return bool(abs(sum(parts) - explanation["score"]) <= RELATIVE_TOLERANCE * max(1.0, abs(explanation["score"])))
+
+
+def _without_parts(explanation: Explanation) -> Explanation:
+    return explanation | {"experts": {name: expert | {"part": None} for name, expert in explanation["experts"].items()}}

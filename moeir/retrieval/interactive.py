@@ -11,9 +11,9 @@ from moeir.errors import MoeirError, UsageError
 from moeir.indexes.analyzer import EnglishAnalyzer
 from moeir.parsing import parse_value
 from moeir.records.runs import Run, format_score
-from moeir.retrieval.explain import FUSED, Explainer
+from moeir.retrieval.explain import Explainer
 from moeir.retrieval.latency import LatencyRecorder
-from moeir.retrieval.searcher import Searcher, TextStore, parse_exact_sum
+from moeir.retrieval.searcher import FUSED, Searcher, TextStore, parse_exact_sum
 
 DEFAULT_RESULTS, SNIPPET_LENGTH, TERMS_SHOWN, TERMS_EXPLAINED = 10, 200, 8, 25
 PROMPT = "query> "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 import torch
 from numba.core import event
 
@@ -62,11 +63,10 @@ class LatencyRecorder:
 
 def _summarize_batches(batches: Sequence[tuple[float, int]]) -> dict[str, float]:
     seconds, queries = sum(spent for spent, _ in batches), sum(count for _, count in batches)
-    latencies = latency_percentiles(batches)
-    rate = queries / max(seconds, 1e-9)
-    return {"queries_per_second": round(rate, 3), "seconds": round(seconds, 6)} | {
-        f"p{percent}_ms": round(1000 * latency, 4) for percent, latency in zip(PERCENTILES, latencies, strict=True)
-    }
+    latencies = zip(PERCENTILES, latency_percentiles(batches), strict=True)
+    rate = round(queries / max(seconds, 1e-9), 3)
+    percentiles = {f"p{percent}_ms": round(1000 * latency, 4) for percent, latency in latencies}
+    return {"queries_per_second": rate, "seconds": round(seconds, 6), **percentiles}
 
 
 def latency_percentiles(batches: Sequence[tuple[float, int]], wanted: Sequence[int] = PERCENTILES) -> list[float]:
@@ -75,15 +75,8 @@ def latency_percentiles(batches: Sequence[tuple[float, int]], wanted: Sequence[i
     >>> latency_percentiles([(0.3, 1), (0.1, 98), (0.2, 1)], (50, 98, 99, 100))
     [0.1, 0.1, 0.2, 0.3]
     """
-    ordered, total = sorted(batches), sum(count for _, count in batches)
-    latencies = []
-    for percent in wanted:
-        reached = 0
-        for seconds, count in ordered:
-            reached += count
-            if 100 * reached >= percent * total:
-                latencies.append(seconds)
-                break
+    seconds, counts = zip(*batches, strict=True)
+    latencies: list[float] = np.percentile(np.repeat(seconds, counts), wanted, method="inverted_cdf").tolist()
     return latencies
 
 
@@ -109,13 +102,8 @@ def machine_info(device: str, indexes: Sequence[Path]) -> dict[str, Any]:
     """Processor, threads and device of a search, and the size of its indexes on disk."""
     processor = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor_name()
     index_bytes = sum(int(facts["bytes"]) for path in indexes for facts in manifests.read_manifest(path)["files"].values())
-    return {
-        "processor": processor,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": device,
-        "index_bytes": index_bytes,
-    }
+    threads = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    return {"processor": processor, **threads, "device": device, "index_bytes": index_bytes}
 
 
 def format_machine(facts: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, ClassVar, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,14 +21,14 @@ from moeir.artifacts import manifests
 from moeir.backbones.device import autocast, select_device, select_dtype
 from moeir.errors import ArtifactError, UsageError
 from moeir.fusion import formulas
-from moeir.indexes.base import NO_ROW, Index, fill_ranked_hits
+from moeir.indexes.base import NO_ROW, Index, SearchableIndex, fill_all_ranked_hits
 from moeir.indexes.exact_sum import fuse_exact
 from moeir.parsing import parse_value
 from moeir.records.runs import Run, id_ranks
 from moeir.records.texts import Text
 from moeir.retrieval.latency import LatencyRecorder
 
-EXACT_SUM = "exact-sum"
+EXACT_SUM, FUSED = "exact-sum", "fused"
 
 
 def parse_exact_sum(spec: str) -> tuple[bool, dict[str, Any]]:
@@ -37,11 +37,11 @@ def parse_exact_sum(spec: str) -> tuple[bool, dict[str, Any]]:
     if parsed.name.replace("_", "-") != EXACT_SUM:
         variants.resolve_spec("fusion", spec)
         return False, {}
-    keywords = {"deepen": "search_deeper"}
-    for key in dict(parsed.options):
-        if key not in keywords:
-            raise UsageError(f"{spec}: {EXACT_SUM} has no option {key!r}; it has deepen=true")
-    return True, {keywords[key]: parse_value(value, "bool", f"{spec}: {key}") for key, value in parsed.options}
+    options = dict(parsed.options)
+    deepen = options.pop("deepen", "false")
+    if options:
+        raise UsageError(f"{spec}: {EXACT_SUM} has no option {next(iter(options))!r}; it has deepen=true")
+    return True, {"search_deeper": parse_value(deepen, "bool", f"{spec}: deepen")}
 
 
 QUERIES_PER_BATCH = 256
@@ -54,7 +54,7 @@ class Searcher:
 
     paths: tuple[Path, ...]
     ids: list[str]
-    engines: dict[str, Index]
+    engines: dict[str, SearchableIndex]
     order: np.ndarray
     checkpoint: RetrievalModel | None
     dtype: torch.dtype
@@ -112,16 +112,16 @@ class Searcher:
         exact, options = parse_exact_sum(fuse)
         latency = LatencyRecorder(self.device) if latency is None else latency
         engines = {name: self.engines[name] for name in experts}
-        parts: dict[str, list[HitColumns]] = {name: [] for name in [*experts, *(["fused"] if exact and len(experts) > 1 else [])]}
+        parts: dict[str, list[HitColumns]] = {name: [] for name in [*experts, *([FUSED] if exact and len(experts) > 1 else [])]}
         proven = dict.fromkeys(sorted({min(10, depth), depth}), 0)
         for first, batch in self.encode_batches(queries, batch_size, latency):
             count = min(batch_size, len(queries) - first)
             with latency.time_step("search", count):
                 lists = {name: engine.search(batch[name], depth) for name, engine in engines.items()}
-                if "fused" in parts:
+                if FUSED in parts:
                     sums = fuse_exact(engines, {name: batch[name] for name in experts}, lists, **options)
                     proven = {size: proven[size] + int(sums.is_proven(size).sum()) for size in proven}
-                    lists["fused"] = sums.rows, sums.scores
+                    lists[FUSED] = sums.rows, sums.scores
             for name, (rows, scores) in lists.items():
                 query, rank = np.nonzero(rows >= 0)
                 parts[name].append((query + first, rows[query, rank], scores[query, rank]))
@@ -129,8 +129,8 @@ class Searcher:
         runs = self._build_runs(names, parts)
         if len(runs) > 1 and not exact:
             with latency.time_step("fuse", len(queries)):
-                runs["fused"] = formulas.fuse_runs(list(runs.values()), variants.bind_variant("fusion", fuse), depth)
-        return runs, {"proven": proven} if "fused" in parts else {}
+                runs[FUSED] = formulas.fuse_runs(list(runs.values()), variants.bind_variant("fusion", fuse), depth)
+        return runs, {"proven": proven} if FUSED in parts else {}
 
     def encode_batches(self, queries: list[str], batch_size: int, speed: LatencyRecorder) -> Iterator[tuple[int, Any]]:
         """Batches of queries in the form the engines take: (row of the first, expert -> queries)."""
@@ -182,14 +182,17 @@ def open_index(
     order = id_ranks(all_ids)
     engines = dict(parts[0])
     if len(paths) > 1:
-        engines = {name: combine_indexes([part[name] for part in parts], order, name) for name in parts[0]}
+        if text_engine := next((name for name, engine in engines.items() if engine.kind == "text"), None):
+            whole = "weighs terms by how many documents of the whole collection have them; index it in one piece"
+            raise UsageError(f"--index: {text_engine} {whole}")
+        engines = {name: ShardedIndex([part[name] for part in parts], order) for name in parts[0]}
     recorded = counts[0].get("checkpoint")
     checkpoint = None if recorded is None else open_checkpoint(manifests.find_checkpoint(paths[0], recorded, model), target)
     return Searcher(paths, all_ids, engines, order, checkpoint, select_dtype(dtype, target), target)
 
 
-def _open_engines(path: Path, specs: Mapping[str, str], order: np.ndarray, device: str) -> dict[str, Index]:
-    engines = {}
+def _open_engines(path: Path, specs: Mapping[str, str], order: np.ndarray, device: str) -> dict[str, SearchableIndex]:
+    engines: dict[str, SearchableIndex] = {}
     for expert, spec in specs.items():
         variant = variants.find_variant("indexes", variants.parse_spec(spec).name)
         engine: type[Index] = getattr(importlib.import_module(variant.module), variant.symbol)
@@ -215,37 +218,25 @@ def _check_disjoint(paths: Sequence[Path], ids: Sequence[list[str]]) -> None:
                 raise ArtifactError(f"{path}: document {min(both)!r} is in {paths[earlier]} too; parts of a collection share none")
 
 
-class ShardedIndex(Index):
+class ShardedIndex(SearchableIndex):
     """Indexes of one expert over several parts, rows numbered consecutively; the top K of all are among the top K of each part."""
 
-    kind: ClassVar[str] = ""
-
-    def __init__(self, parts: Sequence[Index], id_ranks: np.ndarray) -> None:
+    def __init__(self, parts: Sequence[SearchableIndex], id_ranks: np.ndarray) -> None:
         super().__init__(id_ranks)
         self.parts = list(parts)
         self._starts = np.cumsum([0, *map(len, parts)])
-        self.kind = parts[0].kind  # type: ignore[misc]  # a class attribute of engines; here it comes from the parts
-        self.exact = all(part.exact for part in parts)  # type: ignore[misc]
-        self.score_if_not_found = parts[0].score_if_not_found  # type: ignore[misc]
+        self.kind, self.score_if_not_found = parts[0].kind, parts[0].score_if_not_found
+        self.exact = all(part.exact for part in parts)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def find_part(self, row: int) -> tuple[Index, int]:
-        """The index of a row, and the row in it."""
-        part = int(np.searchsorted(self._starts, row, side="right")) - 1
-        return self.parts[part], row - int(self._starts[part])
-
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         lists = [part.search(queries, depth) for part in self.parts]
-        numbered = [
-            np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, self._starts, strict=False)
-        ]
-        all_rows, values = np.concatenate(numbered, axis=1), np.concatenate([score for _, score in lists], axis=1)
-        id_ranks = self.id_ranks
-        for query in range(len(rows)):
-            real = all_rows[query] != NO_ROW
-            fill_ranked_hits(all_rows[query][real], values[query][real], id_ranks, rows[query], scores[query])
+        starts = self._starts[:-1].tolist()
+        hits = [np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, starts, strict=True)]
+        values = np.concatenate([part_scores for _, part_scores in lists], axis=1)
+        fill_all_ranked_hits(np.concatenate(hits, axis=1), values, self.id_ranks, rows, scores)
 
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.empty(len(document_rows), dtype=np.float32)
@@ -256,24 +247,8 @@ class ShardedIndex(Index):
         return scores
 
     def token_vectors(self, row: int) -> np.ndarray | None:
-        part, own = self.find_part(row)
-        return part.token_vectors(own)
-
-    def add(self, shard: Any) -> None:
-        raise UsageError("an index of several parts takes no documents")
-
-    def _load_arrays(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> None:
-        raise UsageError("an index of several parts cannot be opened as one; open each part")
-
-    def save(self, folder: Path | str) -> None:
-        raise UsageError("an index of several parts cannot be saved; index all encodings together")
-
-
-def combine_indexes(parts: Sequence[Index], order: np.ndarray, expert: str) -> ShardedIndex:
-    """Combine the parts; UsageError for engines whose scores depend on the whole collection."""
-    if parts[0].kind == "text":
-        raise UsageError(f"--index: {expert} weighs terms by how many documents of the whole collection have them; index it in one piece")
-    return ShardedIndex(parts, order)
+        owner = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self.parts[owner].token_vectors(row - int(self._starts[owner]))
 
 
 class TextStore:

@@ -146,7 +146,7 @@ class Report(Stage):
         from moeir.reporting.explanations import Explanations, check_explanation
 
         if self.index:
-            from moeir.retrieval.run_explanations import explain_runs
+            from moeir.retrieval.explain import explain_runs
 
             explained = explain_runs(self.index, self.corpus, pages.runs, query_texts, pages.shown_documents)
             return Explanations(explained, pages.shown_documents)

@@ -54,12 +54,12 @@ def test_search_is_a_full_sort_of_the_documents_that_share_a_term(queries, docum
 def test_blocks_threads_batches_and_shards_change_no_byte():
     documents, queries = random_texts(500, 60, seed=0), random_texts(9, 60, seed=1)
     rows, scores = build_index(documents).search(queries, 25)
-    sharded = Inverted()
-    for first in range(0, 500, 190):
-        sharded.add(documents.select(torch.arange(first, min(first + 190, 500))))
     threads = numba.get_num_threads()
     for window in (64, 128, 512):
-        sharded.window, sharded._postings = window, None
+        sharded = Inverted()
+        sharded.window = window
+        for first in range(0, 500, 190):
+            sharded.add(documents.select(torch.arange(first, min(first + 190, 500))))
         numba.set_num_threads(1)
         again = sharded.search(queries, 25)
         numba.set_num_threads(threads)

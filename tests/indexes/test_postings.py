@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, UsageError
 from moeir.indexes import postings_search
+from moeir.indexes.base import read_settings
 from moeir.indexes.inverted import Inverted
 from moeir.indexes.postings import _quantise_weights, _sort_by_impact
 from moeir.representations.sparse import Sparse
@@ -122,7 +123,7 @@ def test_a_quantised_index_says_that_it_is_not_exact_and_is_smaller(tmp_path):
         index = build_index(documents, 64, quantise=quantise)
         index.save(tmp_path / name)
         opened = Inverted.open(tmp_path / name)
-        assert opened.settings()["exact"] is opened.exact is (quantise is None)
+        assert read_settings(tmp_path / name)["exact"] is opened.exact is (quantise is None)
         assert [array.tobytes() for array in opened.search(queries, 9)] == [array.tobytes() for array in index.search(queries, 9)]
     sizes = {name: (tmp_path / name / "weights.npy").stat().st_size - 128 for name in ("eight", "full")}
     assert sizes["full"] == 4 * sizes["eight"]
@@ -130,7 +131,7 @@ def test_a_quantised_index_says_that_it_is_not_exact_and_is_smaller(tmp_path):
         Inverted(quantise=4)
 
 
-def test_an_index_built_on_disk_is_the_one_built_in_memory(tmp_path):
+def test_an_index_saved_after_a_search_is_the_one_saved_before(tmp_path):
     documents = skewed_texts(700, 6, 12)
     searched = build_index(documents, 128)
     searched.search(skewed_texts(1, 7, 20), 3)

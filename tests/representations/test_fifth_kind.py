@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
@@ -30,34 +30,11 @@ class Signs(Representation):
     kind: ClassVar[str] = "signs"
     files: ClassVar[dict[str, str]] = {"signs": "int8"}
 
-    def __len__(self) -> int:
-        return len(self.signs)
-
     def scores(self, documents: Self) -> Tensor:
         return (self.signs[:, None] == documents.signs[None]).sum(-1).float()
 
     def score_pairs(self, documents: Self) -> Tensor:
         return (self.signs == documents.signs).sum(-1).float()
-
-    def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
-        return type(self)(self.signs[rows])
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        return type(self)(change(self.signs))
-
-    def scale(self, factor: float) -> Self:
-        raise NotImplementedError
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Self]) -> Self:
-        return cls(torch.cat([part.signs for part in parts]))
-
-    def columns(self) -> dict[str, Tensor]:
-        return {"signs": self.signs}
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, metadata: dict[str, int]) -> Self:
-        return cls(arrays["signs"])
 
     def check_rows(self, report: Callable[[int | None, str, str], None]) -> None:
         for row in (self.signs == 0).any(1).nonzero()[:, 0].tolist():

@@ -1,7 +1,6 @@
 """Base class of architectures: packed tokens in, one representation per expert out."""
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
@@ -107,10 +106,11 @@ class InputConfig:
         return self.query_length if side == "query" else self.document_length
 
 
-class Architecture(nn.Module, ABC):
-    """An encoder with heads. Subclasses define their experts and the states each head reads.
+class Architecture(nn.Module):
+    """An encoder with heads, one for each expert, by name.
 
     `scales` multiply an expert's scores; they are applied to queries, so that training, search and fusion see the same score.
+    With `reads_cls` the heads read only the first token, and the last layer computes no other.
     """
 
     is_hf_compatible: ClassVar[bool] = True  # whether the encoder's own Hugging Face files describe it completely
@@ -127,20 +127,22 @@ class Architecture(nn.Module, ABC):
         self.mixture: EmbeddingMixture | None = None  # a block of experts over the global vector
         self.scales: dict[str, float] = {}
         self.summed_experts: dict[str, tuple[str, ...]] = {}  # scores that are trained as one, each with its experts
-        self.markers = self.augmentation = False
+        self.markers = self.augmentation = self.reads_cls = False
 
     @property
-    @abstractmethod
     def representation_kinds(self) -> dict[str, str]:
         """expert -> kind of representation."""
+        return {name: str(head.kind) for name, head in self.heads.items()}
 
-    @abstractmethod
     def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        """expert -> states [T, H], the input of its head."""
+        """expert -> states [T, H], or [B, H] of first tokens, the input of its head: those of the encoder's last layer."""
+        encoder = self.encoder_for(tokens.side)
+        return dict.fromkeys(self.heads, encoder.encode_cls(tokens) if self.reads_cls else encoder(tokens))
 
     def cls_only_layers(self) -> list[Layer]:
         """Layers whose output is used only at the first ([CLS]) position."""
-        return []
+        encoders = (self.encoder,) if self.document_encoder is None else (self.encoder, self.document_encoder)
+        return [encoder.layers[-1] for encoder in encoders] if self.reads_cls else []
 
     def apply_head(self, expert: str, states: Tensor, tokens: PackedTokens) -> Representation:
         """An expert's representation from its states."""

@@ -2,11 +2,9 @@
 
 from typing import ClassVar
 
-from torch import Tensor
-
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.pooling import ProjectionHead
 from moeir.heads.token_vectors import CoilHead
@@ -49,10 +47,3 @@ class Coil(Architecture):
             self.summed_experts = {"hybrid": ("global", "exact")}
         self.heads["exact"] = CoilHead(hidden, special_tokens, dimension=dim, separator=separator, layer_norm=token_norm, relu=relu)
         self.scales = {"global": global_scale, "exact": exact_scale} if cls_dim else {"exact": exact_scale}
-
-    @property
-    def representation_kinds(self) -> dict[str, str]:
-        return {name: {"global": "dense", "exact": "exact-match"}[name] for name in self.heads}
-
-    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        return dict.fromkeys(self.representation_kinds, self.encoder(tokens))

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from moeir.architectures.base import Architecture, InputConfig
-from moeir.backbones.encoder import Encoder, Layer
+from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_pairs import Numbers, PackedPairs, PairTemplate, TokenSequences
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.tokenizer import TextTokenizer
@@ -59,19 +59,9 @@ class CrossEncoder(Architecture):
             nn.init.normal_(encoder.pooler.weight, std=encoder.config.initializer_range)
             nn.init.zeros_(encoder.pooler.bias)
         self.is_hf_compatible = head == "hf"
-        self.pooling = "cls" if head_config is None else head_config.pooling
-        self.pool = PoolingHead(pooling=self.pooling)
+        self.pool = PoolingHead(pooling="cls" if head_config is None else head_config.pooling)
+        self.reads_cls = self.pool.pooling == "cls"
         self.heads["relevance"] = ClassificationHead(encoder.config, linear=head == "linear", bias=bias)
-
-    @property
-    def representation_kinds(self) -> dict[str, str]:
-        return {"relevance": "dense"}
-
-    def cls_only_layers(self) -> list[Layer]:
-        return [self.encoder.layers[-1]] if self.pooling == "cls" else []
-
-    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        return {"relevance": self.encoder.encode_cls(tokens) if self.pooling == "cls" else self.encoder(tokens)}
 
     def apply_head(self, expert: str, states: Tensor, tokens: PackedTokens) -> Dense:
         """The score of each pair, as vectors [B, 1]."""

@@ -1,10 +1,8 @@
 """TASER: interleaved shared and specialised blocks, one vector per text (Cheng et al. 2023)."""
 
-from torch import Tensor
-
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
 from moeir.mixtures.feedforward import ROUTINGS, insert_experts, select_expert_layers
@@ -54,10 +52,3 @@ class Taser(Architecture):
             self.is_hf_compatible = False
         self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise)
         self.scales = {"global": scale}
-
-    @property
-    def representation_kinds(self) -> dict[str, str]:
-        return {"global": "dense"}
-
-    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        return {"global": self.encoder(tokens)}

@@ -11,6 +11,8 @@ from moeir.representations.dense import Dense
 class ClassificationHead(nn.Module):
     """The family's classification head on the pooled state (unless `linear`), then a linear map to one logit; always in float32."""
 
+    kind = Dense.kind
+
     def __init__(self, shape: EncoderConfig, *, linear: bool = False, bias: bool = True) -> None:
         super().__init__()
         hidden, prenorm = shape.hidden, shape.prenorm

@@ -14,6 +14,8 @@ POOLINGS = ("cls", "mean")
 class PoolingHead(nn.Module):
     """`cls`: the last layer's first token, no pooler, no projection (CAME eq. 6). `mean`: over all attended tokens."""
 
+    kind = Dense.kind
+
     def __init__(self, *, pooling: str = "cls", normalise: bool = False) -> None:
         super().__init__()
         if pooling not in POOLINGS:
@@ -39,6 +41,8 @@ def _mean(states: Tensor, tokens: PackedTokens) -> Tensor:
 
 class ProjectionHead(nn.Module):
     """A linear map with bias of the first token, followed by an optional `layer_norm`."""
+
+    kind = Dense.kind
 
     def __init__(self, hidden: int, *, dimension: int = 768, layer_norm: bool = False) -> None:
         super().__init__()

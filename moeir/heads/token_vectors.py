@@ -22,6 +22,8 @@ class TokenVectorHead(nn.Module):
     the maximum as it is, `zero` floors it at 0 (as implementations that multiply by the mask do) by one zero vector per document.
     """
 
+    kind = MultiVector.kind
+
     def __init__(
         self,
         hidden: int,
@@ -87,6 +89,8 @@ class CoilHead(nn.Module):
 
     [CLS] is left out on both sides, as it is no term. Options: `separator` keeps [SEP]; `layer_norm` after the map; `relu` after that.
     """
+
+    kind = ExactMatch.kind
 
     def __init__(
         self,

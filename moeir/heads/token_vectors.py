@@ -53,25 +53,19 @@ class TokenVectorHead(nn.Module):
         vectors = F.normalize(vectors, dim=-1) if self.normalise else vectors
         representation = MultiVector(vectors, tokens.starts, tokens.layout.max_length)
         if len(self.dropped_ids) and (tokens.side != "query" or self._separator is not None):
-            representation = _filter_tokens(representation, self.token_mask(tokens), tokens)
+            rows, starts = find_visible_keys(~self.token_mask(tokens), tokens.starts)
+            representation = MultiVector(vectors.index_select(0, rows), starts, representation.max_length)
         if self.padding == "zero" and tokens.side != "query":
             representation = _append_zero_vector(representation)
         return representation
 
     def token_mask(self, tokens: PackedTokens) -> Tensor:
-        """[T] which tokens have a vector; the first token of a text always has one."""
-        return self._keep_mask(tokens).index_fill(0, tokens.starts[:-1], True)
-
-    def _keep_mask(self, tokens: PackedTokens) -> Tensor:
-        """[T] which tokens are kept: punctuation is dropped from documents only, the separator from both sides."""
-        if tokens.side != "query":
-            return ~torch.isin(tokens.ids, self.dropped_ids)
-        return tokens.ids != (-1 if self._separator is None else self._separator)
-
-
-def _filter_tokens(texts: MultiVector, keep: Tensor, tokens: PackedTokens) -> MultiVector:
-    rows, starts = find_visible_keys(~keep, tokens.starts)
-    return MultiVector(texts.vectors.index_select(0, rows), starts, texts.max_length)
+        """[T] which tokens have a vector: punctuation is dropped from documents only, the separator from both sides, first tokens never."""
+        if tokens.side == "query":
+            kept = tokens.ids != (-1 if self._separator is None else self._separator)
+        else:
+            kept = ~torch.isin(tokens.ids, self.dropped_ids)
+        return kept.index_fill(0, tokens.starts[:-1], True)
 
 
 def _append_zero_vector(texts: MultiVector) -> MultiVector:

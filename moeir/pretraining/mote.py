@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from moeir.architectures.base import Architecture
+from moeir.architectures.base import Architecture, StepMetrics
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
-from moeir.pretraining.base import EncodedTexts, Pretraining, PretrainingMetrics, TokenLoss, check_minimum, mlm_loss, special_token_mask
+from moeir.pretraining.base import EncodedTexts, Pretraining, TokenLoss, check_minimum, mlm_loss, special_token_mask
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 from moeir.pretraining.decoder import CausalDecoder
 
@@ -53,7 +53,7 @@ class Mote(Pretraining):
         self.decode_from_query, self.switch_corpus = decode_from_query, switch_corpus
         self.weights = {"dense": decoder_weight} | ({"sparse": sparse_weight} if sparse else {})
 
-    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, PretrainingMetrics]:
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
         """Parts are named after the encoded side: `mlm.document`, `dense.document`, `sparse.query`, …"""
         assert batch.contexts is not None
         texts_by_side = dict(zip(SIDES, (batch.anchors, batch.contexts), strict=True))

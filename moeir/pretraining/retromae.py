@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from moeir.architectures.base import Architecture
+from moeir.architectures.base import Architecture, StepMetrics
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.layers import FeedForward
@@ -13,15 +13,7 @@ from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.kernels.attention import VisibilityMask, find_visible_keys, masked_attention
 from moeir.kernels.splitmix import splitmix64
-from moeir.pretraining.base import (
-    Pretraining,
-    PretrainingMetrics,
-    TokenLoss,
-    align_by_length,
-    mlm_loss,
-    special_token_mask,
-    vocabulary_loss,
-)
+from moeir.pretraining.base import Pretraining, TokenLoss, align_by_length, mlm_loss, special_token_mask, vocabulary_loss
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 from moeir.pretraining.decoder import init_weights, insert_vectors
 
@@ -42,7 +34,7 @@ class Retromae(Pretraining):
             raise UsageError(f"decoder_rate={decoder_rate}: expected 0 or more and less than 1, the share of masked tokens")
         self.decoder = EnhancedDecoder(architecture.encoder.config, rate=decoder_rate)
 
-    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, PretrainingMetrics]:
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
         """Parts `mlm` and `decoder`."""
         encoded = self.encode(batch.anchors)
         decoder_loss = self.decoder(encoded.vectors, batch.anchors, encoded.encoder, self.architecture.special_tokens)

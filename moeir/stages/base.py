@@ -16,7 +16,7 @@ from moeir.console import format_bytes, silence
 from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
 
 if TYPE_CHECKING:
-    from moeir.training.distributed import ProcessGroup
+    from moeir.backbones.distributed import ProcessGroup
 
 STREAM = Path("-")
 START, END = "the start", "the end"

@@ -75,9 +75,7 @@ class Pretrain(TrainingStage):
             sampler = self._make_sampler(checkpoint, objective)
         schedule, process_group = self.make_schedule(sampler.steps_per_epoch), process_group.with_timeout(self.stuck_minutes)
         sampler.steps = schedule.steps * self.accumulate
-        task = PretrainingTask(
-            objective, sampler, select_dtype(self.dtype, process_group.device), process_group if process_group.size > 1 else None
-        )
+        task = PretrainingTask(objective, sampler, select_dtype(self.dtype, process_group.device), process_group)
         counts = self.train_model(task, schedule, process_group)
         speed = task.speed()
         if not process_group.is_main:

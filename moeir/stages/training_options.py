@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from moeir.architectures.checkpoint import RetrievalModel
-    from moeir.training.distributed import ProcessGroup
-    from moeir.training.trainer import Evaluator, Schedule, TrainingTask
+    from moeir.backbones.distributed import ProcessGroup
+    from moeir.training.dev_sets import DevEvaluator
+    from moeir.training.trainer import Schedule, TrainingTask
 
 SCHEDULES = ("linear", "constant")
 
@@ -89,7 +90,7 @@ class TrainingStage(Stage):
 
     def process_group(self) -> "ProcessGroup":
         from moeir.backbones import device as device_module
-        from moeir.training import distributed
+        from moeir.backbones import distributed
 
         device_module.set_determinism(device_module.resolve_device(self.device), self.deterministic)
         process_group = distributed.init_process_group(self.device)
@@ -129,7 +130,7 @@ class TrainingStage(Stage):
         )
 
     def train_model(
-        self, task: "TrainingTask", schedule: "Schedule", process_group: "ProcessGroup", evaluator: "Evaluator | None" = None
+        self, task: "TrainingTask", schedule: "Schedule", process_group: "ProcessGroup", evaluator: "DevEvaluator | None" = None
     ) -> dict[str, Any]:
         """Run the trainer; returns the counts for the manifest."""
         from moeir.training import trackers, trainer

@@ -14,6 +14,7 @@ from moeir import variants
 from moeir.architectures.base import EncoderOutput
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.device import autocast
+from moeir.backbones.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.backbones.packed_pairs import RaggedIds
 from moeir.errors import DataError
 from moeir.evaluation import measures
@@ -23,7 +24,6 @@ from moeir.records.runs import Run
 from moeir.records.texts import Text
 from moeir.reranking import scoring
 from moeir.reranking.candidates import Candidates
-from moeir.training.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.training.resume_state import BestTracker
 
 MAX_TOKENS = 4096
@@ -73,15 +73,17 @@ def rerank_candidates(
     pairs = pairing.make_pairs(*query_and_document_ids, pool.query[own_rows], rows[own_rows])
     scores = torch.from_numpy(scoring.score_pairs(checkpoint, pairs, dtype=dtype, max_tokens=MAX_TOKENS)).to(checkpoint.device)
     all_scores = np.empty(len(pool), dtype=np.float32)
-    parts_by_rank = [[scores]] if process_group.size == 1 else process_group.all_gather([scores], "the development set")
-    for rank, (part,) in enumerate(parts_by_rank):
+    for rank, (part,) in enumerate(process_group.all_gather([scores], "the development set")):
         all_scores[rank :: process_group.size] = part.cpu().numpy()
     return pool.apply_scores(all_scores)
 
 
 @dataclass(frozen=True)
 class DevSet:
-    """A development set: queries and documents by id, judgements, a measure, when to evaluate and which weights to keep."""
+    """A development set: queries and documents by id, judgements, a measure, and which weights to keep, `best` or `last`.
+
+    It is evaluated every `every` steps and after the last one; training ends after `patience` evaluations without a better value.
+    """
 
     queries: Mapping[str, str]
     documents: Mapping[str, str]
@@ -149,27 +151,12 @@ def _search_depth(measure: str) -> int:
 
 @dataclass(frozen=True)
 class DevEvaluator:
-    """Evaluates a checkpoint on a development set while it is trained: the trainer's `Evaluator`."""
+    """Evaluates a checkpoint on a development set while it is trained."""
 
     checkpoint: RetrievalModel
     dev_set: DevSet
     dtype: torch.dtype
     process_group: ProcessGroup = SINGLE_PROCESS
-
-    @property
-    def every(self) -> int:
-        """Steps from one evaluation to the next."""
-        return self.dev_set.every
-
-    @property
-    def patience(self) -> int | None:
-        """Evaluations without a better value that end the training; None: it is never ended early."""
-        return self.dev_set.patience
-
-    @property
-    def keeps_best(self) -> bool:
-        """Whether the best weights are kept, or else the last."""
-        return self.dev_set.keep == "best"
 
     def evaluate(self, step: int, best: BestTracker) -> dict[str, float]:
         """Metrics of the weights after `step` steps; `best` records the measure."""
@@ -267,8 +254,6 @@ def _merge_processes(
     best_by_block: list[dict[str, tuple[Tensor, Tensor]]], process_group: ProcessGroup, depth: int
 ) -> list[dict[str, tuple[Tensor, Tensor]]]:
     """The best hits of all processes."""
-    if process_group.size == 1:
-        return best_by_block
     tensors_by_rank = process_group.all_gather(
         [part for best_of_block in best_by_block for pair in best_of_block.values() for part in pair], "the development set"
     )

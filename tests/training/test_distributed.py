@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from moeir.architectures.base import EncoderOutput
+from moeir.backbones.distributed import CollectiveBuffer, ProcessGroup, _check_devices, destroy_process_group, init_process_group
 from moeir.errors import DataError, MoeirError, OutOfMemory, UsageError
 from moeir.mixtures import feedforward
 from moeir.representations.multivector import MultiVector
 from moeir.training import retrieval_task, text_stream, trainer
-from moeir.training.distributed import CollectiveBuffer, ProcessGroup, _check_devices, destroy_process_group, init_process_group
 from moeir.training.sampling import ShardSpec, shard_texts
 from moeir.training.token_cache import TokenCache
 from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
@@ -299,7 +299,7 @@ def test_a_longer_document_of_another_process_is_heard_to_its_end():
     def bounded(rank):
         size = 3 + 3 * rank
         own = MultiVector(torch.ones(size, 2), torch.tensor([0, size]), max_length=size)
-        gathered_local = init_process_group("cpu").all_gather_encoded(EncoderOutput({"local": own}), "a step")["local"]
+        gathered_local = retrieval_task.all_gather_encoded(EncoderOutput({"local": own}), init_process_group("cpu"), "a step")["local"]
         return [gathered_local.max_length, gathered_local.starts.tolist()]
 
     assert run_processes(2, bounded) == [[None, [0, 3, 9]]] * 2
@@ -310,7 +310,7 @@ def test_a_process_that_saves_nothing_reads_its_losses_no_oftener_for_a_save(lea
 
     def noted(self):
         with open(tmp_path / f"reads-{self.process_group.rank}", "a") as file:
-            file.write(f"{self._pending[-1][0] + 1} ")
+            file.write(f"{self.pending[-1][0] + 1} ")
         return original(self)
 
     monkeypatch.setattr(trainer._Trainer, "read_pending", noted)

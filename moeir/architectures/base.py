@@ -49,14 +49,15 @@ class EncoderOutput:
 
     def select(self, rows: Tensor, *, permutation: bool = False) -> "EncoderOutput":
         """The texts `rows` [n], in that order; differentiable. A `permutation` of all texts needs no device synchronisation for sizes."""
-        representations = {name: part.select(rows, permutation=permutation) for name, part in self.representations.items()}
-        routing = {name: part.select(rows, permutation=permutation) for name, part in self.routing.items()}
-        return EncoderOutput(representations, routing, self.summed_experts)
+        return self._map_parts(lambda part: part.select(rows, permutation=permutation))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "EncoderOutput":
         """A copy with `change` applied to every tensor, always in the same order."""
-        representations = {name: part.map(change) for name, part in self.representations.items()}
-        return EncoderOutput(representations, {name: part.map(change) for name, part in self.routing.items()}, self.summed_experts)
+        return self._map_parts(lambda part: part.map(change))
+
+    def _map_parts(self, change: Callable[[Any], Any]) -> "EncoderOutput":
+        representations = {name: change(part) for name, part in self.representations.items()}
+        return EncoderOutput(representations, {name: change(part) for name, part in self.routing.items()}, self.summed_experts)
 
     def drop_zero_weights(self) -> "EncoderOutput":
         """A copy without weights of 0, which sparse representations hold on CUDA until a point that synchronises anyway."""
@@ -248,11 +249,6 @@ def copy_to_host(encoded: EncoderOutput) -> Callable[[], EncoderOutput]:
         return host_copy.drop_zero_weights()
 
     return wait
-
-
-def to_device(encoded: EncoderOutput, device: torch.device | str) -> EncoderOutput:
-    """A copy with every tensor on a device."""
-    return encoded.map(lambda tensor: tensor.to(device))
 
 
 def count_parameters(architecture: Architecture) -> ParameterAccount:

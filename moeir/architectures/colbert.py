@@ -35,15 +35,8 @@ class Colbert(Architecture):
         if attend_masks and not augmentation:
             raise UsageError("colbert:attend_masks=true: it needs augmentation=true, which adds the [MASK] tokens")
         encoder.vocabulary_head = None
-        self.heads["local"] = TokenVectorHead(
-            encoder.config.hidden,
-            special_tokens,
-            dimension=dim,
-            normalise=normalise,
-            separator=separator,
-            punctuation=punctuation,
-            padding=padding,
-        )
+        options = {"normalise": normalise, "separator": separator, "punctuation": punctuation, "padding": padding}
+        self.heads["local"] = TokenVectorHead(encoder.config.hidden, special_tokens, dimension=dim, **options)
         self.scales = {"local": scale}
         self.enable_markers(markers, augmentation)
         self.attend_masks = attend_masks

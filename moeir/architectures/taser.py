@@ -46,9 +46,8 @@ class Taser(Architecture):
         if routing != "shared":
             expert_layers = select_expert_layers(len(encoder.layers), every=every, layers=layers)
             options = {"gate_input": gate_input, "gradient": gradient, "temperature": temperature, "expert_ln": expert_ln}
-            self.router = insert_experts(
-                encoder.layers, expert_layers, experts=experts, routing=routing, one_gate=gates == "one", **options
-            )
+            options |= {"experts": experts, "routing": routing, "one_gate": gates == "one"}
+            self.router = insert_experts(encoder.layers, expert_layers, **options)
             self.is_hf_compatible = False
         self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise)
         self.scales = {"global": scale}

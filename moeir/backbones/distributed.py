@@ -45,20 +45,16 @@ class CollectiveBuffer:
     """Memory for collectives, reused from one to the next, so that a collective that needs no more cannot run out of memory."""
 
     def __init__(self) -> None:
-        self._bytes = torch.empty(0, dtype=torch.uint8)
+        self.bytes = torch.empty(0, dtype=torch.uint8)
 
     def grow(self, size: int, device: torch.device) -> bool:
         """Reserve `size` bytes on a device; true if the buffer had to be allocated anew."""
-        if len(self._bytes) >= size and self._bytes.device == device:
+        if len(self.bytes) >= size and self.bytes.device == device:
             return False
-        self._bytes = self._bytes[:0].clone()  # frees the old memory first
+        self.bytes = self.bytes[:0].clone()  # frees the old memory first
         with torch.inference_mode(False):
-            self._bytes = torch.empty(int(GROWTH_FACTOR * size), dtype=torch.uint8, device=device)
+            self.bytes = torch.empty(int(GROWTH_FACTOR * size), dtype=torch.uint8, device=device)
         return True
-
-    def rows(self, count: int, size: int) -> list[Tensor]:
-        """`count` rows of `size` bytes."""
-        return list(self._bytes[: count * size].view(count, size))
 
 
 @dataclass(frozen=True)
@@ -143,7 +139,7 @@ class ProcessGroup:
         longest = max(map(sum, sizes))
         if self.buffer.grow((self.size + 1) * longest, own[0].device):  # in all processes or in none
             self.all_gather_object(None, f"memory for {moment}")
-        packed, *received = self.buffer.rows(self.size + 1, longest)
+        packed, *received = self.buffer.bytes[: (self.size + 1) * longest].view(self.size + 1, longest)
         torch.cat([part.detach().contiguous().view(-1).view(torch.uint8) for part in own], out=packed[: sum(sizes[self.rank])])
         with _translate_peer_errors():
             dist.all_gather(received, packed, self.tensor_group)

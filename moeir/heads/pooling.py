@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from moeir.backbones.layers import init_weights
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.representations.dense import Dense
@@ -49,8 +50,7 @@ class ProjectionHead(nn.Module):
         if dimension < 1:
             raise UsageError(f"cls dimension {dimension}: expected at least 1")
         self.projection = nn.Linear(hidden, dimension)
-        nn.init.normal_(self.projection.weight, std=0.02)
-        nn.init.zeros_(self.projection.bias)
+        init_weights(self.projection, 0.02)
         self.norm = nn.LayerNorm(dimension) if layer_norm else None
 
     def forward(self, states: Tensor, tokens: PackedTokens) -> Dense:

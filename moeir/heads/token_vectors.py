@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from moeir.backbones.layers import init_weights
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
 from moeir.kernels.attention import find_visible_keys
@@ -41,7 +42,7 @@ class TokenVectorHead(nn.Module):
         if dimension < 1:
             raise UsageError(f"local dimension {dimension}: expected at least 1")
         self.projection = nn.Linear(hidden, dimension, bias=False)
-        nn.init.normal_(self.projection.weight, std=0.02)
+        init_weights(self.projection, 0.02)
         self.normalise, self.padding = normalise, padding
         dropped_ids = [*([] if separator else [special_tokens.separator]), *([] if punctuation else special_tokens.punctuation)]
         self._separator = None if separator else special_tokens.separator
@@ -100,8 +101,7 @@ class CoilHead(nn.Module):
         if dimension < 1:
             raise UsageError(f"exact dimension {dimension}: expected at least 1")
         self.projection = nn.Linear(hidden, dimension)
-        nn.init.normal_(self.projection.weight, std=0.02)
-        nn.init.zeros_(self.projection.bias)
+        init_weights(self.projection, 0.02)
         self.norm = nn.LayerNorm(dimension) if layer_norm else None
         self.relu = relu
         self._separator = None if separator else special_tokens.separator

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.layers import FeedForward, GatedFeedForward
+from moeir.backbones.layers import FeedForward, GatedFeedForward, init_weights
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, supports_grouped_linear
@@ -176,8 +176,7 @@ def gumbel_softmax(logits: Tensor, temperature: float, uniform: Tensor) -> Tenso
 def make_gate(hidden: int, experts: int) -> nn.Linear:
     """logits = A u + c, A from N(0, 0.02), c zero (TASER, appendix A)."""
     gate = nn.Linear(hidden, experts)
-    nn.init.normal_(gate.weight, std=0.02)
-    nn.init.zeros_(gate.bias)
+    init_weights(gate, 0.02)
     return gate
 
 

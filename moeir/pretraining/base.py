@@ -129,9 +129,8 @@ def vocabulary_loss(states: Tensor, targets: Tensor, encoder: Encoder) -> TokenL
 
 def mlm_loss(states: Tensor, texts: MaskedTexts, encoder: Encoder) -> TokenLoss:
     """Masked-language-model loss of states [T, H]; the vocabulary head runs on masked positions only. Devlin et al. 2019."""
-    return vocabulary_loss(
-        states.index_select(0, texts.masked_positions), texts.original_ids.index_select(0, texts.masked_positions), encoder
-    )
+    rows = texts.masked_positions
+    return vocabulary_loss(states.index_select(0, rows), texts.original_ids.index_select(0, rows), encoder)
 
 
 def sort_texts_by_length(texts: MaskedTexts) -> tuple[MaskedTexts, Tensor]:
@@ -157,9 +156,8 @@ def concatenate_texts(first: MaskedTexts, second: MaskedTexts) -> MaskedTexts:
     assert one.side == other.side and all(part is None for part in (one.segments, one.no_attend_mask, other.segments, other.no_attend_mask))
     starts = torch.cat([one.starts, other.starts[1:] + size])
     tokens = replace(one, ids=torch.cat([one.ids, other.ids]), starts=starts, lengths=one.lengths + other.lengths)
-    return MaskedTexts(
-        tokens, torch.cat([first.original_ids, second.original_ids]), torch.cat([first.masked_positions, second.masked_positions + size])
-    )
+    masked_positions = torch.cat([first.masked_positions, second.masked_positions + size])
+    return MaskedTexts(tokens, torch.cat([first.original_ids, second.original_ids]), masked_positions)
 
 
 def special_token_mask(texts: MaskedTexts, special_tokens: SpecialTokens) -> Tensor:
@@ -176,9 +174,8 @@ def check_minimum(name: str, value: float, least: float) -> None:
 def _check_encoder(encoder: Encoder, name: str) -> None:
     if len(encoder.layers) != encoder.config.layers:
         reason = f"its encoder has {len(encoder.layers)} of {encoder.config.layers} layers, the rest are towers"
-        raise UsageError(
-            f"{name} cannot be pre-trained as one encoder: {reason}; pre-train --arch dense and finetune --arch {name} from it"
-        )
+        advice = f"pre-train --arch dense and finetune --arch {name} from it"
+        raise UsageError(f"{name} cannot be pre-trained as one encoder: {reason}; {advice}")
     if encoder.vocabulary_head is None:
         missing = f"pre-training needs a vocabulary head, which this {name} lacks"
         raise UsageError(f"{missing}; it is present with --arch dense:head=true, mote:similarity=hybrid and others with a lexical expert")

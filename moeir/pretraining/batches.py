@@ -18,8 +18,7 @@ from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import DataError, UsageError
 from moeir.kernels.splitmix import Int64Array, text_keys
 from moeir.pretraining.masking import WordVocabulary, mask_tokens
-from moeir.pretraining.query_cache import QueryCache
-from moeir.pretraining.span_cache import SpanCache
+from moeir.pretraining.span_cache import QueryCache, SpanCache
 from moeir.pretraining.spans import CONTEXTS
 
 ANCHOR_MASK, CONTEXT_MASK, DECODER_ANCHOR_MASK, DECODER_CONTEXT_MASK, CONTEXT_CHOICE = range(5)  # random choices for a span in an epoch

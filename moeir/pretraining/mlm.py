@@ -68,10 +68,8 @@ class Cocondenser(Pretraining):
         """Parts `mlm` (late), `head` and `contrastive`."""
         assert batch.contexts is not None
         encoded = self.encode(concatenate_texts(batch.anchors, batch.contexts))
-        return self.combine_losses(
-            condenser_losses(self.decoder, encoded) | {"contrastive": span_contrastive_loss(self._gather_vectors(encoded.vectors))},
-            self.weights,
-        )
+        contrastive = span_contrastive_loss(self._gather_vectors(encoded.vectors))
+        return self.combine_losses(condenser_losses(self.decoder, encoded) | {"contrastive": contrastive}, self.weights)
 
     def _gather_vectors(self, vectors: Tensor) -> Tensor:
         """Vectors of all processes: first all anchors, then all contexts; only this process's have a gradient."""

@@ -58,10 +58,7 @@ class Mote(Pretraining):
         assert batch.contexts is not None
         texts_by_side = dict(zip(SIDES, (batch.anchors, batch.contexts), strict=True))
         encoded = {side: self.encode(self._for_expert_side(texts)) for side, texts in texts_by_side.items()}
-        parts = {
-            f"mlm.{side}": mlm_loss(encoded_texts.states, encoded_texts.texts, encoded_texts.encoder)
-            for side, encoded_texts in encoded.items()
-        }
+        parts = {f"mlm.{side}": mlm_loss(one.states, one.texts, one.encoder) for side, one in encoded.items()}
         weights = {}
         for side, targets in self._decoder_targets(batch).items():
             for kind, weight in self.weights.items():
@@ -91,9 +88,8 @@ class Mote(Pretraining):
 
     def sparse_bottleneck(self, encoded: EncodedTexts) -> Tensor:
         """The sparse representation of each text as a weighted mean of word embeddings, [B, H], in the order of the input."""
-        tokens = replace(
-            encoded.texts.tokens, no_attend_mask=special_token_mask(encoded.texts, self.architecture.special_tokens)
-        )  # excluded from the maximum
+        excluded = special_token_mask(encoded.texts, self.architecture.special_tokens)  # from the maximum
+        tokens = replace(encoded.texts.tokens, no_attend_mask=excluded)
         sparse = LexicalHead()(encoded.states, tokens, encoded.encoder)
         owners = torch.repeat_interleave(sparse.starts.diff(), output_size=len(sparse.terms))
         sums = sparse.weights.new_zeros(len(sparse)).index_add(0, owners, sparse.weights)

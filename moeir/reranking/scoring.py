@@ -108,8 +108,10 @@ def score_candidates(
         pairs, starts = config.passages.split_pairs(checkpoint.pair_tokenizer, tokenized.queries, tokenized.documents, *rows)
         progress = _PairProgress(advance, len(part), len(pairs.query_rows))
         score_log = journal.open_log(name if config.patience is None else f"{name}.wave{number}", len(pairs.query_rows))
-        options = {"dtype": config.dtype, "max_tokens": config.max_tokens, "score_log": score_log, "advance": progress}
-        scores[part] = config.passages.aggregate(score_pairs(checkpoint, pairs, **options), starts)
+        passage_scores = score_pairs(
+            checkpoint, pairs, dtype=config.dtype, max_tokens=config.max_tokens, score_log=score_log, advance=progress
+        )
+        scores[part] = config.passages.aggregate(passage_scores, starts)
         _check_finite(model, candidates, scores, part)
         passages, tokens = passages + len(pairs.query_rows), tokens + int(pairs.lengths.sum())
     unscored = int(np.isnan(scores).sum())

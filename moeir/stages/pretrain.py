@@ -96,7 +96,7 @@ class Pretrain(TrainingStage):
     def _make_sampler(self, checkpoint: "RetrievalModel", objective: "Pretraining") -> "SpanSampler":
         """The batch sampler; texts are tokenised once, into the cache."""
         from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
-        from moeir.pretraining import query_cache, span_cache
+        from moeir.pretraining import span_cache
         from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSampler
 
         digests: dict[str, list[str]] = {}
@@ -113,7 +113,7 @@ class Pretrain(TrainingStage):
         query_tokens = None
         if self.queries:
             query_digests = {name: values for name, values in digests.items() if name in ("queries", "query-qrels")}
-            query_tokens = query_cache.build_query_cache(
+            query_tokens = span_cache.build_query_cache(
                 folder, tokens, self.queries, self.query_qrels, checkpoint.tokenizer, digests=query_digests
             )
         needs = BatchRequirements(

@@ -1,7 +1,5 @@
 """COIL: exact term matches scored by contextual token vectors, plus the [CLS] vector (Gao et al. 2021), scored and trained as one sum."""
 
-from typing import ClassVar
-
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import SpecialTokens
@@ -17,7 +15,7 @@ class Coil(Architecture):
     """
 
     is_hf_compatible = False
-    default_fusion: ClassVar[str] = "exact-sum"
+    default_fusion = "exact-sum"
 
     def __init__(
         self,

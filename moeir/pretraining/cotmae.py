@@ -1,7 +1,5 @@
 """CoT-MAE: a text is decoded from the vector of another span of its document, or, in CoT-MAE-qc, a query from that of its span."""
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from moeir.architectures.base import Architecture, StepMetrics
@@ -17,7 +15,7 @@ class Cotmae(Pretraining):
     at `decoder_rate`]; each a mean over all masked tokens of the batch. As published and as in caskcsg/ir `cotmae/`.
     """
 
-    context: ClassVar[str] = "span"
+    context = "span"
 
     def __init__(self, architecture: Architecture, *, rate: float = 0.30, decoder_rate: float = 0.45, layers: int = 2) -> None:
         super().__init__(architecture, rate=rate, decoder_rate=decoder_rate)
@@ -40,7 +38,7 @@ class CotmaeQc(Pretraining):
     `window` tokens (-1: all before). As in caskcsg/ir `cotmae-qc/`.
     """
 
-    context: ClassVar[str] = "query"
+    context = "query"
 
     def __init__(
         self, architecture: Architecture, *, rate: float = 0.30, layers: int = 1, window: int = 3, decoder_weight: float = 1.0

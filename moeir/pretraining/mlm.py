@@ -1,7 +1,5 @@
 """Masked language modelling alone, through Condenser's head, and with coCondenser's contrastive loss between spans of a document."""
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -56,7 +54,7 @@ class Cocondenser(Pretraining):
     all other spans of the batch except itself, no temperature.
     """
 
-    context: ClassVar[str] = "span"
+    context = "span"
 
     def __init__(self, architecture: Architecture, *, rate: float = 0.15, layers: int = 2, contrastive_weight: float = 1.0) -> None:
         super().__init__(architecture, rate=rate)

@@ -1,7 +1,6 @@
 """CoT-MoTE pre-training: separate experts for queries and passages, dense and sparse bottlenecks (Ma et al. 2023)."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +28,7 @@ class Mote(Pretraining):
     reading, as LexMAE's. `switch_corpus` encodes queries by the passage's expert and passages by the query's (Table 4).
     """
 
-    context: ClassVar[str] = "query"
+    context = "query"
 
     def __init__(
         self,

@@ -87,7 +87,7 @@ def _replace_state(folder: Path, model: nn.Module, state: dict[str, Any], optimi
     write_tensors({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, temporary / WEIGHTS_FILE)
     if optimiser is not None:
         states = optimiser.state_dict()["state"].items()
-        moments = {f"{number}.{name}": value for number, state in states for name, value in state.items()}
+        moments = {f"{number}.{name}": value for number, values in states for name, value in values.items()}
         write_tensors({name: value.cpu().contiguous() for name, value in moments.items()}, temporary / "optimiser.safetensors")
     atomic_write.write_text_atomically(temporary / STATE_FILE, json.dumps(state) + "\n")
     atomic_write.replace_folder(temporary, folder)

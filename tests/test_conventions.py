@@ -24,7 +24,7 @@ ATTRIBUTES = {"torch.load", "torch.save", "yaml.load", "os.system", "os.popen", 
 MODULES = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "tarfile", "zipfile", "subprocess"}
 DISK = {"os.fsync", "os.rename", "os.replace", "fcntl.flock"}
 PROGRAMS = {("subprocess", "moeir/indexes/lucene.py")}  # Java in its own process
-ENVIRONMENT = {"moeir/cli.py", "moeir/backbones/device.py", "moeir/training/distributed.py"}  # cuBLAS's variable; torchrun's
+ENVIRONMENT = {"moeir/cli.py", "moeir/backbones/device.py", "moeir/backbones/distributed.py"}  # cuBLAS's variable; torchrun's
 SHARED_NAMES = {  # public names that several modules define, each with its reason
     "parse_config": "the interface of a family of backbones",
     "Anserini": "an export target and a format of the same tool",

@@ -1,7 +1,6 @@
 """Base class of architectures: packed tokens in, one representation per expert out."""
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
@@ -9,16 +8,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from moeir.analysis.flops import Mixture, ParameterAccount
 from moeir.backbones.encoder import Encoder, Layer
+from moeir.backbones.layers import RotaryAttention
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import ArtifactError, UsageError
 from moeir.mixtures.embedding import EmbeddingMixture
-from moeir.mixtures.feedforward import RoutedFeedForward, find_routers
+from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward, find_routers
 from moeir.mixtures.routing import RouterOutput
 from moeir.representations.base import Representation
 from moeir.representations.dense import Dense
 
 ENCODER_SHARING = ("siamese", "separate")
+StepMetrics = dict[str, float | Tensor]  # of a training step, by name; tensors stay on the device until they are logged
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,15 @@ class EncoderOutput:
 
     def select(self, rows: Tensor, *, permutation: bool = False) -> "EncoderOutput":
         """The texts `rows` [n], in that order; differentiable. A `permutation` of all texts needs no device synchronisation for sizes."""
-        representations = {name: part.select(rows, permutation=permutation) for name, part in self.representations.items()}
-        routing = {name: part.select(rows, permutation=permutation) for name, part in self.routing.items()}
-        return EncoderOutput(representations, routing, self.summed_experts)
+        return self._map_parts(lambda part: part.select(rows, permutation=permutation))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "EncoderOutput":
         """A copy with `change` applied to every tensor, always in the same order."""
-        representations = {name: part.map(change) for name, part in self.representations.items()}
-        return EncoderOutput(representations, {name: part.map(change) for name, part in self.routing.items()}, self.summed_experts)
+        return self._map_parts(lambda part: part.map(change))
+
+    def _map_parts(self, change: Callable[[Any], Any]) -> "EncoderOutput":
+        representations = {name: change(part) for name, part in self.representations.items()}
+        return EncoderOutput(representations, {name: change(part) for name, part in self.routing.items()}, self.summed_experts)
 
     def drop_zero_weights(self) -> "EncoderOutput":
         """A copy without weights of 0, which sparse representations hold on CUDA until a point that synchronises anyway."""
@@ -107,10 +110,11 @@ class InputConfig:
         return self.query_length if side == "query" else self.document_length
 
 
-class Architecture(nn.Module, ABC):
-    """An encoder with heads. Subclasses define their experts and the states each head reads.
+class Architecture(nn.Module):
+    """An encoder with heads, one for each expert, by name.
 
     `scales` multiply an expert's scores; they are applied to queries, so that training, search and fusion see the same score.
+    With `reads_cls` the heads read only the first token, and the last layer computes no other.
     """
 
     is_hf_compatible: ClassVar[bool] = True  # whether the encoder's own Hugging Face files describe it completely
@@ -127,20 +131,22 @@ class Architecture(nn.Module, ABC):
         self.mixture: EmbeddingMixture | None = None  # a block of experts over the global vector
         self.scales: dict[str, float] = {}
         self.summed_experts: dict[str, tuple[str, ...]] = {}  # scores that are trained as one, each with its experts
-        self.markers = self.augmentation = False
+        self.markers = self.augmentation = self.reads_cls = False
 
     @property
-    @abstractmethod
     def representation_kinds(self) -> dict[str, str]:
         """expert -> kind of representation."""
+        return {name: str(head.kind) for name, head in self.heads.items()}
 
-    @abstractmethod
     def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        """expert -> states [T, H], the input of its head."""
+        """expert -> states [T, H], or [B, H] of first tokens, the input of its head: those of the encoder's last layer."""
+        encoder = self.encoder_for(tokens.side)
+        return dict.fromkeys(self.heads, encoder.encode_cls(tokens) if self.reads_cls else encoder(tokens))
 
     def cls_only_layers(self) -> list[Layer]:
         """Layers whose output is used only at the first ([CLS]) position."""
-        return []
+        encoders = (self.encoder,) if self.document_encoder is None else (self.encoder, self.document_encoder)
+        return [encoder.layers[-1] for encoder in encoders] if self.reads_cls else []
 
     def apply_head(self, expert: str, states: Tensor, tokens: PackedTokens) -> Representation:
         """An expert's representation from its states."""
@@ -245,6 +251,27 @@ def copy_to_host(encoded: EncoderOutput) -> Callable[[], EncoderOutput]:
     return wait
 
 
-def to_device(encoded: EncoderOutput, device: torch.device | str) -> EncoderOutput:
-    """A copy with every tensor on a device."""
-    return encoded.map(lambda tensor: tensor.to(device))
+def count_parameters(architecture: Architecture) -> ParameterAccount:
+    """The parameters of an architecture, each counted once, and which experts of its mixtures run for queries and documents."""
+    mixtures, unused, windows, cls_only_names = [], [], {}, []
+    cls_only = [layer for layer in architecture.cls_only_layers() if layer.supports_cls_only]
+    for module_name, module in architecture.named_modules():
+        if module in cls_only:
+            cls_only_names.append(module_name)
+        elif isinstance(module, RoutedFeedForward):
+            all_experts = tuple(range(len(module.experts)))
+            learned = module.routing in LEARNED_ROUTINGS
+            document_experts = (0,) if learned else (len(all_experts) // 2,)
+            both_sides = all_experts if learned and module.gradient == "full" else None
+            experts_by_side = {"query": both_sides or (0,), "document": both_sides or document_experts}
+            mixtures.append(Mixture(module_name, experts_by_side, routed=learned, gate_once_per_text=module.routing == "sequence"))
+        elif isinstance(module, EmbeddingMixture):
+            is_random = module.gate is None or module.inference == "random"
+            uses_all = module.inference == "all" and not is_random
+            experts_by_side = dict.fromkeys(("query", "document"), tuple(range(len(module.experts))) if uses_all else (0,))
+            mixtures.append(Mixture(module_name, experts_by_side, routed=True, once_per_text=True, gate_once_per_text=True))
+            unused += [f"{module_name}.noise."] + ([f"{module_name}.gate."] if is_random else [])
+        elif isinstance(module, RotaryAttention) and module.window is not None:
+            windows[module_name] = module.window // 2
+    shapes = {name: tuple(parameter.shape) for name, parameter in architecture.named_parameters()}
+    return ParameterAccount(shapes, architecture.representation_kinds, tuple(mixtures), tuple(unused), windows, tuple(cls_only_names))

@@ -14,7 +14,7 @@ from moeir.heads.token_vectors import TokenVectorHead
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import insert_experts, select_expert_layers
 
-EXPERT_KINDS = {"lexical": "sparse", "local": "multivector", "global": "dense"}
+EXPERTS = ("lexical", "local", "global")
 
 
 class Came(Architecture):
@@ -59,57 +59,52 @@ class Came(Architecture):
     ) -> None:
         super().__init__(encoder, special_tokens)
         _check_options(experts, shared_layers, embeddings, routing, global_experts, depth=len(encoder.layers))
-        self._experts = tuple(name for name in EXPERT_KINDS if name in experts)
-        self.towers = nn.ModuleDict({name: encoder.copy_layers_from(shared_layers) for name in self._experts})
+        experts = tuple(name for name in EXPERTS if name in experts)
+        self.towers = nn.ModuleDict({name: encoder.copy_layers_from(shared_layers) for name in experts})
         encoder.layers = encoder.layers[:shared_layers]
         self.router = None
         if routing != "shared":
             expert_layers = select_expert_layers(shared_layers, every=routed_every)
             self.router = insert_experts(encoder.layers, expert_layers, experts=routed_experts, routing=routing, one_gate=True)
-        if "lexical" not in self._experts:
+        if "lexical" not in experts:
             encoder.vocabulary_head = None
         self.private_embeddings = nn.ModuleDict()
         if embeddings == "private":
-            self.private_embeddings.update({name: copy.deepcopy(encoder.embeddings) for name in self._experts[1:]})
+            self.private_embeddings.update({name: copy.deepcopy(encoder.embeddings) for name in experts[1:]})
         options = {"normalise": local_normalise, "separator": local_separator, "punctuation": local_punctuation, "padding": local_padding}
         heads = {
             "lexical": lambda: LexicalHead(pooling=lexical_pooling),
             "local": lambda: TokenVectorHead(encoder.config.hidden, special_tokens, dimension=local_dim, **options),
             "global": lambda: PoolingHead(pooling=pooling, normalise=normalise),
         }
-        self.heads.update({name: heads[name]() for name in self._experts})
+        self.heads.update({name: heads[name]() for name in experts})
+        self._cls_experts = ("global",) if "global" in experts and pooling == "cls" else ()
         if global_experts:
             options = {"inference": global_inference, "combine": global_combine}
             self.mixture = EmbeddingMixture(encoder.config.hidden, experts=global_experts, **options)
         scales = {"lexical": lexical_scale, "local": local_scale, "global": global_scale}
-        self.scales = {name: scales[name] for name in self._experts}
+        self.scales = {name: scales[name] for name in experts}
         self.enable_markers(markers, augmentation)
-
-    @property
-    def representation_kinds(self) -> dict[str, str]:
-        return {name: EXPERT_KINDS[name] for name in self._experts}
 
     def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
         """The shared layers run once, then each tower; with private embeddings each expert embeds the tokens itself."""
         shared = run_layers(self.encoder.layers, self.encoder.embeddings(tokens), tokens)
-        inputs = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in self._experts}
-        run_tower = {name: run_layers_cls if name == "global" and self._global_reads_cls else run_layers for name in self._experts}
-        return {name: run_tower[name](tower, inputs[name], tokens) for name, tower in self.towers.items()}
-
-    @property
-    def _global_reads_cls(self) -> bool:
-        return "global" in self._experts and self.heads["global"].pooling == "cls"
+        inputs = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in self.towers}
+        return {
+            name: (run_layers_cls if name in self._cls_experts else run_layers)(tower, inputs[name], tokens)
+            for name, tower in self.towers.items()
+        }
 
     def cls_only_layers(self) -> list[Layer]:
-        return list(self.towers["global"])[-1:] if self._global_reads_cls else []
+        return [layer for name in self._cls_experts for layer in list(self.towers[name])[-1:]]
 
 
 def _check_options(experts: tuple[str, ...], shared_layers: int, embeddings: str, routing: str, global_experts: int, *, depth: int) -> None:
     if not 0 <= shared_layers <= depth:
         raise UsageError(f"came:shared_layers={shared_layers}: the encoder has {depth} layers; expected 0 to {depth}")
-    unknown = [name for name in experts if name not in EXPERT_KINDS]
+    unknown = [name for name in experts if name not in EXPERTS]
     if unknown or not experts or len(set(experts)) != len(experts):
-        raise UsageError(f"came:experts={'+'.join(experts)}: expected some of {'+'.join(EXPERT_KINDS)}, each once")
+        raise UsageError(f"came:experts={'+'.join(experts)}: expected some of {'+'.join(EXPERTS)}, each once")
     if embeddings not in ("shared", "private"):
         raise UsageError(f"came:embeddings={embeddings}: expected shared or private")
     if embeddings == "private" and shared_layers:

@@ -62,9 +62,8 @@ class RetrievalModel:
         input_config = self.input_config
         if self.architecture.reads_pairs:
             return self.pair_tokenizer.token_ids(texts, side), None
-        return self.architecture.truncate_and_mark(
-            self.tokenizer.encode(input_config.add_prefix(texts, side)), side, input_config.max_length(side)
-        )
+        ids = self.tokenizer.encode(input_config.add_prefix(texts, side))
+        return self.architecture.truncate_and_mark(ids, side, input_config.max_length(side))
 
     def tokenize(self, texts: Sequence[str], side: str) -> PackedTokens:
         """Texts as packed tokens on the model's device."""
@@ -131,9 +130,8 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     if not isinstance(metadata, dict):
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: a JSON object was expected")
     if metadata.get("format") != FORMAT_VERSION:
-        raise ArtifactError(
-            f"{folder}/{METADATA_FILE}: format {metadata.get('format')}; this version of moeir reads format {FORMAT_VERSION}"
-        )
+        found = f"format {metadata.get('format')}"
+        raise ArtifactError(f"{folder}/{METADATA_FILE}: {found}; this version of moeir reads format {FORMAT_VERSION}")
     if not isinstance(metadata.get("architecture"), str) or not isinstance(metadata.get("reading"), dict):
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: `architecture` or `reading` is missing or of a wrong type")
     try:
@@ -168,9 +166,8 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
     expected = {name: state[full_name] for name, full_name in names.items()}
     if set(expected) != set(weights):
         differing = sorted(set(expected) ^ set(weights))[0]
-        raise ArtifactError(
-            f"{folder}: its weights are not those of {spec} (first: {differing}); start {spec.split(':')[0]} from plain weights"
-        )
+        advice = f"start {spec.split(':')[0]} from plain weights"
+        raise ArtifactError(f"{folder}: its weights are not those of {spec} (first: {differing}); {advice}")
     weights_io.check_shapes(folder, expected, weights)
     architecture.load_state_dict({names[name]: value for name, value in weights.items()})
     return RetrievalModel(architecture.to(device), tokenizer, input_config, canonical_spec(spec), config)

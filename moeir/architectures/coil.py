@@ -1,12 +1,8 @@
 """COIL: exact term matches scored by contextual token vectors, plus the [CLS] vector (Gao et al. 2021), scored and trained as one sum."""
 
-from typing import ClassVar
-
-from torch import Tensor
-
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.pooling import ProjectionHead
 from moeir.heads.token_vectors import CoilHead
@@ -19,7 +15,7 @@ class Coil(Architecture):
     """
 
     is_hf_compatible = False
-    default_fusion: ClassVar[str] = "exact-sum"
+    default_fusion = "exact-sum"
 
     def __init__(
         self,
@@ -49,10 +45,3 @@ class Coil(Architecture):
             self.summed_experts = {"hybrid": ("global", "exact")}
         self.heads["exact"] = CoilHead(hidden, special_tokens, dimension=dim, separator=separator, layer_norm=token_norm, relu=relu)
         self.scales = {"global": global_scale, "exact": exact_scale} if cls_dim else {"exact": exact_scale}
-
-    @property
-    def representation_kinds(self) -> dict[str, str]:
-        return {name: {"global": "dense", "exact": "exact-match"}[name] for name in self.heads}
-
-    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        return dict.fromkeys(self.representation_kinds, self.encoder(tokens))

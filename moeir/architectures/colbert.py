@@ -1,10 +1,8 @@
 """ColBERT: one vector per token, late interaction (Khattab and Zaharia 2020), built from the same parts as CAME's local expert."""
 
-from torch import Tensor
-
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.token_vectors import TokenVectorHead
 
@@ -37,25 +35,11 @@ class Colbert(Architecture):
         if attend_masks and not augmentation:
             raise UsageError("colbert:attend_masks=true: it needs augmentation=true, which adds the [MASK] tokens")
         encoder.vocabulary_head = None
-        self.heads["local"] = TokenVectorHead(
-            encoder.config.hidden,
-            special_tokens,
-            dimension=dim,
-            normalise=normalise,
-            separator=separator,
-            punctuation=punctuation,
-            padding=padding,
-        )
+        options = {"normalise": normalise, "separator": separator, "punctuation": punctuation, "padding": padding}
+        self.heads["local"] = TokenVectorHead(encoder.config.hidden, special_tokens, dimension=dim, **options)
         self.scales = {"local": scale}
         self.enable_markers(markers, augmentation)
         self.attend_masks = attend_masks
-
-    @property
-    def representation_kinds(self) -> dict[str, str]:
-        return {"local": "multivector"}
-
-    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        return {"local": self.encoder(tokens)}
 
     def truncate_and_mark(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
         truncated, silent = super().truncate_and_mark(texts, side, length)

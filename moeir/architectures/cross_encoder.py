@@ -10,7 +10,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from moeir.architectures.base import Architecture, InputConfig
-from moeir.backbones.encoder import Encoder, Layer
+from moeir.backbones.encoder import Encoder
+from moeir.backbones.layers import init_weights
 from moeir.backbones.packed_pairs import Numbers, PackedPairs, PairTemplate, RaggedIds
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.tokenizer import TextTokenizer
@@ -56,22 +57,11 @@ class CrossEncoder(Architecture):
         encoder.vocabulary_head = encoder.pooler = None
         if head_config is not None and head_config.pooler:
             encoder.pooler = nn.Linear(encoder.config.hidden, encoder.config.hidden)
-            nn.init.normal_(encoder.pooler.weight, std=encoder.config.initializer_range)
-            nn.init.zeros_(encoder.pooler.bias)
+            init_weights(encoder.pooler, encoder.config.initializer_range)
         self.is_hf_compatible = head == "hf"
-        self.pooling = "cls" if head_config is None else head_config.pooling
-        self.pool = PoolingHead(pooling=self.pooling)
+        self.pool = PoolingHead(pooling="cls" if head_config is None else head_config.pooling)
+        self.reads_cls = self.pool.pooling == "cls"
         self.heads["relevance"] = ClassificationHead(encoder.config, linear=head == "linear", bias=bias)
-
-    @property
-    def representation_kinds(self) -> dict[str, str]:
-        return {"relevance": "dense"}
-
-    def cls_only_layers(self) -> list[Layer]:
-        return [self.encoder.layers[-1]] if self.pooling == "cls" else []
-
-    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        return {"relevance": self.encoder.encode_cls(tokens) if self.pooling == "cls" else self.encoder(tokens)}
 
     def apply_head(self, expert: str, states: Tensor, tokens: PackedTokens) -> Dense:
         """The score of each pair, as vectors [B, 1]."""
@@ -96,21 +86,17 @@ class PairTokenizer:
         template = tokenizer.pair_template()
         length_without_document = input_config.query_length - 2 + template.special_token_count
         if length_without_document >= input_config.document_length:
-            reason = (
-                f"a query of {input_config.query_length} tokens leaves no room for a document in a pair of {input_config.document_length}"
-            )
-            raise UsageError(f"--query-length {input_config.query_length}: {reason}; lower it, or raise --document-length")
-        return cls(
-            tokenizer, input_config, template, tuple(DOCUMENT_FIELDS.index(name) for name in architecture.fields), architecture.separate
-        )
+            query, pair = input_config.query_length, input_config.document_length
+            reason = f"a query of {query} tokens leaves no room for a document in a pair of {pair}"
+            raise UsageError(f"--query-length {query}: {reason}; lower it, or raise --document-length")
+        field_indices = tuple(DOCUMENT_FIELDS.index(name) for name in architecture.fields)
+        return cls(tokenizer, input_config, template, field_indices, architecture.separate)
 
     def token_ids(self, texts: Sequence[str], side: str, *, untruncated: bool = False) -> list[list[int]]:
         """Tokens without special ones; a document is a `Text.joined_fields`. Truncated to fit into a pair unless `untruncated`."""
         if side == "query":
-            return [
-                ids[: self.input_config.query_length - 2]
-                for ids in self.tokenizer.encode_without_special(self.input_config.add_prefix(texts, "query"))
-            ]
+            encoded = self.tokenizer.encode_without_special(self.input_config.add_prefix(texts, "query"))
+            return [ids[: self.input_config.query_length - 2] for ids in encoded]
         budget = None if untruncated else self.input_config.document_length - self.template.special_token_count
         return [ids[:budget] for ids in self._document_ids(texts)]
 
@@ -119,17 +105,15 @@ class PairTokenizer:
         selected = [[parts[index] for index in self.field_indices if parts[index]] for parts in fields]
         if not self.separate:
             selected = [[" ".join(parts)] for parts in selected]
-        flat = self.tokenizer.encode_without_special([part for parts in selected for part in self._add_prefix(parts)])
-        bodies, documents = iter(flat), []
+        prefixed = [[*self.input_config.add_prefix(parts[:1], "document"), *parts[1:]] for parts in selected]
+        bodies = iter(self.tokenizer.encode_without_special([part for parts in prefixed for part in parts]))
+        documents = []
         for parts in selected:
             ids: list[int] = []
             for number in range(len(parts)):
                 ids += [self.tokenizer.special_tokens.separator] * (number > 0) + next(bodies)
             documents.append(ids)
         return documents
-
-    def _add_prefix(self, parts: list[str]) -> list[str]:
-        return [*self.input_config.add_prefix(parts[:1], "document"), *parts[1:]]
 
     def make_pairs(self, queries: RaggedIds, documents: RaggedIds, query: Numbers, document: Numbers) -> PackedPairs:
         """Pairs of rows `query` and `document` [n]: each document contributes as many first tokens as fit (FirstP)."""

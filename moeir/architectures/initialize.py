@@ -52,9 +52,8 @@ def build_checkpoint(
     old_spec, input_config = metadata["architecture"], replace(InputConfig.from_dict(metadata["reading"], str(folder)), **overrides)
     same = arch is None or variants.parse_spec(arch).name == variants.parse_spec(old_spec).name
     if weights_io.read_config(folder).get("model_type") != "moeir" and arch is not None:  # Hugging Face compatible files
-        return _from_plain_weights(
-            folder, _merge_specs(old_spec, arch) if same else arch, asdict(input_config), texts, seed, random_weights=random_weights
-        )
+        arch = _merge_specs(old_spec, arch) if same else arch
+        return _from_plain_weights(folder, arch, asdict(input_config), texts, seed, random_weights=random_weights)
     if same and not random_weights:
         opened = load_with_spec(folder, _merge_specs(old_spec, arch or old_spec), input_config)
         input_config.check(opened.architecture.encoder.config.positions)
@@ -87,11 +86,10 @@ def _from_plain_weights(
         arch = _merge_specs(str(variants.Spec("dense", tuple(options.items()))), arch)
     else:
         _log_overridden_options(folder, arch, options)
-    encoder = (
-        Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=True)
-        if random_weights
-        else weights_io.read_encoder(folder, vocabulary_head=True)
-    )
+    if random_weights:
+        encoder = Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=True)
+    else:
+        encoder = weights_io.read_encoder(folder, vocabulary_head=True)
     positions = encoder.config.positions
     if tokenizer.vocabulary_size > encoder.config.vocabulary:
         raise ArtifactError(f"{folder}: the tokenizer knows {tokenizer.vocabulary_size} tokens, the weights {encoder.config.vocabulary}")
@@ -137,12 +135,9 @@ def _debias_gates(model: RetrievalModel, routers: dict[str, RoutedFeedForward], 
         model.encode(texts[:MAX_GATE_TEXTS], side)
     for hook in hooks:
         hook.remove()
-    gates = {
-        router.active_gate: [name for name, other in routers.items() if other.active_gate is router.active_gate]
-        for router in routers.values()
-    }
-    for gate, names in gates.items():
-        project_out_means(gate, torch.stack([total / counts[name, side] for (name, side), total in sums.items() if name in names]))
+    for gate in dict.fromkeys(router.active_gate for router in routers.values()):
+        means = [total / counts[name, side] for (name, side), total in sums.items() if routers[name].active_gate is gate]
+        project_out_means(gate, torch.stack(means))
 
 
 def _log_overridden_options(folder: Path, arch: str, folder_options: dict[str, str]) -> None:
@@ -168,12 +163,8 @@ def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> Non
     lexical = architecture.lexical_expert in architecture.representation_kinds
     outputs = [architecture.encode_states(part)[architecture.lexical_expert] if lexical else architecture.encoder(part) for part in parts]
     states, token_ids = torch.cat(outputs), torch.cat([part.ids for part in parts])
-    special_ids = [architecture.special_tokens.beginning, architecture.special_tokens.separator]
-    special_ids += (
-        [architecture.special_tokens.document_marker]
-        if architecture.markers and architecture.special_tokens.document_marker is not None
-        else []
-    )
+    special_tokens = architecture.special_tokens
+    special_ids = [special_tokens.beginning, special_tokens.separator, *([special_tokens.document_marker] if architecture.markers else [])]
     is_ordinary = ~torch.isin(token_ids, torch.tensor(special_ids))
     head, embedding = architecture.encoder.vocabulary_head, architecture.encoder.embeddings.words.weight
     if isinstance(head, UntransformedMlmHead):

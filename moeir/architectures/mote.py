@@ -1,10 +1,8 @@
 """CoT-MoTE: one feed-forward expert for queries and one for passages in every layer, shared attention (Ma et al. 2023)."""
 
-from torch import Tensor
-
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
 from moeir.heads.mlm_head import UntransformedMlmHead
@@ -12,7 +10,6 @@ from moeir.heads.pooling import PoolingHead
 from moeir.mixtures.feedforward import insert_experts, select_expert_layers
 
 SIMILARITIES = {"hybrid": ("global", "lexical"), "dense": ("global",), "sparse": ("lexical",)}
-EXPERT_KINDS = {"global": "dense", "lexical": "sparse"}
 SPARSE_HEADS = ("mlm", "raw")
 
 
@@ -54,8 +51,8 @@ class Mote(Architecture):
             insert_experts(encoder.layers, expert_layers, experts=2, routing="role", one_gate=True, expert_ln=expert_ln)
         elif encoders not in ("siamese", "separate"):
             raise UsageError(f"mote:encoders={encoders}: expected one of mote, siamese, separate")
-        self._experts = SIMILARITIES[similarity]
-        if "lexical" not in self._experts:
+        experts = SIMILARITIES[similarity]
+        if "lexical" not in experts:
             encoder.vocabulary_head = None
         elif sparse_head == "raw":
             if encoder.config.embedding_size != encoder.config.hidden:
@@ -66,16 +63,7 @@ class Mote(Architecture):
         if encoders == "separate":
             self.set_encoder_sharing(encoders)
         heads = {"global": PoolingHead(pooling=pooling, normalise=normalise), "lexical": LexicalHead()}
-        self.heads.update({name: heads[name] for name in self._experts})
-        self.summed_experts = {similarity: self._experts}
+        self.heads.update({name: heads[name] for name in experts})
+        self.summed_experts = {similarity: experts}
         scales = {"global": global_scale, "lexical": lexical_scale}
-        self.scales = {name: scales[name] for name in self._experts}
-
-    @property
-    def representation_kinds(self) -> dict[str, str]:
-        return {name: EXPERT_KINDS[name] for name in self._experts}
-
-    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        """One pass: all heads read the same states."""
-        states = self.encoder_for(tokens.side)(tokens)
-        return dict.fromkeys(self._experts, states)
+        self.scales = {name: scales[name] for name in experts}

@@ -1,10 +1,8 @@
 """SB-MoE: one gated block of experts over the pooled vector of a dense bi-encoder (Sokli et al. 2025)."""
 
-from torch import Tensor
-
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.heads.pooling import PoolingHead
 from moeir.mixtures.embedding import EmbeddingMixture
 
@@ -38,10 +36,3 @@ class Sbmoe(Architecture):
         width = encoder.config.hidden
         self.mixture = EmbeddingMixture(width, experts=experts, inference=inference, combine=combine, gate=gate, noise=noise)
         self.scales = {"global": scale}
-
-    @property
-    def representation_kinds(self) -> dict[str, str]:
-        return {"global": "dense"}
-
-    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        return {"global": self.encoder(tokens)}

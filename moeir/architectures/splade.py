@@ -1,10 +1,8 @@
 """SPLADE: one weight per vocabulary term (Formal et al. 2021), built from the same parts as CAME's lexical expert."""
 
-from torch import Tensor
-
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.heads.lexical import LexicalHead
 
 
@@ -18,10 +16,3 @@ class Splade(Architecture):
         super().__init__(encoder, special_tokens)
         self.heads["lexical"] = LexicalHead(pooling=pooling)
         self.scales = {"lexical": scale}
-
-    @property
-    def representation_kinds(self) -> dict[str, str]:
-        return {"lexical": "sparse"}
-
-    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        return {"lexical": self.encoder(tokens)}

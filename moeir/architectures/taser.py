@@ -1,10 +1,8 @@
 """TASER: interleaved shared and specialised blocks, one vector per text (Cheng et al. 2023)."""
 
-from torch import Tensor
-
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
 from moeir.mixtures.feedforward import ROUTINGS, insert_experts, select_expert_layers
@@ -48,16 +46,8 @@ class Taser(Architecture):
         if routing != "shared":
             expert_layers = select_expert_layers(len(encoder.layers), every=every, layers=layers)
             options = {"gate_input": gate_input, "gradient": gradient, "temperature": temperature, "expert_ln": expert_ln}
-            self.router = insert_experts(
-                encoder.layers, expert_layers, experts=experts, routing=routing, one_gate=gates == "one", **options
-            )
+            options |= {"experts": experts, "routing": routing, "one_gate": gates == "one"}
+            self.router = insert_experts(encoder.layers, expert_layers, **options)
             self.is_hf_compatible = False
         self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise)
         self.scales = {"global": scale}
-
-    @property
-    def representation_kinds(self) -> dict[str, str]:
-        return {"global": "dense"}
-
-    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        return {"global": self.encoder(tokens)}

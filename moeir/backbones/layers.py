@@ -161,6 +161,15 @@ class Layer(nn.Module):
         return self.feedforward.transform(attended)
 
 
+def init_weights(module: nn.Module, std: float) -> None:
+    """Initialise every linear map and embedding of a module from N(0, std); biases are zero."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            nn.init.normal_(part.weight, std=std)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
+
+
 def set_attention_dropout(model: nn.Module, rate: float) -> None:
     """Set the dropout probability of attention weights in every layer of a model, overriding its configuration."""
     for module in model.modules():

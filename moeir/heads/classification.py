@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig
+from moeir.backbones.layers import init_weights
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.kernels.precision import full_precision
 from moeir.representations.dense import Dense
@@ -11,23 +12,21 @@ from moeir.representations.dense import Dense
 class ClassificationHead(nn.Module):
     """The family's classification head on the pooled state (unless `linear`), then a linear map to one logit; always in float32."""
 
-    def __init__(self, shape: EncoderConfig, *, linear: bool = False, bias: bool = True) -> None:
+    kind = Dense.kind
+
+    def __init__(self, encoder_config: EncoderConfig, *, linear: bool = False, bias: bool = True) -> None:
         super().__init__()
-        hidden, prenorm = shape.hidden, shape.prenorm
-        self.config = config = None if linear else shape.classification_head
+        hidden, prenorm = encoder_config.hidden, encoder_config.prenorm
+        self.config = config = None if linear else encoder_config.classification_head
         self.dense, self.norm = None, None
         if config is not None and not config.pooler:
             self.dense = nn.Linear(hidden, hidden, bias=prenorm is None or prenorm.head_bias)
         if config is not None and config.norm:
-            self.norm = nn.LayerNorm(hidden, eps=shape.epsilon, bias=prenorm is None or prenorm.norm_bias)
+            self.norm = nn.LayerNorm(hidden, eps=encoder_config.epsilon, bias=prenorm is None or prenorm.norm_bias)
         self.input_dropout = nn.Dropout(config.dropout if config is not None and config.dropout_first else 0.0)
         self.dropout = nn.Dropout(0.0 if config is None else config.dropout)
         self.output = nn.Linear(hidden, 1, bias=bias)
-        for module in (self.dense, self.output):
-            if module is not None:
-                nn.init.normal_(module.weight, std=shape.initializer_range)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        init_weights(self, encoder_config.initializer_range)
 
     def forward(self, pooled: Tensor, tokens: PackedTokens, pooler: nn.Linear | None = None) -> Dense:
         """pooled [B, H] -> vectors [B, 1], the score of each pair. `pooler` is the encoder's, where it serves as the dense map (BERT)."""

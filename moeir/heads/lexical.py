@@ -18,6 +18,8 @@ class LexicalHead(nn.Module):
     `max` is SPLADE-max (Formal et al. 2021b) and CAME's; `sum` is the first SPLADE (Formal et al. 2021a, eq. 2).
     """
 
+    kind = Sparse.kind
+
     def __init__(self, *, pooling: str = "max") -> None:
         super().__init__()
         if pooling not in POOLINGS:

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from moeir.backbones.layers import init_weights
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.representations.dense import Dense
@@ -13,6 +14,8 @@ POOLINGS = ("cls", "mean")
 
 class PoolingHead(nn.Module):
     """`cls`: the last layer's first token, no pooler, no projection (CAME eq. 6). `mean`: over all attended tokens."""
+
+    kind = Dense.kind
 
     def __init__(self, *, pooling: str = "cls", normalise: bool = False) -> None:
         super().__init__()
@@ -40,13 +43,14 @@ def _mean(states: Tensor, tokens: PackedTokens) -> Tensor:
 class ProjectionHead(nn.Module):
     """A linear map with bias of the first token, followed by an optional `layer_norm`."""
 
+    kind = Dense.kind
+
     def __init__(self, hidden: int, *, dimension: int = 768, layer_norm: bool = False) -> None:
         super().__init__()
         if dimension < 1:
             raise UsageError(f"cls dimension {dimension}: expected at least 1")
         self.projection = nn.Linear(hidden, dimension)
-        nn.init.normal_(self.projection.weight, std=0.02)
-        nn.init.zeros_(self.projection.bias)
+        init_weights(self.projection, 0.02)
         self.norm = nn.LayerNorm(dimension) if layer_norm else None
 
     def forward(self, states: Tensor, tokens: PackedTokens) -> Dense:

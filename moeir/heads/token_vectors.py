@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from moeir.backbones.layers import init_weights
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
 from moeir.kernels.attention import find_visible_keys
@@ -21,6 +22,8 @@ class TokenVectorHead(nn.Module):
     `normalise` makes unit vectors; `separator` keeps [SEP]; `punctuation` keeps the punctuation of documents; `padding`: `neginf` leaves
     the maximum as it is, `zero` floors it at 0 (as implementations that multiply by the mask do) by one zero vector per document.
     """
+
+    kind = MultiVector.kind
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class TokenVectorHead(nn.Module):
         if dimension < 1:
             raise UsageError(f"local dimension {dimension}: expected at least 1")
         self.projection = nn.Linear(hidden, dimension, bias=False)
-        nn.init.normal_(self.projection.weight, std=0.02)
+        init_weights(self.projection, 0.02)
         self.normalise, self.padding = normalise, padding
         dropped_ids = [*([] if separator else [special_tokens.separator]), *([] if punctuation else special_tokens.punctuation)]
         self._separator = None if separator else special_tokens.separator
@@ -51,25 +54,19 @@ class TokenVectorHead(nn.Module):
         vectors = F.normalize(vectors, dim=-1) if self.normalise else vectors
         representation = MultiVector(vectors, tokens.starts, tokens.layout.max_length)
         if len(self.dropped_ids) and (tokens.side != "query" or self._separator is not None):
-            representation = _filter_tokens(representation, self.token_mask(tokens), tokens)
+            rows, starts = find_visible_keys(~self.token_mask(tokens), tokens.starts)
+            representation = MultiVector(vectors.index_select(0, rows), starts, representation.max_length)
         if self.padding == "zero" and tokens.side != "query":
             representation = _append_zero_vector(representation)
         return representation
 
     def token_mask(self, tokens: PackedTokens) -> Tensor:
-        """[T] which tokens have a vector; the first token of a text always has one."""
-        return self._keep_mask(tokens).index_fill(0, tokens.starts[:-1], True)
-
-    def _keep_mask(self, tokens: PackedTokens) -> Tensor:
-        """[T] which tokens are kept: punctuation is dropped from documents only, the separator from both sides."""
-        if tokens.side != "query":
-            return ~torch.isin(tokens.ids, self.dropped_ids)
-        return tokens.ids != (-1 if self._separator is None else self._separator)
-
-
-def _filter_tokens(texts: MultiVector, keep: Tensor, tokens: PackedTokens) -> MultiVector:
-    rows, starts = find_visible_keys(~keep, tokens.starts)
-    return MultiVector(texts.vectors.index_select(0, rows), starts, texts.max_length)
+        """[T] which tokens have a vector: punctuation is dropped from documents only, the separator from both sides, first tokens never."""
+        if tokens.side == "query":
+            kept = tokens.ids != (-1 if self._separator is None else self._separator)
+        else:
+            kept = ~torch.isin(tokens.ids, self.dropped_ids)
+        return kept.index_fill(0, tokens.starts[:-1], True)
 
 
 def _append_zero_vector(texts: MultiVector) -> MultiVector:
@@ -88,6 +85,8 @@ class CoilHead(nn.Module):
     [CLS] is left out on both sides, as it is no term. Options: `separator` keeps [SEP]; `layer_norm` after the map; `relu` after that.
     """
 
+    kind = ExactMatch.kind
+
     def __init__(
         self,
         hidden: int,
@@ -102,8 +101,7 @@ class CoilHead(nn.Module):
         if dimension < 1:
             raise UsageError(f"exact dimension {dimension}: expected at least 1")
         self.projection = nn.Linear(hidden, dimension)
-        nn.init.normal_(self.projection.weight, std=0.02)
-        nn.init.zeros_(self.projection.bias)
+        init_weights(self.projection, 0.02)
         self.norm = nn.LayerNorm(dimension) if layer_norm else None
         self.relu = relu
         self._separator = None if separator else special_tokens.separator

@@ -48,7 +48,10 @@ class EmbeddingMixture(nn.Module):
         noise: bool = True,
     ) -> None:
         super().__init__()
-        _check_options(experts, {"inference": (inference, INFERENCES), "combine": (combine, COMBINES), "gate": (gate, GATES)})
+        check_expert_count(experts)
+        for name, value, known in (("inference", inference, INFERENCES), ("combine", combine, COMBINES), ("gate", gate, GATES)):
+            if value not in known:
+                raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")
         self.experts = nn.ModuleList(BottleneckMlp(width, width) for _ in range(experts))
         self.gate = BottleneckMlp(width, experts) if gate == "learned" else None
         self.noise = nn.Linear(width, experts) if gate == "learned" and noise else None
@@ -100,10 +103,3 @@ def hash_uniform(tokens: PackedTokens, count: int) -> Tensor:
     steps = torch.arange(1, count + 1, device=text_hashes.device)
     bits = (splitmix64(text_hashes[:, None] + splitmix64(steps)) >> 40) & (2**24 - 1)  # drops the sign extension
     return bits.float() / 2**24
-
-
-def _check_options(experts: int, choices: dict[str, tuple[str, tuple[str, ...]]]) -> None:
-    check_expert_count(experts)
-    for name, (value, known) in choices.items():
-        if value not in known:
-            raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.layers import FeedForward, GatedFeedForward
+from moeir.backbones.layers import FeedForward, GatedFeedForward, init_weights
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, supports_grouped_linear
@@ -44,6 +44,13 @@ class RoutedFeedForward(nn.Module):
         expert_ln: bool = True,
     ) -> None:
         super().__init__()
+        choices = (("routing", routing, ROUTINGS), ("gate_input", gate_input, GATE_INPUTS), ("gradient", gradient, GRADIENTS))
+        for name, value, known in choices:
+            if value not in known:
+                raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")
+        check_expert_count(experts)
+        if not temperature > 0:
+            raise UsageError(f"temperature={temperature}: expected more than 0")
         self.experts = nn.ModuleList(copy.deepcopy(feedforward) for _ in range(experts))
         if not expert_ln:
             _share_norm(self.experts)
@@ -169,8 +176,7 @@ def gumbel_softmax(logits: Tensor, temperature: float, uniform: Tensor) -> Tenso
 def make_gate(hidden: int, experts: int) -> nn.Linear:
     """logits = A u + c, A from N(0, 0.02), c zero (TASER, appendix A)."""
     gate = nn.Linear(hidden, experts)
-    nn.init.normal_(gate.weight, std=0.02)
-    nn.init.zeros_(gate.bias)
+    init_weights(gate, 0.02)
     return gate
 
 
@@ -208,14 +214,7 @@ def insert_experts(
 
     UsageError for an unknown router or an impossible number of experts.
     """
-    allowed = {"routing": (routing, ROUTINGS), "gate_input": (options.get("gate_input", GATE_INPUTS[0]), GATE_INPUTS)}
-    allowed["gradient"] = (options.get("gradient", GRADIENTS[0]), GRADIENTS)
-    for name, (value, known) in allowed.items():
-        if value not in known:
-            raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")
     check_expert_count(experts)
-    if not float(str(options.get("temperature", 1.0))) > 0:
-        raise UsageError(f"temperature={options['temperature']}: expected more than 0")
     numbers = list(layer_numbers)
     hidden = layers[numbers[0]].feedforward.down.out_features
     gate = make_gate(hidden, experts) if one_gate and routing in LEARNED_ROUTINGS else None

@@ -1,22 +1,21 @@
 """Base class of pre-training objectives (masked texts in, loss and metrics out) and the parts they share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from moeir.architectures.base import Architecture
+from moeir.architectures.base import Architecture, StepMetrics
+from moeir.backbones.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.backbones.encoder import Encoder, run_layers
 from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
 from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
-
-PretrainingMetrics = dict[str, float | Tensor]  # of a step; tensors stay on the device until they are logged
 
 
 @dataclass(frozen=True)
@@ -30,24 +29,6 @@ class TokenLoss:
     correct: Tensor
     count: int
     is_global: bool = False
-
-
-class Communicator(Protocol):
-    """Communication with the processes that share each batch with this one."""
-
-    @property
-    def rank(self) -> int:
-        """Index of this process."""
-
-    @property
-    def size(self) -> int:
-        """Number of processes."""
-
-    def all_gather_object(self, value: Any, moment: str) -> list[Any]:
-        """Gather one object from each process, in order of rank; `moment` names the step in errors."""
-
-    def all_gather(self, own: Sequence[Tensor], moment: str) -> list[list[Tensor]]:
-        """Gather the tensors of every process, in order of rank, without gradient."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +61,7 @@ class Pretraining(nn.Module, ABC):
     """
 
     context: ClassVar[str] = "none"
-    communicator: Communicator | None = None  # if several processes share each batch
+    process_group: ProcessGroup = SINGLE_PROCESS  # the processes that share each batch
 
     def __init__(self, architecture: Architecture, *, rate: float, decoder_rate: float | None = None) -> None:
         super().__init__()
@@ -93,7 +74,7 @@ class Pretraining(nn.Module, ABC):
             _check_encoder(encoder, type(architecture).__name__.lower())
 
     @abstractmethod
-    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, PretrainingMetrics]:
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
         """The loss of a batch and its metrics: `loss`, and for each part its loss and accuracy."""
 
     def encode(self, texts: MaskedTexts) -> EncodedTexts:
@@ -112,42 +93,30 @@ class Pretraining(nn.Module, ABC):
         pool = PoolingHead(pooling=head.pooling if isinstance(head, PoolingHead) else "cls")
         return EncodedTexts(ordered, back, encoder, states, middle, pool(states, ordered.tokens).vectors)
 
-    def combine_losses(
-        self, parts: Mapping[str, TokenLoss], weights: Mapping[str, float] | None = None
-    ) -> tuple[Tensor, PretrainingMetrics]:
+    def combine_losses(self, parts: Mapping[str, TokenLoss], weights: Mapping[str, float] | None = None) -> tuple[Tensor, StepMetrics]:
         """Weighted sum of the parts (default weight 1) and the metrics `loss`, `loss.PART`, `accuracy.PART`.
 
         With several processes the metrics are those of the whole batch, and the gradients of the processes add up to the whole batch's.
         """
-        weights = weights or {}
-        values = [weights.get(name, 1.0) * part.value for name, part in parts.items()]
-        if self.communicator is not None:
-            return self._combine_across_processes(parts, values, weights)
-        loss = torch.stack(values).sum()
-        shares = [part.correct / max(1, part.count) for part in parts.values()]
-        facts = torch.stack([loss, *(part.value for part in parts.values()), *shares]).detach()
-        return loss, dict(zip(_metric_names(parts), facts, strict=True))
-
-    def _combine_across_processes(
-        self, parts: Mapping[str, TokenLoss], values: list[Tensor], weights: Mapping[str, float]
-    ) -> tuple[Tensor, PretrainingMetrics]:
-        assert self.communicator is not None
+        factors = [1.0 if weights is None else weights.get(name, 1.0) for name in parts]
+        values = [factor * part.value for factor, part in zip(factors, parts.values(), strict=True)]
+        names = ["loss", *(f"loss.{name}" for name in parts), *(f"accuracy.{name}" for name in parts)]
+        if self.process_group.size == 1:
+            loss = torch.stack(values).sum()
+            shares = [part.correct / max(1, part.count) for part in parts.values()]
+            facts = torch.stack([loss, *(part.value for part in parts.values()), *shares]).detach()
+            return loss, dict(zip(names, facts, strict=True))
         own = [(float(part.value.detach()), int(part.correct), part.count) for part in parts.values()]
-        by_process = self.communicator.all_gather_object(own, "the losses of a step")
-        scales, means, shares = [], [], []
+        by_process = self.process_group.all_gather_object(own, "the losses of a step")
+        scaled, means, shares = [], [], []
         for number, part in enumerate(parts.values()):
             entries = [losses[number] for losses in (by_process[:1] if part.is_global else by_process)]
             total = max(1, sum(count for _, _, count in entries))
-            scales.append(1.0 if part.is_global else part.count / total)
+            scaled.append(values[number] * (1.0 if part.is_global else part.count / total))
             means.append(sum(value * count for value, _, count in entries) / total)
             shares.append(sum(correct for _, correct, _ in entries) / total)
-        loss = torch.stack([value * scale for value, scale in zip(values, scales, strict=True)]).sum()
-        total_loss = sum(weights.get(name, 1.0) * mean for name, mean in zip(parts, means, strict=True))
-        return loss, dict(zip(_metric_names(parts), [total_loss, *means, *shares], strict=True))
-
-
-def _metric_names(parts: Mapping[str, TokenLoss]) -> list[str]:
-    return ["loss", *(f"loss.{name}" for name in parts), *(f"accuracy.{name}" for name in parts)]
+        total_loss = sum(factor * mean for factor, mean in zip(factors, means, strict=True))
+        return torch.stack(scaled).sum(), dict(zip(names, [total_loss, *means, *shares], strict=True))
 
 
 def vocabulary_loss(states: Tensor, targets: Tensor, encoder: Encoder) -> TokenLoss:
@@ -160,9 +129,8 @@ def vocabulary_loss(states: Tensor, targets: Tensor, encoder: Encoder) -> TokenL
 
 def mlm_loss(states: Tensor, texts: MaskedTexts, encoder: Encoder) -> TokenLoss:
     """Masked-language-model loss of states [T, H]; the vocabulary head runs on masked positions only. Devlin et al. 2019."""
-    return vocabulary_loss(
-        states.index_select(0, texts.masked_positions), texts.original_ids.index_select(0, texts.masked_positions), encoder
-    )
+    rows = texts.masked_positions
+    return vocabulary_loss(states.index_select(0, rows), texts.original_ids.index_select(0, rows), encoder)
 
 
 def sort_texts_by_length(texts: MaskedTexts) -> tuple[MaskedTexts, Tensor]:
@@ -188,9 +156,8 @@ def concatenate_texts(first: MaskedTexts, second: MaskedTexts) -> MaskedTexts:
     assert one.side == other.side and all(part is None for part in (one.segments, one.no_attend_mask, other.segments, other.no_attend_mask))
     starts = torch.cat([one.starts, other.starts[1:] + size])
     tokens = replace(one, ids=torch.cat([one.ids, other.ids]), starts=starts, lengths=one.lengths + other.lengths)
-    return MaskedTexts(
-        tokens, torch.cat([first.original_ids, second.original_ids]), torch.cat([first.masked_positions, second.masked_positions + size])
-    )
+    masked_positions = torch.cat([first.masked_positions, second.masked_positions + size])
+    return MaskedTexts(tokens, torch.cat([first.original_ids, second.original_ids]), masked_positions)
 
 
 def special_token_mask(texts: MaskedTexts, special_tokens: SpecialTokens) -> Tensor:
@@ -207,9 +174,8 @@ def check_minimum(name: str, value: float, least: float) -> None:
 def _check_encoder(encoder: Encoder, name: str) -> None:
     if len(encoder.layers) != encoder.config.layers:
         reason = f"its encoder has {len(encoder.layers)} of {encoder.config.layers} layers, the rest are towers"
-        raise UsageError(
-            f"{name} cannot be pre-trained as one encoder: {reason}; pre-train --arch dense and finetune --arch {name} from it"
-        )
+        advice = f"pre-train --arch dense and finetune --arch {name} from it"
+        raise UsageError(f"{name} cannot be pre-trained as one encoder: {reason}; {advice}")
     if encoder.vocabulary_head is None:
         missing = f"pre-training needs a vocabulary head, which this {name} lacks"
         raise UsageError(f"{missing}; it is present with --arch dense:head=true, mote:similarity=hybrid and others with a lexical expert")

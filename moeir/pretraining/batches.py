@@ -5,6 +5,7 @@ The context and masks of a span depend on (seed, epoch, span) alone, the composi
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -17,8 +18,7 @@ from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import DataError, UsageError
 from moeir.kernels.splitmix import Int64Array, text_keys
 from moeir.pretraining.masking import WordVocabulary, mask_tokens
-from moeir.pretraining.query_cache import QueryCache
-from moeir.pretraining.span_cache import SpanCache
+from moeir.pretraining.span_cache import QueryCache, SpanCache
 from moeir.pretraining.spans import CONTEXTS
 
 ANCHOR_MASK, CONTEXT_MASK, DECODER_ANCHOR_MASK, DECODER_CONTEXT_MASK, CONTEXT_CHOICE = range(5)  # random choices for a span in an epoch
@@ -100,10 +100,8 @@ class InputTemplate:
             ("document", input_config.document_prefix, special_tokens.document_marker),
         ):
             marker_ids = [marker] if model.architecture.markers and marker is not None else []
-            prefix_ids[side] = [
-                *marker_ids,
-                *tokenizer.encode([prefix.rstrip()])[0][1:-1],
-            ]  # the space after the prefix belongs to the text's first word
+            # the space after the prefix belongs to the text's first word
+            prefix_ids[side] = [*marker_ids, *tokenizer.encode([prefix.rstrip()])[0][1:-1]]
         return cls(special_tokens, WordVocabulary.from_tokenizer(tokenizer), input_config.query_length, prefix_ids)
 
     def content_budget(self, side: str, length: int) -> int:
@@ -131,8 +129,8 @@ class SpanSampler:
         self,
         cache: SpanCache,
         queries: QueryCache | None,
-        reading: InputTemplate,
-        needs: BatchRequirements,
+        template: InputTemplate,
+        requirements: BatchRequirements,
         *,
         size: int,
         steps: int,
@@ -140,15 +138,15 @@ class SpanSampler:
     ) -> None:
         if size < 1:
             raise UsageError(f"--batch-size {size}: expected at least 1 span")
-        if (needs.context == "query") != (queries is not None):
+        if (requirements.context == "query") != (queries is not None):
             raise UsageError("--queries: " + ("given, but the objective uses none" if queries else "missing; the objective uses queries"))
-        if reading.content_budget("query", reading.query_length) < 1:
-            raise UsageError(f"--query-length {reading.query_length}: no room for a token besides special tokens and prefix")
-        self.cache, self.queries, self.template, self.requirements = cache, queries, reading, needs
+        if template.content_budget("query", template.query_length) < 1:
+            raise UsageError(f"--query-length {template.query_length}: no room for a token besides special tokens and prefix")
+        self.cache, self.queries, self.template, self.requirements = cache, queries, template, requirements
         self.steps, self.seed = steps, seed
         self._anchor_spans = self._find_anchors()
         self.batch_size = min(size, len(self._anchor_spans))
-        self._epoch_order: tuple[int, npt.NDArray[Any]] = (-1, self._anchor_spans)
+        self._order_of_epoch = lru_cache(maxsize=1)(self._shuffle)  # the steps of an epoch come one after another
 
     def _find_anchors(self) -> npt.NDArray[Any]:
         """[n] the spans that can be anchors."""
@@ -177,9 +175,10 @@ class SpanSampler:
     def anchors_at(self, step: int) -> Int64Array:
         """[B] the spans of a step."""
         epoch, index = divmod(step, self.steps_per_epoch)
-        if self._epoch_order[0] != epoch:
-            self._epoch_order = (epoch, np.random.default_rng([self.seed, epoch]).permutation(self._anchor_spans))
-        return self._epoch_order[1][index * self.batch_size : (index + 1) * self.batch_size].astype(np.int64)
+        return self._order_of_epoch(epoch)[index * self.batch_size : (index + 1) * self.batch_size].astype(np.int64)
+
+    def _shuffle(self, epoch: int) -> npt.NDArray[Any]:
+        return np.random.default_rng([self.seed, epoch]).permutation(self._anchor_spans)
 
     def batch_at(self, step: int, rank: int = 0, ranks: int = 1) -> PretrainingBatch:
         """The batch of a step, counted from 0 over all epochs; each of `ranks` processes gets a contiguous part of it."""

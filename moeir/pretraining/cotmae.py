@@ -1,13 +1,11 @@
-"""CoT-MAE: two spans of a document, each reconstructed from the other's vector (Wu et al. 2023)."""
-
-from typing import ClassVar
+"""CoT-MAE: a text is decoded from the vector of another span of its document, or, in CoT-MAE-qc, a query from that of its span."""
 
 from torch import Tensor
 
-from moeir.architectures.base import Architecture
-from moeir.pretraining.base import Pretraining, PretrainingMetrics, align_by_length, concatenate_texts, mlm_loss
+from moeir.architectures.base import Architecture, StepMetrics
+from moeir.pretraining.base import Pretraining, align_by_length, check_minimum, concatenate_texts, mlm_loss
 from moeir.pretraining.batches import PretrainingBatch
-from moeir.pretraining.decoder import BidirectionalDecoder
+from moeir.pretraining.decoder import BidirectionalDecoder, CausalDecoder
 
 
 class Cotmae(Pretraining):
@@ -17,13 +15,13 @@ class Cotmae(Pretraining):
     at `decoder_rate`]; each a mean over all masked tokens of the batch. As published and as in caskcsg/ir `cotmae/`.
     """
 
-    context: ClassVar[str] = "span"
+    context = "span"
 
     def __init__(self, architecture: Architecture, *, rate: float = 0.30, decoder_rate: float = 0.45, layers: int = 2) -> None:
         super().__init__(architecture, rate=rate, decoder_rate=decoder_rate)
         self.decoder = BidirectionalDecoder(architecture.encoder.config, layers=layers)
 
-    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, PretrainingMetrics]:
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
         """Both spans go through the encoder in one batch, and through the decoder in another with their vectors swapped."""
         assert batch.contexts is not None and batch.decoder_anchors is not None and batch.decoder_contexts is not None
         encoded = self.encode(concatenate_texts(batch.anchors, batch.contexts))
@@ -31,3 +29,28 @@ class Cotmae(Pretraining):
         states = self.decoder(vectors, encoded.encoder.embeddings(texts.tokens), texts.tokens)
         parts = {"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": mlm_loss(states, texts, encoded.encoder)}
         return self.combine_losses(parts)
+
+
+class CotmaeQc(Pretraining):
+    """Query as context: only the span is encoded; a causal decoder generates its query from its vector (Wu et al. 2023b).
+
+    loss = MLM of the span at `rate` + `decoder_weight` · CLM of the query by `layers` blocks that attend to the vector and the last
+    `window` tokens (-1: all before). As in caskcsg/ir `cotmae-qc/`.
+    """
+
+    context = "query"
+
+    def __init__(
+        self, architecture: Architecture, *, rate: float = 0.30, layers: int = 1, window: int = 3, decoder_weight: float = 1.0
+    ) -> None:
+        super().__init__(architecture, rate=rate)
+        check_minimum("decoder_weight", decoder_weight, 0)
+        self.decoder = CausalDecoder(architecture.encoder.config, layers=layers, window=window)
+        self.weights = {"decoder": decoder_weight}
+
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
+        """The query passes through the decoder only."""
+        assert batch.contexts is not None
+        encoded = self.encode(batch.anchors)
+        decoder_loss = self.decoder(encoded.vectors, batch.contexts, encoded.encoder)
+        return self.combine_losses({"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss}, self.weights)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig
 from moeir.backbones.encoder import Encoder, run_layers
-from moeir.backbones.layers import Layer
+from moeir.backbones.layers import Layer, init_weights
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.attention import PackedLayout, VisibilityMask, apply_rotary, causal_mask, masked_attention
@@ -25,15 +25,6 @@ def insert_vectors(vectors: Tensor, states: Tensor, tokens: PackedTokens) -> Ten
     return states.index_copy(0, tokens.starts[:-1], vectors.to(states.dtype))
 
 
-def init_weights(module: nn.Module, spread: float) -> None:
-    """Initialise every linear map and embedding of a module from N(0, spread); biases are zero."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear | nn.Embedding):
-            nn.init.normal_(part.weight, std=spread)
-        if isinstance(part, nn.Linear) and part.bias is not None:
-            nn.init.zeros_(part.bias)
-
-
 class BidirectionalDecoder(nn.Module):
     """A few layers of the encoder's kind over [vector; states of the other tokens], with attention over the whole text.
 
@@ -41,17 +32,17 @@ class BidirectionalDecoder(nn.Module):
     (ModernBERT), the layers are pre-norm with global attention and a final norm.
     """
 
-    def __init__(self, shape: EncoderConfig, *, layers: int) -> None:
+    def __init__(self, config: EncoderConfig, *, layers: int) -> None:
         super().__init__()
         check_minimum("layers", layers, 1)
-        prenorm = shape.prenorm
+        prenorm = config.prenorm
         if prenorm is not None:
             full_thetas = [theta for window, theta in zip(prenorm.windows, prenorm.thetas, strict=True) if window is None]
             thetas = (full_thetas or prenorm.thetas)[:1] * (layers + 1)
             prenorm = replace(prenorm, windows=(None,) * (layers + 1), thetas=tuple(thetas))
-        layer_shape = replace(shape, layers=layers + 1, prenorm=prenorm)  # the first layer of an encoder has no attention norm
-        self.layers = nn.ModuleList(Layer(layer_shape, number) for number in range(1, layers + 1))
-        init_weights(self, shape.initializer_range)
+        layer_config = replace(config, layers=layers + 1, prenorm=prenorm)  # the first layer of an encoder has no attention norm
+        self.layers = nn.ModuleList(Layer(layer_config, number) for number in range(1, layers + 1))
+        init_weights(self, config.initializer_range)
 
     def forward(self, vectors: Tensor, states: Tensor, tokens: PackedTokens) -> Tensor:
         """vectors [B, H], states [T, H] -> [T, H]."""
@@ -61,16 +52,16 @@ class BidirectionalDecoder(nn.Module):
 class CausalBlock(nn.Module):
     """One pre-norm block of GPT-2 (Radford et al. 2019): attention, then a feed-forward of width 4 H."""
 
-    def __init__(self, shape: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        hidden = shape.hidden
-        self.before_attention, self.before_feedforward = (nn.LayerNorm(hidden, eps=shape.epsilon) for _ in range(2))
+        hidden = config.hidden
+        self.before_attention, self.before_feedforward = (nn.LayerNorm(hidden, eps=config.epsilon) for _ in range(2))
         self.joint, self.output = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)  # query, key and value; output
         self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
-        self.dropouts = nn.ModuleList(nn.Dropout(shape.dropout) for _ in range(2))
-        self.attention_dropout, self.heads = shape.attention_dropout, shape.heads
-        self.activation = ACTIVATIONS[shape.activation]
-        self.theta = None if shape.prenorm is None else shape.prenorm.thetas[-1]  # rotary positions if the embeddings have none
+        self.dropouts = nn.ModuleList(nn.Dropout(config.dropout) for _ in range(2))
+        self.attention_dropout, self.heads = config.attention_dropout, config.heads
+        self.activation = ACTIVATIONS[config.activation]
+        self.theta = None if config.prenorm is None else config.prenorm.thetas[-1]  # rotary positions if the embeddings have none
 
     def forward(self, states: Tensor, layout: PackedLayout, visibility: VisibilityMask) -> Tensor:
         """states [T, H] -> [T, H]."""
@@ -92,20 +83,20 @@ class CausalDecoder(nn.Module):
     of that. The activation, heads and dropout are the encoder's. `window=-1`: all tokens before.
     """
 
-    def __init__(self, shape: EncoderConfig, *, layers: int = 1, window: int = 3) -> None:
+    def __init__(self, config: EncoderConfig, *, layers: int = 1, window: int = 3) -> None:
         super().__init__()
         check_minimum("layers", layers, 1)
         if window != -1 and window < 1:
             raise UsageError(f"window={window}: expected 1 or more tokens, or -1 for all previous ones")
-        blocks = [CausalBlock(shape) for _ in range(layers)]
+        blocks = [CausalBlock(config) for _ in range(layers)]
         self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon)
-        self.dropout = nn.Dropout(shape.dropout)
+        self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
+        self.dropout = nn.Dropout(config.dropout)
         self.visibility = causal_mask(window)
-        init_weights(self, shape.initializer_range)
+        init_weights(self, config.initializer_range)
         for block in blocks:
             for projection in (block.output, block.down):
-                nn.init.normal_(projection.weight, std=shape.initializer_range / math.sqrt(2 * layers))
+                nn.init.normal_(projection.weight, std=config.initializer_range / math.sqrt(2 * layers))
 
     def decode_states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
         """vectors [B, H] -> states [T, H], normalised; those of position t predict token t + 1."""

@@ -1,16 +1,15 @@
 """CoT-MoTE pre-training: separate experts for queries and passages, dense and sparse bottlenecks (Ma et al. 2023)."""
 
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from moeir.architectures.base import Architecture
+from moeir.architectures.base import Architecture, StepMetrics
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
-from moeir.pretraining.base import EncodedTexts, Pretraining, PretrainingMetrics, TokenLoss, check_minimum, mlm_loss, special_token_mask
+from moeir.pretraining.base import EncodedTexts, Pretraining, TokenLoss, check_minimum, mlm_loss, special_token_mask
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 from moeir.pretraining.decoder import CausalDecoder
 
@@ -29,7 +28,7 @@ class Mote(Pretraining):
     reading, as LexMAE's. `switch_corpus` encodes queries by the passage's expert and passages by the query's (Table 4).
     """
 
-    context: ClassVar[str] = "query"
+    context = "query"
 
     def __init__(
         self,
@@ -53,15 +52,12 @@ class Mote(Pretraining):
         self.decode_from_query, self.switch_corpus = decode_from_query, switch_corpus
         self.weights = {"dense": decoder_weight} | ({"sparse": sparse_weight} if sparse else {})
 
-    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, PretrainingMetrics]:
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
         """Parts are named after the encoded side: `mlm.document`, `dense.document`, `sparse.query`, …"""
         assert batch.contexts is not None
         texts_by_side = dict(zip(SIDES, (batch.anchors, batch.contexts), strict=True))
         encoded = {side: self.encode(self._for_expert_side(texts)) for side, texts in texts_by_side.items()}
-        parts = {
-            f"mlm.{side}": mlm_loss(encoded_texts.states, encoded_texts.texts, encoded_texts.encoder)
-            for side, encoded_texts in encoded.items()
-        }
+        parts = {f"mlm.{side}": mlm_loss(one.states, one.texts, one.encoder) for side, one in encoded.items()}
         weights = {}
         for side, targets in self._decoder_targets(batch).items():
             for kind, weight in self.weights.items():
@@ -91,9 +87,8 @@ class Mote(Pretraining):
 
     def sparse_bottleneck(self, encoded: EncodedTexts) -> Tensor:
         """The sparse representation of each text as a weighted mean of word embeddings, [B, H], in the order of the input."""
-        tokens = replace(
-            encoded.texts.tokens, no_attend_mask=special_token_mask(encoded.texts, self.architecture.special_tokens)
-        )  # excluded from the maximum
+        excluded = special_token_mask(encoded.texts, self.architecture.special_tokens)  # from the maximum
+        tokens = replace(encoded.texts.tokens, no_attend_mask=excluded)
         sparse = LexicalHead()(encoded.states, tokens, encoded.encoder)
         owners = torch.repeat_interleave(sparse.starts.diff(), output_size=len(sparse.terms))
         sums = sparse.weights.new_zeros(len(sparse)).index_add(0, owners, sparse.weights)

@@ -5,25 +5,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from moeir.architectures.base import Architecture
+from moeir.architectures.base import Architecture, StepMetrics
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.layers import FeedForward
+from moeir.backbones.layers import FeedForward, init_weights
 from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.kernels.attention import VisibilityMask, find_visible_keys, masked_attention
 from moeir.kernels.splitmix import splitmix64
-from moeir.pretraining.base import (
-    Pretraining,
-    PretrainingMetrics,
-    TokenLoss,
-    align_by_length,
-    mlm_loss,
-    special_token_mask,
-    vocabulary_loss,
-)
+from moeir.pretraining.base import Pretraining, TokenLoss, align_by_length, mlm_loss, special_token_mask, vocabulary_loss
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
-from moeir.pretraining.decoder import init_weights, insert_vectors
+from moeir.pretraining.decoder import insert_vectors
 
 KEY_STRIDE = -7046029254386353131  # 2^64 / golden ratio, as a signed number
 
@@ -42,7 +34,7 @@ class Retromae(Pretraining):
             raise UsageError(f"decoder_rate={decoder_rate}: expected 0 or more and less than 1, the share of masked tokens")
         self.decoder = EnhancedDecoder(architecture.encoder.config, rate=decoder_rate)
 
-    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, PretrainingMetrics]:
+    def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
         """Parts `mlm` and `decoder`."""
         encoded = self.encode(batch.anchors)
         decoder_loss = self.decoder(encoded.vectors, batch.anchors, encoded.encoder, self.architecture.special_tokens)
@@ -58,16 +50,16 @@ class EnhancedDecoder(nn.Module):
     none as wide as its states (ModernBERT, small ELECTRA).
     """
 
-    def __init__(self, shape: EncoderConfig, *, rate: float = 0.5) -> None:
+    def __init__(self, config: EncoderConfig, *, rate: float = 0.5) -> None:
         super().__init__()
-        hidden, self.rate, self.heads = shape.hidden, rate, shape.heads
+        hidden, self.rate, self.heads = config.hidden, rate, config.heads
         self.query, self.key, self.value, self.output = (nn.Linear(hidden, hidden) for _ in range(4))
-        self.norm = nn.LayerNorm(hidden, eps=shape.epsilon)
-        self.dropout, self.attention_dropout = nn.Dropout(shape.dropout), shape.attention_dropout
-        self.feedforward = FeedForward(shape)
-        needs_positions = shape.prenorm is not None or shape.embedding_size != hidden
-        self.position_embeddings = nn.Embedding(shape.positions, hidden) if needs_positions else None
-        init_weights(self, shape.initializer_range)
+        self.norm = nn.LayerNorm(hidden, eps=config.epsilon)
+        self.dropout, self.attention_dropout = nn.Dropout(config.dropout), config.attention_dropout
+        self.feedforward = FeedForward(config)
+        needs_positions = config.prenorm is not None or config.embedding_size != hidden
+        self.position_embeddings = nn.Embedding(config.positions, hidden) if needs_positions else None
+        init_weights(self, config.initializer_range)
 
     def decode_states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
         """vectors [B, H] -> states [T, H]."""

@@ -86,11 +86,7 @@ class SpanBoundaries:
         random_values = random_bits(keys, SPAN_COUNTER)
         if kind == "overlap":
             return self._overlapping_bounds(spans, random_values)
-        return self.token_bounds(
-            self._sample_siblings(spans, random_values, MAX_DISTANCE)
-            if kind == "random"
-            else self._sample_siblings(spans, random_values, 1)
-        )
+        return self.token_bounds(self._sample_siblings(spans, random_values, MAX_DISTANCE if kind == "random" else 1))
 
     def _sample_siblings(self, spans: Int64Array, random_values: UInt64Array, reach: int) -> Int64Array:
         """A uniformly chosen other span of the document, at most `reach` spans away."""

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from moeir.architectures.base import StepMetrics
 from moeir.backbones.device import autocast
+from moeir.backbones.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.backbones.prefetch import StepPrefetcher
 from moeir.errors import UsageError
 from moeir.kernels.attention import varlen_flop_formulas
 from moeir.kernels.grouped_linear import grouped_linear_flop_formulas
-from moeir.pretraining.base import Communicator, Pretraining, PretrainingMetrics
+from moeir.pretraining.base import Pretraining
 from moeir.pretraining.batches import PretrainingBatch, SpanSampler
 
 MATRIX_SIZE, ROUNDS = {"cpu": 2048, "cuda": 8192}, 5  # of the matrix product that is measured
@@ -23,19 +25,20 @@ class PretrainingTask:
     Several processes split each batch into equal parts.
     """
 
-    def __init__(self, objective: Pretraining, plan: SpanSampler, dtype: torch.dtype, communicator: Communicator | None = None) -> None:
+    def __init__(
+        self, objective: Pretraining, sampler: SpanSampler, dtype: torch.dtype, process_group: ProcessGroup = SINGLE_PROCESS
+    ) -> None:
         self.model: nn.Module = objective
-        self._sampler, self._dtype, self._communicator = plan, dtype, communicator
-        objective.communicator = communicator
-        if communicator is not None and plan.batch_size < communicator.size:
-            raise UsageError(f"--batch-size: {plan.batch_size} spans in a batch are too few for {communicator.size} processes")
-        rank, ranks = (0, 1) if communicator is None else (communicator.rank, communicator.size)
+        self._sampler, self._dtype, self._process_group = sampler, dtype, process_group
+        objective.process_group = process_group
+        if sampler.batch_size < process_group.size:
+            raise UsageError(f"--batch-size: {sampler.batch_size} spans in a batch are too few for {process_group.size} processes")
 
         def make_batch(step: int) -> PretrainingBatch:
-            batch = plan.batch_at(step, rank, ranks)
+            batch = sampler.batch_at(step, process_group.rank, process_group.size)
             return batch.pin_memory() if next(objective.parameters()).is_cuda else batch
 
-        self._batches = StepPrefetcher(make_batch, plan.steps)
+        self._batches = StepPrefetcher(make_batch, sampler.steps)
         self._first_step_flops = self._first_step_tokens = self._tokens = 0
         self._start_time: float | None = None
 
@@ -44,17 +47,15 @@ class PretrainingTask:
         """Number of spans that are anchors."""
         return self._sampler.anchor_count
 
-    def compute_loss(self, step: int) -> tuple[Tensor, PretrainingMetrics, int]:
+    def compute_loss(self, step: int) -> tuple[Tensor, StepMetrics, int]:
         """Loss and metrics of a batch, counted from 0, and its number of tokens."""
         device = next(self.model.parameters()).device
         batch = self._batches.at(step).to(device)
         tokens = sum(len(part.original_ids) for part in (batch.anchors, batch.contexts) if part is not None)
-        return *self._compute_and_count(batch, device, tokens), self._sum_across_processes(tokens)
+        loss, facts = self._compute_and_count(batch, device, tokens)
+        return loss, facts, sum(self._process_group.all_gather_object(tokens, "the tokens of a step"))
 
-    def _sum_across_processes(self, tokens: int) -> int:
-        return tokens if self._communicator is None else sum(self._communicator.all_gather_object(tokens, "the tokens of a step"))
-
-    def _compute_and_count(self, batch: PretrainingBatch, device: torch.device, tokens: int) -> tuple[Tensor, PretrainingMetrics]:
+    def _compute_and_count(self, batch: PretrainingBatch, device: torch.device, tokens: int) -> tuple[Tensor, StepMetrics]:
         if not self._first_step_flops:
             formulas = {**varlen_flop_formulas(), **grouped_linear_flop_formulas()} if device.type == "cuda" else {}
             with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
@@ -69,7 +70,7 @@ class PretrainingTask:
         self._tokens += tokens
         return self._compute(batch, device)
 
-    def _compute(self, batch: PretrainingBatch, device: torch.device) -> tuple[Tensor, PretrainingMetrics]:
+    def _compute(self, batch: PretrainingBatch, device: torch.device) -> tuple[Tensor, StepMetrics]:
         with autocast(self._dtype, str(device)):
             loss, facts = self.model(batch)
         return loss, facts

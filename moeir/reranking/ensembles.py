@@ -5,6 +5,7 @@ LCE (Gao et al. 2021) combines BERT, RoBERTa and ELECTRA without a formula; each
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import rankdata
 
 from moeir.errors import UsageError
 
@@ -52,10 +53,4 @@ def rrf(scores: Floats, *, constant: float = 60.0) -> Floats:
     """
     if not constant >= 0:
         raise UsageError(f"rrf:constant={constant:g}: expected 0 or more")
-    return np.asarray(sum(1.0 / (constant + _average_ranks(row)) for row in scores))
-
-
-def _average_ranks(row: Floats) -> Floats:
-    """[n] from 1, the highest score first."""
-    _, groups, counts = np.unique(-row, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[groups])
+    return np.asarray(sum(1.0 / (constant + rankdata(-row)) for row in scores))

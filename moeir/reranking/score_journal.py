@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from moeir.artifacts.journals import HEADER_BYTES, AppendableNpy, JsonlJournal
 
-FLUSH_SECONDS = 5.0  # between two writes to disk
+FLUSH_SECONDS = 5.0  # between two writes to disk; shorter work is repeated instead
 Scores = npt.NDArray[np.float32]
 
 
@@ -24,34 +24,26 @@ class ScoreJournal:
             for entry in self._journal.entries:
                 self._saved_rows |= entry
 
-    @property
-    def has_saved(self) -> bool:
-        """Whether scores are on disk; work of less than `FLUSH_SECONDS` is repeated instead."""
-        return bool(self._saved_rows)
-
     def open_log(self, name: str, count: int) -> "ScoreLog":
         """The log of that name for `count` pairs, with its saved scores."""
-        return ScoreLog(self, name, count)
+        rows, scores = self._saved_rows.get(name, 0), np.empty(count, dtype=np.float32)
+        if self._folder is not None and rows:
+            saved = (self._folder / f"{name}.npy").read_bytes()[HEADER_BYTES : HEADER_BYTES + 4 * rows]
+            scores[:rows] = np.frombuffer(saved, dtype=np.float32)
+        return ScoreLog(self, name, scores, rows)
 
-    def _load(self, name: str) -> Scores:
-        rows = self._saved_rows.get(name, 0)
-        if self._folder is None or not rows:
-            return np.empty(0, dtype=np.float32)
-        saved = (self._folder / f"{name}.npy").read_bytes()[HEADER_BYTES : HEADER_BYTES + 4 * rows]
-        return np.frombuffer(saved, dtype=np.float32)
-
-    def _is_due(self) -> bool:
-        return self._folder is not None and time.monotonic() - self._flushed_at >= FLUSH_SECONDS
-
-    def _save(self, name: str, scores: Scores) -> None:
-        """Append the next scores of a log to its file."""
-        assert self._folder is not None and self._journal is not None
-        array = AppendableNpy(self._folder / f"{name}.npy", np.float32, rows=self._saved_rows.get(name, 0))
-        array.append(scores)
+    def save(self, log: "ScoreLog", *, last: bool = False) -> None:
+        """Append the new scores of a log to its file if a write is due, or after the last score if earlier ones are on disk."""
+        is_due = bool(self._saved_rows) if last else time.monotonic() - self._flushed_at >= FLUSH_SECONDS
+        rows = self._saved_rows.get(log.name, 0)
+        if self._folder is None or self._journal is None or not is_due or rows == log.done:
+            return
+        array = AppendableNpy(self._folder / f"{log.name}.npy", np.float32, rows=rows)
+        array.append(log.scores[rows : log.done])
         array.flush()
         array.close()
-        self._saved_rows[name] = array.rows
-        self._journal.write({name: array.rows})
+        self._saved_rows[log.name] = array.rows
+        self._journal.write({log.name: array.rows})
         self._flushed_at = time.monotonic()
 
     def close(self) -> None:
@@ -63,23 +55,17 @@ class ScoreJournal:
 class ScoreLog:
     """The scores of one log, of which `done` are known."""
 
-    def __init__(self, journal: ScoreJournal, name: str, count: int) -> None:
-        saved = journal._load(name)
-        self.scores, self.done, self._saved = np.empty(count, dtype=np.float32), len(saved), len(saved)
-        self.scores[: self.done] = saved
-        self._owner, self._name = journal, name
+    def __init__(self, journal: ScoreJournal, name: str, scores: Scores, done: int) -> None:
+        self.name, self.scores, self.done, self._journal = name, scores, done, journal
 
     def add(self, scores: Scores) -> None:
         """Add the next scores; save them if a write is due."""
         self.scores[self.done : self.done + len(scores)] = scores
         self.done += len(scores)
-        if self._owner._is_due():
-            self._owner._save(self._name, self.scores[self._saved : self.done])
-            self._saved = self.done
+        self._journal.save(self)
 
     def close(self) -> Scores:
         """Return all scores; save the rest if earlier ones are on disk."""
         assert self.done == len(self.scores)
-        if self._saved < self.done and self._owner.has_saved:
-            self._owner._save(self._name, self.scores[self._saved :])
+        self._journal.save(self, last=True)
         return self.scores

@@ -24,7 +24,7 @@ from moeir.errors import DataError, UsageError
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.reranking.candidates import Candidates, CandidateTexts
 from moeir.reranking.cascade import PASSAGE_MODES
-from moeir.reranking.score_journal import ScoreJournal, Scores
+from moeir.reranking.score_journal import ScoreJournal, ScoreLog, Scores
 
 TOP_DOCUMENTS = 10  # documents that users look at
 DOCUMENTS_PER_BATCH, PAIRS_PER_BATCH = 256, 512
@@ -93,14 +93,12 @@ def score_candidates(
 ) -> tuple[Scores, dict[str, Any]]:
     """Scores of a checkpoint for all candidates [n], NaN if skipped, and counts of the work."""
     checkpoint = open_checkpoint(model, config.device)
-    options: dict[str, Any] = {"dtype": config.dtype, "max_tokens": config.max_tokens, "journal": journal, "name": name}
     query, document = candidates.query, candidates.document
     if not checkpoint.architecture.reads_pairs:
         if config.patience is not None:
             raise UsageError(f"--patience {config.patience}: is for cross-encoders, and {model} is none; leave it out")
         names = select_experts(checkpoint, config.experts, model)
-        documents = texts.iter_documents(document, join_fields=False)
-        scores = score_with_experts(checkpoint, names, texts.queries, documents, query, document, advance=advance, **options)
+        scores = _score_with_experts(checkpoint, names, candidates, texts, config, journal.open_log(name, len(query)), advance)
         _check_finite(model, candidates, scores, np.arange(len(query)))
         return scores, {"pairs": len(query), "experts": names}
     tokenized = texts.tokenize(checkpoint, document, whole=config.passages.mode != "firstp")
@@ -109,8 +107,11 @@ def score_candidates(
         rows = (query[part], tokenized.rows[document[part]])
         pairs, starts = config.passages.split_pairs(checkpoint.pair_tokenizer, tokenized.queries, tokenized.documents, *rows)
         progress = _PairProgress(advance, len(part), len(pairs.query_rows))
-        options["name"] = name if config.patience is None else f"{name}.wave{number}"
-        scores[part] = config.passages.aggregate(score_pairs(checkpoint, pairs, advance=progress, **options), starts)
+        score_log = journal.open_log(name if config.patience is None else f"{name}.wave{number}", len(pairs.query_rows))
+        passage_scores = score_pairs(
+            checkpoint, pairs, dtype=config.dtype, max_tokens=config.max_tokens, score_log=score_log, advance=progress
+        )
+        scores[part] = config.passages.aggregate(passage_scores, starts)
         _check_finite(model, candidates, scores, part)
         passages, tokens = passages + len(pairs.query_rows), tokens + int(pairs.lengths.sum())
     unscored = int(np.isnan(scores).sum())
@@ -153,13 +154,11 @@ class _PairProgress:
     """Converts progress in passages to progress in pairs."""
 
     def __init__(self, advance: Callable[[int], None], pairs: int, passages: int) -> None:
-        self._advance, self._pairs, self._passages, self._done, self._reported = advance, pairs, passages, 0, 0
+        self._advance, self._pairs, self._passages, self._done = advance, pairs, max(1, passages), 0
 
     def __call__(self, count: int) -> None:
-        self._done += count
-        reached = self._done * self._pairs // max(1, self._passages)
-        self._advance(reached - self._reported)
-        self._reported = reached
+        before, self._done = self._done, self._done + count
+        self._advance(self._done * self._pairs // self._passages - before * self._pairs // self._passages)
 
 
 @torch.no_grad()
@@ -169,14 +168,13 @@ def score_pairs(
     *,
     dtype: torch.dtype,
     max_tokens: int,
-    journal: ScoreJournal | None = None,
-    name: str = "scores",
+    score_log: ScoreLog | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Scores:
-    """Score of every pair [n], float32, longest pairs first. `journal` saves them under `name`; `advance` gets the number of new scores."""
+    """Score of every pair [n], float32, longest pairs first. `score_log` saves them; `advance` gets the number of new scores."""
     device, architecture = str(checkpoint.device), checkpoint.architecture.eval()
     order = np.argsort(-pairs.lengths, kind="stable")
-    score_log = (ScoreJournal(None) if journal is None else journal).open_log(name, len(order))
+    score_log = score_log or ScoreJournal(None).open_log("scores", len(order))
     advance(score_log.done)
     with autocast(dtype, device):
         for tokens in prefetch(_pair_batches(pairs, order[score_log.done :], max_tokens, device)):
@@ -204,37 +202,29 @@ def select_experts(checkpoint: RetrievalModel, experts: Sequence[str], source: o
 
 
 @torch.no_grad()
-def score_with_experts(
+def _score_with_experts(
     checkpoint: RetrievalModel,
     experts: Sequence[str],
-    queries: Sequence[str],
-    documents: Iterator[tuple[int, str]],
-    query: Numbers,
-    document: Numbers,
-    *,
-    dtype: torch.dtype,
-    max_tokens: int,
-    journal: ScoreJournal | None = None,
-    name: str = "scores",
-    advance: Callable[[int], None] = lambda count: None,
+    candidates: Candidates,
+    texts: CandidateTexts,
+    config: ScoringConfig,
+    score_log: ScoreLog,
+    advance: Callable[[int], None],
 ) -> Scores:
-    """Score of every pair of rows [n], float32: the sum of the scores of the experts, each in float32.
-
-    `documents` are rows with texts, each once, in a fixed order; a pair is scored when its document arrives.
-    """
-    device = str(checkpoint.device)
-    score_log = (ScoreJournal(None) if journal is None else journal).open_log(name, len(query))
+    """Score of every candidate [n]: the sum of the scores of the experts, each in float32. A pair is scored when its document is read."""
+    query, document = candidates.query, candidates.document
+    documents = texts.iter_documents(document, join_fields=False)
     scores, by_document = np.empty(len(query), dtype=np.float32), np.argsort(document, kind="stable")
     bounds = np.searchsorted(document[by_document], np.arange(int(document.max(initial=-1)) + 2))
-    with autocast(dtype, device):
-        encoded_queries = checkpoint.encode(queries, "query", max_tokens=max_tokens)
+    with autocast(config.dtype, str(checkpoint.device)):
+        encoded_queries = checkpoint.encode(texts.queries, "query", max_tokens=config.max_tokens)
         done = 0
         while window := list(islice(documents, DOCUMENTS_PER_BATCH)):
             parts = [by_document[bounds[row] : bounds[row + 1]] for row, _ in window]
             pairs = np.concatenate(parts)
             document_rows = np.repeat(np.arange(len(window)), [len(part) for part in parts])
             if done >= score_log.done:
-                encoded_documents = checkpoint.encode([text for _, text in window], "document", max_tokens=max_tokens)
+                encoded_documents = checkpoint.encode([text for _, text in window], "document", max_tokens=config.max_tokens)
                 score_log.add(_paired_scores(encoded_queries, encoded_documents, experts, query[pairs], document_rows))
             scores[pairs] = score_log.scores[done : done + len(pairs)]
             done += len(pairs)

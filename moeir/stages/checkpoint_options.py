@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from moeir.architectures.checkpoint import RetrievalModel
-    from moeir.training.distributed import ProcessGroup
+    from moeir.backbones.distributed import ProcessGroup
     from moeir.training.trainer import Evaluator, Schedule, TrainingTask
 
 
@@ -103,8 +103,8 @@ class TrainingStage(Stage):
         trackers.parse_trackers(self.track)
 
     def process_group(self) -> "ProcessGroup":
+        from moeir.backbones import distributed
         from moeir.backbones.device import resolve_device, set_determinism
-        from moeir.training import distributed
 
         set_determinism(resolve_device(self.device), self.deterministic)
         process_group = distributed.init_process_group(self.device)

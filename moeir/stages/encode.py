@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moeir.architectures.base import EncoderOutput
+    from moeir.backbones.distributed import ProcessGroup
     from moeir.representations.encoding_writer import ResumableEncodingWriter
     from moeir.stages import worker_pool
-    from moeir.training.distributed import ProcessGroup
 
 CHUNK = 256  # texts of a window
 log = logging.getLogger(__name__)
@@ -85,8 +85,8 @@ class Encode(Stage):
         if self.shard is not None:
             super().execute(force=force)
             return
+        from moeir.backbones import distributed
         from moeir.stages import worker_pool
-        from moeir.training import distributed
 
         process_group = distributed.init_process_group(self.device)
         if process_group.size > 1:

@@ -128,12 +128,11 @@ class Finetune(TrainingStage, InputOptions):
         if self.recompute or self.gradient_cache is not None:
             mmap_large_tensors()
         with process_group.main_process_first():
-            tokenized = token_cache.build_token_cache(self.cache or self.output / RESUME / TOKEN_CACHE, text_stream, checkpoint)
+            texts = token_cache.build_token_cache(self.cache or self.output / RESUME / TOKEN_CACHE, text_stream, checkpoint)
         process_group.check_same({"the digest of the texts": text_stream.digest[:16]})
         del text_stream  # free the texts: the training needs only their tokens
         schedule, dtype = self.make_schedule(sampler.steps_per_epoch, self.layer_decay), select_dtype(self.dtype, process_group.device)
         process_group = process_group.with_timeout(self.stuck_minutes)
-        texts = token_cache.PairDataset(tokenized.cache, tokenized.rows, checkpoint.pair_tokenizer) if pairs else tokenized
         task = retrieval_task.RetrievalTask(
             checkpoint,
             sampler,

@@ -102,8 +102,8 @@ def _bytes_by_folder(files: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _describe_checkpoint(path: Path) -> dict[str, Any]:
+    from moeir.architectures.base import count_parameters
     from moeir.architectures.checkpoint import open_checkpoint
-    from moeir.architectures.parameter_counts import count_parameters
 
     checkpoint = open_checkpoint(path)
     account = count_parameters(checkpoint.architecture)

@@ -71,9 +71,7 @@ class Pretrain(TrainingStage):
             sampler = self._make_sampler(checkpoint, objective)
         schedule, process_group = self.make_schedule(sampler.steps_per_epoch), process_group.with_timeout(self.stuck_minutes)
         sampler.steps = schedule.steps * self.accumulate
-        task = PretrainingTask(
-            objective, sampler, select_dtype(self.dtype, process_group.device), process_group if process_group.size > 1 else None
-        )
+        task = PretrainingTask(objective, sampler, select_dtype(self.dtype, process_group.device), process_group)
         counts = self.train_model(task, schedule, process_group)
         speed = task.speed()
         if not process_group.is_main:
@@ -94,7 +92,7 @@ class Pretrain(TrainingStage):
     def _make_sampler(self, checkpoint: "RetrievalModel", objective: "Pretraining") -> "SpanSampler":
         """The batch sampler; texts are tokenised once, into the cache."""
         from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
-        from moeir.pretraining import query_cache, span_cache
+        from moeir.pretraining import span_cache
         from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSampler
 
         digests = source_digests(self)
@@ -109,7 +107,7 @@ class Pretrain(TrainingStage):
         query_tokens = None
         if self.queries:
             query_digests = {name: values for name, values in digests.items() if name in ("queries", "query-qrels")}
-            query_tokens = query_cache.build_query_cache(
+            query_tokens = span_cache.build_query_cache(
                 folder, tokens, self.queries, self.query_qrels, checkpoint.tokenizer, digests=query_digests
             )
         needs = BatchRequirements(

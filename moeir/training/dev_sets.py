@@ -14,6 +14,7 @@ from moeir import variants
 from moeir.architectures.base import EncoderOutput
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.device import autocast
+from moeir.backbones.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.backbones.packed_pairs import RaggedIds
 from moeir.errors import DataError
 from moeir.evaluation import measures
@@ -23,7 +24,6 @@ from moeir.records.runs import Run
 from moeir.records.texts import Text
 from moeir.reranking import scoring
 from moeir.reranking.candidates import Candidates
-from moeir.training.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.training.resume_state import BestTracker
 
 MAX_TOKENS = 4096
@@ -63,25 +63,24 @@ def rerank_candidates(
     """A run reranked by a cross-encoder; each process scores its part, and all get the whole run."""
     pool = Candidates.from_run(run, len(run.documents))
     ids, rows = np.unique(pool.document, return_inverse=True)
-    texts = [documents[run.document_ids[code]] for code in ids.tolist()]
     pairing = checkpoint.pair_tokenizer
-    query_and_document_ids = [
-        RaggedIds.from_lists(pairing.token_ids(side, name))
-        for name, side in (("query", [queries[one] for one in run.queries]), ("document", texts))
-    ]
+    query_ids = RaggedIds.from_lists(pairing.token_ids([queries[one] for one in run.queries], "query"))
+    document_ids = RaggedIds.from_lists(pairing.token_ids([documents[run.document_ids[code]] for code in ids.tolist()], "document"))
     own_rows = np.arange(process_group.rank, len(pool), process_group.size)
-    pairs = pairing.make_pairs(*query_and_document_ids, pool.query[own_rows], rows[own_rows])
+    pairs = pairing.make_pairs(query_ids, document_ids, pool.query[own_rows], rows[own_rows])
     scores = torch.from_numpy(scoring.score_pairs(checkpoint, pairs, dtype=dtype, max_tokens=MAX_TOKENS)).to(checkpoint.device)
     all_scores = np.empty(len(pool), dtype=np.float32)
-    parts_by_rank = [[scores]] if process_group.size == 1 else process_group.all_gather([scores], "the development set")
-    for rank, (part,) in enumerate(parts_by_rank):
+    for rank, (part,) in enumerate(process_group.all_gather([scores], "the development set")):
         all_scores[rank :: process_group.size] = part.cpu().numpy()
     return pool.apply_scores(all_scores)
 
 
 @dataclass(frozen=True)
 class DevSet:
-    """A development set: queries and documents by id, judgements, a measure, when to evaluate and which weights to keep."""
+    """A development set: queries and documents by id, judgements, a measure, and which weights to keep, `best` or `last`.
+
+    It is evaluated every `every` steps and after the last one; training ends after `patience` evaluations without a better value.
+    """
 
     queries: Mapping[str, str]
     documents: Mapping[str, str]
@@ -124,18 +123,15 @@ def load_dev_set(
     if candidate_run is None:
         documents = {text.id: text.content for text in corpus_texts}
     else:
-        documents = collect_documents(
-            corpus_texts, candidate_run, f"{corpora[0]}: has no document {{!r}}, which {run} names; do the ids agree?"
-        )
+        message = f"{corpora[0]}: has no document {{!r}}, which {run} names; do the ids agree?"
+        documents = collect_documents(corpus_texts, candidate_run, message)
     dev_qrels = {query: all_qrels[query] for query in queries_by_id}
     relevant = {document for grades in dev_qrels.values() for document, grade in grades.items() if grade > 0}
     if not relevant & documents.keys():
         raise DataError(f"{run or corpora[0]}: holds no document that {qrels_path} calls relevant; do the ids agree?")
     if missing := len(relevant - documents.keys()):
-        log.warning(
-            "%s: %d of %d relevant documents are missing from the development %s",
-            *(qrels_path, missing, len(relevant), "corpus" if run is None else "run"),
-        )
+        place = "corpus" if run is None else "run"
+        log.warning("%s: %d of %d relevant documents are missing from the development %s", qrels_path, missing, len(relevant), place)
     if trained_on := sum(training_queries.get(query) == text for query, text in queries_by_id.items()):
         log.warning("%s: %d of %d queries are trained on, with the same id and text; dev scores will be inflated", queries,
                     trained_on, len(queries_by_id))  # fmt: skip
@@ -147,7 +143,7 @@ def _search_depth(measure: str) -> int:
     return max(DEPTH, measures.parse_measure(measure).params.get("cutoff") or 0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class DevEvaluator:
     """Evaluates a checkpoint on a development set while it is trained: the trainer's `Evaluator`."""
 
@@ -156,20 +152,8 @@ class DevEvaluator:
     dtype: torch.dtype
     process_group: ProcessGroup = SINGLE_PROCESS
 
-    @property
-    def every(self) -> int:
-        """Steps from one evaluation to the next."""
-        return self.dev_set.every
-
-    @property
-    def patience(self) -> int | None:
-        """Evaluations without a better value that end the training; None: it is never ended early."""
-        return self.dev_set.patience
-
-    @property
-    def keeps_best(self) -> bool:
-        """Whether the best weights are kept, or else the last."""
-        return self.dev_set.keep == "best"
+    def __post_init__(self) -> None:
+        self.every, self.patience, self.keeps_best = self.dev_set.every, self.dev_set.patience, self.dev_set.keep == "best"
 
     def evaluate(self, step: int, best: BestTracker) -> dict[str, float]:
         """Metrics of the weights after `step` steps; `best` records the measure."""
@@ -233,16 +217,10 @@ def search_exact(
                 rows = torch.arange(first, first + scores.shape[1], device=scores.device).expand_as(scores)
                 best_of_block[name] = _merge_top([*([best_of_block[name]] if name in best_of_block else []), (scores, rows)], dev_set.depth)
     best_by_block = _merge_processes(best_by_block, process_group, dev_set.depth)
-    runs = {
-        name: _to_run(
-            name,
-            [best_of_block[name] for best_of_block in best_by_block],
-            dev_set,
-            ids,
-            positive_only=name in queries.representations and queries[name].positive_scores_only,
-        )
-        for name in best_by_block[0]
-    }
+    runs = {}
+    for name in best_by_block[0]:
+        positive_only = name in queries.representations and queries[name].positive_scores_only
+        runs[name] = _to_run(name, [best_of_block[name] for best_of_block in best_by_block], dev_set, ids, positive_only=positive_only)
     if len(runs) == 1:
         return {FUSED: next(iter(runs.values()))}
     if not is_summed:
@@ -267,8 +245,6 @@ def _merge_processes(
     best_by_block: list[dict[str, tuple[Tensor, Tensor]]], process_group: ProcessGroup, depth: int
 ) -> list[dict[str, tuple[Tensor, Tensor]]]:
     """The best hits of all processes."""
-    if process_group.size == 1:
-        return best_by_block
     tensors_by_rank = process_group.all_gather(
         [part for best_of_block in best_by_block for pair in best_of_block.values() for part in pair], "the development set"
     )

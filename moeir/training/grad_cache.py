@@ -5,7 +5,6 @@ backpropagates the gradient of its representations. That is exact, with dropout 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,11 +18,9 @@ Encode = Callable[[PackedTokens], EncoderOutput]
 
 def encode_with_grad_cache(encode: Encode, parts: Sequence[PackedTokens]) -> EncoderOutput:
     """Representations of all parts end to end, with gradient; the last part keeps its activations, as backward starts there."""
-    return (
-        concatenate_outputs([*(_encode_recomputed(encode, part) for part in parts[:-1]), encode(parts[-1])])
-        if len(parts) > 1
-        else encode(parts[0])
-    )
+    if len(parts) == 1:
+        return encode(parts[0])
+    return concatenate_outputs([*(_encode_recomputed(encode, part) for part in parts[:-1]), encode(parts[-1])])
 
 
 def _encode_recomputed(encode: Encode, tokens: PackedTokens) -> EncoderOutput:
@@ -35,7 +32,8 @@ def _encode_recomputed(encode: Encode, tokens: PackedTokens) -> EncoderOutput:
 class _Recompute(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, start: Tensor, encode: Encode, tokens: PackedTokens, outputs: list[EncoderOutput]) -> tuple[Tensor, ...]:
-        ctx.encode, ctx.tokens, ctx.before = encode, tokens, RngState.capture()
+        ctx.encode, ctx.tokens, ctx.cpu_state = encode, tokens, torch.get_rng_state()
+        ctx.cuda_state = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
         with torch.no_grad():
             outputs.append(encode(tokens))
         ctx.set_materialize_grads(False)
@@ -43,30 +41,12 @@ class _Recompute(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
-        state = RngState.capture()
-        ctx.before.restore()
-        with torch.enable_grad():
+        devices = [] if ctx.cuda_state is None else [torch.cuda.current_device()]
+        with torch.random.fork_rng(devices), torch.enable_grad():
+            torch.set_rng_state(ctx.cpu_state)
+            if ctx.cuda_state is not None:
+                torch.cuda.set_rng_state(ctx.cuda_state)
             recomputed = [part for part in ctx.encode(ctx.tokens).tensors() if part.is_floating_point()]
-        state.restore()
         pairs = [(part, gradient) for part, gradient in zip(recomputed, gradients, strict=True) if gradient is not None]
         torch.autograd.backward([part for part, _ in pairs], [gradient for _, gradient in pairs])
         return None, None, None, None
-
-
-@dataclass(frozen=True)
-class RngState:
-    """State of torch's random generators: the CPU's, and the current CUDA device's if CUDA is initialized; no synchronization."""
-
-    cpu: Tensor
-    cuda: Tensor | None
-
-    @classmethod
-    def capture(cls) -> "RngState":
-        """The current state."""
-        return cls(torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None)
-
-    def restore(self) -> None:
-        """Set the generators to this state."""
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda)

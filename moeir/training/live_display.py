@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -12,6 +12,11 @@ from moeir.console import ProgressMeter, StyledLine, sparkline
 
 NAME_WIDTH, MAX_SPARKLINE = 14, 20  # columns of a name, and of a sparkline
 MIN_SPARKLINE = 4
+COLUMNS = {  # of an expert: heading, width, form of the mean
+    **{"share": ("share", 8, "{:5.3f}"), "wins": ("largest", 8, "{:6.1%}")},
+    **{"loss": ("loss", 9, "{:6.3f}"), "accuracy": ("accuracy", 9, "{:5.3f}")},
+}
+SPARKLINE_LIMITS: dict[str, tuple[float, ...]] = {"share": (0.0, 1.0), "loss": ()}  # of the columns that have a sparkline
 Cell = tuple[str, str]  # text and style
 
 
@@ -59,29 +64,22 @@ def _expert_lines(monitor: TrainingMonitor, width: int) -> Iterator[StyledLine]:
     """A row for each expert: share, how often it is the largest, loss; in pre-training the loss and accuracy of each part."""
     if not monitor.experts:
         return
-    kinds = [kind for kind in ("share", "wins", "loss", "accuracy") if any(f"{kind}.{name}" in monitor for name in monitor.experts)]
+    columns = {kind: column for kind, column in COLUMNS.items() if any(f"{kind}.{name}" in monitor for name in monitor.experts)}
     name = min(NAME_WIDTH, max(map(len, [*monitor.experts, "expert"])))
-    free_width = width - name - sum({"share": 10, "wins": 10, "loss": 11, "accuracy": 11}[kind] for kind in kinds)
-    sparkline_width = min(MAX_SPARKLINE, free_width // max(1, len({"share", "loss"} & {*kinds})))
+    free_width = width - name - sum(2 + column_width for _, column_width, _ in columns.values())
+    sparkline_width = min(MAX_SPARKLINE, free_width // max(1, len(SPARKLINE_LIMITS.keys() & columns)))
     sparkline_width = sparkline_width if sparkline_width >= MIN_SPARKLINE else 0
-    heads = {
-        "share": ("share", 8 + sparkline_width),
-        "wins": ("largest", 8),
-        "loss": ("loss", 9 + sparkline_width),
-        "accuracy": ("accuracy", 9),
-    }
-    yield [(f"{'expert':{name}}", "dim")] + [(f"  {heads[kind][0]:<{heads[kind][1]}}", "dim") for kind in kinds]
-    forms: dict[str, Callable[[MetricHistory], list[Cell]]] = {
-        "share": lambda course: _value_cells(course, "{:5.3f}", sparkline_width, 0.0, 1.0),
-        "wins": lambda course: [(f"{course.mean:6.1%}", "")],
-        "loss": lambda course: _value_cells(course, "{:6.3f}", sparkline_width),
-        "accuracy": lambda course: _value_cells(course, "{:5.3f}", 0),
-    }
+    widths = {kind: columns[kind][1] + sparkline_width * (kind in SPARKLINE_LIMITS) for kind in columns}
+    yield [(f"{'expert':{name}}", "dim")] + [(f"  {columns[kind][0]:<{widths[kind]}}", "dim") for kind in columns]
     for expert in monitor.experts:
         row: list[Cell] = [(f"{_shorten(expert, name):{name}}", "bold")]
-        for kind in kinds:
-            cells = forms[kind](monitor[f"{kind}.{expert}"]) if f"{kind}.{expert}" in monitor else [("-", "dim")]
-            row += [("  ", ""), *cells, (" " * (heads[kind][1] - sum(len(text) for text, _ in cells)), "")]
+        for kind, (_, _, form) in columns.items():
+            cells = [("-", "dim")]
+            if f"{kind}.{expert}" in monitor:
+                limits = SPARKLINE_LIMITS.get(kind, ())
+                cells = _value_cells(monitor[f"{kind}.{expert}"], form, sparkline_width * (kind in SPARKLINE_LIMITS), *limits)
+                cells = cells[:1] if kind == "wins" else cells
+            row += [("  ", ""), *cells, (" " * (widths[kind] - sum(len(text) for text, _ in cells)), "")]
         yield row
     if "entropy.shares" in monitor:
         max_entropy = math.log(max(2, sum(f"share.{expert}" in monitor for expert in monitor.experts)))
@@ -101,11 +99,9 @@ def _router_lines(monitor: TrainingMonitor, width: int) -> Iterator[StyledLine]:
     for router, names in monitor.routers.items():
         row: list[Cell] = [(f"{_shorten(router, name):{name}}  ", "bold")]
         max_entropy = math.log(max(2, len(names)))
-        entropy = (
-            [*_value_cells(monitor[f"entropy.{router}"], "{:.2f}", 0), (f" of {max_entropy:.2f}", "dim")]
-            if f"entropy.{router}" in monitor
-            else []
-        )
+        entropy: list[Cell] = []
+        if f"entropy.{router}" in monitor:
+            entropy = [*_value_cells(monitor[f"entropy.{router}"], "{:.2f}", 0), (f" of {max_entropy:.2f}", "dim")]
         row += [*entropy, (" " * (15 - sum(len(text) for text, _ in entropy)), "")]
         for fact in names:
             bar = sparkline([monitor[fact].mean * len(names)], 1, 0.0, 2.0)

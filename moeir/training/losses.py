@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from moeir.architectures.base import EncoderOutput
-from moeir.representations.sparse import Sparse
+from moeir.architectures.base import EncoderOutput, StepMetrics
 
 
 def info_nce(scores: Tensor, positives: Tensor, ignore_mask: Tensor) -> Tensor:
@@ -36,9 +35,8 @@ def kl_divergence(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor
     tensor([0.1109])
     """
     teacher_log_probabilities = (teacher / temperature).log_softmax(dim=1)
-    return (teacher_log_probabilities.exp() * (teacher_log_probabilities - (scores / temperature).log_softmax(dim=1))).sum(
-        1
-    ) * temperature**2
+    differences = teacher_log_probabilities - (scores / temperature).log_softmax(dim=1)
+    return (teacher_log_probabilities.exp() * differences).sum(1) * temperature**2
 
 
 def margin_mse(scores: Tensor, teacher: Tensor) -> Tensor:
@@ -98,9 +96,6 @@ class EncodedBatch:
         return torch.arange(len(self.queries), device=self.ignore_mask.device) * self.group_size
 
 
-StepMetrics = dict[str, float | Tensor]  # by name; tensors stay on the device until they are logged
-
-
 @dataclass(frozen=True)
 class ObjectiveOutput:
     """The loss to backpropagate, and the step's metrics for `metrics.jsonl`."""
@@ -118,17 +113,7 @@ def batch_scores(batch: EncodedBatch) -> dict[str, Tensor]:
     return scores_by_name
 
 
-def has_sparse_expert(batch: EncodedBatch, name: str) -> bool:
-    """Whether a trained score includes a sparse expert."""
-    return any(isinstance(batch.queries[expert], Sparse) for expert in batch.queries.score_groups[name])
-
-
 def contrastive_per_score(batch: EncodedBatch, scores: dict[str, Tensor]) -> tuple[dict[str, Tensor], StepMetrics]:
     """Contrastive loss of each score for each query [Q], over all documents of the batch; and its means as metrics."""
     losses_by_score = {name: info_nce(score, batch.positive_columns, batch.ignore_mask) for name, score in scores.items()}
     return losses_by_score, {f"loss.{name}": loss.detach().mean() for name, loss in losses_by_score.items()}
-
-
-def with_loss(loss: Tensor, facts: StepMetrics) -> StepMetrics:
-    """The metrics of a step, its loss first."""
-    return {"loss": loss.detach(), **facts}

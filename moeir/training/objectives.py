@@ -5,19 +5,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from moeir.architectures.base import EncoderOutput
+from moeir.architectures.base import EncoderOutput, StepMetrics
 from moeir.errors import UsageError
 from moeir.representations.dense import Dense
-from moeir.training import competition, losses, regularizers
-from moeir.training.losses import (
-    EncodedBatch,
-    ObjectiveOutput,
-    StepMetrics,
-    batch_scores,
-    contrastive_per_score,
-    has_sparse_expert,
-    with_loss,
-)
+from moeir.representations.sparse import Sparse
+from moeir.training import competition, losses
+from moeir.training.losses import EncodedBatch, ObjectiveOutput, batch_scores, contrastive_per_score
+from moeir.training.regularizers import RegularizerWeights
 
 
 def contrastive(
@@ -36,11 +30,9 @@ def contrastive(
     `flops_query`, `flops_document`: default 0.01, 0 for an expert trained within a sum (mote). `flops_ramp`: steps over which it grows.
     `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
     """
-    regularizer_weights = regularizers.RegularizerWeights(
-        flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance
-    )
+    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
     losses_by_score, facts = contrastive_per_score(batch, batch_scores(batch))
-    return _sum_losses(batch, losses_by_score, facts, regularizer_weights)
+    return _sum_losses(batch, losses_by_score, facts, penalties)
 
 
 def competitive(
@@ -67,23 +59,23 @@ def competitive(
     """
     if not 0.0 <= standardised <= 1.0:
         raise UsageError(f"competitive:standardised={standardised}: expected a ratio of the steps, 0 to 1")
-    regularizer_weights = regularizers.RegularizerWeights(
-        flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance
-    )
+    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
     score_matrices = batch_scores(batch)
     losses_by_score, facts = contrastive_per_score(batch, score_matrices)
-    flops_penalty, flops_facts = regularizer_weights.flops_penalty(batch.queries, batch.documents, batch.step)
-    router_penalty, router_facts = regularizer_weights.router_penalty(batch.queries, batch.documents)
+    flops_penalty, flops_facts = penalties.flops_penalty(batch.queries, batch.documents, batch.step)
+    router_penalty, router_facts = penalties.router_penalty(batch.queries, batch.documents)
     ranks_by_score = _positive_ranks(batch, score_matrices, rank_scope, ties)
     shares = competition.expert_shares(torch.stack(list(ranks_by_score.values())), temperature)
     competing = batch.step >= round(standardised * batch.steps)
     weights = shares if competing else torch.ones_like(shares) / (len(shares) if normalise_standardised else 1)
     if flops_in_competition:
-        losses_by_score = {name: cost + flops_penalty if has_sparse_expert(batch, name) else cost for name, cost in losses_by_score.items()}
+        for name, experts in batch.queries.score_groups.items():
+            if any(isinstance(batch.queries[expert], Sparse) for expert in experts):
+                losses_by_score[name] = losses_by_score[name] + flops_penalty
     loss = (weights * torch.stack(list(losses_by_score.values()))).sum(0).mean()
     total = (loss if flops_in_competition else loss + flops_penalty) + router_penalty
     facts |= flops_facts | router_facts | {"competing": float(competing)} | _competition_metrics(ranks_by_score, shares)
-    return ObjectiveOutput(total, with_loss(total, facts))
+    return ObjectiveOutput(total, {"loss": total.detach(), **facts})
 
 
 def kl(
@@ -102,12 +94,8 @@ def kl(
     """Distillation of a teacher's distribution over each query's own documents; `contrastive`: weight of the contrastive loss."""
     if temperature <= 0:
         raise UsageError(f"kl:temperature={temperature}: expected more than 0")
-    regularizer_weights = regularizers.RegularizerWeights(
-        flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance
-    )
-    return _distillation_loss(
-        batch, lambda scores, teacher: losses.kl_divergence(scores, teacher, temperature), contrastive, regularizer_weights
-    )
+    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    return _distillation_loss(batch, lambda scores, teacher: losses.kl_divergence(scores, teacher, temperature), contrastive, penalties)
 
 
 def margin_mse(
@@ -123,17 +111,20 @@ def margin_mse(
     load_balance: float = 0.0,
 ) -> ObjectiveOutput:
     """Distillation of a teacher's margins between positive and negatives into each score; `contrastive`: weight of the contrastive loss."""
-    regularizer_weights = regularizers.RegularizerWeights(
-        flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance
-    )
-    return _distillation_loss(batch, losses.margin_mse, contrastive, regularizer_weights)
+    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    return _distillation_loss(batch, losses.margin_mse, contrastive, penalties)
 
 
 def lce(batch: EncodedBatch, *, temperature: float = 1.0) -> ObjectiveOutput:
     """LCE: contrastive loss over each query's own documents, without in-batch negatives; for cross-encoders, or any retriever."""
     if temperature <= 0:
         raise UsageError(f"lce:temperature={temperature:g}: expected more than 0")
-    return _own_documents_loss(batch, lambda own: losses.info_nce(own / temperature, *_first_column_targets(own)))
+
+    def own_contrastive(own: Tensor) -> Tensor:
+        first_column = torch.zeros(len(own), dtype=torch.int64, device=own.device)
+        return losses.info_nce(own / temperature, first_column, torch.zeros_like(own, dtype=torch.bool))
+
+    return _own_documents_loss(batch, own_contrastive)
 
 
 def bce(batch: EncodedBatch, *, positive_weight: float = 1.0) -> ObjectiveOutput:
@@ -159,19 +150,12 @@ def _own_documents_loss(batch: EncodedBatch, loss_function: Callable[[Tensor], T
         raise UsageError("--negatives 0: this objective compares a positive with its own negatives; expected at least 1")
     losses_by_score = {name: loss_function(score.gather(1, batch.own_columns)) for name, score in batch_scores(batch).items()}
     loss = torch.stack(list(losses_by_score.values())).sum(0).mean()
-    return ObjectiveOutput(loss, with_loss(loss, {f"loss.{name}": value.detach().mean() for name, value in losses_by_score.items()}))
-
-
-def _first_column_targets(own: Tensor) -> tuple[Tensor, Tensor]:
-    """Targets for [Q, 1 + n]: the positive is in the first column, and no candidate is ignored."""
-    return torch.zeros(len(own), dtype=torch.int64, device=own.device), torch.zeros_like(own, dtype=torch.bool)
+    facts = {f"loss.{name}": value.detach().mean() for name, value in losses_by_score.items()}
+    return ObjectiveOutput(loss, {"loss": loss.detach(), **facts})
 
 
 def _distillation_loss(
-    batch: EncodedBatch,
-    loss_function: Callable[[Tensor, Tensor], Tensor],
-    contrastive_weight: float,
-    regularizer_weights: regularizers.RegularizerWeights,
+    batch: EncodedBatch, loss_function: Callable[[Tensor, Tensor], Tensor], contrastive_weight: float, penalties: RegularizerWeights
 ) -> ObjectiveOutput:
     """Each score's loss against the teacher on the query's own documents, plus `contrastive_weight` times the contrastive loss."""
     if batch.teacher_scores is None or batch.group_size < 2:
@@ -188,17 +172,17 @@ def _distillation_loss(
         contrastive_losses, contrastive_facts = contrastive_per_score(batch, score_matrices)
         losses_by_score = {name: value + contrastive_weight * contrastive_losses[name] for name, value in losses_by_score.items()}
         facts |= {name.replace("loss.", "contrastive.", 1): value for name, value in contrastive_facts.items()}
-    return _sum_losses(batch, losses_by_score, facts, regularizer_weights)
+    return _sum_losses(batch, losses_by_score, facts, penalties)
 
 
 def _sum_losses(
-    batch: EncodedBatch, losses_by_score: dict[str, Tensor], facts: StepMetrics, regularizer_weights: regularizers.RegularizerWeights
+    batch: EncodedBatch, losses_by_score: dict[str, Tensor], facts: StepMetrics, penalties: RegularizerWeights
 ) -> ObjectiveOutput:
     """Mean over queries of the summed losses, plus every regularizer."""
-    flops_penalty, flops_facts = regularizer_weights.flops_penalty(batch.queries, batch.documents, batch.step)
-    router_penalty, router_facts = regularizer_weights.router_penalty(batch.queries, batch.documents)
+    flops_penalty, flops_facts = penalties.flops_penalty(batch.queries, batch.documents, batch.step)
+    router_penalty, router_facts = penalties.router_penalty(batch.queries, batch.documents)
     loss = torch.stack(list(losses_by_score.values())).sum(0).mean() + flops_penalty + router_penalty
-    return ObjectiveOutput(loss, with_loss(loss, facts | flops_facts | router_facts))
+    return ObjectiveOutput(loss, {"loss": loss.detach(), **facts, **flops_facts, **router_facts})
 
 
 @torch.no_grad()

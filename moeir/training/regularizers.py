@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from moeir.architectures.base import EncoderOutput
+from moeir.architectures.base import EncoderOutput, StepMetrics
 from moeir.errors import UsageError
 from moeir.mixtures.routing import RouterOutput
-from moeir.training.losses import StepMetrics
 
 ENTROPY_SIGNS = {"working": 1.0, "printed": -1.0}
 ENTROPY_SCOPES = ("instance", "batch")

@@ -60,7 +60,11 @@ def load_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer)
         return TrainingState(0, 0)
     state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     model.load_state_dict(load_file(folder / WEIGHTS_FILE))
-    _load_optimiser_state(optimiser, load_file(folder / "optimiser.safetensors"))
+    moments: dict[int, dict[str, Tensor]] = {}
+    for key, value in load_file(folder / "optimiser.safetensors").items():
+        number, name = key.split(".", 1)
+        moments.setdefault(int(number), {})[name] = value
+    optimiser.load_state_dict(optimiser.state_dict() | {"state": moments})
     return TrainingState(state["step"], state["metrics_bytes"], BestTracker(**state["best"]))
 
 
@@ -82,24 +86,8 @@ def _replace_state(folder: Path, model: nn.Module, state: dict[str, Any], optimi
     temporary.mkdir(parents=True, exist_ok=True)
     write_tensors({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, temporary / WEIGHTS_FILE)
     if optimiser is not None:
-        write_tensors(_optimiser_state(optimiser), temporary / "optimiser.safetensors")
+        states = optimiser.state_dict()["state"].items()
+        moments = {f"{number}.{name}": value for number, values in states for name, value in values.items()}
+        write_tensors({name: value.cpu().contiguous() for name, value in moments.items()}, temporary / "optimiser.safetensors")
     atomic_write.write_text_atomically(temporary / STATE_FILE, json.dumps(state) + "\n")
     atomic_write.replace_folder(temporary, folder)
-
-
-def _parameters(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimiser.param_groups for parameter in group["params"]]
-
-
-def _optimiser_state(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    states = ((number, optimiser.state.get(parameter, {})) for number, parameter in enumerate(_parameters(optimiser)))
-    return {f"{number}.{name}": value.detach().cpu().contiguous() for number, state in states for name, value in state.items()}
-
-
-def _load_optimiser_state(optimiser: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
-    parameters = _parameters(optimiser)
-    for key, value in moments.items():
-        number, name = key.split(".", 1)
-        parameter = parameters[int(number)]
-        on_device = name != "step" or any(group.get("fused") for group in optimiser.param_groups)
-        optimiser.state[parameter][name] = value.to(parameter.device) if on_device else value

@@ -7,17 +7,17 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from moeir.architectures.base import EncoderOutput
+from moeir.architectures.base import EncoderOutput, StepMetrics, concatenate_outputs
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.device import autocast
+from moeir.backbones.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.prefetch import StepPrefetcher
 from moeir.representations.dense import Dense
 from moeir.training import grad_cache
-from moeir.training.distributed import SINGLE_PROCESS, ProcessGroup
-from moeir.training.losses import EncodedBatch, ObjectiveOutput, StepMetrics
+from moeir.training.losses import EncodedBatch, ObjectiveOutput
 from moeir.training.sampling import BatchSampler, ShardedTexts, ShardSpec
-from moeir.training.token_cache import BiEncoderDataset, PairDataset, TokenizedBatch, prefetch_batches
+from moeir.training.token_cache import TokenizedBatch, TrainingTexts, prefetch_batches
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RetrievalTask:
 
     checkpoint: RetrievalModel
     sampler: BatchSampler
-    texts: BiEncoderDataset | PairDataset
+    texts: TrainingTexts
     objective: Callable[[EncodedBatch], ObjectiveOutput]
     steps: int
     dtype: torch.dtype
@@ -83,6 +83,16 @@ class RetrievalTask:
         own = grad_cache.encode_with_grad_cache(encode, texts.parts)
         if texts.restore_order is None:
             return own
-        return self.process_group.all_gather_encoded(own, moment).select(
-            texts.restore_order.to(device, non_blocking=True), permutation=True
-        )
+        encoded = all_gather_encoded(own, self.process_group, moment)
+        return encoded.select(texts.restore_order.to(device, non_blocking=True), permutation=True)
+
+
+def all_gather_encoded(own: EncoderOutput, process_group: ProcessGroup, moment: str) -> EncoderOutput:
+    """The encoded texts of all processes end to end, by rank; only this process's have a gradient."""
+    if process_group.size == 1:
+        return own
+    parts = []
+    for rank, tensors in enumerate(process_group.all_gather(own.tensors(), moment)):
+        others = iter(tensors)
+        parts.append(own if rank == process_group.rank else own.map(lambda _, others=others: next(others)).drop_bounds())
+    return concatenate_outputs(parts)

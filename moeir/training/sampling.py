@@ -6,9 +6,10 @@ order of several data sets on (seed, epoch).
 
 import math
 import random
-from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,6 @@ from moeir.errors import DataError, UsageError
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.records.examples import Example
 
-Order = TypeVar("Order")
 Numbers: TypeAlias = npt.NDArray[Any]
 
 
@@ -57,36 +57,7 @@ class BatchIds:
         return None if self.teacher_scores is None else torch.tensor(self.teacher_scores).view(len(self.queries), -1)
 
 
-class BatchSampler(Protocol):
-    """Epochs of batches."""
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Batches in one epoch."""
-
-    @property
-    def size(self) -> int:
-        """Training examples."""
-
-    def batch_at(self, step: int) -> BatchIds:
-        """The batch of a step, counted from 0 over all epochs."""
-
-
-class _EpochCache(Generic[Order]):
-    """The value computed for the latest epoch; the steps of an epoch come one after another."""
-
-    def __init__(self) -> None:
-        self._entry: tuple[int, Order] | None = None
-
-    def get(self, epoch: int, make: Callable[[int], Order]) -> Order:
-        """The value that `make` computes for an epoch."""
-        entry = self._entry
-        if entry is None or entry[0] != epoch:
-            entry = self._entry = (epoch, make(epoch))
-        return entry[1]
-
-
-@dataclass(frozen=True)
+@dataclass
 class EpochSampler:
     """Epochs of shuffled examples in batches of `batch_size` queries, each with one positive and `negatives` negatives."""
 
@@ -94,11 +65,13 @@ class EpochSampler:
     batch_size: int
     negatives: int
     seed: int
-    _epoch_cache: _EpochCache[Numbers] = field(default_factory=_EpochCache, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._order_of_epoch = lru_cache(maxsize=1)(self._shuffle)  # the steps of an epoch come one after another
 
     @property
     def size(self) -> int:
-        """Examples."""
+        """Training examples."""
         return len(self.examples)
 
     @property
@@ -109,13 +82,14 @@ class EpochSampler:
     def batch_at(self, step: int) -> BatchIds:
         """The batch of a step, counted from 0 over all epochs."""
         epoch, row = divmod(step, self.steps_per_epoch)
-        order = self._epoch_cache.get(epoch, lambda epoch: np.random.default_rng([self.seed, epoch]).permutation(len(self.examples)))
-        examples = [self.examples[number] for number in order[row * self.batch_size : (row + 1) * self.batch_size]]
-        documents: list[str] = []
-        for example in examples:
-            documents += self._sample_documents(example, epoch)
+        order = self._order_of_epoch(epoch)[row * self.batch_size : (row + 1) * self.batch_size]
+        examples = [self.examples[number] for number in order]
+        documents = [document for example in examples for document in self._sample_documents(example, epoch)]
         queries, known = tuple(one.query_id for one in examples), tuple(frozenset(one.positive_ids) for one in examples)
         return BatchIds(queries, tuple(documents), known, self._teacher_scores(examples, documents))
+
+    def _shuffle(self, epoch: int) -> Numbers:
+        return np.random.default_rng([self.seed, epoch]).permutation(len(self.examples))
 
     def _teacher_scores(self, examples: list[Example], documents: list[str]) -> tuple[float, ...] | None:
         """The teacher's scores of the sampled documents, if every query of the batch has them."""
@@ -134,7 +108,7 @@ class EpochSampler:
         return [positive, *negatives]
 
 
-@dataclass(frozen=True)
+@dataclass
 class MultiDatasetSampler:
     """Interleaved batches of several data sets: each batch is of one set, and an epoch has `rates` times each set's own batches.
 
@@ -145,7 +119,9 @@ class MultiDatasetSampler:
     samplers: tuple[EpochSampler, ...]
     rates: tuple[float, ...]
     seed: int
-    _epoch_cache: _EpochCache[tuple[Numbers, Numbers]] = field(default_factory=_EpochCache, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._order_of_epoch = lru_cache(maxsize=1)(self._interleave)
 
     @property
     def size(self) -> int:
@@ -166,7 +142,7 @@ class MultiDatasetSampler:
         """The batch of a step, counted from 0 over all epochs."""
         turns = self.batches_per_dataset
         epoch, row = divmod(step, sum(turns))
-        order, earlier = self._epoch_cache.get(epoch, self._interleave)
+        order, earlier = self._order_of_epoch(epoch)
         number = int(order[row])
         return replace(self.samplers[number].batch_at(epoch * turns[number] + int(earlier[row])), dataset=number)
 
@@ -181,6 +157,9 @@ class MultiDatasetSampler:
         return order, earlier
 
 
+BatchSampler: TypeAlias = EpochSampler | MultiDatasetSampler
+
+
 def make_sampler(examples: Iterable[Example], *, batch_size: int, negatives: int, seed: int, source: str) -> EpochSampler:
     """A sampler over examples; DataError for an example without negatives."""
     if batch_size < 1 or negatives < 0:
@@ -190,9 +169,7 @@ def make_sampler(examples: Iterable[Example], *, batch_size: int, negatives: int
         raise DataError(f"{source}: no training examples")
     if negatives and (no_negatives := next((one for one in all_examples if not one.negative_ids), None)) is not None:
         raise DataError(f"{source}: query {no_negatives.query_id} has no negatives; mine some, or train with --negatives 0")
-    if len(all_examples) < batch_size:
-        batch_size = len(all_examples)
-    return EpochSampler(all_examples, batch_size, negatives, seed)
+    return EpochSampler(all_examples, min(batch_size, len(all_examples)), negatives, seed)
 
 
 def require_texts(sampler: EpochSampler, queries: Container[str], documents: Container[str], source: str) -> None:

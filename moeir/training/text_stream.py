@@ -96,14 +96,8 @@ class TextStream:
             if texts_to_keep is not None:
                 texts_to_keep.append(text)
             content = text.joined_fields if self.fielded and side == "document" else text.content
-            if earlier is not None:
-                earlier_fingerprint, fingerprint = earlier.get(text.id), hash(content)
-                if earlier_fingerprint == fingerprint:
-                    continue
-                if earlier_fingerprint is not None:
-                    raise DataError(f"{file}: {text.id!r} has another text in an earlier file; different texts need other ids")
-                earlier[text.id] = fingerprint
-            yield StreamedText(side, members_needing, text.id, content)
+            if earlier is None or _is_new(text.id, content, earlier, f"{file}: {text.id!r} has another text in an earlier file"):
+                yield StreamedText(side, members_needing, text.id, content)
         if texts_to_keep is not None:
             self._piped_texts[file] = texts_to_keep
 
@@ -160,18 +154,24 @@ def _check_collections(stream: TextStream) -> None:
 
 def _inline_texts(number: int, examples: Sequence[Example], source: str, fielded: bool) -> Iterator[StreamedText]:
     """Queries and passages inside the examples of a data set."""
-    fingerprints: dict[str, int] = {}
+    earlier: dict[str, int] = {}
     for example in examples:
         if example.query is not None:
             yield StreamedText("query", (number,), example.query.id, example.query.content)
         for passage in example.passages:
             content = passage.joined_fields if fielded else passage.content
-            earlier_fingerprint, fingerprint = fingerprints.get(passage.id), hash(content)
-            if earlier_fingerprint is None:
-                fingerprints[passage.id] = fingerprint
+            if _is_new(passage.id, content, earlier, f"{source}: passage {passage.id!r} has two texts"):
                 yield StreamedText("document", (number,), passage.id, content)
-            elif earlier_fingerprint != fingerprint:
-                raise DataError(f"{source}: passage {passage.id!r} has two texts; different passages need other ids")
+
+
+def _is_new(text_id: str, content: str, earlier: dict[str, int], error: str) -> bool:
+    """Whether no earlier text had this id; DataError if one had it with another content."""
+    if text_id not in earlier:
+        earlier[text_id] = hash(content)
+        return True
+    if earlier[text_id] != hash(content):
+        raise DataError(f"{error}; different texts need other ids")
+    return False
 
 
 def _is_pipe(file: Path) -> bool:

@@ -58,34 +58,26 @@ class TokenCache(RaggedIds):
 
 
 @dataclass(frozen=True)
-class BiEncoderDataset:
-    """The texts of several data sets, each with its own ids, as rows of one cache; queries and documents are encoded apart."""
+class TrainingTexts:
+    """The texts of several data sets, each with its own ids, as rows of one cache.
+
+    A bi-encoder reads queries and documents apart. With a `pair_tokenizer`, for a cross-encoder, each query is concatenated with each of
+    its documents.
+    """
 
     cache: TokenCache
     rows: Sequence[RowIndex]
+    pair_tokenizer: PairTokenizer | None = None
 
     def read_batch(self, ids: BatchIds, shard: ShardSpec = SINGLE_SHARD) -> tuple[ShardedTexts, ShardedTexts]:
-        """The queries and the documents of a step, in CPU memory."""
+        """The queries and the documents of a step, or no queries and its pairs, query by query; in CPU memory."""
         rows = self.rows[ids.dataset]
-        queries = shard_texts(self.cache, [rows.queries[one] for one in ids.queries], "query", shard)
-        return queries, shard_texts(self.cache, [rows.documents[one] for one in ids.documents], "document", shard)
-
-
-@dataclass(frozen=True)
-class PairDataset:
-    """The same texts for a cross-encoder: each query is concatenated with each of its documents."""
-
-    cache: TokenCache
-    rows: Sequence[RowIndex]
-    pairing: PairTokenizer
-
-    def read_batch(self, ids: BatchIds, shard: ShardSpec = SINGLE_SHARD) -> tuple[ShardedTexts, ShardedTexts]:
-        """No single texts, and the pairs of a step, query by query, in CPU memory."""
-        rows, group = self.rows[ids.dataset], len(ids.documents) // len(ids.queries)
-        query = np.repeat([rows.queries[one] for one in ids.queries], group)
-        document = np.array([rows.documents[one] for one in ids.documents])
-        pairs = self.pairing.make_pairs(self.cache, self.cache, query, document)
-        return ShardedTexts((), None, 0), shard_texts(pairs, range(len(query)), "pair", shard)
+        queries, documents = [rows.queries[one] for one in ids.queries], [rows.documents[one] for one in ids.documents]
+        if self.pair_tokenizer is None:
+            return shard_texts(self.cache, queries, "query", shard), shard_texts(self.cache, documents, "document", shard)
+        query_rows = np.repeat(queries, len(documents) // len(queries))
+        pairs = self.pair_tokenizer.make_pairs(self.cache, self.cache, query_rows, np.array(documents))
+        return ShardedTexts((), None, 0), shard_texts(pairs, range(len(documents)), "pair", shard)
 
 
 class TokenizedBatch(NamedTuple):
@@ -104,29 +96,24 @@ class TokenizedBatch(NamedTuple):
     def pin_memory(self) -> Self:
         """The same in pinned memory."""
         teacher = None if self.teacher_scores is None else self.teacher_scores.pin_memory()
-        return self._replace(
-            queries=self.queries.pin_memory(),
-            documents=self.documents.pin_memory(),
-            ignore_mask=self.ignore_mask.pin_memory(),
-            teacher_scores=teacher,
-        )
+        return type(self)(self.ids, self.queries.pin_memory(), self.documents.pin_memory(), self.ignore_mask.pin_memory(), teacher)
 
 
 def prefetch_batches(
-    sampler: BatchSampler, texts: BiEncoderDataset | PairDataset, steps: int, shard: ShardSpec = SINGLE_SHARD, *, pin_memory: bool = False
+    sampler: BatchSampler, texts: TrainingTexts, steps: int, shard: ShardSpec = SINGLE_SHARD, *, pin_memory: bool = False
 ) -> StepPrefetcher[TokenizedBatch]:
     """The batches of `steps` steps, tokenized in a thread."""
 
     def make_batch(step: int) -> TokenizedBatch:
         ids = sampler.batch_at(step)
-        ignored = ids.other_queries_mask() if isinstance(texts, PairDataset) else ids.false_negative_mask()
+        ignored = ids.false_negative_mask() if texts.pair_tokenizer is None else ids.other_queries_mask()
         batch = TokenizedBatch(ids, *texts.read_batch(ids, shard), ignored, ids.teacher_matrix())
         return batch.pin_memory() if pin_memory else batch
 
     return StepPrefetcher(make_batch, steps, depth=PREFETCH_STEPS)
 
 
-def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalModel) -> BiEncoderDataset:
+def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalModel) -> TrainingTexts:
     """The tokens of a stream's texts: opened in `folder` if the cache is there, else built, or completed if it was interrupted."""
     settings = {"form": CACHE_VERSION, "reading": asdict(checkpoint.input_config), "marks": _template_fingerprint(checkpoint)}
     record = {"stage": "finetune", "settings": settings, "sources": {"texts": [stream.digest], "tokenizer": [checkpoint.tokenizer.digest]}}
@@ -147,7 +134,8 @@ def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalMod
         return {"texts": writer.texts, "tokens": writer.files.rows("ids")}
 
     cache_folder = memmap.get_or_build(folder, "texts", json.loads(json.dumps(record)), fill)
-    return BiEncoderDataset(TokenCache.open(cache_folder), stream.rows)
+    pair_tokenizer = checkpoint.pair_tokenizer if checkpoint.architecture.reads_pairs else None
+    return TrainingTexts(TokenCache.open(cache_folder), stream.rows, pair_tokenizer)
 
 
 def _template_fingerprint(checkpoint: RetrievalModel) -> dict[str, Any]:
@@ -155,9 +143,8 @@ def _template_fingerprint(checkpoint: RetrievalModel) -> dict[str, Any]:
     the parts of a document that it reads."""
     if checkpoint.architecture.reads_pairs:
         return {"parts": checkpoint.pair_tokenizer.field_indices, "separate": checkpoint.pair_tokenizer.separate}
-    signs, rules = checkpoint.tokenizer.special_tokens, checkpoint.input_config
-    empty = [signs.beginning, signs.separator]
-    return {side: checkpoint.architecture.truncate_and_mark([empty], side, rules.max_length(side)) for side in ("query", "document")}
+    empty, lengths = [checkpoint.tokenizer.special_tokens.beginning, checkpoint.tokenizer.special_tokens.separator], checkpoint.input_config
+    return {side: checkpoint.architecture.truncate_and_mark([empty], side, lengths.max_length(side)) for side in ("query", "document")}
 
 
 class _CacheWriter:

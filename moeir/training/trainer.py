@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from moeir.analysis import training_monitor
 from moeir.analysis.training_monitor import METRICS_FILE
+from moeir.architectures.base import StepMetrics
 from moeir.artifacts.atomic_write import RESUME
 from moeir.backbones.device import set_determinism
+from moeir.backbones.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import MoeirError
 from moeir.kernels.memory import trim_heap
 from moeir.training import live_display, param_groups, resume_state, trackers
-from moeir.training.distributed import SINGLE_PROCESS, ProcessGroup
 
 LOWER_RATE_ADVICE = "start over with a lower --learning-rate and --force; until then the last saved state is kept"
 FIRST_STEP_ADVICE = "no update was made yet: check the weights, the options of --objective, and the teacher scores in the examples"
@@ -28,7 +29,6 @@ SECONDS_BETWEEN_TRIMS = 60
 LOG_EVERY = 10  # steps on CUDA, where reading a loss synchronizes the device
 RANK_SEED_STRIDE = 7_919_000_003  # between the seeds of two processes
 STATE_FOLDER, BEST_FOLDER = "state", "best"  # within resume/, so that the remains of an interrupted save are deleted with it
-Metrics = dict[str, float | Tensor]  # tensors stay on the device until they are logged
 log = logging.getLogger(__name__)
 
 
@@ -77,7 +77,7 @@ class TrainingTask(Protocol):
     def size(self) -> int:
         """Training examples."""
 
-    def compute_loss(self, batch: int) -> tuple[Tensor, Metrics, int]:
+    def compute_loss(self, batch: int) -> tuple[Tensor, StepMetrics, int]:
         """The loss of a batch, counted from 0, its metrics (`loss` among them), and how many tokens were read.
 
         With several processes each gets the metrics of the whole batch, and a loss whose gradients sum to those of the whole batch.
@@ -85,19 +85,14 @@ class TrainingTask(Protocol):
 
 
 class Evaluator(Protocol):
-    """Measures the weights while they are trained, every `every` steps and after the last one."""
+    """Measures the weights while they are trained, every `every` steps and after the last one.
 
-    @property
-    def every(self) -> int:
-        """Steps from one evaluation to the next."""
+    Training ends after `patience` evaluations without a better value; `keeps_best` keeps the best weights, not the last.
+    """
 
-    @property
-    def patience(self) -> int | None:
-        """Evaluations without a better value that end the training; None: it is never ended early."""
-
-    @property
-    def keeps_best(self) -> bool:
-        """Whether the best weights are kept, or else the last."""
+    every: int
+    patience: int | None
+    keeps_best: bool
 
     def evaluate(self, step: int, best: resume_state.BestTracker) -> dict[str, float]:
         """Metrics of the weights after `step` steps; `best` records the one that decides."""
@@ -172,19 +167,18 @@ def _train_steps(run: "_Trainer", state: resume_state.TrainingState, folder: Pat
             run.step(step)
             save_due = run.process_group.is_main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes
             evaluation_due = evaluator is not None and ((step + 1) % evaluator.every == 0 or step + 1 == schedule.steps)
-            if run.pending_steps < log_every and not save_due and not evaluation_due and step + 1 < schedule.steps:
+            if len(run.pending) < log_every and not save_due and not evaluation_due and step + 1 < schedule.steps:
                 continue
             records = run.read_pending()
-            errors = [error for facts in records if (error := _nan_error(facts)) is not None]
-            dev_metrics: dict[str, float] = {}
-            if evaluator is not None and evaluation_due and not errors:
-                dev_metrics = evaluator.evaluate(step + 1, best)
-                if best.since == 0 and evaluator.keeps_best and run.process_group.is_main:
+            is_best = False
+            if evaluator is not None and evaluation_due and not any(map(_nan_error, records)):
+                records[-1] |= evaluator.evaluate(step + 1, best)
+                is_best = best.since == 0
+                if is_best and evaluator.keeps_best and run.process_group.is_main:
                     resume_state.save_best(folder / RESUME / BEST_FOLDER, run.task.model, step + 1)
-                records[-1] |= dev_metrics
             for facts in records:
-                if _nan_error(facts) is not None:
-                    raise errors[0]
+                if (error := _nan_error(facts)) is not None:
+                    raise error
                 metrics.write((json.dumps(facts) + "\n").encode())
                 run.log_step(facts)
                 for alarm in monitor.update(facts):
@@ -197,7 +191,7 @@ def _train_steps(run: "_Trainer", state: resume_state.TrainingState, folder: Pat
             if time.monotonic() - last_trim >= SECONDS_BETWEEN_TRIMS:
                 trim_heap()
                 last_trim = time.monotonic()
-            if (save_due or (dev_metrics and best.since == 0 and run.process_group.is_main)) and step + 1 < schedule.steps:
+            if (save_due or (is_best and run.process_group.is_main)) and step + 1 < schedule.steps:
                 state_now = resume_state.TrainingState(step + 1, metrics.tell(), best)
                 resume_state.save_state(folder / RESUME / STATE_FOLDER, run.task.model, run.optimiser, state_now)
                 last_save = time.monotonic()
@@ -215,24 +209,18 @@ class _Trainer:
     evaluator: Evaluator | None
     process_group: ProcessGroup
     device: torch.device
-    _pending: list[tuple[int, Metrics, int]] = field(default_factory=list)
+    pending: list[tuple[int, StepMetrics, int]] = field(default_factory=list)  # step, metrics, tokens
     _pending_since: float = 0.0
-
-    @property
-    def pending_steps(self) -> int:
-        """Number of steps whose metrics are not yet read."""
-        return len(self._pending)
 
     def step(self, step: int) -> None:
         """One update, counted from 0. An expert that got no text of the batch stays unchanged: no momentum, no decay; but where experts are
         computed together (`kernels.grouped_linear`, SB-MoE's on CUDA) its gradient is zero, and both apply."""
-        if not self._pending:
+        if not self.pending:
             self._pending_since = time.monotonic()
             if self.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(self.device)
         count = self.schedule.accumulate
-        batch_facts: list[Metrics] = []
-        tokens = 0
+        batch_facts, tokens = [], 0
         for batch in range(step * count, (step + 1) * count):
             torch.manual_seed(self.schedule.seed * 1_000_003 + batch + self.process_group.rank * RANK_SEED_STRIDE)
             loss, facts, read = self.task.compute_loss(batch)
@@ -247,20 +235,20 @@ class _Trainer:
             group["lr"] = self.schedule.learning_rate_at(step, group["peak"])
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        self._pending.append((step, facts, tokens))
+        self.pending.append((step, facts, tokens))
 
     def read_pending(self) -> list[dict[str, float]]:
         """The metrics of the steps since the last call, with one synchronization of the device."""
-        facts_by_step = metrics_to_floats([facts for _, facts, _ in self._pending])
-        seconds = (time.monotonic() - self._pending_since) / len(self._pending)
+        facts_by_step = metrics_to_floats([facts for _, facts, _ in self.pending])
+        seconds = (time.monotonic() - self._pending_since) / len(self.pending)
         memory = {}
         if self.device.type == "cuda":
             memory["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
         records = []
-        for (step, _, tokens), facts in zip(self._pending, facts_by_step, strict=True):
+        for (step, _, tokens), facts in zip(self.pending, facts_by_step, strict=True):
             facts = {"step": step + 1, **facts, "learning_rate": self.schedule.learning_rate_at(step), "tokens": tokens}
             records.append(facts | {"tokens_per_second": tokens / seconds, "seconds": seconds} | memory)
-        self._pending.clear()
+        self.pending.clear()
         return records
 
 
@@ -273,7 +261,7 @@ def _nan_error(facts: Mapping[str, float]) -> MoeirError | None:
     return None
 
 
-def metrics_to_floats(steps: Sequence[Metrics]) -> list[dict[str, float]]:
+def metrics_to_floats(steps: Sequence[StepMetrics]) -> list[dict[str, float]]:
     """The metrics of some steps as numbers; tensors are read from the device at once."""
     tensors = [value for facts in steps for value in facts.values() if isinstance(value, Tensor)]
     values = iter(torch.stack(tensors).tolist() if tensors else [])

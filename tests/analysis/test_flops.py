@@ -6,7 +6,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from moeir import variants
-from moeir.architectures.parameter_counts import SIDES, count_parameters
+from moeir.architectures.base import count_parameters
 from moeir.backbones.config import EncoderConfig, PreNormConfig
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
@@ -14,6 +14,7 @@ from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 BERT_BASE = EncoderConfig(vocabulary=30522, hidden=768, layers=12, heads=12, intermediate_size=3072)
 TINY = EncoderConfig(vocabulary=50, hidden=16, layers=4, heads=2, intermediate_size=24, positions=32)
 SIGNS = SpecialTokens(1, 2, 3, 4, 5, (6, 7))
+SIDES = ("query", "document")
 BERT, FEEDFORWARD, HEAD, LAYER, BLOCK_EXPERT = 108_891_648, 4_723_968, 622_650, 7_087_872, 590_976
 TOWER = 2 * LAYER
 

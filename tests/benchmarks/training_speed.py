@@ -85,7 +85,7 @@ def examples_folder(arguments: argparse.Namespace) -> Path:
     return folder
 
 
-def make_sampler(arguments: argparse.Namespace, checkpoint: Any) -> tuple[sampling.EpochSampler, token_cache.BiEncoderDataset]:
+def make_sampler(arguments: argparse.Namespace, checkpoint: Any) -> tuple[sampling.EpochSampler, token_cache.TrainingTexts]:
     """The sampler and its tokens."""
     folder = examples_folder(arguments)
     all_examples = list(examples.read_examples(folder / "train.jsonl"))

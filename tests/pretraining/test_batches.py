@@ -11,7 +11,7 @@ from moeir.architectures.base import InputConfig
 from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import DataError, UsageError
-from moeir.pretraining import batches, query_cache, span_cache
+from moeir.pretraining import batches, span_cache
 from moeir.pretraining.batches import BatchRequirements, InputTemplate, PretrainingBatch, SpanSampler
 from moeir.pretraining.masking import WordVocabulary, mask_tokens
 from tests.pretraining.test_span_cache import build_cache, make_documents, write_corpus, write_queries
@@ -34,11 +34,11 @@ def cache(tmp_path_factory, reader) -> span_cache.SpanCache:
 
 
 @pytest.fixture(scope="module")
-def questions(cache, reader) -> query_cache.QueryCache:
+def questions(cache, reader) -> span_cache.QueryCache:
     """Two queries for each of five documents."""
     folder = cache.folder.parent
     queries_by_document = [(f"d{row}", ["the owl hunts the bat", f"a {LAST[row]}"]) for row in range(5)]
-    return query_cache.build_query_cache(
+    return span_cache.build_query_cache(
         folder, cache, [write_queries(folder / "q.jsonl", queries_by_document)], None, reader, digests={"queries": ["q"]}
     )
 

@@ -9,11 +9,8 @@ from moeir.architectures.came import Came
 from moeir.backbones.encoder import Encoder
 from moeir.errors import UsageError
 from moeir.pretraining.base import EncodedTexts
-from moeir.pretraining.cocondenser import Cocondenser
-from moeir.pretraining.condenser import Condenser
-from moeir.pretraining.cotmae import Cotmae
-from moeir.pretraining.cotmae_qc import CotmaeQc
-from moeir.pretraining.mlm import Mlm
+from moeir.pretraining.cotmae import Cotmae, CotmaeQc
+from moeir.pretraining.mlm import Cocondenser, Condenser, Mlm
 from moeir.pretraining.mote import Mote
 from moeir.pretraining.retromae import Retromae
 from tests.pretraining.toy_models import BERT, CONTEXTS, SIGNS, SPANS, architecture, batch, mask_texts, objective

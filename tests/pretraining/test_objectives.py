@@ -6,11 +6,8 @@ import pytest
 import torch
 
 from moeir.pretraining import retromae
-from moeir.pretraining.cocondenser import Cocondenser, span_contrastive_loss
-from moeir.pretraining.condenser import Condenser
-from moeir.pretraining.cotmae import Cotmae
-from moeir.pretraining.cotmae_qc import CotmaeQc
-from moeir.pretraining.mlm import Mlm
+from moeir.pretraining.cotmae import Cotmae, CotmaeQc
+from moeir.pretraining.mlm import Cocondenser, Condenser, Mlm, span_contrastive_loss
 from moeir.pretraining.mote import Mote
 from moeir.pretraining.retromae import Retromae
 from moeir.training.trainer import metrics_to_floats

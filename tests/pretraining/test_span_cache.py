@@ -12,8 +12,7 @@ from moeir.artifacts import manifests
 from moeir.backbones import token_files
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.pretraining import query_cache as query_caches
-from moeir.pretraining import span_cache as corpora
+from moeir.pretraining import span_cache
 from moeir.pretraining.spans import split_sentences
 from moeir.records import lines
 from tests.kill_points import kill_at, kill_points
@@ -42,7 +41,7 @@ def make_documents(count, sentences=6):
 
 
 def build_cache(folder, path, reader, **options):
-    return corpora.build_span_cache(folder, path, reader, **({"digest": "one", "maximum": 14} | options))
+    return span_cache.build_span_cache(folder, path, reader, **({"digest": "one", "maximum": 14} | options))
 
 
 def tokens(cache, begin, end):
@@ -148,7 +147,7 @@ def test_what_cannot_be_a_cache_is_refused(tmp_path, reader):
     with pytest.raises(DataError, match="no document has a token"):
         build_cache(tmp_path / "cache", write_corpus(tmp_path / "e.jsonl", [("a", "", "")]), reader, keep_empty=True)
     with pytest.raises(ArtifactError):
-        corpora.SpanCache.open(tmp_path)
+        span_cache.SpanCache.open(tmp_path)
 
 
 # Queries
@@ -169,7 +168,7 @@ def query_texts(cache, reader, row):
 
 def test_generated_queries_belong_to_their_documents(tmp_path, reader):
     cache = build_cache(tmp_path, write_corpus(tmp_path / "c.jsonl", make_documents(5)), reader)
-    query_cache = query_caches.build_query_cache(
+    query_cache = span_cache.build_query_cache(
         tmp_path, cache, [write_queries(tmp_path / "q.jsonl")], None, reader, digests={"queries": ["q"]}
     )
     assert [query_texts(query_cache, reader, row) for row in range(5)] == [["the fox"], [], [], ["the owl", "a bat"], []]
@@ -184,7 +183,7 @@ def test_judged_queries_belong_to_all_documents_that_answer_them(tmp_path, reade
     queries = write_corpus(tmp_path / "q.jsonl", [("q1", "", "the owl"), ("dev", "", "a hen"), ("q2", "", "the bee")])
     qrels = tmp_path / "train.qrels"
     qrels.write_text("q2 0 d2 1\nq1 0 d2 1\nq1 0 d0 1\nq1 0 d1 0\n")
-    query_cache = query_caches.build_query_cache(
+    query_cache = span_cache.build_query_cache(
         tmp_path, cache, [queries], qrels, reader, digests={"queries": ["q"], "query-qrels": ["r"]}
     )
     assert [query_texts(query_cache, reader, row) for row in range(4)] == [["the owl"], [], ["the owl", "the bee"], []]
@@ -207,4 +206,4 @@ def test_queries_that_belong_to_nothing_are_refused(tmp_path, reader, given, jud
     if qrels:
         qrels.write_text(judged)
     with pytest.raises(DataError, match=words):
-        query_caches.build_query_cache(tmp_path, cache, [path], qrels, reader, digests={"queries": ["q"]})
+        span_cache.build_query_cache(tmp_path, cache, [path], qrels, reader, digests={"queries": ["q"]})

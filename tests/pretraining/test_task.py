@@ -12,7 +12,7 @@ from tests.pretraining import toy_models
 class OneBatch:
     """A sampler that returns the same batch at every step."""
 
-    steps, anchor_count = 6, 4
+    steps, anchor_count, batch_size = 6, 4, 4
 
     def __init__(self):
         self.requested_steps = []

@@ -16,7 +16,7 @@ from moeir.representations.dense import Dense
 from moeir.training import losses, objectives, retrieval_task
 from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import make_sampler
-from moeir.training.token_cache import PairDataset
+from moeir.training.token_cache import TrainingTexts
 from moeir.training.trainer import metrics_to_floats
 from tests.oracles import training as oracles
 from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
@@ -100,7 +100,7 @@ def stepped(tiny_model):
             checkpoint, {f"q{n}": animal_text(n + 3) for n in range(8)}, {f"d{n}": animal_text(n) for n in range(12)}
         )
         sampler = make_sampler(make_examples(8), batch_size=3, negatives=3, seed=1, source="toy")
-        texts = PairDataset(dataset.cache, dataset.rows, checkpoint.pair_tokenizer)
+        texts = TrainingTexts(dataset.cache, dataset.rows, checkpoint.pair_tokenizer)
         task = RetrievalTask(checkpoint, sampler, texts, objective, 2, torch.float32, max_tokens=at_once)
         model = checkpoint.architecture.train()
         model.set_gradient_checkpointing(recompute)

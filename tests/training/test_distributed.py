@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from moeir.architectures.base import EncoderOutput
+from moeir.backbones.distributed import CollectiveBuffer, ProcessGroup, _check_devices, destroy_process_group, init_process_group
 from moeir.errors import DataError, MoeirError, OutOfMemory, UsageError
 from moeir.mixtures import feedforward
 from moeir.representations.multivector import MultiVector
 from moeir.training import retrieval_task, text_stream, trainer
-from moeir.training.distributed import CollectiveBuffer, ProcessGroup, _check_devices, destroy_process_group, init_process_group
 from moeir.training.sampling import ShardSpec, shard_texts
 from moeir.training.token_cache import TokenCache
 from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
@@ -293,13 +293,13 @@ def test_standard_input_is_not_shared(learn):
     assert "cannot share standard input" in results[0]["stderr"]
 
 
-def test_a_longer_document_of_another_process_is_heard_to_its_end():
+def test_a_longer_document_of_another_process_is_gathered_whole():
     """The bound of this process's document lengths does not hold for the others, whose documents CUDA would truncate."""
 
     def bounded(rank):
         size = 3 + 3 * rank
         own = MultiVector(torch.ones(size, 2), torch.tensor([0, size]), max_length=size)
-        gathered_local = init_process_group("cpu").all_gather_encoded(EncoderOutput({"local": own}), "a step")["local"]
+        gathered_local = retrieval_task.all_gather_encoded(EncoderOutput({"local": own}), init_process_group("cpu"), "a step")["local"]
         return [gathered_local.max_length, gathered_local.starts.tolist()]
 
     assert run_processes(2, bounded) == [[None, [0, 3, 9]]] * 2
@@ -310,7 +310,7 @@ def test_a_process_that_saves_nothing_reads_its_losses_no_oftener_for_a_save(lea
 
     def noted(self):
         with open(tmp_path / f"reads-{self.process_group.rank}", "a") as file:
-            file.write(f"{self._pending[-1][0] + 1} ")
+            file.write(f"{self.pending[-1][0] + 1} ")
         return original(self)
 
     monkeypatch.setattr(trainer._Trainer, "read_pending", noted)
@@ -319,7 +319,7 @@ def test_a_process_that_saves_nothing_reads_its_losses_no_oftener_for_a_save(lea
     assert [(tmp_path / f"reads-{rank}").read_text() for rank in range(2)] == ["1 2 3 4 5 6 ", "3 6 "]
 
 
-def test_tensors_of_any_type_and_length_come_to_all():
+def test_tensors_of_any_type_and_length_are_gathered_by_all():
     def gathered(rank):
         world = init_process_group("cpu")
         own = [torch.arange(rank + 2), torch.full((rank, 3), rank + 0.5, dtype=torch.bfloat16), torch.zeros(0)]
@@ -329,7 +329,7 @@ def test_tensors_of_any_type_and_length_come_to_all():
     assert run_processes(3, gathered) == [expected] * 3
 
 
-def test_gradients_add_up_and_what_nobody_has_stays_without():
+def test_gradients_are_summed_and_a_parameter_without_one_in_every_process_stays_without():
     def added(rank):
         world = init_process_group("cpu")
         parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
@@ -342,7 +342,7 @@ def test_gradients_add_up_and_what_nobody_has_stays_without():
     assert run_processes(2, added) == [[[2.0, 1.0], [5.0, 6.0], None]] * 2
 
 
-def test_one_process_is_a_world():
+def test_a_single_process_is_a_group_too():
     world = ProcessGroup()
     assert world.is_main and world.all_gather_object("word", "now") == ["word"]
     with pytest.raises(DataError), world.error_barrier():

@@ -14,14 +14,14 @@ from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.records.examples import Example
 from moeir.training.sampling import ShardedTexts
 from moeir.training.text_stream import RowIndex
-from moeir.training.token_cache import BiEncoderDataset, TokenCache
+from moeir.training.token_cache import TokenCache, TrainingTexts
 
 ANIMALS = ("owl", "bat", "bee", "fox", "cat", "hen", "oak", "eel")
 
 
 def tokenize_in_memory(
     checkpoint: RetrievalModel, queries: Mapping[str, str], documents: Mapping[str, str], datasets: int = 1
-) -> BiEncoderDataset:
+) -> TrainingTexts:
     """Queries, then documents; `datasets` data sets that all have the same texts."""
     ids, silent = [], []
     for side, texts in (("query", queries), ("document", documents)):
@@ -31,7 +31,7 @@ def tokenize_in_memory(
             silent.append(silent_counts[0] if silent_counts else 0)
     rows = RowIndex({name: row for row, name in enumerate(queries)}, {name: row for row, name in enumerate(documents, len(queries))})
     starts = np.cumsum([0, *map(len, ids)])
-    return BiEncoderDataset(TokenCache(np.concatenate(ids).astype(np.uint16), starts, np.array(silent)), [rows] * datasets)
+    return TrainingTexts(TokenCache(np.concatenate(ids).astype(np.uint16), starts, np.array(silent)), [rows] * datasets)
 
 
 def animal_text(row: int) -> str:

@@ -19,8 +19,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from moeir.architectures import base
-from moeir.architectures.base import EncoderOutput
 from moeir.backbones.device import resolve_device, select_device
 from moeir.errors import MoeirError, OutOfMemory, UsageError, is_out_of_memory
 
@@ -47,20 +45,16 @@ class CollectiveBuffer:
     """Memory for collectives, reused from one to the next, so that a collective that needs no more cannot run out of memory."""
 
     def __init__(self) -> None:
-        self._bytes = torch.empty(0, dtype=torch.uint8)
+        self.bytes = torch.empty(0, dtype=torch.uint8)
 
     def grow(self, size: int, device: torch.device) -> bool:
         """Reserve `size` bytes on a device; true if the buffer had to be allocated anew."""
-        if len(self._bytes) >= size and self._bytes.device == device:
+        if len(self.bytes) >= size and self.bytes.device == device:
             return False
-        self._bytes = self._bytes[:0].clone()  # frees the old memory first
+        self.bytes = self.bytes[:0].clone()  # frees the old memory first
         with torch.inference_mode(False):
-            self._bytes = torch.empty(int(GROWTH_FACTOR * size), dtype=torch.uint8, device=device)
+            self.bytes = torch.empty(int(GROWTH_FACTOR * size), dtype=torch.uint8, device=device)
         return True
-
-    def rows(self, count: int, size: int) -> list[Tensor]:
-        """`count` rows of `size` bytes."""
-        return list(self._bytes[: count * size].view(count, size))
 
 
 @dataclass(frozen=True)
@@ -136,22 +130,16 @@ class ProcessGroup:
                 difference = f"{name} is {other[name]} there, and {facts_by_rank[0][name]} in process 0"
                 self._exit(f"process {rank} ({self.names[rank]}): {difference}; start all with the same files and settings")
 
-    def all_gather_encoded(self, encoded: EncoderOutput, moment: str) -> EncoderOutput:
-        """The encoded texts of all processes end to end, by rank; only this process's have a gradient."""
-        if self.size == 1:
-            return encoded
-        rank_tensors = [iter(tensors) for tensors in self.all_gather(encoded.tensors(), moment)]
-        gathered_parts = [encoded.map(lambda _, tensors=tensors: next(tensors)).drop_bounds() for tensors in rank_tensors]
-        return base.concatenate_outputs([encoded if rank == self.rank else part for rank, part in enumerate(gathered_parts)])
-
     def all_gather(self, own: Sequence[Tensor], moment: str) -> list[list[Tensor]]:
         """The tensors of every process, by rank, without gradient; lengths may differ between processes, types must not."""
+        if self.size == 1:
+            return [[part.detach() for part in own]]
         shapes = self.all_gather_object([list(part.shape) for part in own], moment)
         sizes = [[torch.Size(shape).numel() * part.element_size() for shape, part in zip(row, own, strict=True)] for row in shapes]
         longest = max(map(sum, sizes))
         if self.buffer.grow((self.size + 1) * longest, own[0].device):  # in all processes or in none
             self.all_gather_object(None, f"memory for {moment}")
-        packed, *received = self.buffer.rows(self.size + 1, longest)
+        packed, *received = self.buffer.bytes[: (self.size + 1) * longest].view(self.size + 1, longest)
         torch.cat([part.detach().contiguous().view(-1).view(torch.uint8) for part in own], out=packed[: sum(sizes[self.rank])])
         with _translate_peer_errors():
             dist.all_gather(received, packed, self.tensor_group)
@@ -167,14 +155,11 @@ class ProcessGroup:
             return
         without_gradient = [number for number, parameter in enumerate(parameters) if parameter.grad is None]
         largest = max(BUCKET_ELEMENTS, *(parameter.numel() for parameter in parameters))
-        buffer = parameters[0].new_empty(
-            min(largest, sum(parameter.numel() for parameter in parameters))
-        )  # allocated before the exchange, so that a lack of memory is reported
-        without_gradient_anywhere = set.intersection(*map(set, self.all_gather_object(without_gradient, moment)))
+        total = sum(parameter.numel() for parameter in parameters)
+        buffer = parameters[0].new_empty(min(largest, total))  # before the exchange, so that a lack of memory is reported
+        nowhere = set.intersection(*map(set, self.all_gather_object(without_gradient, moment)))
         with torch.no_grad():
-            for bucket in _gradient_buckets(
-                [parameter for number, parameter in enumerate(parameters) if number not in without_gradient_anywhere]
-            ):
+            for bucket in _gradient_buckets([parameter for number, parameter in enumerate(parameters) if number not in nowhere]):
                 flat = buffer[: sum(one.numel() for one in bucket)]
                 torch.cat([(torch.zeros_like(one) if one.grad is None else one.grad).flatten() for one in bucket], out=flat)
                 with _translate_peer_errors():

@@ -107,13 +107,13 @@ def module_name(file: Path) -> str:
 
 def imported_modules(file: Path, modules: set[str]) -> set[str]:
     """The modules of the package that a file imports, in functions and for type checking too."""
-    found = set()
+    imported = set()
     for node in nodes(file):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {name if (name := f"{node.module}.{alias.name}") in modules else node.module for alias in node.names}
-    return found & modules
+            imported |= {name if (name := f"{node.module}.{alias.name}") in modules else node.module for alias in node.names}
+    return imported & modules
 
 
 def test_no_circles():

@@ -16,6 +16,7 @@ from moeir.kernels.precision import compute_capability
 
 COLUMN_MULTIPLE = 16  # CUDA's attention kernels copy a mask whose row length is not a multiple of this
 MAX_HEAD_WIDTH = 256  # largest head width of the variable-length kernel
+VARLEN_TORCH = "2.11"  # the first torch whose variable-length kernel takes windows
 Value = TypeVar("Value")
 
 
@@ -261,7 +262,7 @@ def supports_varlen(query: Tensor) -> bool:
     """Whether the variable-length kernel supports these heads: half precision, a supported width, torch 2.11, capability 8.0 or more."""
     width = query.shape[-1]
     supported = query.dtype in (torch.float16, torch.bfloat16) and width <= MAX_HEAD_WIDTH and width % 8 == 0
-    return supported and torch.__version__ >= "2.11" and compute_capability(query.device) >= (8, 0)
+    return supported and torch.__version__ >= VARLEN_TORCH and compute_capability(query.device) >= (8, 0)
 
 
 def _varlen_attention(
@@ -279,6 +280,8 @@ def _varlen_attention(
 
 def varlen_flop_formulas() -> dict[Any, Any]:
     """Formulas for torch's FlopCounterMode: two products of every token with those of its own text, and five for the gradients."""
+    if torch.__version__ < VARLEN_TORCH:
+        return {}
     from torch.nn.attention import varlen  # noqa: F401 - registers the operations used below
 
     def forward(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, key_starts: Tensor, *rest: Any, **more: Any) -> int:

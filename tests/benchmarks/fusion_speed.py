@@ -92,6 +92,6 @@ def ranx(folder: Path) -> dict[str, float]:
 
 if __name__ == "__main__":
     tool, folder = sys.argv[1], Path(sys.argv[2])
-    found = {"make": make, "moeir": moeir, "pytrec_eval": pytrec_eval, "ranx": ranx}[tool](folder)
+    values = {"make": make, "moeir": moeir, "pytrec_eval": pytrec_eval, "ranx": ranx}[tool](folder)
     print_step("all")
-    print({name: round(value, 6) for name, value in (found or {}).items()})
+    print({name: round(value, 6) for name, value in (values or {}).items()})

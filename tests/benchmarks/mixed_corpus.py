@@ -12,6 +12,6 @@ from pathlib import Path
 from moeir.records import texts
 
 output, *corpora = map(Path, sys.argv[1:])
-found = [text for corpus in corpora for text in islice(texts.read_texts(corpus), 0, 2000, 10)]
-random.Random(1).shuffle(found)
-texts.write_texts((replace(text, id=f"t{row}") for row, text in enumerate(found)), output)
+sample = [text for corpus in corpora for text in islice(texts.read_texts(corpus), 0, 2000, 10)]
+random.Random(1).shuffle(sample)
+texts.write_texts((replace(text, id=f"t{row}") for row, text in enumerate(sample)), output)

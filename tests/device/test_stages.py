@@ -245,8 +245,8 @@ def test_half_precision_reranks(model, run, checkpoint, shop, tmp_path):
 
 @pytest.mark.parametrize("options", [(), ("--max-tokens", 60), ("--top-k", 0, "--top-p", 1.0, "--temperature", 0.7)], ids=str)
 def test_queries_are_written_as_on_the_cpu(options, both, t5_model, toy):
-    given = ("--model", t5_model, "--corpus", toy / "corpus.jsonl", "--max-output", 8, "--dtype", "float32")
-    one, two = both("queries.jsonl", "generate-queries", *given, *options)
+    arguments = ("--model", t5_model, "--corpus", toy / "corpus.jsonl", "--max-output", 8, "--dtype", "float32")
+    one, two = both("queries.jsonl", "generate-queries", *arguments, *options)
     assert one.read_bytes() == two.read_bytes() and one.stat().st_size > 100
 
 

@@ -13,14 +13,14 @@ QUERIES = 120  # of each part
 def write_small_collection(folder: Path) -> None:
     """The script's collection with fewer queries, and with their passages only."""
     subprocess.run([sys.executable, EXAMPLES / "docstrings.py", folder], check=True)
-    kept = set()
+    passage_ids = set()
     for part in ("train", "dev", "test"):
         for file in (folder / f"{part}-queries.jsonl", folder / f"{part}.qrels"):
             lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[:QUERIES]
             file.write_text("".join(lines), encoding="utf-8")
-        kept |= {line.split()[2] for line in lines}
+        passage_ids |= {line.split()[2] for line in lines}
     corpus = (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    (folder / "corpus.jsonl").write_text("".join(line for line in corpus if json.loads(line)["_id"] in kept), encoding="utf-8")
+    (folder / "corpus.jsonl").write_text("".join(line for line in corpus if json.loads(line)["_id"] in passage_ids), encoding="utf-8")
 
 
 def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(server: CommandServer, tiny_model: Path, tmp_path: Path) -> None:

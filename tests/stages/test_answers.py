@@ -62,9 +62,9 @@ def test_the_forms_of_dpr_are_questions_by_their_place(room, moeir, name):
 
 
 def test_success_by_regular_expressions_says_which_are_none(room, moeir):
-    found, said = run_evaluate(moeir, "--answers", "regex.tsv", "--match", "regex", "--run", "numbered.trec", "-m", "Success@5", "-q")
-    assert [value for _, _, value in found] == ["1.000000", "0.000000", "1.000000", "0.666667"]
-    assert said.startswith("regex.tsv: 1 answers are not valid regular expressions and match nothing; the first: '(scent' of question 1\n")
+    rows, stderr = run_evaluate(moeir, "--answers", "regex.tsv", "--match", "regex", "--run", "numbered.trec", "-m", "Success@5", "-q")
+    assert [value for _, _, value in rows] == ["1.000000", "0.000000", "1.000000", "0.666667"]
+    assert stderr.startswith("regex.tsv: 1 answers are not valid regular expressions and match nothing; the first: '(scent' of question 1")
 
 
 def test_means_by_group(room, moeir):

@@ -93,9 +93,9 @@ def test_what_says_nothing_of_itself_is_refused_in_a_line(tiny_model, toy, tmp_p
         (tiny_model, f"plain weights, not a checkpoint; moeir init --model {tiny_model}"),
         (tmp_path / "absent", "no such file or folder"),
     ):
-        said = moeir("info", path)
-        assert (said.code, said.stdout) == (4, "") and words in said.stderr and len(said.stderr.splitlines()) == 1
-    said = moeir("info", toy)
-    assert (said.code, said.stdout) == (2, "") and f"{toy}: format not recognised; name it with --from" in said.stderr
+        result = moeir("info", path)
+        assert (result.code, result.stdout) == (4, "") and words in result.stderr and len(result.stderr.splitlines()) == 1
+    result = moeir("info", toy)
+    assert (result.code, result.stdout) == (2, "") and f"{toy}: format not recognised; name it with --from" in result.stderr
     assert moeir("info", tiny_model, "--form", "xml") == (2, "", "error: --form xml: expected table or json\n")
     assert moeir("info").code == 2

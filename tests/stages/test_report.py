@@ -100,8 +100,8 @@ def test_a_picture_is_drawn_and_drawn_alike(form, first, report, tmp_path):
 @needs_matplotlib
 def test_what_cannot_be_drawn_is_said_in_a_line(report, room, tmp_path):
     write_metrics(tmp_path / "empty", [{}])
-    said = report(tmp_path / "empty", output=tmp_path / "x.svg")
-    assert said.code == 3 and "empty: no step has a loss, share, usage or dev value" in said.stderr
+    result = report(tmp_path / "empty", output=tmp_path / "x.svg")
+    assert result.code == 3 and "empty: no step has a loss, share, usage or dev value" in result.stderr
     assert not (tmp_path / "x.svg").exists() and report(tmp_path / "empty").code == 0
 
 

@@ -81,13 +81,13 @@ def sides(came_checkpoint: Path, encodings: Path, toy: Path) -> tuple[Mapping[st
     ids = manifests.read_lines(encodings / "ids.txt")
 
     def of(sparse: Any, local: Any, names: list[str]) -> dict[str, Any]:
-        found = {}
-        for place, name in enumerate(names):
-            terms = slice(int(sparse.starts[place]), int(sparse.starts[place + 1]))
+        evidence = {}
+        for row, name in enumerate(names):
+            terms = slice(int(sparse.starts[row]), int(sparse.starts[row + 1]))
             words = [checkpoint.tokenizer.id_to_token(number) for number in sparse.terms[terms].tolist()]
-            vectors = local.vectors[int(local.starts[place]) : int(local.starts[place + 1])].double().tolist()
-            found[name] = {"terms": dict(zip(words, sparse.weights[terms].tolist(), strict=True)), "tokens": vectors}
-        return found
+            vectors = local.vectors[int(local.starts[row]) : int(local.starts[row + 1])].double().tolist()
+            evidence[name] = {"terms": dict(zip(words, sparse.weights[terms].tolist(), strict=True)), "tokens": vectors}
+        return evidence
 
     queries = of(encoded["lexical"], encoded["local"], [query.id for query in query_texts])
     return queries, of(stored["lexical"], stored["local"], ids)

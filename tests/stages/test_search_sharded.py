@@ -39,9 +39,9 @@ def search(indexes: list[Path], toy: Path, output: Path, *more: object) -> dict[
 @pytest.mark.parametrize("fuse", ["came-sum", "rrf", "exact-sum", "exact-sum:deepen=true"])
 @pytest.mark.parametrize("depth", [1, 3, 10, 100])
 def test_parts_are_searched_as_one_index_is(indexes: dict[int, list[Path]], toy: Path, tmp_path: Path, fuse: str, depth: int) -> None:
-    found = {count: search(own, toy, tmp_path / str(count), "--fuse", fuse, "--depth", depth) for count, own in indexes.items()}
-    assert sorted(found[1]) == sorted(f"{name}.trec" for name in RUNS)
-    assert found[1] == found[3] == found[7]
+    runs = {count: search(own, toy, tmp_path / str(count), "--fuse", fuse, "--depth", depth) for count, own in indexes.items()}
+    assert sorted(runs[1]) == sorted(f"{name}.trec" for name in RUNS)
+    assert runs[1] == runs[3] == runs[7]
 
 
 def test_scores_tie_at_the_cut(indexes: dict[int, list[Path]], toy: Path, tmp_path: Path) -> None:

@@ -48,14 +48,11 @@ TEACHER = torch.tensor([[9.0, 4.0, 2.0, 1.0], [5.0, 6.0, 0.0, 1.0], [3.0, 1.0, 2
 
 
 def batch(*, sums=None, teacher=TEACHER, group=GROUP):
-    made = torch.Generator().manual_seed(3)
-    sides = [
-        EncoderOutput(
-            {"global": Dense(torch.randn(count, 5, generator=made)), "lexical": Sparse.from_matrix(torch.rand(count, 7, generator=made))},
-            summed_experts=sums or {},
-        )
-        for count in (Q, Q * group)
-    ]
+    generator = torch.Generator().manual_seed(3)
+    sides = []
+    for count in (Q, Q * group):
+        vectors, weights = torch.randn(count, 5, generator=generator), torch.rand(count, 7, generator=generator)
+        sides.append(EncoderOutput({"global": Dense(vectors), "lexical": Sparse.from_matrix(weights)}, summed_experts=sums or {}))
     return objectives.EncodedBatch(*sides, torch.zeros(Q, Q * group, dtype=torch.bool), 0, 10, teacher)
 
 

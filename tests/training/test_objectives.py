@@ -185,9 +185,9 @@ def test_an_expert_that_scores_everything_alike_stands_in_the_middle():
     numbers = make_leaves(8)
     for side in ("query", "document"):
         numbers[side, "lexical"] = torch.full_like(numbers[side, "lexical"], -1.0).requires_grad_()
-    found = objectives.competitive(batch(numbers), standardised=0.0)
-    assert found.metrics["rank.lexical"] == (1 + GROUP) / 2 and found.metrics["terms.lexical.query"] == 0.0
-    assert found.loss.isfinite()
+    output = objectives.competitive(batch(numbers), standardised=0.0)
+    assert output.metrics["rank.lexical"] == (1 + GROUP) / 2 and output.metrics["terms.lexical.query"] == 0.0
+    assert output.loss.isfinite()
 
 
 def test_one_expert_alone_has_the_whole_share():

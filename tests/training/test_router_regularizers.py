@@ -64,11 +64,11 @@ def batch(queries=QUERIES, documents=DOCUMENTS):
     return objectives.EncodedBatch(*sides, torch.zeros(2, 4, dtype=torch.bool), 9, 10)
 
 
-def penalty_cost(objective=objectives.contrastive, given=None, **options):
+def penalty_cost(objective=objectives.contrastive, training_batch=None, **options):
     """The regularizers' part of a batch's loss."""
-    given = given or batch()
-    free = objective(given, entropy=0.0, load_balance=0.0)
-    return objective(given, **options).loss.item() - free.loss.item()
+    training_batch = training_batch or batch()
+    free = objective(training_batch, entropy=0.0, load_balance=0.0)
+    return objective(training_batch, **options).loss.item() - free.loss.item()
 
 
 LAYERS = ("layer2", "layer4")
@@ -110,9 +110,10 @@ def test_the_metrics_show_how_open_a_router_is_and_which_expert_starves():
 
 
 def test_without_routers_there_is_neither_cost_nor_fact():
-    given = batch({}, {})
-    output = objectives.contrastive(given, entropy=9.0, load_balance=9.0)
-    assert output.metrics.keys() == {"loss", "loss.global"} and penalty_cost(given=given, entropy=9.0, load_balance=9.0) == 0.0
+    training_batch = batch({}, {})
+    output = objectives.contrastive(training_batch, entropy=9.0, load_balance=9.0)
+    assert output.metrics.keys() == {"loss", "loss.global"}
+    assert penalty_cost(training_batch=training_batch, entropy=9.0, load_balance=9.0) == 0.0
 
 
 @pytest.mark.parametrize("options, message", [

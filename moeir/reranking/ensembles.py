@@ -5,7 +5,7 @@ LCE (Gao et al. 2021) combines BERT, RoBERTa and ELECTRA without a formula; each
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
+import scipy
 
 from moeir.errors import UsageError
 
@@ -53,4 +53,4 @@ def rrf(scores: Floats, *, constant: float = 60.0) -> Floats:
     """
     if not constant >= 0:
         raise UsageError(f"rrf:constant={constant:g}: expected 0 or more")
-    return np.asarray(sum(1.0 / (constant + rankdata(-row)) for row in scores))
+    return np.asarray(sum(1.0 / (constant + scipy.stats.rankdata(-row)) for row in scores))

@@ -27,7 +27,7 @@ class MiningCounts:
 
 
 def band(hits: Sequence[str], positives: Collection[str], *, first: int = 0, last: int = 200) -> list[str]:
-    """Documents ranked between `first` and `last`, positives removed.
+    """Documents of ranks `first` + 1 to `last`, positives removed.
 
     >>> band(["a", "b", "c", "d"], {"b"}, first=1, last=4)
     ['c', 'd']

@@ -31,9 +31,9 @@ LIMITS = {
 class Setting:
     """One field of a stage, as used by the command line and YAML.
 
-    `kind` is what a source or product is; `affects_result` is false if the setting cannot change the product; `room` is that of the
-    variants a spec can name; `least_count` is how many values a required setting that can be repeated has at least; `name` and the
-    fields below it come from the stage.
+    `kind` is what a source or product is; `affects_result` is false if the setting cannot change the product; A spec
+    names a variant of `room`. A required setting that can be repeated needs `least_count` values. `name` and the fields below it come
+    from the stage.
     """
 
     role: str

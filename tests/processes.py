@@ -15,8 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from moeir import distributed
 from moeir.analysis.training_monitor import METRICS_FILE
-from moeir.backbones import distributed
 from tests.conftest import run_in_process
 
 ZERO_GRADIENT = ("key.bias", "classifier.bias")  # a softmax is invariant to them: their gradient is only rounding error

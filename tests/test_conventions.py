@@ -17,14 +17,14 @@ TOP = {
 ROOMS = {
     *("__init__", "__main__", "cli", "variants", "parsing", "settings", "artifacts", "console", "errors", "records", "fusion", "mining"),
     *("evaluation", "analysis", "reporting", "representations", "indexes", "kernels", "backbones", "mixtures", "heads", "architectures"),
-    *("pretraining", "training", "retrieval", "reranking", "export_targets", "stages", "py", "data_checks", "formats"),
+    *("pretraining", "training", "distributed", "retrieval", "reranking", "export_targets", "stages", "py", "data_checks", "formats"),
 }
 CALLS = {"print", "eval", "exec", "compile", "hasattr", "breakpoint", "input", "__import__"}
 ATTRIBUTES = {"torch.load", "torch.save", "yaml.load", "os.system", "os.popen", "np.fromfile", "sys.exit", "os._exit", "tempfile.mktemp"}
 MODULES = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "tarfile", "zipfile", "subprocess"}
 DISK = {"os.fsync", "os.rename", "os.replace", "fcntl.flock"}
 PROGRAMS = {("subprocess", "moeir/indexes/lucene.py")}  # Java in its own process
-ENVIRONMENT = {"moeir/cli.py", "moeir/backbones/device.py", "moeir/backbones/distributed.py"}  # cuBLAS's variable; torchrun's
+ENVIRONMENT = {"moeir/cli.py", "moeir/backbones/device.py", "moeir/distributed.py"}  # cuBLAS's variable; torchrun's
 SHARED_NAMES = {  # public names that several modules define, each with its reason
     "parse_config": "the interface of a family of backbones",
     "Anserini": "an export target and a format of the same tool",

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -12,10 +12,10 @@ from moeir.analysis.flops import Mixture, ParameterAccount
 from moeir.backbones.encoder import Encoder, Layer
 from moeir.backbones.layers import RotaryAttention
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
-from moeir.errors import ArtifactError, UsageError
+from moeir.errors import UsageError
+from moeir.mixtures.dispatch import RouterOutput
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward, find_routers
-from moeir.mixtures.routing import RouterOutput
 from moeir.representations.base import Representation
 from moeir.representations.dense import Dense
 
@@ -64,7 +64,7 @@ class EncoderOutput:
         return replace(self, representations={name: part.drop_zero_weights() for name, part in self.representations.items()})
 
     def drop_bounds(self) -> "EncoderOutput":
-        """A copy without cached size bounds; an output that `map` derives from another batch carries that batch's bounds."""
+        """A copy without cached sizes, for an output that `map` derived from a batch of other sizes."""
         return replace(self, representations={name: part.drop_bounds() for name, part in self.representations.items()})
 
     def tensors(self) -> list[Tensor]:
@@ -72,42 +72,6 @@ class EncoderOutput:
         tensors: list[Tensor] = []
         self.map(lambda part: tensors.append(part) or part)  # type: ignore[func-returns-value]
         return tensors
-
-
-@dataclass(frozen=True)
-class InputConfig:
-    """Prefixes and maximum lengths of texts: set once when a checkpoint is built and stored in it; no later stage has a flag for them."""
-
-    query_prefix: str = ""
-    document_prefix: str = ""
-    query_length: int = 64
-    document_length: int = 256
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any], source: str) -> "InputConfig":
-        """From moeir.json; `source` names the file in errors."""
-        expected = {item.name for item in fields(cls)}
-        if set(values) != expected:
-            raise ArtifactError(f"{source}: `reading` has the fields {sorted(values)}; this version of moeir expects {sorted(expected)}")
-        for item in fields(cls):
-            if type(values[item.name]) is not item.type:
-                raise ArtifactError(f"{source}: damaged: {item.name} is {values[item.name]!r}; expected {item.type.__name__}")
-        return cls(**values)
-
-    def check(self, positions: int) -> None:
-        """UsageError for lengths outside 3 to the encoder's positions."""
-        for name, length in (("query", self.query_length), ("document", self.document_length)):
-            if not 3 <= length <= positions:
-                raise UsageError(f"--{name}-length {length}: expected 3 to {positions}, the encoder's positions")
-
-    def add_prefix(self, texts: Sequence[str], side: str) -> list[str]:
-        """Texts with the prefix of their side."""
-        prefix = self.query_prefix if side == "query" else self.document_prefix
-        return [prefix + text for text in texts] if prefix else list(texts)
-
-    def max_length(self, side: str) -> int:
-        """Maximum tokens of a text of this side, special tokens included."""
-        return self.query_length if side == "query" else self.document_length
 
 
 class Architecture(nn.Module):

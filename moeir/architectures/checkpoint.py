@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from moeir import variants
-from moeir.architectures.base import Architecture, EncoderOutput, InputConfig, concatenate_outputs
+from moeir.architectures.base import Architecture, EncoderOutput, concatenate_outputs
 from moeir.architectures.cross_encoder import PairTokenizer
+from moeir.architectures.input_config import InputConfig
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.families import weights_io
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens

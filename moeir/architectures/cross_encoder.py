@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor, nn
 
-from moeir.architectures.base import Architecture, InputConfig
+from moeir.architectures.base import Architecture
+from moeir.architectures.input_config import InputConfig
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.layers import init_weights
 from moeir.backbones.packed_pairs import Numbers, PackedPairs, PairTemplate, RaggedIds

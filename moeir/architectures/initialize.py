@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from moeir import variants
-from moeir.architectures.base import Architecture, InputConfig
+from moeir.architectures.base import Architecture
 from moeir.architectures.checkpoint import RetrievalModel, build_architecture, canonical_spec, is_checkpoint, load_with_spec, read_metadata
 from moeir.architectures.cross_encoder import PairTokenizer
+from moeir.architectures.input_config import InputConfig
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.families import weights_io
 from moeir.backbones.packed_tokens import PackedTokens

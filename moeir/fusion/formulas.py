@@ -38,7 +38,7 @@ def came_sum(lists: RankedLists, apart: bool = False) -> Hits:
 
 
 def normsum(lists: RankedLists, apart: bool = False) -> Hits:
-    """Sum of min-max normalised scores, (s − min) / (max − min) per list; a missing document gets 0, like the list's last.
+    """Sum of min-max normalised scores, (s − min) / (max − min) per list; a missing document gets 0, as the last of the list does.
 
     Cai et al., CAME, §5.3, Table 4. A list whose scores are all equal counts 0.
 

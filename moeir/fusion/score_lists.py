@@ -25,7 +25,7 @@ Scorer: TypeAlias = "Callable[[ScoreLists], Float64s]"
 class ScoreLists:
     """The ranked lists of one run for Q queries, concatenated: starts [Q+1], documents and scores [n].
 
-    A document of query i is coded as i · width + its code, so that all are distinct. `queries` holds the query ids, if there are any.
+    The same document has another number for each query, i · width + its code for query i. `queries` holds the query ids, if there are any.
     """
 
     documents: NDArray[np.int64]

@@ -98,8 +98,8 @@ class CpuTopKPool(TopKPool):
 def _push(bits: Any, shift: Any, row_numbers: Any, size: int, keys: Any, rows: Any, counts: Any, cuts: Any) -> None:
     """Add scores above the threshold, bits [Q, ≥ n]; keys and rows [Q, 2 · size] are reduced to the best `size` when full.
 
-    Chunks of 256, then of 32, are compared at once with the threshold's bits and skipped if none is above; bits are in the order of the
-    numbers unless the threshold is negative.
+    Chunks of 256, then of 32, are compared at once with the threshold's bits and skipped if none is above; for positive
+    floats the order of the bits is that of the numbers.
     """
     for query in range(len(bits)):
         query_bits, count, cut = bits[query, : len(row_numbers)], counts[query], cuts[query]
@@ -232,8 +232,8 @@ def scan_error_bound(block: QueryBlock, documents: VectorStore) -> torch.Tensor:
 
     With s the real score, ŝ the scan's and F the returned one (float64 sum, rounded to float32),
     |ŝ − s| ≤ γ_(D+L) Σ_i ‖q_i‖ · max ‖d‖ + underflow (Cauchy–Schwarz), and |F − s| is less than two more roundings.
-    At least K documents have ŝ ≥ t, so the K-th best F ≥ t − e, and every document that reaches it has ŝ ≥ t − 2e. Eight extra roundings
-    cover F, the norms and the threshold itself.
+    With e that bound: at least K documents have ŝ ≥ t, so the K-th largest F is at least t − e, and a document with an F that large has
+    ŝ ≥ t − 2e. Eight extra roundings cover F, the norms and the threshold itself.
     """
     length, width = block.vectors.shape[1:]
     error: torch.Tensor = gamma(width + length + 8) * block.norms * documents.max_norm + UNDERFLOW

@@ -67,8 +67,8 @@ class _LateInteraction(torch.autograd.Function):
 def _maxsim_cpu(queries: Tensor, documents: Tensor, starts: Tensor, longest: int, best: Tensor, winners: Tensor) -> None:
     """For a CPU: a document against as many query tokens as keep the products in cache.
 
-    torch's argmax is slow, its maximum fast, and fastest down the columns: the first maximum of a column is where the equality mask times
-    a countdown from M is largest.
+    torch's argmax is slow; its maximum is fast, most of all down the columns. The first maximum of a column is therefore found by two
+    maxima: entries equal to the column's maximum get M, M - 1, … from the top, all others 0, and the largest of these is the first.
     """
     step = min(len(queries), max(64, PRODUCTS_AT_ONCE["cpu"] // longest))
     buffer = queries.new_empty(2, longest * step)

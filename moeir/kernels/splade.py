@@ -1,9 +1,9 @@
 """SPLADE weights: the maximum, or the sum Σ log(1 + relu(logit)), of the vocabulary logits over a text, one tile of logits at a time.
 
-For the maximum, only the argmax position of each positive (text, term) pair takes part in the gradient, so only those products are
-recomputed: exact values and gradients at the memory of the pairs (maximum first, log after). The sum needs every positive position. A
-trained head has few positive logits: their positions are stored, and only their products are recomputed. An untrained, dense head has
-many: its logits are recomputed for the gradient, tile by tile.
+The maximum has a gradient at one position for each positive (text, term) pair, and only the products of these positions are computed
+again: values and gradients are exact, and memory grows with the number of pairs. The logarithm is taken of the maximum. The sum needs
+every positive position. A trained head has few positive logits: their positions are stored, and only their products are recomputed. An
+untrained, dense head has many: its logits are recomputed for the gradient, tile by tile.
 """
 
 import math

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.splitmix import splitmix64
-from moeir.mixtures.routing import RouterOutput, check_expert_count, dispatch_to_experts
+from moeir.mixtures.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
 
 GATES = ("learned", "random")
 INFERENCES = ("top1", "all", "random")
@@ -32,8 +32,8 @@ class EmbeddingMixture(nn.Module):
     """y = x + output of the chosen experts for x. Noisy top-1 in training; `top1`, `all` or `random` at inference.
 
     `combine`: `norm_expert` adds w_m · f_m(x) / |f_m(x)|, which is bounded and trains the gate; `weighted` adds Σ w_i f_i(x), as in the
-    paper's equations; `release` adds Σ w_i f_i(x) normalised to a unit vector, as in the published code, whose gate gets no gradient: with
-    one expert the weight cancels. `gate=random` routes each text by a hash of its tokens, in training and at inference, regardless of
+    paper's equations; `release` adds Σ w_i f_i(x) scaled to length 1, as in the published code: with one expert its weight cancels,
+    so that the gate gets no gradient. `gate=random` routes each text by a hash of its tokens, in training and at inference, regardless of
     `inference`; w_m is then the largest of n hashed numbers, uniform on [0, 1), as in the published code.
     """
 

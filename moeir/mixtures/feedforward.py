@@ -15,7 +15,7 @@ from moeir.backbones.layers import FeedForward, GatedFeedForward, init_weights
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, supports_grouped_linear
-from moeir.mixtures.routing import RouterOutput, check_expert_count, dispatch_to_experts
+from moeir.mixtures.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
 
 LEARNED_ROUTINGS = ("sequence", "token")
 ROUTINGS = ("role", *LEARNED_ROUTINGS)
@@ -100,7 +100,7 @@ class RoutedFeedForward(nn.Module):
         return self._apply_choice(states, choice.index_select(0, tokens.text_indices()))
 
     def _top1(self, states: Tensor, weights: Tensor) -> Tensor:
-        """Only the chosen expert of each token runs (specs/decisions 12)."""
+        """Only the chosen expert of each token runs (top-1, as in TASER's Switch layers)."""
         strength, choice = weights.max(-1)
         if not self.training or self.gradient == "none":
             return self._apply_choice(states, choice)
@@ -182,7 +182,7 @@ def make_gate(hidden: int, experts: int) -> nn.Linear:
 
 @torch.no_grad()
 def project_out_means(gate: nn.Linear, means: Tensor) -> None:
-    """Project the mean inputs of a fresh gate's layers out of its weights: A ← A (1 - projection on the means [n, H]).
+    """Make a new gate blind to the mean inputs of its layers: A ← A (1 - P), where P projects on the means [n, H].
 
     First tokens of different texts differ little in lower layers: a random gate sends them all to one expert and keeps doing so.
     """

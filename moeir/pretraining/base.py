@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from moeir.architectures.base import Architecture, StepMetrics
-from moeir.backbones.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.backbones.encoder import Encoder, run_layers
 from moeir.backbones.packed_tokens import SpecialTokens
+from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
 from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy

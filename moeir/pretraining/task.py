@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from moeir.architectures.base import StepMetrics
 from moeir.backbones.device import autocast
-from moeir.backbones.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.backbones.prefetch import StepPrefetcher
+from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import UsageError
 from moeir.kernels.attention import varlen_flop_formulas
 from moeir.kernels.grouped_linear import grouped_linear_flop_formulas

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from moeir.artifacts import atomic_write
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import argument, input_field, list_settings, option, output_field
-from moeir.stages import text_encoder
+from moeir.stages import analysis_inputs
 from moeir.stages.base import MAX_SEED, STREAM, Counts, Stage
 from moeir.stages.run_arguments import check_matplotlib, choose_form, name_source, read_runs
 
@@ -180,7 +180,7 @@ class Analyze(Stage):
 
         encoder = self._open_encoder()
         encoder.check_routers()
-        usage = {side: encoder.count_usage(text_encoder.read_chunks(path, "routing"), side) for side, path in self._text_files()}
+        usage = {side: encoder.count_usage(analysis_inputs.read_chunks(path, "routing"), side) for side, path in self._text_files()}
         return analyze_usage(usage, self.threshold)
 
     def _analyze_divergence(self) -> "AnalysisResult":
@@ -197,8 +197,8 @@ class Analyze(Stage):
     def _analyze_lengths(self) -> "AnalysisResult":
         from moeir.analysis.histograms import analyze_lengths
 
-        count = text_encoder.length_counter(self.model)
-        chunks = {side: text_encoder.read_chunks(path, "counting") for side, path in self._text_files()}
+        count = analysis_inputs.length_counter(self.model)
+        chunks = {side: analysis_inputs.read_chunks(path, "counting") for side, path in self._text_files()}
         counts = {side: Counter(size for chunk in side_chunks for size in count(chunk)) for side, side_chunks in chunks.items()}
         return analyze_lengths(counts, "words" if self.model is None else "tokens", self.classes)
 
@@ -210,7 +210,7 @@ class Analyze(Stage):
         encoder = self._open_encoder()
         expert = encoder.select_dense_expert(self.expert)
         names, vectors, choices = list[tuple[str, str]](), [], list[str | None]()
-        sampled = {side: text_encoder.sample_texts(path, self.sample, self.seed) for side, path in self._text_files()}
+        sampled = {side: analysis_inputs.sample_texts(path, self.sample, self.seed) for side, path in self._text_files()}
         if (count := sum(map(len, sampled.values()))) <= self.dimensions:
             raise UsageError(f"analyze projection: expected more than {self.dimensions} texts, found {count}")
         for side, sample in sampled.items():
@@ -235,9 +235,9 @@ class Analyze(Stage):
         with name_source(self.qrels):
             return {name: measures.evaluate_run(run, grades, [measure])[str(measure)] for name, run in read_runs(self.run).items()}
 
-    def _open_encoder(self) -> text_encoder.TextEncoder:
+    def _open_encoder(self) -> analysis_inputs.TextEncoder:
         assert self.model is not None
-        return text_encoder.TextEncoder.open(self.model, self.device, self.dtype, self.max_tokens)
+        return analysis_inputs.TextEncoder.open(self.model, self.device, self.dtype, self.max_tokens)
 
     def _text_files(self) -> list[tuple[str, Path]]:
         """The sides whose texts are given, with their files."""

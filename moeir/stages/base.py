@@ -17,7 +17,7 @@ from moeir.console import format_bytes, silence
 from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
 
 if TYPE_CHECKING:
-    from moeir.backbones.distributed import ProcessGroup
+    from moeir.distributed import ProcessGroup
 
 STREAM = Path("-")
 MAX_SEED = 2**32 - 1  # of random generators

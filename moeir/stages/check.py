@@ -142,8 +142,8 @@ class Check(Stage):
         if self.model is None:
             return None
         from moeir import variants
-        from moeir.architectures.base import InputConfig
         from moeir.architectures.checkpoint import is_checkpoint, read_metadata
+        from moeir.architectures.input_config import InputConfig
         from moeir.backbones.families import weights_io
         from moeir.backbones.tokenizer import TextTokenizer
         from moeir.data_checks.texts import TruncationCounter

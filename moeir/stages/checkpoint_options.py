@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from moeir.architectures.checkpoint import RetrievalModel
-    from moeir.backbones.distributed import ProcessGroup
+    from moeir.distributed import ProcessGroup
     from moeir.training.trainer import Evaluator, Schedule, TrainingTask
 
 
@@ -103,7 +103,7 @@ class TrainingStage(Stage):
         trackers.parse_trackers(self.track)
 
     def process_group(self) -> "ProcessGroup":
-        from moeir.backbones import distributed
+        from moeir import distributed
         from moeir.backbones.device import resolve_device, set_determinism
 
         set_determinism(resolve_device(self.device), self.deterministic)

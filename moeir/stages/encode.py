@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from moeir.architectures.base import EncoderOutput
-    from moeir.backbones.distributed import ProcessGroup
+    from moeir.distributed import ProcessGroup
     from moeir.representations.encoding_writer import ResumableEncodingWriter
     from moeir.stages import worker_pool
 
@@ -85,7 +85,7 @@ class Encode(Stage):
         if self.shard is not None:
             super().execute(force=force)
             return
-        from moeir.backbones import distributed
+        from moeir import distributed
         from moeir.stages import worker_pool
 
         process_group = distributed.init_process_group(self.device)

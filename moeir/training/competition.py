@@ -12,7 +12,7 @@ def positive_ranks(scores: Tensor, positives: Tensor, ignore_mask: Tensor, ties:
     """Rank of the positive among its candidates, from 1.
 
     scores [Q, N], positives [Q] columns, ignore_mask [Q, N] true where a candidate does not count -> [Q]. `average` puts a positive in
-    the middle of its ties, so that an expert with constant scores neither wins nor loses (specs/came §2).
+    the middle of its ties, so that an expert with constant scores neither wins nor loses.
 
     >>> positive_ranks(torch.tensor([[2.0, 3.0, 2.0]]), torch.tensor([0]), torch.zeros(1, 3, dtype=torch.bool))
     tensor([2.5000])

@@ -14,8 +14,8 @@ from moeir import variants
 from moeir.architectures.base import EncoderOutput
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.device import autocast
-from moeir.backbones.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.backbones.packed_pairs import RaggedIds
+from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import DataError
 from moeir.evaluation import measures
 from moeir.fusion import formulas

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from moeir.architectures.base import EncoderOutput, StepMetrics
+from moeir.architectures.base import EncoderOutput, StepMetrics, concatenate_outputs
+from moeir.distributed import ProcessGroup
 from moeir.errors import UsageError
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
@@ -52,7 +53,7 @@ def competitive(
     entropy_of: str = "instance",
     load_balance: float = 0.0,
 ) -> ObjectiveOutput:
-    """CAME: experts learn equally for a ratio of the steps, then a query's loss is weighted to those that rank its positive best.
+    """CAME: first all experts learn alike; then each query weights the losses by how well each expert ranks its positive.
 
     `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. `flops_ramp`: steps over which FLOPS
     grows. `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
@@ -207,3 +208,14 @@ def _competition_metrics(ranks_by_score: dict[str, Tensor], shares: Tensor) -> S
     for number, name in enumerate(ranks_by_score):
         facts |= {f"{kind}.{name}": rows[kind][number] for kind in ("share", "spread", "rank", "wins")}
     return facts
+
+
+def all_gather_encoded(own: EncoderOutput, process_group: ProcessGroup, moment: str) -> EncoderOutput:
+    """The encoded texts of all processes end to end, by rank; only this process's have a gradient."""
+    if process_group.size == 1:
+        return own
+    parts = []
+    for rank, tensors in enumerate(process_group.all_gather(own.tensors(), moment)):
+        others = iter(tensors)
+        parts.append(own if rank == process_group.rank else own.map(lambda _, others=others: next(others)).drop_bounds())
+    return concatenate_outputs(parts)

@@ -53,7 +53,7 @@ def make_param_groups(
 def layer_decay_factors(architecture: Architecture, decay: float) -> dict[str, float]:
     """Factor on the learning rate of each parameter: decay^(L + 2 - depth), so 1 above the layers and lowest for embeddings.
 
-    As in the release of TASER (specs/taser §4), with decay 0.8.
+    As in the published code of TASER, with decay 0.8.
     """
     top = architecture.encoder.config.layers + HEAD_OFFSET
     return {name: decay ** (top - layer_depth(architecture, name)) for name, _ in architecture.named_parameters()}

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from moeir.architectures.base import EncoderOutput, StepMetrics
 from moeir.errors import UsageError
-from moeir.mixtures.routing import RouterOutput
+from moeir.mixtures.dispatch import RouterOutput
 
 ENTROPY_SIGNS = {"working": 1.0, "printed": -1.0}
 ENTROPY_SCOPES = ("instance", "batch")
@@ -75,7 +75,7 @@ def expert_usage(*sides: RouterOutput) -> Tensor:
 class RegularizerWeights:
     """Weights of the regularizers: the options of these names that every objective has.
 
-    FLOPS defaults to 0.01 (CAME §4.2), and to 0 for an expert that is trained within a sum (CoT-MoTE names none).
+    FLOPS defaults to 0.01 (CAME §4.2). For an expert that is trained as part of a summed score it defaults to 0: CoT-MoTE names no weight.
     """
 
     flops_query: float | None = None

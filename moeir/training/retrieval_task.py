@@ -7,15 +7,16 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from moeir.architectures.base import EncoderOutput, StepMetrics, concatenate_outputs
+from moeir.architectures.base import EncoderOutput, StepMetrics
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.device import autocast
-from moeir.backbones.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.prefetch import StepPrefetcher
+from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.representations.dense import Dense
 from moeir.training import grad_cache
 from moeir.training.losses import EncodedBatch, ObjectiveOutput
+from moeir.training.objectives import all_gather_encoded
 from moeir.training.sampling import BatchSampler, ShardedTexts, ShardSpec
 from moeir.training.token_cache import TokenizedBatch, TrainingTexts, prefetch_batches
 
@@ -25,8 +26,8 @@ class RetrievalTask:
     """Trains a checkpoint with `objective` on the batches of `sampler`, in `steps` steps of `accumulate` batches each.
 
     `texts` are the tokens of the sampled texts. The processes share the texts of every batch, and each gets all representations; each keeps
-    the activations of at most `max_tokens` tokens at a time (None: all), see `grad_cache`. With a cross-encoder a pair's representation is
-    a vector of one number, its score: every query is represented by the number 1, and the pairs of other queries are ignored.
+    the activations of at most `max_tokens` tokens at a time (None: all), see `grad_cache`. With a cross-encoder a pair is
+    represented by a vector of one number, its score, and every query by the vector [1]; pairs of other queries are ignored.
     """
 
     checkpoint: RetrievalModel
@@ -85,14 +86,3 @@ class RetrievalTask:
             return own
         encoded = all_gather_encoded(own, self.process_group, moment)
         return encoded.select(texts.restore_order.to(device, non_blocking=True), permutation=True)
-
-
-def all_gather_encoded(own: EncoderOutput, process_group: ProcessGroup, moment: str) -> EncoderOutput:
-    """The encoded texts of all processes end to end, by rank; only this process's have a gradient."""
-    if process_group.size == 1:
-        return own
-    parts = []
-    for rank, tensors in enumerate(process_group.all_gather(own.tensors(), moment)):
-        others = iter(tensors)
-        parts.append(own if rank == process_group.rank else own.map(lambda _, others=others: next(others)).drop_bounds())
-    return concatenate_outputs(parts)

@@ -18,7 +18,7 @@ from moeir.analysis.training_monitor import METRICS_FILE
 from moeir.architectures.base import StepMetrics
 from moeir.artifacts.atomic_write import RESUME
 from moeir.backbones.device import set_determinism
-from moeir.backbones.distributed import SINGLE_PROCESS, ProcessGroup
+from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import MoeirError
 from moeir.kernels.memory import trim_heap
 from moeir.training import live_display, param_groups, resume_state, trackers
@@ -213,8 +213,11 @@ class _Trainer:
     _pending_since: float = 0.0
 
     def step(self, step: int) -> None:
-        """One update, counted from 0. An expert that got no text of the batch stays unchanged: no momentum, no decay; but where experts are
-        computed together (`kernels.grouped_linear`, SB-MoE's on CUDA) its gradient is zero, and both apply."""
+        """One update, counted from 0.
+
+        An expert that no text of the batch chose has no gradient, so the optimiser leaves it unchanged. Where experts are computed together
+        (`kernels.grouped_linear`, SB-MoE's on CUDA) its gradient is zero instead, and momentum and weight decay still apply.
+        """
         if not self.pending:
             self._pending_since = time.monotonic()
             if self.device.type == "cuda":

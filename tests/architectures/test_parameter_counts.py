@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from moeir import variants
-from moeir.architectures.base import InputConfig
 from moeir.architectures.came import Came
+from moeir.architectures.input_config import InputConfig
 from moeir.backbones.encoder import Encoder, EncoderConfig
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import ArtifactError, UsageError
@@ -77,8 +77,9 @@ def test_two_encoders_have_two_poolers():
 @pytest.mark.parametrize("width, layers, heads, inner, count", [(312, 4, 12, 1200, 14_350_248), (512, 4, 8, 2048, 28_763_648)])
 def test_small_backbones_of_sbmoe_have_the_papers_sizes(width, layers, heads, inner, count):
     with torch.device("meta"):
-        encoder = Encoder(EncoderConfig(vocabulary=30522, hidden=width, layers=layers, heads=heads, intermediate_size=inner), pooler=True)
-    assert sum(parameter.numel() for parameter in encoder.parameters()) == count
+        encoder = Encoder(EncoderConfig(vocabulary=30522, hidden=width, layers=layers, heads=heads, intermediate_size=inner))
+    pooler = width * width + width
+    assert sum(parameter.numel() for parameter in encoder.parameters()) + pooler == count
 
 
 @pytest.mark.parametrize("shared", [0, 10, 12])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from moeir import cli
 from moeir.analysis.training_monitor import METRICS_FILE
-from moeir.backbones.distributed import ProcessGroup
+from moeir.distributed import ProcessGroup
 
 
 def run_process(note: Path, arguments: list[str]) -> None:

@@ -69,5 +69,8 @@ def run_command(folder: str, arguments: list[str], streams: list[int]) -> int:
 
 
 if __name__ == "__main__":
+    from moeir.pretraining import task
+
     os.fsync = lambda descriptor: None  # as in tests/conftest.py
+    task.MATRIX_SIZE["cpu"] = 64
     serve(*map(Path, sys.argv[1:]))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.architectures.base import InputConfig
 from moeir.architectures.initialize import build_checkpoint
+from moeir.architectures.input_config import InputConfig
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import DataError, UsageError
 from moeir.pretraining import batches, span_cache

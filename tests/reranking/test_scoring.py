@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir import variants
-from moeir.architectures.base import InputConfig
 from moeir.architectures.cross_encoder import PairTokenizer
+from moeir.architectures.input_config import InputConfig
 from moeir.backbones.packed_pairs import PackedPairs, PairTemplate, RaggedIds
 from moeir.errors import UsageError
 from moeir.records.runs import Run

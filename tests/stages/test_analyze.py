@@ -60,7 +60,7 @@ def test_a_finding_goes_to_a_file_as_its_name_says(moeir, tmp_path):
 def test_usage_counts_what_the_routers_say_once_in_any_batches(name, routers, unit, room, moeir, monkeypatch):
     from moeir import open_checkpoint
 
-    monkeypatch.setattr("moeir.stages.text_encoder.CHUNK", 5)
+    monkeypatch.setattr("moeir.stages.analysis_inputs.CHUNK", 5)
     command = ("analyze", "usage", "--model", name, "--corpus", "corpus.jsonl", "--queries", "test-queries.tsv", "--form", "jsonl")
     records = parse_rows(moeir(*command, "--max-tokens", 40))
     sums = [(row["side"], row["router"]) for row in records if row["expert"] == "all"]
@@ -94,7 +94,7 @@ def test_a_router_of_any_architecture_is_counted(moeir, monkeypatch):
     """Usage depends on the router output only, not on the architecture."""
     import torch
 
-    from moeir.mixtures.routing import RouterOutput
+    from moeir.mixtures.dispatch import RouterOutput
 
     def routing(self: Architecture) -> dict[str, RouterOutput]:
         return {"other": RouterOutput.from_text_probabilities(torch.tensor([[0.25, 0.75]]).repeat(self.seen, 1))}

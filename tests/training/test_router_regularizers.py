@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from moeir.architectures.base import EncoderOutput
 from moeir.errors import UsageError
-from moeir.mixtures.routing import RouterOutput
+from moeir.mixtures.dispatch import RouterOutput
 from moeir.representations.dense import Dense
 from moeir.training import objectives, regularizers
 from tests.oracles import training as oracles

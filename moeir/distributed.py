@@ -1,6 +1,7 @@
 """Data-parallel training: JSON values and tensors gathered from all processes, gradients summed, errors reported by every process.
 
-Values go to the main process and back to all, so that a process that is late, terminates or fails is named in the error of every other.
+The main process collects the values and sends them to all. So it knows which process is late, has ended or has failed, and names it in
+the error of every other.
 """
 
 import atexit

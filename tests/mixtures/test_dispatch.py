@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.mixtures.routing import RouterOutput, dispatch_to_experts
+from moeir.mixtures.dispatch import RouterOutput, dispatch_to_experts
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40))

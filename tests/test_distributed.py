@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from moeir.architectures.base import EncoderOutput
-from moeir.backbones.distributed import CollectiveBuffer, ProcessGroup, _check_devices, destroy_process_group, init_process_group
+from moeir.distributed import CollectiveBuffer, ProcessGroup, _check_devices, destroy_process_group, init_process_group
 from moeir.errors import DataError, MoeirError, OutOfMemory, UsageError
 from moeir.mixtures import feedforward
 from moeir.representations.multivector import MultiVector
-from moeir.training import retrieval_task, text_stream, trainer
+from moeir.training import objectives, retrieval_task, text_stream, trainer
 from moeir.training.sampling import ShardSpec, shard_texts
 from moeir.training.token_cache import TokenCache
 from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
@@ -299,7 +299,7 @@ def test_a_longer_document_of_another_process_is_gathered_whole():
     def bounded(rank):
         size = 3 + 3 * rank
         own = MultiVector(torch.ones(size, 2), torch.tensor([0, size]), max_length=size)
-        gathered_local = retrieval_task.all_gather_encoded(EncoderOutput({"local": own}), init_process_group("cpu"), "a step")["local"]
+        gathered_local = objectives.all_gather_encoded(EncoderOutput({"local": own}), init_process_group("cpu"), "a step")["local"]
         return [gathered_local.max_length, gathered_local.starts.tolist()]
 
     assert run_processes(2, bounded) == [[None, [0, 3, 9]]] * 2

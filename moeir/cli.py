@@ -12,13 +12,49 @@ from typing import Any, NoReturn
 import typer
 
 from moeir import __version__, console, settings
-from moeir.errors import MoeirError, is_out_of_memory
+from moeir.errors import MoeirError, UsageError, is_out_of_memory
 from moeir.stages import base
 
 STAGES = (
     "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "learn-fusion", "fuse", "rerank",
     "evaluate", "analyze", "report", "check", "convert", "export", "info", "variants",
 )  # fmt: skip
+COMMANDS_ELSEWHERE = {  # what other tools call our commands
+    **dict.fromkeys(("train", "fine-tune", "train-reranker"), "finetune"),
+    **dict.fromkeys(("retrieve", "query", "interactive"), "search"),
+    **dict.fromkeys(("embed", "vectorize", "encode-corpus"), "encode"),
+    **dict.fromkeys(("eval", "trec-eval", "trec_eval", "significance"), "evaluate"),
+    **dict.fromkeys(("mine", "hard-negatives", "mine-hard-negatives", "negatives"), "mine-negatives"),
+    **dict.fromkeys(("merge", "combine", "hybrid"), "fuse"),
+    **dict.fromkeys(("doc2query", "generate"), "generate-queries"),
+    **dict.fromkeys(("plot", "dashboard"), "report"),
+    **dict.fromkeys(("inspect", "show", "describe", "stats"), "info"),
+    **dict.fromkeys(("build-index", "build"), "index"),
+    **dict.fromkeys(("rescore", "score"), "rerank"),
+    **dict.fromkeys(("validate", "lint"), "check"),
+    **dict.fromkeys(("import", "transform"), "convert"),
+    **dict.fromkeys(("models", "list", "architectures"), "variants"),
+    **dict.fromkeys(("pre-train", "pretraining"), "pretrain"),
+}
+FLAGS_ELSEWHERE = {  # what other tools call our flags; those that mean the same are aliases instead
+    **dict.fromkeys(("--lr", "--rate"), ("--learning-rate",)),
+    **dict.fromkeys(("--fp16", "--bf16", "--half", "--precision", "--amp", "--mixed-precision"), ("--dtype",)),
+    **dict.fromkeys(("--per-device-train-batch-size", "--train-batch-size", "--bs"), ("--batch-size",)),
+    **dict.fromkeys(("--batch-size", "--batch", "--per-device-eval-batch-size"), ("--batch-size", "--max-tokens")),
+    **dict.fromkeys(("--train-group-size", "--train-n-passages", "--num-negatives", "--hard-negatives"), ("--negatives",)),
+    **dict.fromkeys(("--topk", "--top-k", "--num-hits", "--limit", "--k"), ("--depth",)),
+    **dict.fromkeys(("--collection", "--documents", "--passages", "--docs"), ("--corpus",)),
+    **dict.fromkeys(("--judgements", "--judgments", "--qrel"), ("--qrels",)),
+    **dict.fromkeys(("--loss", "--loss-function", "--objective-function"), ("--objective",)),
+    **dict.fromkeys(("--model-type", "--architecture"), ("--arch",)),
+    **dict.fromkeys(("--checkpoint", "--ckpt", "--pretrained"), ("--model",)),
+    **dict.fromkeys(("--gpu", "--gpus", "--cuda", "--cpu"), ("--device",)),
+    **dict.fromkeys(("--num-workers", "--num-gpus", "--workers"), ("--processes", "--threads")),
+    **dict.fromkeys(("--output-dir", "--out", "--save"), ("--output",)),
+    **dict.fromkeys(("--overwrite", "--overwrite-output-dir"), ("--force",)),
+    **dict.fromkeys(("--engine-type", "--index-type", "--backend"), ("--engine",)),
+    **dict.fromkeys(("--fusion", "--normalization"), ("--method", "--fuse")),
+}
 METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
 log = logging.getLogger(__name__)
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then uses large pages, which speeds up training
@@ -155,6 +191,10 @@ def _exit_code(arguments: list[str]) -> int:
 
 def _invoke(arguments: list[str]) -> int:
     """Invoke without typer's own handling of broken pipes and Ctrl-C, which hides both."""
+    if arguments == ["version"]:
+        arguments = ["--version"]
+    if arguments and (known := COMMANDS_ELSEWHERE.get(arguments[0].lower())):
+        raise UsageError(f"moeir has no command {arguments[0]!r}; did you mean {known!r}? (see moeir {known} --help)")
     stages = arguments[:1] if arguments and arguments[0] in STAGES else STAGES  # to build the others takes longer than many a stage
     command = typer.main.get_command(build_app(stages))
     try:
@@ -172,8 +212,16 @@ def _report_usage_error(problem: typer.TyperException) -> int:
         return problem.exit_code
     context = getattr(problem, "ctx", None)
     path = context.command_path.strip() if context else "moeir"
+    if context and (similar := _find_flag(str(getattr(problem, "option_name", "")), context.command)):
+        message = f"No such option: {problem.option_name}; did you mean {similar}?"  # type: ignore[attr-defined]
     log.error("%s: %s (see %s --help)", path, " ".join(message.split()), path)
     return problem.exit_code
+
+
+def _find_flag(flag: str, command: Any) -> str | None:
+    """The flag of a command that has the meaning of another tool's `flag`."""
+    own = {name for parameter in command.params for name in parameter.opts}
+    return next((name for name in FLAGS_ELSEWHERE.get(flag.replace("_", "-"), ()) if name in own), None)
 
 
 def _report_error(problem: Exception, code: int, message: str | None = None) -> int:

@@ -96,7 +96,7 @@ def to_table(
             for measure, by_query in samples[label].items():
                 row.append(means[measure])
                 if comparison.intervals:
-                    row.append("{:.4f}-{:.4f}".format(*significance.confidence_interval(list(by_query.values()))))
+                    row.append("{:.4f}-{:.4f}".format(*significance.confidence_interval(list(by_query.values()), is_measure=True)))
                 if ranges is not None:
                     row.append("{:.4f}-{:.4f}".format(*ranges[name][measure]) if label == ALL_QUERIES else "")
                 if several and samples is first:
@@ -132,7 +132,7 @@ def to_json(systems: Mapping[str, LabelledValues], comparison: Comparison = DEFA
         for label, values in samples.items():
             means = measures.aggregate_values(values)
             for measure, by_query in values.items():
-                low, high = significance.confidence_interval(list(by_query.values()))
+                low, high = significance.confidence_interval(list(by_query.values()), is_measure=True)
                 entry: dict[str, Any] = {"mean": means[measure], "queries": len(by_query), "interval": [low, high]}
                 if samples is not first:
                     entry |= {"difference": means[measure] - measures.aggregate_values(first[label])[measure]}

@@ -70,17 +70,24 @@ def bootstrap_test(first: Mapping[str, float], second: Mapping[str, float], seed
     return (as_large + 1) / (RESAMPLES + 1)
 
 
-def confidence_interval(values: Sequence[float] | NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
+def confidence_interval(
+    values: Sequence[float] | NDArray[np.float64], level: float = 0.95, *, is_measure: bool = False
+) -> tuple[float, float]:
     """Confidence interval of a mean over queries by Student's t; of zero width for fewer than two values.
 
-    >>> confidence_interval([0.0, 1.0, 0.5, 0.5])
-    (-0.1497, 1.1497)
+    `is_measure`: values from 0 to 1 get an interval within 0 and 1, that of the mean's logit (delta method), so it is not symmetric.
+
+    >>> confidence_interval([0.0, 1.0, 0.5, 0.5]), confidence_interval([0.0, 1.0, 0.5, 0.5], is_measure=True)
+    ((-0.1496, 1.1496), (0.0692, 0.9308))
     """
     exact = np.asarray(values, dtype=np.float64)
     mean = math.fsum(exact) / len(exact) if len(exact) else math.nan
     if len(exact) < 2:
         return mean, mean
     half_width = float(scipy.special.stdtrit(len(exact) - 1, 0.5 + level / 2)) * float(exact.std(ddof=1)) / math.sqrt(len(exact))
+    if is_measure and 0.0 < mean < 1.0 and half_width > 0.0 and exact.min() >= 0.0 and exact.max() <= 1.0:
+        center, reach = scipy.special.logit(mean), half_width / (mean * (1.0 - mean))
+        return float(scipy.special.expit(center - reach)), float(scipy.special.expit(center + reach))
     return mean - half_width, mean + half_width
 
 

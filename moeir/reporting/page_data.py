@@ -47,7 +47,7 @@ def comparison_table(by_run: RunMeasureValues, queries: Sequence[str]) -> dict[s
 
 def _mean_with_interval(sample: Sequence[float]) -> tuple[float, float, float]:
     """The mean and its 95 % interval."""
-    return math.fsum(sample) / len(sample), *significance.confidence_interval(sample)
+    return math.fsum(sample) / len(sample), *significance.confidence_interval(sample, is_measure=True)
 
 
 def _p_values_against(by_run: RunMeasureValues, measure: str, base: str) -> list[float | None]:

@@ -44,7 +44,7 @@ class Analyze(Stage):
     )
     overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100.", "rbo", room="analysis.overlap")
     model: Path | None = input_field(
-        "checkpoint", "Checkpoint. lengths: count tokens of its tokenizer [default: words].", None, aliases=("--encoder",)
+        "checkpoint", "Checkpoint. lengths: count tokens of its tokenizer [default: words].", None, aliases=("--encoder", "--training")
     )
     corpus: Path | None = input_field("texts", "Documents. wins: group queries by their word overlap with relevant documents.", None)
     queries: Path | None = input_field("texts", "Queries. wins: group them by length and question word.", None, aliases=("--topics",))

@@ -61,7 +61,7 @@ class Evaluate(Stage):
         "Correction of p-values over all runs and measures: none, bonferroni, holm or bh (Benjamini and Hochberg).", "none"
     )
     effect_size: bool = option("Report the difference to the first run and Cohen's d, too.", False)
-    intervals: bool = option("Report 95 % confidence intervals of the means, too (Student's t).", False)
+    intervals: bool = option("Report 95 % confidence intervals of the means, too (Student's t of the logit, so within 0 and 1).", False)
     ties: bool = option("Report the range of each mean over all orders of documents with equal scores.", False)
     compat: str | None = option("Compute measures as another tool does: trec_eval, beir, mteb or msmarco.", None)
     explain: bool = option("With --compat: show step by step why its values differ.", False)

@@ -75,6 +75,24 @@ def test_an_interval_is_scipys():
     assert confidence_interval([0.25]) == (0.25, 0.25) and np.isnan(confidence_interval([])).all()
 
 
+@given(some.lists(some.floats(0, 1), max_size=8))
+def test_an_interval_of_a_measure_stays_within_its_range(values):
+    low, high = confidence_interval(values, is_measure=True)
+    assert not values or (0 <= low <= np.mean(values) + 1e-12 and np.mean(values) - 1e-12 <= high <= 1)
+
+
+def test_an_interval_of_a_measure_is_that_of_the_logit():
+    """By hand: 0.9, 1, 1, 1 have mean .975 and standard error .025; t of 3 degrees at 97.5 % is 3.182446, so Student's reaches 1.0546."""
+    reach = 3.182446 * 0.025 / (0.975 * 0.025)
+    expected = [1 / (1 + np.exp(-(np.log(0.975 / 0.025) + sign * reach))) for sign in (-1, 1)]
+    assert confidence_interval([0.9, 1.0, 1.0, 1.0], is_measure=True) == pytest.approx(expected, rel=1e-6)
+    assert confidence_interval([0.9, 1.0, 1.0, 1.0])[1] > 1.05
+    counts = [3.0, 5.0, 9.0]
+    assert confidence_interval(counts, is_measure=True) == confidence_interval(counts)
+    samples = (np.random.default_rng(2).random((400, 30)) < 0.9).astype(float)
+    assert 370 <= sum(low <= 0.9 <= high for low, high in (confidence_interval(sample, is_measure=True) for sample in samples)) <= 400
+
+
 def test_an_interval_holds_the_mean_as_often_as_it_says():
     samples = np.random.default_rng(1).normal(1, 1, (400, 20))
     inside = sum(low <= 1 <= high for low, high in map(confidence_interval, samples))

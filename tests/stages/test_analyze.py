@@ -163,7 +163,7 @@ def test_shares_in_the_course_of_a_training(trained, moeir, tmp_path):
     assert moeir("analyze", "--model", trained).stdout.splitlines()[0].split() == names
     assert len(moeir("analyze", "--model", trained).stdout.splitlines()) == 2 + 5
     pytest.importorskip("matplotlib")
-    assert moeir("analyze", "--model", trained, "--output", tmp_path / "shares.svg").code == 0
+    assert moeir("analyze", "--training", trained, "--output", tmp_path / "shares.svg").code == 0
     assert ">share<" in (tmp_path / "shares.svg").read_text()
 
 

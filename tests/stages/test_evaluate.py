@@ -40,7 +40,7 @@ def test_json_has_every_number(place, moeir):
     one = report["runs"]["three"]["all"]["RR"]
     expected = {**rr("three"), "q1": 1.0}
     assert one["mean"] == pytest.approx(sum(expected.values()) / 5)
-    assert one["queries"] == 5 and one["interval"] == pytest.approx(list(confidence_interval(list(expected.values()))))
+    assert one["queries"] == 5 and one["interval"] == pytest.approx(list(confidence_interval(list(expected.values()), is_measure=True)))
     by_measure = [report["runs"][name]["all"][measure]["p"] for name in ("two", "three") for measure in ("RR", "nDCG@3")]
     raw = json.loads(moeir(*RUNS, "--form", "json").stdout)["runs"]
     plain = [raw[name]["all"][measure]["p"] for name in ("two", "three") for measure in ("RR", "nDCG@3")]

@@ -1,6 +1,6 @@
 """Score lists of one run, and the normalisations and alignment that fusion formulas are made of.
 
-Only this module decides how much a score counts and what a missing document is worth.
+The formulas choose from these: how a score is normalised, and what a document missing from a list is worth.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The interface of every engine: add documents, save plain files, return the first rows of a full sort."""
+"""The interface of every engine: add documents, save plain files, return the first rows by score and then id."""
 
 import inspect
 import json
@@ -44,8 +44,8 @@ class SearchableIndex(ABC):
     def search(self, queries: Any, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """The first `depth` documents of every query -> rows int64 [Q, K], scores float32 [Q, K], K = min(depth, N).
 
-        Equal to the head of a full sort by score and then id, both descending. Beyond the last hit the row is -1 and the
-        score −∞.
+        Ordered by score and then id, both descending: the head of a full sort if the engine is `exact`, else close to it. Beyond the
+        last hit the row is -1 and the score −∞.
         """
         if depth < 1:
             raise UsageError(f"depth must be at least 1, not {depth}")

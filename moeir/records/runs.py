@@ -173,8 +173,8 @@ class Run:
 def read_run(path: Path | str, by: str = "score") -> Run:
     """Read a run of TREC lines, `query Q0 document rank score tag`; the rank column is ignored, ranks follow from the scores.
 
-    For other tools' orders, `by="file"` orders by score and then by line, `by="rank"` by the rank column alone; the scores are
-    then minus the rank.
+    For other tools' orders, `by="file"` orders by score and then by line, `by="rank"` by the rank column alone; either way
+    each score is replaced by minus its rank.
     """
     table = trec_columns.read_columns(path, RUN_COLUMNS, (0, 2), RUN_COLUMNS.index("rank" if by == "rank" else "score"))
     (queries, query_codes), (names, document_codes) = table.strings
@@ -263,7 +263,7 @@ HITS_PER_BLOCK = 2**19  # hits
 
 
 def list_blocks(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """First and last list of blocks that have at most HITS_PER_BLOCK hits or are one list; starts [Q+1].
+    """Blocks of lists as (first, last + 1): at most HITS_PER_BLOCK hits each, or one list; starts [Q+1].
 
     >>> list(list_blocks(np.array([0, 3, 5])))
     [(0, 2)]

@@ -30,7 +30,7 @@ class Representation(ABC):
     kind: ClassVar[str]
     files: ClassVar[dict[str, str]]  # tensor -> dtype on disk
     default_engine: ClassVar[str] = "scan"
-    exported_as: ClassVar[str | None] = None  # the kind, of those that other engines store, whose values `export_row` returns
+    exported_as: ClassVar[str | None] = None  # dense, sparse or multivector; None: other engines cannot store it
     pruning_options: ClassVar[tuple[str, ...]] = ()  # the options that `prune` takes
     positive_scores_only: ClassVar[bool] = False  # documents that share nothing with a query, with a score of 0, are not retrieved
     value_column: ClassVar[str] = "vectors"  # the tensor whose values scores are proportional to

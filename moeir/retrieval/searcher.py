@@ -105,7 +105,8 @@ class Searcher:
         latency: LatencyRecorder | None = None,
         advance: Callable[[int], None] = lambda count: None,
     ) -> tuple[dict[str, Run], dict[str, Any]]:
-        """One run per expert and, for several, `fused`; for an exact sum also the number of queries with proven top ranks.
+        """One run per expert and, for several, `fused`; for an exact sum also how many queries have first ranks that are
+        proven to be exact.
 
         `latency` records the time of each step of each batch; `advance` is called with the number of finished queries.
         """
@@ -174,7 +175,7 @@ def open_index(
     counts = [(manifests.read_manifest(one) if verified else manifests.verify_artifact(one, "index"))["counts"] for one in paths]
     _check_compatible(paths, counts)
     if model is not None and "checkpoint" not in counts[0]:
-        raise UsageError(f"--model {model}: {paths[0]} reads its queries without one")
+        raise UsageError(f"--model {model}: {paths[0]} this index has no checkpoint; leave --model out")
     ids = [manifests.read_lines(one / "ids.txt") for one in paths]
     parts = [_open_engines(one, facts["experts"], id_ranks(own), target) for one, facts, own in zip(paths, counts, ids, strict=True)]
     all_ids = [name for own in ids for name in own]

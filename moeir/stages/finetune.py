@@ -60,7 +60,9 @@ class Finetune(TrainingStage, InputOptions):
     dev_corpus: Path | None = input_field("texts", "Corpus to search for the development queries [default: --corpus].", None)
     dev_run: Path | None = input_field("run", "Cross-encoder: the run of the development queries to rerank.", None)
     dev_measure: str = option(
-        "Measure of the fused list by which the best weights are chosen.", "nDCG@10", aliases=("--metric-for-best-model",)
+        "Measure on the development set that selects the best weights, of several experts that of their fused run.",
+        "nDCG@10",
+        aliases=("--metric-for-best-model",),
     )
     evaluate_every: int | None = option("Steps between evaluations [default: an epoch].", None, minimum=1, aliases=("--eval-steps",))
     patience: int | None = option("Stop after N evaluations without improvement.", None, minimum=1, aliases=("--early-stopping-patience",))
@@ -91,7 +93,8 @@ class Finetune(TrainingStage, InputOptions):
         if self.dev_queries is not None and self.dev_corpus is None and not self.corpus:
             raise UsageError("--dev-queries: needs --dev-corpus, the documents to search")
         if self.dev_queries is not None and self.dev_corpus is None and STREAM in self.corpus:
-            raise UsageError("--corpus -: the development queries are searched in it too, and standard input can be read once; name a file")
+            advice = "name a file, or set --dev-corpus"
+            raise UsageError(f"--corpus -: standard input can be read only once, and --dev-queries searches the corpus too; {advice}")
         if self.dev_queries is not None:
             from moeir.evaluation import measures
 

@@ -80,7 +80,7 @@ class TrainingTask(Protocol):
     def compute_loss(self, batch: int) -> tuple[Tensor, StepMetrics, int]:
         """The loss of a batch, counted from 0, its metrics (`loss` among them), and how many tokens were read.
 
-        With several processes each gets the metrics of the whole batch, and a loss whose gradients sum to those of the whole batch.
+        With several processes each gets the metrics of the whole batch and its own part of the loss: gradients are summed over processes.
         """
 
 
@@ -115,8 +115,8 @@ def train(
     """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns the counts for the manifest.
 
     `tracking` sends the metrics of every step to trackers. All processes of `process_group` make the same call; the main one writes.
-    Metrics are read from the device every `log_every` steps (None: 10 on CUDA, 1 on a CPU); a NaN ends the training when it is read, and
-    no state is saved in between.
+    Metrics are read from the device every `log_every` steps (None: 10 on CUDA, 1 on a CPU); a NaN ends the training
+    when it is read, and state is saved only after a reading without NaN.
     """
     if torch.device(device).type == "cpu":
         set_determinism(device, deterministic=True)
@@ -138,8 +138,8 @@ def train(
         log.info("continuing after step %d of %d", state.step, schedule.steps)
     model.train()
     with trackers.track(tracking if process_group.is_main else None, state.step) as log_step:
-        run = _Trainer(task, schedule, optimiser, log_step, evaluator, process_group, torch.device(device))
-        done = _train_steps(run, state, folder, log_every or (LOG_EVERY if run.device.type == "cuda" else 1))
+        trainer = _Trainer(task, schedule, optimiser, log_step, evaluator, process_group, torch.device(device))
+        done = _train_steps(trainer, state, folder, log_every or (LOG_EVERY if trainer.device.type == "cuda" else 1))
     model.eval()
     if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all()):
         raise MoeirError(f"step {done['step']}: the weights contain NaN or Inf; {LOWER_RATE_ADVICE}")
@@ -154,36 +154,36 @@ def train(
     return counts | {"development": evaluator.manifest_entry() | values | {"stopped_after": stopped_after}}
 
 
-def _train_steps(run: "_Trainer", state: resume_state.TrainingState, folder: Path, log_every: int) -> dict[str, Any]:
+def _train_steps(trainer: "_Trainer", state: resume_state.TrainingState, folder: Path, log_every: int) -> dict[str, Any]:
     """Train from the resumed step to the end; returns the metrics of the last step."""
-    schedule, best, evaluator = run.schedule, state.best, run.evaluator
+    schedule, best, evaluator = trainer.schedule, state.best, trainer.evaluator
     monitor = training_monitor.replay(training_monitor.read_metrics_prefix(folder / METRICS_FILE, state.metrics_bytes))
-    metrics_path = folder / METRICS_FILE if run.process_group.is_main else Path(os.devnull)
-    with open(metrics_path, "ab") as metrics, live_display.show_training("training", schedule.steps, state.step, monitor) as meter:
-        if run.process_group.is_main:
-            metrics.truncate(state.metrics_bytes)
+    metrics_path = folder / METRICS_FILE if trainer.process_group.is_main else Path(os.devnull)
+    with open(metrics_path, "ab") as metrics_file, live_display.show_training("training", schedule.steps, state.step, monitor) as meter:
+        if trainer.process_group.is_main:
+            metrics_file.truncate(state.metrics_bytes)
         last_save = last_trim = time.monotonic()
         for step in range(state.step, schedule.steps):
-            run.step(step)
-            save_due = run.process_group.is_main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes
+            trainer.step(step)
+            save_due = trainer.process_group.is_main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes
             evaluation_due = evaluator is not None and ((step + 1) % evaluator.every == 0 or step + 1 == schedule.steps)
-            if len(run.pending) < log_every and not save_due and not evaluation_due and step + 1 < schedule.steps:
+            if len(trainer.pending) < log_every and not save_due and not evaluation_due and step + 1 < schedule.steps:
                 continue
-            records = run.read_pending()
+            records = trainer.read_pending()
             is_best = False
             if evaluator is not None and evaluation_due and not any(map(_nan_error, records)):
                 records[-1] |= evaluator.evaluate(step + 1, best)
                 is_best = best.since == 0
-                if is_best and evaluator.keeps_best and run.process_group.is_main:
-                    resume_state.save_best(folder / RESUME / BEST_FOLDER, run.task.model, step + 1)
-            for facts in records:
-                if (error := _nan_error(facts)) is not None:
+                if is_best and evaluator.keeps_best and trainer.process_group.is_main:
+                    resume_state.save_best(folder / RESUME / BEST_FOLDER, trainer.task.model, step + 1)
+            for metrics in records:
+                if (error := _nan_error(metrics)) is not None:
                     raise error
-                metrics.write((json.dumps(facts) + "\n").encode())
-                run.log_step(facts)
-                for alarm in monitor.update(facts):
+                metrics_file.write((json.dumps(metrics) + "\n").encode())
+                trainer.log_step(metrics)
+                for alarm in monitor.update(metrics):
                     log.warning("%s", alarm)
-            metrics.flush()
+            metrics_file.flush()
             meter.advance(len(records), _progress_note(records[-1]))
             if evaluator is not None and best.should_stop(evaluator.patience):
                 log.info("stopping after step %d: %d evaluations without a better value", step + 1, best.since)
@@ -191,9 +191,9 @@ def _train_steps(run: "_Trainer", state: resume_state.TrainingState, folder: Pat
             if time.monotonic() - last_trim >= SECONDS_BETWEEN_TRIMS:
                 trim_heap()
                 last_trim = time.monotonic()
-            if (save_due or (is_best and run.process_group.is_main)) and step + 1 < schedule.steps:
-                state_now = resume_state.TrainingState(step + 1, metrics.tell(), best)
-                resume_state.save_state(folder / RESUME / STATE_FOLDER, run.task.model, run.optimiser, state_now)
+            if (save_due or (is_best and trainer.process_group.is_main)) and step + 1 < schedule.steps:
+                state_now = resume_state.TrainingState(step + 1, metrics_file.tell(), best)
+                resume_state.save_state(folder / RESUME / STATE_FOLDER, trainer.task.model, trainer.optimiser, state_now)
                 last_save = time.monotonic()
     return records[-1]
 
@@ -223,52 +223,52 @@ class _Trainer:
             if self.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(self.device)
         count = self.schedule.accumulate
-        batch_facts, tokens = [], 0
+        batch_metrics, tokens = [], 0
         for batch in range(step * count, (step + 1) * count):
             torch.manual_seed(self.schedule.seed * 1_000_003 + batch + self.process_group.rank * RANK_SEED_STRIDE)
-            loss, facts, read = self.task.compute_loss(batch)
+            loss, metrics, read = self.task.compute_loss(batch)
             (loss / count if count > 1 else loss).backward()
-            batch_facts.append(facts)
+            batch_metrics.append(metrics)
             tokens += read
-        facts = batch_facts[0] if count == 1 else {name: sum(one[name] for one in batch_facts) / count for name in batch_facts[0]}
+        metrics = batch_metrics[0] if count == 1 else {name: sum(one[name] for one in batch_metrics) / count for name in batch_metrics[0]}
         parameters = list(self.task.model.parameters())
         self.process_group.all_reduce_gradients(parameters, f"the gradients of step {step + 1}")
-        facts = {**facts, "gradient_norm": nn.utils.clip_grad_norm_(parameters, self.schedule.clip or math.inf)}
+        metrics = {**metrics, "gradient_norm": nn.utils.clip_grad_norm_(parameters, self.schedule.clip or math.inf)}
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.learning_rate_at(step, group["peak"])
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        self.pending.append((step, facts, tokens))
+        self.pending.append((step, metrics, tokens))
 
     def read_pending(self) -> list[dict[str, float]]:
         """The metrics of the steps since the last call, with one synchronization of the device."""
-        facts_by_step = metrics_to_floats([facts for _, facts, _ in self.pending])
+        metrics_by_step = metrics_to_floats([metrics for _, metrics, _ in self.pending])
         seconds = (time.monotonic() - self._pending_since) / len(self.pending)
         memory = {}
         if self.device.type == "cuda":
             memory["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
         records = []
-        for (step, _, tokens), facts in zip(self.pending, facts_by_step, strict=True):
-            facts = {"step": step + 1, **facts, "learning_rate": self.schedule.learning_rate_at(step), "tokens": tokens}
-            records.append(facts | {"tokens_per_second": tokens / seconds, "seconds": seconds} | memory)
+        for (step, _, tokens), metrics in zip(self.pending, metrics_by_step, strict=True):
+            metrics = {"step": step + 1, **metrics, "learning_rate": self.schedule.learning_rate_at(step), "tokens": tokens}
+            records.append(metrics | {"tokens_per_second": tokens / seconds, "seconds": seconds} | memory)
         self.pending.clear()
         return records
 
 
-def _nan_error(facts: Mapping[str, float]) -> MoeirError | None:
+def _nan_error(metrics: Mapping[str, float]) -> MoeirError | None:
     """The error of a step whose loss or gradient norm is not finite; None for any other."""
     for name, key in (("loss", "loss"), ("gradient norm", "gradient_norm")):
-        if not math.isfinite(facts[key]):
-            advice = FIRST_STEP_ADVICE if key == "loss" and facts["step"] == 1 else LOWER_RATE_ADVICE
-            return MoeirError(f"step {facts['step']:g}: the {name} is {facts[key]}; {advice}")
+        if not math.isfinite(metrics[key]):
+            advice = FIRST_STEP_ADVICE if key == "loss" and metrics["step"] == 1 else LOWER_RATE_ADVICE
+            return MoeirError(f"step {metrics['step']:g}: the {name} is {metrics[key]}; {advice}")
     return None
 
 
 def metrics_to_floats(steps: Sequence[StepMetrics]) -> list[dict[str, float]]:
     """The metrics of some steps as numbers; tensors are read from the device at once."""
-    tensors = [value for facts in steps for value in facts.values() if isinstance(value, Tensor)]
+    tensors = [value for metrics in steps for value in metrics.values() if isinstance(value, Tensor)]
     values = iter(torch.stack(tensors).tolist() if tensors else [])
-    return [{name: next(values) if isinstance(value, Tensor) else value for name, value in facts.items()} for facts in steps]
+    return [{name: next(values) if isinstance(value, Tensor) else value for name, value in metrics.items()} for metrics in steps]
 
 
 def _progress_note(metrics: Mapping[str, float]) -> str:

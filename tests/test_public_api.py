@@ -21,12 +21,14 @@ def test_an_opened_index_finds_what_the_command_finds(
 ) -> None:
     from moeir import open_index, read_run
 
-    moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5, "--output", tmp_path / "runs")
+    """The lists that are fused are as deep as the command's, whatever number of documents is asked for."""
+    moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs")
     queries = list(texts.read_texts(toy / "test-queries.tsv"))
     searcher = open_index(index)
     for name, expert in (("fused", None), ("local", "local")):
-        run = read_run(tmp_path / "runs" / f"{name}.trec")
-        assert searcher.search([query.content for query in queries], 5, expert) == [run.hits(query.id) for query in queries]
+        for depth in (1, 5):
+            run = read_run(tmp_path / "runs" / f"{name}.trec").top(depth)
+            assert searcher.search([query.content for query in queries], depth, expert) == [run.hits(query.id) for query in queries]
 
 
 def test_an_opened_checkpoint_scores_as_the_index_does(index: Path, came_checkpoint: Path, toy: Path) -> None:

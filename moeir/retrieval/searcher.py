@@ -45,6 +45,7 @@ def parse_exact_sum(spec: str) -> tuple[bool, dict[str, Any]]:
 
 
 QUERIES_PER_BATCH = 256
+FUSION_DEPTH = 1000  # documents of each list that `search` fuses
 HitColumns: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # of each hit: query number, document row, score
 
 
@@ -85,12 +86,16 @@ class Searcher:
     def search(
         self, queries: list[str], depth: int = 10, expert: str | None = None, fuse: str | None = None
     ) -> list[list[tuple[str, float]]]:
-        """Top documents and scores for each query text, from one expert, or from all, fused as on the command line."""
+        """Top documents and scores for each query text, from one expert, or from all, fused as on the command line.
+
+        What is fused are lists of at least 1,000 documents, as by `moeir search`, so that the first ranks do not depend on `depth`.
+        """
         if depth < 1:
             raise UsageError(f"depth {depth}: expected at least 1")
-        names = [str(number) for number in range(len(queries))]
-        runs, _ = self.search_runs(names, queries, depth, self.select_experts((expert,) if expert else ()), fuse or self.default_fusion)
-        run = list(runs.values())[-1]
+        names, experts = [str(number) for number in range(len(queries))], self.select_experts((expert,) if expert else ())
+        list_depth = depth if len(experts) == 1 else max(depth, FUSION_DEPTH)
+        runs, _ = self.search_runs(names, queries, list_depth, experts, fuse or self.default_fusion)
+        run = list(runs.values())[-1].top(depth)
         return [run.hits(name) for name in names]
 
     def search_runs(

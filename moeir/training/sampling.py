@@ -4,6 +4,7 @@ The documents of a query depend on (seed, epoch, query) alone, the queries of a 
 order of several data sets on (seed, epoch).
 """
 
+import logging
 import math
 import random
 from collections.abc import Container, Iterable, Sequence
@@ -21,6 +22,7 @@ from moeir.errors import DataError, UsageError
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.records.examples import Example
 
+log = logging.getLogger(__name__)
 Numbers: TypeAlias = npt.NDArray[Any]
 
 
@@ -161,7 +163,7 @@ BatchSampler: TypeAlias = EpochSampler | MultiDatasetSampler
 
 
 def make_sampler(examples: Iterable[Example], *, batch_size: int, negatives: int, seed: int, source: str) -> EpochSampler:
-    """A sampler over examples; DataError for an example without negatives."""
+    """A sampler over examples; DataError for an example without negatives. Warns of a batch or of negatives that there are not."""
     if batch_size < 1 or negatives < 0:
         raise UsageError(f"--batch-size {batch_size}, --negatives {negatives}: expected at least 1 query and 0 negatives")
     all_examples = tuple(examples)
@@ -169,6 +171,11 @@ def make_sampler(examples: Iterable[Example], *, batch_size: int, negatives: int
         raise DataError(f"{source}: no training examples")
     if negatives and (no_negatives := next((one for one in all_examples if not one.negative_ids), None)) is not None:
         raise DataError(f"{source}: query {no_negatives.query_id} has no negatives; mine some, or train with --negatives 0")
+    if few := [len(one.negative_ids) for one in all_examples if len(one.negative_ids) < negatives]:
+        log.warning("%s: %s of %s queries have fewer than --negatives %d, the fewest %d; their negatives repeat within a group", source,
+                    f"{len(few):,}", f"{len(all_examples):,}", negatives, min(few))  # fmt: skip
+    if batch_size > len(all_examples):
+        log.warning("%s: has %d queries, fewer than --batch-size %d; a batch holds them all", source, len(all_examples), batch_size)
     return EpochSampler(all_examples, min(batch_size, len(all_examples)), negatives, seed)
 
 

@@ -130,3 +130,11 @@ def test_examples_that_name_absent_texts_are_refused():
         require_texts(sampler, {}, documents, "train.jsonl")
     with pytest.raises(DataError, match=r"train.jsonl: query q0 names document n0.8, which is not in the corpus"):
         require_texts(sampler, queries, {name: text for name, text in documents.items() if name != "n0.8"}, "train.jsonl")
+
+
+def test_negatives_that_repeat_and_a_batch_of_all_queries_are_logged(caplog):
+    make_toy_sampler(negatives=9, queries=10)
+    assert not caplog.text
+    make_toy_sampler([*make_examples(3, negatives=4), *make_examples(2)], negatives=5, queries=10)
+    assert "train.jsonl: 3 of 5 queries have fewer than --negatives 5, the fewest 4; their negatives repeat within a group" in caplog.text
+    assert "train.jsonl: has 5 queries, fewer than --batch-size 10; a batch holds them all" in caplog.text

@@ -45,7 +45,7 @@ def room(tmp_path, monkeypatch, toy):
     return tmp_path
 
 
-FUSE = ("fuse", "--run", "one.trec", "--run", "two.trec")
+FUSE = ("fuse", "--method", "came-sum", "--run", "one.trec", "--run", "two.trec")
 
 
 def test_no_help_loads_a_heavy_module(moeir_outside):
@@ -152,7 +152,7 @@ def test_a_traceback_is_shown_on_request(room, moeir_outside):
 
 def test_a_closed_pipe_ends_quietly(room):
     (room / "big.trec").write_text("".join(f"q{number} Q0 owl 1 1.0 t\n" for number in range(30_000)))
-    command = f"{sys.executable} -m moeir fuse --run big.trec --run two.trec | head -1; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m moeir fuse --method rrf --run big.trec --run two.trec | head -1; echo ${{PIPESTATUS[0]}}"
     process = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert process.stdout.splitlines()[1] == "141" and process.stderr == ""
 

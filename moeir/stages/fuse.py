@@ -1,13 +1,14 @@
 """`moeir fuse`: merge several runs into one; weights can be tuned on judged queries first, or come from a file."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir import variants
-from moeir.errors import UsageError
+from moeir.artifacts import manifests
+from moeir.errors import ArtifactError, UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages import side_outputs
 from moeir.stages.base import DEPTH, STREAM, Counts, Stage
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from moeir.records.qrels import Qrels
     from moeir.records.runs import Run
 
-DEFAULT_METHOD = "came-sum"
+ONE_MODEL_METHOD, OTHER_METHOD = "came-sum", "rrf"  # for runs of one search, and for any others
+RAW_SUMS = ("came-sum", "combsum")
+MAX_SCALE_RATIO = 10.0
 ABLATION_MEASURES = ("nDCG@10", "R@100")
 log = logging.getLogger(__name__)
 
@@ -42,7 +45,9 @@ class Fuse(Stage):
     """Merge the runs of several experts into one. With --tune, find the best alpha or weights on judged queries, use and log them."""
 
     run: tuple[Path, ...] = input_field("run", "One run per expert; repeat the flag.", least_count=2, aliases=("--runs",))
-    method: str = option("Fusion method; see: moeir variants fusion.", DEFAULT_METHOD)
+    method: str | None = option(
+        "Fusion method; see: moeir variants fusion. [default: came-sum for the experts' runs of one index, else rrf]", None
+    )
     learned: Path | None = input_field("fusion", "Instead of --method: a file written by learn-fusion or --save.", None)
     depth: int = option("Documents kept per query.", 1000, **DEPTH)
     tune: str | None = option(
@@ -68,9 +73,10 @@ class Fuse(Stage):
     output: Path = output_field("run", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:
-        if variants.parse_spec(self.method).name.replace("_", "-") == "exact-sum":
+        method = self.method or OTHER_METHOD
+        if variants.parse_spec(method).name.replace("_", "-") == "exact-sum":
             raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
-        variant, options = variants.resolve_spec("fusion", self.method)
+        variant, options = variants.resolve_spec("fusion", method)
         self._check_learned()
         self._check_ablation()
         side_outputs.check_side_outputs(self, {"--save": self.save, "--attribution": self.attribution, "--ablation": self.ablation})
@@ -101,7 +107,7 @@ class Fuse(Stage):
     def _check_learned(self) -> None:
         if self.queries is not None and self.learned is None and self.tune is None:
             raise UsageError("--queries needs --learned FILE or --group-by FIELD, which read them")
-        for flag, is_set in {"--method": self.method != DEFAULT_METHOD, "--tune": self.tune is not None}.items():
+        for flag, is_set in {"--method": self.method is not None, "--tune": self.tune is not None}.items():
             if is_set and self.learned is not None:
                 raise UsageError(f"--learned and {flag} exclude one another: the file defines the fusion")
 
@@ -113,13 +119,47 @@ class Fuse(Stage):
         if self.ablation is not None or self.attribution is not None:
             name_runs(self.run)
 
+    def execute(self, *, force: bool) -> None:
+        """Execute with the method that applies, so that the manifest names it."""
+        if self.method is None and self.learned is None:
+            method = ONE_MODEL_METHOD if self._have_one_index() else OTHER_METHOD
+            log.info("--method %s: the runs are %s", method, "those of one index" if method == ONE_MODEL_METHOD else "of different systems")
+            replace(self, method=method).execute(force=force)
+        else:
+            super().execute(force=force)
+
+    def _have_one_index(self) -> bool:
+        """Whether `moeir search` wrote all runs, from one index."""
+        indexes = set()
+        for path in self.run:
+            try:
+                manifest = manifests.read_manifest(path if manifests.manifest_path(path).is_file() else path.parent)
+            except ArtifactError:
+                return False
+            if manifest.get("stage") != "search" or path.name not in manifest["files"]:
+                return False
+            indexes.add(tuple(manifest["sources"]["index"]))
+        return len(indexes) == 1
+
+    def _warn_of_scales(self, expert_runs: "Sequence[Run]", method: str) -> None:
+        """Warn if a raw sum is of scores whose standard deviations differ by more than 10 times."""
+        if variants.parse_spec(method).name.replace("_", "-") not in RAW_SUMS:
+            return
+        spreads = sorted((float(run.scores.std()), str(path)) for run, path in zip(expert_runs, self.run, strict=True) if len(run.scores))
+        if spreads and spreads[-1][0] > MAX_SCALE_RATIO * spreads[0][0] > 0:
+            (least, narrow), (most, wide) = spreads[0], spreads[-1]
+            log.warning("--method %s: scores of %s have a standard deviation of %.3g, those of %s %.3g, so the sum follows the first; "
+                        "rrf or zscore count both alike", method, wide, most, narrow, least)  # fmt: skip
+
     def work(self) -> Counts:
         from moeir.fusion import formulas
         from moeir.records import runs
 
         expert_runs = [runs.read_run(path) for path in self.run]
         tuning_counts = {} if self.tune is None else self._tune_method(expert_runs, self.tune)
-        method = tuning_counts.pop("method", self.method)
+        method = str(tuning_counts.pop("method", self.method))
+        if self.learned is None:
+            self._warn_of_scales(expert_runs, method)
         merge = self._load_learned_fusion(expert_runs) if self.learned else variants.bind_variant("fusion", method)
         fused_run = formulas.fuse_runs(expert_runs, merge, self.depth)
         runs.write_run(fused_run, self.output, tag=self.tag)
@@ -136,11 +176,11 @@ class Fuse(Stage):
         measure = measures.parse_measure(measure_name)
         name = str(measure) if self.group_by is None else f"{measure}, {MACRO} by {self.group_by}"
         grades = None if self.qrels is None or self.answers is not None else qrels.read_qrels(self.qrels)
-        tuned = tuning.tune_method(self.method, expert_runs, self.grid, partial(self._mean_values, expert_runs, grades, measure))
+        tuned = tuning.tune_method(str(self.method), expert_runs, self.grid, partial(self._mean_values, expert_runs, grades, measure))
         for line in tables.format_table([tuned.option, name], [[step, mean] for step, mean in tuned.means.items()]).splitlines():
             log.info("%s", line)
         log.info("tuned: --method %s", tuned.method)
-        if len(tuned.grid) > 1 and tuned.best == tuned.grid[-1] and variants.parse_spec(self.method).name == "hybrid":
+        if len(tuned.grid) > 1 and tuned.best == tuned.grid[-1] and variants.parse_spec(str(self.method)).name == "hybrid":
             log.info("the best value is the last of the grid; a larger LAST in --grid may be better")
         if self.save is not None:
             provenance = {"by": "moeir fuse --tune", "measure": name, "value": tuned.means[tuned.best], "tried": len(tuned.means)}

@@ -130,8 +130,8 @@ def build_stage(stage: type, flags: Mapping[str, Any], config: Path | None = Non
     """Build a stage from command-line values (text), which override a YAML file, which overrides the defaults."""
     settings = list_settings(stage)
     from_flags = ((setting, flags[setting.name], setting.flag) for setting in settings if flags.get(setting.name) is not None)
-    given = (*_read_config(settings, config), *from_flags)
-    values = {setting.name: _parse_setting(setting, value, where) for setting, value, where in given}
+    raw_values = (*_read_config(settings, config), *from_flags)
+    values = {setting.name: _parse_setting(setting, value, where) for setting, value, where in raw_values}
     for setting in settings:
         if setting.required and setting.name not in values:
             name = setting.flag if setting.role != "argument" else setting.name.upper()

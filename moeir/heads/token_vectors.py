@@ -63,10 +63,10 @@ class TokenVectorHead(nn.Module):
     def token_mask(self, tokens: PackedTokens) -> Tensor:
         """[T] which tokens have a vector: punctuation is dropped from documents only, the separator from both sides, first tokens never."""
         if tokens.side == "query":
-            kept = tokens.ids != (-1 if self._separator is None else self._separator)
+            has_vector = tokens.ids != (-1 if self._separator is None else self._separator)
         else:
-            kept = ~torch.isin(tokens.ids, self.dropped_ids)
-        return kept.index_fill(0, tokens.starts[:-1], True)
+            has_vector = ~torch.isin(tokens.ids, self.dropped_ids)
+        return has_vector.index_fill(0, tokens.starts[:-1], True)
 
 
 def _append_zero_vector(texts: MultiVector) -> MultiVector:

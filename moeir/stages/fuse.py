@@ -138,7 +138,7 @@ class Fuse(Stage):
                 return False
             if manifest.get("stage") != "search" or path.name not in manifest["files"]:
                 return False
-            indexes.add(tuple(manifest["sources"]["index"]))
+            indexes.add(tuple(manifest.get("sources", {}).get("index", ())))
         return len(indexes) == 1
 
     def _warn_of_scales(self, expert_runs: "Sequence[Run]", method: str) -> None:

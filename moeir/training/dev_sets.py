@@ -130,8 +130,8 @@ def load_dev_set(
     if not relevant & documents.keys():
         raise DataError(f"{run or corpora[0]}: holds no document that {qrels_path} calls relevant; do the ids agree?")
     if missing := len(relevant - documents.keys()):
-        place = "corpus" if run is None else "run"
-        log.warning("%s: %d of %d relevant documents are missing from the development %s", qrels_path, missing, len(relevant), place)
+        source = "corpus" if run is None else "run"
+        log.warning("%s: %d of %d relevant documents are missing from the development %s", qrels_path, missing, len(relevant), source)
     if trained_on := sum(training_queries.get(query) == text for query, text in queries_by_id.items()):
         log.warning("%s: %d of %d queries are trained on, with the same id and text; dev scores will be inflated", queries,
                     trained_on, len(queries_by_id))  # fmt: skip

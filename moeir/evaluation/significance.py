@@ -38,7 +38,7 @@ def randomisation_test(first: Mapping[str, float], second: Mapping[str, float], 
     1.0
     """
     differences = _differences(first, second)
-    if not differences.any():
+    if len(differences) < 2 or not differences.any():
         return 1.0
     drawn = scipy.stats.permutation_test(
         (differences,),

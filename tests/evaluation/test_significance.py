@@ -64,6 +64,7 @@ def test_p_values_of_drawn_tests_are_near_students_and_never_zero(test):
     assert test(by_query(first), by_query(second)) == pytest.approx(student, abs=0.02)
     assert test(by_query(first), by_query(first + 1 + second / 100)) == pytest.approx(1 / 10_001)
     assert test(by_query([]), by_query([])) == 1.0
+    assert test(by_query([0.1]), by_query([0.9])) == 1.0, "one query decides nothing"
 
 
 def test_an_interval_is_scipys():

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moeir.artifacts import atomic_write
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages import side_outputs
@@ -78,7 +79,8 @@ class Search(Stage):
         return self.explain is not None and self.makes_folder() and self.explain.parent.resolve() == output.resolve()
 
     def makes_folder(self) -> bool:
-        return self.output != STREAM and not self.output.name.removesuffix(".partial").endswith(FILE_SUFFIXES)
+        output = atomic_write.final_path(self.output) if self.output.suffix == ".partial" else self.output
+        return output != STREAM and not output.name.endswith(FILE_SUFFIXES)
 
     def work(self) -> Counts:
         from moeir.retrieval.latency import limit_threads
@@ -131,7 +133,6 @@ class Search(Stage):
     def _write_explanations(
         self, searcher: "Searcher", runs_by_name: "dict[str, Run]", fuse: str, names: list[str], queries: list[str]
     ) -> None:
-        from moeir.artifacts import atomic_write
         from moeir.records import texts
         from moeir.retrieval import explain as explain_module
         from moeir.retrieval.latency import LatencyRecorder

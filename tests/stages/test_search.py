@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import CommandResult
 
 Moeir = Callable[..., CommandResult]
@@ -50,3 +52,10 @@ def test_an_explanation_beside_the_run_is_replaced_with_it_and_nothing_else_is(
     (tmp_path / "mine.jsonl").write_text("mine")
     refused = moeir(*common, "--explain", tmp_path / "mine.jsonl", "--force")
     assert refused.code == 2 and "was not made by moeir" in refused.stderr and (tmp_path / "mine.jsonl").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["run", "trec", "runs.d"])
+def test_a_folder_may_have_the_name_of_a_suffix(name: str, index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+    result = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / name)
+    assert result.code == 0, result.stderr
+    assert (tmp_path / name / "fused.trec").is_file()

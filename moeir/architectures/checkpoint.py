@@ -36,13 +36,25 @@ class TokenBatches:
 
 @dataclass
 class RetrievalModel:
-    """An architecture with its tokenizer and input configuration, which encodes texts. `spec` names the architecture with every option."""
+    """An architecture with its tokenizer and input configuration, which encodes texts.
+
+    `spec` names the architecture with every option; `path` is the folder it was opened from, so that it can stand for its path.
+    """
 
     architecture: Architecture
     tokenizer: TextTokenizer
     input_config: InputConfig
     spec: str
     config: dict[str, Any]
+    path: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"RetrievalModel({self.path or 'unsaved'}: {self.spec})"
+
+    def __fspath__(self) -> str:
+        if self.path is None:
+            raise UsageError("this checkpoint was not opened from a folder; save it, and give the path of the folder")
+        return str(self.path)
 
     @property
     def device(self) -> torch.device:
@@ -138,7 +150,8 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     try:
         variants.resolve_spec("architectures", metadata["architecture"])
     except UsageError as problem:
-        raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged, or of another version of moeir: {problem}") from None
+        reason = "" if variants.own_module(metadata["architecture"]) else "damaged, or of another version of moeir: "
+        raise ArtifactError(f"{folder}/{METADATA_FILE}: {reason}{problem}") from None
     return metadata
 
 
@@ -152,6 +165,7 @@ def open_checkpoint(folder: Path | str, device: str = "cpu") -> RetrievalModel:
         input_config.check(model.architecture.encoder.config.positions)
     except UsageError as problem:
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged, or of another version of moeir: {problem}") from None
+    model.path = folder
     return model
 
 

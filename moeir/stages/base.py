@@ -15,6 +15,8 @@ from moeir import settings, variants
 from moeir.artifacts import atomic_write, manifests, shards
 from moeir.console import format_bytes, silence
 from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
+from moeir.parsing import kebab_case
+from moeir.settings import option
 
 if TYPE_CHECKING:
     from moeir.distributed import ProcessGroup
@@ -43,6 +45,14 @@ class Stage:
     """A pipeline step: its fields are its flags, its docstring is its help, `work` does its work."""
 
     name: ClassVar[str] = ""
+    code: tuple[str, ...] = option(
+        "Python module to import, so that files (a checkpoint, an index) may name its classes and functions; repeat the flag.",
+        (),
+        affects_result=False,
+    )
+
+    def __init_subclass__(cls) -> None:
+        cls.name = kebab_case(cls.__name__)
 
     def check(self) -> None:
         """Check settings that depend on one another, before anything is read or written; `check_settings` has checked each by itself."""
@@ -114,10 +124,13 @@ def _add_memory_advice(stage: Stage) -> Iterator[None]:
 
 def check_settings(stage: Stage) -> None:
     """UsageError if a setting is outside its limits, settings contradict one another, or two sources are standard input."""
+    for module in stage.code:
+        variants.import_own_code(module)
     for setting in settings.list_settings(type(stage)):
         value = getattr(stage, setting.name)
         setting.check(value)
         if setting.room and value is not None:
+            variants.import_code_of(value)
             variants.resolve_spec(setting.room, value)
     stage.check()
     if (product := stage.product()) is not None and product[0] == STREAM and stage.makes_folder():
@@ -195,8 +208,10 @@ def _provenance(stage: Stage) -> dict[str, Any]:
 
 
 def source_digests(stage: Stage) -> dict[str, list[str]]:
-    """The digests of the sources by flag, after a check of each."""
-    digests: dict[str, list[str]] = {}
+    """The digests of the sources by flag, after a check of each, and those of the modules of own code that the settings name."""
+    specs = [value for setting in settings.list_settings(type(stage)) if isinstance(value := getattr(stage, setting.name), str)]
+    modules = {*stage.code, *filter(None, map(variants.own_module, specs))}
+    digests = {"code": [digest for module in sorted(modules) for digest in variants.code_digest(module)]} if modules else {}
     for setting, path in stage.sources():
         digests.setdefault(setting.flag.removeprefix("--"), []).append(_source_digest(path, setting))
     return digests

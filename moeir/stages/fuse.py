@@ -76,6 +76,7 @@ class Fuse(Stage):
         method = self.method or OTHER_METHOD
         if variants.parse_spec(method).name.replace("_", "-") == "exact-sum":
             raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
+        variants.import_code_of(method)
         variant, options = variants.resolve_spec("fusion", method)
         self._check_learned()
         self._check_ablation()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moeir import variants
 from moeir.artifacts import atomic_write
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
@@ -54,6 +55,7 @@ class Search(Stage):
         from moeir.retrieval.searcher import parse_exact_sum
 
         if self.fuse is not None:
+            variants.import_code_of(self.fuse)
             parse_exact_sum(self.fuse)
         if len({path.resolve() for path in self.index}) < len(self.index):
             raise UsageError("--index: the same index is given twice; parts of a collection share no documents")

@@ -83,7 +83,7 @@ class EncodedBatch:
     @property
     def group_size(self) -> int:
         """Documents of one query, 1 + n."""
-        return len(self.documents) // len(self.queries)
+        return self.documents.text_count // self.queries.text_count
 
     @cached_property
     def own_columns(self) -> Tensor:
@@ -93,7 +93,7 @@ class EncodedBatch:
     @cached_property
     def positive_columns(self) -> Tensor:
         """[Q] the column of each query's positive."""
-        return torch.arange(len(self.queries), device=self.ignore_mask.device) * self.group_size
+        return torch.arange(self.queries.text_count, device=self.ignore_mask.device) * self.group_size
 
 
 @dataclass(frozen=True)

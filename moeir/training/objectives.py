@@ -191,8 +191,8 @@ def _positive_ranks(batch: EncodedBatch, scores: dict[str, Tensor], scope: str, 
     """Rank of each query's positive by each score [Q], among the query's own documents or the batch's."""
     if scope not in ("own", "batch"):
         raise UsageError(f"rank_scope={scope}: expected own or batch")
-    owners = torch.arange(len(batch.documents), device=batch.ignore_mask.device) // batch.group_size
-    others = owners != torch.arange(len(batch.queries), device=owners.device)[:, None]
+    owners = torch.arange(batch.documents.text_count, device=batch.ignore_mask.device) // batch.group_size
+    others = owners != torch.arange(batch.queries.text_count, device=owners.device)[:, None]
     ignored = batch.ignore_mask | others if scope == "own" else batch.ignore_mask
     return {name: competition.positive_ranks(score, batch.positive_columns, ignored, ties) for name, score in scores.items()}
 

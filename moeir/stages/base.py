@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 STREAM = Path("-")
 MAX_SEED = 2**32 - 1  # of random generators
 DEPTH: dict[str, Any] = {"minimum": 1, "maximum": 2**31 - 1, "aliases": ("--hits", "--k")}
+DTYPE: dict[str, Any] = {  # of every stage that runs a model
+    "help": "Precision of matrix products: auto (bfloat16 if the device multiplies it in hardware, else float32), float32 or bfloat16.",
+    "default": "auto",
+    "choices": ("auto", "float32", "bfloat16"),
+}
 START, END = "the start", "the end"
 ANYTHING = "anything"  # the kind of a source that may be a file or a folder of any kind
 TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion")

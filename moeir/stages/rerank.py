@@ -16,7 +16,7 @@ from moeir.artifacts import atomic_write, manifests, shards
 from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, STREAM, Counts, Stage
+from moeir.stages.base import DEPTH, DTYPE, STREAM, Counts, Stage
 from moeir.stages.run_arguments import name_runs
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Rerank(Stage):
         "Maximum tokens per batch [default: 4096 on a CPU, 65536 on CUDA].", None, minimum=1, affects_result=False
     )
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, affects_result=False)
-    dtype: str = option("auto, float32 or bfloat16; scores are float32.", "auto")
+    dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     tag: str | None = option("Run tag [default: moeir.rerank].", None, single_word=True, aliases=("--runtag",))

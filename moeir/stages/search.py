@@ -9,7 +9,7 @@ from moeir.artifacts import atomic_write
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages import side_outputs
-from moeir.stages.base import DEPTH, FILE_SUFFIXES, STREAM, Counts, Stage
+from moeir.stages.base import DEPTH, DTYPE, FILE_SUFFIXES, STREAM, Counts, Stage
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -45,7 +45,7 @@ class Search(Stage):
         "Queries encoded and searched together; 1 measures single-query latency.", 256, minimum=1, affects_result=False
     )
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, affects_result=False)
-    dtype: str = option("Precision of query encoding: float32, bfloat16 or auto.", "float32")
+    dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     tag: str | None = option("Run tag [default: moeir.EXPERT].", None, single_word=True, aliases=("--runtag",))
     output: Path = output_field("run", "A .trec file, - for stdout, or a folder.", STREAM)
@@ -118,7 +118,8 @@ class Search(Stage):
         log.info("%s, batches of %d: %s", latency_module.format_machine(machine), self.batch_size, latency.format_summary())
         hits = {name: len(run.scores) for name, run in runs_by_name.items()}
         speed_facts = {"batch_size": self.batch_size, **latency.summarize(), "machine": machine}
-        return {"queries": len(queries), "experts": experts, "hits": hits, **facts, "speed": speed_facts}
+        precision = {} if searcher.checkpoint is None else {"dtype": str(searcher.dtype)}
+        return {"queries": len(queries), "experts": experts, "hits": hits, **precision, **facts, "speed": speed_facts}
 
     def _write_runs(self, runs_by_name: "dict[str, Run]") -> None:
         from moeir.records import runs

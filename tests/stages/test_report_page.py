@@ -148,7 +148,8 @@ def test_a_document_that_no_expert_has_is_explained_without_parts(room, index, m
     (tmp_path / "every.trec").write_text("".join(f"q1 Q0 {name} 1 {-place} t\n" for place, name in enumerate(ids)))
     runs = [word for name in EXPERTS for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
     command = ("report", *runs, "--run", tmp_path / "every.trec", "--qrels", room / "qrels", "--queries", room / "queries.tsv")
-    assert moeir(*command, "--depth", 12, "--index", index, "--output", tmp_path / "page.html") == (0, "", "")
+    result = moeir(*command, "--depth", 12, "--index", index, "--output", tmp_path / "page.html")
+    assert (result.code, result.stdout, result.messages) == (0, "", [])
     case = ParsedPage((tmp_path / "page.html").read_text()).blocks()["cases-0"][0]
     alone = [place for place, ranks in enumerate(zip(*case["r"], strict=True)) if not any(ranks[:4])]
     assert len(case["d"]) == 12 and alone

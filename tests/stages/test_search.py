@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from moeir import cli, settings
 from tests.conftest import CommandResult
 
 Moeir = Callable[..., CommandResult]
@@ -59,3 +60,29 @@ def test_a_folder_may_have_the_name_of_a_suffix(name: str, index: Path, toy: Pat
     result = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / name)
     assert result.code == 0, result.stderr
     assert (tmp_path / name / "fused.trec").is_file()
+
+
+def test_every_stage_that_runs_a_model_has_the_same_dtype() -> None:
+    fields = {name: item for name in cli.STAGES for item in settings.list_settings(cli.stage_class(name)) if item.name == "dtype"}
+    dtypes = {name: (field.help, field.default, field.choices) for name, field in fields.items()}
+    assert {"encode", "search", "rerank", "analyze", "finetune", "pretrain", "generate-queries"} == set(dtypes)
+    assert len(set(dtypes.values())) == 1 and dtypes["search"][1:] == ("auto", ("auto", "float32", "bfloat16"))
+
+
+def test_queries_are_encoded_in_the_precision_of_documents_by_default(
+    came_checkpoint: Path, toy: Path, tmp_path: Path, moeir: Moeir
+) -> None:
+    made = [
+        moeir("encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc"),
+        moeir("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx"),
+        moeir("search", "--index", tmp_path / "idx", "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs"),
+    ]
+    assert [result.code for result in made] == [0, 0, 0]
+    documents, queries = (json.loads((tmp_path / name / "manifest.json").read_text())["counts"]["dtype"] for name in ("enc", "runs"))
+    assert documents == queries
+
+
+def test_an_index_of_words_has_no_precision(bm25_index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+    result = moeir("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "run.trec")
+    assert result.code == 0 and "dtype" not in result.stderr
+    assert "dtype" not in json.loads((tmp_path / "run.trec.manifest.json").read_text())["counts"]

@@ -13,6 +13,7 @@ from moeir.stages.base import DEPTH, DTYPE, FILE_SUFFIXES, STREAM, Counts, Stage
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
+    from moeir.records.texts import Text
     from moeir.retrieval.searcher import Searcher
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,10 @@ class Search(Stage):
     index: tuple[Path, ...] = input_field(
         "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one."
     )
-    queries: Path | None = input_field("texts", "Queries to search for; not needed with --interactive.", None, aliases=("--topics",))
+    queries: Path | None = input_field(
+        "texts", "Queries; - is standard input, whose lines may be plain text: queries 1, 2, ….", None, aliases=("--topics",)
+    )
+    query: tuple[str, ...] = option("A query instead of --queries; repeat the flag. Their ids are q1, q2, ….", ())
     corpus: Path | None = input_field("texts", "Documents, to show their texts with --explain or --interactive.", None)
     depth: int = option("Documents per query and expert.", 1000, **DEPTH)
     expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", ())
@@ -61,12 +65,17 @@ class Search(Stage):
         self._check_explain()
 
     def _check_interactive(self) -> None:
+        if self.query and self.queries is not None:
+            raise UsageError("--query and --queries exclude one another: leave one of them out")
+        if not all(text.strip() for text in self.query):
+            raise UsageError("--query: expected words, found none")
         if self.interactive:
-            conflicts = {"--queries": self.queries is not None, "--explain": self.explain is not None, "--output": self.output != STREAM}
+            conflicts = {"--queries": self.queries is not None, "--query": bool(self.query)}
+            conflicts |= {"--explain": self.explain is not None, "--output": self.output != STREAM}
             if flags := [flag for flag, is_set in conflicts.items() if is_set]:
                 raise UsageError(f"{flags[0]}: cannot be combined with --interactive, which reads typed queries and shows documents")
-        elif self.queries is None:
-            raise UsageError("search needs --queries, or --interactive to type them")
+        elif self.queries is None and not self.query:
+            raise UsageError("search needs --queries or --query, or --interactive to type them")
 
     def _check_explain(self) -> None:
         if self.corpus is not None and self.explain is None and not self.interactive:
@@ -92,11 +101,9 @@ class Search(Stage):
 
     def _search_queries(self, searcher: "Searcher") -> Counts:
         from moeir import console
-        from moeir.records import texts
         from moeir.retrieval import latency as latency_module
 
-        assert self.queries is not None
-        queries = list(texts.read_texts(self.queries))
+        queries = self._read_queries()
         names, contents = [query.id for query in queries], [query.content for query in queries]
         experts, fuse = searcher.select_experts(self.expert), self.fuse or searcher.default_fusion
         latency = latency_module.LatencyRecorder(searcher.device)
@@ -120,6 +127,13 @@ class Search(Stage):
         speed_facts = {"batch_size": self.batch_size, **latency.summarize(), "machine": machine}
         precision = {} if searcher.checkpoint is None else {"dtype": str(searcher.dtype)}
         return {"queries": len(queries), "experts": experts, "hits": hits, **precision, **facts, "speed": speed_facts}
+
+    def _read_queries(self) -> "list[Text]":
+        from moeir.records import texts
+
+        if self.queries is None:
+            return [texts.Text(f"q{number}", text) for number, text in enumerate(self.query, 1)]
+        return list(texts.read_texts(self.queries, plain_lines=self.queries == STREAM))
 
     def _write_runs(self, runs_by_name: "dict[str, Run]") -> None:
         from moeir.records import runs

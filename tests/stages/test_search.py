@@ -86,3 +86,34 @@ def test_an_index_of_words_has_no_precision(bm25_index: Path, toy: Path, tmp_pat
     result = moeir("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "run.trec")
     assert result.code == 0 and "dtype" not in result.stderr
     assert "dtype" not in json.loads((tmp_path / "run.trec.manifest.json").read_text())["counts"]
+
+
+def test_queries_on_the_command_line_are_searched_as_those_of_a_file(bm25_index: Path, tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "queries.tsv").write_text("q1\twho hunts mice\nq2\tants\n", encoding="utf-8")
+    typed = moeir("search", "--index", bm25_index, "--query", "who hunts mice", "--query", "ants")
+    assert typed.code == 0 and typed.stdout
+    assert typed.stdout == moeir("search", "--index", bm25_index, "--queries", tmp_path / "queries.tsv").stdout
+
+
+def test_plain_lines_on_standard_input_are_queries_with_numbers(bm25_index: Path, moeir: Moeir) -> None:
+    command = ("search", "--index", bm25_index, "--queries", "-")
+    piped = moeir(*command, stdin="who hunts mice\n\n  ants \n")
+    assert piped.code == 0 and {line.split()[0] for line in piped.stdout.splitlines()} == {"1", "2"}
+    for form in ("1\twho hunts mice\n2\tants\n", '{"_id": 1, "text": "who hunts mice"}\n{"_id": 2, "text": "ants"}\n'):
+        assert moeir(*command, stdin=form).stdout == piped.stdout
+    mixed = moeir(*command, stdin="who hunts mice\n2\tants\n")
+    assert mixed.code == 3 and "standard input:2: found a tab; expected one text per line, as in the first" in mixed.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--query", "ants", "--queries", "-"), "--query and --queries exclude one another"),
+        (("--query", " "), "--query: expected words, found none"),
+        (("--query", "ants", "--interactive"), "--query: cannot be combined with --interactive"),
+        ((), "search needs --queries or --query, or --interactive to type them"),
+    ],
+)
+def test_queries_come_from_one_place(flags: tuple[str, ...], words: str, bm25_index: Path, moeir: Moeir) -> None:
+    result = moeir("search", "--index", bm25_index, *flags)
+    assert (result.code, result.stdout) == (2, "") and words in result.stderr

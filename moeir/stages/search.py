@@ -107,6 +107,11 @@ class Search(Stage):
         names, contents = [query.id for query in queries], [query.content for query in queries]
         experts, fuse = searcher.select_experts(self.expert), self.fuse or searcher.default_fusion
         latency = latency_module.LatencyRecorder(searcher.device)
+        if warm_up := latency_module.warm_up_size(len(queries)):
+            searcher.search_runs(
+                names[:warm_up], contents[:warm_up], self.depth, experts, fuse, batch_size=self.batch_size, latency=latency
+            )
+            latency.end_warm_up(warm_up)
         with console.meter("searching", len(queries)) as meter:
             runs_by_name, facts = searcher.search_runs(
                 names, contents, self.depth, experts, fuse, batch_size=self.batch_size, latency=latency, advance=meter.advance
@@ -124,7 +129,7 @@ class Search(Stage):
         machine = latency_module.machine_info(searcher.device, searcher.paths)
         log.info("%s, batches of %d: %s", latency_module.format_machine(machine), self.batch_size, latency.format_summary())
         hits = {name: len(run.scores) for name, run in runs_by_name.items()}
-        speed_facts = {"batch_size": self.batch_size, **latency.summarize(), "machine": machine}
+        speed_facts = {"batch_size": self.batch_size, "warm_up_queries": warm_up, **latency.summarize(), "machine": machine}
         precision = {} if searcher.checkpoint is None else {"dtype": str(searcher.dtype)}
         return {"queries": len(queries), "experts": experts, "hits": hits, **precision, **facts, "speed": speed_facts}
 

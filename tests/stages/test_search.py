@@ -1,6 +1,7 @@
 """Log lines and speed facts of search."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,3 +118,22 @@ def test_plain_lines_on_standard_input_are_queries_with_numbers(bm25_index: Path
 def test_queries_come_from_one_place(flags: tuple[str, ...], words: str, bm25_index: Path, moeir: Moeir) -> None:
     result = moeir("search", "--index", bm25_index, *flags)
     assert (result.code, result.stdout) == (2, "") and words in result.stderr
+
+
+def test_what_happens_once_at_the_start_is_no_latency(bm25_index: Path, tmp_path: Path, moeir: Moeir, monkeypatch) -> None:
+    from moeir.indexes.bm25 import Bm25
+
+    (tmp_path / "queries.tsv").write_text("".join(f"{number}\tants and mice\n" for number in range(40)), encoding="utf-8")
+    search_into, batches = Bm25._search_into, []
+
+    def load_first(self, queries, *arguments):
+        time.sleep(0.0 if batches else 0.4)
+        batches.append(len(queries))
+        search_into(self, queries, *arguments)
+
+    monkeypatch.setattr(Bm25, "_search_into", load_first)
+    command = ("search", "--index", bm25_index, "--queries", tmp_path / "queries.tsv", "--batch-size", 10)
+    result = moeir(*command, "--output", tmp_path / "run.trec")
+    speed = json.loads((tmp_path / "run.trec.manifest.json").read_text())["counts"]["speed"]
+    assert batches == [2, 10, 10, 10, 10] and speed["warm_up_queries"] == 2 and speed["search"]["p99_ms"] < 400
+    assert "not counted: a warm-up with 2 queries" in result.stderr

@@ -58,7 +58,7 @@ class Evaluate(Stage):
     per_query: bool = option("Report the value of every query, too.", False, aliases=("-q",))
     test: str = option("p-values against the first run: t (paired), randomisation, bootstrap or none.", "t")
     correction: str = option(
-        "Correction of p-values over all runs and measures: none, bonferroni, holm or bh (Benjamini and Hochberg).", "none"
+        "Correction of p-values over all runs and measures: holm, bonferroni, bh (Benjamini and Hochberg) or none.", "holm"
     )
     effect_size: bool = option("Report the difference to the first run and Cohen's d, too.", False)
     intervals: bool = option("Report 95 % confidence intervals of the means, too (Student's t of the logit, so within 0 and 1).", False)

@@ -40,7 +40,10 @@ class Analyze(Stage):
 
     analysis: str | None = argument(f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None)
     run: tuple[Path, ...] = input_field(
-        "run", "overlap, wins, scores: a run; repeat the flag. projection: colour each query by its best run.", (), aliases=("--runs",)
+        "run",
+        "overlap, wins, scores: a run; repeat the flag; NAME=PATH names it. projection: colour each query by its best run.",
+        (),
+        aliases=("--runs",),
     )
     overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100.", "rbo", room="analysis.overlap")
     model: Path | None = input_field(

@@ -86,7 +86,18 @@ class Stage:
         """Every file or folder that the stage reads, with its setting."""
         for setting in settings.list_settings(type(self)):
             if setting.role == "source" and (value := getattr(self, setting.name)) is not None:
-                yield from ((setting, item) for item in (value if setting.repeated else (value,)))
+                paths = (split_run_name(item)[1] if setting.kind == "run" else item for item in (value if setting.repeated else (value,)))
+                yield from ((setting, path) for path in paths)
+
+
+def split_run_name(path: Path) -> tuple[str | None, Path]:
+    """The name and the path of a run given as NAME=PATH; no name if it is the path of a file.
+
+    >>> split_run_name(Path("bm25=runs/first.trec")), split_run_name(Path("runs/k1=0.9.trec"))
+    (('bm25', PosixPath('runs/first.trec')), (None, PosixPath('runs/k1=0.9.trec')))
+    """
+    name, equals, rest = str(path).partition("=")
+    return (name, Path(rest)) if name and equals and rest and "/" not in name and not path.exists() else (None, path)
 
 
 class SingleProcess:
@@ -204,7 +215,8 @@ def source_digests(stage: Stage) -> dict[str, list[str]]:
     digests: dict[str, list[str]] = {}
     for setting, path in stage.sources():
         digests.setdefault(setting.flag.removeprefix("--"), []).append(_source_digest(path, setting))
-    return digests
+    names = [split_run_name(path)[0] or "" for path in getattr(stage, "run", ())]
+    return digests | ({"run-names": names} if any(names) else {})
 
 
 def _source_digest(path: Path, setting: settings.Setting) -> str:

@@ -119,3 +119,36 @@ BAD = [
 def test_what_cannot_be_done_is_one_line(place, moeir, flags, words):
     result = moeir(*RUNS, *flags)
     assert result.code == 2 and words in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("stage", ["evaluate", "report", "analyze", "fuse"])
+def test_a_run_has_the_name_it_is_given(place, moeir, stage):
+    (place / "k=2.trec").write_bytes((place / "two.trec").read_bytes())
+    judged = ("--qrels", "qrels") if stage in ("evaluate", "report") else ()
+    page, parts = ("--output", "page.html") if stage == "report" else (), ("--attribution", "parts.tsv") if stage == "fuse" else ()
+    result = moeir(stage, "--run", "first one=one.trec", "--run", "k=2.trec", *judged, *page, *parts)
+    assert result.code == 0, result.stderr
+    written = next((path.read_text() for path in (place / "page.html", place / "parts.tsv") if path.exists()), result.stdout)
+    assert "first one" in written and "k=2" in written and "one.trec" not in written
+
+
+def test_runs_with_other_names_are_another_table(place, moeir):
+    command = ("evaluate", "--qrels", "qrels", "--form", "tsv", "--output", "table.tsv", "--run", "one.trec", "--run")
+    assert moeir(*command, "a=two.trec").code == 0
+    assert "already made" in moeir(*command, "a=two.trec").stderr
+    other = moeir(*command, "b=two.trec")
+    assert other.code == 2 and "run-names" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("runs", "code", "words"),
+    [
+        (("same=one.trec", "same=two.trec"), 2, "--run: two runs have the name 'same'; give each its own name: --run NAME=PATH"),
+        (("one.trec", "one.trec"), 2, "--run: the same run is given twice; give each its own name: --run NAME=PATH"),
+        (("a=nowhere.trec",), 3, "nowhere.trec: no such file (--run)"),
+        (("folder/a=one.trec",), 3, "folder/a=one.trec: no such file (--run)"),
+    ],
+)
+def test_a_name_that_cannot_be_given_is_refused(place, moeir, runs, code, words):
+    result = moeir("evaluate", *(word for run in runs for word in ("--run", run)), "--qrels", "qrels")
+    assert (result.code, result.stdout) == (code, "") and words in result.stderr

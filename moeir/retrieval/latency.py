@@ -18,15 +18,22 @@ from moeir.console import format_bytes
 from moeir.errors import UsageError
 
 PERCENTILES = (50, 95, 99)
+MAX_WARM_UP, WARM_UP_SHARE = 32, 20  # queries; one of so many
 
 
 class LatencyRecorder:
-    """Seconds of each batch in each step on a device; the time to compile loops at their first call is recorded separately."""
+    """Seconds of each batch in each step on a device; what happens once is not counted: compiling loops at their first call, and the
+    queries of a warm-up, which load the index and start the threads."""
 
     def __init__(self, device: str = "cpu") -> None:
         self._device = device
         self.steps: dict[str, list[tuple[float, int]]] = {}
-        self.compile_seconds = 0.0
+        self.compile_seconds, self.warm_up_queries = 0.0, 0
+
+    def end_warm_up(self, queries: int) -> None:
+        """Forget the steps so far: they were a warm-up with so many queries."""
+        self.steps.clear()
+        self.warm_up_queries = queries
 
     @contextmanager
     def time_step(self, name: str, queries: int) -> Iterator[None]:
@@ -57,8 +64,18 @@ class LatencyRecorder:
             + ", ".join(f"p{percent} {facts[f'p{percent}_ms']:,.2f} ms" for percent in PERCENTILES)
             for name, facts in self.summarize().items()
         ]
-        compiling = [f"not counted: {self.compile_seconds:,.1f} s of compiling loops, once"] if self.compile_seconds else []
-        return "; ".join(steps + compiling)
+        once = [f"a warm-up with {self.warm_up_queries} queries"] if self.warm_up_queries else []
+        once += [f"{self.compile_seconds:,.1f} s of compiling loops, once"] if self.compile_seconds else []
+        return "; ".join(steps + [f"not counted: {', '.join(once)}"] * bool(once))
+
+
+def warm_up_size(queries: int) -> int:
+    """How many of the queries are searched once before the clock starts: a twentieth, at most 32.
+
+    >>> [warm_up_size(queries) for queries in (1, 19, 20, 300, 100_000)]
+    [0, 0, 1, 15, 32]
+    """
+    return min(MAX_WARM_UP, queries // WARM_UP_SHARE)
 
 
 def _summarize_batches(batches: Sequence[tuple[float, int]]) -> dict[str, float]:

@@ -198,7 +198,7 @@ def open_index(
     *,
     model: Path | None = None,
     device: str = "auto",
-    dtype: str = "float32",
+    dtype: str = "auto",
     verified: bool = False,
 ) -> Searcher:
     """Open an index with its checkpoint, which is located along index → encodings → checkpoint.
@@ -225,7 +225,8 @@ def open_index(
         engines = {name: ShardedIndex([part[name] for part in parts], order) for name in parts[0]}
     recorded = counts[0].get("checkpoint")
     checkpoint = None if recorded is None else open_checkpoint(manifests.find_checkpoint(paths[0], recorded, model), target)
-    return Searcher(paths, all_ids, engines, order, checkpoint, select_dtype(dtype, target), target)
+    precision = torch.float32 if checkpoint is None else select_dtype(dtype, target)
+    return Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
 
 
 def _open_engines(path: Path, specs: Mapping[str, str], order: np.ndarray, device: str) -> dict[str, SearchableIndex]:

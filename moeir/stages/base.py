@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 STREAM = Path("-")
 MAX_SEED = 2**32 - 1  # of random generators
 DEPTH: dict[str, Any] = {"minimum": 1, "maximum": 2**31 - 1, "aliases": ("--hits", "--k")}
+DTYPE: dict[str, Any] = {  # of every stage that runs a model
+    "help": "Precision of matrix products: auto (bfloat16 if the device multiplies it in hardware, else float32), float32 or bfloat16.",
+    "default": "auto",
+    "choices": ("auto", "float32", "bfloat16"),
+}
 START, END = "the start", "the end"
 ANYTHING = "anything"  # the kind of a source that may be a file or a folder of any kind
 TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion")
@@ -91,7 +96,18 @@ class Stage:
         """Every file or folder that the stage reads, with its setting."""
         for setting in settings.list_settings(type(self)):
             if setting.role == "source" and (value := getattr(self, setting.name)) is not None:
-                yield from ((setting, item) for item in (value if setting.repeated else (value,)))
+                paths = (split_run_name(item)[1] if setting.kind == "run" else item for item in (value if setting.repeated else (value,)))
+                yield from ((setting, path) for path in paths)
+
+
+def split_run_name(path: Path) -> tuple[str | None, Path]:
+    """The name and the path of a run given as NAME=PATH; no name if it is the path of a file.
+
+    >>> split_run_name(Path("bm25=runs/first.trec")), split_run_name(Path("runs/k1=0.9.trec"))
+    (('bm25', PosixPath('runs/first.trec')), (None, PosixPath('runs/k1=0.9.trec')))
+    """
+    name, equals, rest = str(path).partition("=")
+    return (name, Path(rest)) if name and equals and rest and "/" not in name and not path.exists() else (None, path)
 
 
 class SingleProcess:
@@ -214,7 +230,8 @@ def source_digests(stage: Stage) -> dict[str, list[str]]:
     digests = {"code": [digest for module in sorted(modules) for digest in variants.code_digest(module)]} if modules else {}
     for setting, path in stage.sources():
         digests.setdefault(setting.flag.removeprefix("--"), []).append(_source_digest(path, setting))
-    return digests
+    names = [split_run_name(path)[0] or "" for path in getattr(stage, "run", ())]
+    return digests | ({"run-names": names} if any(names) else {})
 
 
 def _source_digest(path: Path, setting: settings.Setting) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from moeir.errors import UsageError
 from moeir.parsing import parse_value
 from moeir.settings import option, output_field, to_dict
-from moeir.stages.base import MAX_SEED, Stage
+from moeir.stages.base import DTYPE, MAX_SEED, Stage
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,7 +73,7 @@ class TrainingStage(Stage):
     seed: int = option("Random seed.", 42, minimum=0, maximum=MAX_SEED)
     deterministic: bool = option("Make results bit-identical on the same GPU, at some cost in speed; on a CPU they always are.", False)
     compile: bool = option("Compile the layers with torch.compile (CUDA only); takes a minute or more at the start.", False)
-    dtype: str = option("auto, float32 or bfloat16.", "auto")
+    dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     cache: Path | None = option(

@@ -15,7 +15,7 @@ from moeir.artifacts import manifests, shards
 from moeir.console import silence
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field, to_dict
-from moeir.stages.base import STREAM, Counts, Stage, checkpoint_reference
+from moeir.stages.base import DTYPE, STREAM, Counts, Stage, checkpoint_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ class Encode(Stage):
         aliases=("--token-pooling",),
     )
     max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False)
-    dtype: str = option("auto, float32 or bfloat16.", "auto")
+    dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = output_field("encodings", "Folder to write.")

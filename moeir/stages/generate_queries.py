@@ -12,7 +12,7 @@ from pathlib import Path
 from moeir.artifacts.shards import Shard
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import MAX_SEED, STREAM, Counts, Stage
+from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Stage
 
 BLOCK = 512
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class GenerateQueries(Stage):
     )
     seed: int = option("Random seed; each query has random numbers of its own.", 42, minimum=0, maximum=MAX_SEED)
     shard: str | None = option(f"I/N: process shard I of N, counted from 0; shards are ranges of whole blocks of {BLOCK} passages.", None)
-    dtype: str = option("auto, float32 or bfloat16.", "auto")
+    dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept passages without text; they get no queries.", False)
     output: Path = output_field("texts", "Output file: JSON lines with _id and queries, in corpus order; - is stdout.")

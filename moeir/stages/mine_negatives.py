@@ -9,7 +9,7 @@ from moeir import variants
 from moeir.errors import DataError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import Counts, Stage
-from moeir.stages.run_arguments import MATCHES, check_answers, read_answers, read_runs
+from moeir.stages.run_arguments import MATCHES, check_answers, read_answers, read_runs, run_paths
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -50,8 +50,8 @@ class MineNegatives(Stage):
         mined_examples = mining.mine_negatives(expert_runs, grades, select, counts, positive_grade=self.positive_grade, excluded=excluded)
         examples.write_examples(mined_examples, self.output)
         if not counts.mined:
-            run_paths = ", ".join(map(str, self.run))
-            raise DataError(f"{self.qrels}: no query has both positives and negatives in {run_paths}; do the ids agree?")
+            paths = ", ".join(map(str, run_paths(self.run)))
+            raise DataError(f"{self.qrels}: no query has both positives and negatives in {paths}; do the ids agree?")
         log.info(
             "%d examples; skipped %d queries without positives, %d without hits, %d without negatives",
             *(counts.mined, counts.without_positives, counts.without_hits, counts.without_negatives),

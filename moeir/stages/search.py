@@ -10,10 +10,11 @@ from moeir.artifacts import atomic_write
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages import side_outputs
-from moeir.stages.base import DEPTH, FILE_SUFFIXES, STREAM, Counts, Stage
+from moeir.stages.base import DEPTH, DTYPE, FILE_SUFFIXES, STREAM, Counts, Stage
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
+    from moeir.records.texts import Text
     from moeir.retrieval.searcher import Searcher
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,10 @@ class Search(Stage):
     index: tuple[Path, ...] = input_field(
         "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one."
     )
-    queries: Path | None = input_field("texts", "Queries to search for; not needed with --interactive.", None, aliases=("--topics",))
+    queries: Path | None = input_field(
+        "texts", "Queries; - is standard input, whose lines may be plain text: queries 1, 2, ….", None, aliases=("--topics",)
+    )
+    query: tuple[str, ...] = option("A query instead of --queries; repeat the flag. Their ids are q1, q2, ….", ())
     corpus: Path | None = input_field("texts", "Documents, to show their texts with --explain or --interactive.", None)
     depth: int = option("Documents per query and expert.", 1000, **DEPTH)
     expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", ())
@@ -46,7 +50,7 @@ class Search(Stage):
         "Queries encoded and searched together; 1 measures single-query latency.", 256, minimum=1, affects_result=False
     )
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, affects_result=False)
-    dtype: str = option("Precision of query encoding: float32, bfloat16 or auto.", "float32")
+    dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     tag: str | None = option("Run tag [default: moeir.EXPERT].", None, single_word=True, aliases=("--runtag",))
     output: Path = output_field("run", "A .trec file, - for stdout, or a folder.", STREAM)
@@ -63,12 +67,17 @@ class Search(Stage):
         self._check_explain()
 
     def _check_interactive(self) -> None:
+        if self.query and self.queries is not None:
+            raise UsageError("--query and --queries exclude one another: leave one of them out")
+        if not all(text.strip() for text in self.query):
+            raise UsageError("--query: expected words, found none")
         if self.interactive:
-            conflicts = {"--queries": self.queries is not None, "--explain": self.explain is not None, "--output": self.output != STREAM}
+            conflicts = {"--queries": self.queries is not None, "--query": bool(self.query)}
+            conflicts |= {"--explain": self.explain is not None, "--output": self.output != STREAM}
             if flags := [flag for flag, is_set in conflicts.items() if is_set]:
                 raise UsageError(f"{flags[0]}: cannot be combined with --interactive, which reads typed queries and shows documents")
-        elif self.queries is None:
-            raise UsageError("search needs --queries, or --interactive to type them")
+        elif self.queries is None and not self.query:
+            raise UsageError("search needs --queries or --query, or --interactive to type them")
 
     def _check_explain(self) -> None:
         if self.corpus is not None and self.explain is None and not self.interactive:
@@ -94,14 +103,17 @@ class Search(Stage):
 
     def _search_queries(self, searcher: "Searcher") -> Counts:
         from moeir import console
-        from moeir.records import texts
         from moeir.retrieval import latency as latency_module
 
-        assert self.queries is not None
-        queries = list(texts.read_texts(self.queries))
+        queries = self._read_queries()
         names, contents = [query.id for query in queries], [query.content for query in queries]
         experts, fuse = searcher.select_experts(self.expert), self.fuse or searcher.default_fusion
         latency = latency_module.LatencyRecorder(searcher.device)
+        if warm_up := latency_module.warm_up_size(len(queries)):
+            searcher.search_runs(
+                names[:warm_up], contents[:warm_up], self.depth, experts, fuse, batch_size=self.batch_size, latency=latency
+            )
+            latency.end_warm_up(warm_up)
         with console.meter("searching", len(queries)) as meter:
             runs_by_name, facts = searcher.search_runs(
                 names, contents, self.depth, experts, fuse, batch_size=self.batch_size, latency=latency, advance=meter.advance
@@ -119,8 +131,16 @@ class Search(Stage):
         machine = latency_module.machine_info(searcher.device, searcher.paths)
         log.info("%s, batches of %d: %s", latency_module.format_machine(machine), self.batch_size, latency.format_summary())
         hits = {name: len(run.scores) for name, run in runs_by_name.items()}
-        speed_facts = {"batch_size": self.batch_size, **latency.summarize(), "machine": machine}
-        return {"queries": len(queries), "experts": experts, "hits": hits, **facts, "speed": speed_facts}
+        speed_facts = {"batch_size": self.batch_size, "warm_up_queries": warm_up, **latency.summarize(), "machine": machine}
+        precision = {} if searcher.checkpoint is None else {"dtype": str(searcher.dtype)}
+        return {"queries": len(queries), "experts": experts, "hits": hits, **precision, **facts, "speed": speed_facts}
+
+    def _read_queries(self) -> "list[Text]":
+        from moeir.records import texts
+
+        if self.queries is None:
+            return [texts.Text(f"q{number}", text) for number, text in enumerate(self.query, 1)]
+        return list(texts.read_texts(self.queries, plain_lines=self.queries == STREAM))
 
     def _write_runs(self, runs_by_name: "dict[str, Run]") -> None:
         from moeir.records import runs

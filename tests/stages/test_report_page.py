@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ def test_the_index_gives_the_reasons_that_search_wrote(made, room, command, inde
 def test_parts_that_do_not_add_up_are_left_out(room, command, index, moeir, tmp_path):
     lists = [word for name in EXPERTS[:3] for word in ("--run", room / "runs" / f"{name}.trec")]
     assert moeir("fuse", *lists, "--method", "rrf", "--output", tmp_path / "fused.trec").code == 0
-    changed = [tmp_path / "fused.trec" if str(word).endswith("fused.trec") else word for word in command]
+    changed = [f"fused={tmp_path / 'fused.trec'}" if str(word).endswith("fused.trec") else word for word in command]
     result = moeir(*changed, "--index", index, "--output", tmp_path / "page.html")
     assert result.code == 0 and "fused: its scores are not came-sum of the experts' runs; parts are left out" in result.stderr
     cases = ParsedPage((tmp_path / "page.html").read_text()).blocks()["cases-0"]
@@ -148,7 +149,8 @@ def test_a_document_that_no_expert_has_is_explained_without_parts(room, index, m
     (tmp_path / "every.trec").write_text("".join(f"q1 Q0 {name} 1 {-place} t\n" for place, name in enumerate(ids)))
     runs = [word for name in EXPERTS for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
     command = ("report", *runs, "--run", tmp_path / "every.trec", "--qrels", room / "qrels", "--queries", room / "queries.tsv")
-    assert moeir(*command, "--depth", 12, "--index", index, "--output", tmp_path / "page.html") == (0, "", "")
+    result = moeir(*command, "--depth", 12, "--index", index, "--output", tmp_path / "page.html")
+    assert (result.code, result.stdout, len(result.messages)) == (0, "", 1) and result.messages[0].startswith("every: shown without")
     case = ParsedPage((tmp_path / "page.html").read_text()).blocks()["cases-0"][0]
     alone = [place for place, ranks in enumerate(zip(*case["r"], strict=True)) if not any(ranks[:4])]
     assert len(case["d"]) == 12 and alone
@@ -239,3 +241,27 @@ def test_a_set_of_runs_and_a_bubble_show_their_queries_and_the_theme_turns(opene
     opened.click("#theme")
     opened.set_color_scheme("light")
     assert opened.value(paper) == dark and opened.problems == []
+
+
+def test_a_run_belongs_to_the_index_of_its_manifest_whatever_its_name(room, index, command, moeir, tmp_path):
+    search = ("search", "--index", index, "--queries", room / "queries.tsv", "--expert", "local", "--output", tmp_path / "mine.trec")
+    assert moeir(*search).code == 0
+    shutil.copy(room / "runs" / "global.trec", tmp_path / "lexical.trec")  # a name alone says nothing
+    texts = ("--queries", room / "queries.tsv", "--qrels", room / "qrels", "--index", index)
+    runs = ("--run", f"my run={tmp_path / 'mine.trec'}", "--run", tmp_path / "lexical.trec")
+    result = moeir("report", *runs, *texts, "--output", tmp_path / "page.html")
+    assert (result.code, len(result.messages)) == (0, 1)
+    assert result.messages[0].startswith("lexical: shown without explanations: not an expert's run that moeir search wrote with ")
+    blocks = ParsedPage((tmp_path / "page.html").read_text()).blocks()
+    assert blocks["data"]["runs"] == ["my run", "lexical"] and blocks["data"]["experts"] == {"local": "my run"}
+    assert all(case["x"] == ["local"] for case in blocks["cases-0"] if case["d"])
+    named = ("--run", f"global={tmp_path / 'lexical.trec'}")
+    result = moeir("report", *named, *texts, "--output", tmp_path / "page.html", "--force")
+    assert (result.code, result.messages) == (0, [])
+    assert ParsedPage((tmp_path / "page.html").read_text()).blocks()["data"]["experts"] == {"global": "global"}
+
+
+def test_runs_of_another_index_are_shown_without_explanations(room, bm25_index, command, moeir, tmp_path):
+    result = moeir(*command, "--index", bm25_index, "--output", tmp_path / "page.html")
+    assert result.code == 0 and len(result.messages) == 1 and result.messages[0].startswith("lexical, local, global, fused: shown without")
+    assert not any("x" in case for case in ParsedPage((tmp_path / "page.html").read_text()).blocks()["cases-0"])

@@ -106,7 +106,7 @@ def _has_required(stage: type[base.Stage]) -> bool:
 
 
 def _build_command(stage: type[base.Stage]) -> Callable[..., None]:
-    parameters = [_build_parameter(setting) for setting in settings.list_settings(stage)]
+    parameters = [_build_parameter(setting) for setting in (*settings.list_settings(stage), *settings.list_shorthands(stage))]
     has_output = any(setting.role == "product" for setting in settings.list_settings(stage))
     parameters += [
         _common_option("config", "--config", "YAML file of settings, keys as the flags; flags override it.", Path | None, metavar="FILE"),
@@ -152,7 +152,7 @@ def _build_parameter(setting: settings.Setting) -> inspect.Parameter:
 
 def _default_hint(setting: settings.Setting) -> str:
     if setting.required:
-        return " [required]"
+        return " [required, or --dataset]" if setting.part else " [required]"
     default = setting.default
     if default is None or default is False or default in ((), ""):
         return ""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from moeir import data_sources
 from moeir.errors import ArtifactError
 from moeir.formats import base
 from moeir.formats.base import Conversion, Format, collapse_whitespace, flatten_title
@@ -58,9 +59,8 @@ def chain_texts(files: list[Path], conversion: Conversion) -> Iterator[Text]:
                 yield text
 
 
-def find_file(folder: Path, name: str) -> Path:
-    """The file of this name, compressed or not."""
-    for compression in ("", ".gz", ".zst"):
-        if (file := folder / f"{name}{compression}").is_file():
-            return file
+def require_file(folder: Path, name: str) -> Path:
+    """The file of this name, compressed or not; ArtifactError if there is none."""
+    if (file := data_sources.find_file(folder, name)) is not None:
+        return file
     raise ArtifactError(f"{folder}: no {name}; expected a folder in this format's layout")

@@ -10,8 +10,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from moeir.errors import DataError, UsageError
-from moeir.records import dpr, lines
+from moeir import data_sources
+from moeir.errors import DataError
+from moeir.records import dpr, lines, qrels, remote_rows
 
 Item = TypeVar("Item")
 ID_FIELDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
@@ -47,7 +48,10 @@ class Text:
 
 
 def read_texts(source: Path | str, *, keep_empty: bool = False) -> Iterator[Text]:
-    """Read the texts of a file, a pipe, `hf:NAME[/CONFIG][@SPLIT]`, `hf:FOLDER`, or `irds:NAME#docs|#queries`, one at a time."""
+    """Read the texts of a file, a pipe, `hf:NAME[/CONFIG][@SPLIT]`, `hf:FOLDER`, or `irds:NAME#docs|#queries`, one at a time.
+
+    `TEXTS#QRELS`, as in `queries.jsonl#qrels/test.tsv`, are the texts of a source that are judged in another.
+    """
     for where, _, text in read_texts_with_records(source):
         if not text.content and not keep_empty:
             raise DataError(f"{where}: the text of {text.id!r} is empty; --keep-empty keeps such texts", code="empty-text")
@@ -169,9 +173,13 @@ def _preview(value: Any) -> str:
 
 
 def read_records(source: str) -> Iterator[tuple[str, Any]]:
-    """Location and raw value of each record of a source."""
-    if source.startswith("hf:"):
-        yield from _read_hf(source)
+    """Location and raw value of each record of a source; of `TEXTS#QRELS`, the records that are judged."""
+    texts_source, qrels_source = data_sources.split_judged(source)
+    if qrels_source is not None:
+        judged = qrels.read_qrels(qrels_source)
+        yield from ((where, record) for where, record in read_records(texts_source) if parse_text(record, where).id in judged)
+    elif source.startswith("hf:"):
+        yield from remote_rows.read_hf(source)
     elif source.startswith("irds:"):
         yield from _read_irds(source)
     else:
@@ -223,47 +231,13 @@ def parse_row(line: str, names: list[str], where: str) -> dict[str, Any]:
     return dict(zip(names, fields, strict=True))
 
 
-def _read_hf(source: str) -> Iterator[tuple[str, Any]]:
-    import datasets
-
-    location, _, split = source.removeprefix("hf:").partition("@")
-    try:
-        if Path(location).is_dir():
-            is_saved = any((Path(location) / file).is_file() for file in ("dataset_dict.json", "state.json"))
-            dataset = datasets.load_from_disk(location) if is_saved else datasets.load_dataset(location)
-        else:
-            owner, name, *config = location.split("/", 2) if "/" in location else ("", location)
-            dataset = datasets.load_dataset(f"{owner}/{name}" if owner else name, *config)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as fault:
-        raise UsageError(f"{source}: cannot be loaded: {(str(fault).splitlines() or [type(fault).__name__])[0]}") from fault
-    if isinstance(dataset, dict):
-        if not split and len(dataset) > 1:
-            raise UsageError(f"{source}: has the splits {', '.join(dataset)}; name one: {source}@{next(iter(dataset))}")
-        if split and split not in dataset:
-            raise UsageError(f"{source}: has no split {split!r}; it has {', '.join(dataset)}")
-        dataset = dataset[split or next(iter(dataset))]
-    for number, row in enumerate(dataset, 1):
-        yield f"{source}: row {number}", row
-
-
 def _read_irds(source: str) -> Iterator[tuple[str, Any]]:
-    try:
-        import ir_datasets
-    except ImportError:
-        raise UsageError(f"{source}: needs the package ir-datasets: pip install ir-datasets") from None
-    name, _, part = source.removeprefix("irds:").partition("#")
-    if part not in ("docs", "queries"):
-        raise UsageError(f"{source}: expected #docs or #queries; write irds:{name}#docs or irds:{name}#queries")
-    try:
-        dataset = ir_datasets.load(name)
-    except KeyError:
-        raise UsageError(f"{source}: ir_datasets has no {name!r}") from None
-    for number, row in enumerate(dataset.docs_iter() if part == "docs" else dataset.queries_iter(), 1):
+    for where, row in remote_rows.read_irds(source, ("docs", "queries")):
         known = (*ID_FIELDS, *TEXT_FIELDS, "title", "url", "answers")
         fields = {key: value for key, value in row._asdict().items() if key in known}
         if not set(fields) & set(TEXT_FIELDS):
             fields["text"] = row.default_text()
-        yield f"{source}: row {number}", fields
+        yield where, fields
 
 
 def count_texts(path: Path | str, *, keep_empty: bool = False) -> int:

@@ -29,6 +29,7 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
     "lengths": (("model", "corpus", "queries", "classes"), ()),
     "projection": ((*TEXTS_AND_MODEL, "run", "qrels", "measure", "expert", "projection", "dimensions", "sample", "seed"), ("model",)),
 }
+READERS = {flag: tuple(name for name, (flags, _) in ANALYSES.items() if flag in flags) for flag in ("corpus", "queries")}
 FORMS = ("auto", "table", "tsv", "jsonl")
 PLOT_SUFFIXES = (".svg", ".png")
 
@@ -46,9 +47,18 @@ class Analyze(Stage):
     model: Path | None = input_field(
         "checkpoint", "Checkpoint. lengths: count tokens of its tokenizer [default: words].", None, aliases=("--encoder", "--training")
     )
-    corpus: Path | None = input_field("texts", "Documents. wins: group queries by their word overlap with relevant documents.", None)
-    queries: Path | None = input_field("texts", "Queries. wins: group them by length and question word.", None, aliases=("--topics",))
-    qrels: Path | None = input_field("qrels", "Relevance judgements. divergence: they pair queries with documents.", None)
+    corpus: Path | None = input_field(
+        "texts", "Documents. wins: group queries by their word overlap with relevant documents.", None, only_with=READERS["corpus"]
+    )
+    queries: Path | None = input_field(
+        "texts", "Queries. wins: group them by length and question word.", None, aliases=("--topics",), only_with=READERS["queries"]
+    )
+    qrels: Path | None = input_field(
+        "qrels",
+        "Relevance judgements. divergence: they pair queries with documents.",
+        None,
+        only_with=("divergence", "wins", "scores", "run"),
+    )
     measure: str = option("wins, projection: measure by which a run is best on a query.", "nDCG@10", aliases=("--metric", "-m"))
     classes: int = option("scores, lengths: maximum number of histogram bins.", 20, minimum=1, maximum=100_000)
     projection: str = option("projection: tsne:perplexity=30 or pca.", "tsne", room="analysis.projection")

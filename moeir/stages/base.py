@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from moeir import settings, variants
+from moeir import data_sources, settings, variants
 from moeir.artifacts import atomic_write, manifests, shards
 from moeir.console import format_bytes, silence
 from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
@@ -25,7 +25,6 @@ DEPTH: dict[str, Any] = {"minimum": 1, "maximum": 2**31 - 1, "aliases": ("--hits
 START, END = "the start", "the end"
 ANYTHING = "anything"  # the kind of a source that may be a file or a folder of any kind
 TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion")
-DATASET_PREFIXES = ("hf:", "irds:")
 MEMORY_ADVICE = {
     "batch_size": "lower --batch-size",
     "max_tokens": "lower --max-tokens",
@@ -43,6 +42,7 @@ class Stage:
     """A pipeline step: its fields are its flags, its docstring is its help, `work` does its work."""
 
     name: ClassVar[str] = ""
+    default_split: ClassVar[str] = "test"  # of a data set, without --split; "" for all splits
 
     def check(self) -> None:
         """Check settings that depend on one another, before anything is read or written; `check_settings` has checked each by itself."""
@@ -81,7 +81,9 @@ class Stage:
         """Every file or folder that the stage reads, with its setting."""
         for setting in settings.list_settings(type(self)):
             if setting.role == "source" and (value := getattr(self, setting.name)) is not None:
-                yield from ((setting, item) for item in (value if setting.repeated else (value,)))
+                for item in value if setting.repeated else (value,):
+                    sides = data_sources.split_judged(item) if setting.kind == "texts" else (item,)
+                    yield from ((setting, Path(side)) for side in sides if side is not None)
 
 
 class SingleProcess:
@@ -129,7 +131,7 @@ def check_settings(stage: Stage) -> None:
 
 def _check_exists(path: Path, setting: settings.Setting) -> None:
     """DataError or ArtifactError if a file or a checkpoint is missing, before heavy libraries are loaded and processes connect."""
-    if path != STREAM and not str(path).startswith(DATASET_PREFIXES) and not path.exists():
+    if path != STREAM and not data_sources.is_remote(path) and not path.exists():
         if setting.kind in (*TEXT_KINDS, ANYTHING):
             raise DataError(f"{path}: no such file{' or folder' if setting.kind == ANYTHING else ''} ({setting.flag})")
         if setting.kind == "checkpoint":
@@ -211,7 +213,7 @@ def _source_digest(path: Path, setting: settings.Setting) -> str:
 
         return manifests.compute_sha256(find_metrics(path))
     if setting.kind in (*TEXT_KINDS, ANYTHING):
-        if str(path).startswith(DATASET_PREFIXES):
+        if data_sources.is_remote(path):
             return str(path)
         _check_exists(path, setting)
         if path.is_dir() and setting.kind != ANYTHING:

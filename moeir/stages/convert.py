@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from moeir import variants
 from moeir.errors import UsageError
@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 class Convert(Stage):
     """Convert data or a checkpoint to the format of another tool. What the format cannot hold is an error, unless --lossy drops it."""
 
+    default_split: ClassVar[str] = ""
     input: Path = input_field(ANYTHING, "File or folder to convert.")
     to: str = option("Format to write, with options.", room="formats")
     source_format: str | None = option(

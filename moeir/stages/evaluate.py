@@ -41,11 +41,11 @@ class Evaluate(Stage):
     """Evaluate runs against judgements or answers, side by side, with p-values against the first. A query missing from a run counts 0."""
 
     run: tuple[Path, ...] = input_field("run", "A run; repeat the flag to compare runs.", aliases=("--runs",))
-    qrels: Path | None = input_field("qrels", "Relevance judgements in TREC or BEIR format.", None)
+    qrels: Path | None = input_field("qrels", "Relevance judgements in TREC or BEIR format.", None, unless=("answers",))
     answers: Path | None = input_field(
         "texts", "Instead of --qrels: questions with answers; a document that contains an answer is relevant.", None
     )
-    corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None)
+    corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None, only_with=("answers",))
     match: str = option("With --answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES)
     measure: tuple[str, ...] = option(
         "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag "
@@ -54,7 +54,9 @@ class Evaluate(Stage):
         aliases=("--metric", "-m"),
     )
     group_by: str | None = option("Report means per value of this query field, and their mean (macro).", None)
-    queries: Path | None = input_field("texts", "With --group-by: the queries, if --answers lacks the field.", None, aliases=("--topics",))
+    queries: Path | None = input_field(
+        "texts", "With --group-by: the queries, if --answers lacks the field.", None, aliases=("--topics",), only_with=("group_by",)
+    )
     per_query: bool = option("Report the value of every query, too.", False, aliases=("-q",))
     test: str = option("p-values against the first run: t (paired), randomisation, bootstrap or none.", "t")
     correction: str = option(

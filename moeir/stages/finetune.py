@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from moeir import variants
 from moeir.errors import UsageError
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from moeir.training.text_stream import TextStream
 
 
+DEV_FLAGS = ("dev_run", "dev_measure", "evaluate_every", "patience", "keep")  # with which --dataset brings its development split
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finetune(TrainingStage, InputOptions):
     """Train a retriever or a reranker on examples: a mixture of experts competitively, or any architecture contrastively."""
 
+    default_split: ClassVar[str] = "train"
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
     train: tuple[Path, ...] = input_field(
         "examples", "Training examples, as mine-negatives writes them; several files are merged by query id."
@@ -55,9 +59,9 @@ class Finetune(TrainingStage, InputOptions):
         aliases=("--grad-cache",),
         affects_result=False,
     )
-    dev_queries: Path | None = input_field("texts", "Development queries, evaluated during training.", None)
-    dev_qrels: Path | None = input_field("qrels", "Relevance judgements of the development queries.", None)
-    dev_corpus: Path | None = input_field("texts", "Corpus to search for the development queries [default: --corpus].", None)
+    dev_queries: Path | None = input_field("texts", "Development queries, evaluated during training.", None, only_with=DEV_FLAGS)
+    dev_qrels: Path | None = input_field("qrels", "Relevance judgements of the development queries.", None, only_with=DEV_FLAGS)
+    dev_corpus: Path | None = input_field("texts", "Corpus to search for the development queries [default: --corpus].", None, only_with=())
     dev_run: Path | None = input_field("run", "Cross-encoder: the run of the development queries to rerank.", None)
     dev_measure: str = option(
         "Measure on the development set that selects the best weights, of several experts that of their fused run.",

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import variants
 from moeir.errors import UsageError
@@ -24,10 +24,15 @@ CONTEXTS = ("mixed", "random", "nearby", "overlap")
 class Pretrain(TrainingStage):
     """Pre-train an encoder on texts without judgements: masked words, and decoders that reconstruct texts from a text's vector."""
 
+    default_split: ClassVar[str] = "train"
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
     corpus: Path = input_field("texts", "Documents.")
-    queries: tuple[Path, ...] = input_field("texts", "Queries of the documents, as generate-queries writes them; repeat the flag.", ())
-    query_qrels: Path | None = input_field("qrels", "Documents of the queries, if --queries has query ids instead of document ids.", None)
+    queries: tuple[Path, ...] = input_field(
+        "texts", "Queries of the documents, as generate-queries writes them; repeat the flag.", (), only_with=("query_qrels",)
+    )
+    query_qrels: Path | None = input_field(
+        "qrels", "Documents of the queries, if --queries has query ids instead of document ids.", None, only_with=("queries",)
+    )
     arch: str = option("dense, or an architecture with experts such as mote.", "dense", room="architectures")
     objective: str = option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", room="pretraining")
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False)

@@ -25,8 +25,12 @@ class Search(Stage):
     index: tuple[Path, ...] = input_field(
         "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one."
     )
-    queries: Path | None = input_field("texts", "Queries to search for; not needed with --interactive.", None, aliases=("--topics",))
-    corpus: Path | None = input_field("texts", "Documents, to show their texts with --explain or --interactive.", None)
+    queries: Path | None = input_field(
+        "texts", "Queries to search for; not needed with --interactive.", None, aliases=("--topics",), unless=("interactive",)
+    )
+    corpus: Path | None = input_field(
+        "texts", "Documents, to show their texts with --explain or --interactive.", None, only_with=("explain", "interactive")
+    )
     depth: int = option("Documents per query and expert.", 1000, **DEPTH)
     expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", ())
     fuse: str | None = option(

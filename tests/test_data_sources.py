@@ -1,5 +1,6 @@
 """Data sets as `--dataset`: folders in BEIR's layout, ir_datasets and the hub, in any stage that reads a part of one."""
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -125,7 +126,7 @@ def test_a_stage_has_the_flag_if_it_reads_a_part_of_a_data_set(name, moeir):
     stage = cli.stage_class(name)
     reads = {setting.name for setting in settings.list_settings(stage)} & set(data_sources.PARTS)
     page = moeir(name, "--help").stdout
-    assert (("--dataset" in page), ("hf:NAME" in page)) == (bool(reads), bool(reads))
+    assert ("--dataset" in page) == ("hf:NAME/CONFIG" in page) == bool(reads)
 
 
 class Row(NamedTuple):
@@ -167,7 +168,29 @@ def test_ir_datasets_is_a_data_set(tmp_path, monkeypatch, moeir):
     assert moeir("check", "--dataset", "irds:toy/test").code == 0
 
 
-def test_the_hub_is_a_data_set(tmp_path, monkeypatch):
+def test_info_describes_data_sets_of_libraries_and_their_parts(monkeypatch, moeir, hub_set):
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=load))
+    page = moeir("info", "irds:toy/test").stdout
+    assert page.startswith("collection  irds:toy/test\n") and "first ids owl, bat" in page and "first ids q1" in page
+    facts = json.loads(moeir("info", "irds:toy/test", "--form", "json").stdout)
+    assert (facts["corpus"]["texts"], facts["queries"]["texts"], facts["qrels"]["judgements"]) == (2, 1, 1)
+    assert list(json.loads(moeir("info", "irds:toy", "--form", "json").stdout)) == ["path", "kind", "corpus"]
+    assert json.loads(moeir("info", "irds:toy/test#qrels", "--form", "json").stdout)["judgements"] == 1
+    facts = json.loads(moeir("info", hub_set, "--form", "json").stdout)
+    assert (facts["queries"]["texts"], facts["qrels train"]["first ids"], facts["qrels test"]["first ids"]) == (2, ["q2"], ["q1"])
+    assert json.loads(moeir("info", f"{hub_set}/corpus", "--form", "json").stdout)["kind"] == "texts"
+    assert json.loads(moeir("info", f"{hub_set}/default@test", "--form", "json").stdout)["kind"] == "qrels"
+
+
+def test_info_says_what_to_install(monkeypatch, moeir):
+    monkeypatch.setitem(sys.modules, "ir_datasets", None)
+    message = "error: irds:beir/scifact: needs the package ir-datasets; pip install 'moeir[irds]'\n"
+    assert moeir("info", "irds:beir/scifact") == (2, "", message)
+
+
+@pytest.fixture
+def hub_set(tmp_path):
+    """A data set saved by datasets, in the layout of MTEB's."""
     datasets = pytest.importorskip("datasets")
     tables = {
         "corpus": {"corpus": [{"_id": "owl", "text": "An owl hunts."}]},
@@ -180,7 +203,11 @@ def test_the_hub_is_a_data_set(tmp_path, monkeypatch):
     for config, splits in tables.items():
         saved = datasets.DatasetDict({split: datasets.Dataset.from_list(rows) for split, rows in splits.items()})
         saved.save_to_disk(str(tmp_path / "toy" / config))
-    stage = build("report", run=["r"], dataset=f"hf:{tmp_path}/toy", output="o.html")
+    return f"hf:{tmp_path}/toy"
+
+
+def test_the_hub_is_a_data_set(hub_set):
+    stage = build("report", run=["r"], dataset=hub_set, output="o.html")
     assert [text.id for text in texts.read_texts(stage.queries)] == ["q1"]
     assert [text.id for text in texts.read_texts(stage.corpus)] == ["owl"]
     assert qrels.read_qrels(stage.qrels) == {"q1": {"owl": 1}}

@@ -5,7 +5,7 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -146,7 +146,8 @@ def _build_parameter(setting: settings.Setting) -> inspect.Parameter:
         default = typer.Argument(None, help=help, metavar=setting.name.upper())
     else:
         flags = [f"{setting.flag}/--no-{setting.flag.removeprefix('--')}" if switch else setting.flag, *setting.aliases]
-        default = typer.Option(None, *flags, help=help, metavar=None if switch else METAVARS[setting.annotation.removesuffix(" | None")])
+        metavar = None if switch else METAVARS[setting.annotation.removesuffix(" | None")] + ("..." if setting.repeated else "")
+        default = typer.Option(None, *flags, help=help, metavar=metavar)
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -195,7 +196,10 @@ def _invoke(arguments: list[str]) -> int:
         arguments = ["--version"]
     if arguments and (known := COMMANDS_ELSEWHERE.get(arguments[0].lower())):
         raise UsageError(f"moeir has no command {arguments[0]!r}; did you mean {known!r}? (see moeir {known} --help)")
-    stages = arguments[:1] if arguments and arguments[0] in STAGES else STAGES  # to build the others takes longer than many a stage
+    stages: Sequence[str] = STAGES
+    if arguments and arguments[0] in STAGES:
+        stages = arguments[:1]  # to build the others takes longer than many a stage
+        arguments = [*stages, *spread_values(settings.list_settings(stage_class(stages[0])), arguments[1:])]
     command = typer.main.get_command(build_app(stages))
     try:
         with command.make_context("moeir", list(arguments)) as context:
@@ -203,6 +207,30 @@ def _invoke(arguments: list[str]) -> int:
     except typer.Exit as end:
         return int(end.exit_code)
     return 0
+
+
+def spread_values(stage_settings: Sequence[settings.Setting], arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments with the flag before each further value of a flag that can be repeated, up to the next flag or `--`.
+
+    >>> run = settings.Setting(role="source", help="", name="run", repeated=True)
+    >>> list(spread_values([run], ["--run", "a", "b", "--depth", "5", "--", "c"]))
+    ['--run', 'a', '--run', 'b', '--depth', '5', '--', 'c']
+    """
+    repeatable = {flag for setting in stage_settings if setting.repeated for flag in (setting.flag, *setting.aliases)}
+    words = {word for setting in stage_settings for word in setting.words}
+    flag, is_first, remaining = "", False, iter(arguments)
+    for argument in remaining:
+        if is_first:
+            is_first = False
+        elif argument.startswith("-") and argument != "-":
+            name, equals, _ = argument.partition("=")
+            flag = name if name in repeatable else ""
+            is_first = not equals and bool(flag)
+        elif flag and argument not in words:
+            yield flag
+        yield argument
+        if argument == "--" and not is_first:
+            yield from remaining
 
 
 def _report_usage_error(problem: typer.TyperException) -> int:

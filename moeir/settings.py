@@ -51,6 +51,7 @@ class Setting:
     room: str = ""
     single_word: bool = False
     least_count: int = 1
+    words: tuple[str, ...] = ()
     only_with: tuple[str, ...] | None = None
     unless: tuple[str, ...] = ()
     name: str = ""
@@ -112,9 +113,9 @@ def output_field(kind: str, help: str, default: Any = dataclasses.MISSING) -> An
     return _field(default, Setting(role="product", help=help, kind=kind))
 
 
-def argument(help: str, default: Any = dataclasses.MISSING) -> Any:
-    """A positional setting, without a flag."""
-    return _field(default, Setting(role="argument", help=help))
+def argument(help: str, default: Any = dataclasses.MISSING, *, words: tuple[str, ...] = ()) -> Any:
+    """A positional setting, without a flag; `words` never stand for further values of a flag before it."""
+    return _field(default, Setting(role="argument", help=help, words=words))
 
 
 def _field(default: Any, setting: Setting) -> Any:

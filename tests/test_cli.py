@@ -281,3 +281,24 @@ def test_a_word_of_another_tool_is_none_of_ours_and_leads_to_one_that_is():
 
 def test_version_is_a_command_too(moeir):
     assert moeir("version") == moeir("--version")
+
+
+def test_a_flag_that_can_be_repeated_takes_several_values(room, moeir):
+    fused = moeir(*FUSE)
+    assert moeir("fuse", "--run", "one.trec", "two.trec", "--method", "came-sum") == fused
+    assert moeir("fuse", "--method", "came-sum", "--runs=one.trec", "two.trec") == fused
+    assert moeir("fuse", "--method", "came-sum", "--run", "one.trec", "-", stdin="q1 Q0 cat 1 9 t\n") == fused
+    command = ("evaluate", "-m", "RR@10", "R@5", "--form", "tsv", "--qrels", "test-qrels.tsv", "--run", "one.trec", "two.trec")
+    assert [line.split("\t")[:2] for line in moeir(*command).stdout.splitlines()[:2]] == [["one", "RR@10"], ["one", "R@5"]]
+
+
+def test_other_flags_take_one_value(room, moeir):
+    assert "unexpected extra argument(s) (b)" in moeir("fuse", "--run", "one.trec", "two.trec", "--method", "came-sum", "b").stderr
+    assert "unexpected extra argument(s) (two.trec)" in moeir("fuse", "--run", "one.trec", "--", "two.trec").stderr
+
+
+def test_the_name_of_an_analysis_is_no_value_of_the_flag_before_it(room, moeir):
+    expected = moeir("analyze", "overlap", "--run", "one.trec", "two.trec")
+    assert expected.code == 0
+    assert moeir("analyze", "--run", "one.trec", "two.trec", "overlap") == expected
+    assert moeir("analyze", "--run", "one.trec", "two.trec", "--", "overlap") == expected

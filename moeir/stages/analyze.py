@@ -39,7 +39,9 @@ class Analyze(Stage):
     """Analyze experts: overlap, wins and scores of runs; router usage, divergence and projection of a model's vectors; lengths of texts;
     expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
 
-    analysis: str | None = argument(f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None)
+    analysis: str | None = argument(
+        f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None, words=tuple(ANALYSES)
+    )
     run: tuple[Path, ...] = input_field(
         "run", "overlap, wins, scores: a run; repeat the flag. projection: colour each query by its best run.", (), aliases=("--runs",)
     )

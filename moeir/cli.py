@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 from moeir import __version__, console, settings
 from moeir.errors import MoeirError, UsageError, is_out_of_memory
@@ -55,9 +56,27 @@ FLAGS_ELSEWHERE = {  # what other tools call our flags; those that mean the same
     **dict.fromkeys(("--engine-type", "--index-type", "--backend"), ("--engine",)),
     **dict.fromkeys(("--fusion", "--normalization"), ("--method", "--fuse")),
 }
+FIRST_GROUPS, LAST_GROUPS = ("Arguments", "Inputs"), ("Options", "Speed and memory", "Saving and logging", "Output", "Every stage")
+NAME_WIDTH = 30  # of the flags in a help page, unless a flag is longer
 METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
 log = logging.getLogger(__name__)
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then uses large pages, which speeds up training
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help lists its flags in groups: the panels, which typer shows only with rich markup."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each group."""
+        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in FIRST_GROUPS}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                groups.setdefault(getattr(parameter, "rich_help_panel", None) or LAST_GROUPS[-1], []).append(record)
+        width = min(NAME_WIDTH, max(len(name) for records in groups.values() for name, _ in records))
+        for group in sorted(groups, key=lambda name: LAST_GROUPS.index(name) + 1 if name in LAST_GROUPS else 0):
+            if groups[group]:
+                with formatter.section(group):
+                    formatter.write_dl([(name.ljust(width), text) for name, text in groups[group]])
 
 
 def build_app(stages: Sequence[str] = STAGES) -> typer.Typer:
@@ -75,7 +94,8 @@ def build_app(stages: Sequence[str] = STAGES) -> typer.Typer:
     for name in stages:
         stage = stage_class(name)
         help_text = " ".join((inspect.getdoc(stage) or "").split())
-        app.command(name=name, help=help_text, short_help=help_text.split(". ")[0].rstrip("."), no_args_is_help=_has_required(stage))(
+        short_help = help_text.split(". ")[0].rstrip(".")
+        app.command(name=name, cls=GroupedCommand, help=help_text, short_help=short_help, no_args_is_help=_has_required(stage))(
             _build_command(stage)
         )
     return app
@@ -106,7 +126,8 @@ def _has_required(stage: type[base.Stage]) -> bool:
 
 
 def _build_command(stage: type[base.Stage]) -> Callable[..., None]:
-    parameters = [_build_parameter(setting) for setting in (*settings.list_settings(stage), *settings.list_shorthands(stage))]
+    all_settings = (*settings.list_shorthands(stage), *settings.list_settings(stage))
+    parameters = [_build_parameter(setting) for setting in sorted(all_settings, key=lambda setting: not setting.required)]
     has_output = any(setting.role == "product" for setting in settings.list_settings(stage))
     parameters += [
         _common_option("config", "--config", "YAML file of settings, keys as the flags; flags override it.", Path | None, metavar="FILE"),
@@ -135,7 +156,7 @@ def _dispatch(stage: base.Stage, *, show: bool, dry_run: bool, force: bool) -> N
 
 
 def _common_option(name: str, flag: str, help: str, annotation: Any, metavar: str | None = None) -> inspect.Parameter:
-    default = typer.Option(False if annotation is bool else None, flag, help=help, metavar=metavar, rich_help_panel="Every stage")
+    default = typer.Option(False if annotation is bool else None, flag, help=help, metavar=metavar, rich_help_panel=LAST_GROUPS[-1])
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -143,11 +164,11 @@ def _build_parameter(setting: settings.Setting) -> inspect.Parameter:
     help, switch = setting.help + _default_hint(setting), setting.annotation == "bool"
     annotation: Any = bool | None if switch else (list[str] | None if setting.repeated else str | None)
     if setting.role == "argument":
-        default = typer.Argument(None, help=help, metavar=setting.name.upper())
+        default = typer.Argument(None, help=help, metavar=setting.name.upper(), rich_help_panel=setting.help_group)
     else:
         flags = [f"{setting.flag}/--no-{setting.flag.removeprefix('--')}" if switch else setting.flag, *setting.aliases]
         metavar = None if switch else METAVARS[setting.annotation.removesuffix(" | None")] + ("..." if setting.repeated else "")
-        default = typer.Option(None, *flags, help=help, metavar=metavar)
+        default = typer.Option(None, *flags, help=help, metavar=metavar, rich_help_panel=setting.help_group)
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

@@ -34,8 +34,8 @@ class Setting:
 
     `kind` is what a source or product is; `affects_result` is false if the setting cannot change the product; a spec
     names a variant of `room`. A required setting that can be repeated needs `least_count` values. A data set fills a source only with
-    one of the settings (or values of the argument) `only_with`, and without those in `unless`. `name` and the fields below it come from
-    the stage.
+    one of the settings (or values of the argument) `only_with`, and without those in `unless`. `group` is the heading in the help, if
+    not that of the role. `name` and the fields below it come from the stage.
     """
 
     role: str
@@ -52,6 +52,7 @@ class Setting:
     single_word: bool = False
     least_count: int = 1
     words: tuple[str, ...] = ()
+    group: str = ""
     only_with: tuple[str, ...] | None = None
     unless: tuple[str, ...] = ()
     name: str = ""
@@ -78,6 +79,12 @@ class Setting:
         """Whether a data set fills this source where these settings, and values of the argument, are chosen."""
         is_read = self.only_with is None or not chosen.isdisjoint(self.only_with)
         return is_read and chosen.isdisjoint((self.name, *self.unless))
+
+    @property
+    def help_group(self) -> str:
+        """The heading of this setting in the help."""
+        in_role = {"argument": "Arguments", "source": "Inputs", "product": "Output"}.get(self.role)
+        return self.group or in_role or ("Options" if self.affects_result and self.name != "dtype" else "Speed and memory")
 
     def check(self, value: Any) -> None:
         """UsageError if a value of this setting is none of the choices, or outside the limits, or if there are too few values."""
@@ -158,7 +165,7 @@ def list_shorthands(stage: type) -> tuple[Setting, ...]:
     default = getattr(stage, "default_split", "test")
     words = "Split of --dataset, with the queries that it judges; a single flag takes FOLDER#SPLIT"
     help = f"{words} [default: {f'{default}, or the only one' if default else 'all'}]."
-    return dataset, Setting(role="option", name="split", annotation="str | None", help=help)
+    return dataset, Setting(role="option", name="split", annotation="str | None", help=help, group="Inputs")
 
 
 def _expand_data_set(stage: type, values: dict[str, Any], dataset: str | None, split: str | None) -> dict[str, Any]:

@@ -302,3 +302,34 @@ def test_the_name_of_an_analysis_is_no_value_of_the_flag_before_it(room, moeir):
     assert expected.code == 0
     assert moeir("analyze", "--run", "one.trec", "two.trec", "overlap") == expected
     assert moeir("analyze", "--run", "one.trec", "two.trec", "--", "overlap") == expected
+
+
+def help_groups(page):
+    """The flags of a help page by group, in order."""
+    groups = {}
+    for line in page.splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            flags = groups.setdefault(line[:-1], [])
+        elif groups and line.startswith("  -"):
+            flags.append(next(word.rstrip(",") for word in line.split() if word.startswith("--")))
+    return groups
+
+
+@pytest.mark.parametrize("stage", cli.STAGES)
+def test_the_help_of_a_stage_lists_its_flags_in_groups(stage, moeir):
+    groups = help_groups(moeir(stage, "--help").stdout)
+    all_settings = [setting for setting in settings.list_settings(cli.stage_class(stage)) if setting.role != "argument"]
+    expected = {"Inputs": any(setting.role == "source" for setting in all_settings), "Every stage": True}
+    expected["Output"] = any(setting.role == "product" for setting in all_settings)
+    assert all(name in groups for name, is_there in expected.items() if is_there)
+    assert list(groups)[-1] == "Every stage" and groups["Every stage"][:3] == ["--config", "--show", "--dry-run"]
+    required = {setting.flag for setting in all_settings if setting.required}
+    for flags in groups.values():
+        assert set(flags[: len(required & set(flags))]) == required & set(flags)  # first in their group
+
+
+def test_the_flags_of_a_training_are_in_groups_of_a_page(moeir):
+    groups = help_groups(moeir("finetune", "--help").stdout)
+    names = ["Inputs", "Model", "Training", "Evaluation while training", "Speed and memory", "Saving and logging", "Output", "Every stage"]
+    assert list(groups) == names and max(map(len, groups.values())) <= 15
+    assert groups["Evaluation while training"][:2] == ["--dev-queries", "--dev-qrels"] and "--recompute" in groups["Speed and memory"]

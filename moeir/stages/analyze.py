@@ -78,7 +78,11 @@ class Analyze(Stage):
     dtype: str = option("float32, bfloat16 or auto.", "float32")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     form: str = option(
-        "table, tsv, jsonl, or auto: a table on stdout, else by the suffix of --output.", "auto", choices=FORMS, aliases=("--format",)
+        "table, tsv, jsonl, or auto: a table on stdout, else by the suffix of --output.",
+        "auto",
+        choices=FORMS,
+        aliases=("--format",),
+        group="Output",
     )
     output: Path = output_field("analysis", "Output file: .svg or .png for a plot, .tsv or .jsonl for a table; - is stdout.", STREAM)
 

@@ -55,7 +55,7 @@ class Fuse(Stage):
         "Measure to tune --method for, e.g. nDCG@10: alpha by grid search (on ties the smallest), weights by coordinate search.", None
     )
     grid: str | None = option("With --tune: the values of alpha, FIRST:LAST:STEP [default: 0.5:2.0:0.1, of interpolation 0:1:0.05].", None)
-    save: Path | None = option("With --tune: file to write the tuned method to, for --learned.", None)
+    save: Path | None = option("With --tune: file to write the tuned method to, for --learned.", None, group="Output")
     qrels: Path | None = input_field(
         "qrels", "With --tune or --ablation: relevance judgements.", None, only_with=("tune", "ablation"), unless=("answers",)
     )
@@ -67,12 +67,12 @@ class Fuse(Stage):
         "texts", "Queries. With --learned: if it was learned with query texts. With --group-by: if --answers lacks the field.", None,
         aliases=("--topics",), only_with=("group_by",),
     )  # fmt: skip
-    attribution: Path | None = option("File for the contribution of each run to each hit: rank, score, part (TSV).", None)
+    attribution: Path | None = option("File for the contribution of each run to each hit: rank, score, part (TSV).", None, group="Output")
     ablation: Path | None = option(
-        "File for the loss in each measure without each run, with confidence intervals and p-values (TSV).", None
+        "File for the loss in each measure without each run, with confidence intervals and p-values (TSV).", None, group="Output"
     )
     measure: tuple[str, ...] = option("With --ablation: measures; repeat the flag [default: nDCG@10, R@100].", (), aliases=("-m",))
-    tag: str = option("Run tag.", "moeir.fused", single_word=True, aliases=("--runtag",))
+    tag: str = option("Run tag.", "moeir.fused", single_word=True, aliases=("--runtag",), group="Output")
     output: Path = output_field("run", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:

@@ -33,19 +33,22 @@ class Pretrain(TrainingStage):
     query_qrels: Path | None = input_field(
         "qrels", "Documents of the queries, if --queries has query ids instead of document ids.", None, only_with=("queries",)
     )
-    arch: str = option("dense, or an architecture with experts such as mote.", "dense", room="architectures")
-    objective: str = option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", room="pretraining")
-    from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False)
+    arch: str = option("dense, or an architecture with experts such as mote.", "dense", room="architectures", group="Model")
+    objective: str = option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", room="pretraining", group="Training")
+    from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False, group="Model")
     context: str = option(
-        "Which other span of its document a span is paired with: mixed, random, nearby or overlap.", "mixed", choices=CONTEXTS
+        "Which other span of its document a span is paired with: mixed, random, nearby or overlap.",
+        "mixed",
+        choices=CONTEXTS,
+        group="Training",
     )
-    short_spans: float = option("Fraction of spans with a target length below the maximum.", 0.15, minimum=0, maximum=1)
-    batch_size: int = option("Spans per batch, divided among all processes.", 64, minimum=1)
-    epochs: int = option("Passes over the spans.", 1, minimum=1, aliases=("--num-train-epochs",))
-    learning_rate: float = option("Peak learning rate (AdamW).", 1e-4, above=0)
-    weight_decay: float = option("Weight decay of weight matrices.", 0.01, minimum=0)
-    query_length: int = option("Maximum tokens of a query.", 64)
-    document_length: int = option("Maximum tokens of a span.", 128, aliases=("--max-seq-length",))
+    short_spans: float = option("Fraction of spans with a target length below the maximum.", 0.15, minimum=0, maximum=1, group="Training")
+    batch_size: int = option("Spans per batch, divided among all processes.", 64, minimum=1, group="Training")
+    epochs: int = option("Passes over the spans.", 1, minimum=1, aliases=("--num-train-epochs",), group="Training")
+    learning_rate: float = option("Peak learning rate (AdamW).", 1e-4, above=0, group="Training")
+    weight_decay: float = option("Weight decay of weight matrices.", 0.01, minimum=0, group="Training")
+    query_length: int = option("Maximum tokens of a query.", 64, group="Model")
+    document_length: int = option("Maximum tokens of a span.", 128, aliases=("--max-seq-length",), group="Model")
 
     def check(self) -> None:
         super().check()

@@ -15,6 +15,7 @@ class Beir(Format):
 
     kind = "collection"
     is_folder = True
+    keeps_fields = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Collection]:
         corpus, queries = (read_unique_texts(require_file(path, name), conversion) for name in ("corpus.jsonl", "queries.jsonl"))

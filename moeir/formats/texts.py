@@ -1,6 +1,7 @@
 """Texts as JSON lines and as tab-separated columns; parts shared by formats that hold texts."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ class TextFormat(base.Format):
 class JsonlTexts(TextFormat, Format):
     """JSON lines {"_id", "title", "text"}, with optional `url` and `answers`: moeir's and BEIR's corpora and queries."""
 
+    keeps_fields = True
+
     def to_record(self, item: Text, conversion: Conversion) -> dict[str, Any]:
-        return texts.to_record(item)
+        return conversion.add_fields(f"text {item.id!r}", texts.to_record(item), item.extra)
 
 
 class Tsv(TextFormat, Format):
@@ -38,15 +41,15 @@ class Tsv(TextFormat, Format):
 
 def _to_row(text: Text, conversion: Conversion) -> tuple[str, str]:
     where = f"text {text.id!r}"
-    conversion.drop_nonempty(where, {base.ANSWERS: text.answers})
+    conversion.drop_nonempty(where, {base.ANSWERS: text.answers} | {f"field {name!r}": True for name in text.extra or ()})
     return text.id, collapse_whitespace(flatten_title(text, where, conversion), where, conversion)
 
 
 def read_unique_texts(source: Path | str, conversion: Conversion) -> Iterator[Text]:
     """Texts of any form with unique ids; fields that are not read are dropped or refused."""
     for where, record, text in texts.read_texts_with_records(source):
-        conversion.drop_unread_fields(where, record, (*texts.ID_FIELDS, *texts.TEXT_FIELDS, "title", "url", "answers"))
-        yield text
+        extra = conversion.collect_fields(where, record, texts.KNOWN_FIELDS)
+        yield text if extra is None else replace(text, extra=extra)
 
 
 def chain_texts(files: list[Path], conversion: Conversion) -> Iterator[Text]:

@@ -4,8 +4,8 @@ Ids are strings, unique and without white space; a faulty record raises DataErro
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from moeir.records import dpr, lines, qrels, remote_rows
 Item = TypeVar("Item")
 ID_FIELDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
 TEXT_FIELDS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
+KNOWN_FIELDS = (*ID_FIELDS, *TEXT_FIELDS, "title", "url", "answers")
 DOCUMENT_FIELDS = ("url", "title", "text")  # of a document, in reading order
 FIELD_SEPARATOR = "\x1f"  # ASCII's unit separator, between the fields of `Text.joined_fields`
 _JSON_SUFFIXES, _TSV_SUFFIXES = {".jsonl", ".json", ".ndjson"}, {".tsv", ".txt"}
@@ -24,13 +25,14 @@ _JSON_SUFFIXES, _TSV_SUFFIXES = {".jsonl", ".json", ".ndjson"}, {".tsv", ".txt"}
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A document or a query."""
+    """A document or a query; `extra` are other fields of its record, which only `convert` reads."""
 
     id: str
     text: str
     title: str = ""
     url: str = ""
     answers: tuple[str, ...] = ()
+    extra: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
     def content(self) -> str:
@@ -103,15 +105,15 @@ def parse_text(record: Any, where: str) -> Text:
     """A text from a record with any of the usual names for id and text; `where` starts the message of an error."""
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object, found {_preview(record)}", code="not-an-object")
-    field = _find_field(record, TEXT_FIELDS, "text", where)
-    if not isinstance(record[field], str):
-        raise DataError(f"{where}: {field} is not a string: {_preview(record[field])}", code="text-not-a-string")
+    name = _find_field(record, TEXT_FIELDS, "text", where)
+    if not isinstance(record[name], str):
+        raise DataError(f"{where}: {name} is not a string: {_preview(record[name])}", code="text-not-a-string")
     answers = record.get("answers")
     if answers is not None and not (isinstance(answers, list | tuple) and all(isinstance(answer, str) for answer in answers)):
         raise DataError(f"{where}: answers is not a list of strings: {_preview(answers)}", code="text-not-a-string")
     text_id = parse_id(record[_find_field(record, ID_FIELDS, "id", where)], where)
     title, url = _optional_string(record, "title", where), _optional_string(record, "url", where)
-    return Text(text_id, record[field], title, url, tuple(answers or ()))
+    return Text(text_id, record[name], title, url, tuple(answers or ()))
 
 
 def parse_id(value: Any, where: str) -> str:
@@ -233,8 +235,7 @@ def parse_row(line: str, names: list[str], where: str) -> dict[str, Any]:
 
 def _read_irds(source: str) -> Iterator[tuple[str, Any]]:
     for where, row in remote_rows.read_irds(source, ("docs", "queries")):
-        known = (*ID_FIELDS, *TEXT_FIELDS, "title", "url", "answers")
-        fields = {key: value for key, value in row._asdict().items() if key in known}
+        fields = {key: value for key, value in row._asdict().items() if key in KNOWN_FIELDS}
         if not set(fields) & set(TEXT_FIELDS):
             fields["text"] = row.default_text()
         yield where, fields

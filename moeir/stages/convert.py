@@ -64,7 +64,7 @@ class Convert(Stage):
             compatible = ", ".join(name for name in names if self._load_format(name).kind == kind)
             raise UsageError(f"--to {self.to}: {description}, which becomes {compatible}")
         corpus, queries = (None if path is None else texts.read_texts_by_id(path, keep_empty=True) for path in (self.corpus, self.queries))
-        conversion = Conversion(spec, self.to, corpus, queries, self.model, self.lossy)
+        conversion = Conversion(spec, self.to, corpus, queries, self.model, self.lossy, writer.keeps_fields)
         record_count = writer.write(progress(reader.read(self.input, conversion), "converting"), self.output, conversion)
         for loss, count in conversion.dropped_counts.items():
             log.warning("%s: lost, %s times: %s", self.input, f"{count:,}", loss)

@@ -4,11 +4,12 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 from moeir import __version__, console, settings
 from moeir.errors import MoeirError, UsageError, is_out_of_memory
@@ -50,9 +51,27 @@ FLAGS_ELSEWHERE = {  # what other tools call our flags; those that mean the same
     **dict.fromkeys(("--engine-type", "--index-type", "--backend"), ("--engine",)),
     **dict.fromkeys(("--fusion", "--normalization"), ("--method", "--fuse")),
 }
+FIRST_GROUPS, LAST_GROUPS = ("Arguments", "Inputs"), ("Options", "Speed and memory", "Saving and logging", "Output", "Every stage")
+NAME_WIDTH = 30  # of the flags in a help page, unless a flag is longer
 METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
 log = logging.getLogger(__name__)
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then uses large pages, which speeds up training
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose help lists its flags in groups: the panels, which typer shows only with rich markup."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each group."""
+        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in FIRST_GROUPS}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                groups.setdefault(getattr(parameter, "rich_help_panel", None) or LAST_GROUPS[-1], []).append(record)
+        width = min(NAME_WIDTH, max(len(name) for records in groups.values() for name, _ in records))
+        for group in sorted(groups, key=lambda name: LAST_GROUPS.index(name) + 1 if name in LAST_GROUPS else 0):
+            if groups[group]:
+                with formatter.section(group):
+                    formatter.write_dl([(name.ljust(width), text) for name, text in groups[group]])
 
 
 def build_app(stages: Sequence[str] = STAGES) -> typer.Typer:
@@ -70,7 +89,8 @@ def build_app(stages: Sequence[str] = STAGES) -> typer.Typer:
     for name in stages:
         stage = stage_class(name)
         help_text = " ".join((inspect.getdoc(stage) or "").split())
-        app.command(name=name, help=help_text, short_help=help_text.split(". ")[0].rstrip("."), no_args_is_help=_has_required(stage))(
+        short_help = help_text.split(". ")[0].rstrip(".")
+        app.command(name=name, cls=GroupedCommand, help=help_text, short_help=short_help, no_args_is_help=_has_required(stage))(
             _build_command(stage)
         )
     return app
@@ -93,7 +113,8 @@ def _has_required(stage: type[base.Stage]) -> bool:
 
 
 def _build_command(stage: type[base.Stage]) -> Callable[..., None]:
-    parameters = [_build_parameter(setting) for setting in settings.list_settings(stage)]
+    all_settings = (*settings.list_shorthands(stage), *settings.list_settings(stage))
+    parameters = [_build_parameter(setting) for setting in sorted(all_settings, key=lambda setting: not setting.required)]
     has_output = any(setting.role == "product" for setting in settings.list_settings(stage))
     parameters += [
         _common_option("config", "--config", "YAML file of settings, keys as the flags; flags override it.", Path | None, metavar="FILE"),
@@ -122,7 +143,7 @@ def _dispatch(stage: base.Stage, *, show: bool, dry_run: bool, force: bool) -> N
 
 
 def _common_option(name: str, flag: str, help: str, annotation: Any, metavar: str | None = None) -> inspect.Parameter:
-    default = typer.Option(False if annotation is bool else None, flag, help=help, metavar=metavar, rich_help_panel="Every stage")
+    default = typer.Option(False if annotation is bool else None, flag, help=help, metavar=metavar, rich_help_panel=LAST_GROUPS[-1])
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -130,16 +151,17 @@ def _build_parameter(setting: settings.Setting) -> inspect.Parameter:
     help, switch = setting.help + _default_hint(setting), setting.annotation == "bool"
     annotation: Any = bool | None if switch else (list[str] | None if setting.repeated else str | None)
     if setting.role == "argument":
-        default = typer.Argument(None, help=help, metavar=setting.name.upper())
+        default = typer.Argument(None, help=help, metavar=setting.name.upper(), rich_help_panel=setting.help_group)
     else:
         flags = [f"{setting.flag}/--no-{setting.flag.removeprefix('--')}" if switch else setting.flag, *setting.aliases]
-        default = typer.Option(None, *flags, help=help, metavar=None if switch else METAVARS[setting.annotation.removesuffix(" | None")])
+        metavar = None if switch else METAVARS[setting.annotation.removesuffix(" | None")] + ("..." if setting.repeated else "")
+        default = typer.Option(None, *flags, help=help, metavar=metavar, rich_help_panel=setting.help_group)
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _default_hint(setting: settings.Setting) -> str:
     if setting.required:
-        return " [required]"
+        return " [required, or --dataset]" if setting.part else " [required]"
     default = setting.default
     if default is None or default is False or default in ((), ""):
         return ""
@@ -182,7 +204,10 @@ def _invoke(arguments: list[str]) -> int:
         arguments = ["--version"]
     if arguments and (known := COMMANDS_ELSEWHERE.get(arguments[0].lower())):
         raise UsageError(f"moeir has no command {arguments[0]!r}; did you mean {known!r}? (see moeir {known} --help)")
-    stages = arguments[:1] if arguments and arguments[0] in STAGES else STAGES  # to build the others takes longer than many a stage
+    stages: Sequence[str] = STAGES
+    if arguments and arguments[0] in STAGES:
+        stages = arguments[:1]  # to build the others takes longer than many a stage
+        arguments = [*stages, *spread_values(settings.list_settings(stage_class(stages[0])), arguments[1:])]
     command = typer.main.get_command(build_app(stages))
     try:
         with command.make_context("moeir", list(arguments)) as context:
@@ -190,6 +215,30 @@ def _invoke(arguments: list[str]) -> int:
     except typer.Exit as end:
         return int(end.exit_code)
     return 0
+
+
+def spread_values(stage_settings: Sequence[settings.Setting], arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments with the flag before each further value of a flag that can be repeated, up to the next flag or `--`.
+
+    >>> run = settings.Setting(role="source", help="", name="run", repeated=True)
+    >>> list(spread_values([run], ["--run", "a", "b", "--depth", "5", "--", "c"]))
+    ['--run', 'a', '--run', 'b', '--depth', '5', '--', 'c']
+    """
+    repeatable = {flag for setting in stage_settings if setting.repeated for flag in (setting.flag, *setting.aliases)}
+    words = {word for setting in stage_settings for word in setting.words}
+    flag, is_first, remaining = "", False, iter(arguments)
+    for argument in remaining:
+        if is_first:
+            is_first = False
+        elif argument.startswith("-") and argument != "-":
+            name, equals, _ = argument.partition("=")
+            flag = name if name in repeatable else ""
+            is_first = not equals and bool(flag)
+        elif flag and argument not in words:
+            yield flag
+        yield argument
+        if argument == "--" and not is_first:
+            yield from remaining
 
 
 def _report_usage_error(problem: typer.TyperException) -> int:

@@ -61,7 +61,7 @@ class Evaluation(Mapping[str, dict[str, float]]):
 def stage_function(name: str) -> Callable[..., Any]:
     """The Python function of a stage: its keywords are the stage's flags."""
     stage, python_name = stage_class(name), name.replace("-", "_")
-    stage_settings = settings.list_settings(stage)
+    stage_settings = (*settings.list_settings(stage), *settings.list_shorthands(stage))
 
     def function(*arguments: Any, force: bool = False, **values: Any) -> Any:
         names = [setting.name for setting in stage_settings if setting.role == "argument"]
@@ -89,12 +89,12 @@ def stage_function(name: str) -> Callable[..., Any]:
 
 def _parameter(setting: settings.Setting) -> inspect.Parameter:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if setting.role == "argument" else inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(setting.name, kind, default=inspect.Parameter.empty if setting.required else setting.default)
+    return inspect.Parameter(setting.name, kind, default=inspect.Parameter.empty if setting.required and not setting.part else setting.default)
 
 
 def run_function(stage_type: type[Stage], values: Mapping[str, Any], *, force: bool = False) -> Any:
     """Run a stage with Python values and return what it made."""
-    stage_settings = {setting.name: setting for setting in settings.list_settings(stage_type)}
+    stage_settings = {setting.name: setting for setting in (*settings.list_settings(stage_type), *settings.list_shorthands(stage_type))}
     with tempfile.TemporaryDirectory(prefix="moeir-") as folder:
         given = {name: _to_paths(stage_settings[name], value, Path(folder)) for name, value in values.items()}
         to_stream = "output" in stage_settings and str(given.get("output", stage_settings["output"].default)) == str(STREAM)

@@ -9,13 +9,14 @@ import difflib
 import operator
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from moeir import data_sources
 from moeir.errors import DataError, UsageError
 from moeir.parsing import kebab_case, parse_value
 
@@ -31,9 +32,10 @@ LIMITS = {
 class Setting:
     """One field of a stage, as used by the command line and YAML.
 
-    `kind` is what a source or product is; `affects_result` is false if the setting cannot change the product; A spec
-    names a variant of `room`. A required setting that can be repeated needs `least_count` values. `name` and the fields below it come
-    from the stage.
+    `kind` is what a source or product is; `affects_result` is false if the setting cannot change the product; a spec
+    names a variant of `room`. A required setting that can be repeated needs `least_count` values. A data set fills a source only with
+    one of the settings (or values of the argument) `only_with`, and without those in `unless`. `group` is the heading in the help, if
+    not that of the role. `name` and the fields below it come from the stage.
     """
 
     role: str
@@ -49,6 +51,10 @@ class Setting:
     room: str = ""
     single_word: bool = False
     least_count: int = 1
+    words: tuple[str, ...] = ()
+    group: str = ""
+    only_with: tuple[str, ...] | None = None
+    unless: tuple[str, ...] = ()
     name: str = ""
     annotation: str = ""
     repeated: bool = False
@@ -62,6 +68,23 @@ class Setting:
     @property
     def required(self) -> bool:
         return self.default is dataclasses.MISSING
+
+    @property
+    def part(self) -> str:
+        """The part of a data set that a source is; empty for others."""
+        part = self.name.removeprefix("dev_").removeprefix("query_")
+        return part if part in data_sources.PARTS and self.role == "source" else ""
+
+    def is_filled(self, chosen: Set[str]) -> bool:
+        """Whether a data set fills this source where these settings, and values of the argument, are chosen."""
+        is_read = self.only_with is None or not chosen.isdisjoint(self.only_with)
+        return is_read and chosen.isdisjoint((self.name, *self.unless))
+
+    @property
+    def help_group(self) -> str:
+        """The heading of this setting in the help."""
+        in_role = {"argument": "Arguments", "source": "Inputs", "product": "Output"}.get(self.role)
+        return self.group or in_role or ("Options" if self.affects_result and self.name != "dtype" else "Speed and memory")
 
     def check(self, value: Any) -> None:
         """UsageError if a value of this setting is none of the choices, or outside the limits, or if there are too few values."""
@@ -97,9 +120,9 @@ def output_field(kind: str, help: str, default: Any = dataclasses.MISSING) -> An
     return _field(default, Setting(role="product", help=help, kind=kind))
 
 
-def argument(help: str, default: Any = dataclasses.MISSING) -> Any:
-    """A positional setting, without a flag."""
-    return _field(default, Setting(role="argument", help=help))
+def argument(help: str, default: Any = dataclasses.MISSING, *, words: tuple[str, ...] = ()) -> Any:
+    """A positional setting, without a flag; `words` never stand for further values of a flag before it."""
+    return _field(default, Setting(role="argument", help=help, words=words))
 
 
 def _field(default: Any, setting: Setting) -> Any:
@@ -126,15 +149,67 @@ def _type_name(hint: Any) -> str:
     return "None" if hint is type(None) else str(hint.__name__)
 
 
-def build_stage(stage: type, flags: Mapping[str, Any], config: Path | None = None) -> Any:
-    """Build a stage from command-line values (text), which override a YAML file, which overrides the defaults."""
+def list_shorthands(stage: type) -> tuple[Setting, ...]:
+    """`--dataset` and `--split`, which stand for other settings of a stage, if it reads a part of a data set."""
     settings = list_settings(stage)
+    filled = [setting for setting in settings if setting.part and setting.only_with != ()]
+    if not filled:
+        return ()
+    *others, last = (setting.flag for setting in filled)
+    flags = f"{', '.join(others)} and {last}" if others else last
+    places = "a folder in BEIR's layout, irds:NAME or hf:NAME"
+    help = f"Data set for {flags} where not set: {places}. A single flag takes such a folder, irds:NAME or hf:NAME/CONFIG, too."
+    dataset = Setting(role="source", name="dataset", annotation="str | None", help=help)
+    if not others or "split" in {setting.name for setting in settings}:
+        return (dataset,)
+    default = getattr(stage, "default_split", "test")
+    words = "Split of --dataset, with the queries that it judges; a single flag takes FOLDER#SPLIT"
+    help = f"{words} [default: {f'{default}, or the only one' if default else 'all'}]."
+    return dataset, Setting(role="option", name="split", annotation="str | None", help=help, group="Inputs")
+
+
+def _expand_data_set(stage: type, values: dict[str, Any], dataset: str | None, split: str | None) -> dict[str, Any]:
+    """The values with the files of a data set, and of folders that stand for files."""
+    settings = [setting for setting in list_settings(stage) if setting.part]
+    chosen = {name for name, value in values.items() if value not in (None, False, ())}
+    chosen |= {values[setting.name] for setting in list_settings(stage) if setting.role == "argument" and setting.name in chosen}
+    filled = [] if dataset is None else [setting for setting in settings if setting.is_filled(chosen)]
+    if dataset is not None and not filled and not any(setting.name in values for setting in settings):
+        raise UsageError(f"--dataset {dataset}: {kebab_case(stage.__name__)} reads no part of it with these settings")
+    expanded = dict(values)
+    for setting in settings:
+        wanted, default = ("dev", "dev") if setting.name.startswith("dev_") else (split, getattr(stage, "default_split", "test"))
+        sources: list[str] = []
+        if setting in filled:
+            sources += data_sources.locate_part(str(dataset), setting.part, wanted, default)
+        for value in values.get(setting.name) or () if setting.repeated else (values.get(setting.name),):
+            if value is not None:
+                sources += data_sources.locate_source(str(value), setting.part, wanted if split else None, default)
+        if sources and not setting.repeated and len(sources) > 1:
+            raise UsageError(f"{setting.flag}: expected one file, found {', '.join(sources)}; name one with FOLDER#SPLIT")
+        if sources:
+            expanded[setting.name] = tuple(map(Path, sources)) if setting.repeated else Path(sources[0])
+    if split is not None and expanded == values:
+        raise UsageError(f"--split {split}: needs --dataset, or a folder in its place")
+    return expanded
+
+
+def build_stage(stage: type, flags: Mapping[str, Any], config: Path | None = None) -> Any:
+    """Build a stage from command-line values (text), which override a YAML file, which overrides the defaults.
+
+    `--dataset` and `--split` become the files that they stand for.
+    """
+    shorthands = list_shorthands(stage)
+    settings = (*list_settings(stage), *shorthands)
     from_flags = ((setting, flags[setting.name], setting.flag) for setting in settings if flags.get(setting.name) is not None)
     raw_values = (*_read_config(settings, config), *from_flags)
     values = {setting.name: _parse_setting(setting, value, where) for setting, value, where in raw_values}
+    short = {shorthand.name: values.pop(shorthand.name, None) for shorthand in shorthands}
+    values = _expand_data_set(stage, values, short.get("dataset"), short.get("split"))
     for setting in settings:
         if setting.required and setting.name not in values:
             name = setting.flag if setting.role != "argument" else setting.name.upper()
+            name += " or --dataset" if setting.part and shorthands else ""
             raise UsageError(f"{kebab_case(stage.__name__)} needs {name}: {setting.help}")
     return stage(**values)
 

@@ -281,3 +281,55 @@ def test_a_word_of_another_tool_is_none_of_ours_and_leads_to_one_that_is():
 
 def test_version_is_a_command_too(moeir):
     assert moeir("version") == moeir("--version")
+
+
+def test_a_flag_that_can_be_repeated_takes_several_values(room, moeir):
+    fused = moeir(*FUSE)
+    assert moeir("fuse", "--run", "one.trec", "two.trec", "--method", "came-sum") == fused
+    assert moeir("fuse", "--method", "came-sum", "--runs=one.trec", "two.trec") == fused
+    assert moeir("fuse", "--method", "came-sum", "--run", "one.trec", "-", stdin="q1 Q0 cat 1 9 t\n") == fused
+    command = ("evaluate", "-m", "RR@10", "R@5", "--form", "tsv", "--qrels", "test-qrels.tsv", "--run", "one.trec", "two.trec")
+    assert [line.split("\t")[:2] for line in moeir(*command).stdout.splitlines()[:2]] == [["one", "RR@10"], ["one", "R@5"]]
+
+
+def test_other_flags_take_one_value(room, moeir):
+    assert "unexpected extra argument(s) (b)" in moeir("fuse", "--run", "one.trec", "two.trec", "--method", "came-sum", "b").stderr
+    assert "unexpected extra argument(s) (two.trec)" in moeir("fuse", "--run", "one.trec", "--", "two.trec").stderr
+
+
+def test_the_name_of_an_analysis_is_no_value_of_the_flag_before_it(room, moeir):
+    expected = moeir("analyze", "overlap", "--run", "one.trec", "two.trec")
+    assert expected.code == 0
+    assert moeir("analyze", "--run", "one.trec", "two.trec", "overlap") == expected
+    assert moeir("analyze", "--run", "one.trec", "two.trec", "--", "overlap") == expected
+
+
+def help_groups(page):
+    """The flags of a help page by group, in order."""
+    groups = {}
+    for line in page.splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            flags = groups.setdefault(line[:-1], [])
+        elif groups and line.startswith("  -"):
+            flags.append(next(word.rstrip(",") for word in line.split() if word.startswith("--")))
+    return groups
+
+
+@pytest.mark.parametrize("stage", cli.STAGES)
+def test_the_help_of_a_stage_lists_its_flags_in_groups(stage, moeir):
+    groups = help_groups(moeir(stage, "--help").stdout)
+    all_settings = [setting for setting in settings.list_settings(cli.stage_class(stage)) if setting.role != "argument"]
+    expected = {"Inputs": any(setting.role == "source" for setting in all_settings), "Every stage": True}
+    expected["Output"] = any(setting.role == "product" for setting in all_settings)
+    assert all(name in groups for name, is_there in expected.items() if is_there)
+    assert list(groups)[-1] == "Every stage" and groups["Every stage"][:3] == ["--config", "--show", "--dry-run"]
+    required = {setting.flag for setting in all_settings if setting.required}
+    for flags in groups.values():
+        assert set(flags[: len(required & set(flags))]) == required & set(flags)  # first in their group
+
+
+def test_the_flags_of_a_training_are_in_groups_of_a_page(moeir):
+    groups = help_groups(moeir("finetune", "--help").stdout)
+    names = ["Inputs", "Model", "Training", "Evaluation while training", "Speed and memory", "Saving and logging", "Output", "Every stage"]
+    assert list(groups) == names and max(map(len, groups.values())) <= 15
+    assert groups["Evaluation while training"][:2] == ["--dev-queries", "--dev-qrels"] and "--recompute" in groups["Speed and memory"]

@@ -87,9 +87,10 @@ def _signature(name: str) -> str:
 
 
 def _declaration(name: str, returns: str, without: tuple[str, ...] = ()) -> str:
-    listed = [setting for setting in settings.list_settings(stage_class(name)) if setting.name not in without]
+    stage = stage_class(name)
+    listed = [one for one in (*settings.list_settings(stage), *settings.list_shorthands(stage)) if one.name not in without]
     parameters = [
-        f"    {setting.name}: {_annotation(setting)}{'' if setting.required else ' = ...'},\n"
+        f"    {setting.name}: {_annotation(setting)}{'' if setting.required and not setting.part else ' = ...'},\n"
         for setting in sorted(listed, key=lambda setting: setting.role != "argument")
     ]
     parameters.insert(sum(setting.role == "argument" for setting in listed), "    *,\n")
@@ -108,7 +109,7 @@ def test_every_stage_is_a_function_with_the_names_of_its_flags() -> None:
     for name in STAGES:
         if name != "variants":  # the module of this name lists them: moeir.variants.list_variants
             function = getattr(moeir, name.replace("-", "_"))
-            stage_settings = settings.list_settings(stage_class(name))
+            stage_settings = (*settings.list_settings(stage_class(name)), *settings.list_shorthands(stage_class(name)))
             assert set(inspect.signature(function).parameters) == {setting.name for setting in stage_settings} | {"force"}
             assert all(setting.help in function.__doc__ for setting in stage_settings)
 

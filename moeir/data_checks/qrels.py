@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from moeir import data_sources
 from moeir.data_checks.findings import FileFindings
 from moeir.data_checks.tolerant_lines import read_tolerantly
 from moeir.errors import DataError
@@ -11,7 +12,7 @@ from moeir.records import qrels
 def check_qrels(file: FileFindings) -> Iterator[str]:
     """Lines of a repaired copy."""
     judged: qrels.Qrels = {}
-    for number, line in read_tolerantly(file):
+    for number, line in _numbered_lines(file):
         try:
             judgement = qrels.parse_judgement(line, number, file.name)
         except DataError as problem:
@@ -23,6 +24,12 @@ def check_qrels(file: FileFindings) -> Iterator[str]:
         if max(grades.values()) <= 0:
             file.add(None, "no-relevant", f"query {query!r} has {len(grades)} judgements and no relevant document")
     file.add_absent_queries(judged, "unjudged-query", "have no judgement")
+
+
+def _numbered_lines(file: FileFindings) -> Iterator[tuple[int, str]]:
+    if not data_sources.is_remote(file.path):
+        return read_tolerantly(file)
+    return ((number, " ".join(map(str, row))) for number, (_, row) in enumerate(qrels.read_remote(str(file.path)), 1))
 
 
 def _is_accepted(judgement: tuple[str, str, int], number: int, file: FileFindings, judged: qrels.Qrels) -> bool:

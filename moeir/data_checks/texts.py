@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
+from moeir import data_sources
 from moeir.data_checks.findings import FileFindings, Findings
 from moeir.data_checks.tolerant_lines import read_tolerantly, repair_text
 from moeir.errors import DataError
@@ -40,10 +41,10 @@ class TextChecker:
     def readable_lines(self) -> Iterator[str]:
         """Lines of a repaired copy.
 
-        Sources that are not lines (DPR's array, `hf:`, `irds:`) are checked as far as they can be read.
+        Sources that are not lines (DPR's array, `hf:`, `irds:`, `TEXTS#QRELS`) are checked as far as they can be read.
         """
         source, name = str(self.file.path), self.file.name
-        if source.startswith(("hf:", "irds:")):
+        if data_sources.is_remote(source) or data_sources.split_judged(source)[1] is not None:
             yield from self._check_records(texts.read_records(source))
             return
         numbered_lines = read_tolerantly(self.file)

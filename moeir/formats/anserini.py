@@ -1,11 +1,12 @@
 """Anserini's and Pyserini's collections, texts and vectors."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from moeir.errors import ArtifactError, DataError
-from moeir.formats.base import ANSWERS, Collection, Conversion, Format, Vector, flatten_title
+from moeir.formats.base import Collection, Conversion, Format, Vector, flatten_title, optional_fields
 from moeir.formats.qrels import TrecQrels, read_qrels_splits, write_collection
 from moeir.formats.texts import TextFormat, Tsv, chain_texts
 from moeir.records import runs, texts
@@ -18,6 +19,7 @@ class Anserini(Format):
 
     kind = "collection"
     is_folder = True
+    keeps_fields = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Collection]:
         files = [file for file in sorted((path / "corpus").glob("*")) if ".json" in file.name]
@@ -35,10 +37,12 @@ class Anserini(Format):
 class AnseriniTexts(TextFormat, Format):
     """JSON lines {"id", "contents"}: Anserini's and Pyserini's JsonCollection."""
 
-    def to_record(self, item: Text, conversion: Conversion) -> dict[str, str]:
+    keeps_fields = True
+
+    def to_record(self, item: Text, conversion: Conversion) -> dict[str, Any]:
         where = f"text {item.id!r}"
-        conversion.drop_nonempty(where, {ANSWERS: item.answers})
-        return {"id": item.id, "contents": flatten_title(item, where, conversion)}
+        record = {"id": item.id, "contents": flatten_title(replace(item, url=""), where, conversion)}
+        return conversion.add_fields(where, record | optional_fields(item), item.extra)
 
 
 class AnseriniVectors(Format):

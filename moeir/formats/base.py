@@ -14,6 +14,7 @@ from moeir.records.texts import Text
 
 TextsById = Mapping[str, Text]
 PROVENANCE, TEACHER_SCORES = "field 'negative_provenance'", "a teacher's scores"  # parts of data, as messages call them
+EMPTY: tuple[Any, ...] = (None, "", [], {})  # values of a field that hold nothing
 ANSWERS, URL = "field 'answers'", "field 'url'"
 
 
@@ -27,6 +28,7 @@ class Conversion:
     queries: TextsById | None = None
     model: Path | None = None
     lossy: bool = False
+    keeps_fields: bool = False  # whether the target has room for fields that moeir does not read
     dropped_counts: dict[str, int] = field(default_factory=dict)
     encodings_manifest: dict[str, Any] = field(default_factory=dict)  # facts for the manifest of encodings
 
@@ -40,8 +42,25 @@ class Conversion:
     def drop_unread_fields(self, where: str, record: Mapping[str, Any], known: Iterable[str]) -> None:
         """`drop_or_refuse` for each field of a record that is not in `known` and not empty."""
         for name in record.keys() - set(known):
-            if record[name] not in (None, "", [], {}):
+            if record[name] not in EMPTY:
                 self.drop_or_refuse(where, f"field {name!r}")
+
+    def collect_fields(self, where: str, record: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any] | None:
+        """The fields of a record that are not in `known` and not empty, for a target with room for them; dropped or refused for others."""
+        if not self.keeps_fields:
+            self.drop_unread_fields(where, record, known)
+            return None
+        known_names = set(known)
+        return {name: value for name, value in record.items() if name not in known_names and value not in EMPTY} or None
+
+    def add_fields(self, where: str, record: dict[str, Any], extra: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The record with collected fields; one that has the name of another, nonempty field is dropped or refused."""
+        for name, value in (extra or {}).items():
+            if record.get(name, value) not in (*EMPTY, value):
+                self.drop_or_refuse(where, f"field {name!r} beside another of this name")
+            else:
+                record[name] = value
+        return record
 
     def drop_nonempty(self, where: str, values: Mapping[str, object]) -> None:
         """`drop_or_refuse` for each value that is not empty."""
@@ -101,6 +120,7 @@ class Format(ABC):
 
     kind: ClassVar[str]  # what is converted: formats of a kind convert into one another
     is_folder: ClassVar[bool] = False
+    keeps_fields: ClassVar[bool] = False  # whether it has room for fields of any name
 
     @abstractmethod
     def read(self, path: Path, conversion: Conversion) -> Iterator[Any]:
@@ -122,6 +142,16 @@ def title_and_text(text: Text) -> str:
     ('An owl. ', 'Owl An owl.')
     """
     return text.content if text.title else text.text
+
+
+def optional_fields(text: Text) -> dict[str, Any]:
+    """The url and the answers of a text, where it has some, under moeir's names.
+
+    >>> optional_fields(Text("q", "who?", answers=("she",)))
+    {'answers': ['she']}
+    """
+    values = {"url": text.url, "answers": list(text.answers)}
+    return {name: value for name, value in values.items() if value}
 
 
 def flatten_title(passage: Text, where: str, conversion: Conversion) -> str:

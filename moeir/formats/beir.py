@@ -6,7 +6,7 @@ from pathlib import Path
 
 from moeir.formats.base import Collection, Conversion, Format
 from moeir.formats.qrels import Judgement, iter_judgements, read_qrels_splits, write_collection
-from moeir.formats.texts import JsonlTexts, find_file, read_unique_texts
+from moeir.formats.texts import JsonlTexts, read_unique_texts, require_file
 from moeir.records import lines, qrels
 
 
@@ -15,9 +15,10 @@ class Beir(Format):
 
     kind = "collection"
     is_folder = True
+    keeps_fields = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Collection]:
-        corpus, queries = (read_unique_texts(find_file(path, name), conversion) for name in ("corpus.jsonl", "queries.jsonl"))
+        corpus, queries = (read_unique_texts(require_file(path, name), conversion) for name in ("corpus.jsonl", "queries.jsonl"))
         yield Collection(corpus, queries, read_qrels_splits(path / "qrels", "", (".tsv", ".txt", ".qrels", ".trec")))
 
     def write(self, items: Iterator[Collection], path: Path, conversion: Conversion) -> int:

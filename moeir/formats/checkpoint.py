@@ -179,6 +179,11 @@ def _dense_modules(model: RetrievalModel, pooling: str, normalise: bool) -> dict
 def _architecture_options(model: RetrievalModel, names: Sequence[str], target: str) -> tuple[str, dict[str, Any]]:
     """The architecture and its options; UsageError unless it is one of `names`."""
     name = variants.parse_spec(model.spec).name
+    if name == "cross-encoder" and model.architecture.is_hf_compatible:
+        peers = "AutoModelForSequenceClassification of transformers and CrossEncoder of sentence-transformers"
+        raise UsageError(f"--to {target}: not needed: {peers} open a cross-encoder's checkpoint folder as it is")
+    if name == "cross-encoder":
+        raise UsageError(f"--to {target}: other libraries have no cross-encoder with head=linear; one with head=hf opens there as it is")
     if name not in names:
         raise UsageError(f"--to {target}: supports {' and '.join(names)}; its layout cannot hold the experts of {name}")
     return name, variants.resolve_spec("architectures", model.spec)[1]

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from moeir.formats.base import PROVENANCE, TEACHER_SCORES, URL, Conversion, Format, title_and_text
-from moeir.records import dpr, examples, lines, texts
+from moeir.formats.base import Conversion, Format, title_and_text
+from moeir.formats.examples import OWN_FIELDS, own_fields
+from moeir.records import dpr, examples, lines
 from moeir.records.examples import Example
+from moeir.records.texts import Text
 
 _SIDES = ("positive_ctxs", "hard_negative_ctxs", "negative_ctxs")
 
@@ -17,6 +19,7 @@ class Dpr(Format):
     """One JSON array of {"question", "answers", "positive_ctxs", "hard_negative_ctxs"}, each a title and a text: DPR's training files."""
 
     kind = "examples"
+    keeps_fields = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         with lines.open_lines(path) as numbered:
@@ -26,11 +29,12 @@ class Dpr(Format):
                 if record is None:
                     conversion.drop_or_refuse(where, "a question without a positive context")
                     continue
-                _drop_unread(entry, where, conversion)
-                example = examples.parse_example(record, where, provenance=False)
-                assert example.query is not None
-                answers = texts.parse_text({"id": "q", "text": "", "answers": entry.get("answers")}, where).answers
-                yield replace(example, query=replace(example.query, answers=answers))
+                if entry.get("hard_negative_ctxs") and entry.get("negative_ctxs"):
+                    conversion.drop_or_refuse(where, "field 'negative_ctxs' beside 'hard_negative_ctxs'")
+                own = {name: entry[name] for name in (*OWN_FIELDS, "answers") if name in entry}
+                example = examples.parse_example(record | own, where, provenance=True)
+                extra = conversion.collect_fields(where, entry, ("question", "answers", *OWN_FIELDS, *_SIDES, *dpr.QUESTION_ID_FIELDS))
+                yield replace(example, passages=_collect_contexts(where, entry, example, conversion), extra=extra)
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         count = 0
@@ -43,27 +47,31 @@ class Dpr(Format):
         return count
 
 
-def _drop_unread(entry: dict[str, Any], where: str, conversion: Conversion) -> None:
-    """Drop or refuse unread parts of an entry: other fields, scores of contexts, and easy negatives where there are hard ones."""
-    conversion.drop_unread_fields(where, entry, ("question", "answers", *_SIDES, *dpr.QUESTION_ID_FIELDS))
-    if entry.get("hard_negative_ctxs") and entry.get("negative_ctxs"):
-        conversion.drop_or_refuse(where, "field 'negative_ctxs' beside 'hard_negative_ctxs'")
-    for side in _SIDES:
-        for context in entry.get(side) or []:
-            conversion.drop_unread_fields(where, context, ("title", "text", *dpr.CONTEXT_ID_FIELDS))
+def _collect_contexts(where: str, entry: dict[str, Any], example: Example, conversion: Conversion) -> tuple[Text, ...]:
+    """The passages of an example with the fields of their contexts that are not read, such as scores."""
+    known = ("title", "text", "url", *dpr.CONTEXT_ID_FIELDS)
+    by_text: dict[tuple[str, str], tuple[str, dict[str, Any] | None]] = {}
+    for context in (context for side in _SIDES for context in entry.get(side) or []):
+        key = (context.get("title") or "", context["text"])
+        by_text.setdefault(key, (context.get("url") or "", conversion.collect_fields(where, context, known)))
+    found = [(passage, *by_text[passage.title, passage.text]) for passage in example.passages]
+    return tuple(replace(passage, url=url, extra=extra) for passage, url, extra in found)
 
 
 def _to_entry(example: Example, conversion: Conversion) -> dict[str, Any]:
-    query, passages = conversion.look_up_texts(example, [PROVENANCE, TEACHER_SCORES, URL])
+    where, (query, passages) = f"query {example.query_id!r}", conversion.look_up_texts(example, [])
 
-    def contexts(ids: tuple[str, ...]) -> list[dict[str, str]]:
-        return [{"title": passages[document].title, "text": passages[document].text, "passage_id": document} for document in ids]
+    def contexts(ids: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        for passage in map(passages.__getitem__, ids):
+            context = {"title": passage.title, "text": passage.text, "passage_id": passage.id}
+            yield conversion.add_fields(where, context | ({"url": passage.url} if passage.url else {}), passage.extra)
 
-    return {
+    entry = {
         "question_id": example.query_id,
         "question": title_and_text(query),
         "answers": list(query.answers),
-        "positive_ctxs": contexts(example.positive_ids),
+        "positive_ctxs": list(contexts(example.positive_ids)),
         "negative_ctxs": [],
-        "hard_negative_ctxs": contexts(example.negative_ids),
+        "hard_negative_ctxs": list(contexts(example.negative_ids)),
     }
+    return conversion.add_fields(where, entry | own_fields(example), example.extra)

@@ -2,35 +2,42 @@
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from moeir.errors import DataError
 from moeir.formats import base
-from moeir.formats.base import URL, Conversion, Format, title_and_text
+from moeir.formats.base import Conversion, Format, title_and_text
 from moeir.records import examples, texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text
+
+OWN_FIELDS = ("positive_scores", "negative_scores", "negative_provenance")  # of moeir's examples, which other tools do not read
+IDS_AND_PASSAGES = ("query_id", *(f"{side}_{what}" for side in ("positive", "negative") for what in ("ids", "document_ids", "passages")))
 
 
 class Examples(Format):
     """JSON lines {"query_id", "positive_ids", "negative_ids"}, or inline texts as Tevatron's; scores, provenance: moeir's examples."""
 
     kind = "examples"
+    keeps_fields = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        return examples.read_examples(path)
+        for where, record, example in examples.read_examples_with_records(path):
+            known = (*IDS_AND_PASSAGES, *OWN_FIELDS, *(("query", "answers") if "positive_passages" in record else ()))
+            yield collect_all_fields(where, record, example, known, conversion)
 
     def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:
-        conversion.drop_nonempty(f"query {item.query_id!r}", {URL: any(passage.url for passage in item.passages)})
-        return examples.example_to_record(item)
+        return conversion.add_fields(f"query {item.query_id!r}", examples.example_to_record(item), item.extra)
 
 
 class ExampleLines(base.Format):
     """One JSON object per query; `key` is the field that tells it from others, `form` names its main fields for messages."""
 
     kind = "examples"
+    keeps_fields = True
     key: ClassVar[str]
     form: ClassVar[str]
     fields: ClassVar[tuple[str, ...]]
@@ -45,12 +52,31 @@ class ExampleLines(base.Format):
         for where, record in texts.read_json_lines(path):
             if not isinstance(record, dict) or self.key not in record:
                 raise DataError(f"{where}: an object with {self.form} was expected", code="not-an-object")
-            conversion.drop_unread_fields(where, record, self.fields)
             example = self.parse_record(record, where, conversion)
+            example = collect_all_fields(where, record, example, (*self.fields, *OWN_FIELDS), conversion)
             if example.query_id in query_ids:
                 raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query", code="duplicate-id")
             query_ids.add(example.query_id)
             yield example
+
+
+def own_fields(example: Example) -> dict[str, Any]:
+    """The provenance of an example's negatives and a teacher's scores, under moeir's names."""
+    record = examples.example_to_record(replace(example, query=None))
+    return {name: record[name] for name in OWN_FIELDS if name in record}
+
+
+def collect_all_fields(where: str, record: Mapping[str, Any], example: Example, known: Iterable[str], conversion: Conversion) -> Example:
+    """The example with the fields, and its passages with the fields, that are not read."""
+    by_id: dict[str, dict[str, Any]] = {}
+    for side in ("positive_passages", "negative_passages") if example.passages else ():
+        for passage in record.get(side) or ():
+            if extra := conversion.collect_fields(where, passage, (*texts.KNOWN_FIELDS, "score")):
+                by_id[texts.parse_text(passage, where).id] = extra
+    if by_id:
+        example = replace(example, passages=tuple(replace(passage, extra=by_id.get(passage.id)) for passage in example.passages))
+    extra = conversion.collect_fields(where, record, known)
+    return example if extra is None else replace(example, extra=extra)
 
 
 def text_digest(text: str) -> str:

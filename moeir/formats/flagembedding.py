@@ -1,10 +1,11 @@
 """FlagEmbedding's training examples."""
 
+from dataclasses import replace
 from typing import Any
 
 from moeir.errors import DataError
-from moeir.formats.base import ANSWERS, PROVENANCE, Conversion, Format, flatten_title, title_and_text
-from moeir.formats.examples import ExampleLines, has_digest_id, text_digest
+from moeir.formats.base import Conversion, Format, flatten_title, optional_fields, title_and_text
+from moeir.formats.examples import ExampleLines, has_digest_id, own_fields, text_digest
 from moeir.records import examples, runs
 from moeir.records.examples import Example
 
@@ -18,7 +19,7 @@ class Flagembedding(ExampleLines, Format):
     """
 
     key, form = "query", "query, pos and neg"
-    fields = ("query", "pos", "neg", "pos_scores", "neg_scores", *_ID_FIELDS)
+    fields = ("query", "pos", "neg", "pos_scores", "neg_scores", "answers", *_ID_FIELDS)
 
     def __init__(self, *, ids: bool = True) -> None:
         self._ids = ids
@@ -36,12 +37,13 @@ class Flagembedding(ExampleLines, Format):
             converted[f"{side}_passages"] = [{"docid": document, "text": text} for document, text in zip(ids, words, strict=True)]
             if record.get(f"{name}_scores") is not None:
                 converted[f"{side}_scores"] = record[f"{name}_scores"]
+        converted |= {name: record[name] for name in ("negative_provenance", "answers") if name in record}
         _drop_duplicates(converted, where, conversion)
-        return examples.parse_example(converted, where, provenance=False)
+        return examples.parse_example(converted, where, provenance=True)
 
     def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:
         where = f"query {item.query_id!r}"
-        query, passages = conversion.look_up_texts(item, [PROVENANCE, ANSWERS])
+        query, passages = conversion.look_up_texts(item, [])
         record: dict[str, Any] = {"query": title_and_text(query)}
         for side, ids in (("pos", item.positive_ids), ("neg", item.negative_ids)):
             record[side] = [flatten_title(passages[document], where, conversion) for document in ids]
@@ -53,14 +55,16 @@ class Flagembedding(ExampleLines, Format):
                 record |= dict(zip(_ID_FIELDS, (item.query_id, list(item.positive_ids), list(item.negative_ids)), strict=True))
             else:
                 conversion.drop_or_refuse(where, "ids")
-        return record
+        own = own_fields(replace(item, positive_scores=()))
+        return conversion.add_fields(where, record | optional_fields(query) | own, item.extra)
 
 
 def _drop_duplicates(record: dict[str, Any], where: str, conversion: Conversion) -> None:
     """Keep each text once: as a positive if it is on both sides."""
     seen_ids: set[Any] = set()
     for side in ("positive", "negative"):
-        passages, scores = record[f"{side}_passages"], record.get(f"{side}_scores")
+        passages = record[f"{side}_passages"]
+        lists = [name for name in (f"{side}_scores", f"{side}_provenance") if isinstance(record.get(name), list)]
         unique = []
         for index, passage in enumerate(passages):
             if passage["docid"] in seen_ids:
@@ -69,8 +73,9 @@ def _drop_duplicates(record: dict[str, Any], where: str, conversion: Conversion)
                 unique.append(index)
             seen_ids.add(passage["docid"])
         record[f"{side}_passages"] = [passages[index] for index in unique]
-        if isinstance(scores, list) and len(scores) == len(passages):
-            record[f"{side}_scores"] = [scores[index] for index in unique]
+        for name in lists:
+            if len(record[name]) == len(passages):
+                record[name] = [record[name][index] for index in unique]
 
 
 def _parse_string_list(record: dict[str, Any], name: str, where: str) -> list[str]:

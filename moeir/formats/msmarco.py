@@ -6,7 +6,7 @@ from pathlib import Path
 from moeir.formats.base import Collection, Conversion, Format, collapse_whitespace, title_and_text
 from moeir.formats.qrels import TrecQrels, read_qrels_splits, write_collection
 from moeir.formats.run import TabSeparatedRun, drop_scores, drop_tag, iter_hits, run_from_hits, scores_from_ranks
-from moeir.formats.texts import Tsv, chain_texts, find_file, read_unique_texts
+from moeir.formats.texts import Tsv, chain_texts, read_unique_texts, require_file
 from moeir.records import lines
 from moeir.records.runs import Run
 
@@ -18,8 +18,8 @@ class Msmarco(Format):
     is_folder = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Collection]:
-        files = sorted(path.glob("queries*.tsv*")) or [find_file(path, "queries.tsv")]
-        corpus = read_unique_texts(find_file(path, "collection.tsv"), conversion)
+        files = sorted(path.glob("queries*.tsv*")) or [require_file(path, "queries.tsv")]
+        corpus = read_unique_texts(require_file(path, "collection.tsv"), conversion)
         yield Collection(corpus, chain_texts(files, conversion), read_qrels_splits(path, "qrels.", (".tsv", ".txt")))
 
     def write(self, items: Iterator[Collection], path: Path, conversion: Conversion) -> int:

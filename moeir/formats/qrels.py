@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from moeir import data_sources
 from moeir.errors import UsageError
 from moeir.formats.base import Collection, Conversion, Format
 from moeir.records import lines, qrels
@@ -52,11 +53,4 @@ def write_collection(collection: Collection, folder: Path, conversion: Conversio
 
 def read_qrels_splits(folder: Path, prefix: str, suffixes: tuple[str, ...]) -> dict[str, Qrels]:
     """Judgements by split, from every file named `prefixSPLITsuffix`, in the order of file names."""
-    splits = {}
-    for file in sorted(folder.glob(f"{prefix}*")) if folder.is_dir() else ():
-        name = lines.strip_compression_suffix(file).name
-        for suffix in suffixes:
-            if file.is_file() and name.endswith(suffix) and len(name) > len(prefix) + len(suffix):
-                splits[name[len(prefix) : -len(suffix)]] = qrels.read_qrels(file)
-                break
-    return splits
+    return {split: qrels.read_qrels(file) for split, file in data_sources.split_files(folder, prefix, suffixes).items()}

@@ -144,6 +144,6 @@ def drop_scores(run: Run, conversion: Conversion) -> None:
 
 
 def drop_tag(run: Run, conversion: Conversion) -> None:
-    """Drop or refuse the run's tag, unless it is the default."""
-    if run.tag != "moeir":
+    """Drop or refuse the run's tag, unless it is one that moeir sets by default: `moeir`, or `moeir.` and the name of an expert."""
+    if run.tag.split(".")[0] != "moeir":
         conversion.drop_or_refuse(f"tag {run.tag!r}", "the tag of the run")

@@ -12,7 +12,7 @@ from moeir.errors import UsageError
 from moeir.formats.base import Collection, Conversion, Format
 from moeir.formats.detection import detect_format
 from moeir.formats.qrels import iter_judgements
-from moeir.records import runs
+from moeir.records import qrels, remote_rows, runs, texts
 from moeir.records.examples import Example
 from moeir.records.runs import Run
 from moeir.records.texts import Text
@@ -36,6 +36,29 @@ def summarize(path: Path, spec: str | None = None) -> dict[str, Any]:
     if reader.kind not in summarizers:
         raise UsageError(f"{path}: is {name}, not text data; expected a corpus, queries, judgements, a run, examples or a collection")
     return summary | summarizers[reader.kind](reader.read(path, conversion))
+
+
+def summarize_remote(source: str) -> dict[str, Any]:
+    """Kind and counts of an `irds:` or `hf:` source: a data set, or one table of texts or judgements."""
+    parts = remote_rows.list_parts(source)
+    if not parts:
+        kind = "qrels" if _holds_judgements(source) else "texts"
+        return {"path": source, "kind": kind, **_summarize_table(source, kind)}
+    kinds = {name: "qrels" if name.startswith("qrels") else "texts" for name in parts}
+    return {"path": source, "kind": "collection", **{name: _summarize_table(place, kinds[name]) for name, place in parts.items()}}
+
+
+def _summarize_table(source: str, kind: str) -> dict[str, Any]:
+    if kind == "qrels":
+        return summarize_qrels(iter_judgements(qrels.read_qrels(source)))
+    return summarize_texts(texts.read_texts(source, keep_empty=True))
+
+
+def _holds_judgements(source: str) -> bool:
+    if source.startswith("irds:"):
+        return source.endswith("#qrels")
+    _, first = next(remote_rows.read_hf(source), ("", {}))
+    return all(first.keys() & set(names) for names in qrels.ROW_FIELDS.values())
 
 
 def _summarize_collection(collection: Collection) -> dict[str, Any]:

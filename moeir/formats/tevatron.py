@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from moeir.errors import DataError, UsageError
-from moeir.formats.base import ANSWERS, PROVENANCE, TEACHER_SCORES, URL, Conversion, Format, title_and_text
-from moeir.formats.examples import ExampleLines
+from moeir.formats.base import Conversion, Format, optional_fields, title_and_text
+from moeir.formats.examples import ExampleLines, own_fields
 from moeir.formats.run import TabSeparatedRun
 from moeir.formats.texts import TextFormat
 from moeir.records import examples, runs
@@ -22,13 +22,13 @@ class Tevatron(ExampleLines, Format):
     fields = ("query_id", "query", "answers", "positive_passages", "negative_passages")
 
     def parse_record(self, record: dict[str, Any], where: str, conversion: Conversion) -> Example:
-        return examples.parse_example(_collect_scores(record, where, conversion), where, provenance=False)
+        return examples.parse_example(_collect_scores(record, where), where, provenance=True)
 
     def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:
-        query, passages = conversion.look_up_texts(item, [PROVENANCE, URL])
+        query, passages = conversion.look_up_texts(item, [])
         query, scores = replace(query, text=title_and_text(query)), item.teacher_scores
-        inline = replace(item, query=query, passages=tuple(passages.values()), provenance=(), positive_scores=(), negative_scores=())
-        record = examples.example_to_record(inline)
+        inline = replace(item, query=query, passages=tuple(passages.values()), positive_scores=(), negative_scores=())
+        record = conversion.add_fields(f"query {item.query_id!r}", examples.example_to_record(inline), item.extra)
         for passage in (*record["positive_passages"], *record["negative_passages"]) if scores else ():
             passage["score"] = float(runs.format_score(scores[passage["docid"]]))
         return record
@@ -41,7 +41,7 @@ class TevatronIds(ExampleLines, Format):
     fields = ("query_id", "query_text", "query", "positive_document_ids", "negative_document_ids")
 
     def parse_record(self, record: dict[str, Any], where: str, conversion: Conversion) -> Example:
-        example = examples.parse_example({"negative_document_ids": [], **record}, where, provenance=False)
+        example = examples.parse_example({"negative_document_ids": [], **record}, where, provenance=True)
         query_text = record.get("query_text", record.get("query"))
         query = (conversion.queries or {}).get(example.query_id)
         if query_text and conversion.corpus is not None:
@@ -58,14 +58,13 @@ class TevatronIds(ExampleLines, Format):
         query = item.query or conversion.look_up_text("queries", item.query_id, where)
         if any(passage.id not in (conversion.corpus or {}) for passage in item.passages):
             conversion.drop_or_refuse(where, "the text of passages (name the corpus that has them with --corpus)")
-        losses = {PROVENANCE: item.provenance, TEACHER_SCORES: item.positive_scores, ANSWERS: query.answers}
-        conversion.drop_nonempty(where, losses)
-        return {
+        record = {
             "query_id": item.query_id,
             "query_text": title_and_text(query),
             "positive_document_ids": list(item.positive_ids),
             "negative_document_ids": list(item.negative_ids),
         }
+        return conversion.add_fields(where, record | optional_fields(query) | own_fields(item), item.extra)
 
 
 class TevatronRun(TabSeparatedRun, Format):
@@ -77,26 +76,26 @@ class TevatronRun(TabSeparatedRun, Format):
 class TevatronTexts(TextFormat, Format):
     """JSON lines {"docid", "title", "text"}, or {"query_id", "query"}: Tevatron's corpora and queries. `side`: document or query."""
 
+    keeps_fields = True
+
     def __init__(self, *, side: str = "document") -> None:
         if side not in _SIDES:
             raise UsageError(f"tevatron-texts:side={side}: expected {' or '.join(_SIDES)}")
         self._side = side
 
     def to_record(self, item: Text, conversion: Conversion) -> dict[str, Any]:
-        lost_field = {ANSWERS: item.answers} if self._side == "document" else {"field 'title'": item.title}
-        conversion.drop_nonempty(f"text {item.id!r}", {URL: item.url, **lost_field})
-        if self._side == "document":
-            return {"docid": item.id, "title": item.title, "text": item.text}
-        return {"query_id": item.id, "query": title_and_text(item), **({"answers": list(item.answers)} if item.answers else {})}
+        where, record = f"text {item.id!r}", {"docid": item.id, "title": item.title, "text": item.text}
+        if self._side == "query":
+            conversion.drop_nonempty(where, {"field 'title'": item.title})
+            record = {"query_id": item.id, "query": title_and_text(item)}
+        return conversion.add_fields(where, record | optional_fields(item), item.extra)
 
 
-def _collect_scores(record: dict[str, Any], where: str, conversion: Conversion) -> dict[str, Any]:
+def _collect_scores(record: dict[str, Any], where: str) -> dict[str, Any]:
     """The record with the scores of its passages moved into lists of scores."""
     converted = dict(record)
     sides = {side: record.get(f"{side}_passages") or [] for side in ("positive", "negative")}
     all_passages = [passage for passages in sides.values() for passage in passages if isinstance(passage, dict)]
-    for passage in all_passages:
-        conversion.drop_unread_fields(where, passage, ("docid", "title", "text", "score"))
     if any("score" in passage for passage in all_passages):
         if not all("score" in passage for passage in all_passages):
             raise DataError(f"{where}: only some passages have a score; expected all or none", code="scores-miscounted")

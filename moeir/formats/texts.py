@@ -1,9 +1,11 @@
 """Texts as JSON lines and as tab-separated columns; parts shared by formats that hold texts."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from moeir import data_sources
 from moeir.errors import ArtifactError
 from moeir.formats import base
 from moeir.formats.base import Conversion, Format, collapse_whitespace, flatten_title
@@ -24,8 +26,10 @@ class TextFormat(base.Format):
 class JsonlTexts(TextFormat, Format):
     """JSON lines {"_id", "title", "text"}, with optional `url` and `answers`: moeir's and BEIR's corpora and queries."""
 
+    keeps_fields = True
+
     def to_record(self, item: Text, conversion: Conversion) -> dict[str, Any]:
-        return texts.to_record(item)
+        return conversion.add_fields(f"text {item.id!r}", texts.to_record(item), item.extra)
 
 
 class Tsv(TextFormat, Format):
@@ -37,15 +41,15 @@ class Tsv(TextFormat, Format):
 
 def _to_row(text: Text, conversion: Conversion) -> tuple[str, str]:
     where = f"text {text.id!r}"
-    conversion.drop_nonempty(where, {base.ANSWERS: text.answers})
+    conversion.drop_nonempty(where, {base.ANSWERS: text.answers} | {f"field {name!r}": True for name in text.extra or ()})
     return text.id, collapse_whitespace(flatten_title(text, where, conversion), where, conversion)
 
 
 def read_unique_texts(source: Path | str, conversion: Conversion) -> Iterator[Text]:
     """Texts of any form with unique ids; fields that are not read are dropped or refused."""
     for where, record, text in texts.read_texts_with_records(source):
-        conversion.drop_unread_fields(where, record, (*texts.ID_FIELDS, *texts.TEXT_FIELDS, "title", "url", "answers"))
-        yield text
+        extra = conversion.collect_fields(where, record, texts.KNOWN_FIELDS)
+        yield text if extra is None else replace(text, extra=extra)
 
 
 def chain_texts(files: list[Path], conversion: Conversion) -> Iterator[Text]:
@@ -58,9 +62,8 @@ def chain_texts(files: list[Path], conversion: Conversion) -> Iterator[Text]:
                 yield text
 
 
-def find_file(folder: Path, name: str) -> Path:
-    """The file of this name, compressed or not."""
-    for compression in ("", ".gz", ".zst"):
-        if (file := folder / f"{name}{compression}").is_file():
-            return file
+def require_file(folder: Path, name: str) -> Path:
+    """The file of this name, compressed or not; ArtifactError if there is none."""
+    if (file := data_sources.find_file(folder, name)) is not None:
+        return file
     raise ArtifactError(f"{folder}: no {name}; expected a folder in this format's layout")

@@ -6,8 +6,8 @@ in `query` and `passages`, so that code that uses examples handles one form.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ class Provenance:
 class Example:
     """A query with its positives and negatives; `provenance` is empty or has one entry per negative.
 
-    A teacher's scores are in the order of the ids, for all documents or for none.
+    A teacher's scores are in the order of the ids, for all documents or for none. `extra` are other fields of its record, which only
+    `convert` reads.
     """
 
     query_id: str
@@ -45,6 +46,7 @@ class Example:
     passages: tuple[Text, ...] = ()
     positive_scores: tuple[float, ...] = ()
     negative_scores: tuple[float, ...] = ()
+    extra: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
     def teacher_scores(self) -> dict[str, float]:
@@ -55,6 +57,11 @@ class Example:
 
 def read_examples(path: Path | str, *, provenance: bool = True) -> Iterator[Example]:
     """Read examples from JSON lines or DPR's array, by id or with inline texts; `provenance=False` skips it, as in training."""
+    return (example for _, _, example in read_examples_with_records(path, provenance=provenance))
+
+
+def read_examples_with_records(path: Path | str, *, provenance: bool = True) -> Iterator[tuple[str, dict[str, Any], Example]]:
+    """Location, record and example of each record of a file."""
     query_ids: set[str] = set()
     name = lines.source_name(path)
     with lines.open_lines(path) as numbered:
@@ -63,7 +70,7 @@ def read_examples(path: Path | str, *, provenance: bool = True) -> Iterator[Exam
             if example.query_id in query_ids:
                 raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query", code="duplicate-id")
             query_ids.add(example.query_id)
-            yield example
+            yield where, record, example
     if not query_ids:
         raise DataError(f"{name}: holds no example")
 
@@ -124,7 +131,7 @@ def example_to_record(example: Example) -> dict[str, Any]:
     if example.query is None:
         fields |= {"positive_ids": list(example.positive_ids), "negative_ids": list(example.negative_ids)}
     else:
-        passage = {text.id: {"docid": text.id, "title": text.title, "text": text.text} for text in example.passages}
+        passage = {text.id: _to_passage(text) for text in example.passages}
         fields["query"] = example.query.text
         if example.query.answers:
             fields["answers"] = list(example.query.answers)
@@ -139,6 +146,11 @@ def example_to_record(example: Example) -> dict[str, Any]:
             for sources in example.provenance
         ]
     return fields
+
+
+def _to_passage(text: Text) -> dict[str, Any]:
+    url = {"url": text.url} if text.url else {}
+    return {"docid": text.id, "title": text.title, "text": text.text, **url, **(text.extra or {})}
 
 
 def parse_example(record: Any, where: str, *, provenance: bool) -> Example:
@@ -163,8 +175,8 @@ def parse_example(record: Any, where: str, *, provenance: bool) -> Example:
         raise DataError(f"{where}: {problem}", code="positive-among-negatives")
     query = texts.parse_text({"_id": query_id, "query": record["query"], "answers": record.get("answers")}, where) if inline else None
     entries = _parse_provenance(record, len(negatives), where) if provenance else ()
-    scores = _parse_teacher_scores(record, {"positive": len(positives), "negative": len(negatives)}, where)
-    return Example(query_id, positives, negatives, entries, query, tuple(passages.values()), *scores)
+    positive_scores, negative_scores = _parse_teacher_scores(record, {"positive": len(positives), "negative": len(negatives)}, where)
+    return Example(query_id, positives, negatives, entries, query, tuple(passages.values()), positive_scores, negative_scores)
 
 
 def _parse_teacher_scores(record: dict[str, Any], counts: dict[str, int], where: str) -> Iterator[tuple[float, ...]]:

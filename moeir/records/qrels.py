@@ -1,38 +1,67 @@
-"""Relevance judgements (qrels): reads TREC and BEIR forms, writes TREC's."""
+"""Relevance judgements (qrels): reads TREC and BEIR forms, `hf:` and `irds:` sources; writes TREC's."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from moeir import data_sources
 from moeir.errors import DataError
-from moeir.records import lines
+from moeir.records import lines, remote_rows
 
 Qrels: TypeAlias = dict[str, dict[str, int]]
 
 _GRADE_HEADERS = {"score", "grade", "rel", "relevance", "label", "qrel"}
+ROW_FIELDS = {  # of `hf:` and `irds:` sources, by what they hold
+    "query": ("query-id", "query_id", "qid"),
+    "document": ("corpus-id", "corpus_id", "doc_id", "docid", "document_id"),
+    "grade": ("score", "relevance", "grade", "label"),
+}
 _EXPECTED_COLUMNS = "4 columns (query 0 document grade) or 3 (query document grade)"
 
 
 def read_qrels(path: Path | str) -> Qrels:
-    """Read grades by query and document, from four columns (TREC) or three (BEIR, with or without a header).
+    """Read grades by query and document, from four columns (TREC), three (BEIR, with or without a header), `hf:NAME` or `irds:NAME#qrels`.
 
     Lines that are blank or begin with `#` are skipped, as trec_eval does.
     """
     qrels: Qrels = {}
     name = lines.source_name(path)
-    with lines.open_lines(path) as numbered:
-        for number, line in numbered:
-            judgement = parse_judgement(line, number, name)
-            if judgement is None:
-                continue
-            query, document, grade = judgement
-            earlier = qrels.setdefault(query, {}).setdefault(document, grade)
-            if earlier != grade:
-                problem = f"grade {grade} here, {earlier} on an earlier line"
-                raise DataError(f"{name}:{number}: query {query!r}, document {document!r}: {problem}", code="grades-disagree")
+    for where, (query, document, grade) in read_remote(name) if data_sources.is_remote(path) else _read_file(path, name):
+        earlier = qrels.setdefault(query, {}).setdefault(document, grade)
+        if earlier != grade:
+            problem = f"grade {grade} here, {earlier} on an earlier line"
+            raise DataError(f"{where}: query {query!r}, document {document!r}: {problem}", code="grades-disagree")
     if not qrels:
         raise DataError(f"{name}: holds no judgement; expected {_EXPECTED_COLUMNS}")
     return qrels
+
+
+def _read_file(path: Path | str, name: str) -> Iterator[tuple[str, tuple[str, str, int]]]:
+    with lines.open_lines(path) as numbered:
+        for number, line in numbered:
+            if (judgement := parse_judgement(line, number, name)) is not None:
+                yield f"{name}:{number}", judgement
+
+
+def read_remote(source: str) -> Iterator[tuple[str, tuple[str, str, int]]]:
+    """Location and query, document and grade of each row of an `hf:` or `irds:` source."""
+    for where, row in remote_rows.read_irds(source, ("qrels",)) if source.startswith("irds:") else remote_rows.read_hf(source):
+        yield where, judgement_from_row(row if isinstance(row, dict) else row._asdict(), where)
+
+
+def judgement_from_row(row: Mapping[str, Any], where: str) -> tuple[str, str, int]:
+    """Query, document and grade of a row with one of the usual names for each.
+
+    >>> judgement_from_row({"query-id": 1, "corpus-id": "owl", "score": 2.0}, "row 1")
+    ('1', 'owl', 2)
+    """
+    values = []
+    for what, names in ROW_FIELDS.items():
+        if (name := next((name for name in names if name in row), None)) is None:
+            raise DataError(f"{where}: no {what}; expected one of {', '.join(names)} among {', '.join(map(repr, row))}", code="columns")
+        values.append(row[name])
+    query, document, grade = values
+    return str(query), str(document), _parse_grade(f"{grade:g}" if isinstance(grade, float) else str(grade), where)
 
 
 def parse_judgement(line: str, number: int, name: str) -> tuple[str, str, int] | None:

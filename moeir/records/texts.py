@@ -4,18 +4,20 @@ Ids are strings, unique and without white space; a faulty record raises DataErro
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from moeir.errors import DataError, UsageError
-from moeir.records import dpr, lines
+from moeir import data_sources
+from moeir.errors import DataError
+from moeir.records import dpr, lines, qrels, remote_rows
 
 Item = TypeVar("Item")
 ID_FIELDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
 TEXT_FIELDS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
+KNOWN_FIELDS = (*ID_FIELDS, *TEXT_FIELDS, "title", "url", "answers")
 DOCUMENT_FIELDS = ("url", "title", "text")  # of a document, in reading order
 FIELD_SEPARATOR = "\x1f"  # ASCII's unit separator, between the fields of `Text.joined_fields`
 _JSON_SUFFIXES, _TSV_SUFFIXES = {".jsonl", ".json", ".ndjson"}, {".tsv", ".txt"}
@@ -23,13 +25,14 @@ _JSON_SUFFIXES, _TSV_SUFFIXES = {".jsonl", ".json", ".ndjson"}, {".tsv", ".txt"}
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A document or a query."""
+    """A document or a query; `extra` are other fields of its record, which only `convert` reads."""
 
     id: str
     text: str
     title: str = ""
     url: str = ""
     answers: tuple[str, ...] = ()
+    extra: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
     def content(self) -> str:
@@ -49,7 +52,8 @@ class Text:
 def read_texts(source: Path | str, *, keep_empty: bool = False, plain_lines: bool = False) -> Iterator[Text]:
     """Read the texts of a file, a pipe, `hf:NAME[/CONFIG][@SPLIT]`, `hf:FOLDER`, or `irds:NAME#docs|#queries`, one at a time.
 
-    With `plain_lines`, a file whose first line is neither JSON nor has a tab holds a text per line, with the ids 1, 2, …
+    `TEXTS#QRELS`, as in `queries.jsonl#qrels/test.tsv`, are the texts of a source that are judged in another. With `plain_lines`, a file
+    whose first line is neither JSON nor has a tab holds a text per line, with the ids 1, 2, …
     """
     for where, _, text in read_texts_with_records(source, plain_lines=plain_lines):
         if not text.content and not keep_empty:
@@ -102,15 +106,15 @@ def parse_text(record: Any, where: str) -> Text:
     """A text from a record with any of the usual names for id and text; `where` starts the message of an error."""
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object, found {_preview(record)}", code="not-an-object")
-    field = _find_field(record, TEXT_FIELDS, "text", where)
-    if not isinstance(record[field], str):
-        raise DataError(f"{where}: {field} is not a string: {_preview(record[field])}", code="text-not-a-string")
+    name = _find_field(record, TEXT_FIELDS, "text", where)
+    if not isinstance(record[name], str):
+        raise DataError(f"{where}: {name} is not a string: {_preview(record[name])}", code="text-not-a-string")
     answers = record.get("answers")
     if answers is not None and not (isinstance(answers, list | tuple) and all(isinstance(answer, str) for answer in answers)):
         raise DataError(f"{where}: answers is not a list of strings: {_preview(answers)}", code="text-not-a-string")
     text_id = parse_id(record[_find_field(record, ID_FIELDS, "id", where)], where)
     title, url = _optional_string(record, "title", where), _optional_string(record, "url", where)
-    return Text(text_id, record[field], title, url, tuple(answers or ()))
+    return Text(text_id, record[name], title, url, tuple(answers or ()))
 
 
 def parse_id(value: Any, where: str) -> str:
@@ -172,9 +176,13 @@ def _preview(value: Any) -> str:
 
 
 def read_records(source: str, *, plain_lines: bool = False) -> Iterator[tuple[str, Any]]:
-    """Location and raw value of each record of a source; `plain_lines` as in `read_texts`."""
-    if source.startswith("hf:"):
-        yield from _read_hf(source)
+    """Location and raw value of each record of a source; of `TEXTS#QRELS`, the records that are judged; `plain_lines` as in `read_texts`."""
+    texts_source, qrels_source = data_sources.split_judged(source)
+    if qrels_source is not None:
+        judged = qrels.read_qrels(qrels_source)
+        yield from ((where, record) for where, record in read_records(texts_source) if parse_text(record, where).id in judged)
+    elif source.startswith("hf:"):
+        yield from remote_rows.read_hf(source)
     elif source.startswith("irds:"):
         yield from _read_irds(source)
     else:
@@ -232,47 +240,12 @@ def parse_row(line: str, names: list[str], where: str) -> dict[str, Any]:
     return dict(zip(names, fields, strict=True))
 
 
-def _read_hf(source: str) -> Iterator[tuple[str, Any]]:
-    import datasets
-
-    location, _, split = source.removeprefix("hf:").partition("@")
-    try:
-        if Path(location).is_dir():
-            is_saved = any((Path(location) / file).is_file() for file in ("dataset_dict.json", "state.json"))
-            dataset = datasets.load_from_disk(location) if is_saved else datasets.load_dataset(location)
-        else:
-            owner, name, *config = location.split("/", 2) if "/" in location else ("", location)
-            dataset = datasets.load_dataset(f"{owner}/{name}" if owner else name, *config)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as fault:
-        raise UsageError(f"{source}: cannot be loaded: {(str(fault).splitlines() or [type(fault).__name__])[0]}") from fault
-    if isinstance(dataset, dict):
-        if not split and len(dataset) > 1:
-            raise UsageError(f"{source}: has the splits {', '.join(dataset)}; name one: {source}@{next(iter(dataset))}")
-        if split and split not in dataset:
-            raise UsageError(f"{source}: has no split {split!r}; it has {', '.join(dataset)}")
-        dataset = dataset[split or next(iter(dataset))]
-    for number, row in enumerate(dataset, 1):
-        yield f"{source}: row {number}", row
-
-
 def _read_irds(source: str) -> Iterator[tuple[str, Any]]:
-    try:
-        import ir_datasets
-    except ImportError:
-        raise UsageError(f"{source}: needs the package ir-datasets: pip install ir-datasets") from None
-    name, _, part = source.removeprefix("irds:").partition("#")
-    if part not in ("docs", "queries"):
-        raise UsageError(f"{source}: expected #docs or #queries; write irds:{name}#docs or irds:{name}#queries")
-    try:
-        dataset = ir_datasets.load(name)
-    except KeyError:
-        raise UsageError(f"{source}: ir_datasets has no {name!r}") from None
-    for number, row in enumerate(dataset.docs_iter() if part == "docs" else dataset.queries_iter(), 1):
-        known = (*ID_FIELDS, *TEXT_FIELDS, "title", "url", "answers")
-        fields = {key: value for key, value in row._asdict().items() if key in known}
+    for where, row in remote_rows.read_irds(source, ("docs", "queries")):
+        fields = {key: value for key, value in row._asdict().items() if key in KNOWN_FIELDS}
         if not set(fields) & set(TEXT_FIELDS):
             fields["text"] = row.default_text()
-        yield f"{source}: row {number}", fields
+        yield where, fields
 
 
 def count_texts(path: Path | str, *, keep_empty: bool = False) -> int:

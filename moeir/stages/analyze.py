@@ -29,6 +29,7 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
     "lengths": (("model", "corpus", "queries", "classes"), ()),
     "projection": ((*TEXTS_AND_MODEL, "run", "qrels", "measure", "expert", "projection", "dimensions", "sample", "seed"), ("model",)),
 }
+READERS = {flag: tuple(name for name, (flags, _) in ANALYSES.items() if flag in flags) for flag in ("corpus", "queries")}
 FORMS = ("auto", "table", "tsv", "jsonl")
 PLOT_SUFFIXES = (".svg", ".png")
 
@@ -38,7 +39,9 @@ class Analyze(Stage):
     """Analyze experts: overlap, wins and scores of runs; router usage, divergence and projection of a model's vectors; lengths of texts;
     expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
 
-    analysis: str | None = argument(f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None)
+    analysis: str | None = argument(
+        f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None, words=tuple(ANALYSES)
+    )
     run: tuple[Path, ...] = input_field(
         "run",
         "overlap, wins, scores: a run; repeat the flag; NAME=PATH names it. projection: colour each query by its best run.",
@@ -49,9 +52,18 @@ class Analyze(Stage):
     model: Path | None = input_field(
         "checkpoint", "Checkpoint. lengths: count tokens of its tokenizer [default: words].", None, aliases=("--encoder", "--training")
     )
-    corpus: Path | None = input_field("texts", "Documents. wins: group queries by their word overlap with relevant documents.", None)
-    queries: Path | None = input_field("texts", "Queries. wins: group them by length and question word.", None, aliases=("--topics",))
-    qrels: Path | None = input_field("qrels", "Relevance judgements. divergence: they pair queries with documents.", None)
+    corpus: Path | None = input_field(
+        "texts", "Documents. wins: group queries by their word overlap with relevant documents.", None, only_with=READERS["corpus"]
+    )
+    queries: Path | None = input_field(
+        "texts", "Queries. wins: group them by length and question word.", None, aliases=("--topics",), only_with=READERS["queries"]
+    )
+    qrels: Path | None = input_field(
+        "qrels",
+        "Relevance judgements. divergence: they pair queries with documents.",
+        None,
+        only_with=("divergence", "wins", "scores", "run"),
+    )
     measure: str = option("wins, projection: measure by which a run is best on a query.", "nDCG@10", aliases=("--metric", "-m"))
     classes: int = option("scores, lengths: maximum number of histogram bins.", 20, minimum=1, maximum=100_000)
     projection: str = option("projection: tsne:perplexity=30 or pca.", "tsne", room="analysis.projection")
@@ -69,7 +81,11 @@ class Analyze(Stage):
     dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     form: str = option(
-        "table, tsv, jsonl, or auto: a table on stdout, else by the suffix of --output.", "auto", choices=FORMS, aliases=("--format",)
+        "table, tsv, jsonl, or auto: a table on stdout, else by the suffix of --output.",
+        "auto",
+        choices=FORMS,
+        aliases=("--format",),
+        group="Output",
     )
     output: Path = output_field("analysis", "Output file: .svg or .png for a plot, .tsv or .jsonl for a table; - is stdout.", STREAM)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from moeir import settings, variants
+from moeir import data_sources, settings, variants
 from moeir.artifacts import atomic_write, manifests, shards
 from moeir.console import format_bytes, silence
 from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
@@ -32,7 +32,6 @@ DTYPE: dict[str, Any] = {  # of every stage that runs a model
 START, END = "the start", "the end"
 ANYTHING = "anything"  # the kind of a source that may be a file or a folder of any kind
 TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion")
-DATASET_PREFIXES = ("hf:", "irds:")
 MEMORY_ADVICE = {
     "batch_size": "lower --batch-size",
     "max_tokens": "lower --max-tokens",
@@ -50,10 +49,12 @@ class Stage:
     """A pipeline step: its fields are its flags, its docstring is its help, `work` does its work."""
 
     name: ClassVar[str] = ""
+    default_split: ClassVar[str] = "test"  # of a data set, without --split; "" for all splits
     code: tuple[str, ...] = option(
         "Python module to import, so that files (a checkpoint, an index) may name its classes and functions; repeat the flag.",
         (),
         affects_result=False,
+        group="Every stage",
     )
 
     def __init_subclass__(cls) -> None:
@@ -96,8 +97,10 @@ class Stage:
         """Every file or folder that the stage reads, with its setting."""
         for setting in settings.list_settings(type(self)):
             if setting.role == "source" and (value := getattr(self, setting.name)) is not None:
-                paths = (split_run_name(item)[1] if setting.kind == "run" else item for item in (value if setting.repeated else (value,)))
-                yield from ((setting, path) for path in paths)
+                for item in value if setting.repeated else (value,):
+                    path = split_run_name(item)[1] if setting.kind == "run" else item
+                    sides = data_sources.split_judged(path) if setting.kind == "texts" else (path,)
+                    yield from ((setting, Path(side)) for side in sides if side is not None)
 
 
 def split_run_name(path: Path) -> tuple[str | None, Path]:
@@ -158,7 +161,7 @@ def check_settings(stage: Stage) -> None:
 
 def _check_exists(path: Path, setting: settings.Setting) -> None:
     """DataError or ArtifactError if a file or a checkpoint is missing, before heavy libraries are loaded and processes connect."""
-    if path != STREAM and not str(path).startswith(DATASET_PREFIXES) and not path.exists():
+    if path != STREAM and not data_sources.is_remote(path) and not path.exists():
         if setting.kind in (*TEXT_KINDS, ANYTHING):
             raise DataError(f"{path}: no such file{' or folder' if setting.kind == ANYTHING else ''} ({setting.flag})")
         if setting.kind == "checkpoint":
@@ -243,7 +246,7 @@ def _source_digest(path: Path, setting: settings.Setting) -> str:
 
         return manifests.compute_sha256(find_metrics(path))
     if setting.kind in (*TEXT_KINDS, ANYTHING):
-        if str(path).startswith(DATASET_PREFIXES):
+        if data_sources.is_remote(path):
             return str(path)
         _check_exists(path, setting)
         if path.is_dir() and setting.kind != ANYTHING:

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from moeir import data_sources
 from moeir.errors import FAULT_KINDS, DataError, UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import DATASET_PREFIXES, STREAM, TEXT_KINDS, Counts, Stage
+from moeir.stages.base import STREAM, TEXT_KINDS, Counts, Stage
 from moeir.stages.run_arguments import run_paths
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 class Check(Stage):
     """Find faults in texts, judgements, examples, runs and encodings, line by line; exit code 3 if there are any. --fix repairs copies."""
 
+    default_split: ClassVar[str] = ""
     corpus: Path | None = input_field("texts", "Documents.", None)
     queries: Path | None = input_field(
         "texts", "Queries; query ids of --qrels, --run and --train are looked up here.", None, aliases=("--topics",)
@@ -34,7 +36,7 @@ class Check(Stage):
     qrels: tuple[Path, ...] = input_field("qrels", "Relevance judgements; repeat the flag for several files.", ())
     train: tuple[Path, ...] = input_field("examples", "Training examples; repeat the flag for several files.", ())
     run: tuple[Path, ...] = input_field("run", "Runs; repeat the flag for several.", ())
-    dev_queries: Path | None = input_field("texts", "Evaluation queries: --train must not contain any of them.", None)
+    dev_queries: Path | None = input_field("texts", "Evaluation queries: --train must not contain any of them.", None, only_with=())
     encodings: Path | None = input_field("encodings", "Output folder of moeir encode.", None)
     model: Path | None = input_field("weights", "Checkpoint or weights, to count truncated texts with its tokenizer.", None)
     document_length: int | None = option(
@@ -69,7 +71,7 @@ class Check(Stage):
         names = [path.name for path in files]
         if STREAM in files or self.fix == STREAM:
             raise UsageError("--fix: copies keep the names of their files, and - has no name; name a file")
-        if remote := next((path for path in files if str(path).startswith(DATASET_PREFIXES)), None):
+        if remote := next((path for path in files if data_sources.is_remote(path)), None):
             raise UsageError(f"--fix: repairs files, and {remote} is not a file")
         if duplicate := next((name for name in names if names.count(name) > 1), None):
             raise UsageError(f"--fix {self.fix}: two files are called {duplicate}; repair them separately, into two folders")

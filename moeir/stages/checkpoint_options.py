@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 class InputOptions(Stage):
     """The prefixes and lengths of a checkpoint's texts."""
 
-    query_prefix: str | None = option("Text prepended to every query.", None)
-    document_prefix: str | None = option("Text prepended to every document.", None)
-    query_length: int | None = option("Maximum tokens of a query [default: that of the weights, or 64; cross-encoder: half a pair].", None)
+    query_prefix: str | None = option("Text prepended to every query.", None, group="Model")
+    document_prefix: str | None = option("Text prepended to every document.", None, group="Model")
+    query_length: int | None = option(
+        "Maximum tokens of a query [default: that of the weights, or 64; cross-encoder: half a pair].", None, group="Model"
+    )
     document_length: int | None = option(
-        "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None
+        "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None, group="Model"
     )
 
     def input_options(self) -> dict[str, Any]:
@@ -46,53 +48,70 @@ def read_first_texts(corpus: Path | None, count: int = 4000) -> list[str]:
 class TrainingStage(Stage):
     """A stage that runs the trainer (`training.trainer`)."""
 
-    batch_size: int = option("Texts per batch, divided among all processes.", 8, minimum=1)
-    accumulate: int = option("Batches per optimizer step.", 1, minimum=1, aliases=("--gradient-accumulation-steps",))
-    epochs: int = option("Passes over the examples.", 1, minimum=1, aliases=("--num-train-epochs",))
-    steps: int | None = option("Total optimizer steps; overrides --epochs.", None, minimum=1, aliases=("--max-steps",))
-    learning_rate: float = option("Peak learning rate (AdamW).", 1e-5, above=0)
-    warmup: float = option("Warmup steps as a fraction of all steps.", 0.1, minimum=0, maximum=1, aliases=("--warmup-ratio",))
+    batch_size: int = option("Texts per batch, divided among all processes.", 8, minimum=1, group="Training")
+    accumulate: int = option("Batches per optimizer step.", 1, minimum=1, aliases=("--gradient-accumulation-steps",), group="Training")
+    epochs: int = option("Passes over the examples.", 1, minimum=1, aliases=("--num-train-epochs",), group="Training")
+    steps: int | None = option("Total optimizer steps; overrides --epochs.", None, minimum=1, aliases=("--max-steps",), group="Training")
+    learning_rate: float = option("Peak learning rate (AdamW).", 1e-5, above=0, group="Training")
+    warmup: float = option(
+        "Warmup steps as a fraction of all steps.", 0.1, minimum=0, maximum=1, aliases=("--warmup-ratio",), group="Training"
+    )
     schedule: str = option(
         "Learning rate after warmup: linear (decays to 0) or constant.",
         "linear",
         choices=("linear", "constant"),
         aliases=("--lr-scheduler-type",),
+        group="Training",
     )
-    group_rate: tuple[str, ...] = option("PATTERN=RATE: peak learning rate of parameters whose names contain PATTERN; repeat the flag.", ())
-    weight_decay: float = option("Weight decay of weight matrices.", 0.0, minimum=0)
-    clip: float = option("Maximum gradient norm; 0 disables clipping.", 1.0, minimum=0, aliases=("--max-grad-norm",))
+    group_rate: tuple[str, ...] = option(
+        "PATTERN=RATE: peak learning rate of parameters whose names contain PATTERN; repeat the flag.", (), group="Training"
+    )
+    weight_decay: float = option("Weight decay of weight matrices.", 0.0, minimum=0, group="Training")
+    clip: float = option("Maximum gradient norm; 0 disables clipping.", 1.0, minimum=0, aliases=("--max-grad-norm",), group="Training")
     recompute: bool = option(
         "Gradient checkpointing: store only each layer's input and recompute the layer in the backward pass.",
         False,
         aliases=("--gradient-checkpointing",),
         affects_result=False,
+        group="Speed and memory",
     )
     attention_dropout: float | None = option(
-        "Attention dropout probability [default: that of the weights]; 0 is fastest on a GPU.", None, minimum=0, below=1
+        "Attention dropout probability [default: that of the weights]; 0 is fastest on a GPU.", None, minimum=0, below=1, group="Training"
     )
-    seed: int = option("Random seed.", 42, minimum=0, maximum=MAX_SEED)
-    deterministic: bool = option("Make results bit-identical on the same GPU, at some cost in speed; on a CPU they always are.", False)
-    compile: bool = option("Compile the layers with torch.compile (CUDA only); takes a minute or more at the start.", False)
-    dtype: str = option(**DTYPE)
-    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
-    keep_empty: bool = option("Accept documents without text.", False)
+    seed: int = option("Random seed.", 42, minimum=0, maximum=MAX_SEED, group="Training")
+    deterministic: bool = option(
+        "Make results bit-identical on the same GPU, at some cost in speed; on a CPU they always are.", False, group="Speed and memory"
+    )
+    compile: bool = option(
+        "Compile the layers with torch.compile (CUDA only); takes a minute or more at the start.", False, group="Speed and memory"
+    )
+    dtype: str = option(**DTYPE, group="Speed and memory")
+    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False, group="Speed and memory")
+    keep_empty: bool = option("Accept documents without text.", False, group="Inputs")
     cache: Path | None = option(
-        "Folder of the token cache, which several trainings can share [default: in the unfinished output].", None, affects_result=False
+        "Folder of the token cache, which several trainings can share [default: in the unfinished output].",
+        None,
+        affects_result=False,
+        group="Speed and memory",
     )
-    save_minutes: float = option("Minutes between saves of the training state.", 5.0, affects_result=False)
+    save_minutes: float = option("Minutes between saves of the training state.", 5.0, affects_result=False, group="Saving and logging")
     log_every: int | None = option(
         "Steps between reads of the losses from the device; metrics.jsonl has every step [default: 10 on a GPU, 1 on a CPU].",
         None,
         minimum=1,
         aliases=("--logging-steps",),
         affects_result=False,
+        group="Saving and logging",
     )
-    stuck_minutes: float = option("Timeout in minutes for a process to reach the next step.", 10.0, above=0, affects_result=False)
+    stuck_minutes: float = option(
+        "Timeout in minutes for a process to reach the next step.", 10.0, above=0, affects_result=False, group="Saving and logging"
+    )
     track: tuple[str, ...] = option(
         "Log every step to tensorboard or wandb; repeat the flag. Files go to OUTPUT.tensorboard, …",
         (),
         aliases=("--report-to",),
         affects_result=False,
+        group="Saving and logging",
     )
     output: Path = output_field("checkpoint", "Folder to write.")
 

@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from moeir import variants
 from moeir.errors import UsageError
@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 class Convert(Stage):
     """Convert data or a checkpoint to the format of another tool. What the format cannot hold is an error, unless --lossy drops it."""
 
+    default_split: ClassVar[str] = ""
     input: Path = input_field(ANYTHING, "File or folder to convert.")
     to: str = option("Format to write, with options.", room="formats")
     source_format: str | None = option(
@@ -63,7 +64,7 @@ class Convert(Stage):
             compatible = ", ".join(name for name in names if self._load_format(name).kind == kind)
             raise UsageError(f"--to {self.to}: {description}, which becomes {compatible}")
         corpus, queries = (None if path is None else texts.read_texts_by_id(path, keep_empty=True) for path in (self.corpus, self.queries))
-        conversion = Conversion(spec, self.to, corpus, queries, self.model, self.lossy)
+        conversion = Conversion(spec, self.to, corpus, queries, self.model, self.lossy, writer.keeps_fields)
         record_count = writer.write(progress(reader.read(self.input, conversion), "converting"), self.output, conversion)
         for loss, count in conversion.dropped_counts.items():
             log.warning("%s: lost, %s times: %s", self.input, f"{count:,}", loss)

@@ -42,32 +42,45 @@ class Evaluate(Stage):
     """Evaluate runs against judgements or answers, side by side, with p-values against the first. A query missing from a run counts 0."""
 
     run: tuple[Path, ...] = input_field("run", "A run; repeat the flag to compare runs; NAME=PATH names it.", aliases=("--runs",))
-    qrels: Path | None = input_field("qrels", "Relevance judgements in TREC or BEIR format.", None)
+    qrels: Path | None = input_field("qrels", "Relevance judgements in TREC or BEIR format.", None, unless=("answers",))
     answers: Path | None = input_field(
         "texts", "Instead of --qrels: questions with answers; a document that contains an answer is relevant.", None
     )
-    corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None)
-    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES)
+    corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None, only_with=("answers",))
+    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES, group="Inputs")
     measure: tuple[str, ...] = option(
         "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag "
         "[default: nDCG@10, RR@10, R@100; with --answers Success@20, Success@100].",
         (),
         aliases=("--metric", "-m"),
+        group="Measures",
     )
-    group_by: str | None = option("Report means per value of this query field, and their mean (macro).", None)
-    queries: Path | None = input_field("texts", "With --group-by: the queries, if --answers lacks the field.", None, aliases=("--topics",))
-    per_query: bool = option("Report the value of every query, too.", False, aliases=("-q",))
-    test: str = option("p-values against the first run: t (paired), randomisation, bootstrap or none.", "t")
+    group_by: str | None = option("Report means per value of this query field, and their mean (macro).", None, group="Measures")
+    queries: Path | None = input_field(
+        "texts", "With --group-by: the queries, if --answers lacks the field.", None, aliases=("--topics",), only_with=("group_by",)
+    )
+    per_query: bool = option("Report the value of every query, too.", False, aliases=("-q",), group="Measures")
+    test: str = option("p-values against the first run: t (paired), randomisation, bootstrap or none.", "t", group="Comparison of runs")
     correction: str = option(
-        "Correction of p-values over all runs and measures: holm, bonferroni, bh (Benjamini and Hochberg) or none.", "holm"
+        "Correction of p-values over all runs and measures: holm, bonferroni, bh (Benjamini and Hochberg) or none.",
+        "holm",
+        group="Comparison of runs",
     )
-    effect_size: bool = option("Report the difference to the first run and Cohen's d, too.", False)
-    intervals: bool = option("Report 95 % confidence intervals of the means, too (Student's t of the logit, so within 0 and 1).", False)
-    ties: bool = option("Report the range of each mean over all orders of documents with equal scores.", False)
-    compat: str | None = option("Compute measures as another tool does: trec_eval, beir, mteb or msmarco.", None)
-    explain: bool = option("With --compat: show step by step why its values differ.", False)
+    effect_size: bool = option("Report the difference to the first run and Cohen's d, too.", False, group="Comparison of runs")
+    intervals: bool = option(
+        "Report 95 % confidence intervals of the means, too (Student's t of the logit, so within 0 and 1).",
+        False,
+        group="Comparison of runs",
+    )
+    ties: bool = option("Report the range of each mean over all orders of documents with equal scores.", False, group="Measures")
+    compat: str | None = option("Compute measures as another tool does: trec_eval, beir, mteb or msmarco.", None, group="Other tools")
+    explain: bool = option("With --compat: show step by step why its values differ.", False, group="Other tools")
     form: str = option(
-        "table, markdown, latex, tsv, jsonl, json, or auto: by --output and --per-query.", "auto", choices=FORMS, aliases=("--format",)
+        "table, markdown, latex, tsv, jsonl, json, or auto: by --output and --per-query.",
+        "auto",
+        choices=FORMS,
+        aliases=("--format",),
+        group="Output",
     )
     output: Path = output_field("evaluation", "Output file; - is stdout.", STREAM)
 

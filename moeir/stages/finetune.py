@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from moeir import variants
 from moeir.errors import UsageError
@@ -18,16 +18,24 @@ if TYPE_CHECKING:
     from moeir.training.text_stream import TextStream
 
 
+DEV_FLAGS = ("dev_run", "dev_measure", "evaluate_every", "patience", "keep")  # with which --dataset brings its development split
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finetune(TrainingStage, InputOptions):
     """Train a retriever or a reranker on examples: a mixture of experts competitively, or any architecture contrastively."""
 
+    default_split: ClassVar[str] = "train"
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
     train: tuple[Path, ...] = input_field(
         "examples", "Training examples, as mine-negatives writes them; several files are merged by query id."
     )
     sampling_rate: tuple[float, ...] = option(
-        "One per --train: treat each file as a separate dataset with this many passes per epoch.", (), minimum=0.001, maximum=1000
+        "One per --train: treat each file as a separate dataset with this many passes per epoch.",
+        (),
+        minimum=0.001,
+        maximum=1000,
+        group="Inputs",
     )
     corpus: tuple[Path, ...] = input_field(
         "texts", "Documents of the examples, unless inline; with --sampling-rate one for all datasets or one for each.", ()
@@ -38,15 +46,23 @@ class Finetune(TrainingStage, InputOptions):
         (),
         aliases=("--topics",),
     )
-    arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10.", None, room="architectures")
-    objective: str = option("contrastive, or competitive:temperature=0.5.", "contrastive", room="training.objectives")
-    batch_size: int = option("Queries per batch, divided among all processes.", 8, minimum=1)
+    arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10.", None, room="architectures", group="Model")
+    objective: str = option("contrastive, or competitive:temperature=0.5.", "contrastive", room="training.objectives", group="Training")
+    batch_size: int = option("Queries per batch, divided among all processes.", 8, minimum=1, group="Training")
     accumulate: int = option(
-        "Batches per optimizer step; in-batch negatives come from one batch only.", 1, minimum=1, aliases=("--gradient-accumulation-steps",)
+        "Batches per optimizer step; in-batch negatives come from one batch only.",
+        1,
+        minimum=1,
+        aliases=("--gradient-accumulation-steps",),
+        group="Training",
     )
-    negatives: int = option("Negatives per query, sampled again in each epoch.", 7, minimum=0, maximum=10_000)
+    negatives: int = option("Negatives per query, sampled again in each epoch.", 7, minimum=0, maximum=10_000, group="Training")
     layer_decay: float = option(
-        "Factor of the learning rate from each layer to the one below (TASER's release: 0.8); 1 for no decay.", 1.0, above=0, maximum=1
+        "Factor of the learning rate from each layer to the one below (TASER's release: 0.8); 1 for no decay.",
+        1.0,
+        above=0,
+        maximum=1,
+        group="Training",
     )
     gradient_cache: int | None = option(
         "GradCache: maximum tokens encoded at a time, so that any batch fits into memory; same gradients in 4/3 of the time.",
@@ -55,19 +71,39 @@ class Finetune(TrainingStage, InputOptions):
         aliases=("--grad-cache",),
         affects_result=False,
     )
-    dev_queries: Path | None = input_field("texts", "Development queries, evaluated during training.", None)
-    dev_qrels: Path | None = input_field("qrels", "Relevance judgements of the development queries.", None)
-    dev_corpus: Path | None = input_field("texts", "Corpus to search for the development queries [default: --corpus].", None)
-    dev_run: Path | None = input_field("run", "Cross-encoder: the run of the development queries to rerank.", None)
+    dev_queries: Path | None = input_field(
+        "texts", "Development queries, evaluated during training.", None, only_with=DEV_FLAGS, group="Evaluation while training"
+    )
+    dev_qrels: Path | None = input_field(
+        "qrels", "Relevance judgements of the development queries.", None, only_with=DEV_FLAGS, group="Evaluation while training"
+    )
+    dev_corpus: Path | None = input_field(
+        "texts", "Corpus to search for the development queries [default: --corpus].", None, only_with=(), group="Evaluation while training"
+    )
+    dev_run: Path | None = input_field(
+        "run", "Cross-encoder: the run of the development queries to rerank.", None, group="Evaluation while training"
+    )
     dev_measure: str = option(
         "Measure on the development set that selects the best weights, of several experts that of their fused run.",
         "nDCG@10",
         aliases=("--metric-for-best-model",),
+        group="Evaluation while training",
     )
-    evaluate_every: int | None = option("Steps between evaluations [default: an epoch].", None, minimum=1, aliases=("--eval-steps",))
-    patience: int | None = option("Stop after N evaluations without improvement.", None, minimum=1, aliases=("--early-stopping-patience",))
+    evaluate_every: int | None = option(
+        "Steps between evaluations [default: an epoch].", None, minimum=1, aliases=("--eval-steps",), group="Evaluation while training"
+    )
+    patience: int | None = option(
+        "Stop after N evaluations without improvement.",
+        None,
+        minimum=1,
+        aliases=("--early-stopping-patience",),
+        group="Evaluation while training",
+    )
     keep: str | None = option(
-        "Weights to save, best or last [default: best with --dev-queries, else last].", None, choices=("best", "last")
+        "Weights to save, best or last [default: best with --dev-queries, else last].",
+        None,
+        choices=("best", "last"),
+        group="Evaluation while training",
     )
 
     def check(self) -> None:

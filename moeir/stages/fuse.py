@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import variants
 from moeir.errors import UsageError
@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 class Fuse(Stage):
     """Merge the runs of several experts into one. With --tune, find the best alpha or weights on judged queries, use and log them."""
 
+    default_split: ClassVar[str] = "dev"
     run: tuple[Path, ...] = input_field(
         "run", "One run per expert; repeat the flag; NAME=PATH names it.", least_count=2, aliases=("--runs",)
     )
@@ -58,22 +59,24 @@ class Fuse(Stage):
         "Measure to tune --method for, e.g. nDCG@10: alpha by grid search (on ties the smallest), weights by coordinate search.", None
     )
     grid: str | None = option("With --tune: the values of alpha, FIRST:LAST:STEP [default: 0.5:2.0:0.1, of interpolation 0:1:0.05].", None)
-    save: Path | None = option("With --tune: file to write the tuned method to, for --learned.", None)
-    qrels: Path | None = input_field("qrels", "With --tune or --ablation: relevance judgements.", None)
+    save: Path | None = option("With --tune: file to write the tuned method to, for --learned.", None, group="Output")
+    qrels: Path | None = input_field(
+        "qrels", "With --tune or --ablation: relevance judgements.", None, only_with=("tune", "ablation"), unless=("answers",)
+    )
     answers: Path | None = input_field("texts", "With --tune, instead of --qrels: questions with answers.", None)
-    corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None)
+    corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None, only_with=("answers",))
     match: str = option("With --answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES)
     group_by: str | None = option("With --tune: maximise the mean over the values of this query field, not over queries.", None)
     queries: Path | None = input_field(
         "texts", "Queries. With --learned: if it was learned with query texts. With --group-by: if --answers lacks the field.", None,
-        aliases=("--topics",),
+        aliases=("--topics",), only_with=("group_by",),
     )  # fmt: skip
-    attribution: Path | None = option("File for the contribution of each run to each hit: rank, score, part (TSV).", None)
+    attribution: Path | None = option("File for the contribution of each run to each hit: rank, score, part (TSV).", None, group="Output")
     ablation: Path | None = option(
-        "File for the loss in each measure without each run, with confidence intervals and p-values (TSV).", None
+        "File for the loss in each measure without each run, with confidence intervals and p-values (TSV).", None, group="Output"
     )
     measure: tuple[str, ...] = option("With --ablation: measures; repeat the flag [default: nDCG@10, R@100].", (), aliases=("-m",))
-    tag: str = option("Run tag.", "moeir.fused", single_word=True, aliases=("--runtag",))
+    tag: str = option("Run tag.", "moeir.fused", single_word=True, aliases=("--runtag",), group="Output")
     output: Path = output_field("run", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:

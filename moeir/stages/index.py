@@ -23,7 +23,7 @@ class Index(Stage):
     """Build an index for every expert from encodings, or a BM25 index from texts."""
 
     encodings: Path | None = input_field("encodings", "Output folder of moeir encode, whole or in shards.", None)
-    corpus: Path | None = input_field("texts", "Documents, for an engine that reads texts (bm25, lucene).", None)
+    corpus: Path | None = input_field("texts", "Documents, for an engine that reads texts (bm25, lucene).", None, unless=("encodings",))
     engine: tuple[str, ...] = option(
         "[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 or lexical=seismic; repeat the flag; see: moeir variants indexes [default: each "
         "representation's exact engine].",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moeir import data_sources
 from moeir.errors import ArtifactError
 from moeir.settings import argument, option
 from moeir.stages.base import TEXT_KINDS, Counts, Stage
@@ -25,7 +26,8 @@ class Info(Stage):
     """Describe an artifact or data: experts, parameters, size and FLOPs of a checkpoint; counts, lengths and first ids of data."""
 
     path: Path = argument(
-        "A checkpoint, encodings, an index, texts, judgements, a run, examples, or a folder in the layout of BEIR, MS MARCO, …"
+        "A checkpoint, encodings, an index, texts, judgements, a run, examples, a folder in the layout of BEIR, MS MARCO, …, "
+        "irds:NAME or hf:NAME."
     )
     source_format: str | None = option(
         "Format of data [default: detected from the first lines].", None, room="formats", aliases=("--from",)
@@ -35,6 +37,11 @@ class Info(Stage):
     def work(self) -> Counts:
         from moeir.artifacts import manifests, shards
 
+        if data_sources.is_remote(self.path):
+            from moeir.formats import summary
+
+            self._write_facts(summary.summarize_remote(str(self.path)))
+            return None
         if not self.path.exists():
             raise ArtifactError(f"{self.path}: no such file or folder")
         if finished_shards := shards.finished_shards(self.path):
@@ -148,7 +155,7 @@ def _format_tables(facts: Mapping[str, Any]) -> Iterator[str]:
     groups = (*(facts.get(group, {}) for group in ("settings", "counts", "holds")), data_facts)
     rows += [[name, _format_value(value)] for group in groups for name, value in group.items()]
     rows += [["seconds", str(facts["seconds"])]] if "seconds" in facts else []
-    yield _format_rows([*rows, *([f"bytes of {name}", f"{size:,}"] for name, size in facts["bytes"].items())])
+    yield _format_rows([*rows, *([f"bytes of {name}", f"{size:,}"] for name, size in facts.get("bytes", {}).items())])
 
 
 def _format_checkpoint(facts: Mapping[str, Any], rows: list[list[str]]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
@@ -17,12 +18,13 @@ log = logging.getLogger(__name__)
 class LearnFusion(Stage):
     """Learn the weights of experts in a fusion on judged queries, for moeir fuse --learned. Use queries the experts were not trained on."""
 
+    default_split: ClassVar[str] = "dev"
     run: tuple[Path, ...] = input_field(
         "run", "One run per expert, in the order of the fusion; repeat the flag.", least_count=2, aliases=("--runs",)
     )
     qrels: Path = input_field("qrels", "Relevance judgements of the queries to learn from.")
     queries: Path | None = input_field(
-        "texts", "Query texts, to use the number, length and rarity of their words as features.", None, aliases=("--topics",)
+        "texts", "Query texts, to use the number, length and rarity of their words as features.", None, aliases=("--topics",), only_with=()
     )
     kind: str = option(
         "gated: weights per query, with features of ranks and agreement; linear: one weight for each expert.", "gated", choices=FUSION_KINDS

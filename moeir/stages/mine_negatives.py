@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from moeir import variants
 from moeir.errors import DataError
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 class MineNegatives(Stage):
     """Make training examples: positives from judgements, negatives from the union of runs, each with its source run, rank and score."""
 
+    default_split: ClassVar[str] = "train"
     run: tuple[Path, ...] = input_field("run", "Runs of the training queries; repeat the flag.", aliases=("--runs",))
     qrels: Path = input_field("qrels", "Relevance judgements of the training queries.")
     method: str = option("Which ranks become negatives.", "band:first=0,last=200", room="mining")
@@ -28,7 +29,9 @@ class MineNegatives(Stage):
     exclude_answers: Path | None = input_field(
         "texts", "Questions with answers: documents that contain an answer are excluded from the negatives.", None
     )
-    corpus: Path | None = input_field("texts", "With --exclude-answers: the documents to search for answers.", None)
+    corpus: Path | None = input_field(
+        "texts", "With --exclude-answers: the documents to search for answers.", None, only_with=("exclude_answers",)
+    )
     match: str = option("With --exclude-answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES)
     output: Path = output_field("examples", "JSON lines file to write; - is stdout.")
 

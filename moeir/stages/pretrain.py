@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import variants
 from moeir.errors import UsageError
@@ -24,23 +24,31 @@ CONTEXTS = ("mixed", "random", "nearby", "overlap")
 class Pretrain(TrainingStage):
     """Pre-train an encoder on texts without judgements: masked words, and decoders that reconstruct texts from a text's vector."""
 
+    default_split: ClassVar[str] = "train"
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
     corpus: Path = input_field("texts", "Documents.")
-    queries: tuple[Path, ...] = input_field("texts", "Queries of the documents, as generate-queries writes them; repeat the flag.", ())
-    query_qrels: Path | None = input_field("qrels", "Documents of the queries, if --queries has query ids instead of document ids.", None)
-    arch: str = option("dense, or an architecture with experts such as mote.", "dense", room="architectures")
-    objective: str = option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", room="pretraining")
-    from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False)
-    context: str = option(
-        "Which other span of its document a span is paired with: mixed, random, nearby or overlap.", "mixed", choices=CONTEXTS
+    queries: tuple[Path, ...] = input_field(
+        "texts", "Queries of the documents, as generate-queries writes them; repeat the flag.", (), only_with=("query_qrels",)
     )
-    short_spans: float = option("Fraction of spans with a target length below the maximum.", 0.15, minimum=0, maximum=1)
-    batch_size: int = option("Spans per batch, divided among all processes.", 64, minimum=1)
-    epochs: int = option("Passes over the spans.", 1, minimum=1, aliases=("--num-train-epochs",))
-    learning_rate: float = option("Peak learning rate (AdamW).", 1e-4, above=0)
-    weight_decay: float = option("Weight decay of weight matrices.", 0.01, minimum=0)
-    query_length: int = option("Maximum tokens of a query.", 64)
-    document_length: int = option("Maximum tokens of a span.", 128, aliases=("--max-seq-length",))
+    query_qrels: Path | None = input_field(
+        "qrels", "Documents of the queries, if --queries has query ids instead of document ids.", None, only_with=("queries",)
+    )
+    arch: str = option("dense, or an architecture with experts such as mote.", "dense", room="architectures", group="Model")
+    objective: str = option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", room="pretraining", group="Training")
+    from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False, group="Model")
+    context: str = option(
+        "Which other span of its document a span is paired with: mixed, random, nearby or overlap.",
+        "mixed",
+        choices=CONTEXTS,
+        group="Training",
+    )
+    short_spans: float = option("Fraction of spans with a target length below the maximum.", 0.15, minimum=0, maximum=1, group="Training")
+    batch_size: int = option("Spans per batch, divided among all processes.", 64, minimum=1, group="Training")
+    epochs: int = option("Passes over the spans.", 1, minimum=1, aliases=("--num-train-epochs",), group="Training")
+    learning_rate: float = option("Peak learning rate (AdamW).", 1e-4, above=0, group="Training")
+    weight_decay: float = option("Weight decay of weight matrices.", 0.01, minimum=0, group="Training")
+    query_length: int = option("Maximum tokens of a query.", 64, group="Model")
+    document_length: int = option("Maximum tokens of a span.", 128, aliases=("--max-seq-length",), group="Model")
 
     def check(self) -> None:
         super().check()

@@ -27,9 +27,9 @@ class Report(Stage):
     and their explanations, trainings and a map; without --run a training is written as text, table or plot."""
 
     run: tuple[Path, ...] = input_field("run", "Page: a run; repeat the flag; NAME=PATH names it.", (), aliases=("--runs",))
-    qrels: Path | None = input_field("qrels", "Page: relevance judgements of the queries that it shows.", None)
-    queries: Path | None = input_field("texts", "Page: query texts.", None, aliases=("--topics",))
-    corpus: Path | None = input_field("texts", "Page: document texts.", None)
+    qrels: Path | None = input_field("qrels", "Page: relevance judgements of the queries that it shows.", None, only_with=("run",))
+    queries: Path | None = input_field("texts", "Page: query texts.", None, aliases=("--topics",), only_with=("run",))
+    corpus: Path | None = input_field("texts", "Page: document texts.", None, only_with=("run",))
     index: tuple[Path, ...] = input_field(
         "index", "Page: index that runs were searched with, to explain their hits by terms, tokens and parts.", ()
     )

@@ -28,23 +28,33 @@ class Search(Stage):
         "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one."
     )
     queries: Path | None = input_field(
-        "texts", "Queries; - is standard input, whose lines may be plain text: queries 1, 2, ….", None, aliases=("--topics",)
+        "texts",
+        "Queries; - is standard input, whose lines may be plain text: queries 1, 2, ….",
+        None,
+        aliases=("--topics",),
+        unless=("interactive", "query"),
     )
-    query: tuple[str, ...] = option("A query instead of --queries; repeat the flag. Their ids are q1, q2, ….", ())
-    corpus: Path | None = input_field("texts", "Documents, to show their texts with --explain or --interactive.", None)
-    depth: int = option("Documents per query and expert.", 1000, **DEPTH)
-    expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", ())
+    query: tuple[str, ...] = option("A query instead of --queries; repeat the flag. Their ids are q1, q2, ….", (), group="Inputs")
+    corpus: Path | None = input_field(
+        "texts", "Documents, to show their texts with --explain or --interactive.", None, only_with=("explain", "interactive")
+    )
+    depth: int = option("Documents per query and expert.", 1000, **DEPTH, group="Search")
+    expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", (), group="Search")
     fuse: str | None = option(
         "Fusion method: exact-sum (missing scores are computed; exact-sum:deepen=true searches until the order is proven), came-sum …; "
         "see: moeir variants fusion [default: exact-sum where the checkpoint is trained as one score (mote, coil), else came-sum].",
         None,
+        group="Search",
     )
     explain: Path | None = option(
         "File of explanations: rank, score and part of every expert for each document, with matching terms and tokens "
         "(JSON lines; .tsv: numbers only).",
         None,
+        group="Output",
     )
-    interactive: bool = option("Type queries at a terminal, or pipe them, and see documents; :help lists the commands.", False)
+    interactive: bool = option(
+        "Type queries at a terminal, or pipe them, and see documents; :help lists the commands.", False, group="Search"
+    )
     model: Path | None = input_field("checkpoint", "The checkpoint, if it has moved; must be the one the index was made with.", None)
     batch_size: int = option(
         "Queries encoded and searched together; 1 measures single-query latency.", 256, minimum=1, affects_result=False
@@ -52,7 +62,7 @@ class Search(Stage):
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, affects_result=False)
     dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
-    tag: str | None = option("Run tag [default: moeir.EXPERT].", None, single_word=True, aliases=("--runtag",))
+    tag: str | None = option("Run tag [default: moeir.EXPERT].", None, single_word=True, aliases=("--runtag",), group="Output")
     output: Path = output_field("run", "A .trec file, - for stdout, or a folder.", STREAM)
 
     def check(self) -> None:

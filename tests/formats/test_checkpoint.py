@@ -126,11 +126,23 @@ def test_its_multi_vector_encoder_comes_to_our_vectors(name: str, layout: str, l
             assert np.allclose(np.asarray(vectors), expected, atol=1e-4), (side, row)
 
 
+def test_a_cross_encoder_opens_elsewhere_as_it_is(tiny_model: Path, tmp_path: Path, moeir: Moeir) -> None:
+    folder = tmp_path / "ckpt"
+    assert moeir("init", "--model", tiny_model, "--arch", "cross-encoder", "--output", folder).code == 0
+    result = moeir("convert", "--input", folder, "--to", "sentence-transformers", "--output", tmp_path / "out")
+    peers = "AutoModelForSequenceClassification of transformers and CrossEncoder of sentence-transformers"
+    message = f"--to sentence-transformers: not needed: {peers} open a cross-encoder's checkpoint folder as it is"
+    assert result == (2, "", f"error: {message}\n")
+    library = pytest.importorskip("sentence_transformers")
+    assert library.CrossEncoder(str(folder), device="cpu").predict([("who hunts", "an owl")]).shape == (1,)
+
+
 REFUSED = [
     ("came", "sentence-transformers", "supports dense and splade; its layout cannot hold the experts of came"),
     ("dense:encoders=separate", "sentence-transformers", "encoders=separate is not supported there; it computes with encoders=siamese"),
     ("dense:scale=20", "sentence-transformers", "the scale of its scores, 20, would be lost from checkpoint to sentence-transformers"),
     ("dense", "sentence-transformers", "the separate length of queries (the other side has 24) would be lost"),
+    ("cross-encoder:head=linear", "sentence-transformers", "other libraries have no cross-encoder with head=linear"),
     ("dense", "pylate", "supports colbert; its layout cannot hold the experts of dense"),
     ("colbert", "pylate", "normalise=false is not supported there; it computes with normalise=true"),
     (MARKED, "stanford-colbert", "augmentation=false is not supported there"),

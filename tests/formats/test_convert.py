@@ -76,9 +76,9 @@ def write_example(spec: str, example: Example, folder: Path, *, lossy: bool = Fa
 
 LOSSES = {
     "examples": [],
-    "tevatron": ["field 'negative_provenance'"],
-    "dpr": ["field 'negative_provenance'", "a teacher's scores"],
-    "flagembedding": ["field 'negative_provenance'", "field 'answers'", "the title as a field of its own"],
+    "tevatron": [],
+    "dpr": [],
+    "flagembedding": ["the title as a field of its own"],
     "triplets": ["a teacher's scores", "field 'negative_provenance'", "field 'answers'", "ids", "the title as a field of its own"],
     "pairs": [
         "a teacher's scores",
@@ -124,6 +124,9 @@ def test_files_look_as_their_readers_want_them(tmp_path: Path) -> None:
             ],
             "negative_ctxs": [],
             "hard_negative_ctxs": [{"title": "Bat", "text": "A bat flies.", "passage_id": "bat"}],
+            "positive_scores": [2.0, 1.5],
+            "negative_scores": [0.25],
+            "negative_provenance": [[{"run": "bm25", "rank": 3, "score": 1.5}]],
         }
     ]
     write_example("tevatron", FULL_EXAMPLE, tmp_path, lossy=True)
@@ -139,6 +142,8 @@ def test_files_look_as_their_readers_want_them(tmp_path: Path) -> None:
         "query_id": "q1",
         "pos_id": ["owl", "cat"],
         "neg_id": ["bat"],
+        "answers": ["an owl"],
+        "negative_provenance": [[{"run": "bm25", "rank": 3, "score": 1.5}]],
     }
 
 
@@ -170,6 +175,64 @@ def test_rows_that_pair_otherwise_lose_the_pairs(tmp_path: Path) -> None:
         read_examples("triplets", path)
     example = read_examples("triplets", path, lossy=True)[0]
     assert [passage.text for passage in example.passages] == ["a", "b", "x", "y"]
+
+
+@pytest.mark.parametrize("spec", ["examples", "tevatron", "dpr"])
+def test_provenance_scores_and_answers_come_back(spec: str, tmp_path: Path) -> None:
+    write_example(spec, FULL_EXAMPLE, tmp_path)
+    assert read_examples(spec, tmp_path / "out") == [FULL_EXAMPLE]
+
+
+MINED = {"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"], "note": {"by": "me"}}
+MINED["negative_provenance"] = [[{"run": "bm25", "rank": 2, "score": 1.5}]]
+
+
+@pytest.mark.parametrize("spec", ["examples", "tevatron", "tevatron-ids", "dpr", "flagembedding"])
+def test_objects_keep_the_fields_of_mined_examples_and_unknown_ones(spec: str, tmp_path: Path, toy: Path, moeir: Moeir) -> None:
+    texts = ("--corpus", tmp_path / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "owl", "text": "An owl."}\n{"_id": "cat", "text": "A cat.", "url": "cat.org"}\n')
+    (tmp_path / "mined.jsonl").write_text(json.dumps(MINED) + "\n")
+    flags = ("--lossy",) if spec == "flagembedding" else ()  # its passages are strings, so the url is lost
+    result = moeir("convert", "--input", tmp_path / "mined.jsonl", "--to", spec, "--output", tmp_path / "out.jsonl", *texts, *flags)
+    assert result.code == 0 and "note" not in result.stderr and "provenance" not in result.stderr
+    content = json.loads((tmp_path / "out.jsonl").read_text())
+    record = content[0] if spec == "dpr" else content
+    assert (record["note"], record["negative_provenance"]) == (MINED["note"], MINED["negative_provenance"])
+    back = moeir("convert", "--input", tmp_path / "out.jsonl", "--from", spec, "--to", "examples", *texts)
+    record = json.loads(back.stdout)
+    assert (record["note"], record["negative_provenance"]) == (MINED["note"], MINED["negative_provenance"])
+
+
+def test_columns_cannot_keep_them_and_say_their_names(tmp_path: Path, toy: Path, moeir: Moeir) -> None:
+    (tmp_path / "mined.jsonl").write_text(json.dumps(MINED) + "\n")
+    texts = ("--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
+    result = moeir("convert", "--input", tmp_path / "mined.jsonl", "--to", "triplets", *texts)
+    assert result.code == 2 and "mined.jsonl:1: field 'note' would be lost from examples to triplets" in result.stderr
+    result = moeir("convert", "--input", tmp_path / "mined.jsonl", "--to", "triplets", "--lossy", *texts)
+    assert result.code == 0 and "field 'negative_provenance'" in result.stderr
+
+
+def test_passages_keep_their_fields(tmp_path: Path, moeir: Moeir) -> None:
+    passage = {"docid": "owl", "title": "", "text": "An owl.", "url": "owl.org", "lang": "en"}
+    record = {"query_id": "q1", "query": "who?", "positive_passages": [passage], "negative_passages": []}
+    (tmp_path / "x.jsonl").write_text(json.dumps(record) + "\n")
+    assert json.loads(moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "examples").stdout) == record
+    assert moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "dpr", "--output", tmp_path / "dpr.json").code == 0
+    assert json.loads(moeir("convert", "--input", tmp_path / "dpr.json", "--to", "tevatron").stdout) == record
+
+
+@pytest.mark.parametrize("spec", ["texts", "tevatron-texts", "anserini-texts"])
+def test_texts_keep_their_fields(spec: str, tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "x.jsonl").write_text('{"_id": "a", "text": "An owl.", "qtype": "who", "url": "u", "answers": ["b"]}\n')
+    record = json.loads(moeir("convert", "--input", tmp_path / "x.jsonl", "--to", spec).stdout)
+    assert (record["qtype"], record["url"], record["answers"]) == ("who", "u", ["b"])
+
+
+def test_the_tags_of_our_own_runs_are_no_loss(tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "x.trec").write_text("q1 Q0 d1 1 2 moeir.fused\n")
+    assert moeir("convert", "--input", tmp_path / "x.trec", "--to", "json-run").stdout == '{\n"q1": {"d1": 2.0}\n}\n'
+    (tmp_path / "x.trec").write_text("q1 Q0 d1 1 2 splade\n")
+    assert "the tag of the run would be lost" in moeir("convert", "--input", tmp_path / "x.trec", "--to", "json-run").stderr
 
 
 def test_fields_that_nobody_reads_are_refused(tmp_path: Path, moeir: Moeir) -> None:

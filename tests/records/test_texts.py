@@ -118,7 +118,8 @@ class Question(NamedTuple):
 
 def load(name):
     queries = [Question("q1", "bat", ("x",))]
-    return {"toy": SimpleNamespace(docs_iter=lambda: iter([Row("d1", "owl")]), queries_iter=lambda: iter(queries))}[name]
+    toy = {"docs_iter": lambda: iter([Row("d1", "owl")]), "queries_iter": lambda: iter(queries)}
+    return {"toy": SimpleNamespace(**toy, has_docs=lambda: True, has_queries=lambda: True)}[name]
 
 
 def test_ir_datasets_are_sources(monkeypatch):
@@ -133,7 +134,7 @@ def test_ir_datasets_are_sources(monkeypatch):
 
 def test_without_ir_datasets_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with pytest.raises(UsageError, match="pip install ir-datasets"):
+    with pytest.raises(UsageError, match=r"needs the package ir-datasets; pip install 'moeir\[irds\]'"):
         list(texts.read_texts("irds:toy#docs"))
 
 

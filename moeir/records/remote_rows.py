@@ -1,0 +1,100 @@
+"""Rows of the sources that libraries read: `hf:NAME[/CONFIG][@SPLIT]` and `hf:FOLDER` (datasets), `irds:NAME#PART` (ir_datasets)."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from moeir import data_sources
+from moeir.errors import UsageError
+
+IRDS_PARTS = ("docs", "queries", "qrels")
+
+
+def read_hf(source: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Location and fields of each row."""
+    location, _, split = source.removeprefix("hf:").partition("@")
+    dataset = _load_hf(source, location)
+    if isinstance(dataset, dict):
+        if not split and len(dataset) > 1:
+            raise UsageError(f"{source}: has the splits {', '.join(dataset)}; name one: {source}@{next(iter(dataset))}")
+        if split and split not in dataset:
+            raise UsageError(f"{source}: has no split {split!r}; it has {', '.join(dataset)}")
+        dataset = dataset[split or next(iter(dataset))]
+    for number, row in enumerate(dataset, 1):
+        yield f"{source}: row {number}", row
+
+
+def read_irds(source: str, parts: Sequence[str] = IRDS_PARTS) -> Iterator[tuple[str, Any]]:
+    """Location and named tuple of each row of a part, which is one of `parts`."""
+    name, _, part = source.removeprefix("irds:").partition("#")
+    if part not in parts:
+        marks, examples = (" or ".join(f"{start}#{part}" for part in parts) for start in ("", f"irds:{name}"))
+        raise UsageError(f"{source}: expected {marks}; write {examples}")
+    dataset = _load_irds(source, name)
+    if not getattr(dataset, f"has_{part}")():
+        raise UsageError(f"{source}: {name} has no {part}; name a data set or a split that has some, as in irds:beir/scifact/test")
+    for number, row in enumerate(getattr(dataset, f"{part}_iter")(), 1):
+        yield f"{source}: row {number}", row
+
+
+def list_parts(source: str) -> dict[str, str]:
+    """The sources of a data set's corpus, queries and judgements of each split, by name; none if the source is itself one of them."""
+    if "#" in source or "@" in source:
+        return {}
+    if source.startswith("irds:"):
+        dataset = _load_irds(source, source.removeprefix("irds:"))
+        parts = {part: data_sources.locate_part(source, part, None, "")[0] for part in data_sources.PARTS}
+        return {part: place for part, place in parts.items() if getattr(dataset, f"has_{place.rpartition('#')[2]}")()}
+    if not {"corpus", "queries"} <= _list_configs(source, source.removeprefix("hf:")):
+        return {}
+    corpus, queries, qrels = (data_sources.locate_part(source, part, None, "")[0] for part in data_sources.PARTS)
+    splits = _load_hf(qrels, qrels.removeprefix("hf:"))
+    judged = {f"qrels {split}": f"{qrels}@{split}" for split in splits} if isinstance(splits, dict) else {"qrels": qrels}
+    return {"corpus": corpus, "queries": queries, **judged}
+
+
+def _load_irds(source: str, name: str) -> Any:
+    try:
+        import ir_datasets
+    except ImportError:
+        raise UsageError(f"{source}: needs the package ir-datasets; pip install 'moeir[irds]'") from None
+    try:
+        return ir_datasets.load(name)
+    except KeyError:
+        raise UsageError(f"{source}: ir_datasets has no {name!r}") from None
+
+
+def _load_hf(source: str, location: str) -> Any:
+    """A table, or tables by split."""
+    import datasets
+
+    with _one_line(source):
+        if Path(location).is_dir():
+            is_saved = any((Path(location) / file).is_file() for file in ("dataset_dict.json", "state.json"))
+            return datasets.load_from_disk(location) if is_saved else datasets.load_dataset(location)
+        owner, name, *config = location.split("/", 2) if "/" in location else ("", location)
+        return datasets.load_dataset(f"{owner}/{name}" if owner else name, *config)
+
+
+def _list_configs(source: str, location: str) -> set[str]:
+    """The configurations of a data set: of a folder, its folders. A path with three parts is a configuration, and has none."""
+    import datasets
+
+    if Path(location).is_dir():
+        return {path.name for path in Path(location).iterdir() if path.is_dir()}
+    if location.count("/") > 1:
+        return set()
+    with _one_line(source):
+        return set(datasets.get_dataset_config_names(location))
+
+
+@contextmanager
+def _one_line(source: str) -> Iterator[None]:
+    """UsageError, with the first line of its message, for an error of datasets."""
+    import datasets
+
+    try:
+        yield
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as fault:
+        raise UsageError(f"{source}: cannot be loaded: {(str(fault).splitlines() or [type(fault).__name__])[0]}") from fault

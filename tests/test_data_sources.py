@@ -1,0 +1,223 @@
+"""Data sets as `--dataset`: folders in BEIR's layout, ir_datasets and the hub, in any stage that reads a part of one."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from moeir import cli, data_sources, settings
+from moeir.errors import DataError, UsageError
+from moeir.records import lines, qrels, texts
+
+
+@pytest.fixture
+def beir(tmp_path, monkeypatch, toy):
+    """A folder in BEIR's layout with the splits train and test, in the working folder."""
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    shutil.copy(toy / "corpus.jsonl", folder)
+    queries = [text for name in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read_texts(toy / name)]
+    texts.write_texts(queries, folder / "queries.jsonl.gz")
+    for split, name in (("train", "train.qrels"), ("test", "test-qrels.tsv")):
+        rows = [
+            f"{query}\t{document}\t{grade}" for query, grades in qrels.read_qrels(toy / name).items() for document, grade in grades.items()
+        ]
+        lines.write_lines(["query-id\tcorpus-id\tscore", *rows], folder / "qrels" / f"{split}.tsv")
+    monkeypatch.chdir(tmp_path)
+    return Path("beir")
+
+
+def build(name, config=None, **values):
+    return settings.build_stage(cli.stage_class(name), values, config)
+
+
+def test_a_data_set_is_indexed_searched_and_evaluated(beir, moeir):
+    assert moeir("index", "--dataset", beir, "--engine", "bm25", "--output", "idx").code == 0
+    assert moeir("search", "--dataset", beir, "--index", "idx", "--output", "test.trec").code == 0
+    judged = set(qrels.read_qrels(beir / "qrels" / "test.tsv"))
+    assert {line.split()[0] for line in Path("test.trec").read_text().splitlines()} <= judged
+    assert "of 6 judged queries" in moeir("evaluate", "--dataset", beir, "--run", "test.trec").stderr
+    assert moeir("search", "--queries", f"{beir}#train", "--index", "idx", "--output", "train.trec").code == 0
+    assert moeir("mine-negatives", "--dataset", beir, "--run", "train.trec", "--output", "train.jsonl").code == 0
+    again = moeir("search", "--dataset", beir, "--index", "idx", "--output", "test.trec")
+    assert "already made" in again.stderr
+    lines.write_lines(["query-id\tcorpus-id\tscore", "q1\towl\t1"], beir / "qrels" / "test.tsv")
+    assert moeir("search", "--dataset", beir, "--index", "idx", "--output", "test.trec").code == 2  # another source
+
+
+def test_the_files_of_a_data_set_are_shown(beir, moeir):
+    shown = yaml.safe_load(moeir("rerank", "--dataset", beir, "--model", "m", "--run", "r", "--show").stdout)
+    assert (shown["corpus"], shown["queries"]) == ("beir/corpus.jsonl", "beir/queries.jsonl.gz#beir/qrels/test.tsv")
+    assert "dataset" not in shown and "split" not in shown
+    assert moeir("rerank", "--dataset", beir, "--model", "m", "--run", "r", "--dry-run").code == 4  # no such checkpoint: the rest is found
+
+
+def test_a_flag_takes_a_folder_or_one_of_its_splits(beir):
+    assert build("encode", model="m", corpus="beir", output="o").corpus == Path("beir/corpus.jsonl")
+    search = {"index": ["i"], "output": "o"}
+    assert build("search", queries="beir", **search).queries == Path("beir/queries.jsonl.gz")
+    assert build("search", queries="beir#test", **search).queries == Path("beir/queries.jsonl.gz#beir/qrels/test.tsv")
+    assert build("search", queries="beir", split="train", **search).queries == Path("beir/queries.jsonl.gz#beir/qrels/train.tsv")
+    assert build("evaluate", run=["r"], qrels="beir").qrels == Path("beir/qrels/test.tsv")
+    assert build("mine-negatives", run=["r"], qrels="beir", output="o").qrels == Path("beir/qrels/train.tsv")
+
+
+def test_values_of_python_and_of_yaml_work_as_flags_do(beir, tmp_path):
+    (tmp_path / "evaluate.yaml").write_text("dataset: beir\nsplit: train\nrun: r\n")
+    assert build("evaluate", tmp_path / "evaluate.yaml") == build("evaluate", run=[Path("r")], dataset=beir, split="train")
+
+
+def test_a_data_set_fills_only_what_is_read_and_not_set(beir):
+    finetune = {"model": "m", "train": ["t"], "output": "o", "dataset": "beir"}
+    assert build("search", index=["i"], dataset="beir").corpus is None
+    assert build("search", index=["i"], dataset="beir", explain="e").corpus == Path("beir/corpus.jsonl")
+    assert build("search", index=["i"], dataset="beir", interactive=True).queries is None
+    assert build("search", index=["i"], dataset="beir", queries="mine.tsv").queries == Path("mine.tsv")
+    assert build("evaluate", run=["r"], dataset="beir").queries is None
+    assert build("evaluate", run=["r"], dataset="beir", answers="a").qrels is None
+    assert build("finetune", **finetune).queries == (Path("beir/queries.jsonl.gz#beir/qrels/train.tsv"),)
+    assert build("finetune", **finetune).dev_queries is None
+    assert build("check", dataset="beir").qrels == (Path("beir/qrels/test.tsv"), Path("beir/qrels/train.tsv"))
+    assert build("check", dataset="beir").queries == Path("beir/queries.jsonl.gz")
+    assert build("analyze", analysis="lengths", dataset="beir").qrels is None
+    assert build("pretrain", model="m", dataset="beir", output="o").queries == ()
+
+
+def test_training_that_evaluates_takes_the_development_split(beir):
+    finetune = {"model": "m", "train": ["t"], "output": "o", "dataset": "beir", "evaluate_every": 10}
+    with pytest.raises(UsageError, match="beir: has no split 'dev'; it has test, train"):
+        build("finetune", **finetune)
+    (beir / "qrels" / "test.tsv").rename(beir / "qrels" / "dev.tsv")
+    stage = build("finetune", **finetune)
+    assert (stage.dev_queries, stage.dev_qrels) == (Path("beir/queries.jsonl.gz#beir/qrels/dev.tsv"), Path("beir/qrels/dev.tsv"))
+    assert stage.queries == (Path("beir/queries.jsonl.gz#beir/qrels/train.tsv"),)
+
+
+def test_without_the_default_split_the_only_one_is_taken_and_of_several_one_is_to_be_named(beir):
+    (beir / "qrels" / "test.tsv").rename(beir / "qrels" / "dev.tsv")
+    with pytest.raises(UsageError, match="beir: has the splits dev, train and no 'test'; name one with --split"):
+        build("evaluate", run=["r"], dataset="beir")
+    (beir / "qrels" / "train.tsv").unlink()
+    assert build("evaluate", run=["r"], dataset="beir").qrels == Path("beir/qrels/dev.tsv")
+
+
+@pytest.mark.parametrize(("stage", "values", "error", "message"), [
+    ("evaluate", {"dataset": "absent"}, DataError, "absent: no such folder; expected a folder in BEIR's layout, irds:NAME or hf:NAME"),
+    ("evaluate", {"dataset": "beir", "split": "dev"}, UsageError, "beir: has no split 'dev'; it has test, train"),
+    ("evaluate", {"qrels": "q.tsv", "split": "test"}, UsageError, "--split test: needs --dataset, or a folder in its place"),
+    ("evaluate", {"qrels": "beir/qrels"}, DataError, "beir/qrels: expected a file for --qrels, found a folder without qrels/SPLIT.tsv"),
+    ("index", {"dataset": "beir", "encodings": "e"}, UsageError, "--dataset beir: index reads no part of it"),
+    ("evaluate", {}, UsageError, "evaluate needs --run"),
+])  # fmt: skip
+def test_what_a_data_set_lacks_is_one_line(beir, stage, values, error, message):
+    run = {"run": ["a", "b"]} if values else {}
+    with pytest.raises(error) as caught:
+        build(stage, **(run | values))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", cli.STAGES)
+def test_a_stage_has_the_flag_if_it_reads_a_part_of_a_data_set(name, moeir):
+    stage = cli.stage_class(name)
+    reads = {setting.name for setting in settings.list_settings(stage)} & set(data_sources.PARTS)
+    page = moeir(name, "--help").stdout
+    assert ("--dataset" in page) == ("hf:NAME/CONFIG" in page) == bool(reads)
+
+
+class Row(NamedTuple):
+    doc_id: str
+    text: str
+
+
+class Judgement(NamedTuple):
+    query_id: str
+    doc_id: str
+    relevance: int
+    iteration: str
+
+
+class Question(NamedTuple):
+    query_id: str
+    text: str
+
+
+def load(name):
+    """A stub of ir_datasets with documents in `toy`, and queries and judgements in `toy/test`."""
+    rows = {"docs": [Row("owl", "An owl hunts."), Row("bat", "A bat flies.")]}
+    if name == "toy/test":
+        rows |= {"queries": [Question("q1", "who hunts")], "qrels": [Judgement("q1", "owl", 1, "0")]}
+    methods = {f"has_{part}": lambda part=part: part in rows for part in ("docs", "queries", "qrels")}
+    return SimpleNamespace(**methods, **{f"{part}_iter": lambda part=part: iter(rows[part]) for part in rows})
+
+
+def test_ir_datasets_is_a_data_set(tmp_path, monkeypatch, moeir):
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=load))
+    monkeypatch.chdir(tmp_path)
+    assert moeir("index", "--dataset", "irds:toy", "--engine", "bm25", "--output", "idx").code == 0
+    assert moeir("search", "--dataset", "irds:toy", "--split", "test", "--index", "idx", "--output", "run.trec").code == 0
+    result = moeir("evaluate", "--dataset", "irds:toy/test", "--run", "run.trec", "--measure", "RR@10", "--form", "tsv")
+    assert result.stdout.split()[-1] == "1.000000"
+    assert moeir("evaluate", "--qrels", "irds:toy/test", "--run", "run.trec", "--measure", "RR@10").code == 0
+    message = "error: irds:toy#qrels: toy has no qrels; name a data set or a split that has some, as in irds:beir/scifact/test\n"
+    assert moeir("evaluate", "--dataset", "irds:toy", "--run", "run.trec") == (2, "", message)
+    assert moeir("check", "--dataset", "irds:toy/test").code == 0
+
+
+def test_info_describes_data_sets_of_libraries_and_their_parts(monkeypatch, moeir, hub_set):
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=load))
+    page = moeir("info", "irds:toy/test").stdout
+    assert page.startswith("collection  irds:toy/test\n") and "first ids owl, bat" in page and "first ids q1" in page
+    facts = json.loads(moeir("info", "irds:toy/test", "--form", "json").stdout)
+    assert (facts["corpus"]["texts"], facts["queries"]["texts"], facts["qrels"]["judgements"]) == (2, 1, 1)
+    assert list(json.loads(moeir("info", "irds:toy", "--form", "json").stdout)) == ["path", "kind", "corpus"]
+    assert json.loads(moeir("info", "irds:toy/test#qrels", "--form", "json").stdout)["judgements"] == 1
+    facts = json.loads(moeir("info", hub_set, "--form", "json").stdout)
+    assert (facts["queries"]["texts"], facts["qrels train"]["first ids"], facts["qrels test"]["first ids"]) == (2, ["q2"], ["q1"])
+    assert json.loads(moeir("info", f"{hub_set}/corpus", "--form", "json").stdout)["kind"] == "texts"
+    assert json.loads(moeir("info", f"{hub_set}/default@test", "--form", "json").stdout)["kind"] == "qrels"
+
+
+def test_info_says_what_to_install(monkeypatch, moeir):
+    monkeypatch.setitem(sys.modules, "ir_datasets", None)
+    message = "error: irds:beir/scifact: needs the package ir-datasets; pip install 'moeir[irds]'\n"
+    assert moeir("info", "irds:beir/scifact") == (2, "", message)
+
+
+@pytest.fixture
+def hub_set(tmp_path):
+    """A data set saved by datasets, in the layout of MTEB's."""
+    datasets = pytest.importorskip("datasets")
+    tables = {
+        "corpus": {"corpus": [{"_id": "owl", "text": "An owl hunts."}]},
+        "queries": {"queries": [{"_id": "q1", "text": "who hunts"}, {"_id": "q2", "text": "who flies"}]},
+        "default": {
+            "train": [{"query-id": "q2", "corpus-id": "owl", "score": 0}],
+            "test": [{"query-id": "q1", "corpus-id": "owl", "score": 1}],
+        },
+    }
+    for config, splits in tables.items():
+        saved = datasets.DatasetDict({split: datasets.Dataset.from_list(rows) for split, rows in splits.items()})
+        saved.save_to_disk(str(tmp_path / "toy" / config))
+    return f"hf:{tmp_path}/toy"
+
+
+def test_the_hub_is_a_data_set(hub_set):
+    stage = build("report", run=["r"], dataset=hub_set, output="o.html")
+    assert [text.id for text in texts.read_texts(stage.queries)] == ["q1"]
+    assert [text.id for text in texts.read_texts(stage.corpus)] == ["owl"]
+    assert qrels.read_qrels(stage.qrels) == {"q1": {"owl": 1}}
+    assert build("evaluate", run=["r"], dataset="hf:BeIR/scifact").qrels == Path("hf:BeIR/scifact-qrels@test")
+
+
+def test_judged_texts_are_read_from_any_two_files(tmp_path):
+    (tmp_path / "a#b").mkdir()
+    queries, judgements = tmp_path / "a#b" / "queries.tsv", tmp_path / "a#b" / "q.qrels"
+    queries.write_text("1\tone\n2\ttwo\n3\tthree\n")
+    judgements.write_text("3 0 d 0\n1 0 d 1\n")
+    assert [text.text for text in texts.read_texts(f"{queries}#{judgements}")] == ["one", "three"]
+    assert len(list(texts.read_texts(queries))) == 3

@@ -40,6 +40,12 @@ class Finetune(TrainingStage, InputOptions):
     )
     arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10.", None, room="architectures")
     objective: str = option("contrastive, or competitive:temperature=0.5.", "contrastive", room="training.objectives")
+    temperature: float | None = option(
+        "Temperature of a normalised expert's cosines, kept in the checkpoint as scale = 1 / temperature [default: 0.05, unless --arch, "
+        "the checkpoint, or --objective kl or lce sets one].",
+        None,
+        minimum=1e-6,
+    )
     batch_size: int = option("Queries per batch, divided among all processes.", 8, minimum=1)
     accumulate: int = option(
         "Batches per optimizer step; in-batch negatives come from one batch only.", 1, minimum=1, aliases=("--gradient-accumulation-steps",)
@@ -114,8 +120,10 @@ class Finetune(TrainingStage, InputOptions):
 
     def work(self) -> Counts:
         from moeir.architectures.initialize import build_checkpoint, is_cross_encoder
+        from moeir.architectures.temperature import set_temperature
         from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
         from moeir.backbones.device import select_dtype
+        from moeir.backbones.families import weights_io
         from moeir.kernels.memory import mmap_large_tensors
         from moeir.training import dev_sets, objectives, retrieval_task, token_cache
 
@@ -126,6 +134,8 @@ class Finetune(TrainingStage, InputOptions):
         sampler, text_stream = self._make_sampler(objective.func, pairs=pairs)
         dev_set = self._load_dev_set(text_stream, sampler.steps_per_epoch, pairs=pairs)
         checkpoint = build_checkpoint(self.model, self.arch, self.input_options(), text_stream.first_documents, self.seed)
+        if self.temperature is not None or not objectives.divides_scores(objective):
+            set_temperature(checkpoint, weights_io.resolve_model(self.model), self.arch, self.temperature)
         checkpoint.architecture.set_gradient_checkpointing(self.recompute)
         self.prepare_layers(checkpoint.architecture)
         if self.recompute or self.gradient_cache is not None:

@@ -102,7 +102,8 @@ class Came(Architecture):
 
 def _check_options(experts: tuple[str, ...], shared_layers: int, embeddings: str, routing: str, global_experts: int, *, depth: int) -> None:
     if not 0 <= shared_layers <= depth:
-        raise UsageError(f"came:shared_layers={shared_layers}: the encoder has {depth} layers; expected 0 to {depth}")
+        advice = f"expected 0 to {depth}, as in --arch came:shared_layers={depth * 10 // 12}"
+        raise UsageError(f"came:shared_layers={shared_layers}: the encoder has {depth} layers; {advice}")
     unknown = [name for name in experts if name not in EXPERTS]
     if unknown or not experts or len(set(experts)) != len(experts):
         raise UsageError(f"came:experts={'+'.join(experts)}: expected some of {'+'.join(EXPERTS)}, each once")

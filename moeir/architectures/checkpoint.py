@@ -156,12 +156,14 @@ def open_checkpoint(folder: Path | str, device: str = "cpu") -> RetrievalModel:
 
 
 def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: str = "cpu") -> RetrievalModel:
-    """Load a checkpoint under `spec`, which may differ from its own in options that have no weights."""
+    """Load a checkpoint under `spec`, which may differ from its own in options that have no weights; on `meta` only check it."""
     config, tokenizer = weights_io.read_config(folder), TextTokenizer(folder)
-    weights = weights_io.read_weights(folder, config)
+    read_on = "meta" if device == "meta" else "cpu"
+    weights = weights_io.read_weights(folder, config, device=read_on)
     head = any(name.startswith("vocabulary_head.") for name in weights)
-    encoder = Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=head)
-    architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
+    with torch.device(read_on):
+        encoder = Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=head)
+        architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
     state = architecture.state_dict()
     names = {name.removeprefix("encoder."): name for name in state}  # as in the file -> in the architecture
     expected = {name: state[full_name] for name, full_name in names.items()}

@@ -5,7 +5,6 @@ temperature. This holds for a normalised vector per text only: the late interact
 query tokens, and papers train it without a temperature (Khattab and Zaharia 2020), as inner products of vectors that are not normalised.
 """
 
-import logging
 from pathlib import Path
 
 from moeir import variants
@@ -18,7 +17,6 @@ from moeir.parsing import format_value
 
 DEFAULT_TEMPERATURE = 0.05
 TRAINING_STAGE = "finetune"
-log = logging.getLogger(__name__)
 
 
 def normalised_experts(architecture: Architecture) -> list[str]:
@@ -26,8 +24,8 @@ def normalised_experts(architecture: Architecture) -> list[str]:
     return [name for name, head in architecture.heads.items() if isinstance(head, PoolingHead) and head.normalise]
 
 
-def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, temperature: float | None) -> None:
-    """Set the scale of normalised experts to 1 / temperature, for a training of the weights in `folder` under --arch.
+def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, temperature: float | None) -> list[str]:
+    """Set the scale of normalised experts to 1 / temperature, for a training of the weights in `folder` under --arch; returns those experts.
 
     Without a temperature it is 0.05 for an expert without a scale of its own: one that `arch` sets, or that the checkpoint `folder` has: a
     scale other than 1, or any scale with which it was trained.
@@ -49,13 +47,13 @@ def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, 
     else:
         experts = [name for name in experts if name not in requested and not _has_own_scale(checkpoint, folder, name)]
     if not experts:
-        return
+        return []
     scale = 1 / (temperature or DEFAULT_TEMPERATURE)
     checkpoint.architecture.scales |= dict.fromkeys(experts, scale)
     spec = variants.parse_spec(checkpoint.spec)
     changed = dict(spec.options) | {_option_of(name, options): format_value(scale) for name in experts}
     checkpoint.spec = str(variants.Spec(spec.name, tuple(changed.items())))
-    log.info("temperature %g: the cosines of the %s expert are scaled by %g", 1 / scale, " and ".join(experts), scale)
+    return experts
 
 
 def _scale_options(spec: str) -> set[str]:

@@ -73,7 +73,7 @@ class TrainingStage(Stage):
     seed: int = option("Random seed.", 42, minimum=0, maximum=MAX_SEED)
     deterministic: bool = option("Make results bit-identical on the same GPU, at some cost in speed; on a CPU they always are.", False)
     compile: bool = option("Compile the layers with torch.compile (CUDA only); takes a minute or more at the start.", False)
-    dtype: str = option("auto, float32 or bfloat16.", "auto")
+    dtype: str = option("auto, float32 or bfloat16.", "auto", choices=("auto", "float32", "bfloat16"))
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     cache: Path | None = option(
@@ -120,6 +120,12 @@ class TrainingStage(Stage):
             layers.set_attention_dropout(model, self.attention_dropout)
         if self.compile:
             layers.compile_layers(model)
+
+    def check_parameters(self, model: "nn.Module") -> None:
+        """UsageError for flags that do not fit the parameters of a model, which may be without weights."""
+        from moeir.training import param_groups
+
+        param_groups.match_rates(dict(model.named_parameters()), _parse_group_rates(self.group_rate))
 
     def total_steps(self, batches_per_epoch: int) -> int:
         """Total optimizer steps; last batches that do not fill a step are dropped."""

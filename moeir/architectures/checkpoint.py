@@ -14,6 +14,7 @@ from moeir import variants
 from moeir.architectures.base import Architecture, EncoderOutput, concatenate_outputs
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
+from moeir.artifacts.unfinished import describe_unfinished
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.families import weights_io
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
@@ -125,6 +126,8 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     try:
         metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if words := describe_unfinished(folder):
+            raise ArtifactError(f"{folder}: {words}") from None
         raise ArtifactError(f"{folder}: plain weights, not a checkpoint; moeir init --model {folder} --arch … makes one") from None
     except ValueError:
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: not JSON") from None

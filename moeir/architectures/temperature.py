@@ -25,7 +25,7 @@ def normalised_experts(architecture: Architecture) -> list[str]:
 
 
 def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, temperature: float | None) -> list[str]:
-    """Set the scale of normalised experts to 1 / temperature, for a training of the weights in `folder` under --arch; returns those experts.
+    """Set the scale of normalised experts to 1 / temperature, for a training of the weights in `folder` under `arch`; returns their names.
 
     Without a temperature it is 0.05 for an expert without a scale of its own: one that `arch` sets, or that the checkpoint `folder` has: a
     scale other than 1, or any scale with which it was trained.

@@ -34,7 +34,10 @@ class Info(Stage):
 
     def work(self) -> Counts:
         from moeir.artifacts import manifests, shards
+        from moeir.artifacts.unfinished import describe_unfinished
 
+        if not manifests.manifest_path(self.path).is_file() and (words := describe_unfinished(self.path)):
+            raise ArtifactError(f"{self.path}: {words}")
         if not self.path.exists():
             raise ArtifactError(f"{self.path}: no such file or folder")
         if finished_shards := shards.finished_shards(self.path):

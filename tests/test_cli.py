@@ -213,7 +213,7 @@ def test_how_to_run_does_not_make_another_product(bm25_index, room, moeir):
 DRY = {
     "init": "--model tiny --arch came:shared_layers=2",
     "generate-queries": "--model tiny --corpus corpus.jsonl",
-    "pretrain": "--model tiny --corpus corpus.jsonl --objective mlm",
+    "pretrain": "--model tiny --corpus corpus.jsonl --objective mlm --document-length 32",
     "finetune": "--model tiny --arch dense --train train.jsonl --corpus corpus.jsonl --queries test-queries.tsv --steps 3",
     "mine-negatives": "--run one.trec --qrels test-qrels.tsv",
     "encode": "--model came --corpus corpus.jsonl",

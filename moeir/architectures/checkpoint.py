@@ -14,6 +14,7 @@ from moeir import variants
 from moeir.architectures.base import Architecture, EncoderOutput, concatenate_outputs
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
+from moeir.artifacts.unfinished import describe_unfinished
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.families import weights_io
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
@@ -137,6 +138,8 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     try:
         metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if words := describe_unfinished(folder):
+            raise ArtifactError(f"{folder}: {words}") from None
         raise ArtifactError(f"{folder}: plain weights, not a checkpoint; moeir init --model {folder} --arch … makes one") from None
     except ValueError:
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: not JSON") from None
@@ -170,12 +173,14 @@ def open_checkpoint(folder: Path | str, device: str = "cpu") -> RetrievalModel:
 
 
 def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: str = "cpu") -> RetrievalModel:
-    """Load a checkpoint under `spec`, which may differ from its own in options that have no weights."""
+    """Load a checkpoint under `spec`, which may differ from its own in options that have no weights; on `meta` only check it."""
     config, tokenizer = weights_io.read_config(folder), TextTokenizer(folder)
-    weights = weights_io.read_weights(folder, config)
+    read_on = "meta" if device == "meta" else "cpu"
+    weights = weights_io.read_weights(folder, config, device=read_on)
     head = any(name.startswith("vocabulary_head.") for name in weights)
-    encoder = Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=head)
-    architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
+    with torch.device(read_on):
+        encoder = Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=head)
+        architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
     state = architecture.state_dict()
     names = {name.removeprefix("encoder."): name for name in state}  # as in the file -> in the architecture
     expected = {name: state[full_name] for name, full_name in names.items()}

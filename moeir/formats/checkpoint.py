@@ -38,7 +38,10 @@ class Checkpoint(Format):
 
 
 class SentenceTransformers(Format):
-    """A folder that sentence-transformers opens: SentenceTransformer from a dense checkpoint, SparseEncoder from SPLADE."""
+    """A folder that sentence-transformers opens: SentenceTransformer from a dense checkpoint, SparseEncoder from SPLADE.
+
+    The scale of a normalised checkpoint, the temperature of its training, is left out: there the similarity is the cosine itself.
+    """
 
     kind = "checkpoint"
     is_folder = True
@@ -50,13 +53,14 @@ class SentenceTransformers(Format):
         model = next(items)
         name, options = _architecture_options(model, ("dense", "splade"), "sentence-transformers")
         _require_options(options, {"encoders": "siamese"}, "sentence-transformers")
-        _drop_scale(model, conversion)
+        normalise = name == "dense" and bool(options.get("normalise"))
+        if not normalise:
+            _drop_scale(model, conversion)
         _drop_length_difference(model, conversion)
         if name == "dense" and model.architecture.encoder.vocabulary_head is not None:
             conversion.drop_or_refuse("head=true", "the vocabulary head")
             model.architecture.encoder.vocabulary_head = None
         _write_encoder(path, model)
-        normalise = name == "dense" and bool(options.get("normalise"))
         config: dict[str, Any] = {"prompts": _prompts_by_side(model), "default_prompt_name": None}
         if name == "dense":
             _write_modules(path, model, _TRANSFORMER, _dense_modules(model, str(options.get("pooling", "cls")), normalise))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import data_sources, settings, variants
 from moeir.artifacts import atomic_write, manifests, shards
+from moeir.artifacts.unfinished import describe_unfinished
 from moeir.console import format_bytes, silence
 from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
 from moeir.parsing import kebab_case
@@ -162,6 +163,8 @@ def check_settings(stage: Stage) -> None:
 def _check_exists(path: Path, setting: settings.Setting) -> None:
     """DataError or ArtifactError if a file or a checkpoint is missing, before heavy libraries are loaded and processes connect."""
     if path != STREAM and not data_sources.is_remote(path) and not path.exists():
+        if setting.kind != "training" and (words := describe_unfinished(path)):
+            raise ArtifactError(f"{path}: {words}")
         if setting.kind in (*TEXT_KINDS, ANYTHING):
             raise DataError(f"{path}: no such file{' or folder' if setting.kind == ANYTHING else ''} ({setting.flag})")
         if setting.kind == "checkpoint":
@@ -268,6 +271,8 @@ def _weights_digest(path: Path, setting: settings.Setting) -> str:
     """The digest of a moeir checkpoint or a folder of plain weights; any other name is taken as a hub id."""
     if (path / manifests.MANIFEST).is_file():
         return manifests.digest_files(manifests.verify_artifact(path, "checkpoint")["files"])
+    if words := describe_unfinished(path):
+        raise ArtifactError(f"{path}: {words}")
     if path.is_dir():
         return manifests.compute_digest(path)
     if path.exists() or path.is_absolute() or str(path).startswith(".") or len(path.parts) > 2:

@@ -140,6 +140,12 @@ class TrainingStage(Stage):
         if self.compile:
             layers.compile_layers(model)
 
+    def check_parameters(self, model: "nn.Module") -> None:
+        """UsageError for flags that do not fit the parameters of a model, which may be without weights."""
+        from moeir.training import param_groups
+
+        param_groups.match_rates(dict(model.named_parameters()), _parse_group_rates(self.group_rate))
+
     def total_steps(self, batches_per_epoch: int) -> int:
         """Total optimizer steps; last batches that do not fill a step are dropped."""
         return self.steps or max(1, self.epochs * batches_per_epoch // self.accumulate)

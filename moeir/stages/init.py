@@ -19,6 +19,12 @@ class Init(InputOptions):
     seed: int = option("Seed of randomly initialized weights.", 42, minimum=0, maximum=MAX_SEED)
     output: Path = output_field("checkpoint", "Folder to write.")
 
+    def estimate(self) -> list[str]:
+        from moeir.architectures.initialize import check_options
+
+        check_options(self.model, self.arch, self.input_options(), random_weights=self.from_scratch)
+        return []
+
     def work(self) -> Counts:
         from moeir.architectures.initialize import build_checkpoint
         from moeir.architectures.model_card import write_model_card

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from moeir.pretraining.batches import SpanSampler
 
 log = logging.getLogger(__name__)
+OBJECTIVE_OF_MOTE = "mote"  # also the name of its architecture
 CONTEXTS = ("mixed", "random", "nearby", "overlap")
 
 
@@ -33,7 +34,12 @@ class Pretrain(TrainingStage):
     query_qrels: Path | None = input_field(
         "qrels", "Documents of the queries, if --queries has query ids instead of document ids.", None, only_with=("queries",)
     )
-    arch: str = option("dense, or an architecture with experts such as mote.", "dense", room="architectures", group="Model")
+    arch: str = option(
+        "An architecture, e.g. dense or mote:encoders=siamese [default: dense; mote with --objective mote].",
+        "",
+        room="architectures",
+        group="Model",
+    )
     objective: str = option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", room="pretraining", group="Training")
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False, group="Model")
     context: str = option(
@@ -50,12 +56,43 @@ class Pretrain(TrainingStage):
     query_length: int = option("Maximum tokens of a query.", 64, group="Model")
     document_length: int = option("Maximum tokens of a span.", 128, aliases=("--max-seq-length",), group="Model")
 
+    def __post_init__(self) -> None:
+        if not self.arch:
+            is_mote = variants.parse_spec(self.objective).name == OBJECTIVE_OF_MOTE
+            object.__setattr__(self, "arch", OBJECTIVE_OF_MOTE if is_mote else "dense")
+
     def check(self) -> None:
         super().check()
-        if variants.find_variant("architectures", variants.parse_spec(self.arch).name).name == "cross-encoder":
+        arch = variants.find_variant("architectures", variants.parse_spec(self.arch).name).name
+        if arch == "cross-encoder":
             raise UsageError("--arch cross-encoder: pre-train dense, and start finetune --arch cross-encoder from that")
+        if variants.find_variant("pretraining", variants.parse_spec(self.objective).name).name == OBJECTIVE_OF_MOTE != arch:
+            advice = "leave --arch out, or type --arch mote:encoders=siamese for a single encoder"
+            raise UsageError(f"--arch {self.arch}: --objective mote trains the experts of --arch mote; {advice}")
         if self.query_qrels is not None and not self.queries:
             raise UsageError("--query-qrels: needs --queries, to which it assigns documents")
+
+    def _check_model(self) -> None:
+        """Refuse options that do not fit together or do not fit the weights, before texts are read and anything is fitted."""
+        import torch
+
+        from moeir.architectures.initialize import check_options
+
+        objective = variants.bind_variant("pretraining", self.objective)
+        if (objective.func.context == "query") != bool(self.queries):
+            needs = "given, but the objective uses none" if self.queries else "missing; moeir generate-queries writes them"
+            raise UsageError(f"--queries: {needs} (--objective {self.objective})")
+        checkpoint = check_options(self.model, self._arch_with_head(), self._lengths(), random_weights=self.from_scratch)
+        if checkpoint is not None:
+            with torch.device("meta"):
+                self.check_parameters(objective(checkpoint.architecture))
+
+    def _lengths(self) -> dict[str, int]:
+        return {"query_length": self.query_length, "document_length": self.document_length}
+
+    def estimate(self) -> list[str]:
+        self._check_model()
+        return []
 
     def work(self) -> Counts:
         import torch
@@ -66,9 +103,11 @@ class Pretrain(TrainingStage):
         from moeir.pretraining.task import PretrainingTask
 
         process_group = self.process_group()
-        lengths = {"query_length": self.query_length, "document_length": self.document_length}
+        self._check_model()
         texts = [] if self.from_scratch else read_first_texts(self.corpus)
-        checkpoint = build_checkpoint(self.model, self._arch_with_head(), lengths, texts, self.seed, random_weights=self.from_scratch)
+        checkpoint = build_checkpoint(
+            self.model, self._arch_with_head(), self._lengths(), texts, self.seed, random_weights=self.from_scratch
+        )
         checkpoint.architecture.set_gradient_checkpointing(self.recompute)
         if self.recompute:
             mmap_large_tensors()

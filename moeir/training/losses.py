@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from moeir.analysis.training_monitor import UNIFORM_LOSS
 from moeir.architectures.base import EncoderOutput, StepMetrics
 
 
@@ -114,6 +115,8 @@ def batch_scores(batch: EncodedBatch) -> dict[str, Tensor]:
 
 
 def contrastive_per_score(batch: EncodedBatch, scores: dict[str, Tensor]) -> tuple[dict[str, Tensor], StepMetrics]:
-    """Contrastive loss of each score for each query [Q], over all documents of the batch; and its means as metrics."""
+    """Contrastive loss of each score for each query [Q], over all documents of the batch; and as metrics its means, and the loss of a model
+    that gives all candidates the same score: ln(candidates)."""
     losses_by_score = {name: info_nce(score, batch.positive_columns, batch.ignore_mask) for name, score in scores.items()}
-    return losses_by_score, {f"loss.{name}": loss.detach().mean() for name, loss in losses_by_score.items()}
+    facts: StepMetrics = {f"loss.{name}": loss.detach().mean() for name, loss in losses_by_score.items()}
+    return losses_by_score, facts | {UNIFORM_LOSS: (~batch.ignore_mask).sum(1).float().log().mean()}

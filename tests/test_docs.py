@@ -52,8 +52,8 @@ def list_commands(text: str) -> list[list[str]]:
     for line in re.sub(r"\\\n\s*", "", "\n".join(split_code(text)[0])).splitlines():
         if not COMMAND.search(line.strip()):
             continue
-        lexer = shlex.shlex(line, posix=True, punctuation_chars="|;&<>")
-        lexer.whitespace_split = True
+        lexer = shlex.shlex(re.sub(r"(?:^|\s)#.*", "", line), posix=True, punctuation_chars="|;&<>")
+        lexer.whitespace_split, lexer.commenters = True, ""
         parts: list[list[str]] = [[]]
         for word in lexer:
             parts[-1].append(word) if not set(word) <= set("|;&") else parts.append([])
@@ -77,7 +77,7 @@ Text that says moeir fuse is no command.
 
 * a list
 
-      WORK=x moeir info ckpt && cd .. && moeir search --index i < q.tsv | moeir evaluate --run - > out
+      WORK=x moeir info ckpt && cd .. && moeir search --index i#1 < q.tsv | moeir evaluate --run - > out
 
 ```bash
 torchrun -m moeir encode --corpus 'a b' …
@@ -85,7 +85,7 @@ torchrun -m moeir encode --corpus 'a b' …
 """
     assert list_commands(text) == [
         ["fuse", "--run", "a.trec", "--run", "b.trec"],
-        ["info", "ckpt"], ["search", "--index", "i"], ["evaluate", "--run", "-"],
+        ["info", "ckpt"], ["search", "--index", "i#1"], ["evaluate", "--run", "-"],
         ["encode", "--corpus", "a b", "…"],
     ]  # fmt: skip
 
@@ -151,7 +151,7 @@ def test_every_stage_architecture_and_objective_is_described():
     text, changes = "".join(TEXTS.values()), (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     for name in cli.STAGES:
         assert f"moeir {name}" in text and name in changes
-    for room in ("architectures", "training.objectives"):
+    for room in ("architectures", "training.objectives", "pretraining", "indexes", "fusion", "reranking.ensembles", "export_targets"):
         for variant in variants.list_variants(room):
             assert f"`{variant.name}`" in text, f"{room}: {variant.name}"
 
@@ -175,7 +175,7 @@ def test_links_and_pictures_lead_somewhere(page: Path):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The documentation, built; a warning of mkdocs is an error."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
     assert process.returncode == 0, process.stderr

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from moeir import cli, settings, variants
 from moeir.errors import UsageError
 from moeir.parsing import format_value
 from moeir.stages import base
-from tests.conftest import run_in_process, write_tiny_bert
+from tests.conftest import TOY, run_in_process, write_tiny_bert
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -90,15 +91,25 @@ torchrun -m moeir encode --corpus 'a b' …
     ]  # fmt: skip
 
 
-def resolve(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read a command as the program does, and check its settings; where words are left out (…), settings may be missing."""
-    monkeypatch.chdir(ROOT)  # of --config examples/presets/…
+@pytest.fixture
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder but for the examples, whose presets commands name."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "_dispatch", lambda stage, **_: base.check_settings(stage))
+    return tmp_path
+
+
+def resolve(words: list[str]) -> None:
+    """Read a command as the program does, and check its settings; where words are left out (…), settings may be missing."""
     shown = [word for word in words if word not in ELLIPSES]
     elided = shown != words
     if elided and len(shown) == 1:
         assert shown[0] in cli.STAGES
         return
+    for flag, value in pairwise(shown):
+        if flag == "--dataset" and not value.startswith(base.DATASET_PREFIXES) and not Path(value).exists():
+            write_beir_folder(Path(value))
     try:
         cli._invoke(shown)
     except UsageError as problem:
@@ -107,38 +118,36 @@ def resolve(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("page", "words"), COMMANDS, ids=lambda value: value if isinstance(value, str) else shlex.join(value[:4]))
-def test_a_documented_command_is_valid(page: str, words: list[str], monkeypatch: pytest.MonkeyPatch):
-    resolve(words, monkeypatch)
+def test_a_documented_command_is_valid(page: str, words: list[str], working_folder: Path):
+    resolve(words)
 
 
 INVALID = ["fuse --runs a --rnu b", "fuse --run a --run b --method rff", "fuze --run a", "search --queries q", "info"]
 
 
 @pytest.mark.parametrize("command", INVALID)
-def test_an_invalid_command_would_be_noticed(command: str, monkeypatch: pytest.MonkeyPatch):
+def test_an_invalid_command_would_be_noticed(command: str, working_folder: Path):
     with pytest.raises(Exception, match=r"No such option|has no|No such command|needs|Usage"):
-        resolve(command.split(), monkeypatch)
+        resolve(command.split())
 
 
-@pytest.fixture
-def beir_folder(tmp_path: Path, toy: Path) -> Path:
-    """The toy data as the BEIR folder of the tutorial, beside tiny weights under the names of real ones."""
-    folder = tmp_path / "nfcorpus"
+def write_beir_folder(folder: Path) -> None:
+    """Write the toy data in BEIR's layout."""
     (folder / "qrels").mkdir(parents=True)
-    shutil.copy(toy / "corpus.jsonl", folder)
-    shutil.copy(toy / "train.qrels", folder / "qrels" / "train.tsv")
+    shutil.copy(TOY / "corpus.jsonl", folder)
+    shutil.copy(TOY / "train.qrels", folder / "qrels" / "train.tsv")
     for split in ("dev", "test"):
-        shutil.copy(toy / "test-qrels.tsv", folder / "qrels" / f"{split}.tsv")
-    queries = [line.split("\t") for line in (toy / "test-queries.tsv").read_text(encoding="utf-8").splitlines()]
+        shutil.copy(TOY / "test-qrels.tsv", folder / "qrels" / f"{split}.tsv")
+    queries = [line.split("\t") for line in (TOY / "test-queries.tsv").read_text(encoding="utf-8").splitlines()]
     lines = [json.dumps({"_id": name, "text": text}) + "\n" for name, text in queries]
-    (folder / "queries.jsonl").write_text((toy / "train-queries.jsonl").read_text(encoding="utf-8") + "".join(lines), encoding="utf-8")
-    for name, layers in (("sentence-transformers/all-MiniLM-L6-v2", 6),):
-        write_tiny_bert(tmp_path / name, head=False, layers=layers, max_position_embeddings=512)
-    return folder
+    (folder / "queries.jsonl").write_text((TOY / "train-queries.jsonl").read_text(encoding="utf-8") + "".join(lines), encoding="utf-8")
 
 
-def test_the_tutorial_runs_from_its_first_command_to_its_last(beir_folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(beir_folder.parent)
+def test_the_tutorial_runs_from_its_first_command_to_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """On toy data in place of NFCorpus, and tiny weights in place of MiniLM's six layers."""
+    monkeypatch.chdir(tmp_path)
+    write_beir_folder(tmp_path / "nfcorpus")
+    write_tiny_bert(tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2", head=False, layers=6, max_position_embeddings=512)
     stages = set()
     for words in list_commands(TEXTS[DOCS / "tutorial.md"]):
         result = run_in_process(*words)

@@ -108,7 +108,7 @@ def resolve(words: list[str]) -> None:
         assert shown[0] in cli.STAGES
         return
     for flag, value in pairwise(shown):
-        if flag == "--dataset" and not value.startswith(base.DATASET_PREFIXES) and not Path(value).exists():
+        if flag == "--dataset" and not value.startswith(("irds:", "hf:")) and not Path(value).exists():
             write_beir_folder(Path(value))
     try:
         cli._invoke(shown)

@@ -1,5 +1,6 @@
 """The documentation is true: its commands are valid, the tutorial runs, links lead somewhere, pages about the program are the program's."""
 
+import configparser
 import json
 import os
 import re
@@ -163,6 +164,16 @@ def test_every_stage_architecture_and_objective_is_described():
     for room in ("architectures", "training.objectives", "pretraining", "indexes", "fusion", "reranking.ensembles", "export_targets"):
         for variant in variants.list_variants(room):
             assert f"`{variant.name}`" in text, f"{room}: {variant.name}"
+
+
+def test_the_architecture_page_has_every_package_and_the_layers_as_they_are_checked():
+    text = TEXTS[DOCS / "architecture.md"]
+    for path in (ROOT / "moeir").iterdir():
+        if not path.name.startswith(("_", "py.typed")):
+            assert f"`{path.name}{'/' if path.is_dir() else ''}`" in text, path.name
+    checked = configparser.ConfigParser()
+    checked.read(ROOT / "setup.cfg")
+    assert checked["importlinter:contract:floors"]["layers"].strip() in text
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -42,12 +42,13 @@ def init(
     query_length: int | None = ...,
     document_length: int | None = ...,
     output: _Path,
+    dataset: _Path | None = ...,
     force: bool = ...,
 ) -> RetrievalModel: ...
 def generate_queries(
     *,
     model: _Path,
-    corpus: _Texts,
+    corpus: _Texts = ...,
     prefix: str = ...,
     queries_per_passage: int = ...,
     top_k: int = ...,
@@ -63,12 +64,13 @@ def generate_queries(
     keep_empty: bool = ...,
     code: str | Sequence[str] = ...,
     output: _Path,
+    dataset: _Path | None = ...,
     force: bool = ...,
 ) -> list[GeneratedQueries]: ...
 def pretrain(
     *,
     model: _Path,
-    corpus: _Texts,
+    corpus: _Texts = ...,
     queries: _Texts | Sequence[_Texts] = ...,
     query_qrels: _Qrels | None = ...,
     arch: str = ...,
@@ -103,6 +105,8 @@ def pretrain(
     stuck_minutes: float = ...,
     track: str | Sequence[str] = ...,
     output: _Path,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
     force: bool = ...,
 ) -> RetrievalModel: ...
 def finetune(
@@ -114,6 +118,7 @@ def finetune(
     queries: _Texts | Sequence[_Texts] = ...,
     arch: str | None = ...,
     objective: str = ...,
+    temperature: float | None = ...,
     negatives: int = ...,
     layer_decay: float = ...,
     gradient_cache: int | None = ...,
@@ -154,12 +159,14 @@ def finetune(
     stuck_minutes: float = ...,
     track: str | Sequence[str] = ...,
     output: _Path,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
     force: bool = ...,
 ) -> RetrievalModel: ...
 def mine_negatives(
     *,
     run: _Run | Sequence[_Run],
-    qrels: _Qrels,
+    qrels: _Qrels = ...,
     method: str = ...,
     positive_grade: int = ...,
     exclude_answers: _Texts | None = ...,
@@ -167,12 +174,14 @@ def mine_negatives(
     match: str = ...,
     code: str | Sequence[str] = ...,
     output: _Path,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
     force: bool = ...,
 ) -> list[Example]: ...
 def encode(
     *,
     model: _Path,
-    corpus: _Texts,
+    corpus: _Texts = ...,
     shard: str | None = ...,
     processes: int = ...,
     stuck_minutes: float = ...,
@@ -185,6 +194,7 @@ def encode(
     keep_empty: bool = ...,
     code: str | Sequence[str] = ...,
     output: _Path,
+    dataset: _Path | None = ...,
     force: bool = ...,
 ) -> OpenedEncodings: ...
 def index(
@@ -197,12 +207,14 @@ def index(
     keep_empty: bool = ...,
     code: str | Sequence[str] = ...,
     output: _Path,
+    dataset: _Path | None = ...,
     force: bool = ...,
 ) -> Searcher: ...
 def search(
     *,
     index: _Path | Sequence[_Path],
     queries: _Texts | None = ...,
+    query: str | Sequence[str] = ...,
     corpus: _Texts | None = ...,
     depth: int = ...,
     expert: str | Sequence[str] = ...,
@@ -217,12 +229,14 @@ def search(
     tag: str | None = ...,
     code: str | Sequence[str] = ...,
     output: _Path = ...,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
     force: bool = ...,
 ) -> Run | dict[str, Run]: ...
 def learn_fusion(
     *,
     run: _Run | Sequence[_Run],
-    qrels: _Qrels,
+    qrels: _Qrels = ...,
     queries: _Texts | None = ...,
     kind: str = ...,
     depth: int = ...,
@@ -230,6 +244,7 @@ def learn_fusion(
     seed: int = ...,
     code: str | Sequence[str] = ...,
     output: _Path,
+    dataset: _Path | None = ...,
     force: bool = ...,
 ) -> SavedFusion: ...
 def fuse(
@@ -253,14 +268,16 @@ def fuse(
     tag: str = ...,
     code: str | Sequence[str] = ...,
     output: _Path = ...,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
     force: bool = ...,
 ) -> Run: ...
 def rerank(
     *,
     model: _Path | Sequence[_Path],
     run: _Run | Sequence[_Run],
-    queries: _Texts,
-    corpus: _Texts,
+    queries: _Texts = ...,
+    corpus: _Texts = ...,
     depth: int = ...,
     then: str | Sequence[str] = ...,
     ensemble: str = ...,
@@ -280,6 +297,8 @@ def rerank(
     tag: str | None = ...,
     code: str | Sequence[str] = ...,
     output: _Path = ...,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
     force: bool = ...,
 ) -> Run: ...
 @overload
@@ -300,6 +319,8 @@ def evaluate(
     ties: bool = ...,
     compat: str | None = ...,
     code: str | Sequence[str] = ...,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
     force: bool = ...,
 ) -> Evaluation: ...
 @overload
@@ -324,6 +345,8 @@ def evaluate(
     form: str = ...,
     code: str | Sequence[str] = ...,
     output: _Path = ...,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
     force: bool = ...,
 ) -> str | Path: ...
 @overload
@@ -351,6 +374,8 @@ def analyze(
     dtype: str = ...,
     device: str = ...,
     code: str | Sequence[str] = ...,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
     force: bool = ...,
 ) -> list[dict[str, Any]]: ...
 @overload
@@ -380,6 +405,8 @@ def analyze(
     form: str = ...,
     code: str | Sequence[str] = ...,
     output: _Path = ...,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
     force: bool = ...,
 ) -> str | Path: ...
 def report(
@@ -398,6 +425,8 @@ def report(
     title: str | None = ...,
     code: str | Sequence[str] = ...,
     output: _Path = ...,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
     force: bool = ...,
 ) -> str | Path: ...
 def check(
@@ -418,6 +447,8 @@ def check(
     form: str = ...,
     fix: _Path | None = ...,
     code: str | Sequence[str] = ...,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
     force: bool = ...,
 ) -> str: ...
 def convert(
@@ -431,6 +462,8 @@ def convert(
     lossy: bool = ...,
     code: str | Sequence[str] = ...,
     output: _Path = ...,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
     force: bool = ...,
 ) -> str | Path: ...
 def export(
@@ -441,6 +474,7 @@ def export(
     model: _Path | None = ...,
     code: str | Sequence[str] = ...,
     output: _Path,
+    dataset: _Path | None = ...,
     force: bool = ...,
 ) -> Path: ...
 def info(

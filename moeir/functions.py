@@ -89,7 +89,8 @@ def stage_function(name: str) -> Callable[..., Any]:
 
 def _parameter(setting: settings.Setting) -> inspect.Parameter:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if setting.role == "argument" else inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(setting.name, kind, default=inspect.Parameter.empty if setting.required and not setting.part else setting.default)
+    default = inspect.Parameter.empty if setting.required and not setting.part else None if setting.required else setting.default
+    return inspect.Parameter(setting.name, kind, default=default)
 
 
 def run_function(stage_type: type[Stage], values: Mapping[str, Any], *, force: bool = False) -> Any:

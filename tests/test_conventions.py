@@ -12,7 +12,7 @@ PACKAGE = ROOT / "moeir"
 FILES = sorted(PACKAGE.rglob("*.py"))
 TOP = {
     *("moeir", "tests", "docs", "examples", "setup.cfg", "pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "Makefile"),
-    *("constraints.txt", ".ci", ".gitignore"),
+    *("constraints.txt", "mkdocs.yml", ".ci", ".gitignore"),
 }
 ROOMS = {
     *("__init__", "__main__", "cli", "variants", "parsing", "settings", "artifacts", "console", "errors", "records", "fusion", "mining"),

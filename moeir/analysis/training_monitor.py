@@ -201,8 +201,8 @@ class TrainingMonitor:
                 yield self._active_alarms[name]
 
     def _rate_rises(self) -> bool:
-        rates = self.histories["learning_rate"].window if "learning_rate" in self.histories else ()
-        return len(rates) > 1 and rates[-1] > rates[-2]
+        rates = list(self.histories["learning_rate"].window)[-2:] if "learning_rate" in self.histories else []
+        return len(rates) > 1 and rates[1] > rates[0]
 
 
 def replay(steps: Iterable[Mapping[str, float]]) -> TrainingMonitor:

@@ -176,7 +176,7 @@ def _preview(value: Any) -> str:
 
 
 def read_records(source: str, *, plain_lines: bool = False) -> Iterator[tuple[str, Any]]:
-    """Location and raw value of each record of a source; of `TEXTS#QRELS`, the records that are judged; `plain_lines` as in `read_texts`."""
+    """Location and raw value of each record of a source; of `TEXTS#QRELS`, the judged records; `plain_lines` as in `read_texts`."""
     texts_source, qrels_source = data_sources.split_judged(source)
     if qrels_source is not None:
         judged = qrels.read_qrels(qrels_source)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from moeir import variants
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import Counts, Stage, checkpoint_reference
+from moeir.stages.base import Counts, Facts, Stage, checkpoint_reference
 
 if TYPE_CHECKING:
     from moeir.indexes.base import Index as Engine
@@ -52,6 +52,13 @@ class Index(Stage):
     def _text_engine(self) -> str:
         """The name of the engine that reads texts, and of the one expert of its index."""
         return variants.parse_spec(self.engine[0]).name
+
+    def summary(self, counts: Facts) -> str:
+        engines = ", ".join(name if name == spec else f"{name} ({spec})" for name, spec in counts["experts"].items())
+        return f"{counts['texts']:,} texts, {engines}"
+
+    def next_command(self) -> list[object]:
+        return ["search", "--index", self.output, "--queries", "queries.jsonl", "--output", "runs" if self.corpus is None else "run.trec"]
 
     def work(self) -> Counts:
         if self.corpus is not None:

@@ -51,8 +51,8 @@ class CommandResult(NamedTuple):
 
     @property
     def messages(self) -> list[str]:
-        """The lines on stderr but for the choice of a dtype, which depends on the processor."""
-        return [line for line in self.stderr.splitlines() if not line.startswith("dtype: ")]
+        """The lines on stderr but for those of every run: what was made, the next command, and the dtype, which the processor decides."""
+        return [line for line in self.stderr.splitlines() if not line.startswith(("dtype: ", "made ", "next: "))]
 
 
 class InMemoryStream(io.TextIOWrapper):

@@ -3,7 +3,7 @@
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,16 +57,22 @@ class LatencyRecorder:
         """Queries per second of each step, and percentiles of the latency of a query, which is that of its batch, in milliseconds."""
         return {name: _summarize_batches(batches) for name, batches in self.steps.items()}
 
-    def format_summary(self) -> str:
-        """The summary as one line of text."""
-        steps = [
-            f"{name} {facts['queries_per_second']:,.1f} queries/s, "
-            + ", ".join(f"p{percent} {facts[f'p{percent}_ms']:,.2f} ms" for percent in PERCENTILES)
-            for name, facts in self.summarize().items()
-        ]
-        once = [f"a warm-up with {self.warm_up_queries} queries"] if self.warm_up_queries else []
-        once += [f"{self.compile_seconds:,.1f} s of compiling loops, once"] if self.compile_seconds else []
-        return "; ".join(steps + [f"not counted: {', '.join(once)}"] * bool(once))
+    def speed(self) -> dict[str, Any]:
+        """The summary, and what it does not count."""
+        return {"warm_up_queries": self.warm_up_queries, "compile_seconds": round(self.compile_seconds, 3), **self.summarize()}
+
+
+def format_speed(speed: Mapping[str, Any]) -> str:
+    """`LatencyRecorder.speed` as one line of text."""
+    steps = [
+        f"{name} {facts['queries_per_second']:,.1f} queries/s, "
+        + ", ".join(f"p{percent} {facts[f'p{percent}_ms']:,.2f} ms" for percent in PERCENTILES)
+        for name, facts in speed.items()
+        if isinstance(facts, dict) and "queries_per_second" in facts
+    ]
+    once = [f"a warm-up with {speed['warm_up_queries']} queries"] if speed["warm_up_queries"] else []
+    once += [f"{speed['compile_seconds']:,.1f} s of compiling loops, once"] if speed["compile_seconds"] else []
+    return "; ".join(steps + [f"not counted: {', '.join(once)}"] * bool(once))
 
 
 def warm_up_size(queries: int) -> int:

@@ -10,7 +10,7 @@ from moeir.artifacts import atomic_write
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import argument, input_field, list_settings, option, output_field
 from moeir.stages import analysis_inputs
-from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Stage
+from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import check_matplotlib, choose_form, name_source, read_runs
 
 if TYPE_CHECKING:
@@ -139,6 +139,9 @@ class Analyze(Stage):
             raise UsageError(f"analyze {name}: needs --corpus, --queries or both")
         if name == "wins" and self.corpus is not None and self.queries is None:
             raise UsageError("analyze wins: --corpus needs --queries, whose words are compared with the relevant documents")
+
+    def summary(self, counts: Facts) -> str:
+        return f"{self._analysis_name()}, {counts['rows']:,} rows"
 
     def work(self) -> Counts:
         from moeir.evaluation import tables

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -42,7 +43,8 @@ MEMORY_ADVICE = {
 FOLDER_KINDS = ("checkpoint", "encodings", "index")
 FILE_SUFFIXES = (".trec", ".run", ".txt", ".tsv", ".jsonl", ".gz", ".zst")
 log = logging.getLogger(__name__)
-Counts = Mapping[str, Any] | None
+Facts = Mapping[str, Any]  # the counts of a stage that ended
+Counts = Facts | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,7 @@ class Stage:
 
     name: ClassVar[str] = ""
     default_split: ClassVar[str] = "test"  # of a data set, without --split; "" for all splits
+    summarizes_streams: ClassVar[bool] = False  # whether the summary is logged for standard output, too
     code: tuple[str, ...] = option(
         "Python module to import, so that files (a checkpoint, an index) may name its classes and functions; repeat the flag.",
         (),
@@ -71,6 +74,14 @@ class Stage:
     def estimate(self) -> list[str]:
         """Lines of `--dry-run` about the expected work."""
         return []
+
+    def summary(self, counts: Facts) -> str | None:
+        """The key figure of the product, for the log line at the end; `counts` are those of `work`."""
+        return None
+
+    def next_command(self) -> list[object] | None:
+        """The stage that usually follows and its flags, with the paths of this one; called when the product has its name."""
+        return None
 
     def process_group(self) -> "ProcessGroup | SingleProcess":
         """The processes that run the stage together; a stage for a single process refuses others by the lock of its output."""
@@ -194,7 +205,9 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
         raise UsageError(f"{streams[0]} -: {process_group.size} processes cannot share standard input; name a file")
     provenance = _provenance(stage)
     if product is None or product[0] == STREAM:
-        stage.work()
+        stream_counts = stage.work()
+        if stage.summarizes_streams and stream_counts and (figure := stage.summary(stream_counts)):
+            log.info("%s", figure)
         return
     path, kind = product
     _check_output_path(stage, path)
@@ -213,6 +226,19 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
         if kind == "checkpoint":
             atomic_write.write_text_atomically(partial_path / "settings.yaml", settings.to_yaml(stage))
     process_group.all_gather_object(None, END)
+    log_product(stage, path, stage.summary(counts))
+
+
+def log_product(stage: Stage, path: Path, figure: str | None) -> None:
+    """Log what a stage made, its key figure, and the next command."""
+    log.info("made %s%s", path, f": {figure}" if figure else "")
+    if words := stage.next_command():
+        log.info("next: moeir %s", shlex.join(map(str, words)))
+
+
+def path_or_example(path: Path | None, example: str) -> str:
+    """A path that the user gave, as part of the next command; the example if there is none, or if it is standard input."""
+    return example if path is None or path == STREAM else str(path)
 
 
 def _run_worker(stage: Stage, process_group: "ProcessGroup | SingleProcess") -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from moeir.errors import UsageError
 from moeir.parsing import parse_value
 from moeir.settings import option, output_field, to_dict
-from moeir.stages.base import DTYPE, MAX_SEED, Stage
+from moeir.stages.base import DTYPE, MAX_SEED, Facts, Stage, path_or_example
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,6 +35,15 @@ class InputOptions(Stage):
         """The prefixes and lengths that are given as flags."""
         names = ("query_prefix", "document_prefix", "query_length", "document_length")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+def command_after_checkpoint(checkpoint: Path, corpus: Path | None, *, reads_pairs: bool) -> list[object]:
+    """The command that uses a new checkpoint: rerank for a cross-encoder, which reads pairs, else encode."""
+    documents = path_or_example(corpus, "corpus.jsonl")
+    if not reads_pairs:
+        return ["encode", "--model", checkpoint, "--corpus", documents, "--output", "enc"]
+    texts = ("--queries", "queries.jsonl", "--corpus", documents)
+    return ["rerank", "--model", checkpoint, "--run", "run.trec", *texts, "--output", "reranked.trec"]
 
 
 def read_first_texts(corpus: Path | None, count: int = 4000) -> list[str]:
@@ -120,6 +129,12 @@ class TrainingStage(Stage):
 
         _parse_group_rates(self.group_rate)
         trackers.parse_trackers(self.track)
+
+    def summary(self, counts: Facts) -> str:
+        figure = f"{counts['steps']:,} steps, loss {counts['last']['loss']:.3f}"
+        if best := counts.get("development"):
+            figure += f", development {best['measure']} {best['value']:.4f} after step {best['step']}"
+        return figure
 
     def process_group(self) -> "ProcessGroup":
         from moeir import distributed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import ANYTHING, STREAM, Counts, Stage, checkpoint_reference
+from moeir.stages.base import ANYTHING, STREAM, Counts, Facts, Stage, checkpoint_reference
 
 if TYPE_CHECKING:
     from moeir.formats.base import Format
@@ -49,6 +49,13 @@ class Convert(Stage):
     def _load_format(spec: str) -> "Format":
         data_format: Format = variants.bind_variant("formats", spec)()
         return data_format
+
+    def summary(self, counts: Facts) -> str:
+        return f"{counts['written']:,} records, from {counts['from']} to {counts['to']}"
+
+    def next_command(self) -> list[object] | None:
+        path, kind = self.product()
+        return ["index", "--encodings", path, "--output", "idx"] if kind == "encodings" else None
 
     def work(self) -> Counts:
         from moeir.console import progress

@@ -15,7 +15,7 @@ from moeir.artifacts import manifests, shards
 from moeir.console import silence
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field, to_dict
-from moeir.stages.base import DTYPE, STREAM, Counts, Stage, checkpoint_reference
+from moeir.stages.base import DTYPE, STREAM, Counts, Facts, Stage, checkpoint_reference, log_product
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +94,7 @@ class Encode(Stage):
         elif jobs := self._shard_jobs():
             log.info("%s: %d processes, each with a shard", self.output, len(jobs))
             worker_pool.run_shards(jobs, "encoding", force=force, stuck_minutes=self.stuck_minutes)
-            log.info("%s: %d shards, %s texts", self.output, len(jobs), f"{sum(job.texts for job in jobs):,}")
+            log_product(self, self.output, f"{len(jobs)} shards, {sum(job.texts for job in jobs):,} texts")
         else:
             self._run_unsharded(force=force)
 
@@ -155,6 +155,12 @@ class Encode(Stage):
     def product(self) -> tuple[Path, str]:
         """The folder of all encodings, or the shard's folder in it."""
         return (self.output if self.shard is None else self.output / shards.Shard.parse(self.shard).folder_name), "encodings"
+
+    def summary(self, counts: Facts) -> str:
+        return f"{counts['texts']:,} texts in {counts['dtype'].removeprefix('torch.')}, {', '.join(counts['experts'])}"
+
+    def next_command(self) -> list[object] | None:
+        return ["index", "--encodings", self.output, "--output", "idx"] if self.shard is None else None
 
     def work(self) -> Counts:
         from moeir.architectures.base import copy_to_host

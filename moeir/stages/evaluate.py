@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Stage
+from moeir.stages.base import STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
     MATCHES,
@@ -99,6 +99,15 @@ class Evaluate(Stage):
         check_judgements("evaluate", self.qrels, self.answers)
         check_answers("--answers", self.answers, self.corpus, self.match)
         check_groups(self.group_by, self.queries, self.answers)
+
+    def summary(self, counts: Facts) -> str:
+        return f"{counts['runs']:,} runs, {counts['queries']:,} queries"
+
+    def next_command(self) -> list[object] | None:
+        if self.qrels is None or self.qrels == STREAM or STREAM in run_paths(self.run):
+            return None
+        runs = [word for run in self.run for word in ("--run", run)]
+        return ["report", *runs, "--qrels", self.qrels, "--output", "report.html"]
 
     def work(self) -> Counts:
         from moeir.evaluation import compat, measures, tables

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from moeir import variants
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import Counts, Stage
+from moeir.stages.base import Counts, Facts, Stage
 
 if TYPE_CHECKING:
     from moeir.export_targets.base import ExportedDocument, ExportSchema
@@ -29,6 +29,9 @@ class Export(Stage):
 
     def makes_folder(self) -> bool:
         return True
+
+    def summary(self, counts: Facts) -> str:
+        return f"{counts['documents']:,} documents, {', '.join(counts['experts'])}"
 
     def work(self) -> Counts:
         from moeir.console import progress

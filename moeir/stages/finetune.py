@@ -10,7 +10,7 @@ from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import STREAM, Counts
-from moeir.stages.checkpoint_options import InputOptions, TrainingStage
+from moeir.stages.checkpoint_options import InputOptions, TrainingStage, command_after_checkpoint
 
 if TYPE_CHECKING:
     from moeir.architectures.checkpoint import RetrievalModel
@@ -189,6 +189,12 @@ class Finetune(TrainingStage, InputOptions):
         text_counts = f"{texts:,} queries and {texts * (1 + self.negatives):,} documents"
         batches = f"{self.accumulate} batches of " if self.accumulate > 1 else ""
         return [f"{steps:,} steps of {batches}{self.batch_size} queries from {sum(counts):,} examples: {text_counts}"]
+
+    def next_command(self) -> list[object]:
+        from moeir.architectures.initialize import is_cross_encoder
+
+        corpus = next(iter(self.corpus), None)
+        return command_after_checkpoint(self.output, corpus, reads_pairs=is_cross_encoder(self.model, self.arch))
 
     def work(self) -> Counts:
         from moeir.architectures.initialize import build_checkpoint, is_cross_encoder

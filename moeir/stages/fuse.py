@@ -10,7 +10,7 @@ from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages import side_outputs
-from moeir.stages.base import DEPTH, STREAM, Counts, Stage
+from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage, path_or_example
 from moeir.stages.run_arguments import (
     MATCHES,
     check_answers,
@@ -152,6 +152,12 @@ class Fuse(Stage):
             (least, narrow), (most, wide) = spreads[0], spreads[-1]
             log.warning("--method %s: scores of %s have a standard deviation of %.3g, those of %s %.3g, so the sum follows the first; "
                         "rrf or zscore count both alike", method, wide, most, narrow, least)  # fmt: skip
+
+    def summary(self, counts: Facts) -> str:
+        return f"{counts['queries']:,} queries, {counts['hits']:,} hits"
+
+    def next_command(self) -> list[object]:
+        return ["evaluate", "--run", self.output, "--qrels", path_or_example(self.qrels, "qrels.tsv")]
 
     def work(self) -> Counts:
         from moeir.fusion import formulas

@@ -12,7 +12,7 @@ from pathlib import Path
 from moeir.artifacts.shards import Shard
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Stage
+from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage, path_or_example
 
 BLOCK = 512
 log = logging.getLogger(__name__)
@@ -53,6 +53,15 @@ class GenerateQueries(Stage):
         first, last = self._shard_range()
         passages = (self._count_passages() if last is None else last) - first
         return [f"{passages:,} passages, {passages * self.queries_per_passage:,} queries of at most {self.max_output} tokens"]
+
+    def summary(self, counts: Facts) -> str:
+        return f"{counts['queries']:,} queries of {counts['passages']:,} passages"
+
+    def next_command(self) -> list[object] | None:
+        if self.shard is not None:
+            return None
+        corpus = path_or_example(self.corpus, "corpus.jsonl")
+        return ["index", "--corpus", corpus, "--engine", "bm25", "--expansion", self.output, "--output", "idx"]
 
     def work(self) -> Counts:
         from moeir.artifacts import atomic_write

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from moeir import variants
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import Counts, Stage, checkpoint_reference
+from moeir.stages.base import Counts, Facts, Stage, checkpoint_reference
 
 if TYPE_CHECKING:
     from moeir.indexes.base import Index as Engine
@@ -60,6 +60,13 @@ class Index(Stage):
             return self._text_engine in TEXT_ENGINES
         own_engine: type[Engine] = variants.bind_variant("indexes", self.engine[0]).func  # type: ignore[assignment]
         return own_engine.kind == "text"
+
+    def summary(self, counts: Facts) -> str:
+        engines = ", ".join(name if name == spec else f"{name} ({spec})" for name, spec in counts["experts"].items())
+        return f"{counts['texts']:,} texts, {engines}"
+
+    def next_command(self) -> list[object]:
+        return ["search", "--index", self.output, "--queries", "queries.jsonl", "--output", "runs" if self.corpus is None else "run.trec"]
 
     def work(self) -> Counts:
         if self.corpus is not None:

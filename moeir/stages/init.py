@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import MAX_SEED, Counts
-from moeir.stages.checkpoint_options import InputOptions, read_first_texts
+from moeir.stages.base import MAX_SEED, Counts, Facts
+from moeir.stages.checkpoint_options import InputOptions, command_after_checkpoint, read_first_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,14 @@ class Init(InputOptions):
 
         check_options(self.model, self.arch, self.input_options(), random_weights=self.from_scratch)
         return []
+
+    def summary(self, counts: Facts) -> str:
+        return f"{counts['parameters']:,} parameters"
+
+    def next_command(self) -> list[object]:
+        from moeir.architectures.initialize import is_cross_encoder
+
+        return command_after_checkpoint(self.output, self.corpus, reads_pairs=is_cross_encoder(self.model, self.arch))
 
     def work(self) -> Counts:
         from moeir.architectures.initialize import build_checkpoint

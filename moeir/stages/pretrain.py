@@ -1,6 +1,5 @@
 """`moeir pretrain`: pre-train an encoder on texts without judgements."""
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import Counts, source_digests
+from moeir.stages.base import Counts, Facts, path_or_example, source_digests
 from moeir.stages.checkpoint_options import TrainingStage, read_first_texts
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from moeir.pretraining.base import Pretraining
     from moeir.pretraining.batches import SpanSampler
 
-log = logging.getLogger(__name__)
 OBJECTIVE_OF_MOTE = "mote"  # also the name of its architecture
 CONTEXTS = ("mixed", "random", "nearby", "overlap")
 
@@ -95,6 +93,17 @@ class Pretrain(TrainingStage):
         self._check_model()
         return []
 
+    def summary(self, counts: Facts) -> str:
+        if "tokens_per_second" not in counts:
+            return super().summary(counts)
+        share = f"{counts['share_of_peak']:.1%} of the peak matrix-product rate measured on this machine"
+        return f"{super().summary(counts)}, {counts['tokens_per_second']:,.0f} tokens a second after the first step, {share}"
+
+    def next_command(self) -> list[object]:
+        corpus = path_or_example(self.corpus, "corpus.jsonl")
+        texts = ("--train", "train.jsonl", "--queries", "queries.jsonl", "--corpus", corpus)
+        return ["finetune", "--model", self.output, *texts, "--output", "finetuned"]
+
     def work(self) -> Counts:
         import torch
 
@@ -124,11 +133,7 @@ class Pretrain(TrainingStage):
         speed = task.speed()
         if not process_group.is_main:
             return None
-        counts = self.save_checkpoint(checkpoint, self.model, self.objective, counts)
-        if speed:
-            share = f"{speed['share_of_peak']:.1%} of the peak matrix-product rate measured on this machine"
-            log.info("%s tokens a second over all steps but the first, %s", f"{speed['tokens_per_second']:,.0f}", share)
-        return counts | speed
+        return self.save_checkpoint(checkpoint, self.model, self.objective, counts) | speed
 
     def _arch_with_head(self) -> str:
         """The architecture with a vocabulary head, which dense drops by default."""

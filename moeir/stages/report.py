@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from moeir.artifacts import atomic_write, manifests
 from moeir.errors import UsageError
 from moeir.settings import input_field, list_settings, option, output_field
-from moeir.stages.base import DEPTH, STREAM, Counts, Stage, split_run_name
+from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage, split_run_name
 from moeir.stages.run_arguments import DEFAULT_MEASURES, check_matplotlib, find_search_of_run, name_runs, name_source, read_runs
 
 if TYPE_CHECKING:
@@ -78,6 +78,10 @@ class Report(Stage):
         path = atomic_write.final_path(self.output)
         text_suffix = lines.strip_compression_suffix(path).suffix
         return text_suffix if self.output != STREAM and text_suffix not in PLOT_SUFFIXES else path.suffix
+
+    def summary(self, counts: Facts) -> str:
+        names = ("queries", "documents", "runs", "trainings", "steps")
+        return ", ".join(f"{counts[name]:,} {name}" for name in names if counts.get(name))
 
     def work(self) -> Counts:
         if self._output_suffix() in PAGE_SUFFIXES:

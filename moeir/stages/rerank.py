@@ -16,7 +16,7 @@ from moeir.artifacts import atomic_write, manifests, shards
 from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, DTYPE, STREAM, Counts, Stage
+from moeir.stages.base import DEPTH, DTYPE, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import name_runs, run_paths
 
 if TYPE_CHECKING:
@@ -101,6 +101,12 @@ class Rerank(Stage):
         if shard.total > len(run):
             raise UsageError(f"--shard {shard}: the run has {len(run)} queries; expected at most as many shards")
         return query_shard(run, shard.number, shard.total)
+
+    def summary(self, counts: Facts) -> str:
+        return f"{counts['queries']:,} queries, {counts['hits']:,} hits"
+
+    def next_command(self) -> list[object] | None:
+        return ["evaluate", "--run", self.output, "--qrels", "qrels.tsv"] if self.shard is None else None
 
     def work(self) -> Counts:
         from moeir.backbones.device import select_device, select_dtype

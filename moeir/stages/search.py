@@ -10,7 +10,7 @@ from moeir.artifacts import atomic_write
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages import side_outputs
-from moeir.stages.base import DEPTH, DTYPE, FILE_SUFFIXES, STREAM, Counts, Stage
+from moeir.stages.base import DEPTH, DTYPE, FILE_SUFFIXES, STREAM, Counts, Facts, Stage
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 class Search(Stage):
     """Search all experts of an index and fuse their lists. A .trec path or - receives the fused run, a folder all runs."""
 
+    summarizes_streams = True
     index: tuple[Path, ...] = input_field(
         "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one."
     )
@@ -103,6 +104,18 @@ class Search(Stage):
         output = atomic_write.final_path(self.output) if self.output.suffix == ".partial" else self.output
         return output != STREAM and not output.name.endswith(FILE_SUFFIXES)
 
+    def summary(self, counts: Facts) -> str:
+        from moeir.retrieval.latency import format_machine, format_speed
+
+        speed = counts["speed"]
+        return f"{counts['queries']:,} queries, {format_machine(speed['machine'])}, batches of {self.batch_size}: {format_speed(speed)}"
+
+    def next_command(self) -> list[object]:
+        run = self.output
+        if self.makes_folder():
+            run = max(self.output.glob("*.trec"), key=lambda path: path.name == "fused.trec", default=self.output / "fused.trec")
+        return ["evaluate", "--run", run, "--qrels", "qrels.tsv"]
+
     def work(self) -> Counts:
         from moeir.retrieval.latency import limit_threads
         from moeir.retrieval.searcher import open_index
@@ -139,9 +152,8 @@ class Search(Stage):
         if self.explain is not None:
             self._write_explanations(searcher, runs_by_name, fuse, names, contents)
         machine = latency_module.machine_info(searcher.device, searcher.paths)
-        log.info("%s, batches of %d: %s", latency_module.format_machine(machine), self.batch_size, latency.format_summary())
         hits = {name: len(run.scores) for name, run in runs_by_name.items()}
-        speed_facts = {"batch_size": self.batch_size, "warm_up_queries": warm_up, **latency.summarize(), "machine": machine}
+        speed_facts = {"batch_size": self.batch_size, **latency.speed(), "machine": machine}
         precision = {} if searcher.checkpoint is None else {"dtype": str(searcher.dtype)}
         return {"queries": len(queries), "experts": experts, "hits": hits, **precision, **facts, "speed": speed_facts}
 

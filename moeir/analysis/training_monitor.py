@@ -201,8 +201,9 @@ class TrainingMonitor:
                 yield self._active_alarms[name]
 
     def _rate_rises(self) -> bool:
-        rates = list(self.histories["learning_rate"].window)[-2:] if "learning_rate" in self.histories else []
-        return len(rates) > 1 and rates[1] > rates[0]
+        if (history := self.histories.get("learning_rate")) is None:
+            return False
+        return len(history.window) > 1 and history.window[-1] > history.window[-2]
 
 
 def replay(steps: Iterable[Mapping[str, float]]) -> TrainingMonitor:

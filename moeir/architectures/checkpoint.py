@@ -14,12 +14,14 @@ from moeir import variants
 from moeir.architectures.base import Architecture, EncoderOutput, concatenate_outputs
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
+from moeir.architectures.sentence_transformers_files import write_dense_files
 from moeir.artifacts.unfinished import describe_unfinished
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.families import weights_io
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, UsageError
+from moeir.heads.pooling import PoolingHead
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.parsing import format_value
 
@@ -113,10 +115,13 @@ class RetrievalModel:
         return concatenate_outputs(parts).select(batches.order.to(self.device, non_blocking=True), permutation=True)
 
     def save(self, folder: Path) -> None:
-        """Write config.json, model.safetensors, tokenizer files and moeir.json into an existing folder."""
+        """Write config.json, model.safetensors, tokenizer files and moeir.json into an existing folder; for a dense retriever with one
+        encoder also what sentence-transformers reads."""
         weights = {name.removeprefix("encoder."): value for name, value in self.architecture.state_dict().items()}
         weights_io.write_model(folder, self.config, weights, hf_compatible=self.architecture.is_hf_compatible)
         self.tokenizer.copy_files(folder)
+        if variants.parse_spec(self.spec).name == "dense" and self.architecture.document_encoder is None:
+            self.write_sentence_transformers_files(folder)
         kinds, scales = self.architecture.representation_kinds, self.architecture.scales
         metadata = {
             "format": FORMAT_VERSION,
@@ -126,6 +131,12 @@ class RetrievalModel:
             "parameters": self.architecture.parameter_count(),
         }
         (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def write_sentence_transformers_files(self, folder: Path) -> None:
+        """The files by which sentence-transformers opens a dense retriever."""
+        head, hidden = self.architecture.heads["global"], self.architecture.encoder.config.hidden
+        assert isinstance(head, PoolingHead)
+        write_dense_files(folder, self.input_config, hidden, pooling=head.pooling, normalise=head.normalise)
 
 
 def is_checkpoint(folder: Path) -> bool:

@@ -233,7 +233,8 @@ def log_product(stage: Stage, path: Path, figure: str | None) -> None:
     """Log what a stage made, its key figure, and the next command."""
     log.info("made %s%s", path, f": {figure}" if figure else "")
     if words := stage.next_command():
-        log.info("next: moeir %s", shlex.join(map(str, words)))
+        code = (word for module in sorted(_own_modules(stage)) for word in ("--code", module))
+        log.info("next: moeir %s", shlex.join([*map(str, words), *code]))
 
 
 def path_or_example(path: Path | None, example: str) -> str:
@@ -257,13 +258,19 @@ def _provenance(stage: Stage) -> dict[str, Any]:
 
 def source_digests(stage: Stage) -> dict[str, list[str]]:
     """The digests of the sources by flag, after a check of each, and those of the modules of own code that the settings name."""
-    specs = [value for setting in settings.list_settings(type(stage)) if isinstance(value := getattr(stage, setting.name), str)]
-    modules = {*stage.code, *filter(None, map(variants.own_module, specs))}
-    digests = {"code": [digest for module in sorted(modules) for digest in variants.code_digest(module)]} if modules else {}
+    modules = sorted(_own_modules(stage))
+    digests = {"code": [digest for module in modules for digest in variants.code_digest(module)]} if modules else {}
     for setting, path in stage.sources():
         digests.setdefault(setting.flag.removeprefix("--"), []).append(_source_digest(path, setting))
     names = [split_run_name(path)[0] or "" for path in getattr(stage, "run", ())]
     return digests | ({"run-names": names} if any(names) else {})
+
+
+def _own_modules(stage: Stage) -> set[str]:
+    """The modules of own code that the user named."""
+    values = [getattr(stage, setting.name) for setting in settings.list_settings(type(stage)) if setting.role == "option"]
+    specs = [spec for value in values for spec in (value if isinstance(value, tuple) else (value,)) if isinstance(spec, str)]
+    return {*stage.code, *filter(variants.is_imported, map(variants.own_module, specs))}
 
 
 def _source_digest(path: Path, setting: settings.Setting) -> str:

@@ -205,7 +205,7 @@ class TrainingStage(Stage):
         from moeir.architectures.model_card import write_model_card
 
         checkpoint.save(self.output)
-        write_model_card(self.output, checkpoint, base=str(base), training={"objective": objective, **counts})
+        write_model_card(self.output, checkpoint, base=base, training={"objective": objective, **counts})
         return {"parameters": checkpoint.architecture.parameter_count(), **counts}
 
 

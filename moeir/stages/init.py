@@ -40,5 +40,5 @@ class Init(InputOptions):
         options, texts = self.input_options(), read_first_texts(self.corpus)
         checkpoint = build_checkpoint(self.model, self.arch, options, texts, self.seed, random_weights=self.from_scratch)
         checkpoint.save(self.output)
-        write_model_card(self.output, checkpoint, base=str(self.model), training=None)
+        write_model_card(self.output, checkpoint, base=self.model, training=None)
         return {"parameters": checkpoint.architecture.parameter_count()}

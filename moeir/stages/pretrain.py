@@ -77,8 +77,8 @@ class Pretrain(TrainingStage):
         from moeir.architectures.initialize import check_options
 
         objective = variants.bind_variant("pretraining", self.objective)
-        objective_class: type[Pretraining] = objective.func  # type: ignore[assignment]
-        if (objective_class.context == "query") != bool(self.queries):
+        kind: Any = objective.func
+        if (kind.context == "query") != bool(self.queries):
             needs = "given, but the objective uses none" if self.queries else "missing; moeir generate-queries writes them"
             raise UsageError(f"--queries: {needs} (--objective {self.objective})")
         checkpoint = check_options(self.model, self._arch_with_head(), self._lengths(), random_weights=self.from_scratch)

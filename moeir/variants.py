@@ -215,9 +215,9 @@ def import_code_of(spec: str) -> None:
         import_own_code(module)
 
 
-def is_imported(module: str | None) -> bool:
-    """Whether a module is imported; not for None."""
-    return module is not None and module in sys.modules
+def is_imported(module: str) -> bool:
+    """Whether a module is imported."""
+    return module in sys.modules
 
 
 def code_digest(module: str) -> list[str]:

@@ -127,6 +127,8 @@ def test_an_own_fusion_agrees_with_its_formula_for_all_queries_at_once(own_code,
 def test_an_own_engine_is_named_by_its_index(own_code, moeir, encodings, index, toy) -> None:
     result = moeir("index", "--encodings", encodings, "--engine", "global=my_engine:Slow", "--output", own_code / "idx")
     assert result.code == 0, result.stderr
+    assert "--code my_engine" in result.stderr  # of the next command
+    assert len(json.loads((own_code / "idx" / "manifest.json").read_text())["sources"]["code"]) == 1
     forget_modules()
     search = ("search", "--queries", toy / "test-queries.tsv", "--expert", "global")
     result = moeir(*search, "--index", own_code / "idx")

@@ -267,10 +267,11 @@ def source_digests(stage: Stage) -> dict[str, list[str]]:
 
 
 def _own_modules(stage: Stage) -> set[str]:
-    """The modules of own code that the user named."""
+    """The modules of own code that the user named, also in `EXPERT=SPEC`."""
     values = [getattr(stage, setting.name) for setting in settings.list_settings(type(stage)) if setting.role == "option"]
-    specs = [spec for value in values for spec in (value if isinstance(value, tuple) else (value,)) if isinstance(spec, str)]
-    return {*stage.code, *filter(variants.is_imported, map(variants.own_module, specs))}
+    texts = [text for value in values for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)]
+    specs = (text.partition("=")[2] if ":" not in text.partition("=")[0] and "=" in text else text for text in texts)
+    return {*stage.code, *(module for spec in specs if (module := variants.own_module(spec)) and variants.is_imported(module))}
 
 
 def _source_digest(path: Path, setting: settings.Setting) -> str:

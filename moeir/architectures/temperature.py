@@ -69,4 +69,6 @@ def _has_own_scale(checkpoint: RetrievalModel, folder: Path, expert: str) -> boo
     """Whether the weights come from a checkpoint of this architecture with a scale of its own."""
     if not is_checkpoint(folder) or variants.parse_spec(read_metadata(folder)["architecture"]).name != checkpoint.spec.split(":")[0]:
         return False
-    return checkpoint.architecture.scales[expert] != 1.0 or manifests.read_manifest(folder).get("stage") == TRAINING_STAGE
+    if checkpoint.architecture.scales[expert] != 1.0:
+        return True
+    return manifests.manifest_path(folder).is_file() and manifests.read_manifest(folder).get("stage") == TRAINING_STAGE

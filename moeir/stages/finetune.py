@@ -165,17 +165,15 @@ class Finetune(TrainingStage, InputOptions):
             flag, why = ("--dev-queries", "a cross-encoder reranks; name the run with --dev-run") if pairs else words
             raise UsageError(f"{flag}: {why}")
 
-    def _set_temperature(self, checkpoint: "RetrievalModel") -> None:
-        """Set the temperature of normalised experts, unless the objective divides all scores by one."""
+    def _set_temperature(self, checkpoint: "RetrievalModel") -> list[str]:
+        """Set the temperature of normalised experts, unless the objective divides all scores by one; returns their names."""
         from moeir.architectures.temperature import set_temperature
         from moeir.backbones.families import weights_io
         from moeir.training import objectives
 
         if self.temperature is None and objectives.divides_scores(variants.bind_variant("training.objectives", self.objective)):
-            return
-        for expert in set_temperature(checkpoint, weights_io.resolve_model(self.model), self.arch, self.temperature):
-            scale = checkpoint.architecture.scales[expert]
-            log.info("temperature %g: the cosines of the %s expert are scaled by %g", 1 / scale, expert, scale)
+            return []
+        return set_temperature(checkpoint, weights_io.resolve_model(self.model), self.arch, self.temperature)
 
     def estimate(self) -> list[str]:
         from moeir.records import examples
@@ -210,7 +208,9 @@ class Finetune(TrainingStage, InputOptions):
         sampler, text_stream = self._make_sampler(objective.func, pairs=pairs)
         dev_set = self._load_dev_set(text_stream, sampler.steps_per_epoch, pairs=pairs)
         checkpoint = build_checkpoint(self.model, self.arch, self.input_options(), text_stream.first_documents, self.seed)
-        self._set_temperature(checkpoint)
+        for expert in self._set_temperature(checkpoint):
+            scale = checkpoint.architecture.scales[expert]
+            log.info("temperature %g: the cosines of the %s expert are scaled by %g", 1 / scale, expert, scale)
         checkpoint.architecture.set_gradient_checkpointing(self.recompute)
         self.prepare_layers(checkpoint.architecture)
         if self.recompute or self.gradient_cache is not None:

@@ -73,7 +73,9 @@ def test_a_sentence_transformers_folder_that_normalises_gets_the_temperature(fin
     (folder / "modules.json").write_text(json.dumps([{"type": f"sentence_transformers.models.{name}"} for name in types]))
     result, checkpoint = finetune("--arch", "dense", model=folder)
     assert scales(checkpoint) == {"global": 20.0}
-    assert "temperature 0.05: the cosines of the global expert are scaled by 20" in result.stderr
+    assert result.stderr.count("temperature 0.05: the cosines of the global expert are scaled by 20") == 1
+    result, _ = finetune("--arch", "dense", "--dry-run", model=folder)
+    assert result.stderr == ""
 
 
 def test_a_trained_checkpoint_keeps_its_scale_and_an_untrained_one_gets_the_default(moeir, finetune, tiny_model_with_head, tmp_path):
@@ -137,3 +139,13 @@ def test_the_temperature_is_part_of_the_recorded_settings(finetune):
     _, checkpoint = finetune("--arch", COSINE, "--temperature", 0.2)
     assert manifests.read_manifest(checkpoint)["settings"]["temperature"] == 0.2
     assert dict(variants.parse_spec(read_metadata(checkpoint)["architecture"]).options)["scale"] == "5.0"
+
+
+@pytest.mark.parametrize("flags", [(), ("--gradient-cache", 16), ("--objective", "lce", "--negatives", 1)])
+def test_a_training_with_equal_scores_warns_at_step_50(flags, finetune):
+    result, _ = finetune("--arch", "dense:scale=0", "--steps", 51, *flags)
+    loss, candidates = ("0.693", 2) if "lce" in flags else ("1.386", 4)
+    words = (
+        f"step 50: loss.global is {loss} over the last 50 steps, and {loss} is the loss if all {candidates} candidates have the same score"
+    )
+    assert result.stderr.count("the same score") == 1 and words in result.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir.artifacts import atomic_write
+from moeir.console import format_count
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import argument, input_field, list_settings, option, output_field
 from moeir.stages import analysis_inputs
@@ -141,7 +142,7 @@ class Analyze(Stage):
             raise UsageError("analyze wins: --corpus needs --queries, whose words are compared with the relevant documents")
 
     def summary(self, counts: Facts) -> str:
-        return f"{self._analysis_name()}, {counts['rows']:,} rows"
+        return f"{self._analysis_name()}, {format_count(counts['rows'], 'row')}"
 
     def work(self) -> Counts:
         from moeir.evaluation import tables

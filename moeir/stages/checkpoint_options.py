@@ -5,6 +5,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.parsing import parse_value
 from moeir.settings import option, output_field, to_dict
@@ -131,7 +132,7 @@ class TrainingStage(Stage):
         trackers.parse_trackers(self.track)
 
     def summary(self, counts: Facts) -> str:
-        figure = f"{counts['steps']:,} steps, loss {counts['last']['loss']:.3f}"
+        figure = f"{format_count(counts['steps'], 'step')}, loss {counts['last']['loss']:.3f}"
         if best := counts.get("development"):
             figure += f", development {best['measure']} {best['value']:.4f} after step {best['step']}"
         return figure

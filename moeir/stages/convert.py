@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from moeir import variants
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import ANYTHING, STREAM, Counts, Facts, Stage, checkpoint_reference
@@ -51,7 +52,7 @@ class Convert(Stage):
         return data_format
 
     def summary(self, counts: Facts) -> str:
-        return f"{counts['written']:,} records, from {counts['from']} to {counts['to']}"
+        return f"{format_count(counts['written'], 'record')}, from {counts['from']} to {counts['to']}"
 
     def next_command(self) -> list[object] | None:
         path, kind = self.product()

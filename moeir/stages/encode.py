@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir.artifacts import manifests, shards
-from moeir.console import silence
+from moeir.console import format_count, silence
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field, to_dict
 from moeir.stages.base import DTYPE, STREAM, Counts, Facts, Stage, checkpoint_reference, log_product
@@ -94,7 +94,7 @@ class Encode(Stage):
         elif jobs := self._shard_jobs():
             log.info("%s: %d processes, each with a shard", self.output, len(jobs))
             worker_pool.run_shards(jobs, "encoding", force=force, stuck_minutes=self.stuck_minutes)
-            log_product(self, self.output, f"{len(jobs)} shards, {sum(job.texts for job in jobs):,} texts")
+            log_product(self, self.output, f"{len(jobs)} shards, {format_count(sum(job.texts for job in jobs), 'text')}")
         else:
             self._run_unsharded(force=force)
 
@@ -157,7 +157,7 @@ class Encode(Stage):
         return (self.output if self.shard is None else self.output / shards.Shard.parse(self.shard).folder_name), "encodings"
 
     def summary(self, counts: Facts) -> str:
-        return f"{counts['texts']:,} texts in {counts['dtype'].removeprefix('torch.')}, {', '.join(counts['experts'])}"
+        return f"{format_count(counts['texts'], 'text')} in {counts['dtype'].removeprefix('torch.')}, {', '.join(counts['experts'])}"
 
     def next_command(self) -> list[object] | None:
         return ["index", "--encodings", self.output, "--output", "idx"] if self.shard is None else None

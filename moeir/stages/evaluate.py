@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import STREAM, Counts, Facts, Stage
@@ -101,7 +102,7 @@ class Evaluate(Stage):
         check_groups(self.group_by, self.queries, self.answers)
 
     def summary(self, counts: Facts) -> str:
-        return f"{counts['runs']:,} runs, {counts['queries']:,} queries"
+        return f"{format_count(counts['runs'], 'run')}, {format_count(counts['queries'], 'query')}"
 
     def next_command(self) -> list[object] | None:
         if self.qrels is None or self.qrels == STREAM or STREAM in run_paths(self.run):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir import variants
+from moeir.console import format_count
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import Counts, Facts, Stage
@@ -31,7 +32,7 @@ class Export(Stage):
         return True
 
     def summary(self, counts: Facts) -> str:
-        return f"{counts['documents']:,} documents, {', '.join(counts['experts'])}"
+        return f"{format_count(counts['documents'], 'document')}, {', '.join(counts['experts'])}"
 
     def work(self) -> Counts:
         from moeir.console import progress

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import variants
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages import side_outputs
@@ -154,7 +155,7 @@ class Fuse(Stage):
                         "rrf or zscore count both alike", method, wide, most, narrow, least)  # fmt: skip
 
     def summary(self, counts: Facts) -> str:
-        return f"{counts['queries']:,} queries, {counts['hits']:,} hits"
+        return f"{format_count(counts['queries'], 'query')}, {format_count(counts['hits'], 'hit')}"
 
     def next_command(self) -> list[object]:
         return ["evaluate", "--run", self.output, "--qrels", path_or_example(self.qrels, "qrels.tsv")]

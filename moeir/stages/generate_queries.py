@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from moeir.artifacts.shards import Shard
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage, path_or_example
@@ -55,7 +56,7 @@ class GenerateQueries(Stage):
         return [f"{passages:,} passages, {passages * self.queries_per_passage:,} queries of at most {self.max_output} tokens"]
 
     def summary(self, counts: Facts) -> str:
-        return f"{counts['queries']:,} queries of {counts['passages']:,} passages"
+        return f"{format_count(counts['queries'], 'query')} of {format_count(counts['passages'], 'passage')}"
 
     def next_command(self) -> list[object] | None:
         if self.shard is not None:

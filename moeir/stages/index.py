@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir import variants
+from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import Counts, Facts, Stage, checkpoint_reference
@@ -63,7 +64,7 @@ class Index(Stage):
 
     def summary(self, counts: Facts) -> str:
         engines = ", ".join(name if name == spec else f"{name} ({spec})" for name, spec in counts["experts"].items())
-        return f"{counts['texts']:,} texts, {engines}"
+        return f"{format_count(counts['texts'], 'text')}, {engines}"
 
     def next_command(self) -> list[object]:
         return ["search", "--index", self.output, "--queries", "queries.jsonl", "--output", "runs" if self.corpus is None else "run.trec"]

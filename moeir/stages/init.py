@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from moeir.console import format_count
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import MAX_SEED, Counts, Facts
 from moeir.stages.checkpoint_options import InputOptions, command_after_checkpoint, read_first_texts
@@ -26,7 +27,7 @@ class Init(InputOptions):
         return []
 
     def summary(self, counts: Facts) -> str:
-        return f"{counts['parameters']:,} parameters"
+        return f"{format_count(counts['parameters'], 'parameter')}"
 
     def next_command(self) -> list[object]:
         from moeir.architectures.initialize import is_cross_encoder

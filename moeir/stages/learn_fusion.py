@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage, path_or_example
@@ -43,7 +44,7 @@ class LearnFusion(Stage):
         name_runs(self.run)
 
     def summary(self, counts: Facts) -> str:
-        return f"learned on {counts['queries']:,} queries: {counts['method']}"
+        return f"learned on {format_count(counts['queries'], 'query')}: {counts['method']}"
 
     def next_command(self) -> list[object]:
         runs = [word for run in self.run for word in ("--run", run)]

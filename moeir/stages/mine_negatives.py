@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from moeir import variants
+from moeir.console import format_count
 from moeir.errors import DataError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import Counts, Facts, Stage, path_or_example
@@ -40,8 +41,10 @@ class MineNegatives(Stage):
 
     def summary(self, counts: Facts) -> str:
         skipped = ", ".join(f"{counts[reason]:,} {reason.replace('_', ' ')}" for reason in SKIPPED)
-        excluded = f"; {counts['with_answers']:,} documents excluded because they contain an answer" if self.exclude_answers else ""
-        return f"{counts['mined']:,} examples; skipped queries: {skipped}{excluded}"
+        figure = f"{format_count(counts['mined'], 'example')}; skipped queries: {skipped}"
+        if self.exclude_answers is None:
+            return figure
+        return f"{figure}; {format_count(counts['with_answers'], 'document')} excluded because they contain an answer"
 
     def next_command(self) -> list[object]:
         texts = ("--queries", "queries.jsonl", "--corpus", path_or_example(self.corpus, "corpus.jsonl"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir.artifacts import atomic_write, manifests
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, list_settings, option, output_field
 from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage, split_run_name
@@ -80,8 +81,8 @@ class Report(Stage):
         return text_suffix if self.output != STREAM and text_suffix not in PLOT_SUFFIXES else path.suffix
 
     def summary(self, counts: Facts) -> str:
-        names = ("queries", "documents", "runs", "trainings", "steps")
-        return ", ".join(f"{counts[name]:,} {name}" for name in names if counts.get(name))
+        nouns = {"queries": "query", "documents": "document", "runs": "run", "trainings": "training", "steps": "step"}
+        return ", ".join(format_count(counts[name], noun) for name, noun in nouns.items() if counts.get(name))
 
     def work(self) -> Counts:
         if self._output_suffix() in PAGE_SUFFIXES:

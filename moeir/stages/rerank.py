@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeir import settings
 from moeir.artifacts import atomic_write, manifests, shards
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
@@ -103,7 +104,7 @@ class Rerank(Stage):
         return query_shard(run, shard.number, shard.total)
 
     def summary(self, counts: Facts) -> str:
-        return f"{counts['queries']:,} queries, {counts['hits']:,} hits"
+        return f"{format_count(counts['queries'], 'query')}, {format_count(counts['hits'], 'hit')}"
 
     def next_command(self) -> list[object] | None:
         return ["evaluate", "--run", self.output, "--qrels", "qrels.tsv"] if self.shard is None else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.artifacts import atomic_write
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages import side_outputs
@@ -107,8 +108,8 @@ class Search(Stage):
     def summary(self, counts: Facts) -> str:
         from moeir.retrieval.latency import format_machine, format_speed
 
-        speed = counts["speed"]
-        return f"{counts['queries']:,} queries, {format_machine(speed['machine'])}, batches of {self.batch_size}: {format_speed(speed)}"
+        speed, queries = counts["speed"], format_count(counts["queries"], "query")
+        return f"{queries}, {format_machine(speed['machine'])}, batches of {self.batch_size}: {format_speed(speed)}"
 
     def next_command(self) -> list[object]:
         run = self.output

@@ -47,7 +47,7 @@ def test_overlap_needs_no_name_and_reads_as_ever(moeir):
 def test_a_finding_goes_to_a_file_as_its_name_says(moeir, tmp_path):
     command = ("analyze", "--run", "one.trec", "--run", "two.trec", "--overlap", "overlap:depth=2", "--output")
     for name in ("found.tsv", "found.jsonl"):
-        assert moeir(*command, tmp_path / name) == (0, "", "")
+        assert moeir(*command, tmp_path / name).messages == []
     assert (tmp_path / "found.tsv").read_text() == "run\tother\tqueries\toverlap:depth=2\none\ttwo\t1\t0.5\n"
     assert json.loads((tmp_path / "found.jsonl").read_text()) == {"run": "one", "other": "two", "queries": 1, "overlap:depth=2": 0.5}
     assert "already made" in moeir(*command, tmp_path / "found.tsv").stderr

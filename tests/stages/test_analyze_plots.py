@@ -110,7 +110,7 @@ def test_every_analysis_is_drawn_and_drawn_alike(name, moeir, tmp_path):
 def test_a_map_goes_into_a_report(moeir, tmp_path):
     assert moeir("analyze", *("projection", "--model", "came", *TEXTS, "--projection", "pca"), "--output", tmp_path / "map.tsv").code == 0
     command = ("report", "--run", "global.trec", "--qrels", "test-qrels.tsv", "--projection", tmp_path / "map.tsv")
-    assert moeir(*command, "--output", tmp_path / "page.html") == (0, "", "")
+    assert moeir(*command, "--output", tmp_path / "page.html").messages == []
     assert '"map":{"groups":["query","document"]' in (tmp_path / "page.html").read_text()
 
 

@@ -51,7 +51,7 @@ def command(room) -> list[object]:
 def made(room, command, moeir) -> Path:
     more = ("--explain", room / "runs" / "why.jsonl", "--training", room / "trained", "--projection", room / "map.tsv")
     result = moeir(*command, *more, "--output", room / "page.html")
-    assert (result.code, result.stdout, result.stderr) == (0, "", "")
+    assert (result.code, result.stdout, result.messages) == (0, "", [])
     return room / "page.html"
 
 
@@ -162,12 +162,12 @@ def test_a_document_that_no_expert_has_is_explained_without_parts(room, index, m
 def test_a_page_needs_no_texts_and_the_same_sources_make_the_same_page(room, moeir, tmp_path):
     for name in ("first", "second"):
         command = ("report", "--run", room / "runs" / "fused.trec", "--qrels", room / "qrels", "--output", tmp_path / f"{name}.html")
-        assert moeir(*command) == (0, "", "")
+        assert moeir(*command).messages == []
     assert (tmp_path / "first.html").read_bytes() == (tmp_path / "second.html").read_bytes()
     blocks = ParsedPage((tmp_path / "first.html").read_text()).blocks()
     assert blocks["data"]["texts"][0] == "" and ["owl"] in blocks["texts-0"]
     assert "already made" in moeir(*command).stderr
-    assert moeir("report", "--training", room / "trained", "--output", tmp_path / "trained.html") == (0, "", "")
+    assert moeir("report", "--training", room / "trained", "--output", tmp_path / "trained.html").messages == []
 
 
 @pytest.fixture
@@ -181,13 +181,13 @@ def opened(made, tmp_path):
 def test_in_a_browser_nothing_is_asked_of_a_network_and_nothing_complains(opened, made, tmp_path):
     assert [one for one in opened.requests if one != "data:,"] == [made.resolve().as_uri()]
     assert opened.problems == []
-    assert opened.value("document.querySelector('.asked').textContent").endswith(EVIL)
+    assert opened.evaluate("document.querySelector('.asked').textContent").endswith(EVIL)
     opened.click(".hit.answer")
-    assert opened.value("document.querySelector('.passage b').textContent") == EVIL
-    assert opened.value("document.querySelectorAll('img').length") == 0
-    assert opened.value("[...document.querySelectorAll('main > section')].every(one => !one.hidden)") is True
-    opened.size(390, 844)
-    assert opened.value("document.documentElement.scrollWidth") <= 390
+    assert opened.evaluate("document.querySelector('.passage b').textContent") == EVIL
+    assert opened.evaluate("document.querySelectorAll('img').length") == 0
+    assert opened.evaluate("[...document.querySelectorAll('main > section')].every(one => !one.hidden)") is True
+    opened.resize(390, 844)
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 @needs_chromium
@@ -195,52 +195,52 @@ def test_queries_are_browsed_by_click_and_by_key(opened):
     asked, chosen = "document.querySelector('.asked').textContent", "document.querySelector('.why .id').textContent.trim()"
     focus = "document.activeElement.className || document.activeElement.id"
     opened.click("#query-2")
-    assert opened.value(asked) == "who swims across the sea" and opened.value(chosen) == "eel"
+    assert opened.evaluate(asked) == "who swims across the sea" and opened.evaluate(chosen) == "eel"
     opened.press("ArrowDown")
-    assert opened.value(asked).startswith("tree that grows")
-    assert opened.value("document.querySelectorAll('[aria-selected=true]').length") == 1
+    assert opened.evaluate(asked).startswith("tree that grows")
+    assert opened.evaluate("document.querySelectorAll('[aria-selected=true]').length") == 1
     opened.press("Enter")
-    assert opened.value(focus).startswith("hit") and opened.value("document.activeElement.tabIndex") == 0
+    assert opened.evaluate(focus).startswith("hit") and opened.evaluate("document.activeElement.tabIndex") == 0
     first = "document.activeElement.closest('ol').querySelector('.hit') === document.activeElement"
-    before = opened.value(chosen)
-    opened.press("ArrowDown" if opened.value(first) else "ArrowUp")
-    assert opened.value(chosen) != before
-    column = opened.value("document.activeElement.dataset.run")
+    before = opened.evaluate(chosen)
+    opened.press("ArrowDown" if opened.evaluate(first) else "ArrowUp")
+    assert opened.evaluate(chosen) != before
+    column = opened.evaluate("document.activeElement.dataset.run")
     opened.press("ArrowRight" if column == "0" else "ArrowLeft")
-    assert opened.value("document.activeElement.dataset.run") != column
+    assert opened.evaluate("document.activeElement.dataset.run") != column
     opened.press("n")
-    assert opened.value(asked) == "why does ice float on water"
+    assert opened.evaluate(asked) == "why does ice float on water"
     opened.press("Escape")
-    assert opened.value(focus) == "queries"
+    assert opened.evaluate(focus) == "queries"
     opened.press("/")
-    assert opened.value(focus) == "search"
+    assert opened.evaluate(focus) == "search"
     opened.send("Input.insertText", text="ANTS nest")
-    assert opened.value("document.getElementById('count').textContent") == "1 query of 6"
-    assert opened.value(asked) == "how do ants find the nest"
+    assert opened.evaluate("document.getElementById('count').textContent") == "1 query of 6"
+    assert opened.evaluate(asked) == "how do ants find the nest"
     opened.press("Enter")
-    assert opened.value(focus) == "queries" and opened.problems == []
+    assert opened.evaluate(focus) == "queries" and opened.problems == []
 
 
 @needs_chromium
 def test_a_set_of_runs_and_a_bubble_show_their_queries_and_the_theme_turns(opened):
-    number = int(opened.value("document.querySelector('#found .row .num').firstChild.textContent"))
+    number = int(opened.evaluate("document.querySelector('#found .row .num').firstChild.textContent"))
     opened.click("#found .row")
-    assert opened.value("document.getElementById('count').textContent").startswith(f"{number} quer")
-    opened.value("document.querySelector('#scatter svg').focus()")
+    assert opened.evaluate("document.getElementById('count').textContent").startswith(f"{number} quer")
+    opened.evaluate("document.querySelector('#scatter svg').focus()")
     opened.press("ArrowRight", "Enter")
-    assert "lexical " in opened.value("document.getElementById('count').textContent")
+    assert "lexical " in opened.evaluate("document.getElementById('count').textContent")
     opened.click("#count button")
-    assert opened.value("document.getElementById('count').textContent") == "6 queries"
+    assert opened.evaluate("document.getElementById('count').textContent") == "6 queries"
     paper = "getComputedStyle(document.body).backgroundColor"
     opened.set_color_scheme("light")
-    light = opened.value(paper)
+    light = opened.evaluate(paper)
     opened.set_color_scheme("dark")
-    dark = opened.value(paper)
+    dark = opened.evaluate(paper)
     opened.click("#theme")
-    assert opened.value(paper) == light != dark
+    assert opened.evaluate(paper) == light != dark
     opened.click("#theme")
     opened.set_color_scheme("light")
-    assert opened.value(paper) == dark and opened.problems == []
+    assert opened.evaluate(paper) == dark and opened.problems == []
 
 
 def test_a_run_belongs_to_the_index_of_its_manifest_whatever_its_name(room, index, command, moeir, tmp_path):

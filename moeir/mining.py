@@ -1,5 +1,6 @@
 """Mine negatives from runs and judgements, each with its provenance: every run that retrieved it."""
 
+import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -82,11 +83,14 @@ def mine_negatives(
     *,
     positive_grade: int = 1,
     excluded: Mapping[str, Collection[str]] | None = None,
+    keep: int | None = None,
+    seed: int = 0,
 ) -> Iterator[Example]:
     """One example per judged query that has positives and negatives; updates the counts.
 
     A positive is a document of grade `positive_grade` or better. Queries that only the runs have count as without positives.
-    Documents listed for a query in `excluded`, such as those that contain an answer, are excluded from its negatives.
+    Documents listed for a query in `excluded`, such as those that contain an answer, are excluded from its negatives. Of the
+    others, at most `keep` are sampled by `seed` and the query, and stay in their order.
     """
     run_queries = dict.fromkeys(query for run in runs.values() for query in run.queries)
     counts.without_positives += len(run_queries.keys() - qrels.keys())
@@ -105,7 +109,15 @@ def mine_negatives(
                 counts.without_negatives += 1
                 continue
             counts.mined += 1
+            negatives = {document: negatives[document] for document in _sample(list(negatives), keep, f"{seed} {query}")}
             yield Example(query, tuple(positives), tuple(negatives), tuple(negatives.values()))
+
+
+def _sample(documents: list[str], size: int | None, seed: str) -> list[str]:
+    """A random sample in the order of the documents; all of them if there are no more than `size`."""
+    if size is None or len(documents) <= size:
+        return documents
+    return [documents[position] for position in sorted(random.Random(seed).sample(range(len(documents)), size))]
 
 
 def _positives(grades: Mapping[str, int], positive_grade: int) -> list[str]:

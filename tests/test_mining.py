@@ -67,3 +67,18 @@ def test_what_is_refused_is_no_negative_and_is_counted():
     examples = list(mining.mine_negatives(RUNS, qrels, mining.band, tally, excluded={"q1": {"b", "a"}, "q2": {"a"}}))
     assert [(example.query_id, example.negative_ids) for example in examples] == [("q1", ("d", "c"))]
     assert tally == mining.MiningCounts(mined=1, without_positives=1, without_negatives=1, with_answers=2)
+
+
+def test_a_sample_of_the_candidates_is_kept_in_their_order_by_seed():
+    def kept(size, seed, qrels):
+        mined = mining.mine_negatives(RUNS, qrels, mining.band, mining.MiningCounts(), keep=size, seed=seed)
+        return {example.query_id: example for example in mined}
+
+    qrels = {"q1": {"a": 1}, "q2": {"z": 1}}
+    examples = [kept(2, seed, qrels)["q1"] for seed in range(20)]
+    assert {example.negative_ids for example in examples} == {("b", "d"), ("b", "c"), ("d", "c")}
+    assert kept(2, 7, qrels) == kept(2, 7, dict(reversed(qrels.items())))
+    whole = kept(None, 7, qrels)["q1"]
+    by_document = dict(zip(whole.negative_ids, whole.provenance))
+    assert all(example.provenance == tuple(by_document[document] for document in example.negative_ids) for example in examples)
+    assert kept(3, 7, qrels)["q1"] == whole

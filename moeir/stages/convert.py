@@ -3,27 +3,31 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import variants
 from moeir.console import format_count
-from moeir.errors import UsageError
+from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import ANYTHING, STREAM, Counts, Facts, Stage, checkpoint_reference
+from moeir.stages.base import ANYTHING, MAX_SEED, STREAM, Counts, Facts, Stage, checkpoint_reference
 
 if TYPE_CHECKING:
-    from moeir.formats.base import Format
+    from collections.abc import Iterator
 
+    from moeir.formats.base import Conversion, Format
+
+SPLIT_SUFFIXES = {"examples": ".jsonl", "qrels": ".qrels"}  # of the files of splits in another format than the input's
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Convert(Stage):
-    """Convert data or a checkpoint to the format of another tool. What the format cannot hold is an error, unless --lossy drops it."""
+    """Convert data or a checkpoint to the format of another tool, whole, as a sample or divided into splits. What the format cannot hold is
+    an error, unless --lossy drops it."""
 
     default_split: ClassVar[str] = ""
     input: Path = input_field(ANYTHING, "File or folder to convert.")
-    to: str = option("Format to write, with options.", room="formats")
+    to: str | None = option("Format to write, with options [default with --sample or --split: that of --input].", None, room="formats")
     source_format: str | None = option(
         "Format of --input [default: detected from its first lines].", None, room="formats", aliases=("--from",)
     )
@@ -32,19 +36,57 @@ class Convert(Stage):
         "texts", "Queries, if --input has only their ids and --to needs their texts.", None, aliases=("--topics",)
     )
     model: Path | None = input_field("checkpoint", "With vectors: their checkpoint, whose tokenizer has their terms.", None)
+    sample: int | None = option(
+        "Keep N queries with their judgements, N examples or N texts, chosen at random; a collection keeps its corpus.",
+        None,
+        minimum=1,
+        group="Samples and splits",
+    )
+    sample_documents: int | None = option(
+        "Of a collection, keep N documents: all judged ones, and others chosen at random.", None, minimum=1, group="Samples and splits"
+    )
+    split: tuple[str, ...] = option(
+        "NAME=SHARE, e.g. dev=0.1,test=0.2: divide the queries of a collection's split train (or its only one), of judgements or of "
+        "examples; queries with equal texts stay together, the rest is train. Judgements and examples become a folder of files.",
+        (),
+        group="Samples and splits",
+    )
+    seed: int = option("Seed of the sample and of the splits.", 42, minimum=0, maximum=MAX_SEED, group="Samples and splits")
     lossy: bool = option("Drop what --to cannot hold, and log it.", False)
     output: Path = output_field("converted", "File or folder to write; - is stdout.", STREAM)
 
     def check(self) -> None:
         if self.input == STREAM and self.source_format is None:
             raise UsageError("--input -: a pipe can be read once; give its format with --from")
+        if self.to is None and not self.is_subset:
+            raise UsageError("convert needs --to, or --sample, --sample-documents or --split")
+        if self.split:
+            from moeir.formats.subsets import parse_shares
+
+            parse_shares(self.split)
+
+    @property
+    def is_subset(self) -> bool:
+        """Whether the output is a sample, or divided."""
+        return bool(self.split) or self.sample is not None or self.sample_documents is not None
+
+    def _target(self) -> str:
+        """The format to write."""
+        from moeir.formats.detection import detect_format
+
+        if (named := self.to or self.source_format) is not None:
+            return named
+        if not self.input.exists():
+            raise DataError(f"{self.input}: no such file or folder (--input)")
+        return detect_format(self.input)
 
     def product(self) -> tuple[Path, str]:
         """The output path; encodings are an artifact that later stages read, all else is for other tools."""
-        return self.output, "encodings" if variants.parse_spec(self.to).name == "encodings" else "converted"
+        return self.output, "encodings" if variants.parse_spec(self._target()).name == "encodings" else "converted"
 
     def makes_folder(self) -> bool:
-        return bool(self._load_format(self.to).is_folder)
+        writer = self._load_format(self._target())
+        return bool(writer.is_folder or (self.split and writer.kind in SPLIT_SUFFIXES))
 
     @staticmethod
     def _load_format(spec: str) -> "Format":
@@ -65,19 +107,71 @@ class Convert(Stage):
         from moeir.records import texts
 
         spec = self.source_format or detect_format(self.input)
-        reader, writer = self._load_format(spec), self._load_format(self.to)
+        to = self._target()
+        reader, writer = self._load_format(spec), self._load_format(to)
         if reader.kind != writer.kind:
             kind, names = reader.kind, [variant.name for variant in variants.list_variants("formats")]
             description = f"{self.input} is {spec}, {kind if kind.endswith('s') else f'a {kind}'}"
             compatible = ", ".join(name for name in names if self._load_format(name).kind == kind)
-            raise UsageError(f"--to {self.to}: {description}, which becomes {compatible}")
+            raise UsageError(f"--to {to}: {description}, which becomes {compatible}")
         corpus, queries = (None if path is None else texts.read_texts_by_id(path, keep_empty=True) for path in (self.corpus, self.queries))
-        conversion = Conversion(spec, self.to, corpus, queries, self.model, self.lossy, writer.keeps_fields)
-        record_count = writer.write(progress(reader.read(self.input, conversion), "converting"), self.output, conversion)
+        conversion = Conversion(spec, to, corpus, queries, self.model, self.lossy, writer.keeps_fields)
+        items = progress(reader.read(self.input, conversion), "converting")
+        if self.is_subset:
+            record_count = self._write_subset(items, reader.kind, writer, spec == to, conversion)
+        else:
+            record_count = writer.write(items, self.output, conversion)
         for loss, count in conversion.dropped_counts.items():
             log.warning("%s: lost, %s times: %s", self.input, f"{count:,}", loss)
-        facts = {"from": spec, "to": self.to, "written": record_count, "lost": conversion.dropped_counts}
+        facts = {"from": spec, "to": to, "written": record_count, "lost": conversion.dropped_counts}
         if conversion.encodings_manifest and self.model is not None:
             digest = conversion.encodings_manifest.pop("digest")
             facts |= conversion.encodings_manifest | checkpoint_reference(self.model, self.output, digest)
         return facts
+
+    def _write_subset(self, items: "Iterator[Any]", kind: str, writer: "Format", same_format: bool, conversion: "Conversion") -> int:
+        """Write a sample of the items, or a file of each split, and return the number of records."""
+        from moeir.formats import subsets
+        from moeir.records import lines
+
+        if kind not in ("texts", "collection", *SPLIT_SUFFIXES) or (kind == "texts" and self.split):
+            raise UsageError(f"--{'split' if self.split else 'sample'}: is for collections, judgements and examples, and samples of texts")
+        if self.sample_documents is not None and kind != "collection":
+            raise UsageError("--sample-documents: is for a collection: documents, queries and judgements in a folder")
+        shares = subsets.parse_shares(self.split)
+        if kind == "collection":
+            collection = subsets.sample_collection(next(items), self.sample, self.sample_documents, self.seed)
+            collection = subsets.split_collection(collection, shares, self.seed) if shares else collection
+            log.info("queries: %s", ", ".join(f"{name} {len(grades):,}" for name, grades in collection.qrels.items()))
+            return writer.write(iter([collection]), self.output, conversion)
+        if kind == "texts":
+            return writer.write(iter(subsets.sample_items(items, self.sample or 0, self.seed)), self.output, conversion)
+        parts = self._split_items(list(items), kind, shares, conversion)
+        if not shares:
+            return writer.write(iter(parts[subsets.TRAIN]), self.output, conversion)
+        suffix = self.input.name.removeprefix(lines.strip_compression_suffix(self.input).stem) if same_format else ""
+        count = 0
+        for name, part in parts.items():
+            path = self.output / (name if writer.is_folder else f"{name}{suffix or SPLIT_SUFFIXES[kind]}")
+            if writer.is_folder:
+                path.mkdir()
+            count += writer.write(iter(part), path, conversion)
+        return count
+
+    def _split_items(self, items: list[Any], kind: str, shares: dict[str, float], conversion: "Conversion") -> dict[str, list[Any]]:
+        """The sampled examples or judgements by split."""
+        from moeir.formats import subsets
+
+        query_ids = [item[0] if kind == "qrels" else item.query_id for item in items]
+        chosen = set(query_ids) if self.sample is None else subsets.sample_queries(query_ids, self.sample, self.seed)
+        own_texts = {} if kind == "qrels" else {item.query_id: item.query for item in items if item.query is not None}
+        by_id = dict(conversion.queries or {}) | own_texts
+        texts = {query: by_id[query].content if query in by_id else query for query in chosen}
+        if shares and not by_id:
+            log.warning("%s: has no texts of queries; name them with --queries, so that queries with equal texts stay together", self.input)
+        assigned = subsets.assign_splits(texts, shares, subsets.TRAIN, self.seed)
+        names = dict.fromkeys((subsets.TRAIN, *shares))
+        parts = {name: [item for item, query in zip(items, query_ids) if assigned.get(query) == name] for name in names}
+        if shares:
+            log.info("queries: %s", ", ".join(f"{name} {sum(split == name for split in assigned.values()):,}" for name in parts))
+        return {name: part for name, part in parts.items() if part or name in shares or not shares}

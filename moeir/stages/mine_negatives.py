@@ -8,7 +8,7 @@ from moeir import variants
 from moeir.console import format_count
 from moeir.errors import DataError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import Counts, Facts, Stage, path_or_example
+from moeir.stages.base import MAX_SEED, Counts, Facts, Stage, path_or_example
 from moeir.stages.run_arguments import MATCHES, check_answers, read_answers, read_runs, run_paths
 
 if TYPE_CHECKING:
@@ -26,6 +26,10 @@ class MineNegatives(Stage):
     run: tuple[Path, ...] = input_field("run", "Runs of the training queries; repeat the flag.", aliases=("--runs",))
     qrels: Path = input_field("qrels", "Relevance judgements of the training queries.")
     method: str = option("Which ranks become negatives.", "band:first=0,last=200", room="mining")
+    keep: int | None = option(
+        "Negatives kept per query, sampled at random from the candidates [default: all].", None, minimum=1, aliases=("--negatives",)
+    )
+    seed: int = option("Seed of --keep.", 42, minimum=0, maximum=MAX_SEED)
     positive_grade: int = option("Minimum grade of a positive document.", 1)
     exclude_answers: Path | None = input_field(
         "texts", "Questions with answers: documents that contain an answer are excluded from the negatives.", None
@@ -62,7 +66,10 @@ class MineNegatives(Stage):
             excluded = self._find_documents_with_answers(
                 mining.select_candidates(expert_runs, grades, select, positive_grade=self.positive_grade)
             )
-        mined_examples = mining.mine_negatives(expert_runs, grades, select, counts, positive_grade=self.positive_grade, excluded=excluded)
+        grade = self.positive_grade
+        mined_examples = mining.mine_negatives(
+            expert_runs, grades, select, counts, positive_grade=grade, excluded=excluded, keep=self.keep, seed=self.seed
+        )
         examples.write_examples(mined_examples, self.output)
         if not counts.mined:
             paths = ", ".join(map(str, run_paths(self.run)))

@@ -1,0 +1,125 @@
+"""Samples and splits of data, decided by a seed and not by the order of lines: queries with their judgements, examples, texts."""
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from moeir.errors import DataError, UsageError
+from moeir.formats.base import Collection
+from moeir.records.qrels import Qrels
+from moeir.records.texts import Text
+
+Item = TypeVar("Item")
+TRAIN = "train"
+
+
+def sample_items(items: Iterable[Item], size: int, seed: int) -> list[Item]:
+    """A random sample in the order of `items`, which are read once, with memory for `size` of them.
+
+    >>> sample_items("abcdef", 3, seed=1), sample_items("ab", 3, seed=1)
+    (['c', 'd', 'f'], ['a', 'b'])
+    """
+    generator, reservoir = random.Random(seed), list[tuple[int, Item]]()
+    for position, item in enumerate(items):
+        if position < size:
+            reservoir.append((position, item))
+        elif (slot := generator.randrange(position + 1)) < size:
+            reservoir[slot] = (position, item)
+    return [item for _, item in sorted(reservoir, key=lambda entry: entry[0])]
+
+
+def sample_queries(query_ids: Iterable[str], size: int, seed: int) -> set[str]:
+    """A random sample of ids, whatever their order."""
+    return set(sample_items(sorted(set(query_ids)), size, seed))
+
+
+def sample_collection(collection: Collection, queries: int | None, documents: int | None, seed: int) -> Collection:
+    """A collection with a sample of the judged queries and their judgements, and a sample of the documents that holds all judged ones."""
+    qrels = collection.qrels
+    if queries is not None:
+        chosen = sample_queries((query for grades in qrels.values() for query in grades), queries, seed)
+        qrels = {split: {query: grades[query] for query in grades if query in chosen} for split, grades in qrels.items()}
+        qrels = {split: grades for split, grades in qrels.items() if grades}
+        collection = replace(collection, queries=(text for text in collection.queries if text.id in chosen), qrels=qrels)
+    if documents is not None:
+        collection = replace(collection, corpus=_sample_corpus(collection.corpus, qrels, documents, seed))
+    return collection
+
+
+def _sample_corpus(corpus: Iterable[Text], qrels: Mapping[str, Qrels], size: int, seed: int) -> Iterator[Text]:
+    """The judged documents, and others up to `size` documents, in the order of the corpus."""
+    judged = {document for grades in qrels.values() for documents in grades.values() for document in documents}
+    kept: list[tuple[int, Text]] = []
+
+    def others() -> Iterator[tuple[int, Text]]:
+        for position, text in enumerate(corpus):
+            if text.id in judged:
+                kept.append((position, text))
+            else:
+                yield position, text
+
+    sampled = sample_items(others(), max(0, size - len(judged)), seed)
+    yield from (text for _, text in sorted([*kept, *sampled], key=lambda entry: entry[0]))
+
+
+def parse_shares(words: Iterable[str]) -> dict[str, float]:
+    """The share of each split, from NAME=SHARE and commas.
+
+    >>> parse_shares(["dev=0.1,test=0.2"])
+    {'dev': 0.1, 'test': 0.2}
+    """
+    shares: dict[str, float] = {}
+    for word in (part for text in words for part in text.split(",")):
+        name, _, number = word.partition("=")
+        try:
+            share = float(number)
+        except ValueError:
+            share = 0.0
+        if not 0 < share <= 1 or not name or "/" in name or name in shares:
+            raise UsageError(f"--split {word}: expected NAME=SHARE, a share above 0 and up to 1, each name once, as in dev=0.1,test=0.2")
+        shares[name] = share
+    total = sum(shares.values())
+    if total > 1 + 1e-9 or (TRAIN in shares and total < 1 - 1e-9):
+        expected = f"1, as there is a share of {TRAIN}, which is the rest" if TRAIN in shares else "1 or less"
+        raise UsageError(f"--split: the shares add up to {total:g}; expected {expected}")
+    return shares
+
+
+def assign_splits(texts: Mapping[str, str], shares: Mapping[str, float], rest: str, seed: int) -> dict[str, str]:
+    """The split of each query, given the texts by id; queries with equal texts (but for case and white space) are in the same one.
+
+    >>> assign_splits({"1": "who?", "2": "why?", "3": "Who?", "4": "how?"}, {"dev": 0.5}, "train", seed=1)
+    {'1': 'dev', '3': 'dev', '2': 'train', '4': 'train'}
+    """
+    groups: dict[str, list[str]] = {}
+    for query in sorted(texts):
+        groups.setdefault(" ".join(texts[query].split()).casefold(), []).append(query)
+    shuffled = [groups[text] for text in sorted(groups)]
+    random.Random(seed).shuffle(shuffled)
+    sizes = {split: round(share * len(texts)) for split, share in shares.items()}
+    assigned: dict[str, str] = {}
+    counts = dict.fromkeys(sizes, 0)
+    for group in shuffled:
+        split = next((name for name, size in sizes.items() if counts[name] + len(group) <= size), rest)
+        counts[split] = counts.get(split, 0) + len(group)
+        assigned |= dict.fromkeys(group, split)
+    return assigned
+
+
+def split_collection(collection: Collection, shares: Mapping[str, float], seed: int) -> Collection:
+    """A collection whose split `train`, or only one, is divided; what is not in a new split stays in it."""
+    names = list(collection.qrels)
+    if not names or (len(names) > 1 and TRAIN not in names):
+        raise UsageError(f"--split: divides the split {TRAIN!r} or the only one; this collection has {', '.join(names) or 'none'}")
+    divided = TRAIN if TRAIN in names else names[0]
+    if taken := next((name for name in shares if name in names and name != TRAIN), None):
+        raise UsageError(f"--split {taken}: the collection has this split already; choose another name")
+    queries = list(collection.queries)
+    grades, texts = collection.qrels[divided], {text.id: text.content for text in queries}
+    if missing := next((query for query in grades if query not in texts), None):
+        raise DataError(f"query {missing!r} is judged in {divided} and has no text", code="unknown-query")
+    assigned = assign_splits({query: texts[query] for query in grades}, shares, divided, seed)
+    parts = {name: {query: grades[query] for query in grades if assigned[query] == name} for name in dict.fromkeys((divided, *shares))}
+    qrels = {name: part for name, part in (dict(collection.qrels) | parts).items() if part}
+    return replace(collection, queries=queries, qrels=qrels)

@@ -1,0 +1,129 @@
+"""Samples and splits by `convert`: what is kept, that the seed alone decides, and that equal queries stay together."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from moeir.formats import subsets
+from moeir.records import examples, qrels, texts
+from tests.conftest import CommandResult
+
+Moeir = Callable[..., CommandResult]
+
+
+@pytest.fixture
+def beir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A collection of 40 queries in train and 5 in test, and 100 documents; each pair of train queries has one text."""
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    queries = [texts.Text(f"q{number:02}", f"Who is {number // 2}?" if number % 2 else f"who  is {number // 2}?") for number in range(45)]
+    texts.write_texts(queries, folder / "queries.jsonl")
+    texts.write_texts([texts.Text(f"d{number:02}", f"Text {number}.") for number in range(100)], folder / "corpus.jsonl")
+    for split, numbers in (("train", range(40)), ("test", range(40, 45))):
+        rows = "".join(f"q{number:02}\td{number:02}\t1\n" for number in numbers)
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    monkeypatch.chdir(tmp_path)
+    return Path("beir")
+
+
+def ids(path: Path) -> list[str]:
+    return [text.id for text in texts.read_texts(path)]
+
+
+def test_a_sample_of_queries_keeps_their_judgements_and_the_corpus(beir: Path, moeir: Moeir) -> None:
+    result = moeir("convert", "--input", beir, "--sample", 12, "--output", "small")
+    assert result.code == 0, result.stderr
+    queries = ids(Path("small/queries.jsonl"))
+    judged = {query for split in ("train", "test") for query in qrels.read_qrels(f"small/qrels/{split}.tsv")}
+    assert len(queries) == 12 and judged == set(queries) and queries == sorted(queries)
+    assert len(ids(Path("small/corpus.jsonl"))) == 100
+    assert moeir("convert", "--input", beir, "--sample", 12, "--seed", 7, "--output", "other").code == 0
+    assert ids(Path("other/queries.jsonl")) != queries
+
+
+def test_a_sample_of_documents_keeps_the_judged_ones(beir: Path, moeir: Moeir) -> None:
+    command = ("convert", "--input", beir, "--sample", 10, "--sample-documents")
+    assert moeir(*command, 30, "--output", "small").code == 0
+    documents = ids(Path("small/corpus.jsonl"))
+    assert len(documents) == 30 and documents == sorted(documents)
+    assert {query.replace("q", "d") for query in ids(Path("small/queries.jsonl"))} <= set(documents)
+    assert moeir(*command, 5, "--output", "few").code == 0
+    assert len(ids(Path("few/corpus.jsonl"))) == 10  # the judged ones
+
+
+def test_a_collection_is_divided_without_a_leak(beir: Path, moeir: Moeir) -> None:
+    result = moeir("convert", "--input", beir, "--to", "beir", "--split", "dev=0.25", "--output", "divided")
+    assert (result.code, result.stderr) == (0, "queries: test 5, train 30, dev 10\n")
+    parts = {split: qrels.read_qrels(f"divided/qrels/{split}.tsv") for split in ("train", "dev", "test")}
+    assert parts["test"] == qrels.read_qrels(beir / "qrels/test.tsv")
+    assert parts["train"] | parts["dev"] == qrels.read_qrels(beir / "qrels/train.tsv")
+    groups = {split: {int(query[1:]) // 2 for query in parts[split]} for split in ("train", "dev")}
+    assert not groups["train"] & groups["dev"]
+    assert ids(Path("divided/queries.jsonl")) == ids(beir / "queries.jsonl")
+
+
+def test_the_order_of_lines_does_not_matter(beir: Path, moeir: Moeir) -> None:
+    command = ("convert", "--input", beir, "--sample", 20, "--split", "dev=0.2,held=0.1", "--output")
+    assert moeir(*command, "one").code == 0
+    for name in ("queries.jsonl", "qrels/train.tsv"):
+        header, *rows = (beir / name).read_text().splitlines()
+        (beir / name).write_text("\n".join([header, *reversed(rows)] if "qrels" in name else [*reversed(rows), header]) + "\n")
+    assert moeir(*command, "two").code == 0
+    for split in ("train", "dev", "held"):
+        assert qrels.read_qrels(f"one/qrels/{split}.tsv") == qrels.read_qrels(f"two/qrels/{split}.tsv")
+
+
+def test_judgements_and_examples_become_files_of_splits(beir: Path, moeir: Moeir) -> None:
+    queries = ("--queries", beir / "queries.jsonl")
+    judgements = ("convert", "--input", beir / "qrels/train.tsv", "--split", "dev=0.1", "test=0.2", *queries)
+    result = moeir(*judgements, "--output", "judged")
+    assert (result.code, result.stderr) == (0, "queries: train 28, dev 4, test 8\n")
+    assert (Path("judged/dev.tsv")).read_text().startswith("query-id\tcorpus-id\tscore\n")
+    lines = [json.dumps({"query_id": f"q{number:02}", "positive_ids": ["d00"], "negative_ids": ["d01"]}) for number in range(40)]
+    Path("mined.v1.jsonl").write_text("\n".join(lines) + "\n")
+    result = moeir("convert", "--input", "mined.v1.jsonl", "--split", "dev=0.1,test=0.2", *queries, "--output", "mined")
+    assert (result.code, result.stderr) == (0, "queries: train 28, dev 4, test 8\n")
+    for split in ("train", "dev", "test"):
+        assert {one.query_id for one in examples.read_examples(f"mined/{split}.jsonl")} == set(qrels.read_qrels(f"judged/{split}.tsv"))
+    assert "has no texts of queries; name them with --queries" in moeir(*judgements[:-2], "--output", "again").stderr
+
+
+def test_files_are_sampled_too(beir: Path, moeir: Moeir) -> None:
+    sampled = moeir("convert", "--input", beir / "corpus.jsonl", "--sample", 7).stdout.splitlines()
+    assert len(sampled) == 7 and sampled == sorted(sampled)
+    rows = moeir("convert", "--input", beir / "qrels/train.tsv", "--sample", 7, "--to", "qrels").stdout.splitlines()
+    assert len({row.split()[0] for row in rows}) == 7
+
+
+@pytest.mark.parametrize(("flags", "code", "message"), [
+    ("", 2, "convert needs --to, or --sample, --sample-documents or --split"),
+    ("--split dev", 2, "--split dev: expected NAME=SHARE"),
+    ("--split dev=0.6,held=0.6", 2, "--split: the shares add up to 1.2; expected 1 or less"),
+    ("--split train=0.5", 2, "--split: the shares add up to 0.5; expected 1, as there is a share of train, which is the rest"),
+    ("--split test=0.5", 2, "--split test: the collection has this split already"),
+    ("--split ../x=0.5", 2, "--split ../x=0.5: expected NAME=SHARE"),
+    ("--sample 0", 2, "--sample 0: expected at least 1"),
+])  # fmt: skip
+def test_what_cannot_be_divided_is_one_line(flags: str, code: int, message: str, beir: Path, moeir: Moeir) -> None:
+    result = moeir("convert", "--input", beir, *flags.split(), "--output", "out")
+    assert result.code == code and message in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr
+    assert not Path("out").exists()
+
+
+def test_other_kinds_are_neither_sampled_nor_divided(beir: Path, moeir: Moeir) -> None:
+    Path("run.trec").write_text("q1 Q0 d1 1 1 t\n")
+    assert (
+        "is for collections, judgements and examples, and samples of texts" in moeir("convert", "--input", "run.trec", "--sample", 1).stderr
+    )
+    assert moeir("convert", "--input", beir / "corpus.jsonl", "--split", "dev=0.1", "--output", "out").code == 2
+    assert moeir("convert", "--input", "absent", "--sample", 1) == (3, "", "error: absent: no such file or folder (--input)\n")
+
+
+def test_shares_are_met_and_equal_texts_are_not_parted() -> None:
+    contents = {str(number): f"text {number // 4}" for number in range(400)}
+    assigned = subsets.assign_splits(contents, {"dev": 0.1, "test": 0.2}, "train", seed=3)
+    sizes = [sum(split == name for split in assigned.values()) for name in ("train", "dev", "test")]
+    assert sizes == [280, 40, 80]
+    assert all(len({assigned[str(first + number)] for number in range(4)}) == 1 for first in range(0, 400, 4))

@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(shell n=$$(nproc); echo $$((n 
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test device torture environment lint clean
+.PHONY: demo test device torture environment lint docs clean
 
 demo:
 	bash examples/quickstart.sh
@@ -38,5 +38,9 @@ torture: environment
 	$(PYTEST) -m torture tests/device
 	$(PYTEST) -m torture
 
+# the documentation as a site, in site/
+docs: environment
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -137,7 +137,7 @@ recipe() { # the paper's whole recipe: the first training, negatives from its ex
   searched came "${tests[@]}"
 }
 
-table() { # SET MODEL/RUN...: a row for each run of a test set; p: two-sided paired t-test against the first row
+table() { # SET MODEL/RUN...: a row for each run of a test set; p: two-sided paired t-test against the first row, uncorrected
   local part=$1 row name measure runs=() wanted=() judged=(--qrels "${qrels[$1]:-}")
   shift
   mkdir -p "$WORK/table/$part"
@@ -149,7 +149,7 @@ table() { # SET MODEL/RUN...: a row for each run of a test set; p: two-sided pai
   done
   for measure in ${measures[$part]}; do wanted+=(--measure "$measure"); done
   if [ -n "${answers[$part]:-}" ]; then judged=(--answers "${answers[$part]}" --corpus "$corpus"); fi
-  $MOEIR evaluate "${runs[@]}" "${judged[@]}" "${wanted[@]}"
+  $MOEIR evaluate "${runs[@]}" "${judged[@]}" "${wanted[@]}" --correction none
 }
 
 tables() { # TITLE MODEL/RUN...: the same rows for every test set

@@ -80,7 +80,7 @@ label() { # MODEL/RUN: what a table calls it
   echo "${1%/*}${run:+-$run}"
 }
 
-table() { # CORPUS SET FLAGS -- MODEL/RUN...: a row for each run of a test set; p: two-sided paired t-test against the first row
+table() { # CORPUS SET FLAGS -- MODEL/RUN...: a row for each run of a test set; p: two-sided paired t-test against the first row, uncorrected
   local corpus=$1 set=$2 row measure flags=() runs=()
   shift 2
   while [ "$1" != -- ]; do
@@ -99,7 +99,7 @@ table() { # CORPUS SET FLAGS -- MODEL/RUN...: a row for each run of a test set; 
   else
     flags+=(--qrels "${qrels[$set]}")
   fi
-  $MOEIR evaluate "${runs[@]}" "${flags[@]}"
+  $MOEIR evaluate "${runs[@]}" "${flags[@]}" --correction none
 }
 
 tables() { # TITLE CORPUS SET... -- MODEL/RUN...: the same rows for every test set

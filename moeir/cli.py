@@ -1,6 +1,5 @@
 """The `moeir` command: stages as typer commands, errors as one line and an exit code."""
 
-import importlib
 import inspect
 import logging
 import os
@@ -14,12 +13,8 @@ from typer.core import TyperCommand
 
 from moeir import __version__, console, settings
 from moeir.errors import MoeirError, UsageError, is_out_of_memory
-from moeir.stages import base
+from moeir.stages import STAGES, base, stage_class
 
-STAGES = (
-    "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "learn-fusion", "fuse", "rerank",
-    "evaluate", "analyze", "report", "check", "convert", "export", "info", "variants",
-)  # fmt: skip
 COMMANDS_ELSEWHERE = {  # what other tools call our commands
     **dict.fromkeys(("train", "fine-tune", "train-reranker"), "finetune"),
     **dict.fromkeys(("retrieve", "query", "interactive"), "search"),
@@ -99,14 +94,6 @@ def build_app(stages: Sequence[str] = STAGES) -> typer.Typer:
             _build_command(stage)
         )
     return app
-
-
-def stage_class(name: str) -> type[base.Stage]:
-    """The dataclass behind a command: `mine-negatives` is MineNegatives in stages/mine_negatives.py."""
-    module = importlib.import_module(f"moeir.stages.{name.replace('-', '_')}")
-    stage: type[base.Stage] = getattr(module, "".join(word.capitalize() for word in name.split("-")))
-    stage.name = name
-    return stage
 
 
 def _print_version(value: bool) -> None:

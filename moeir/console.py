@@ -210,6 +210,16 @@ def format_seconds(seconds: float) -> str:
     return f"{int(seconds) // 3600} h {int(seconds) % 3600 // 60:02d} min"
 
 
+def format_count(count: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> format_count(1, "query"), format_count(5183, "text"), format_count(2, "query")
+    ('1 query', '5,183 texts', '2 queries')
+    """
+    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
 def format_bytes(count: float) -> str:
     """Format a number of bytes for people.
 

@@ -5,12 +5,20 @@ module of formulas (`mining.py`); the formulas are the functions with the same f
 first one has the file's name and each other its own: `TevatronRun` in `formats/tevatron.py` is tevatron-run. The options are the
 keyword-only parameters. Signatures are read from the source, so that a misspelt option is refused, and help is printed, before any
 heavy library loads.
+
+Own code: the name `module:Name` is a class or function of any module, as in `my_package.models:Mine:width=64`. A module that a file names
+is never imported, only one that the user names: on the command line, in Python by an import.
 """
 
 import ast
 import difflib
 import functools
+import hashlib
 import importlib
+import inspect
+import os
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +45,7 @@ BASE_CLASSES = {
 }
 ROOMS = (*BASE_CLASSES, *FORMULAS)
 REQUIRED = object()
+OWN_CODE = re.compile(r"([^\W\d]\w*(?:\.\w+)*):([^\W\d]\w*)(?=:|$)")
 
 
 @dataclass(frozen=True)
@@ -78,12 +87,15 @@ class Spec:
 
 
 def parse_spec(text: str) -> Spec:
-    """Split `name:key=value,…`; one level, no quoting, `+` inside a value stands for a comma.
+    """Split `name:key=value,…`; one level, no quoting, `+` inside a value stands for a comma. The name may be `module:Name`.
 
     >>> parse_spec("rrf:constant=60").options
     (('constant', '60'),)
+    >>> parse_spec("my_package.models:Mine:width=64").name
+    'my_package.models:Mine'
     """
-    name, _, rest = text.partition(":")
+    own = OWN_CODE.match(text)
+    name, _, rest = (own[0], "", text[own.end() + 1 :]) if own else text.partition(":")
     if not name:
         raise UsageError(f"a spec starts with a name, found {text!r}; write name:key=value,key=value")
     options: dict[str, str] = {}
@@ -122,7 +134,9 @@ def resolve_spec(room: str, text: str) -> tuple[Variant, dict[str, Any]]:
 
 
 def find_variant(room: str, name: str) -> Variant:
-    """The variant called `name` in `room`; hyphens and underscores are the same."""
+    """The variant called `name` in `room`; hyphens and underscores are the same. Own code has to be imported already."""
+    if room in ROOMS and OWN_CODE.fullmatch(name):
+        return _own_variant(room, name)
     by_name = {variant.name: variant for variant in list_variants(room)}
     key = name.replace("_", "-")
     if key not in by_name:
@@ -169,6 +183,81 @@ def _variant(room: str, module: str, name: str, node: ast.FunctionDef | ast.Clas
         options.append(Option(argument.arg, annotation, REQUIRED if default is None else ast.literal_eval(default)))
     summary, _, details = (ast.get_docstring(node) or "").partition("\n")
     return Variant(room, name.replace("_", "-"), node.name, module, summary, tuple(options), details.strip())
+
+
+def own_module(text: str) -> str | None:
+    """The module of a spec that names own code, None for any other text.
+
+    >>> own_module("my_package.models:Mine:width=64")
+    'my_package.models'
+    """
+    own = OWN_CODE.match(text)
+    return own[1] if own else None
+
+
+def import_own_code(module: str) -> None:
+    """Import a module that the user named, from an installed package or from the working directory; UsageError if that fails."""
+    if (folder := os.getcwd()) not in sys.path and "" not in sys.path:
+        sys.path.append(folder)
+    importlib.invalidate_caches()
+    try:
+        importlib.import_module(module)
+    except Exception as problem:  # anything can go wrong in code of others
+        if isinstance(problem, ModuleNotFoundError) and problem.name is not None and f"{module}.".startswith(f"{problem.name}."):
+            where = "expected the name of a module of an installed package or of the working directory"
+            raise UsageError(f"there is no module {module!r}; {where} (own code is module:Name, options are key=value)") from None
+        raise UsageError(f"module {module}: {type(problem).__name__}: {problem}") from problem
+
+
+def import_code_of(spec: str) -> None:
+    """Import the module that a spec typed by the user names, if it names own code."""
+    if module := own_module(spec):
+        import_own_code(module)
+
+
+def is_imported(module: str) -> bool:
+    """Whether a module is imported."""
+    return module in sys.modules
+
+
+def code_digest(module: str) -> list[str]:
+    """`module:sha256` of the file of an imported module, which other files of its package do not change; nothing without a file."""
+    path = getattr(sys.modules.get(module), "__file__", None)
+    return [f"{module}:{hashlib.sha256(Path(path).read_bytes()).hexdigest()}"] if path is not None and Path(path).is_file() else []
+
+
+def _own_variant(room: str, name: str) -> Variant:
+    """The variant that `module:Name` is, in a module that is imported."""
+    module, _, symbol = name.partition(":")
+    if module not in sys.modules:
+        advice = f"if you trust it, add --code {module} (in Python: import {module})"
+        raise UsageError(f"{name} is code outside of moeir, which runs only if it is named; {advice}")
+    target = getattr(sys.modules[module], symbol, None)
+    if room in BASE_CLASSES:
+        base = getattr(importlib.import_module(f"moeir.{room}.base"), BASE_CLASSES[room])
+        if not (isinstance(target, type) and issubclass(target, base)) or inspect.isabstract(target):
+            raise UsageError(f"{name}: expected a class derived from moeir.{room}.base.{BASE_CLASSES[room]}, found {_describe_own(target)}")
+    elif not inspect.isfunction(target) or next(iter(inspect.signature(target).parameters), None) != FORMULAS[room]:
+        raise UsageError(f"{name}: expected a function whose first parameter is `{FORMULAS[room]}`, found {_describe_own(target)}")
+    keywords = (one for one in inspect.signature(target).parameters.values() if one.kind is one.KEYWORD_ONLY)
+    options = tuple(Option(one.name, _annotation(one), REQUIRED if one.default is one.empty else one.default) for one in keywords)
+    summary, _, details = (inspect.getdoc(target) or "").partition("\n")
+    return Variant(room, name, symbol, module, summary, options, details.strip())
+
+
+def _annotation(parameter: inspect.Parameter) -> str:
+    if parameter.annotation is parameter.empty:
+        return "str"
+    return parameter.annotation.__name__ if isinstance(parameter.annotation, type) else str(parameter.annotation)
+
+
+def _describe_own(target: object) -> str:
+    if isinstance(target, type):
+        missing = ", ".join(sorted(getattr(target, "__abstractmethods__", ())))
+        return f"the class {target.__name__}" + (f", which lacks {missing}" if missing else "")
+    if inspect.isfunction(target):
+        return f"{target.__name__}{inspect.signature(target)}"
+    return "nothing of this name" if target is None else type(target).__name__
 
 
 def suggest(name: str, known: Any) -> str:

@@ -49,6 +49,11 @@ class CommandResult(NamedTuple):
     stdout: str
     stderr: str
 
+    @property
+    def messages(self) -> list[str]:
+        """The lines on stderr but for those of every run: what was made, the next command, and the dtype, which the processor decides."""
+        return [line for line in self.stderr.splitlines() if not line.startswith(("dtype: ", "made ", "next: "))]
+
 
 class InMemoryStream(io.TextIOWrapper):
     """A standard stream held in memory; it can still be read after it is closed or detached."""

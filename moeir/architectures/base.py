@@ -1,7 +1,7 @@
 """Base class of architectures: packed tokens in, one representation per expert out."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -23,9 +23,9 @@ ENCODER_SHARING = ("siamese", "separate")
 StepMetrics = dict[str, float | Tensor]  # of a training step, by name; tensors stay on the device until they are logged
 
 
-@dataclass(frozen=True)
-class EncoderOutput:
-    """Output of an architecture for B texts: one representation per expert, and the decisions of the routers.
+@dataclass(frozen=True, eq=False)
+class EncoderOutput(Mapping[str, Representation]):
+    """Output of an architecture for B texts: a mapping of experts to their representations, and the decisions of the routers.
 
     `routing` has an entry for each learned router (`layer2`, … for routed feed-forward experts, `gate` for a block over a pooled
     vector). `summed_experts` maps the name of a score that is trained as one to the experts whose scores it adds; if it is empty, each
@@ -36,11 +36,22 @@ class EncoderOutput:
     routing: dict[str, RouterOutput] = field(default_factory=dict)
     summed_experts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return len(next(iter(self.representations.values())))
-
     def __getitem__(self, expert: str) -> Representation:
         return self.representations[expert]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.representations)
+
+    def __len__(self) -> int:
+        return len(self.representations)
+
+    def __repr__(self) -> str:
+        return f"EncoderOutput({self.text_count:,} texts, {', '.join(f'{name} {one.kind}' for name, one in self.items())})"
+
+    @property
+    def text_count(self) -> int:
+        """Number of texts B."""
+        return len(next(iter(self.representations.values())))
 
     @property
     def score_groups(self) -> dict[str, tuple[str, ...]]:

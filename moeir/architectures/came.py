@@ -23,8 +23,9 @@ class Came(Architecture):
     The shared layers can hold routed feed-forward experts (`routing=role` makes them textual experts, `routed_every=0` puts them in every
     shared layer), and the global expert can have a gated block over its vector (`global_experts=6`).
     `experts`: some of lexical+local+global. `embeddings`: shared or private (with shared_layers=0). `lexical_pooling`: max or sum.
-    `local_padding`: neginf or zero. `pooling`: cls or mean. `routing`: shared, role, sequence or token. `global_inference`: top1, all or
-    random. `global_combine`: norm_expert, weighted or release.
+    `local_padding`: neginf or zero. `pooling`: cls or mean. `normalise` is of the global expert, `local_normalise` of the local one:
+    finetune sets global_scale to 20 with normalise=true, unless it is set (--temperature), and never local_scale. `routing`: shared,
+    role, sequence or token. `global_inference`: top1, all or random. `global_combine`: norm_expert, weighted or release.
     """
 
     is_hf_compatible = False
@@ -101,7 +102,8 @@ class Came(Architecture):
 
 def _check_options(experts: tuple[str, ...], shared_layers: int, embeddings: str, routing: str, global_experts: int, *, depth: int) -> None:
     if not 0 <= shared_layers <= depth:
-        raise UsageError(f"came:shared_layers={shared_layers}: the encoder has {depth} layers; expected 0 to {depth}")
+        advice = f"expected 0 to {depth}, as in --arch came:shared_layers={depth * 10 // 12}"
+        raise UsageError(f"came:shared_layers={shared_layers}: the encoder has {depth} layers; {advice}")
     unknown = [name for name in experts if name not in EXPERTS]
     if unknown or not experts or len(set(experts)) != len(experts):
         raise UsageError(f"came:experts={'+'.join(experts)}: expected some of {'+'.join(EXPERTS)}, each once")

@@ -14,11 +14,14 @@ from moeir import variants
 from moeir.architectures.base import Architecture, EncoderOutput, concatenate_outputs
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
+from moeir.architectures.sentence_transformers_files import write_dense_files
+from moeir.artifacts.unfinished import describe_unfinished
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.families import weights_io
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, UsageError
+from moeir.heads.pooling import PoolingHead
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.parsing import format_value
 
@@ -36,13 +39,25 @@ class TokenBatches:
 
 @dataclass
 class RetrievalModel:
-    """An architecture with its tokenizer and input configuration, which encodes texts. `spec` names the architecture with every option."""
+    """An architecture with its tokenizer and input configuration, which encodes texts.
+
+    `spec` names the architecture with every option; `path` is the folder it was opened from, so that it can stand for its path.
+    """
 
     architecture: Architecture
     tokenizer: TextTokenizer
     input_config: InputConfig
     spec: str
     config: dict[str, Any]
+    path: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"RetrievalModel({self.path or 'unsaved'}: {self.spec})"
+
+    def __fspath__(self) -> str:
+        if self.path is None:
+            raise UsageError("this checkpoint was not opened from a folder; save it, and give the path of the folder")
+        return str(self.path)
 
     @property
     def device(self) -> torch.device:
@@ -100,10 +115,13 @@ class RetrievalModel:
         return concatenate_outputs(parts).select(batches.order.to(self.device, non_blocking=True), permutation=True)
 
     def save(self, folder: Path) -> None:
-        """Write config.json, model.safetensors, tokenizer files and moeir.json into an existing folder."""
+        """Write config.json, model.safetensors, tokenizer files and moeir.json into an existing folder; for a dense retriever with one
+        encoder also what sentence-transformers reads."""
         weights = {name.removeprefix("encoder."): value for name, value in self.architecture.state_dict().items()}
         weights_io.write_model(folder, self.config, weights, hf_compatible=self.architecture.is_hf_compatible)
         self.tokenizer.copy_files(folder)
+        if variants.parse_spec(self.spec).name == "dense" and self.architecture.document_encoder is None:
+            self.write_sentence_transformers_files(folder)
         kinds, scales = self.architecture.representation_kinds, self.architecture.scales
         metadata = {
             "format": FORMAT_VERSION,
@@ -113,6 +131,12 @@ class RetrievalModel:
             "parameters": self.architecture.parameter_count(),
         }
         (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def write_sentence_transformers_files(self, folder: Path) -> None:
+        """The files by which sentence-transformers opens a dense retriever."""
+        head, hidden = self.architecture.heads["global"], self.architecture.encoder.config.hidden
+        assert isinstance(head, PoolingHead)
+        write_dense_files(folder, self.input_config, hidden, pooling=head.pooling, normalise=head.normalise)
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -125,6 +149,8 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     try:
         metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if words := describe_unfinished(folder):
+            raise ArtifactError(f"{folder}: {words}") from None
         raise ArtifactError(f"{folder}: plain weights, not a checkpoint; moeir init --model {folder} --arch … makes one") from None
     except ValueError:
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: not JSON") from None
@@ -138,7 +164,8 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     try:
         variants.resolve_spec("architectures", metadata["architecture"])
     except UsageError as problem:
-        raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged, or of another version of moeir: {problem}") from None
+        reason = "" if variants.own_module(metadata["architecture"]) else "damaged, or of another version of moeir: "
+        raise ArtifactError(f"{folder}/{METADATA_FILE}: {reason}{problem}") from None
     return metadata
 
 
@@ -152,16 +179,19 @@ def open_checkpoint(folder: Path | str, device: str = "cpu") -> RetrievalModel:
         input_config.check(model.architecture.encoder.config.positions)
     except UsageError as problem:
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged, or of another version of moeir: {problem}") from None
+    model.path = folder
     return model
 
 
 def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: str = "cpu") -> RetrievalModel:
-    """Load a checkpoint under `spec`, which may differ from its own in options that have no weights."""
+    """Load a checkpoint under `spec`, which may differ from its own in options that have no weights; on `meta` only check it."""
     config, tokenizer = weights_io.read_config(folder), TextTokenizer(folder)
-    weights = weights_io.read_weights(folder, config)
+    read_on = "meta" if device == "meta" else "cpu"
+    weights = weights_io.read_weights(folder, config, device=read_on)
     head = any(name.startswith("vocabulary_head.") for name in weights)
-    encoder = Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=head)
-    architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
+    with torch.device(read_on):
+        encoder = Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=head)
+        architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
     state = architecture.state_dict()
     names = {name.removeprefix("encoder."): name for name in state}  # as in the file -> in the architecture
     expected = {name: state[full_name] for name, full_name in names.items()}

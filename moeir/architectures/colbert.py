@@ -11,7 +11,7 @@ class Colbert(Architecture):
     """One vector per token, MaxSim scores: CAME's local expert alone, with ColBERT's markers and augmentation as options.
 
     As published: normalise=true,markers=true,augmentation=true,punctuation=false with queries of 32 tokens. `attend_masks` lets the
-    tokens of a query attend to its [MASK] tokens.
+    tokens of a query attend to its [MASK] tokens. A score is a sum of cosines over the query's tokens, and is trained without temperature.
     """
 
     is_hf_compatible = False

@@ -10,7 +10,7 @@ class Dense(Architecture):
     """One vector per text, inner product; siamese (CAME's global expert alone) or with separate encoders (DPR).
 
     `head` keeps the vocabulary head, for pre-training. `encoders`: siamese or separate. `pooling`: cls or mean. `normalise` makes the
-    inner product a cosine; `scale` multiplies the scores.
+    inner product a cosine; `scale` multiplies the scores (finetune makes it 20 with normalise=true, unless it is set: --temperature).
     """
 
     def __init__(

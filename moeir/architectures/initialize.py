@@ -37,30 +37,50 @@ log = logging.getLogger(__name__)
 
 
 def build_checkpoint(
-    model: Path, arch: str | None, overrides: dict[str, Any], texts: Sequence[str] = (), seed: int = 42, *, random_weights: bool = False
+    model: Path,
+    arch: str | None,
+    overrides: dict[str, Any],
+    texts: Sequence[str] = (),
+    seed: int = 42,
+    *,
+    random_weights: bool = False,
+    device: str = "cpu",
 ) -> RetrievalModel:
     """A checkpoint from plain weights, or from a checkpoint under other options.
 
     `overrides` holds the fields of `InputConfig` set by the user; a missing vocabulary head is fitted on `texts`, if any.
-    `random_weights` takes only the sizes and the tokenizer of a folder.
+    `random_weights` takes only the sizes and the tokenizer of a folder. On the device `meta` it has no weights, and nothing is fitted.
     """
     folder = weights_io.resolve_model(model)
     if not is_checkpoint(folder):
         if arch is None:
             raise UsageError(f"{model}: plain weights; name an architecture: --arch came, dense, …; see: moeir variants architectures")
-        return _from_plain_weights(folder, arch, overrides, texts, seed, random_weights=random_weights)
+        return _from_plain_weights(folder, arch, overrides, texts, seed, random_weights=random_weights, device=device)
     metadata = read_metadata(folder)
     old_spec, input_config = metadata["architecture"], replace(InputConfig.from_dict(metadata["reading"], str(folder)), **overrides)
     same = arch is None or variants.parse_spec(arch).name == variants.parse_spec(old_spec).name
     if weights_io.read_config(folder).get("model_type") != "moeir" and arch is not None:  # Hugging Face compatible files
         arch = _merge_specs(old_spec, arch) if same else arch
-        return _from_plain_weights(folder, arch, asdict(input_config), texts, seed, random_weights=random_weights)
+        return _from_plain_weights(folder, arch, asdict(input_config), texts, seed, random_weights=random_weights, device=device)
     if same and not random_weights:
-        opened = load_with_spec(folder, _merge_specs(old_spec, arch or old_spec), input_config)
+        opened = load_with_spec(folder, _merge_specs(old_spec, arch or old_spec), input_config, device)
         input_config.check(opened.architecture.encoder.config.positions)
         return opened
     reason = f"a {variants.parse_spec(old_spec).name} checkpoint cannot become {variants.parse_spec(arch).name}"
     raise ArtifactError(f"{model}: {reason}; start from its base weights")
+
+
+def check_options(model: Path, arch: str | None, overrides: dict[str, Any], *, random_weights: bool = False) -> RetrievalModel | None:
+    """The checkpoint that `build_checkpoint` would make, without weights: raises what that would for wrong options, in a moment and without
+    log lines. None for a name on the hub."""
+    if not model.is_dir():
+        return None
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        return build_checkpoint(model, arch, overrides, random_weights=random_weights, device="meta")
+    finally:
+        logging.disable(level)
 
 
 def is_cross_encoder(model: Path, arch: str | None) -> bool:
@@ -78,7 +98,7 @@ def _merge_specs(old: str, new: str) -> str:
 
 
 def _from_plain_weights(
-    folder: Path, arch: str, overrides: dict[str, Any], texts: Sequence[str], seed: int, *, random_weights: bool
+    folder: Path, arch: str, overrides: dict[str, Any], texts: Sequence[str], seed: int, *, random_weights: bool, device: str
 ) -> RetrievalModel:
     torch.manual_seed(seed)
     tokenizer, config = TextTokenizer(folder), weights_io.read_config(folder)
@@ -88,22 +108,26 @@ def _from_plain_weights(
     else:
         _log_overridden_options(folder, arch, options)
     if random_weights:
-        encoder = Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=True)
+        with torch.device(device):
+            encoder = Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=True)
     else:
-        encoder = weights_io.read_encoder(folder, vocabulary_head=True)
+        encoder = weights_io.read_encoder(folder, vocabulary_head=True, device=device)
     positions = encoder.config.positions
     if tokenizer.vocabulary_size > encoder.config.vocabulary:
         raise ArtifactError(f"{folder}: the tokenizer knows {tokenizer.vocabulary_size} tokens, the weights {encoder.config.vocabulary}")
-    architecture = build_architecture(arch, encoder, tokenizer.special_tokens)
+    with torch.device(device):
+        architecture = build_architecture(arch, encoder, tokenizer.special_tokens)
     if architecture.reads_pairs and "query_length" in folder_config:  # the folder's length is that of one text
         folder_config["query_length"] = min(folder_config["query_length"] // 2, architecture.default_lengths[0])
     input_config = replace(_default_input_config(architecture, positions), **(folder_config | overrides))
     input_config.check(positions)
     if architecture.reads_pairs and not random_weights:
-        load_classification_head(folder, architecture)
+        load_classification_head(folder, architecture, device)
     model = RetrievalModel(architecture, tokenizer, input_config, canonical_spec(arch), config)
     if architecture.reads_pairs:
         PairTokenizer.from_architecture(tokenizer, input_config, architecture)  # raises for lengths that leave no room for a document
+        return model
+    if device == "meta":
         return model
     if gates := {name: router for name, router in architecture.routers().items() if name.startswith("layer")}:
         _debias_gates(model, gates, list(texts) or _random_vocabulary_texts(tokenizer, seed))
@@ -221,13 +245,13 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def load_classification_head(folder: Path, architecture: Architecture) -> None:
+def load_classification_head(folder: Path, architecture: Architecture, device: str = "cpu") -> None:
     """Copy a folder's pooler and classification head into a cross-encoder; missing weights keep their random initialisation.
 
     Two classes are reduced to one logit; ArtifactError for more than two.
     """
     config = weights_io.read_config(folder)
-    weights = weights_io.read_weights(folder, config)
+    weights = weights_io.read_weights(folder, config, device=device)
     parameters = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
     parameters = {name: value for name, value in parameters.items() if name.startswith(("pooler.", weights_io.CLASSIFIER_PREFIX))}
     weight = weights.get(f"{CLASSIFIER_OUTPUT}weight")

@@ -1,10 +1,15 @@
-"""Model card of a checkpoint: architecture, input configuration, training, usage."""
+"""Model card of a checkpoint: metadata for the hub, architecture, input configuration, training, usage.
 
+A checkpoint can be published as it is: the card names no local file or folder.
+"""
+
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moeir.architectures.checkpoint import RetrievalModel
+from moeir.architectures.checkpoint import RetrievalModel, is_checkpoint
 from moeir.artifacts import atomic_write
 
 PAPERS = {
@@ -18,34 +23,34 @@ PAPERS = {
     "cross-encoder": "Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline (Gao et al., 2021)",
     "colbert": "ColBERT: Late Interaction over BERT (Khattab and Zaharia, 2020)",
 }
-RETRIEVER_USAGE = """    moeir encode --model {place} --corpus corpus.jsonl --output encodings
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+MIXTURES = ("came", "mote", "taser", "sbmoe")
+RETRIEVER_USAGE = """    moeir encode --model CHECKPOINT --corpus corpus.jsonl --output encodings
     moeir index  --encodings encodings --output index
     moeir search --index index --queries queries.jsonl --output runs/"""
-RERANKER_USAGE = "    moeir rerank --model {place} --run run.trec --queries queries.jsonl --corpus corpus.jsonl --output reranked.trec"
+RERANKER_USAGE = "    moeir rerank --model CHECKPOINT --run run.trec --queries queries.jsonl --corpus corpus.jsonl --output reranked.trec"
 
 
-def write_model_card(folder: Path, checkpoint: RetrievalModel, *, base: str, training: Mapping[str, Any] | None) -> None:
-    """README.md of a checkpoint."""
+def write_model_card(folder: Path, checkpoint: RetrievalModel, *, base: Path, training: Mapping[str, Any] | None) -> None:
+    """README.md of a checkpoint that was made from the weights `base`, a folder or a name on the hub."""
     name = checkpoint.spec.split(":")[0]
     input_config, architecture = checkpoint.input_config, checkpoint.architecture
     experts = "\n".join(
         f"| {expert} | {kind} | {architecture.scales.get(expert, 1.0):g} |" for expert, kind in architecture.representation_kinds.items()
     )
-    pairs, name_on_disk = architecture.reads_pairs, folder.name.strip(".").removesuffix(".partial")
-    task, noun = ("text-ranking", "reranker") if pairs else ("sentence-similarity", "retriever")
-    use = RERANKER_USAGE if pairs else RETRIEVER_USAGE
+    pairs, base_model = architecture.reads_pairs, _find_hub_name(base)
+    noun = "reranker" if pairs else "retriever"
     subject = "Pairs of query and document" if pairs else "Documents"
     training_section = "Not trained by moeir: the weights are those of the base model." if training is None else _training_section(training)
+    weights = f"`{base_model}`" if base_model else "local weights"
+    metadata = _metadata(folder, checkpoint, f"{name} {noun}", base_model, (training or {}).get("development"))
     text = f"""---
-library_name: moeir
-pipeline_tag: {task}
-base_model: {base}
-tags: [moeir, retrieval, mixture-of-experts, {name}]
+{metadata}
 ---
 
 # A {name} {noun}
 
-Architecture `{checkpoint.spec}` on `{base}`, {architecture.parameter_count():,} parameters. Paper: {PAPERS.get(name, name)}.
+Architecture `{checkpoint.spec}` on {weights}, {architecture.parameter_count():,} parameters. Paper: {PAPERS.get(name, name)}.
 
 | expert | representation | scale of its scores |
 |---|---|---|
@@ -63,9 +68,39 @@ command has a flag for them.
 
 ## Use
 
-{use.format(place=name_on_disk)}
+{RERANKER_USAGE if pairs else RETRIEVER_USAGE}
 """
     atomic_write.write_text_atomically(folder / "README.md", text)
+
+
+def _find_hub_name(base: Path) -> str | None:
+    """The hub name of the weights `base`, or of those that the checkpoint `base` was made from."""
+    if not base.is_dir():
+        return str(base)
+    card = base / "README.md"
+    if not is_checkpoint(base) or not card.is_file():
+        return None
+    found = re.search(r"^base_model: (\S+)$", card.read_text(encoding="utf-8"), re.MULTILINE)
+    return None if found is None or Path(found[1]).exists() or not HUB_NAME.fullmatch(found[1]) else found[1]
+
+
+def _metadata(folder: Path, checkpoint: RetrievalModel, name: str, base_model: str | None, development: Mapping[str, Any] | None) -> str:
+    """The YAML that the hub reads; each value is written as JSON where it is no plain word."""
+    architecture = checkpoint.spec.split(":")[0]
+    opened_elsewhere = (folder / "modules.json").is_file()
+    tags = ["moeir", "retrieval", *(["mixture-of-experts"] if architecture in MIXTURES else []), architecture]
+    pairs = checkpoint.architecture.reads_pairs
+    lines = ["library_name: moeir", f"pipeline_tag: {'text-ranking' if pairs else 'sentence-similarity'}"]
+    lines += [f"base_model: {base_model}"] if base_model else []
+    lines.append(f"tags: {json.dumps([*tags, *(['sentence-transformers'] if opened_elsewhere else [])])}")
+    if development is not None:
+        metric = {"type": development["measure"].lower(), "name": development["measure"], "value": round(development["value"], 6)}
+        task = (
+            {"type": "text-ranking", "name": "Reranking"} if pairs else {"type": "information-retrieval", "name": "Information Retrieval"}
+        )
+        dataset = {"type": "unknown", "name": f"development set of {development['queries']:,} queries"}
+        lines.append(f"model-index: {json.dumps([{'name': name, 'results': [{'task': task, 'dataset': dataset, 'metrics': [metric]}]}])}")
+    return "\n".join(lines)
 
 
 def _training_section(training: Mapping[str, Any]) -> str:

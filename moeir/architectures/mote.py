@@ -20,6 +20,7 @@ class Mote(Architecture):
     `encoders`: mote, siamese (one feed-forward for both) or separate (two encoders). `similarity`: hybrid (the sum), dense or sparse.
     `sparse_head`: mlm (the vocabulary head) or raw (states times word embeddings). `pooling`: cls or mean. `every`: shared layers between
     two layers with experts, 0 for experts in all; `layers=3+6` names the layers instead. `expert_ln=false` shares the normalisation.
+    With normalise=true finetune sets global_scale to 20, unless it is set (--temperature).
     """
 
     is_hf_compatible = False

@@ -16,6 +16,7 @@ class Taser(Architecture):
     `routing`: role (queries use one half of the experts, documents the other), sequence (one choice per text), token (one per token) or
     shared (no experts). `every`: shared layers between two layers with experts; `layers=3+6` names them. `gates`: one (for all layers) or
     per_layer. `gate_input`: ffn_input or block_input. `gradient`: chosen, full (all experts run) or none. `pooling`: cls or mean.
+    With normalise=true finetune sets scale to 20, unless it is set (--temperature).
     """
 
     def __init__(

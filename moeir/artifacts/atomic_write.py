@@ -16,9 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from moeir.artifacts.manifests import MANIFEST, build_manifest, diff_records, manifest_path, read_manifest, serialize_manifest
+from moeir.artifacts.unfinished import RESUME as RESUME
+from moeir.artifacts.unfinished import final_path as final_path
+from moeir.artifacts.unfinished import partial_path as partial_path
+from moeir.artifacts.unfinished import read_json, record_path
+from moeir.artifacts.unfinished import resume_path as resume_path
 from moeir.errors import ArtifactError, MoeirError, UsageError
 
-RESUME = "resume"
 TOKEN_CACHE = "tokens"  # within resume/: caches named by their inputs, so that runs with other settings can reuse them
 DISCARDED = f"{RESUME}.forgotten"
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2
@@ -32,13 +36,13 @@ def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bo
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
-    record_path = path.with_name(f".{path.name}.record")
+    record_file = record_path(path)
     with _lock(path):
         _recover(path)
-        _discard_stale_work(path, partial, _read_json(record_path), record, force=force)
+        _discard_stale_work(path, partial, read_json(record_file), record, force=force)
         began, counts = time.time(), dict[str, Any]()
         try:
-            write_text_atomically(record_path, json.dumps(record))
+            write_text_atomically(record_file, json.dumps(record))
             if folder:
                 partial.mkdir(exist_ok=True)
             yield partial, counts
@@ -47,39 +51,20 @@ def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bo
         except BaseException as problem:
             is_expected = isinstance(problem, MoeirError | OSError)  # a user's error or a disk's; any other failure may be resumed
             if not _has_resumable_state(partial) and (is_expected or not (partial / RESUME / TOKEN_CACHE).exists()):
-                _remove(partial, resume_path(partial), record_path, record_path.with_name(record_path.name + ".new"))
+                _remove(partial, resume_path(partial), record_file, record_file.with_name(record_file.name + ".new"))
             if isinstance(problem, OSError) and problem.filename is None:
                 problem.filename = str(path)
             raise
-        _remove(resume_path(partial), record_path)
+        _remove(resume_path(partial), record_file)
 
 
 def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
     """Remove what a kill right after the rename left next to a product; `record` is that of the existing product."""
-    record_path, partial = path.with_name(f".{path.name}.record"), partial_path(path)
-    if _read_json(record_path) != dict(record):
+    record_file, partial = record_path(path), partial_path(path)
+    if read_json(record_file) != dict(record):
         return
     with contextlib.suppress(ArtifactError, OSError), _lock(path):  # another process rebuilds it, or the folder is read-only
-        _remove(partial, resume_path(partial), _backup_path(path), record_path)
-
-
-def partial_path(path: Path) -> Path:
-    """The path a product is written to before it is renamed to `path`.
-
-    >>> partial_path(Path("ckpt/came")), final_path(partial_path(Path("ckpt/came")))
-    (PosixPath('ckpt/.came.partial'), PosixPath('ckpt/came'))
-    """
-    return path.with_name(f".{path.name}.partial")
-
-
-def final_path(partial: Path) -> Path:
-    """The final path of the product written at a partial path; the inverse of `partial_path`."""
-    return partial.with_name(partial.name.removeprefix(".").removesuffix(".partial"))
-
-
-def resume_path(partial: Path) -> Path:
-    """The folder of a stage's resume state: inside a product that is a folder, next to one that is a file."""
-    return partial / RESUME if partial.is_dir() else partial.with_name(f"{partial.name}.{RESUME}")
+        _remove(partial, resume_path(partial), _backup_path(path), record_file)
 
 
 def _discard_stale_work(path: Path, partial: Path, unfinished: dict[str, Any] | None, record: Mapping[str, Any], *, force: bool) -> None:
@@ -225,9 +210,3 @@ def _remove(*paths: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    return None

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from moeir.artifacts.unfinished import describe_unfinished
 from moeir.errors import ArtifactError
 
 MANIFEST = "manifest.json"
@@ -54,6 +55,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         text = file.read_bytes().decode("utf-8")
         loaded = json.loads(text)
     except FileNotFoundError:
+        if words := describe_unfinished(path):
+            raise ArtifactError(f"{path}: {words}") from None
         raise ArtifactError(f"{path}: has no {MANIFEST}: unfinished, or not made by moeir; run the stage that makes it again") from None
     except ValueError:
         loaded = None
@@ -84,7 +87,7 @@ def _is_manifest(loaded: Any) -> bool:
 def verify_artifact(path: Path, kind: str) -> dict[str, Any]:
     """The manifest of a complete artifact of `kind`; ArtifactError if it is missing, unfinished, of another kind, or damaged."""
     if not path.exists():
-        raise ArtifactError(f"{path}: no such {kind}")
+        raise ArtifactError(f"{path}: {describe_unfinished(path) or f'no such {kind}'}")
     if not path.is_dir():
         raise ArtifactError(f"{path}: expected a folder with {kind}, found a file")
     if kind == "checkpoint" and (path / "config.json").is_file() and not (path / MANIFEST).is_file():

@@ -44,16 +44,21 @@ class Comparison:
     """How runs are compared with the first: significance test, correction for multiple comparisons, and additional columns."""
 
     test: str = "t"
-    correction: str = "none"
+    correction: str = "holm"
     effect: bool = False
     intervals: bool = False
 
     def check(self) -> None:
         """UsageError for an unknown test or correction."""
-        tests, corrections = (*significance.TESTS, "none"), significance.CORRECTIONS
+        tests, corrections = (*significance.TESTS, "none"), tuple(significance.CORRECTIONS)
         for flag, value, known in (("--test", self.test, tests), ("--correction", self.correction, corrections)):
             if value not in known:
                 raise UsageError(f"{flag} {value}: expected {', '.join(known[:-1])} or {known[-1]}")
+
+    @property
+    def p_header(self) -> str:
+        """The head of a column of p-values."""
+        return f"p ({significance.CORRECTIONS[self.correction]})"
 
     def p_values(self, systems: Mapping[str, LabelledValues]) -> dict[tuple[str, str, str], float]:
         """p-value of every run but the first, by (label, run, measure), corrected over the runs and measures of a label."""
@@ -110,7 +115,7 @@ def to_table(
 def _extra_columns(comparison: Comparison, several: bool, ranges: bool) -> list[str]:
     besides = (["95 %"] if comparison.intervals else []) + (["ties"] if ranges else [])
     if several:
-        besides += (["diff", "d"] if comparison.effect else []) + (["p"] if comparison.test != "none" else [])
+        besides += (["diff", "d"] if comparison.effect else []) + ([comparison.p_header] if comparison.test != "none" else [])
     return besides
 
 

@@ -122,7 +122,7 @@ def correct_p_values(values: Sequence[float], method: str) -> list[float]:
 
 
 TESTS = {"t": paired_t_test, "randomisation": randomisation_test, "bootstrap": bootstrap_test}
-CORRECTIONS = ("none", "bonferroni", "holm", "bh")
+CORRECTIONS = {"none": "uncorrected", "bonferroni": "Bonferroni", "holm": "Holm", "bh": "BH"}  # as the heads of columns name them
 
 
 def _differences(first: Mapping[str, float], second: Mapping[str, float]) -> NDArray[np.float64]:

@@ -1,6 +1,5 @@
 """moeir's checkpoints, and the layouts of other libraries that they convert to."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,13 @@ from torch import Tensor
 
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
+from moeir.architectures.sentence_transformers_files import CONFIG_FILE, SIDES, TRANSFORMER, prompts_by_side, write_json, write_modules
 from moeir.artifacts import manifests
 from moeir.backbones.families import weights_io
 from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format
 
-SIDES = ("query", "document")
 _IDENTITY = "torch.nn.modules.linear.Identity"
-_TRANSFORMER = "sentence_transformers.models.Transformer"
-_POOLING_MODES = {"cls": "cls_token", "mean": "mean_tokens"}
-_UNUSED_POOLING_MODES = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
 _COLBERT_OPTIONS = {"normalise": True, "markers": True, "separator": True, "padding": "neginf"}
 
 
@@ -38,7 +34,10 @@ class Checkpoint(Format):
 
 
 class SentenceTransformers(Format):
-    """A folder that sentence-transformers opens: SentenceTransformer from a dense checkpoint, SparseEncoder from SPLADE."""
+    """A folder that sentence-transformers opens: SentenceTransformer from a dense checkpoint, SparseEncoder from SPLADE.
+
+    The scale of a normalised checkpoint, the temperature of its training, is left out: there the similarity is the cosine itself.
+    """
 
     kind = "checkpoint"
     is_folder = True
@@ -50,24 +49,23 @@ class SentenceTransformers(Format):
         model = next(items)
         name, options = _architecture_options(model, ("dense", "splade"), "sentence-transformers")
         _require_options(options, {"encoders": "siamese"}, "sentence-transformers")
-        _drop_scale(model, conversion)
+        normalise = name == "dense" and bool(options.get("normalise"))
+        if not normalise:
+            _drop_scale(model, conversion)
         _drop_length_difference(model, conversion)
         if name == "dense" and model.architecture.encoder.vocabulary_head is not None:
             conversion.drop_or_refuse("head=true", "the vocabulary head")
             model.architecture.encoder.vocabulary_head = None
         _write_encoder(path, model)
-        normalise = name == "dense" and bool(options.get("normalise"))
-        config: dict[str, Any] = {"prompts": _prompts_by_side(model), "default_prompt_name": None}
         if name == "dense":
-            _write_modules(path, model, _TRANSFORMER, _dense_modules(model, str(options.get("pooling", "cls")), normalise))
-            config |= {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine" if normalise else "dot"}
-        else:
-            package = "sentence_transformers.sparse_encoder.models"
-            pooling = {"pooling_strategy": options.get("pooling", "max"), "activation_function": "relu"}
-            pooling["word_embedding_dimension"] = model.architecture.encoder.config.vocabulary
-            _write_modules(path, model, f"{package}.MLMTransformer", {"1_SpladePooling": (f"{package}.SpladePooling", pooling)})
-            config |= {"model_type": "SparseEncoder", "similarity_fn_name": "dot"}
-        _write_json(path / "config_sentence_transformers.json", config)
+            model.write_sentence_transformers_files(path)
+            return 1
+        package = "sentence_transformers.sparse_encoder.models"
+        pooling = {"pooling_strategy": options.get("pooling", "max"), "activation_function": "relu"}
+        pooling["word_embedding_dimension"] = model.architecture.encoder.config.vocabulary
+        write_modules(path, model.input_config, f"{package}.MLMTransformer", {"1_SpladePooling": (f"{package}.SpladePooling", pooling)})
+        config = {"prompts": prompts_by_side(model.input_config), "default_prompt_name": None}
+        write_json(path / CONFIG_FILE, config | {"model_type": "SparseEncoder", "similarity_fn_name": "dot"})
         return 1
 
 
@@ -87,7 +85,7 @@ class Pylate(Format):
         _write_encoder(path, model)
         weight = _projection_weight(model)
         settings = {"in_features": weight.shape[1], "out_features": weight.shape[0], "bias": False, "activation_function": _IDENTITY}
-        _write_modules(path, model, _TRANSFORMER, {"1_Dense": ("pylate.models.Dense.Dense", settings)})
+        write_modules(path, model.input_config, TRANSFORMER, {"1_Dense": ("pylate.models.Dense.Dense", settings)})
         weights_io.write_tensors({"linear.weight": weight}, path / "1_Dense" / "model.safetensors")
         query_marker, document_marker = _marker_tokens(model)
         skipped_tokens = [] if options["punctuation"] else model.architecture.special_tokens.punctuation
@@ -104,7 +102,7 @@ class Pylate(Format):
             "do_query_expansion": options["augmentation"],
             "skiplist_words": [model.tokenizer.id_to_token(token) for token in skipped_tokens],
         }
-        _write_json(path / "config_sentence_transformers.json", config)
+        write_json(path / CONFIG_FILE, config)
         return 1
 
 
@@ -125,7 +123,7 @@ class StanfordColbert(Format):
         config = weights_io.read_config(path)
         if config["model_type"] != "bert":
             raise UsageError(f"--to stanford-colbert: supports BERT only; this encoder is {config['model_type']}")
-        _write_json(path / "config.json", config | {"architectures": ["HF_ColBERT"]})
+        write_json(path / "config.json", config | {"architectures": ["HF_ColBERT"]})
         weight = _projection_weight(model)
         weights = {f"bert.{name}": value for name, value in load_file(path / "model.safetensors").items()}
         weights_io.write_tensors(weights | {"linear.weight": weight}, path / "model.safetensors")
@@ -142,7 +140,7 @@ class StanfordColbert(Format):
             "mask_punctuation": not options["punctuation"],
             "attend_to_mask_tokens": options["attend_masks"],
         }
-        _write_json(path / "artifact.metadata", metadata)
+        write_json(path / "artifact.metadata", metadata)
         return 1
 
 
@@ -151,7 +149,7 @@ def _colbert_options(model: RetrievalModel, target: str, conversion: Conversion)
     _, options = _architecture_options(model, ("colbert",), target)
     _require_options(options, _COLBERT_OPTIONS, target)
     _drop_scale(model, conversion)
-    for side, prefix in _prompts_by_side(model).items():
+    for side, prefix in prompts_by_side(model.input_config).items():
         if prefix:
             conversion.drop_or_refuse(f"{side} prefix {prefix!r}", "the prefix of texts")
     return options
@@ -167,13 +165,6 @@ def _marker_tokens(model: RetrievalModel) -> tuple[str, str]:
     special_tokens = model.architecture.special_tokens
     query, document = (model.tokenizer.id_to_token(token or 0) for token in (special_tokens.query_marker, special_tokens.document_marker))
     return query, document
-
-
-def _dense_modules(model: RetrievalModel, pooling: str, normalise: bool) -> dict[str, tuple[str, dict[str, Any]]]:
-    modes = {f"pooling_mode_{mode}": mode == _POOLING_MODES[pooling] for mode in (*_POOLING_MODES.values(), *_UNUSED_POOLING_MODES)}
-    settings = {"word_embedding_dimension": model.architecture.encoder.config.hidden, **modes, "include_prompt": True}
-    modules: dict[str, tuple[str, dict[str, Any]]] = {"1_Pooling": ("sentence_transformers.models.Pooling", settings)}
-    return modules | ({"2_Normalize": ("sentence_transformers.models.Normalize", {})} if normalise else {})
 
 
 def _architecture_options(model: RetrievalModel, names: Sequence[str], target: str) -> tuple[str, dict[str, Any]]:
@@ -208,27 +199,6 @@ def _write_encoder(folder: Path, model: RetrievalModel) -> None:
     """Write config.json, model.safetensors and the tokenizer as `transformers` reads them."""
     weights_io.write_model(folder, model.config, model.architecture.encoder.state_dict(), hf_compatible=True)
     model.tokenizer.copy_files(folder)
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _write_modules(folder: Path, model: RetrievalModel, transformer: str, modules: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
-    """Write modules.json and each module's folder; `modules` maps a folder to (type, settings), in order after the encoder."""
-    all_modules = {"": (transformer, {}), **modules}
-    types = enumerate((subfolder, module_type) for subfolder, (module_type, _) in all_modules.items())
-    entries = [{"idx": index, "name": str(index), "path": subfolder, "type": module_type} for index, (subfolder, module_type) in types]
-    _write_json(folder / "modules.json", entries)
-    for subfolder, (_, settings) in modules.items():
-        _write_json(folder / subfolder / "config.json", settings)
-    length = max(model.input_config.max_length(side) for side in SIDES)
-    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
-
-
-def _prompts_by_side(model: RetrievalModel) -> dict[str, str]:
-    return {"query": model.input_config.query_prefix, "document": model.input_config.document_prefix}
 
 
 def _drop_length_difference(model: RetrievalModel, conversion: Conversion) -> None:

@@ -174,8 +174,9 @@ class Index(SearchableIndex):
 
 
 def engine_name(engine: type[SearchableIndex]) -> str:
-    """The name of an engine, that of its file."""
-    return engine.__module__.rpartition(".")[2]
+    """The name of an engine, that of its file; own code is module:Name."""
+    room, _, name = engine.__module__.rpartition(".")
+    return name if room == __package__ else f"{engine.__module__}:{engine.__qualname__}"
 
 
 def keyword_options(engine: type[Index]) -> Sequence[str]:

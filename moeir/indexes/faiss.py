@@ -1,7 +1,8 @@
 """Dense search by faiss, the library of approximate engines (Douze et al. 2024), beside the exact `flat`."""
 
+import logging
 import re
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,17 @@ INDEX_FILE = "faiss.index"
 QUERIES_AT_ONCE = 1024
 INSTALL_HINT = "engine faiss: faiss is not installed: pip install 'moeir[cpu]', or 'moeir[gpu]' for CUDA, never both"
 RESCORE_FACTOR = 4  # times the depth
+DEFAULT_EF = 16  # that of faiss
+log = logging.getLogger(__name__)
 
 
 class Faiss(Index):
     """Any inner-product index of faiss by its factory string; + stands for a comma: factory=IVF4096+PQ16, HNSW32, SQ8 …
 
     Factories that need training use `sample` seeded vectors [default: 64 for each list, at least 65,536]. `nprobe` is how many lists of an
-    IVF are searched, `ef` the size of an HNSW's candidate queue. `rescore=true` also stores the float16 vectors and rescores 4 times the
-    depth of faiss's hits exactly, as `flat` does. With a CUDA device faiss searches there if its build supports it.
+    IVF are searched, `ef` the size of an HNSW's candidate queue [default: 16]; it is never less than the depth, where an HNSW would find
+    fewer documents. `rescore=true` also stores the float16 vectors and rescores 4 times the depth of faiss's hits exactly, as `flat` does.
+    With a CUDA device faiss searches there if its build supports it.
     """
 
     kind = "dense"
@@ -121,6 +125,10 @@ class Faiss(Index):
         if not is_finite.all():
             raise DataError(f"query {is_finite.tolist().index(False)}: NaN or infinity")
         width = min(RESCORE_FACTOR * depth, len(self)) if self.rescore else depth
+        if (hnsw := _find_hnsw(engine)) is not None:
+            if self.ef is not None and self.ef < width:
+                _warn_of_ef(self.ef, width)
+            hnsw.efSearch = max(self.ef or DEFAULT_EF, width)
         for first in range(0, len(vectors), QUERIES_AT_ONCE):
             part = slice(first, first + QUERIES_AT_ONCE)
             values, hits = engine.search(vectors[part].numpy(), width)
@@ -133,6 +141,20 @@ class Faiss(Index):
         if not self.rescore:
             return super()._score_pairs(queries, query_rows, document_rows)
         return self._vectors.exact_dots(queries.vectors.detach().cpu().float(), query_rows, document_rows).astype(np.float32)
+
+
+def _find_hnsw(engine: Any) -> Any:
+    """The graph that is searched for the hits; None if another structure is."""
+    while isinstance(engine, faiss.IndexPreTransform | faiss.IndexRefine):
+        engine = faiss.downcast_index(engine.index if isinstance(engine, faiss.IndexPreTransform) else engine.base_index)
+    return engine.hnsw if isinstance(engine, faiss.IndexHNSW) else None
+
+
+@cache  # once, however many batches and parts are searched
+def _warn_of_ef(ef: int, width: int) -> None:
+    log.warning(
+        "faiss:ef=%d: is less than the %d hits asked for, so ef=%d applies; index with a larger ef, or lower --depth", ef, width, width
+    )
 
 
 def _error_text(error: RuntimeError) -> str:

@@ -83,6 +83,9 @@ class Run:
     document_ids: Sequence[str]
     tag: str = "moeir"
 
+    def __repr__(self) -> str:
+        return f"Run({self.tag}: {len(self.queries):,} queries, {len(self.scores):,} hits)"
+
     @classmethod
     def from_hits(cls, hits: Mapping[str, Mapping[str, float] | Iterable[tuple[str, float]]], tag: str = "moeir") -> "Run":
         """A run from each query's documents and scores, in any order."""

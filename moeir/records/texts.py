@@ -49,21 +49,22 @@ class Text:
         return FIELD_SEPARATOR.join(getattr(self, part).replace(FIELD_SEPARATOR, " ").strip() for part in DOCUMENT_FIELDS)
 
 
-def read_texts(source: Path | str, *, keep_empty: bool = False) -> Iterator[Text]:
+def read_texts(source: Path | str, *, keep_empty: bool = False, plain_lines: bool = False) -> Iterator[Text]:
     """Read the texts of a file, a pipe, `hf:NAME[/CONFIG][@SPLIT]`, `hf:FOLDER`, or `irds:NAME#docs|#queries`, one at a time.
 
-    `TEXTS#QRELS`, as in `queries.jsonl#qrels/test.tsv`, are the texts of a source that are judged in another.
+    `TEXTS#QRELS`, as in `queries.jsonl#qrels/test.tsv`, are the texts of a source that are judged in another. With `plain_lines`, a file
+    whose first line is neither JSON nor has a tab holds a text per line, with the ids 1, 2, …
     """
-    for where, _, text in read_texts_with_records(source):
+    for where, _, text in read_texts_with_records(source, plain_lines=plain_lines):
         if not text.content and not keep_empty:
             raise DataError(f"{where}: the text of {text.id!r} is empty; --keep-empty keeps such texts", code="empty-text")
         yield text
 
 
-def read_texts_with_records(source: Path | str) -> Iterator[tuple[str, dict[str, Any], Text]]:
+def read_texts_with_records(source: Path | str, *, plain_lines: bool = False) -> Iterator[tuple[str, dict[str, Any], Text]]:
     """Location, record and text of each record of a source, the empty ones too; ids are unique, and there is a text."""
     ids: set[str] = set()
-    for where, record in read_records(str(source)):
+    for where, record in read_records(str(source), plain_lines=plain_lines):
         text = parse_text(record, where)
         if text.id in ids:
             raise DataError(f"{where}: duplicate id {text.id!r}; ids must be unique", code="duplicate-id")
@@ -174,8 +175,8 @@ def _preview(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def read_records(source: str) -> Iterator[tuple[str, Any]]:
-    """Location and raw value of each record of a source; of `TEXTS#QRELS`, the records that are judged."""
+def read_records(source: str, *, plain_lines: bool = False) -> Iterator[tuple[str, Any]]:
+    """Location and raw value of each record of a source; of `TEXTS#QRELS`, the judged records; `plain_lines` as in `read_texts`."""
     texts_source, qrels_source = data_sources.split_judged(source)
     if qrels_source is not None:
         judged = qrels.read_qrels(qrels_source)
@@ -186,10 +187,10 @@ def read_records(source: str) -> Iterator[tuple[str, Any]]:
         yield from _read_irds(source)
     else:
         with lines.open_lines(source) as numbered:
-            yield from _read_lines(source, ((number, line) for number, line in numbered if line.strip()))
+            yield from _read_lines(source, ((number, line) for number, line in numbered if line.strip()), plain_lines)
 
 
-def _read_lines(source: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+def _read_lines(source: str, numbered: Iterator[tuple[int, str]], plain_lines: bool) -> Iterator[tuple[str, Any]]:
     name = lines.source_name(source)
     first = next(numbered, None)
     if first is None:
@@ -199,6 +200,12 @@ def _read_lines(source: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tu
         yield from dpr.read_questions(name, all_lines)
     elif kind == "answers":
         yield from dpr.read_question_rows(name, all_lines)
+    elif plain_lines and kind == "tabs" and "\t" not in first[1]:
+        for position, (number, line) in enumerate(all_lines, 1):
+            if "\t" in line:
+                expected = "expected one text per line, as in the first, or an id and a text in every line"
+                raise DataError(f"{name}:{number}: found a tab; {expected}", code="columns")
+            yield f"{name}:{number}", {"id": str(position), "text": line.strip()}
     elif kind == "tabs":
         head, has_header = parse_header(first[1])
         for number, line in numbered if has_header else all_lines:

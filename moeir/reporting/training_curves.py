@@ -10,6 +10,7 @@ from moeir import console
 from moeir.analysis import training_monitor
 from moeir.analysis.training_monitor import WINDOW, TrainingMonitor
 from moeir.artifacts import atomic_write
+from moeir.artifacts.unfinished import describe_unfinished
 from moeir.errors import UsageError
 from moeir.evaluation import tables
 
@@ -63,11 +64,12 @@ Cells = dict[str, object]  # of a row, by the name of their column
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A training by name, its monitor, and whether it has finished."""
+    """A training by name, its monitor, and whether it has finished; if not, how it stands and how to finish it."""
 
     name: str
     monitor: TrainingMonitor
     finished: bool
+    note: str | None = None
 
 
 def load_trainings(paths: Sequence[Path]) -> list[TrainingRun]:
@@ -79,7 +81,8 @@ def load_trainings(paths: Sequence[Path]) -> list[TrainingRun]:
     files = [training_monitor.find_metrics(path) for path in paths]
     monitors = (training_monitor.replay(training_monitor.read_metrics(file)) for file in files)
     finished = (atomic_write.final_path(file.parent) == file.parent for file in files)
-    return list(map(TrainingRun, names, monitors, finished))
+    notes = (describe_unfinished(file.parent) for file in files)
+    return list(map(TrainingRun, names, monitors, finished, notes))
 
 
 def format_trainings(trainings: Sequence[TrainingRun]) -> str:
@@ -88,6 +91,7 @@ def format_trainings(trainings: Sequence[TrainingRun]) -> str:
     parts = [_table_of_cells(_overview_rows(trainings))]
     parts += [_table_of_cells(rows, hidden) for rows in (_expert_rows(trainings), _router_rows(trainings))]
     parts.append("\n".join(_alarm_lines(trainings)))
+    parts.append("\n".join(f"{training.name}: {training.note}" for training in trainings if training.note and not training.finished))
     note = f"Numbers are means of the last {WINDOW} steps, or of all if fewer; ↗ ↘ show the trend of the last tenth of those."
     return "\n\n".join([*filter(None, parts), note])
 

@@ -202,7 +202,7 @@ def explain_runs(
 ) -> Iterator[Explanation]:
     """Explain given runs, recomputed from the index that was searched: for each query the documents that `documents_of` gives.
 
-    A run belongs to the expert it is named after.
+    `runs` are by expert, with `fused`.
     """
     searcher = open_index(index)
     expert_runs = _expert_runs(searcher, runs)

@@ -36,7 +36,7 @@ class InteractiveSession:
         self._searcher, self._texts = searcher, texts
         self._depth, self._result_count = depth, DEFAULT_RESULTS
         self._experts, self._fuse = searcher.select_experts(experts), fuse or searcher.default_fusion
-        self._last: tuple[str, Any, Explainer] | None = None
+        self._last: tuple[str, Any, Explainer] | None = None  # None: no query yet
 
     def respond(self, line: str) -> Iterator[StyledLine]:
         """Output lines for an input line: documents of a query, or the reply to a command."""
@@ -71,6 +71,7 @@ class InteractiveSession:
         _, batch = next(iter(self._searcher.encode_batches([text], 1, LatencyRecorder())))
         encoded = {expert: batch[expert] for expert in self._experts}
         explainer = Explainer(self._searcher, runs, self._fuse, self._texts)
+        once = "; the first query also loads the index" if self._last is None else ""
         self._last = text, encoded, explainer
         run = list(runs.values())[-1]
         for explanation in explainer.explain_query(QUERY_ID, text, encoded, slice(self._result_count)):
@@ -78,7 +79,7 @@ class InteractiveSession:
         spent = {name: facts["seconds"] for name, facts in latency.summarize().items()}
         parts = ", ".join(f"{name} {1000 * seconds:.1f}" for name, seconds in spent.items())
         count = min(len(run.scores), self._result_count)
-        message = f"{count} of {len(self._searcher.ids):,} documents in {1000 * sum(spent.values()):.1f} ms ({parts})"
+        message = f"{count} of {len(self._searcher.ids):,} documents in {1000 * sum(spent.values()):.1f} ms ({parts}){once}"
         yield [(message, "dim")]
 
     def _document_lines(self, explanation: Mapping[str, Any], query: str, runs: Mapping[str, Run]) -> Iterator[StyledLine]:

@@ -3,7 +3,7 @@
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,22 @@ from moeir.console import format_bytes
 from moeir.errors import UsageError
 
 PERCENTILES = (50, 95, 99)
+MAX_WARM_UP, WARM_UP_SHARE = 32, 20  # queries; one of so many
 
 
 class LatencyRecorder:
-    """Seconds of each batch in each step on a device; the time to compile loops at their first call is recorded separately."""
+    """Seconds of each batch in each step on a device; what happens once is not counted: compiling loops at their first call, and the
+    queries of a warm-up, which load the index and start the threads."""
 
     def __init__(self, device: str = "cpu") -> None:
         self._device = device
         self.steps: dict[str, list[tuple[float, int]]] = {}
-        self.compile_seconds = 0.0
+        self.compile_seconds, self.warm_up_queries = 0.0, 0
+
+    def end_warm_up(self, queries: int) -> None:
+        """Forget the steps so far: they were a warm-up with so many queries."""
+        self.steps.clear()
+        self.warm_up_queries = queries
 
     @contextmanager
     def time_step(self, name: str, queries: int) -> Iterator[None]:
@@ -50,15 +57,31 @@ class LatencyRecorder:
         """Queries per second of each step, and percentiles of the latency of a query, which is that of its batch, in milliseconds."""
         return {name: _summarize_batches(batches) for name, batches in self.steps.items()}
 
-    def format_summary(self) -> str:
-        """The summary as one line of text."""
-        steps = [
-            f"{name} {facts['queries_per_second']:,.1f} queries/s, "
-            + ", ".join(f"p{percent} {facts[f'p{percent}_ms']:,.2f} ms" for percent in PERCENTILES)
-            for name, facts in self.summarize().items()
-        ]
-        compiling = [f"not counted: {self.compile_seconds:,.1f} s of compiling loops, once"] if self.compile_seconds else []
-        return "; ".join(steps + compiling)
+    def speed(self) -> dict[str, Any]:
+        """The summary, and what it does not count."""
+        return {"warm_up_queries": self.warm_up_queries, "compile_seconds": round(self.compile_seconds, 3), **self.summarize()}
+
+
+def format_speed(speed: Mapping[str, Any]) -> str:
+    """`LatencyRecorder.speed` as one line of text."""
+    steps = [
+        f"{name} {facts['queries_per_second']:,.1f} queries/s, "
+        + ", ".join(f"p{percent} {facts[f'p{percent}_ms']:,.2f} ms" for percent in PERCENTILES)
+        for name, facts in speed.items()
+        if isinstance(facts, dict) and "queries_per_second" in facts
+    ]
+    once = [f"a warm-up with {speed['warm_up_queries']} queries"] if speed["warm_up_queries"] else []
+    once += [f"{speed['compile_seconds']:,.1f} s of compiling loops, once"] if speed["compile_seconds"] else []
+    return "; ".join(steps + [f"not counted: {', '.join(once)}"] * bool(once))
+
+
+def warm_up_size(queries: int) -> int:
+    """How many of the queries are searched once before the clock starts: a twentieth, at most 32.
+
+    >>> [warm_up_size(queries) for queries in (1, 19, 20, 300, 100_000)]
+    [0, 0, 1, 15, 32]
+    """
+    return min(MAX_WARM_UP, queries // WARM_UP_SHARE)
 
 
 def _summarize_batches(batches: Sequence[tuple[float, int]]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -83,20 +83,51 @@ class Searcher:
         """Row of every document, by id."""
         return {name: row for row, name in enumerate(self.ids)}
 
+    def __repr__(self) -> str:
+        return f"Searcher({self.label}: {len(self.ids):,} documents, {', '.join(self.engines)})"
+
+    def __fspath__(self) -> str:
+        if len(self.paths) > 1:
+            raise UsageError(f"{self.label}: parts of a collection; name their paths one by one")
+        return str(self.paths[0])
+
+    @overload
     def search(
-        self, queries: list[str], depth: int = 10, expert: str | None = None, fuse: str | None = None
-    ) -> list[list[tuple[str, float]]]:
+        self, queries: Sequence[str], depth: int = ..., expert: str | None = ..., fuse: str | None = ..., *, ids: None = ...
+    ) -> list[list[tuple[str, float]]]: ...
+
+    @overload
+    def search(
+        self, queries: Sequence[str], depth: int = ..., expert: str | None = ..., fuse: str | None = ..., *, ids: Sequence[str]
+    ) -> Run: ...
+
+    def search(
+        self,
+        queries: Sequence[str],
+        depth: int = 10,
+        expert: str | None = None,
+        fuse: str | None = None,
+        *,
+        ids: Sequence[str] | None = None,
+    ) -> list[list[tuple[str, float]]] | Run:
         """Top documents and scores for each query text, from one expert, or from all, fused as on the command line.
 
-        What is fused are lists of at least 1,000 documents, as by `moeir search`, so that the first ranks do not depend on `depth`.
+        With `ids`, the queries' ids, the result is a run, which `moeir.evaluate` and `moeir.write_run` take. What is fused are lists of
+        at least 1,000 documents, as by `moeir search`, so that the first ranks do not depend on `depth`.
         """
         if depth < 1:
             raise UsageError(f"depth {depth}: expected at least 1")
-        names, experts = [str(number) for number in range(len(queries))], self.select_experts((expert,) if expert else ())
+        if isinstance(queries, str):
+            raise UsageError("search: expected a list of query texts, found one text")
+        if ids is not None and not len(set(ids)) == len(ids) == len(queries):
+            raise UsageError(f"search: expected {len(queries)} different ids, one for each query, found {len(set(ids))}")
+        if not queries:
+            raise UsageError("search: expected at least one query")
+        names, experts = list(ids or map(str, range(len(queries)))), self.select_experts((expert,) if expert else ())
         list_depth = depth if len(experts) == 1 else max(depth, FUSION_DEPTH)
-        runs, _ = self.search_runs(names, queries, list_depth, experts, fuse or self.default_fusion)
+        runs, _ = self.search_runs(names, list(queries), list_depth, experts, fuse or self.default_fusion)
         run = list(runs.values())[-1].top(depth)
-        return [run.hits(name) for name in names]
+        return [run.hits(name) for name in names] if ids is None else run
 
     def search_runs(
         self,
@@ -167,7 +198,7 @@ def open_index(
     *,
     model: Path | None = None,
     device: str = "auto",
-    dtype: str = "float32",
+    dtype: str = "auto",
     verified: bool = False,
 ) -> Searcher:
     """Open an index with its checkpoint, which is located along index → encodings → checkpoint.
@@ -194,13 +225,17 @@ def open_index(
         engines = {name: ShardedIndex([part[name] for part in parts], order) for name in parts[0]}
     recorded = counts[0].get("checkpoint")
     checkpoint = None if recorded is None else open_checkpoint(manifests.find_checkpoint(paths[0], recorded, model), target)
-    return Searcher(paths, all_ids, engines, order, checkpoint, select_dtype(dtype, target), target)
+    precision = torch.float32 if checkpoint is None else select_dtype(dtype, target)
+    return Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
 
 
 def _open_engines(path: Path, specs: Mapping[str, str], order: np.ndarray, device: str) -> dict[str, SearchableIndex]:
     engines: dict[str, SearchableIndex] = {}
     for expert, spec in specs.items():
-        variant = variants.find_variant("indexes", variants.parse_spec(spec).name)
+        try:
+            variant = variants.find_variant("indexes", variants.parse_spec(spec).name)
+        except UsageError as problem:
+            raise ArtifactError(f"{path}: {problem}") from None
         engine: type[Index] = getattr(importlib.import_module(variant.module), variant.symbol)
         engines[expert] = engine.open(path / expert, id_ranks=order, device=device)
     return engines

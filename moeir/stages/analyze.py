@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir.artifacts import atomic_write
+from moeir.console import format_count
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import argument, input_field, list_settings, option, output_field
 from moeir.stages import analysis_inputs
-from moeir.stages.base import MAX_SEED, STREAM, Counts, Stage
+from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import check_matplotlib, choose_form, name_source, read_runs
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ class Analyze(Stage):
         f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None, words=tuple(ANALYSES)
     )
     run: tuple[Path, ...] = input_field(
-        "run", "overlap, wins, scores: a run; repeat the flag. projection: colour each query by its best run.", (), aliases=("--runs",)
+        "run",
+        "overlap, wins, scores: a run; repeat the flag; NAME=PATH names it. projection: colour each query by its best run.",
+        (),
+        aliases=("--runs",),
     )
     overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100.", "rbo", room="analysis.overlap")
     model: Path | None = input_field(
@@ -75,7 +79,7 @@ class Analyze(Stage):
     seed: int = option("divergence, projection: seed of the sampling and of t-SNE.", 42, minimum=0, maximum=MAX_SEED)
     rows: int = option("shares: number of rows; each is the mean over an interval of the training.", 20, minimum=1)
     max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False)
-    dtype: str = option("float32, bfloat16 or auto.", "float32")
+    dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     form: str = option(
         "table, tsv, jsonl, or auto: a table on stdout, else by the suffix of --output.",
@@ -136,6 +140,9 @@ class Analyze(Stage):
             raise UsageError(f"analyze {name}: needs --corpus, --queries or both")
         if name == "wins" and self.corpus is not None and self.queries is None:
             raise UsageError("analyze wins: --corpus needs --queries, whose words are compared with the relevant documents")
+
+    def summary(self, counts: Facts) -> str:
+        return f"{self._analysis_name()}, {format_count(counts['rows'], 'row')}"
 
     def work(self) -> Counts:
         from moeir.evaluation import tables

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,8 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import data_sources, settings, variants
 from moeir.artifacts import atomic_write, manifests, shards
+from moeir.artifacts.unfinished import describe_unfinished
 from moeir.console import format_bytes, silence
 from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
+from moeir.parsing import kebab_case
+from moeir.settings import option
 
 if TYPE_CHECKING:
     from moeir.distributed import ProcessGroup
@@ -22,6 +26,11 @@ if TYPE_CHECKING:
 STREAM = Path("-")
 MAX_SEED = 2**32 - 1  # of random generators
 DEPTH: dict[str, Any] = {"minimum": 1, "maximum": 2**31 - 1, "aliases": ("--hits", "--k")}
+DTYPE: dict[str, Any] = {  # of every stage that runs a model
+    "help": "Precision of matrix products: auto (bfloat16 if the device multiplies it in hardware, else float32), float32 or bfloat16.",
+    "default": "auto",
+    "choices": ("auto", "float32", "bfloat16"),
+}
 START, END = "the start", "the end"
 ANYTHING = "anything"  # the kind of a source that may be a file or a folder of any kind
 TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion")
@@ -34,7 +43,8 @@ MEMORY_ADVICE = {
 FOLDER_KINDS = ("checkpoint", "encodings", "index")
 FILE_SUFFIXES = (".trec", ".run", ".txt", ".tsv", ".jsonl", ".gz", ".zst")
 log = logging.getLogger(__name__)
-Counts = Mapping[str, Any] | None
+Facts = Mapping[str, Any]  # the counts of a stage that ended
+Counts = Facts | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +53,16 @@ class Stage:
 
     name: ClassVar[str] = ""
     default_split: ClassVar[str] = "test"  # of a data set, without --split; "" for all splits
+    summarizes_streams: ClassVar[bool] = False  # whether the summary is logged for standard output, too
+    code: tuple[str, ...] = option(
+        "Python module to import, so that files (a checkpoint, an index) may name its classes and functions; repeat the flag.",
+        (),
+        affects_result=False,
+        group="Every stage",
+    )
+
+    def __init_subclass__(cls) -> None:
+        cls.name = kebab_case(cls.__name__)
 
     def check(self) -> None:
         """Check settings that depend on one another, before anything is read or written; `check_settings` has checked each by itself."""
@@ -54,6 +74,14 @@ class Stage:
     def estimate(self) -> list[str]:
         """Lines of `--dry-run` about the expected work."""
         return []
+
+    def summary(self, counts: Facts) -> str | None:
+        """The key figure of the product, for the log line at the end; `counts` are those of `work`."""
+        return None
+
+    def next_command(self) -> list[object] | None:
+        """The stage that usually follows and its flags, with the paths of this one; called when the product has its name."""
+        return None
 
     def process_group(self) -> "ProcessGroup | SingleProcess":
         """The processes that run the stage together; a stage for a single process refuses others by the lock of its output."""
@@ -82,8 +110,19 @@ class Stage:
         for setting in settings.list_settings(type(self)):
             if setting.role == "source" and (value := getattr(self, setting.name)) is not None:
                 for item in value if setting.repeated else (value,):
-                    sides = data_sources.split_judged(item) if setting.kind == "texts" else (item,)
+                    path = split_run_name(item)[1] if setting.kind == "run" else item
+                    sides = data_sources.split_judged(path) if setting.kind == "texts" else (path,)
                     yield from ((setting, Path(side)) for side in sides if side is not None)
+
+
+def split_run_name(path: Path) -> tuple[str | None, Path]:
+    """The name and the path of a run given as NAME=PATH; no name if it is the path of a file.
+
+    >>> split_run_name(Path("bm25=runs/first.trec")), split_run_name(Path("runs/k1=0.9.trec"))
+    (('bm25', PosixPath('runs/first.trec')), (None, PosixPath('runs/k1=0.9.trec')))
+    """
+    name, equals, rest = str(path).partition("=")
+    return (name, Path(rest)) if name and equals and rest and "/" not in name and not path.exists() else (None, path)
 
 
 class SingleProcess:
@@ -116,10 +155,13 @@ def _add_memory_advice(stage: Stage) -> Iterator[None]:
 
 def check_settings(stage: Stage) -> None:
     """UsageError if a setting is outside its limits, settings contradict one another, or two sources are standard input."""
+    for module in stage.code:
+        variants.import_own_code(module)
     for setting in settings.list_settings(type(stage)):
         value = getattr(stage, setting.name)
         setting.check(value)
         if setting.room and value is not None:
+            variants.import_code_of(value)
             variants.resolve_spec(setting.room, value)
     stage.check()
     if (product := stage.product()) is not None and product[0] == STREAM and stage.makes_folder():
@@ -132,6 +174,8 @@ def check_settings(stage: Stage) -> None:
 def _check_exists(path: Path, setting: settings.Setting) -> None:
     """DataError or ArtifactError if a file or a checkpoint is missing, before heavy libraries are loaded and processes connect."""
     if path != STREAM and not data_sources.is_remote(path) and not path.exists():
+        if setting.kind != "training" and (words := describe_unfinished(path)):
+            raise ArtifactError(f"{path}: {words}")
         if setting.kind in (*TEXT_KINDS, ANYTHING):
             raise DataError(f"{path}: no such file{' or folder' if setting.kind == ANYTHING else ''} ({setting.flag})")
         if setting.kind == "checkpoint":
@@ -161,7 +205,9 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
         raise UsageError(f"{streams[0]} -: {process_group.size} processes cannot share standard input; name a file")
     provenance = _provenance(stage)
     if product is None or product[0] == STREAM:
-        stage.work()
+        stream_counts = stage.work()
+        if stage.summarizes_streams and stream_counts and (figure := stage.summary(stream_counts)):
+            log.info("%s", figure)
         return
     path, kind = product
     _check_output_path(stage, path)
@@ -180,6 +226,20 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
         if kind == "checkpoint":
             atomic_write.write_text_atomically(partial_path / "settings.yaml", settings.to_yaml(stage))
     process_group.all_gather_object(None, END)
+    log_product(stage, path, stage.summary(counts))
+
+
+def log_product(stage: Stage, path: Path, figure: str | None) -> None:
+    """Log what a stage made, its key figure, and the next command."""
+    log.info("made %s%s", path, f": {figure}" if figure else "")
+    if words := stage.next_command():
+        code = (word for module in sorted(_own_modules(stage)) for word in ("--code", module))
+        log.info("next: moeir %s", shlex.join([*map(str, words), *code]))
+
+
+def path_or_example(path: Path | None, example: str) -> str:
+    """A path that the user gave, as part of the next command; the example if there is none, or if it is standard input."""
+    return example if path is None or path == STREAM else str(path)
 
 
 def _run_worker(stage: Stage, process_group: "ProcessGroup | SingleProcess") -> None:
@@ -197,11 +257,21 @@ def _provenance(stage: Stage) -> dict[str, Any]:
 
 
 def source_digests(stage: Stage) -> dict[str, list[str]]:
-    """The digests of the sources by flag, after a check of each."""
-    digests: dict[str, list[str]] = {}
+    """The digests of the sources by flag, after a check of each, and those of the modules of own code that the settings name."""
+    modules = sorted(_own_modules(stage))
+    digests = {"code": [digest for module in modules for digest in variants.code_digest(module)]} if modules else {}
     for setting, path in stage.sources():
         digests.setdefault(setting.flag.removeprefix("--"), []).append(_source_digest(path, setting))
-    return digests
+    names = [split_run_name(path)[0] or "" for path in getattr(stage, "run", ())]
+    return digests | ({"run-names": names} if any(names) else {})
+
+
+def _own_modules(stage: Stage) -> set[str]:
+    """The modules of own code that the user named, also in `EXPERT=SPEC`."""
+    values = [getattr(stage, setting.name) for setting in settings.list_settings(type(stage)) if setting.role == "option"]
+    texts = [text for value in values for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)]
+    specs = (text.partition("=")[2] if ":" not in text.partition("=")[0] and "=" in text else text for text in texts)
+    return {*stage.code, *(module for spec in specs if (module := variants.own_module(spec)) and variants.is_imported(module))}
 
 
 def _source_digest(path: Path, setting: settings.Setting) -> str:
@@ -235,6 +305,8 @@ def _weights_digest(path: Path, setting: settings.Setting) -> str:
     """The digest of a moeir checkpoint or a folder of plain weights; any other name is taken as a hub id."""
     if (path / manifests.MANIFEST).is_file():
         return manifests.digest_files(manifests.verify_artifact(path, "checkpoint")["files"])
+    if words := describe_unfinished(path):
+        raise ArtifactError(f"{path}: {words}")
     if path.is_dir():
         return manifests.compute_digest(path)
     if path.exists() or path.is_absolute() or str(path).startswith(".") or len(path.parts) > 2:

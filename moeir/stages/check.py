@@ -13,6 +13,7 @@ from moeir import data_sources
 from moeir.errors import FAULT_KINDS, DataError, UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import STREAM, TEXT_KINDS, Counts, Stage
+from moeir.stages.run_arguments import run_paths
 
 if TYPE_CHECKING:
     from moeir.data_checks.examples import CheckContext
@@ -121,7 +122,7 @@ class Check(Stage):
         known_ids = (context.queries, context.documents)
         yield from ((path, qrels.check_qrels(FileFindings(findings, path, *known_ids))) for path in self.qrels)
         yield from ((path, examples.check_examples(FileFindings(findings, path), context)) for path in self.train)
-        yield from ((path, runs.RunChecker(FileFindings(findings, path, *known_ids)).readable_lines()) for path in self.run)
+        yield from ((path, runs.RunChecker(FileFindings(findings, path, *known_ids)).readable_lines()) for path in run_paths(self.run))
 
     def _check_texts(
         self, path: Path, side: str, findings: "Findings", seen_texts: "SeenTexts", fingerprints: dict[str, int]
@@ -182,7 +183,7 @@ class Check(Stage):
             for path, repaired_lines in checked_files:
                 before, copy = findings.fault_count, partial_path / path.name
                 line_count = lines.write_lines(repaired_lines, copy)
-                if path in self.run and line_count:
+                if path in run_paths(self.run) and line_count:
                     runs.write_run(runs.read_run(copy), copy)  # sorted by score, with matching ranks
                 fault_count = findings.fault_count - before
                 counts[path.name] = {"lines": line_count, "faults": fault_count}

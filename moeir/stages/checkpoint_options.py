@@ -5,10 +5,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.parsing import parse_value
 from moeir.settings import option, output_field, to_dict
-from moeir.stages.base import MAX_SEED, Stage
+from moeir.stages.base import DTYPE, MAX_SEED, Facts, Stage, path_or_example
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,6 +36,15 @@ class InputOptions(Stage):
         """The prefixes and lengths that are given as flags."""
         names = ("query_prefix", "document_prefix", "query_length", "document_length")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+def command_after_checkpoint(checkpoint: Path, corpus: Path | None, *, reads_pairs: bool) -> list[object]:
+    """The command that uses a new checkpoint: rerank for a cross-encoder, which reads pairs, else encode."""
+    documents = path_or_example(corpus, "corpus.jsonl")
+    if not reads_pairs:
+        return ["encode", "--model", checkpoint, "--corpus", documents, "--output", "enc"]
+    texts = ("--queries", "queries.jsonl", "--corpus", documents)
+    return ["rerank", "--model", checkpoint, "--run", "run.trec", *texts, "--output", "reranked.trec"]
 
 
 def read_first_texts(corpus: Path | None, count: int = 4000) -> list[str]:
@@ -85,7 +95,7 @@ class TrainingStage(Stage):
     compile: bool = option(
         "Compile the layers with torch.compile (CUDA only); takes a minute or more at the start.", False, group="Speed and memory"
     )
-    dtype: str = option("auto, float32 or bfloat16.", "auto", group="Speed and memory")
+    dtype: str = option(**DTYPE, group="Speed and memory")
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False, group="Speed and memory")
     keep_empty: bool = option("Accept documents without text.", False, group="Inputs")
     cache: Path | None = option(
@@ -121,6 +131,12 @@ class TrainingStage(Stage):
         _parse_group_rates(self.group_rate)
         trackers.parse_trackers(self.track)
 
+    def summary(self, counts: Facts) -> str:
+        figure = f"{format_count(counts['steps'], 'step')}, loss {counts['last']['loss']:.3f}"
+        if best := counts.get("development"):
+            figure += f", development {best['measure']} {best['value']:.4f} after step {best['step']}"
+        return figure
+
     def process_group(self) -> "ProcessGroup":
         from moeir import distributed
         from moeir.backbones.device import resolve_device, set_determinism
@@ -139,6 +155,12 @@ class TrainingStage(Stage):
             layers.set_attention_dropout(model, self.attention_dropout)
         if self.compile:
             layers.compile_layers(model)
+
+    def check_parameters(self, model: "nn.Module") -> None:
+        """UsageError for flags that do not fit the parameters of a model, which may be without weights."""
+        from moeir.training import param_groups
+
+        param_groups.match_rates(dict(model.named_parameters()), _parse_group_rates(self.group_rate))
 
     def total_steps(self, batches_per_epoch: int) -> int:
         """Total optimizer steps; last batches that do not fill a step are dropped."""
@@ -184,7 +206,7 @@ class TrainingStage(Stage):
         from moeir.architectures.model_card import write_model_card
 
         checkpoint.save(self.output)
-        write_model_card(self.output, checkpoint, base=str(base), training={"objective": objective, **counts})
+        write_model_card(self.output, checkpoint, base=base, training={"objective": objective, **counts})
         return {"parameters": checkpoint.architecture.parameter_count(), **counts}
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import variants
+from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import ANYTHING, MAX_SEED, STREAM, Counts, Stage, checkpoint_reference
+from moeir.stages.base import ANYTHING, MAX_SEED, STREAM, Counts, Facts, Stage, checkpoint_reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +92,13 @@ class Convert(Stage):
     def _load_format(spec: str) -> "Format":
         data_format: Format = variants.bind_variant("formats", spec)()
         return data_format
+
+    def summary(self, counts: Facts) -> str:
+        return f"{format_count(counts['written'], 'record')}, from {counts['from']} to {counts['to']}"
+
+    def next_command(self) -> list[object] | None:
+        path, kind = self.product()
+        return ["index", "--encodings", path, "--output", "idx"] if kind == "encodings" else None
 
     def work(self) -> Counts:
         from moeir.console import progress

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir.artifacts import manifests, shards
-from moeir.console import silence
+from moeir.console import format_count, silence
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field, to_dict
-from moeir.stages.base import STREAM, Counts, Stage, checkpoint_reference
+from moeir.stages.base import DTYPE, STREAM, Counts, Facts, Stage, checkpoint_reference, log_product
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ class Encode(Stage):
         aliases=("--token-pooling",),
     )
     max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False)
-    dtype: str = option("auto, float32 or bfloat16.", "auto")
+    dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = output_field("encodings", "Folder to write.")
@@ -94,7 +94,7 @@ class Encode(Stage):
         elif jobs := self._shard_jobs():
             log.info("%s: %d processes, each with a shard", self.output, len(jobs))
             worker_pool.run_shards(jobs, "encoding", force=force, stuck_minutes=self.stuck_minutes)
-            log.info("%s: %d shards, %s texts", self.output, len(jobs), f"{sum(job.texts for job in jobs):,}")
+            log_product(self, self.output, f"{len(jobs)} shards, {format_count(sum(job.texts for job in jobs), 'text')}")
         else:
             self._run_unsharded(force=force)
 
@@ -155,6 +155,12 @@ class Encode(Stage):
     def product(self) -> tuple[Path, str]:
         """The folder of all encodings, or the shard's folder in it."""
         return (self.output if self.shard is None else self.output / shards.Shard.parse(self.shard).folder_name), "encodings"
+
+    def summary(self, counts: Facts) -> str:
+        return f"{format_count(counts['texts'], 'text')} in {counts['dtype'].removeprefix('torch.')}, {', '.join(counts['experts'])}"
+
+    def next_command(self) -> list[object] | None:
+        return ["index", "--encodings", self.output, "--output", "idx"] if self.shard is None else None
 
     def work(self) -> Counts:
         from moeir.architectures.base import copy_to_host

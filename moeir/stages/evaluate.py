@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Stage
+from moeir.stages.base import STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
     MATCHES,
@@ -20,6 +21,7 @@ from moeir.stages.run_arguments import (
     name_source,
     read_answers,
     read_groups,
+    run_paths,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ TABLE_FORMS = ("table", "markdown", "latex")
 class Evaluate(Stage):
     """Evaluate runs against judgements or answers, side by side, with p-values against the first. A query missing from a run counts 0."""
 
-    run: tuple[Path, ...] = input_field("run", "A run; repeat the flag to compare runs.", aliases=("--runs",))
+    run: tuple[Path, ...] = input_field("run", "A run; repeat the flag to compare runs; NAME=PATH names it.", aliases=("--runs",))
     qrels: Path | None = input_field("qrels", "Relevance judgements in TREC or BEIR format.", None, unless=("answers",))
     answers: Path | None = input_field(
         "texts", "Instead of --qrels: questions with answers; a document that contains an answer is relevant.", None
@@ -61,8 +63,8 @@ class Evaluate(Stage):
     per_query: bool = option("Report the value of every query, too.", False, aliases=("-q",), group="Measures")
     test: str = option("p-values against the first run: t (paired), randomisation, bootstrap or none.", "t", group="Comparison of runs")
     correction: str = option(
-        "Correction of p-values over all runs and measures: none, bonferroni, holm or bh (Benjamini and Hochberg).",
-        "none",
+        "Correction of p-values over all runs and measures: holm, bonferroni, bh (Benjamini and Hochberg) or none.",
+        "holm",
         group="Comparison of runs",
     )
     effect_size: bool = option("Report the difference to the first run and Cohen's d, too.", False, group="Comparison of runs")
@@ -91,13 +93,22 @@ class Evaluate(Stage):
             raise UsageError("--explain needs --compat TOOL: the tool whose numbers differ")
         if self.compat is not None and (self.answers, self.group_by) != (None, None):
             raise UsageError("--compat needs --qrels, and takes no --group-by: the tools use judgements only")
-        if self.compat is not None and STREAM in self.run:
+        if self.compat is not None and STREAM in run_paths(self.run):
             raise UsageError("--compat --run -: the run is read more than once; name a file")
         if self.ties and (self.compat or self.answers or self.group_by):
             raise UsageError("--ties needs --qrels, and cannot be combined with --compat or --group-by")
         check_judgements("evaluate", self.qrels, self.answers)
         check_answers("--answers", self.answers, self.corpus, self.match)
         check_groups(self.group_by, self.queries, self.answers)
+
+    def summary(self, counts: Facts) -> str:
+        return f"{format_count(counts['runs'], 'run')}, {format_count(counts['queries'], 'query')}"
+
+    def next_command(self) -> list[object] | None:
+        if self.qrels is None or self.qrels == STREAM or STREAM in run_paths(self.run):
+            return None
+        runs = [word for run in self.run for word in ("--run", run)]
+        return ["report", *runs, "--qrels", self.qrels, "--output", "report.html"]
 
     def work(self) -> Counts:
         from moeir.evaluation import compat, measures, tables
@@ -140,20 +151,20 @@ class Evaluate(Stage):
         from moeir.evaluation import answer_match, measures
         from moeir.records import qrels, runs
 
-        run_paths = name_runs(self.run)
+        paths = name_runs(self.run)
         if self.answers is None:
             assert self.qrels is not None
             grades = qrels.read_qrels(self.qrels)
-            for name, path in run_paths.items():
+            for name, path in paths.items():
                 run = runs.read_run(path)
                 yield name, path, run, grades, _coverage_note(measures.compute_coverage(run, grades))
             return
         depth = answer_match.max_cutoff(requested)
         questions = read_answers(self.answers, self.match)
-        all_runs = [runs.read_run(path) if depth is None else runs.read_run(path).top(depth) for path in run_paths.values()]
+        all_runs = [runs.read_run(path) if depth is None else runs.read_run(path).top(depth) for path in paths.values()]
         assert self.corpus is not None
         qrels_by_run = answer_match.qrels_from_answers(all_runs, questions, self.corpus)
-        for (name, path), run, grades in zip(run_paths.items(), all_runs, qrels_by_run, strict=True):
+        for (name, path), run, grades in zip(paths.items(), all_runs, qrels_by_run, strict=True):
             coverage = measures.compute_coverage(run, grades)
             note = f"{coverage.returned} of {coverage.judged} questions, {coverage.missing} without hits"
             yield name, path, run, grades, f"{note}; {coverage.extra} queries of the run have no answers"

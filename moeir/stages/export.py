@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir import variants
+from moeir.console import format_count
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import Counts, Stage
+from moeir.stages.base import Counts, Facts, Stage
 
 if TYPE_CHECKING:
     from moeir.export_targets.base import ExportedDocument, ExportSchema
@@ -29,6 +30,9 @@ class Export(Stage):
 
     def makes_folder(self) -> bool:
         return True
+
+    def summary(self, counts: Facts) -> str:
+        return f"{format_count(counts['documents'], 'document')}, {', '.join(counts['experts'])}"
 
     def work(self) -> Counts:
         from moeir.console import progress

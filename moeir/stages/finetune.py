@@ -1,5 +1,6 @@
 """`moeir finetune`: competitive or contrastive learning from queries, positives and negatives."""
 
+import logging
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -9,13 +10,16 @@ from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import STREAM, Counts
-from moeir.stages.checkpoint_options import InputOptions, TrainingStage
+from moeir.stages.checkpoint_options import InputOptions, TrainingStage, command_after_checkpoint
 
 if TYPE_CHECKING:
+    from moeir.architectures.checkpoint import RetrievalModel
     from moeir.records.examples import Example
     from moeir.training.dev_sets import DevSet
     from moeir.training.sampling import BatchSampler
     from moeir.training.text_stream import TextStream
+
+log = logging.getLogger(__name__)
 
 
 DEV_FLAGS = ("dev_run", "dev_measure", "evaluate_every", "patience", "keep")  # with which --dataset brings its development split
@@ -48,6 +52,13 @@ class Finetune(TrainingStage, InputOptions):
     )
     arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10.", None, room="architectures", group="Model")
     objective: str = option("contrastive, or competitive:temperature=0.5.", "contrastive", room="training.objectives", group="Training")
+    temperature: float | None = option(
+        "Temperature of a normalised expert's cosines, kept in the checkpoint as scale = 1 / temperature [default: 0.05, unless --arch, "
+        "the checkpoint, or --objective kl or lce sets one].",
+        None,
+        minimum=1e-6,
+        group="Training",
+    )
     batch_size: int = option("Queries per batch, divided among all processes.", 8, minimum=1, group="Training")
     accumulate: int = option(
         "Batches per optimizer step; in-batch negatives come from one batch only.",
@@ -136,9 +147,38 @@ class Finetune(TrainingStage, InputOptions):
 
             measures.parse_measure(self.dev_measure)
 
+    def _check_model(self) -> None:
+        """Refuse options that do not fit together or do not fit the weights, before texts are read and anything is fitted."""
+        from moeir.architectures.initialize import check_options
+        from moeir.training import objectives
+
+        objectives.validate_options(variants.bind_variant("training.objectives", self.objective), self.negatives)
+        checkpoint = check_options(self.model, self.arch, self.input_options())
+        if checkpoint is not None:
+            self._set_temperature(checkpoint)
+            self.check_parameters(checkpoint.architecture)
+            self._check_dev_run(pairs=checkpoint.architecture.reads_pairs)
+
+    def _check_dev_run(self, *, pairs: bool) -> None:
+        if pairs != (self.dev_run is not None) and self.dev_queries is not None:
+            words = ("--dev-run", "is for a cross-encoder; a retriever searches --dev-corpus")
+            flag, why = ("--dev-queries", "a cross-encoder reranks; name the run with --dev-run") if pairs else words
+            raise UsageError(f"{flag}: {why}")
+
+    def _set_temperature(self, checkpoint: "RetrievalModel") -> list[str]:
+        """Set the temperature of normalised experts, unless the objective divides all scores by one; returns their names."""
+        from moeir.architectures.temperature import set_temperature
+        from moeir.backbones.families import weights_io
+        from moeir.training import objectives
+
+        if self.temperature is None and objectives.divides_scores(variants.bind_variant("training.objectives", self.objective)):
+            return []
+        return set_temperature(checkpoint, weights_io.resolve_model(self.model), self.arch, self.temperature)
+
     def estimate(self) -> list[str]:
         from moeir.records import examples
 
+        self._check_model()
         query_ids = [[example.query_id for example in examples.read_examples(path, provenance=False)] for path in self.train]
         counts = [len(ids) for ids in query_ids] if self.sampling_rate else [len({query for ids in query_ids for query in ids})]
         epoch_batches = [rate * max(1, count // self.batch_size) for rate, count in zip(self.sampling_rate or (1.0,), counts, strict=True)]
@@ -148,20 +188,29 @@ class Finetune(TrainingStage, InputOptions):
         batches = f"{self.accumulate} batches of " if self.accumulate > 1 else ""
         return [f"{steps:,} steps of {batches}{self.batch_size} queries from {sum(counts):,} examples: {text_counts}"]
 
+    def next_command(self) -> list[object]:
+        from moeir.architectures.initialize import is_cross_encoder
+
+        corpus = next(iter(self.corpus), None)
+        return command_after_checkpoint(self.output, corpus, reads_pairs=is_cross_encoder(self.model, self.arch))
+
     def work(self) -> Counts:
         from moeir.architectures.initialize import build_checkpoint, is_cross_encoder
         from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
         from moeir.backbones.device import select_dtype
         from moeir.kernels.memory import mmap_large_tensors
-        from moeir.training import dev_sets, objectives, retrieval_task, token_cache
+        from moeir.training import dev_sets, retrieval_task, token_cache
 
         process_group = self.process_group()
+        self._check_model()
         objective = variants.bind_variant("training.objectives", self.objective)
-        objectives.validate_options(objective, self.negatives)
         pairs = is_cross_encoder(self.model, self.arch)
         sampler, text_stream = self._make_sampler(objective.func, pairs=pairs)
         dev_set = self._load_dev_set(text_stream, sampler.steps_per_epoch, pairs=pairs)
         checkpoint = build_checkpoint(self.model, self.arch, self.input_options(), text_stream.first_documents, self.seed)
+        for expert in self._set_temperature(checkpoint):
+            scale = checkpoint.architecture.scales[expert]
+            log.info("temperature %g: the cosines of the %s expert are scaled by %g", 1 / scale, expert, scale)
         checkpoint.architecture.set_gradient_checkpointing(self.recompute)
         self.prepare_layers(checkpoint.architecture)
         if self.recompute or self.gradient_cache is not None:
@@ -215,10 +264,7 @@ class Finetune(TrainingStage, InputOptions):
 
     def _load_dev_set(self, text_stream: "TextStream", batches_per_epoch: int, *, pairs: bool) -> "DevSet | None":
         """The development set, if there is one."""
-        if pairs != (self.dev_run is not None) and self.dev_queries is not None:
-            words = ("--dev-run", "is for a cross-encoder; a retriever searches --dev-corpus")
-            flag, why = ("--dev-queries", "a cross-encoder reranks; name the run with --dev-run") if pairs else words
-            raise UsageError(f"{flag}: {why}")
+        self._check_dev_run(pairs=pairs)
         if self.dev_queries is None or self.dev_qrels is None:
             return None
         from moeir.training.dev_sets import load_dev_set

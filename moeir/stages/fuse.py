@@ -7,21 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import variants
-from moeir.artifacts import manifests
-from moeir.errors import ArtifactError, UsageError
+from moeir.console import format_count
+from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages import side_outputs
-from moeir.stages.base import DEPTH, STREAM, Counts, Stage
+from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage, path_or_example
 from moeir.stages.run_arguments import (
     MATCHES,
     check_answers,
     check_groups,
     check_judgements,
+    find_search_of_run,
     name_runs,
     name_source,
     read_answers,
     read_groups,
     read_query_texts,
+    run_paths,
+    short_run_names,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +48,9 @@ class Fuse(Stage):
     """Merge the runs of several experts into one. With --tune, find the best alpha or weights on judged queries, use and log them."""
 
     default_split: ClassVar[str] = "dev"
-    run: tuple[Path, ...] = input_field("run", "One run per expert; repeat the flag.", least_count=2, aliases=("--runs",))
+    run: tuple[Path, ...] = input_field(
+        "run", "One run per expert; repeat the flag; NAME=PATH names it.", least_count=2, aliases=("--runs",)
+    )
     method: str | None = option(
         "Fusion method; see: moeir variants fusion. [default: came-sum for the experts' runs of one index, else rrf]", None
     )
@@ -79,6 +84,7 @@ class Fuse(Stage):
         method = self.method or OTHER_METHOD
         if variants.parse_spec(method).name.replace("_", "-") == "exact-sum":
             raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
+        variants.import_code_of(method)
         variant, options = variants.resolve_spec("fusion", method)
         self._check_learned()
         self._check_ablation()
@@ -133,32 +139,32 @@ class Fuse(Stage):
 
     def _have_one_index(self) -> bool:
         """Whether `moeir search` wrote all runs, from one index."""
-        indexes = set()
-        for path in self.run:
-            try:
-                manifest = manifests.read_manifest(path if manifests.manifest_path(path).is_file() else path.parent)
-            except ArtifactError:
-                return False
-            if manifest.get("stage") != "search" or path.name not in manifest["files"]:
-                return False
-            indexes.add(tuple(manifest.get("sources", {}).get("index", ())))
-        return len(indexes) == 1
+        searches = [find_search_of_run(path) for path in run_paths(self.run)]
+        return None not in searches and len({search[0] for search in searches if search}) == 1
 
     def _warn_of_scales(self, expert_runs: "Sequence[Run]", method: str) -> None:
         """Warn if a raw sum is of scores whose standard deviations differ by more than 10 times."""
         if variants.parse_spec(method).name.replace("_", "-") not in RAW_SUMS:
             return
-        spreads = sorted((float(run.scores.std()), str(path)) for run, path in zip(expert_runs, self.run, strict=True) if len(run.scores))
+        spreads = sorted(
+            (float(run.scores.std()), str(path)) for run, path in zip(expert_runs, run_paths(self.run), strict=True) if len(run.scores)
+        )
         if spreads and spreads[-1][0] > MAX_SCALE_RATIO * spreads[0][0] > 0:
             (least, narrow), (most, wide) = spreads[0], spreads[-1]
             log.warning("--method %s: scores of %s have a standard deviation of %.3g, those of %s %.3g, so the sum follows the first; "
                         "rrf or zscore count both alike", method, wide, most, narrow, least)  # fmt: skip
 
+    def summary(self, counts: Facts) -> str:
+        return f"{format_count(counts['queries'], 'query')}, {format_count(counts['hits'], 'hit')}"
+
+    def next_command(self) -> list[object]:
+        return ["evaluate", "--run", self.output, "--qrels", path_or_example(self.qrels, "qrels.tsv")]
+
     def work(self) -> Counts:
         from moeir.fusion import formulas
         from moeir.records import runs
 
-        expert_runs = [runs.read_run(path) for path in self.run]
+        expert_runs = [runs.read_run(path) for path in run_paths(self.run)]
         tuning_counts = {} if self.tune is None else self._tune_method(expert_runs, self.tune)
         method = str(tuning_counts.pop("method", self.method))
         if self.learned is None:
@@ -174,7 +180,7 @@ class Fuse(Stage):
         from moeir.evaluation import measures, tables
         from moeir.evaluation.result_tables import MACRO
         from moeir.fusion import files, tuning
-        from moeir.records import lines, qrels
+        from moeir.records import qrels
 
         measure = measures.parse_measure(measure_name)
         name = str(measure) if self.group_by is None else f"{measure}, {MACRO} by {self.group_by}"
@@ -187,9 +193,8 @@ class Fuse(Stage):
             log.info("the best value is the last of the grid; a larger LAST in --grid may be better")
         if self.save is not None:
             provenance = {"by": "moeir fuse --tune", "measure": name, "value": tuned.means[tuned.best], "tried": len(tuned.means)}
-            stems = tuple(lines.strip_compression_suffix(path).stem for path in self.run)
             with side_outputs.write_side_output(self, self.save, "fusion") as (partial_path, _):
-                files.write_fusion(files.SavedFusion(tuned.method, stems, provenance), partial_path)
+                files.write_fusion(files.SavedFusion(tuned.method, tuple(short_run_names(self.run)), provenance), partial_path)
         return {tuned.option: tuned.best, "measure": name, "grid": tuned.means, "method": tuned.method}
 
     def _mean_values(
@@ -211,7 +216,7 @@ class Fuse(Stage):
             judged = zip(all_runs, answer_match.qrels_from_answers(all_runs, answers, self.corpus), strict=True)
         groups, means = read_groups(self.group_by, self.queries or self.answers), []
         for run, run_grades in judged:
-            with name_source(self.run[0]):
+            with name_source(run_paths(self.run)[0]):
                 values = measures.evaluate_run(run, run_grades, [measure])
             with name_source(self.queries or self.answers):
                 sample = values if groups is None else group_samples(values, groups, str(self.group_by))[MACRO]
@@ -221,11 +226,10 @@ class Fuse(Stage):
     def _load_learned_fusion(self, expert_runs: "Sequence[Run]") -> "FusionFormula":
         """The merge function of the --learned file."""
         from moeir.fusion import files
-        from moeir.records import lines
 
         assert self.learned is not None
         saved_fusion = files.read_fusion(self.learned)
-        saved_fusion.check_runs(self.learned, [lines.strip_compression_suffix(path).stem for path in self.run])
+        saved_fusion.check_runs(self.learned, short_run_names(self.run))
         counts_words = saved_fusion.gated is not None and saved_fusion.gated.word_counts is not None
         if self.queries is None and counts_words:
             raise UsageError(f"{self.learned}: learned with query texts; give --queries")
@@ -252,7 +256,7 @@ class Fuse(Stage):
         if self.ablation is not None and self.qrels is not None:
             requested = [measures.parse_measure(text) for text in self.measure or ABLATION_MEASURES]
             grades = qrels.read_qrels(self.qrels)
-            with name_source(self.run[0]):
+            with name_source(run_paths(self.run)[0]):
                 header, table_rows = attribution.leave_one_out(runs_by_name, merge, fused_run, self.depth, grades, requested)
             with side_outputs.write_side_output(self, self.ablation, "ablation") as (partial_path, _):
                 lines.write_lines(tables.format_lines(header, table_rows, "tsv"), partial_path)

@@ -10,9 +10,10 @@ from itertools import islice
 from pathlib import Path
 
 from moeir.artifacts.shards import Shard
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import MAX_SEED, STREAM, Counts, Stage
+from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage, path_or_example
 
 BLOCK = 512
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class GenerateQueries(Stage):
     )
     seed: int = option("Random seed; each query has random numbers of its own.", 42, minimum=0, maximum=MAX_SEED)
     shard: str | None = option(f"I/N: process shard I of N, counted from 0; shards are ranges of whole blocks of {BLOCK} passages.", None)
-    dtype: str = option("auto, float32 or bfloat16.", "auto")
+    dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept passages without text; they get no queries.", False)
     output: Path = output_field("texts", "Output file: JSON lines with _id and queries, in corpus order; - is stdout.")
@@ -53,6 +54,15 @@ class GenerateQueries(Stage):
         first, last = self._shard_range()
         passages = (self._count_passages() if last is None else last) - first
         return [f"{passages:,} passages, {passages * self.queries_per_passage:,} queries of at most {self.max_output} tokens"]
+
+    def summary(self, counts: Facts) -> str:
+        return f"{format_count(counts['queries'], 'query')} of {format_count(counts['passages'], 'passage')}"
+
+    def next_command(self) -> list[object] | None:
+        if self.shard is not None:
+            return None
+        corpus = path_or_example(self.corpus, "corpus.jsonl")
+        return ["index", "--corpus", corpus, "--engine", "bm25", "--expansion", self.output, "--output", "idx"]
 
     def work(self) -> Counts:
         from moeir.artifacts import atomic_write

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir import variants
+from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import Counts, Stage, checkpoint_reference
+from moeir.stages.base import Counts, Facts, Stage, checkpoint_reference
 
 if TYPE_CHECKING:
     from moeir.indexes.base import Index as Engine
@@ -39,10 +40,11 @@ class Index(Stage):
     def check(self) -> None:
         if (self.encodings is None) == (self.corpus is None):
             raise UsageError("index: give --encodings, or --corpus with --engine bm25")
-        if self.corpus is not None and (len(self.engine) != 1 or self._text_engine not in TEXT_ENGINES):
-            raise UsageError("index --corpus: the engines that read texts are bm25 and lucene, one at a time: add --engine bm25")
         for spec in self.engine:
+            variants.import_code_of(_split_engine_spec(spec)[1])
             variants.resolve_spec("indexes", _split_engine_spec(spec)[1])
+        if self.corpus is not None and (len(self.engine) != 1 or not self._reads_texts()):
+            raise UsageError("index --corpus: the engines that read texts are bm25 and lucene, one at a time: add --engine bm25")
         if self.expansion is not None and self.corpus is None:
             raise UsageError("--expansion: goes with --corpus and --engine bm25; encodings are not expanded")
         if self.expansion_queries is not None and self.expansion is None:
@@ -52,6 +54,20 @@ class Index(Stage):
     def _text_engine(self) -> str:
         """The name of the engine that reads texts, and of the one expert of its index."""
         return variants.parse_spec(self.engine[0]).name
+
+    def _reads_texts(self) -> bool:
+        """Whether the engine reads texts; of own code the class says so."""
+        if variants.own_module(self.engine[0]) is None:
+            return self._text_engine in TEXT_ENGINES
+        own_engine: type[Engine] = variants.bind_variant("indexes", self.engine[0]).func  # type: ignore[assignment]
+        return own_engine.kind == "text"
+
+    def summary(self, counts: Facts) -> str:
+        engines = ", ".join(name if name == spec else f"{name} ({spec})" for name, spec in counts["experts"].items())
+        return f"{format_count(counts['texts'], 'text')}, {engines}"
+
+    def next_command(self) -> list[object]:
+        return ["search", "--index", self.output, "--queries", "queries.jsonl", "--output", "runs" if self.corpus is None else "run.trec"]
 
     def work(self) -> Counts:
         if self.corpus is not None:

@@ -36,12 +36,15 @@ class Info(Stage):
 
     def work(self) -> Counts:
         from moeir.artifacts import manifests, shards
+        from moeir.artifacts.unfinished import describe_unfinished
 
         if data_sources.is_remote(self.path):
             from moeir.formats import summary
 
             self._write_facts(summary.summarize_remote(str(self.path)))
             return None
+        if not manifests.manifest_path(self.path).is_file() and (words := describe_unfinished(self.path)):
+            raise ArtifactError(f"{self.path}: {words}")
         if not self.path.exists():
             raise ArtifactError(f"{self.path}: no such file or folder")
         if finished_shards := shards.finished_shards(self.path):

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, STREAM, Counts, Stage
+from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage, path_or_example
 from moeir.stages.run_arguments import name_runs, name_source, read_query_texts, read_runs
 
 FUSION_KINDS = ("gated", "linear")
@@ -42,6 +43,14 @@ class LearnFusion(Stage):
                 raise UsageError(f"{flag}: has no effect on linear; leave it out, or use --kind gated")
         name_runs(self.run)
 
+    def summary(self, counts: Facts) -> str:
+        return f"learned on {format_count(counts['queries'], 'query')}: {counts['method']}"
+
+    def next_command(self) -> list[object]:
+        runs = [word for run in self.run for word in ("--run", run)]
+        texts = () if self.queries is None else ("--queries", path_or_example(self.queries, "queries.jsonl"))
+        return ["fuse", *runs, "--learned", self.output, *texts, "--output", "fused.trec"]
+
     def work(self) -> Counts:
         from moeir.fusion import files, gated, tuning
         from moeir.records import qrels
@@ -60,5 +69,4 @@ class LearnFusion(Stage):
         files.write_fusion(files.SavedFusion(method, tuple(runs_by_name), provenance, fit.gated), self.output)
         for name, loss in fit.details.get("held-out loss", {}).items():
             log.info("held-out loss: %.4f  %s", loss, name)
-        log.info("learned on %d queries: %s", fit.details["queries"], method)
         return {"method": method, **fit.details}

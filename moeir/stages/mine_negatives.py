@@ -1,20 +1,20 @@
 """`moeir mine-negatives`: documents that runs rank high and that are not judged positive become negatives."""
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from moeir import variants
+from moeir.console import format_count
 from moeir.errors import DataError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import MAX_SEED, Counts, Stage
-from moeir.stages.run_arguments import MATCHES, check_answers, read_answers, read_runs
+from moeir.stages.base import MAX_SEED, Counts, Facts, Stage, path_or_example
+from moeir.stages.run_arguments import MATCHES, check_answers, read_answers, read_runs, run_paths
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
 
-log = logging.getLogger(__name__)
+SKIPPED = ("without_positives", "without_hits", "without_negatives")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class MineNegatives(Stage):
     """Make training examples: positives from judgements, negatives from the union of runs, each with its source run, rank and score."""
 
     default_split: ClassVar[str] = "train"
+    summarizes_streams = True
     run: tuple[Path, ...] = input_field("run", "Runs of the training queries; repeat the flag.", aliases=("--runs",))
     qrels: Path = input_field("qrels", "Relevance judgements of the training queries.")
     method: str = option("Which ranks become negatives.", "band:first=0,last=200", room="mining")
@@ -42,6 +43,17 @@ class MineNegatives(Stage):
     def check(self) -> None:
         check_answers("--exclude-answers", self.exclude_answers, self.corpus, self.match)
 
+    def summary(self, counts: Facts) -> str:
+        skipped = ", ".join(f"{counts[reason]:,} {reason.replace('_', ' ')}" for reason in SKIPPED)
+        figure = f"{format_count(counts['mined'], 'example')}; skipped queries: {skipped}"
+        if self.exclude_answers is None:
+            return figure
+        return f"{figure}; {format_count(counts['with_answers'], 'document')} excluded because they contain an answer"
+
+    def next_command(self) -> list[object]:
+        texts = ("--queries", "queries.jsonl", "--corpus", path_or_example(self.corpus, "corpus.jsonl"))
+        return ["finetune", "--model", "checkpoint", "--train", self.output, *texts, "--output", "finetuned"]
+
     def work(self) -> Counts:
         from moeir import mining
         from moeir.records import examples, qrels
@@ -60,14 +72,8 @@ class MineNegatives(Stage):
         )
         examples.write_examples(mined_examples, self.output)
         if not counts.mined:
-            run_paths = ", ".join(map(str, self.run))
-            raise DataError(f"{self.qrels}: no query has both positives and negatives in {run_paths}; do the ids agree?")
-        log.info(
-            "%d examples; skipped %d queries without positives, %d without hits, %d without negatives",
-            *(counts.mined, counts.without_positives, counts.without_hits, counts.without_negatives),
-        )
-        if self.exclude_answers is not None:
-            log.info("%d documents excluded because they contain an answer", counts.with_answers)
+            paths = ", ".join(map(str, run_paths(self.run)))
+            raise DataError(f"{self.qrels}: no query has both positives and negatives in {paths}; do the ids agree?")
         return vars(counts)
 
     def _find_documents_with_answers(self, candidates: "list[Run]") -> dict[str, set[str]]:

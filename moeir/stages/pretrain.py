@@ -1,6 +1,5 @@
 """`moeir pretrain`: pre-train an encoder on texts without judgements."""
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import Counts, source_digests
+from moeir.stages.base import Counts, Facts, path_or_example, source_digests
 from moeir.stages.checkpoint_options import TrainingStage, read_first_texts
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from moeir.pretraining.base import Pretraining
     from moeir.pretraining.batches import SpanSampler
 
-log = logging.getLogger(__name__)
+OBJECTIVE_OF_MOTE = "mote"  # also the name of its architecture
 CONTEXTS = ("mixed", "random", "nearby", "overlap")
 
 
@@ -33,7 +32,12 @@ class Pretrain(TrainingStage):
     query_qrels: Path | None = input_field(
         "qrels", "Documents of the queries, if --queries has query ids instead of document ids.", None, only_with=("queries",)
     )
-    arch: str = option("dense, or an architecture with experts such as mote.", "dense", room="architectures", group="Model")
+    arch: str = option(
+        "An architecture, e.g. dense or mote:encoders=siamese [default: dense; mote with --objective mote].",
+        "",
+        room="architectures",
+        group="Model",
+    )
     objective: str = option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", room="pretraining", group="Training")
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False, group="Model")
     context: str = option(
@@ -50,12 +54,55 @@ class Pretrain(TrainingStage):
     query_length: int = option("Maximum tokens of a query.", 64, group="Model")
     document_length: int = option("Maximum tokens of a span.", 128, aliases=("--max-seq-length",), group="Model")
 
+    def __post_init__(self) -> None:
+        if not self.arch:
+            is_mote = variants.parse_spec(self.objective).name == OBJECTIVE_OF_MOTE
+            object.__setattr__(self, "arch", OBJECTIVE_OF_MOTE if is_mote else "dense")
+
     def check(self) -> None:
         super().check()
-        if variants.find_variant("architectures", variants.parse_spec(self.arch).name).name == "cross-encoder":
+        arch = variants.find_variant("architectures", variants.parse_spec(self.arch).name).name
+        if arch == "cross-encoder":
             raise UsageError("--arch cross-encoder: pre-train dense, and start finetune --arch cross-encoder from that")
+        if variants.find_variant("pretraining", variants.parse_spec(self.objective).name).name == OBJECTIVE_OF_MOTE != arch:
+            advice = "leave --arch out, or type --arch mote:encoders=siamese for a single encoder"
+            raise UsageError(f"--arch {self.arch}: --objective mote trains the experts of --arch mote; {advice}")
         if self.query_qrels is not None and not self.queries:
             raise UsageError("--query-qrels: needs --queries, to which it assigns documents")
+
+    def _check_model(self) -> None:
+        """Refuse options that do not fit together or do not fit the weights, before texts are read and anything is fitted."""
+        import torch
+
+        from moeir.architectures.initialize import check_options
+
+        objective = variants.bind_variant("pretraining", self.objective)
+        kind: Any = objective.func
+        if (kind.context == "query") != bool(self.queries):
+            needs = "given, but the objective uses none" if self.queries else "missing; moeir generate-queries writes them"
+            raise UsageError(f"--queries: {needs} (--objective {self.objective})")
+        checkpoint = check_options(self.model, self._arch_with_head(), self._lengths(), random_weights=self.from_scratch)
+        if checkpoint is not None:
+            with torch.device("meta"):
+                self.check_parameters(objective(checkpoint.architecture))
+
+    def _lengths(self) -> dict[str, int]:
+        return {"query_length": self.query_length, "document_length": self.document_length}
+
+    def estimate(self) -> list[str]:
+        self._check_model()
+        return []
+
+    def summary(self, counts: Facts) -> str:
+        if "tokens_per_second" not in counts:
+            return super().summary(counts)
+        share = f"{counts['share_of_peak']:.1%} of the peak matrix-product rate measured on this machine"
+        return f"{super().summary(counts)}, {counts['tokens_per_second']:,.0f} tokens a second after the first step, {share}"
+
+    def next_command(self) -> list[object]:
+        corpus = path_or_example(self.corpus, "corpus.jsonl")
+        texts = ("--train", "train.jsonl", "--queries", "queries.jsonl", "--corpus", corpus)
+        return ["finetune", "--model", self.output, *texts, "--output", "finetuned"]
 
     def work(self) -> Counts:
         import torch
@@ -66,9 +113,11 @@ class Pretrain(TrainingStage):
         from moeir.pretraining.task import PretrainingTask
 
         process_group = self.process_group()
-        lengths = {"query_length": self.query_length, "document_length": self.document_length}
+        self._check_model()
         texts = [] if self.from_scratch else read_first_texts(self.corpus)
-        checkpoint = build_checkpoint(self.model, self._arch_with_head(), lengths, texts, self.seed, random_weights=self.from_scratch)
+        checkpoint = build_checkpoint(
+            self.model, self._arch_with_head(), self._lengths(), texts, self.seed, random_weights=self.from_scratch
+        )
         checkpoint.architecture.set_gradient_checkpointing(self.recompute)
         if self.recompute:
             mmap_large_tensors()
@@ -84,11 +133,7 @@ class Pretrain(TrainingStage):
         speed = task.speed()
         if not process_group.is_main:
             return None
-        counts = self.save_checkpoint(checkpoint, self.model, self.objective, counts)
-        if speed:
-            share = f"{speed['share_of_peak']:.1%} of the peak matrix-product rate measured on this machine"
-            log.info("%s tokens a second over all steps but the first, %s", f"{speed['tokens_per_second']:,.0f}", share)
-        return counts | speed
+        return self.save_checkpoint(checkpoint, self.model, self.objective, counts) | speed
 
     def _arch_with_head(self) -> str:
         """The architecture with a vocabulary head, which dense drops by default."""

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeir.artifacts import atomic_write
+from moeir.artifacts import atomic_write, manifests
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, list_settings, option, output_field
-from moeir.stages.base import DEPTH, STREAM, Counts, Stage
-from moeir.stages.run_arguments import DEFAULT_MEASURES, check_matplotlib, name_runs, name_source, read_runs
+from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage, split_run_name
+from moeir.stages.run_arguments import DEFAULT_MEASURES, check_matplotlib, find_search_of_run, name_runs, name_source, read_runs
 
 if TYPE_CHECKING:
     from moeir.records.texts import Text
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from moeir.reporting.page_data import QueryPages
 
 TEXT_SUFFIXES, LIST_SUFFIXES, PLOT_SUFFIXES, PAGE_SUFFIXES = ("", ".txt"), (".tsv", ".jsonl"), (".svg", ".png"), (".html", ".htm")
-FUSED = "fused"
 log = logging.getLogger(__name__)
 
 
@@ -27,12 +27,12 @@ class Report(Stage):
     """Report on runs and trainings. --output page.html writes one file with measures, comparisons of experts, every query with its lists
     and their explanations, trainings and a map; without --run a training is written as text, table or plot."""
 
-    run: tuple[Path, ...] = input_field("run", "Page: a run; repeat the flag.", (), aliases=("--runs",))
+    run: tuple[Path, ...] = input_field("run", "Page: a run; repeat the flag; NAME=PATH names it.", (), aliases=("--runs",))
     qrels: Path | None = input_field("qrels", "Page: relevance judgements of the queries that it shows.", None, only_with=("run",))
     queries: Path | None = input_field("texts", "Page: query texts.", None, aliases=("--topics",), only_with=("run",))
     corpus: Path | None = input_field("texts", "Page: document texts.", None, only_with=("run",))
     index: tuple[Path, ...] = input_field(
-        "index", "Page: index whose experts the runs are named after, to explain hits by terms, tokens and parts.", ()
+        "index", "Page: index that runs were searched with, to explain their hits by terms, tokens and parts.", ()
     )
     explain: Path | None = input_field("texts", "Page: explanations written by search --explain, instead of --index.", None)
     training: tuple[Path, ...] = input_field("training", "Output folder of finetune or pretrain; repeat the flag to compare several.", ())
@@ -80,6 +80,10 @@ class Report(Stage):
         text_suffix = lines.strip_compression_suffix(path).suffix
         return text_suffix if self.output != STREAM and text_suffix not in PLOT_SUFFIXES else path.suffix
 
+    def summary(self, counts: Facts) -> str:
+        nouns = {"queries": "query", "documents": "document", "runs": "run", "trainings": "training", "steps": "step"}
+        return ", ".join(format_count(counts[name], noun) for name, noun in nouns.items() if counts.get(name))
+
     def work(self) -> Counts:
         if self._output_suffix() in PAGE_SUFFIXES:
             return self._write_page()
@@ -111,8 +115,9 @@ class Report(Stage):
         parts: Iterator[tuple[str, Any]] = iter(())
         if self.run:
             pages, query_texts, comparison = self._read_query_pages()
-            explanations = self._load_explanations(pages, query_texts)
-            data |= pages.overview(query_texts) | {"judged": comparison}
+            experts = self._find_experts() if self.index else {}
+            explanations = self._load_explanations(pages, query_texts, experts)
+            data |= pages.overview(query_texts) | {"judged": comparison, "experts": experts}
             parts = pages.iter_chunks(self._read_texts(self.corpus), explanations, self.text_length)
             counts |= {"queries": len(pages.queries), "documents": len(pages.document_numbers), "explained": explanations.document_count}
         with lines.open_writer(self.output) as output:
@@ -140,15 +145,37 @@ class Report(Stage):
 
         return iter(()) if path is None else texts.read_texts(path, keep_empty=True)
 
-    def _load_explanations(self, pages: "QueryPages", query_texts: "Mapping[str, Text]") -> "Explanations":
-        """The explanations of a page's documents, from --index or --explain; else none."""
+    def _find_experts(self) -> dict[str, str]:
+        """The name of the first run of each of the index's experts, and of `fused`, as the manifests of the runs say.
+
+        A run without the manifest of a search belongs to the expert that NAME=PATH names.
+        """
+        digests, experts, others = sorted(map(manifests.compute_digest, self.index)), dict[str, str](), []
+        known = {*manifests.read_manifest(self.index[0])["counts"]["experts"], "fused"}
+        for run, (name, path) in zip(self.run, name_runs(self.run).items(), strict=True):
+            search = find_search_of_run(path)
+            expert = split_run_name(run)[0] if search is None else search[1] if sorted(search[0]) == digests else None
+            if expert in known:
+                experts.setdefault(str(expert), name)
+            else:
+                others.append(name)
+        if experts.keys() == {"fused"}:  # explained by the runs of the experts only
+            others.append(experts.pop("fused"))
+        if others:
+            expected = f"not an expert's run that moeir search wrote with {', '.join(map(str, self.index))}"
+            log.warning("%s: shown without explanations: %s; --run EXPERT=PATH tells whose run it is", ", ".join(others), expected)
+        return experts
+
+    def _load_explanations(self, pages: "QueryPages", query_texts: "Mapping[str, Text]", experts: Mapping[str, str]) -> "Explanations":
+        """The explanations of a page's documents, from --index, for the runs of its `experts`, or from --explain; else none."""
         from moeir.records import texts
         from moeir.reporting.explanations import Explanations, check_explanation
 
-        if self.index:
+        if experts:
             from moeir.retrieval.explain import explain_runs
 
-            explained = explain_runs(self.index, self.corpus, pages.runs, query_texts, pages.shown_documents)
+            runs_by_expert = {expert: pages.runs[name] for expert, name in experts.items()}
+            explained = explain_runs(self.index, self.corpus, runs_by_expert, query_texts, pages.shown_documents)
             return Explanations(explained, pages.shown_documents)
         if self.explain is None:
             return Explanations()

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from moeir import settings
 from moeir.artifacts import atomic_write, manifests, shards
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, STREAM, Counts, Stage
-from moeir.stages.run_arguments import name_runs
+from moeir.stages.base import DEPTH, DTYPE, STREAM, Counts, Facts, Stage
+from moeir.stages.run_arguments import name_runs, run_paths
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run, Scores
@@ -55,7 +56,7 @@ class Rerank(Stage):
         "Maximum tokens per batch [default: 4096 on a CPU, 65536 on CUDA].", None, minimum=1, affects_result=False
     )
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, affects_result=False)
-    dtype: str = option("auto, float32 or bfloat16; scores are float32.", "auto")
+    dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     tag: str | None = option("Run tag [default: moeir.rerank].", None, single_word=True, aliases=("--runtag",))
@@ -94,13 +95,19 @@ class Rerank(Stage):
         from moeir.records import runs
         from moeir.reranking.candidates import merge_runs, query_shard
 
-        run = merge_runs([runs.read_run(path) for path in self.run], self.fuse)
+        run = merge_runs([runs.read_run(path) for path in run_paths(self.run)], self.fuse)
         if self.shard is None:
             return run
         shard = shards.Shard.parse(self.shard)
         if shard.total > len(run):
             raise UsageError(f"--shard {shard}: the run has {len(run)} queries; expected at most as many shards")
         return query_shard(run, shard.number, shard.total)
+
+    def summary(self, counts: Facts) -> str:
+        return f"{format_count(counts['queries'], 'query')}, {format_count(counts['hits'], 'hit')}"
+
+    def next_command(self) -> list[object] | None:
+        return ["evaluate", "--run", self.output, "--qrels", "qrels.tsv"] if self.shard is None else None
 
     def work(self) -> Counts:
         from moeir.backbones.device import select_device, select_dtype
@@ -111,7 +118,7 @@ class Rerank(Stage):
         from moeir.retrieval.latency import limit_threads
 
         run = self._load_candidates()
-        label = ", ".join(map(str, self.run))
+        label = ", ".join(map(str, run_paths(self.run)))
         candidate_texts = CandidateTexts.from_run(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=label)
         device = select_device(self.device)
         passages = PassageSplitter(self.passages, self.passage_length, self.stride)

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moeir.errors import DataError, UsageError
-from moeir.stages.base import STREAM
+from moeir.artifacts import manifests
+from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.stages.base import STREAM, split_run_name
 
 if TYPE_CHECKING:
     from moeir.evaluation.answer_match import Answers
@@ -57,15 +58,44 @@ def check_matplotlib(output: Path) -> None:
         raise UsageError(f"--output {output}: plots need the package matplotlib; pip install 'moeir[report]'")
 
 
-def name_runs(paths: Sequence[Path]) -> dict[str, Path]:
-    """Run paths by name: the file name without suffix, or the path where file names repeat."""
+def run_paths(runs: Sequence[Path]) -> list[Path]:
+    """The paths of runs, which may be given as NAME=PATH."""
+    return [split_run_name(run)[1] for run in runs]
+
+
+def short_run_names(runs: Sequence[Path]) -> list[str]:
+    """The name of each run: NAME of NAME=PATH, or the file name without suffix."""
     from moeir.records import lines
 
-    stems = ["stdin" if path == STREAM else lines.strip_compression_suffix(path).stem for path in paths]
-    names = stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
+    parts = map(split_run_name, runs)
+    return [name or ("stdin" if path == STREAM else lines.strip_compression_suffix(path).stem) for name, path in parts]
+
+
+def name_runs(runs: Sequence[Path]) -> dict[str, Path]:
+    """Run paths by name: `short_run_names`, or the path of a run without NAME where these repeat."""
+    names, paths = short_run_names(runs), run_paths(runs)
     if len(set(names)) < len(names):
-        raise UsageError("--run: the same run is given twice")
+        names = [split_run_name(run)[0] or str(run) for run in runs]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        twice = "the same run is given twice" if len(set(paths)) < len(paths) else f"two runs have the name {repeated!r}"
+        raise UsageError(f"--run: {twice}; give each its own name: --run NAME=PATH")
     return dict(zip(names, paths, strict=True))
+
+
+def find_search_of_run(path: Path) -> tuple[tuple[str, ...], str] | None:
+    """The digests of the indexes that `moeir search` made a run with, and the run's expert or `fused`; None for any other run."""
+    from moeir.records import lines
+
+    for file in (path, path.resolve()):
+        has_own_manifest = manifests.manifest_path(file).is_file()
+        try:
+            manifest = manifests.read_manifest(file if has_own_manifest else file.parent)
+        except ArtifactError:
+            continue
+        if manifest.get("stage") == "search" and file.name in manifest["files"]:
+            expert = list(manifest["counts"]["hits"])[-1] if has_own_manifest else lines.strip_compression_suffix(file).stem
+            return tuple(manifest.get("sources", {}).get("index", ())), expert
+    return None
 
 
 def read_runs(paths: Sequence[Path]) -> "dict[str, Run]":

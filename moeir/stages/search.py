@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moeir import variants
 from moeir.artifacts import atomic_write
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages import side_outputs
-from moeir.stages.base import DEPTH, FILE_SUFFIXES, STREAM, Counts, Stage
+from moeir.stages.base import DEPTH, DTYPE, FILE_SUFFIXES, STREAM, Counts, Facts, Stage
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
+    from moeir.records.texts import Text
     from moeir.retrieval.searcher import Searcher
 
 log = logging.getLogger(__name__)
@@ -22,12 +25,18 @@ log = logging.getLogger(__name__)
 class Search(Stage):
     """Search all experts of an index and fuse their lists. A .trec path or - receives the fused run, a folder all runs."""
 
+    summarizes_streams = True
     index: tuple[Path, ...] = input_field(
         "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one."
     )
     queries: Path | None = input_field(
-        "texts", "Queries to search for; not needed with --interactive.", None, aliases=("--topics",), unless=("interactive",)
+        "texts",
+        "Queries; - is standard input, whose lines may be plain text: queries 1, 2, ….",
+        None,
+        aliases=("--topics",),
+        unless=("interactive", "query"),
     )
+    query: tuple[str, ...] = option("A query instead of --queries; repeat the flag. Their ids are q1, q2, ….", (), group="Inputs")
     corpus: Path | None = input_field(
         "texts", "Documents, to show their texts with --explain or --interactive.", None, only_with=("explain", "interactive")
     )
@@ -53,7 +62,7 @@ class Search(Stage):
         "Queries encoded and searched together; 1 measures single-query latency.", 256, minimum=1, affects_result=False
     )
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, affects_result=False)
-    dtype: str = option("Precision of query encoding: float32, bfloat16 or auto.", "float32")
+    dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     tag: str | None = option("Run tag [default: moeir.EXPERT].", None, single_word=True, aliases=("--runtag",), group="Output")
     output: Path = output_field("run", "A .trec file, - for stdout, or a folder.", STREAM)
@@ -62,6 +71,7 @@ class Search(Stage):
         from moeir.retrieval.searcher import parse_exact_sum
 
         if self.fuse is not None:
+            variants.import_code_of(self.fuse)
             parse_exact_sum(self.fuse)
         if len({path.resolve() for path in self.index}) < len(self.index):
             raise UsageError("--index: the same index is given twice; parts of a collection share no documents")
@@ -69,12 +79,17 @@ class Search(Stage):
         self._check_explain()
 
     def _check_interactive(self) -> None:
+        if self.query and self.queries is not None:
+            raise UsageError("--query and --queries exclude one another: leave one of them out")
+        if not all(text.strip() for text in self.query):
+            raise UsageError("--query: expected words, found none")
         if self.interactive:
-            conflicts = {"--queries": self.queries is not None, "--explain": self.explain is not None, "--output": self.output != STREAM}
+            conflicts = {"--queries": self.queries is not None, "--query": bool(self.query)}
+            conflicts |= {"--explain": self.explain is not None, "--output": self.output != STREAM}
             if flags := [flag for flag, is_set in conflicts.items() if is_set]:
                 raise UsageError(f"{flags[0]}: cannot be combined with --interactive, which reads typed queries and shows documents")
-        elif self.queries is None:
-            raise UsageError("search needs --queries, or --interactive to type them")
+        elif self.queries is None and not self.query:
+            raise UsageError("search needs --queries or --query, or --interactive to type them")
 
     def _check_explain(self) -> None:
         if self.corpus is not None and self.explain is None and not self.interactive:
@@ -90,6 +105,18 @@ class Search(Stage):
         output = atomic_write.final_path(self.output) if self.output.suffix == ".partial" else self.output
         return output != STREAM and not output.name.endswith(FILE_SUFFIXES)
 
+    def summary(self, counts: Facts) -> str:
+        from moeir.retrieval.latency import format_machine, format_speed
+
+        speed, queries = counts["speed"], format_count(counts["queries"], "query")
+        return f"{queries}, {format_machine(speed['machine'])}, batches of {self.batch_size}: {format_speed(speed)}"
+
+    def next_command(self) -> list[object]:
+        run = self.output
+        if self.makes_folder():
+            run = max(self.output.glob("*.trec"), key=lambda path: path.name == "fused.trec", default=self.output / "fused.trec")
+        return ["evaluate", "--run", run, "--qrels", "qrels.tsv"]
+
     def work(self) -> Counts:
         from moeir.retrieval.latency import limit_threads
         from moeir.retrieval.searcher import open_index
@@ -100,14 +127,17 @@ class Search(Stage):
 
     def _search_queries(self, searcher: "Searcher") -> Counts:
         from moeir import console
-        from moeir.records import texts
         from moeir.retrieval import latency as latency_module
 
-        assert self.queries is not None
-        queries = list(texts.read_texts(self.queries))
+        queries = self._read_queries()
         names, contents = [query.id for query in queries], [query.content for query in queries]
         experts, fuse = searcher.select_experts(self.expert), self.fuse or searcher.default_fusion
         latency = latency_module.LatencyRecorder(searcher.device)
+        if warm_up := latency_module.warm_up_size(len(queries)):
+            searcher.search_runs(
+                names[:warm_up], contents[:warm_up], self.depth, experts, fuse, batch_size=self.batch_size, latency=latency
+            )
+            latency.end_warm_up(warm_up)
         with console.meter("searching", len(queries)) as meter:
             runs_by_name, facts = searcher.search_runs(
                 names, contents, self.depth, experts, fuse, batch_size=self.batch_size, latency=latency, advance=meter.advance
@@ -123,10 +153,17 @@ class Search(Stage):
         if self.explain is not None:
             self._write_explanations(searcher, runs_by_name, fuse, names, contents)
         machine = latency_module.machine_info(searcher.device, searcher.paths)
-        log.info("%s, batches of %d: %s", latency_module.format_machine(machine), self.batch_size, latency.format_summary())
         hits = {name: len(run.scores) for name, run in runs_by_name.items()}
-        speed_facts = {"batch_size": self.batch_size, **latency.summarize(), "machine": machine}
-        return {"queries": len(queries), "experts": experts, "hits": hits, **facts, "speed": speed_facts}
+        speed_facts = {"batch_size": self.batch_size, **latency.speed(), "machine": machine}
+        precision = {} if searcher.checkpoint is None else {"dtype": str(searcher.dtype)}
+        return {"queries": len(queries), "experts": experts, "hits": hits, **precision, **facts, "speed": speed_facts}
+
+    def _read_queries(self) -> "list[Text]":
+        from moeir.records import texts
+
+        if self.queries is None:
+            return [texts.Text(f"q{number}", text) for number, text in enumerate(self.query, 1)]
+        return list(texts.read_texts(self.queries, plain_lines=self.queries == STREAM))
 
     def _write_runs(self, runs_by_name: "dict[str, Run]") -> None:
         from moeir.records import runs

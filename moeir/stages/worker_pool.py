@@ -73,7 +73,7 @@ def _start_workers(jobs: Sequence[ShardJob], *, force: bool) -> Iterator[list[_W
     try:
         for job in jobs:
             pipe, worker_pipe = context.Pipe(duplex=False)
-            process = context.Process(target=_worker_main, args=(job, job.stage.name, force, worker_pipe), daemon=True)
+            process = context.Process(target=_worker_main, args=(job, force, worker_pipe), daemon=True)
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # blocked here, and in the worker until it ignores it
             try:
                 process.start()
@@ -113,14 +113,13 @@ def _progress_events(workers: Sequence[_Worker], minutes: float) -> Iterator[int
                 raise MoeirError(f"{worker} has made no progress for {minutes:g} minutes; {RESUME_HINT}")
 
 
-def _worker_main(job: ShardJob, name: str, force: bool, pipe: Connection) -> None:
+def _worker_main(job: ShardJob, force: bool, pipe: Connection) -> None:
     """The main function of a worker: run its job; send progress, an error or, at the end, None through the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     for variable in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):  # before torch and tokenizers read them
         os.putenv(variable, str(job.threads))
-    type(job.stage).name = name
     console.configure_logging()
     console.forward_progress(pipe.send)
     try:

@@ -203,7 +203,7 @@ def search_exact(
     ids = sorted(dev_set.documents, reverse=True)  # of equal scores the last id comes first, as in every run
     with autocast(dtype, str(checkpoint.device)):
         queries = checkpoint.encode(list(dev_set.queries.values()), "query")
-    query_rows = torch.arange(len(queries), device=checkpoint.device).split(QUERIES_AT_ONCE)
+    query_rows = torch.arange(queries.text_count, device=checkpoint.device).split(QUERIES_AT_ONCE)
     blocks = [queries.select(rows) for rows in query_rows]
     is_summed = len(architecture.representation_kinds) > 1 and architecture.default_fusion == "exact-sum"
     best_by_block: list[dict[str, tuple[Tensor, Tensor]]] = [{} for _ in blocks]

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from moeir.analysis.training_monitor import UNIFORM_LOSS
 from moeir.architectures.base import EncoderOutput, StepMetrics
 
 
@@ -83,7 +84,7 @@ class EncodedBatch:
     @property
     def group_size(self) -> int:
         """Documents of one query, 1 + n."""
-        return len(self.documents) // len(self.queries)
+        return self.documents.text_count // self.queries.text_count
 
     @cached_property
     def own_columns(self) -> Tensor:
@@ -93,7 +94,7 @@ class EncodedBatch:
     @cached_property
     def positive_columns(self) -> Tensor:
         """[Q] the column of each query's positive."""
-        return torch.arange(len(self.queries), device=self.ignore_mask.device) * self.group_size
+        return torch.arange(self.queries.text_count, device=self.ignore_mask.device) * self.group_size
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ def batch_scores(batch: EncodedBatch) -> dict[str, Tensor]:
 
 
 def contrastive_per_score(batch: EncodedBatch, scores: dict[str, Tensor]) -> tuple[dict[str, Tensor], StepMetrics]:
-    """Contrastive loss of each score for each query [Q], over all documents of the batch; and its means as metrics."""
+    """Contrastive loss of each score for each query [Q], over all documents of the batch; and as metrics its means, and the loss of a model
+    that gives all candidates the same score: ln(candidates)."""
     losses_by_score = {name: info_nce(score, batch.positive_columns, batch.ignore_mask) for name, score in scores.items()}
-    return losses_by_score, {f"loss.{name}": loss.detach().mean() for name, loss in losses_by_score.items()}
+    facts: StepMetrics = {f"loss.{name}": loss.detach().mean() for name, loss in losses_by_score.items()}
+    return losses_by_score, facts | {UNIFORM_LOSS: (~batch.ignore_mask).sum(1).float().log().mean()}

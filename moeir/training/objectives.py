@@ -1,6 +1,9 @@
 """Objectives: share times loss, plus regularizers, of one batch. A function whose first parameter is `batch` is an `--objective`."""
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -125,7 +128,8 @@ def lce(batch: EncodedBatch, *, temperature: float = 1.0) -> ObjectiveOutput:
         first_column = torch.zeros(len(own), dtype=torch.int64, device=own.device)
         return losses.info_nce(own / temperature, first_column, torch.zeros_like(own, dtype=torch.bool))
 
-    return _own_documents_loss(batch, own_contrastive)
+    output = _own_documents_loss(batch, own_contrastive)
+    return replace(output, metrics={**output.metrics, losses.UNIFORM_LOSS: math.log(batch.group_size)})
 
 
 def bce(batch: EncodedBatch, *, positive_weight: float = 1.0) -> ObjectiveOutput:
@@ -136,6 +140,14 @@ def bce(batch: EncodedBatch, *, positive_weight: float = 1.0) -> ObjectiveOutput
 
 
 NEEDS_TEACHER = (kl, margin_mse)  # objectives that need teacher scores
+
+
+OWN_TEMPERATURE = (kl, lce)  # objectives whose option `temperature` divides the scores
+
+
+def divides_scores(objective: partial[ObjectiveOutput]) -> bool:
+    """Whether an objective was given a temperature of its own, by which it divides the scores."""
+    return objective.func in OWN_TEMPERATURE and "temperature" in objective.keywords
 
 
 def validate_options(objective: Callable[[EncodedBatch], ObjectiveOutput], negatives: int) -> None:
@@ -172,7 +184,7 @@ def _distillation_loss(
     if contrastive_weight:
         contrastive_losses, contrastive_facts = contrastive_per_score(batch, score_matrices)
         losses_by_score = {name: value + contrastive_weight * contrastive_losses[name] for name, value in losses_by_score.items()}
-        facts |= {name.replace("loss.", "contrastive.", 1): value for name, value in contrastive_facts.items()}
+        facts |= {name.replace("loss.", "contrastive.", 1): value for name, value in contrastive_facts.items() if "." in name}
     return _sum_losses(batch, losses_by_score, facts, penalties)
 
 
@@ -191,8 +203,8 @@ def _positive_ranks(batch: EncodedBatch, scores: dict[str, Tensor], scope: str, 
     """Rank of each query's positive by each score [Q], among the query's own documents or the batch's."""
     if scope not in ("own", "batch"):
         raise UsageError(f"rank_scope={scope}: expected own or batch")
-    owners = torch.arange(len(batch.documents), device=batch.ignore_mask.device) // batch.group_size
-    others = owners != torch.arange(len(batch.queries), device=owners.device)[:, None]
+    owners = torch.arange(batch.documents.text_count, device=batch.ignore_mask.device) // batch.group_size
+    others = owners != torch.arange(batch.queries.text_count, device=owners.device)[:, None]
     ignored = batch.ignore_mask | others if scope == "own" else batch.ignore_mask
     return {name: competition.positive_ranks(score, batch.positive_columns, ignored, ties) for name, score in scores.items()}
 

@@ -36,8 +36,7 @@ def make_param_groups(
     if layer_decay != 1.0:
         multipliers = layer_decay_factors(architecture, layer_decay)
         peaks = {name: learning_rate * multipliers[name] for name in parameters_by_name}
-    for pattern, own in (group_rates or {}).items():
-        peaks |= dict.fromkeys(_matching_names(pattern, parameters_by_name), own)
+    peaks |= match_rates(parameters_by_name, group_rates or {})
     members_by_group: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for is_vector in (False, True):
         for name, parameter in parameters_by_name.items():
@@ -48,6 +47,14 @@ def make_param_groups(
         {"params": parameters, "weight_decay": 0.0 if is_vector else weight_decay, "peak": peak}
         for (is_vector, peak), parameters in members_by_group.items()
     ]
+
+
+def match_rates(parameters_by_name: Mapping[str, nn.Parameter], group_rates: Mapping[str, float]) -> dict[str, float]:
+    """The rate of each parameter that a pattern matches; the last pattern wins. UsageError for a pattern without parameters."""
+    rates: dict[str, float] = {}
+    for pattern, rate in group_rates.items():
+        rates |= dict.fromkeys(_matching_names(pattern, parameters_by_name), rate)
+    return rates
 
 
 def layer_decay_factors(architecture: Architecture, decay: float) -> dict[str, float]:

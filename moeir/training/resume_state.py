@@ -10,10 +10,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from moeir.artifacts import atomic_write
+from moeir.artifacts.unfinished import TRAINING_STATE
 from moeir.backbones.families.weights_io import write_tensors
 from moeir.errors import ArtifactError
 
-STATE_FILE = "state.json"
+STATE_FILE = TRAINING_STATE.name
 WEIGHTS_FILE = "weights.safetensors"
 
 
@@ -42,11 +43,12 @@ class BestTracker:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Completed steps, the bytes of `metrics.jsonl` that belong to them, and the best evaluation among them."""
+    """Completed steps of `steps`, the bytes of `metrics.jsonl` that belong to them, and the best evaluation among them."""
 
     step: int
     metrics_bytes: int
     best: BestTracker = field(default_factory=BestTracker)
+    steps: int | None = None
 
 
 def save_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, state: TrainingState) -> None:

@@ -17,6 +17,7 @@ from moeir.analysis import training_monitor
 from moeir.analysis.training_monitor import METRICS_FILE
 from moeir.architectures.base import StepMetrics
 from moeir.artifacts.atomic_write import RESUME
+from moeir.artifacts.unfinished import TRAINING_STATE
 from moeir.backbones.device import set_determinism
 from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import MoeirError
@@ -28,7 +29,10 @@ FIRST_STEP_ADVICE = "no update was made yet: check the weights, the options of -
 SECONDS_BETWEEN_TRIMS = 60
 LOG_EVERY = 10  # steps on CUDA, where reading a loss synchronizes the device
 RANK_SEED_STRIDE = 7_919_000_003  # between the seeds of two processes
-STATE_FOLDER, BEST_FOLDER = "state", "best"  # within resume/, so that the remains of an interrupted save are deleted with it
+STATE_FOLDER, BEST_FOLDER = (
+    TRAINING_STATE.parent.name,
+    "best",
+)  # within resume/, so that the remains of an interrupted save are deleted with it
 log = logging.getLogger(__name__)
 
 
@@ -192,7 +196,7 @@ def _train_steps(trainer: "_Trainer", state: resume_state.TrainingState, folder:
                 trim_heap()
                 last_trim = time.monotonic()
             if (save_due or (is_best and trainer.process_group.is_main)) and step + 1 < schedule.steps:
-                state_now = resume_state.TrainingState(step + 1, metrics_file.tell(), best)
+                state_now = resume_state.TrainingState(step + 1, metrics_file.tell(), best, schedule.steps)
                 resume_state.save_state(folder / RESUME / STATE_FOLDER, trainer.task.model, trainer.optimiser, state_now)
                 last_save = time.monotonic()
     return records[-1]

@@ -161,3 +161,27 @@ def test_a_broken_line_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "share.a": 1.0}\n{"step"\n')
     with pytest.raises(DataError, match=r"metrics\.jsonl:2: broken JSON"):
         analyze_shares(tmp_path / "metrics.jsonl", 3)
+
+
+def test_a_loss_that_stays_at_that_of_equal_scores_is_an_alarm():
+    steps = [{"loss.global": 2.75, "loss.local": 1.0, "uniform_loss": 2.772589}] * 300
+    alarms = [str(alarm) for alarm in replay(steps).alarms]
+    words = "loss.global is 2.750 over the last 50 steps, and 2.773 is the loss if all 16 candidates have the same score"
+    assert len(alarms) == 1 and alarms[0].startswith(f"step 50: {words}")
+    assert "--temperature" in alarms[0] and "--learning-rate" in alarms[0]
+    falling = steps[:60] + [{"loss.global": 0.5, "loss.local": 1.0, "uniform_loss": 2.772589}] * 60
+    assert len(replay(falling).alarms) == 1 and replay(falling).active_alarms == []
+
+
+@pytest.mark.parametrize("loss", [2.6, 0.1, 9.0])
+def test_a_loss_below_or_far_above_that_of_equal_scores_is_none(loss):
+    assert replay([{"loss.global": loss, "uniform_loss": 2.772589}] * 100).alarms == []
+    assert replay([{"loss.mlm": 2.75}] * 100).alarms == [], "no candidates"
+    assert replay([{"loss.global": 0.0, "uniform_loss": 0.0}] * 100).alarms == [], "one candidate"
+
+
+def test_a_stall_during_the_warm_up_is_an_alarm_after_500_steps():
+    steps = [{"loss.global": 2.77, "uniform_loss": 2.772589, "learning_rate": float(step)} for step in range(600)]
+    assert [alarm.step for alarm in replay(steps).alarms] == [500]
+    level = [step | {"learning_rate": min(step["learning_rate"], 200.0)} for step in steps]
+    assert [alarm.step for alarm in replay(level).alarms] == [202]

@@ -51,8 +51,10 @@ def test_a_checkpoint_opens_as_it_was_saved(spec, tiny_model_with_head, tmp_path
         assert_same_encodings(before.encode(TEXTS, side), after.encode(TEXTS, side))
     (tmp_path / "again").mkdir()
     after.save(tmp_path / "again")
-    names = {file.name for file in (tmp_path / "here").iterdir()}
-    assert names == {file.name for file in (tmp_path / "again").iterdir()}
+    names, again = (
+        {file.relative_to(folder) for file in folder.rglob("*") if file.is_file()} for folder in (tmp_path / "here", tmp_path / "again")
+    )
+    assert names == again
     assert all((tmp_path / "again" / name).read_bytes() == (tmp_path / "here" / name).read_bytes() for name in names)
 
 

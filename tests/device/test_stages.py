@@ -14,6 +14,7 @@ from moeir.stages import encode as encoding
 from tests.conftest import run_in_process
 from tests.device.test_finetune import CAME, modernbert  # noqa: F401 - a fixture
 
+SEARCH = ("search", "--dtype", "float32")  # as the documents
 LENGTHS = ("--query-length", 12, "--document-length", 24)
 COLBERT = "colbert:dim=8,normalise=true,markers=true,augmentation=true,punctuation=false"
 ARCHITECTURES = [
@@ -114,7 +115,7 @@ def test_texts_are_encoded_and_found_as_on_the_cpu(arch, both, run, checkpoint, 
     close(*folders, share=1e-3)
     close(*both("half", *command, "--dtype", "bfloat16"), share=0.05, most=0.01)  # a router may choose otherwise
     assert run_in_process("index", "--encodings", folders[1], "--output", tmp_path / "idx").code == 0
-    same(*both("runs", "search", "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 8, "--batch-size", 7))
+    same(*both("runs", *SEARCH, "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 8, "--batch-size", 7))
 
 
 @pytest.mark.parametrize("arch", ["dense:pooling=mean", CAME])
@@ -123,7 +124,7 @@ def test_a_modernbert_encodes_and_finds_as_on_the_cpu(arch, both, checkpoint, mo
     folders = both("enc", "encode", "--model", model, "--corpus", shop / "documents.tsv", "--dtype", "float32")
     close(*folders, share=1e-3)
     assert run_in_process("index", "--encodings", folders[0], "--output", tmp_path / "idx").code == 0
-    same(*both("runs", "search", "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 8))
+    same(*both("runs", *SEARCH, "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 8))
 
 
 def test_a_killed_encoding_goes_on_to_the_same_bytes(moeir_on, checkpoint, shop, tmp_path, monkeypatch):
@@ -169,7 +170,7 @@ def test_an_engine_of_the_processor_answers_queries_of_the_device(engine, came, 
         pytest.importorskip("faiss")
     result = run_in_process("index", "--encodings", came[1], "--engine", engine, "--output", tmp_path / "idx")
     assert result.code == 0, result.stderr
-    same(*both("runs", "search", "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 6))
+    same(*both("runs", *SEARCH, "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 6))
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +183,7 @@ def exact(came, tmp_path_factory):
 
 @pytest.mark.parametrize("fuse", ["came-sum", "rrf", "exact-sum", "exact-sum:deepen=true"])
 def test_experts_are_fused_and_explained_as_on_the_cpu(fuse, exact, both, run, shop, tmp_path):
-    command = ("search", "--index", exact, "--queries", shop / "queries.tsv", "--depth", 5, "--fuse", fuse)
+    command = (*SEARCH, "--index", exact, "--queries", shop / "queries.tsv", "--depth", 5, "--fuse", fuse)
     same(*both("runs", *command))
     explanations = []
     for on in ("cuda", "cpu"):
@@ -206,7 +207,7 @@ def numbers_apart(one, other):
 
 def test_a_person_who_asks_sees_what_the_cpu_finds(exact, run, shop):
     typed = "owl hunts bat\n:expert local\nfox\n:expert all\n:fuse rrf\n:depth 3\nhen oak\n:explain 1\n:quit\n"
-    command = ("search", "--index", exact, "--interactive", "--corpus", shop / "documents.tsv")
+    command = (*SEARCH, "--index", exact, "--interactive", "--corpus", shop / "documents.tsv")
     outputs = [re.sub(r"\d+\.\d ms .*", "", run(*command, on=on, stdin=typed)).splitlines() for on in ("cuda", "cpu")]
     rounded = [[re.sub(r"(\d+\.\d{3})\d*", r"\1", line) for line in lines] for lines in outputs]
     assert rounded[0] == rounded[1] and any("owl" in line for line in rounded[0])

@@ -49,10 +49,10 @@ def test_lines_name_groups_and_means_of_either_kind():
 def test_a_table_has_a_row_for_each_group_and_run():
     better = result_tables.group_samples({"RR": {"a": 1.0, "b": 0.5, "c": 1.0}, "P@1": VALUES["P@1"]}, SETS, "set")
     rows = [line.split() for line in result_tables.to_table({"bm25": SAMPLES, "other": better}).splitlines()]
-    assert rows[0] == ["group", "n", "run", "RR", "p", "P@1", "p"]
+    assert rows[0] == ["group", "n", "run", "RR", "p", "(Holm)", "P@1", "p", "(Holm)"]
     assert [row[:4] for row in rows[2:]] == [
         *(["set=x", "2", "bm25", "0.5000"], ["set=x", "2", "other", "0.7500"], ["set=y", "1", "bm25", "0.5000"]),
         *(["set=y", "1", "other", "1.0000"], ["macro", "2", "bm25", "0.5000"], ["macro", "2", "other", "0.8750"]),
         *(["micro", "3", "bm25", "0.5000"], ["micro", "3", "other", "0.8333"]),
     ]
-    assert rows[-1][4] == "0.184"  # differences 0, 1/2, 1/2: t = 2 with two degrees of freedom
+    assert rows[-1][4] == "0.367"  # twice 0.184, for two measures; differences 0, 1/2, 1/2: t = 2 with two degrees of freedom

@@ -8,12 +8,13 @@ import yaml
 
 from moeir import variants
 from moeir.architectures.checkpoint import canonical_spec
-from tests.conftest import CommandResult
+from tests.conftest import CommandResult, write_tiny_bert
 from tests.examples import toy_collections
 from tests.examples.shell import EXAMPLES, run_script
 
 PRESETS = sorted((EXAMPLES / "presets").glob("*.yaml"))
 SCRIPTS = {  # preset -> (script with its values, its checkpoint there, settings that select the checkpoint)
+    "came": ("came_msmarco.sh", "came-bm25", {}),
     "taser-role": ("taser_nq.sh", "nq-role", {}),
     "taser-token": ("taser_nq.sh", "nq-token-2", {}),
     "sbmoe": ("sbmoe_table1.sh", "top1", {"BACKBONE": "base"}),
@@ -41,14 +42,30 @@ def to_flags(values: dict[str, object]) -> list[object]:
     return [word for name, value in values.items() for word in (f"--{name}", value)]
 
 
+@pytest.fixture(scope="module")
+def twelve_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights as deep as those of the papers."""
+    return write_tiny_bert(tmp_path_factory.mktemp("weights") / "twelve", head=True, layers=12)
+
+
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
 def test_a_preset_trains(
-    preset: Path, trained_on: dict[str, Path], tiny_model_with_head: Path, moeir: Callable[..., CommandResult], tmp_path: Path
+    preset: Path, trained_on: dict[str, Path], twelve_layers: Path, moeir: Callable[..., CommandResult], tmp_path: Path
 ) -> None:
-    small = {"model": tiny_model_with_head, "steps": 1, "batch-size": 2, "query-length": 8, "document-length": 16}
+    small = {"model": twelve_layers, "steps": 1, "batch-size": 2, "query-length": 8, "document-length": 16}
     result = moeir("finetune", "--config", preset, *to_flags(trained_on | small | {"output": tmp_path / "trained"}))
     assert result.code == 0, result.stderr
     assert moeir("info", tmp_path / "trained").code == 0
+
+
+def test_came_has_the_values_of_its_paper(moeir: Callable[..., CommandResult]) -> None:
+    result = moeir("finetune", "--config", EXAMPLES / "presets/came.yaml", "--model", "m", "--train", "t", "--output", "o", "--show")
+    settings = yaml.safe_load(result.stdout)
+    sizes = [settings[name] for name in ("batch-size", "negatives", "epochs", "learning-rate", "query-length", "document-length")]
+    assert sizes == [8, 7, 5, 5e-6, 32, 128]  # §4.4: 8 queries with 8 passages each are its batch of 64
+    assert variants.resolve_spec("architectures", settings["arch"])[1]["shared_layers"] == 10
+    options = variants.resolve_spec("training.objectives", settings["objective"])[1]
+    assert (options["standardised"], options["temperature"]) == (0.2, 0.5)
 
 
 def resolve_settings(yaml_text: str) -> dict[str, object]:

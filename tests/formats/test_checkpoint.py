@@ -160,3 +160,48 @@ def test_what_a_layout_has_no_place_for_is_refused(
     result = moeir("convert", "--input", tmp_path / "ckpt", "--to", target, "--output", tmp_path / "out")
     assert result.code == 2 and words in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["dense", "first"])
+def test_a_dense_checkpoint_has_the_files_of_its_sentence_transformers_layout(name: str, layouts_folder: Path) -> None:
+    layout = [path.relative_to(layouts_folder / f"{name}-out") for path in (layouts_folder / f"{name}-out").rglob("*.json")]
+    files = [file for file in layout if file.name not in ("manifest.json", "tokenizer.json")]
+    assert len(files) >= 5
+    for file in files:
+        assert read_json(layouts_folder / name / file) == read_json(layouts_folder / f"{name}-out" / file), file
+    listed = read_json(layouts_folder / name / "manifest.json")["files"]
+    assert {str(file) for file in files} <= listed.keys()
+
+
+def test_only_a_dense_checkpoint_with_one_encoder_has_them(tiny_model_with_head: Path, tmp_path: Path, moeir: Moeir) -> None:
+    for name in ("dense:encoders=separate", "colbert", "taser", "cross-encoder"):
+        assert moeir("init", "--model", tiny_model_with_head, "--arch", name, "--output", tmp_path / name[:6]).code == 0
+        assert not (tmp_path / name[:6] / "modules.json").exists()
+
+
+def test_our_reader_of_sentence_transformers_reads_a_dense_checkpoint_back(layouts_folder: Path, tmp_path: Path, moeir: Moeir) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for path in (layouts_folder / "dense").rglob("*"):
+        if path.is_file() and path.name not in ("moeir.json", "manifest.json", "settings.yaml"):
+            (plain / path.relative_to(layouts_folder / "dense")).parent.mkdir(exist_ok=True)
+            (plain / path.relative_to(layouts_folder / "dense")).write_bytes(path.read_bytes())
+    assert moeir("init", "--model", plain, "--arch", "dense", "--output", tmp_path / "again").code == 0
+    again, before = (package.open_checkpoint(folder) for folder in (tmp_path / "again", layouts_folder / "dense"))
+    assert (again.spec, again.input_config) == (before.spec, before.input_config)
+    for side in ("query", "document"):
+        assert torch.equal(again.encode(TEXTS, side)["global"].vectors, before.encode(TEXTS, side)["global"].vectors)
+
+
+@needs_peer
+@pytest.mark.parametrize("arch", ["dense:pooling=mean,normalise=true", "dense:head=true"])
+def test_sentence_transformers_opens_a_dense_checkpoint_as_it_is(
+    arch: str, tiny_model_with_head: Path, tmp_path: Path, moeir: Moeir
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    prefixes = ("--query-prefix", "owl: ", "--document-prefix", "bat: ")
+    assert moeir("init", "--model", tiny_model_with_head, "--arch", arch, *prefixes, "--output", tmp_path / "ckpt").code == 0
+    peer, opened = SentenceTransformer(str(tmp_path / "ckpt"), device="cpu"), package.open_checkpoint(tmp_path / "ckpt")
+    for side, encode in (("query", peer.encode_query), ("document", peer.encode_document)):
+        assert np.allclose(encode(TEXTS), opened.encode(TEXTS, side)["global"].vectors.numpy(), atol=1e-5)

@@ -72,6 +72,28 @@ def test_a_saved_index_is_the_same_index(tmp_path, options):
     assert (tmp_path / "vectors.npy").exists() == ("rescore" in options)
 
 
+@pytest.mark.parametrize("factory", ["HNSW16", "PCA8+HNSW16", "HNSW16+RFlat"])
+@pytest.mark.parametrize("rescore", [False, True])
+def test_a_graph_finds_as_many_documents_as_are_asked_for(factory, rescore):
+    queries, documents = random_vectors()
+    index = build_index(documents, factory=factory, rescore=rescore)
+    assert all((index.search(Dense(queries), depth)[0] >= 0).all() for depth in (500, 1, 300))
+
+
+def test_an_ef_below_the_depth_is_raised_to_it_with_one_warning(caplog):
+    queries, documents = random_vectors()
+    small, large = (build_index(documents, factory="HNSW16", ef=ef) for ef in (15, 400))
+    exact = Flat()
+    exact.add(Dense(documents))
+    best = exact.search(Dense(queries), 400)[0]
+    for index in (small, small, large):
+        rows = index.search(Dense(queries), 400)[0]
+        assert np.mean([len(set(one) & set(other)) / 400 for one, other in zip(best, rows, strict=True)]) > 0.95
+    assert [record.getMessage() for record in caplog.records] == [
+        "faiss:ef=15: is less than the 400 hits asked for, so ef=400 applies; index with a larger ef, or lower --depth"
+    ]
+
+
 def test_pairs_are_scored_only_with_rescoring():
     queries, documents = random_vectors()
     pairs = np.array([0, 3]), np.array([5, 1999])

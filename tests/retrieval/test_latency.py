@@ -25,7 +25,9 @@ def test_steps_are_told_apart() -> None:
     facts = recorder.summarize()
     assert facts["encode"] == {"queries_per_second": 20.0, "seconds": 0.75, "p50_ms": 500.0, "p95_ms": 500.0, "p99_ms": 500.0}
     assert facts["search"]["queries_per_second"] == 15.0
-    assert recorder.format_summary().startswith("encode 20.0 queries/s, p50 500.00 ms, p95 500.00 ms, p99 500.00 ms; search 15.0 queries/s")
+    assert latency.format_speed(recorder.speed()).startswith(
+        "encode 20.0 queries/s, p50 500.00 ms, p95 500.00 ms, p99 500.00 ms; search 15.0 queries/s"
+    )
 
 
 def test_compiling_a_loop_at_its_first_call_is_no_latency() -> None:
@@ -40,8 +42,8 @@ def test_compiling_a_loop_at_its_first_call_is_no_latency() -> None:
     (first, _), (second, _) = recorder.steps["search"]
     assert recorder.compile_seconds > first
     assert second < recorder.compile_seconds
-    assert recorder.format_summary().endswith(f"; not counted: {recorder.compile_seconds:,.1f} s of compiling loops, once")
-    assert "compiling" not in latency.LatencyRecorder().format_summary()
+    assert latency.format_speed(recorder.speed()).endswith(f"; not counted: {recorder.compile_seconds:,.1f} s of compiling loops, once")
+    assert "compiling" not in latency.format_speed(latency.LatencyRecorder().speed())
 
 
 def test_threads_are_as_before_afterwards() -> None:

@@ -34,7 +34,7 @@ def here(room, monkeypatch):
 
 
 def parse_rows(result) -> list[dict]:
-    assert (result.code, result.stderr) == (0, ""), result.stderr
+    assert (result.code, result.messages) == (0, []), result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
@@ -47,7 +47,7 @@ def test_overlap_needs_no_name_and_reads_as_ever(moeir):
 def test_a_finding_goes_to_a_file_as_its_name_says(moeir, tmp_path):
     command = ("analyze", "--run", "one.trec", "--run", "two.trec", "--overlap", "overlap:depth=2", "--output")
     for name in ("found.tsv", "found.jsonl"):
-        assert moeir(*command, tmp_path / name) == (0, "", "")
+        assert moeir(*command, tmp_path / name).messages == []
     assert (tmp_path / "found.tsv").read_text() == "run\tother\tqueries\toverlap:depth=2\none\ttwo\t1\t0.5\n"
     assert json.loads((tmp_path / "found.jsonl").read_text()) == {"run": "one", "other": "two", "queries": 1, "overlap:depth=2": 0.5}
     assert "already made" in moeir(*command, tmp_path / "found.tsv").stderr
@@ -62,7 +62,7 @@ def test_usage_counts_what_the_routers_say_once_in_any_batches(name, routers, un
 
     monkeypatch.setattr("moeir.stages.analysis_inputs.CHUNK", 5)
     command = ("analyze", "usage", "--model", name, "--corpus", "corpus.jsonl", "--queries", "test-queries.tsv", "--form", "jsonl")
-    records = parse_rows(moeir(*command, "--max-tokens", 40))
+    records = parse_rows(moeir(*command, "--max-tokens", 40, "--dtype", "float32"))
     sums = [(row["side"], row["router"]) for row in records if row["expert"] == "all"]
     assert sums == [(side, router) for side in ("query", "document") for router in routers]
     checkpoint = open_checkpoint(room / name)
@@ -109,7 +109,7 @@ def test_a_router_of_any_architecture_is_counted(moeir, monkeypatch):
     assert [(row["router"], row["expert"], row["chosen"]) for row in rows] == [("other", "0", 0), ("other", "1", 12), ("other", "all", 12)]
 
 
-PAIRS = ("--queries", "test-queries.tsv", "--corpus", "corpus.jsonl", "--qrels", "test-qrels.tsv", "--pairs", 5)
+PAIRS = ("--queries", "test-queries.tsv", "--corpus", "corpus.jsonl", "--qrels", "test-qrels.tsv", "--pairs", 5, "--dtype", "float32")
 
 
 def test_divergence_is_that_of_the_vectors_of_pairs(room, moeir):
@@ -196,4 +196,4 @@ def test_shares_in_the_course_of_a_training(trained, moeir, tmp_path):
 def test_what_cannot_be_analysed_is_refused_in_a_line(command, code, words, moeir):
     words_of_pairs = "divergence --queries test-queries.tsv --corpus corpus.jsonl --qrels test-qrels.tsv"
     result = moeir("analyze", *command.replace("PAIRS", words_of_pairs).split())
-    assert (result.code, result.stdout) == (code, "") and words in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr
+    assert (result.code, result.stdout) == (code, "") and words in result.stderr and len(result.messages) == 1, result.stderr

@@ -35,7 +35,7 @@ def here(room, monkeypatch):
 def listed(moeir):
     def run(*command):
         result = moeir("analyze", *command, "--form", "jsonl")
-        assert (result.code, result.stderr) == (0, ""), result.stderr
+        assert (result.code, result.messages) == (0, []), result.stderr
         return [json.loads(line) for line in result.stdout.splitlines()]
 
     return run
@@ -100,7 +100,7 @@ def test_every_analysis_is_drawn_and_drawn_alike(name, moeir, tmp_path):
     pytest.importorskip("matplotlib")
     for file_name in ("first.svg", "second.svg", "one.png"):
         result = moeir("analyze", name, *PICTURES[name], "--output", tmp_path / file_name)
-        assert (result.code, result.stdout, result.stderr) == (0, "", "")
+        assert (result.code, result.stdout, result.messages) == (0, "", [])
     assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
     assert moeir("analyze", name, *PICTURES[name], "--output", tmp_path / "list.tsv").code == 0
@@ -110,7 +110,7 @@ def test_every_analysis_is_drawn_and_drawn_alike(name, moeir, tmp_path):
 def test_a_map_goes_into_a_report(moeir, tmp_path):
     assert moeir("analyze", *("projection", "--model", "came", *TEXTS, "--projection", "pca"), "--output", tmp_path / "map.tsv").code == 0
     command = ("report", "--run", "global.trec", "--qrels", "test-qrels.tsv", "--projection", tmp_path / "map.tsv")
-    assert moeir(*command, "--output", tmp_path / "page.html") == (0, "", "")
+    assert moeir(*command, "--output", tmp_path / "page.html").messages == []
     assert '"map":{"groups":["query","document"]' in (tmp_path / "page.html").read_text()
 
 
@@ -138,4 +138,4 @@ def test_a_map_goes_into_a_report(moeir, tmp_path):
 )
 def test_what_cannot_be_looked_at_is_refused_in_a_line(command, code, words, moeir):
     result = moeir("analyze", *command.split())
-    assert (result.code, result.stdout) == (code, "") and words in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr
+    assert (result.code, result.stdout) == (code, "") and words in result.stderr and len(result.messages) == 1, result.stderr

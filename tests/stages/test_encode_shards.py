@@ -12,6 +12,7 @@ from moeir.artifacts.shards import Shard, finished_shards, missing_shards, shard
 from moeir.errors import ArtifactError, UsageError
 from tests.conftest import run_in_process
 
+SEARCH = ("search", "--dtype", "float32")  # as the documents
 ENGINES = ("global=flat", "lexical=inverted", "local=maxsim")
 
 
@@ -154,9 +155,7 @@ def test_whatever_the_shards_a_search_gives_the_same_bytes(came_checkpoint, toy,
         files_by_count[count] = []
         for number, options in enumerate(SEARCH_OPTIONS):
             run_folder = tmp_path / f"runs{count}-{number}"
-            result = moeir(
-                "search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5, *options, "--output", run_folder
-            )
+            result = moeir(*SEARCH, "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5, *options, "--output", run_folder)
             assert result.code == 0, result.stderr
             files_by_count[count].append(read_files(run_folder))
     assert sorted(files_by_count[1][0]) == ["fused.trec", "global.trec", "lexical.trec", "local.trec"]

@@ -6,6 +6,7 @@ import pytest
 
 from tests.conftest import TOY
 
+SEARCH = ("search", "--dtype", "float32")  # as the documents
 EXACT = {"local": "maxsim", "global": "flat"}
 
 
@@ -13,7 +14,7 @@ EXACT = {"local": "maxsim", "global": "flat"}
 def runs(index, moeir, tmp_path_factory):
     """The exact run of each expert."""
     output = tmp_path_factory.mktemp("runs") / "exact"
-    assert moeir("search", "--index", index, "--queries", TOY / "test-queries.tsv", "--depth", 5, "--output", output).code == 0
+    assert moeir(*SEARCH, "--index", index, "--queries", TOY / "test-queries.tsv", "--depth", 5, "--output", output).code == 0
     return output
 
 
@@ -32,9 +33,7 @@ def test_an_engine_that_scores_again_finds_what_the_exact_one_finds_where_all_ar
     expert = engine.split("=")[0]
     assert moeir("index", "--encodings", encodings, "--engine", engine, "--output", tmp_path / "idx").code == 0
     assert json.loads((tmp_path / "idx" / expert / "engine.json").read_text())["exact"] is False
-    result = moeir(
-        "search", "--index", tmp_path / "idx", "--queries", TOY / "test-queries.tsv", "--depth", 5, "--output", tmp_path / "runs"
-    )
+    result = moeir(*SEARCH, "--index", tmp_path / "idx", "--queries", TOY / "test-queries.tsv", "--depth", 5, "--output", tmp_path / "runs")
     assert result.code == 0, result.stderr
     assert (tmp_path / "runs" / f"{expert}.trec").read_bytes() == (runs / f"{expert}.trec").read_bytes()
 
@@ -60,6 +59,6 @@ def test_a_damaged_index_is_found_before_it_is_used(encodings, moeir, tmp_path):
         path = tmp_path / "idx" / "local" / f"{name}.npy"
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        result = moeir("search", "--index", tmp_path / "idx", "--queries", TOY / "test-queries.tsv", "--output", tmp_path / "run.trec")
+        result = moeir(*SEARCH, "--index", tmp_path / "idx", "--queries", TOY / "test-queries.tsv", "--output", tmp_path / "run.trec")
         assert result.code == 4 and f"{name}.npy: damaged" in result.stderr and "run moeir index again" in result.stderr
         path.write_bytes(content)

@@ -34,7 +34,7 @@ def rr(name):
 
 
 def test_json_has_every_number(place, moeir):
-    result = moeir(*RUNS, "--form", "json", "--correction", "holm")
+    result = moeir(*RUNS, "--form", "json")
     report = json.loads(result.stdout)
     assert (report["test"], report["correction"], list(report["runs"])) == ("t", "holm", ["one", "two", "three"])
     one = report["runs"]["three"]["all"]["RR"]
@@ -42,7 +42,7 @@ def test_json_has_every_number(place, moeir):
     assert one["mean"] == pytest.approx(sum(expected.values()) / 5)
     assert one["queries"] == 5 and one["interval"] == pytest.approx(list(confidence_interval(list(expected.values()), is_measure=True)))
     by_measure = [report["runs"][name]["all"][measure]["p"] for name in ("two", "three") for measure in ("RR", "nDCG@3")]
-    raw = json.loads(moeir(*RUNS, "--form", "json").stdout)["runs"]
+    raw = json.loads(moeir(*RUNS, "--form", "json", "--correction", "none").stdout)["runs"]
     plain = [raw[name]["all"][measure]["p"] for name in ("two", "three") for measure in ("RR", "nDCG@3")]
     assert by_measure == pytest.approx(correct_p_values(plain, "holm"))
     assert plain[2] == pytest.approx(paired_t_test(rr("one"), expected))
@@ -66,9 +66,39 @@ def test_other_tests_give_other_p_values(place, moeir, test):
 
 def test_markdown_and_latex(place, moeir):
     markdown = moeir(*RUNS, "--form", "markdown").stdout.splitlines()
-    assert markdown[0] == "| run | RR | p | nDCG@3 | p |" and markdown[1].startswith("|:--|--:|")
+    assert markdown[0] == "| run | RR | p (Holm) | nDCG@3 | p (Holm) |" and markdown[1].startswith("|:--|--:|")
     latex = moeir(*RUNS, "--form", "latex").stdout.splitlines()
     assert latex[0] == r"\begin{tabular}{lrrrr}" and latex[-1] == r"\end{tabular}" and latex[4].startswith("one & ")
+    assert latex[2] == r"run & RR & p (Holm) & nDCG@3 & p (Holm) \\"
+
+
+@pytest.mark.parametrize(("correction", "name"), [("none", "uncorrected"), ("bonferroni", "Bonferroni"), ("holm", "Holm"), ("bh", "BH")])
+def test_the_head_of_a_column_says_which_p_it_has(place, moeir, correction, name):
+    header, *_ = moeir(*RUNS, "--correction", correction).stdout.splitlines()
+    assert header.count(f"p ({name})") == header.count("p (") == 2
+
+
+def test_p_of_one_comparison_is_uncorrected(place, moeir):
+    def p_value(*flags):
+        report = json.loads(moeir(*RUNS[:5], *RUNS[7:11], "--form", "json", *flags).stdout)
+        return report["runs"]["two"]["all"]["RR"]["p"]
+
+    assert RUNS[7:11] == ("--qrels", "qrels", "--measure", "RR")
+    assert p_value() == p_value("--correction", "none") < 1
+
+
+def test_a_report_has_the_p_values_of_evaluate(place, moeir):
+    flags = RUNS[1:]
+    assert moeir("report", *flags, "--output", "page.html").code == 0
+    content = (place / "page.html").read_text()
+    judged = json.loads(content.split('id="data">')[1].split("</script>")[0])["judged"]
+    assert judged["p_header"] == "p (Holm)" and "data.judged.p_header" in content
+    for number, measure in enumerate(("RR", "nDCG@3")):
+        for base, first in enumerate(("one", "two", "three")):
+            others = [run for name in ("one", "two", "three") if name != first for run in ("--run", f"{name}.trec")]
+            report = json.loads(moeir("evaluate", "--run", f"{first}.trec", *others, *flags[6:], "--form", "json").stdout)["runs"]
+            expected = [report[name]["all"][measure].get("p") for name in ("one", "two", "three")]
+            assert judged["p"][number][base] == expected
 
 
 BAD = [
@@ -89,3 +119,36 @@ BAD = [
 def test_what_cannot_be_done_is_one_line(place, moeir, flags, words):
     result = moeir(*RUNS, *flags)
     assert result.code == 2 and words in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("stage", ["evaluate", "report", "analyze", "fuse"])
+def test_a_run_has_the_name_it_is_given(place, moeir, stage):
+    (place / "k=2.trec").write_bytes((place / "two.trec").read_bytes())
+    judged = ("--qrels", "qrels") if stage in ("evaluate", "report") else ()
+    page, parts = ("--output", "page.html") if stage == "report" else (), ("--attribution", "parts.tsv") if stage == "fuse" else ()
+    result = moeir(stage, "--run", "first one=one.trec", "--run", "k=2.trec", *judged, *page, *parts)
+    assert result.code == 0, result.stderr
+    written = next((path.read_text() for path in (place / "page.html", place / "parts.tsv") if path.exists()), result.stdout)
+    assert "first one" in written and "k=2" in written and "one.trec" not in written
+
+
+def test_runs_with_other_names_are_another_table(place, moeir):
+    command = ("evaluate", "--qrels", "qrels", "--form", "tsv", "--output", "table.tsv", "--run", "one.trec", "--run")
+    assert moeir(*command, "a=two.trec").code == 0
+    assert "already made" in moeir(*command, "a=two.trec").stderr
+    other = moeir(*command, "b=two.trec")
+    assert other.code == 2 and "run-names" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("runs", "code", "words"),
+    [
+        (("same=one.trec", "same=two.trec"), 2, "--run: two runs have the name 'same'; give each its own name: --run NAME=PATH"),
+        (("one.trec", "one.trec"), 2, "--run: the same run is given twice; give each its own name: --run NAME=PATH"),
+        (("a=nowhere.trec",), 3, "nowhere.trec: no such file (--run)"),
+        (("folder/a=one.trec",), 3, "folder/a=one.trec: no such file (--run)"),
+    ],
+)
+def test_a_name_that_cannot_be_given_is_refused(place, moeir, runs, code, words):
+    result = moeir("evaluate", *(word for run in runs for word in ("--run", run)), "--qrels", "qrels")
+    assert (result.code, result.stdout) == (code, "") and words in result.stderr

@@ -11,6 +11,7 @@ from moeir.architectures.checkpoint import open_checkpoint
 from moeir.records import runs, texts
 from tests.conftest import run_in_process
 
+SEARCH = ("search", "--dtype", "float32")  # as the documents
 SMALL_SIZES = {"came": "shared_layers=2,local_dim=8", "coil": "dim=8,cls_dim=16", "colbert": "dim=8"}
 NAMES = [variant.name for variant in variants.list_variants("architectures") if variant.name != "cross-encoder"]  # which reads pairs
 PLAIN = [f"{name}:{SMALL_SIZES[name]}" if name in SMALL_SIZES else name for name in NAMES]
@@ -33,9 +34,9 @@ TRAINING = ("--steps", 3, "--batch-size", 2, "--negatives", 2, "--learning-rate"
 def room(tmp_path_factory, toy, bm25_index):
     """Examples, and BM25's run of the test queries."""
     folder = tmp_path_factory.mktemp("architectures")
-    _run("search", "--index", bm25_index, "--queries", toy / "train-queries.jsonl", "--output", folder / "train.trec")
+    _run(*SEARCH, "--index", bm25_index, "--queries", toy / "train-queries.jsonl", "--output", folder / "train.trec")
     _run("mine-negatives", "--run", folder / "train.trec", "--qrels", toy / "train.qrels", "--output", folder / "train.jsonl")
-    _run("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", folder / "bm25.trec")
+    _run(*SEARCH, "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", folder / "bm25.trec")
     return folder
 
 
@@ -58,7 +59,7 @@ def test_it_trains_saves_reopens_encodes_is_indexed_searched_fused_and_evaluated
         assert (tmp_path / "ckpt" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     _run("encode", "--model", tmp_path / "ckpt", "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "enc")
     _run("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx")
-    search_command = ("search", "--index", tmp_path / "idx", "--queries", toy / "test-queries.tsv", "--depth", 50)
+    search_command = (*SEARCH, "--index", tmp_path / "idx", "--queries", toy / "test-queries.tsv", "--depth", 50)
     _run(*search_command, "--output", tmp_path / "runs")
     _run(*search_command, "--output", tmp_path / "best.trec")
     _check_runs(tmp_path / "ckpt", toy, tmp_path / "runs")

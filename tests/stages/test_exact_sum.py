@@ -12,6 +12,7 @@ from moeir import open_checkpoint, open_index, read_run
 from moeir.records import texts
 from tests.conftest import CommandResult, run_in_process
 
+SEARCH = ("search", "--dtype", "float32")  # as the documents
 Moeir = Callable[..., CommandResult]
 LENGTHS = ("--query-length", 16, "--document-length", 32)
 EXAMPLES = [
@@ -46,7 +47,7 @@ def room(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, toy: Path) 
 
 
 def search(room: Path, toy: Path, output: Path, *more: object) -> CommandResult:
-    return run_moeir("search", "--index", room / "idx", "--queries", toy / "test-queries.tsv", *more, "--output", output)
+    return run_moeir(*SEARCH, "--index", room / "idx", "--queries", toy / "test-queries.tsv", *more, "--output", output)
 
 
 def brute_force_sums(room: Path, toy: Path) -> Mapping[str, Mapping[str, float]]:
@@ -94,7 +95,7 @@ def test_a_shallow_search_gives_right_sums_and_a_deepened_one_the_right_order(ro
 
 def test_named_experts_are_the_ones_summed(index: Path, toy: Path, tmp_path: Path) -> None:
     both = ("--expert", "local", "--expert", "global", "--fuse", "exact-sum")
-    run_moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", *both, "--output", tmp_path / "runs")
+    run_moeir(*SEARCH, "--index", index, "--queries", toy / "test-queries.tsv", *both, "--output", tmp_path / "runs")
     local, dense, fused = (read_run(tmp_path / "runs" / f"{name}.trec") for name in ("local", "global", "fused"))
     assert not (tmp_path / "runs" / "lexical.trec").exists()
     for query in fused.queries:
@@ -105,7 +106,7 @@ def test_named_experts_are_the_ones_summed(index: Path, toy: Path, tmp_path: Pat
 def test_a_mixture_of_competitors_is_still_fused_as_came_unless_told(index: Path, toy: Path, tmp_path: Path) -> None:
     for name, more in (("default", ()), ("told", ("--fuse", "came-sum"))):
         run_moeir(
-            "search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 3, *more, "--output", tmp_path / f"{name}.trec"
+            *SEARCH, "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 3, *more, "--output", tmp_path / f"{name}.trec"
         )
     assert (tmp_path / "default.trec").read_text() == (tmp_path / "told.trec").read_text()
 
@@ -113,7 +114,7 @@ def test_a_mixture_of_competitors_is_still_fused_as_came_unless_told(index: Path
 def test_an_opened_index_finds_what_the_command_finds(room: Path, toy: Path, tmp_path: Path) -> None:
     search(room, toy, tmp_path / "runs", "--depth", 1000)
     queries = list(texts.read_texts(toy / "test-queries.tsv"))
-    opened = open_index(room / "idx")
+    opened = open_index(room / "idx", dtype="float32")
     for name, expert in (("fused", None), ("exact", "exact")):
         run = read_run(tmp_path / "runs" / f"{name}.trec").top(3)
         assert opened.search([query.content for query in queries], 3, expert) == [run.hits(query.id) for query in queries]
@@ -135,7 +136,7 @@ def test_what_was_found_can_be_measured(room: Path, toy: Path, tmp_path: Path, m
 )
 def test_a_fusion_that_is_none_is_refused(room: Path, toy: Path, tmp_path: Path, moeir: Moeir, fuse: str, words: str) -> None:
     out = tmp_path / "out.trec"
-    result = moeir("search", "--index", room / "idx", "--queries", toy / "test-queries.tsv", "--fuse", fuse, "--output", out)
+    result = moeir(*SEARCH, "--index", room / "idx", "--queries", toy / "test-queries.tsv", "--fuse", fuse, "--output", out)
     assert result.code == 2 and words in result.stderr and not out.exists()
 
 

@@ -139,3 +139,18 @@ def test_batches_of_a_step_are_the_mean_of_their_losses(room, tmp_path, tiny_mod
     assert len(one) == 2 and len(other) == 1
     assert other[0]["loss"] == pytest.approx((one[0]["loss"] + one[1]["loss"]) / 2, rel=1e-6)
     assert other[0]["tokens"] == one[0]["tokens"] + one[1]["tokens"]
+
+
+def test_the_objective_mote_trains_the_architecture_mote_and_no_other(room, tmp_path, tiny_model_with_head):
+    sources = ("--model", tiny_model_with_head, "--corpus", room / "corpus.jsonl", "--output", tmp_path / "x", "--show")
+    architectures = {}
+    for flags in ((), ("--objective", "mote:sparse=false"), ("--objective", "mote", "--arch", "mote:encoders=siamese")):
+        result = run_in_process("pretrain", *sources, *flags)
+        architectures[flags] = next(line for line in result.stdout.splitlines() if line.startswith("arch"))
+    assert list(architectures.values()) == ["arch: dense", "arch: mote", "arch: mote:encoders=siamese"]
+    result = run_in_process("pretrain", *sources[:-1], "--objective", "mote", "--arch", "dense:pooling=mean")
+    advice = "leave --arch out, or type --arch mote:encoders=siamese for a single encoder"
+    assert result.code == 2 and result.stderr.startswith(
+        "error: --arch dense:pooling=mean: --objective mote trains the experts of --arch mote"
+    )
+    assert advice in result.stderr

@@ -89,7 +89,7 @@ def test_a_picture_is_drawn_and_drawn_alike(form, first, report, tmp_path):
     names = ("came", "router", "mlm", "one")
     for name in ("first", "second"):
         result = report(*names, output=tmp_path / f"{name}.{form}")
-        assert (result.code, result.stdout, result.stderr) == (0, "", "")
+        assert (result.code, result.stdout, result.messages) == (0, "", [])
     images = [(tmp_path / f"{name}.{form}").read_bytes() for name in ("first", "second")]
     assert images[0] == images[1] and images[0].startswith(first)
     if form == "svg":

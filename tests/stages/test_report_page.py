@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def command(room) -> list[object]:
 def made(room, command, moeir) -> Path:
     more = ("--explain", room / "runs" / "why.jsonl", "--training", room / "trained", "--projection", room / "map.tsv")
     result = moeir(*command, *more, "--output", room / "page.html")
-    assert (result.code, result.stdout, result.stderr) == (0, "", "")
+    assert (result.code, result.stdout, result.messages) == (0, "", [])
     return room / "page.html"
 
 
@@ -134,7 +135,7 @@ def test_the_index_gives_the_reasons_that_search_wrote(made, room, command, inde
 def test_parts_that_do_not_add_up_are_left_out(room, command, index, moeir, tmp_path):
     lists = [word for name in EXPERTS[:3] for word in ("--run", room / "runs" / f"{name}.trec")]
     assert moeir("fuse", *lists, "--method", "rrf", "--output", tmp_path / "fused.trec").code == 0
-    changed = [tmp_path / "fused.trec" if str(word).endswith("fused.trec") else word for word in command]
+    changed = [f"fused={tmp_path / 'fused.trec'}" if str(word).endswith("fused.trec") else word for word in command]
     result = moeir(*changed, "--index", index, "--output", tmp_path / "page.html")
     assert result.code == 0 and "fused: its scores are not came-sum of the experts' runs; parts are left out" in result.stderr
     cases = ParsedPage((tmp_path / "page.html").read_text()).blocks()["cases-0"]
@@ -148,7 +149,8 @@ def test_a_document_that_no_expert_has_is_explained_without_parts(room, index, m
     (tmp_path / "every.trec").write_text("".join(f"q1 Q0 {name} 1 {-place} t\n" for place, name in enumerate(ids)))
     runs = [word for name in EXPERTS for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
     command = ("report", *runs, "--run", tmp_path / "every.trec", "--qrels", room / "qrels", "--queries", room / "queries.tsv")
-    assert moeir(*command, "--depth", 12, "--index", index, "--output", tmp_path / "page.html") == (0, "", "")
+    result = moeir(*command, "--depth", 12, "--index", index, "--output", tmp_path / "page.html")
+    assert (result.code, result.stdout, len(result.messages)) == (0, "", 1) and result.messages[0].startswith("every: shown without")
     case = ParsedPage((tmp_path / "page.html").read_text()).blocks()["cases-0"][0]
     alone = [place for place, ranks in enumerate(zip(*case["r"], strict=True)) if not any(ranks[:4])]
     assert len(case["d"]) == 12 and alone
@@ -160,12 +162,12 @@ def test_a_document_that_no_expert_has_is_explained_without_parts(room, index, m
 def test_a_page_needs_no_texts_and_the_same_sources_make_the_same_page(room, moeir, tmp_path):
     for name in ("first", "second"):
         command = ("report", "--run", room / "runs" / "fused.trec", "--qrels", room / "qrels", "--output", tmp_path / f"{name}.html")
-        assert moeir(*command) == (0, "", "")
+        assert moeir(*command).messages == []
     assert (tmp_path / "first.html").read_bytes() == (tmp_path / "second.html").read_bytes()
     blocks = ParsedPage((tmp_path / "first.html").read_text()).blocks()
     assert blocks["data"]["texts"][0] == "" and ["owl"] in blocks["texts-0"]
     assert "already made" in moeir(*command).stderr
-    assert moeir("report", "--training", room / "trained", "--output", tmp_path / "trained.html") == (0, "", "")
+    assert moeir("report", "--training", room / "trained", "--output", tmp_path / "trained.html").messages == []
 
 
 @pytest.fixture
@@ -179,13 +181,13 @@ def opened(made, tmp_path):
 def test_in_a_browser_nothing_is_asked_of_a_network_and_nothing_complains(opened, made, tmp_path):
     assert [one for one in opened.requests if one != "data:,"] == [made.resolve().as_uri()]
     assert opened.problems == []
-    assert opened.value("document.querySelector('.asked').textContent").endswith(EVIL)
+    assert opened.evaluate("document.querySelector('.asked').textContent").endswith(EVIL)
     opened.click(".hit.answer")
-    assert opened.value("document.querySelector('.passage b').textContent") == EVIL
-    assert opened.value("document.querySelectorAll('img').length") == 0
-    assert opened.value("[...document.querySelectorAll('main > section')].every(one => !one.hidden)") is True
-    opened.size(390, 844)
-    assert opened.value("document.documentElement.scrollWidth") <= 390
+    assert opened.evaluate("document.querySelector('.passage b').textContent") == EVIL
+    assert opened.evaluate("document.querySelectorAll('img').length") == 0
+    assert opened.evaluate("[...document.querySelectorAll('main > section')].every(one => !one.hidden)") is True
+    opened.resize(390, 844)
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 @needs_chromium
@@ -193,49 +195,73 @@ def test_queries_are_browsed_by_click_and_by_key(opened):
     asked, chosen = "document.querySelector('.asked').textContent", "document.querySelector('.why .id').textContent.trim()"
     focus = "document.activeElement.className || document.activeElement.id"
     opened.click("#query-2")
-    assert opened.value(asked) == "who swims across the sea" and opened.value(chosen) == "eel"
+    assert opened.evaluate(asked) == "who swims across the sea" and opened.evaluate(chosen) == "eel"
     opened.press("ArrowDown")
-    assert opened.value(asked).startswith("tree that grows")
-    assert opened.value("document.querySelectorAll('[aria-selected=true]').length") == 1
+    assert opened.evaluate(asked).startswith("tree that grows")
+    assert opened.evaluate("document.querySelectorAll('[aria-selected=true]').length") == 1
     opened.press("Enter")
-    assert opened.value(focus).startswith("hit") and opened.value("document.activeElement.tabIndex") == 0
+    assert opened.evaluate(focus).startswith("hit") and opened.evaluate("document.activeElement.tabIndex") == 0
     first = "document.activeElement.closest('ol').querySelector('.hit') === document.activeElement"
-    before = opened.value(chosen)
-    opened.press("ArrowDown" if opened.value(first) else "ArrowUp")
-    assert opened.value(chosen) != before
-    column = opened.value("document.activeElement.dataset.run")
+    before = opened.evaluate(chosen)
+    opened.press("ArrowDown" if opened.evaluate(first) else "ArrowUp")
+    assert opened.evaluate(chosen) != before
+    column = opened.evaluate("document.activeElement.dataset.run")
     opened.press("ArrowRight" if column == "0" else "ArrowLeft")
-    assert opened.value("document.activeElement.dataset.run") != column
+    assert opened.evaluate("document.activeElement.dataset.run") != column
     opened.press("n")
-    assert opened.value(asked) == "why does ice float on water"
+    assert opened.evaluate(asked) == "why does ice float on water"
     opened.press("Escape")
-    assert opened.value(focus) == "queries"
+    assert opened.evaluate(focus) == "queries"
     opened.press("/")
-    assert opened.value(focus) == "search"
+    assert opened.evaluate(focus) == "search"
     opened.send("Input.insertText", text="ANTS nest")
-    assert opened.value("document.getElementById('count').textContent") == "1 query of 6"
-    assert opened.value(asked) == "how do ants find the nest"
+    assert opened.evaluate("document.getElementById('count').textContent") == "1 query of 6"
+    assert opened.evaluate(asked) == "how do ants find the nest"
     opened.press("Enter")
-    assert opened.value(focus) == "queries" and opened.problems == []
+    assert opened.evaluate(focus) == "queries" and opened.problems == []
 
 
 @needs_chromium
 def test_a_set_of_runs_and_a_bubble_show_their_queries_and_the_theme_turns(opened):
-    number = int(opened.value("document.querySelector('#found .row .num').firstChild.textContent"))
+    number = int(opened.evaluate("document.querySelector('#found .row .num').firstChild.textContent"))
     opened.click("#found .row")
-    assert opened.value("document.getElementById('count').textContent").startswith(f"{number} quer")
-    opened.value("document.querySelector('#scatter svg').focus()")
+    assert opened.evaluate("document.getElementById('count').textContent").startswith(f"{number} quer")
+    opened.evaluate("document.querySelector('#scatter svg').focus()")
     opened.press("ArrowRight", "Enter")
-    assert "lexical " in opened.value("document.getElementById('count').textContent")
+    assert "lexical " in opened.evaluate("document.getElementById('count').textContent")
     opened.click("#count button")
-    assert opened.value("document.getElementById('count').textContent") == "6 queries"
+    assert opened.evaluate("document.getElementById('count').textContent") == "6 queries"
     paper = "getComputedStyle(document.body).backgroundColor"
     opened.set_color_scheme("light")
-    light = opened.value(paper)
+    light = opened.evaluate(paper)
     opened.set_color_scheme("dark")
-    dark = opened.value(paper)
+    dark = opened.evaluate(paper)
     opened.click("#theme")
-    assert opened.value(paper) == light != dark
+    assert opened.evaluate(paper) == light != dark
     opened.click("#theme")
     opened.set_color_scheme("light")
-    assert opened.value(paper) == dark and opened.problems == []
+    assert opened.evaluate(paper) == dark and opened.problems == []
+
+
+def test_a_run_belongs_to_the_index_of_its_manifest_whatever_its_name(room, index, command, moeir, tmp_path):
+    search = ("search", "--index", index, "--queries", room / "queries.tsv", "--expert", "local", "--output", tmp_path / "mine.trec")
+    assert moeir(*search).code == 0
+    shutil.copy(room / "runs" / "global.trec", tmp_path / "lexical.trec")  # a name alone says nothing
+    texts = ("--queries", room / "queries.tsv", "--qrels", room / "qrels", "--index", index)
+    runs = ("--run", f"my run={tmp_path / 'mine.trec'}", "--run", tmp_path / "lexical.trec")
+    result = moeir("report", *runs, *texts, "--output", tmp_path / "page.html")
+    assert (result.code, len(result.messages)) == (0, 1)
+    assert result.messages[0].startswith("lexical: shown without explanations: not an expert's run that moeir search wrote with ")
+    blocks = ParsedPage((tmp_path / "page.html").read_text()).blocks()
+    assert blocks["data"]["runs"] == ["my run", "lexical"] and blocks["data"]["experts"] == {"local": "my run"}
+    assert all(case["x"] == ["local"] for case in blocks["cases-0"] if case["d"])
+    named = ("--run", f"global={tmp_path / 'lexical.trec'}")
+    result = moeir("report", *named, *texts, "--output", tmp_path / "page.html", "--force")
+    assert (result.code, result.messages) == (0, [])
+    assert ParsedPage((tmp_path / "page.html").read_text()).blocks()["data"]["experts"] == {"global": "global"}
+
+
+def test_runs_of_another_index_are_shown_without_explanations(room, bm25_index, command, moeir, tmp_path):
+    result = moeir(*command, "--index", bm25_index, "--output", tmp_path / "page.html")
+    assert result.code == 0 and len(result.messages) == 1 and result.messages[0].startswith("lexical, local, global, fused: shown without")
+    assert not any("x" in case for case in ParsedPage((tmp_path / "page.html").read_text()).blocks()["cases-0"])

@@ -13,6 +13,7 @@ from tests.conftest import run_in_process
 from tests.kill_points import kill_at, kill_points
 from tests.oracles import reranking as oracles
 
+SEARCH = ("search", "--dtype", "float32")  # as the documents
 RULES = ("--query-length", 20, "--document-length", 32)
 
 
@@ -134,7 +135,7 @@ def test_several_runs_are_one_list_of_candidates(room, rerank, toy, tmp_path):
 @pytest.mark.parametrize("expert", ["lexical", "local", "global"])
 def test_an_expert_scores_as_its_exact_index_does(expert, rerank, room, index, came_checkpoint, toy, tmp_path):
     (room / "came").exists() or (room / "came").symlink_to(came_checkpoint)
-    command = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--expert", expert, "--depth", 50)
+    command = (*SEARCH, "--index", index, "--queries", toy / "test-queries.tsv", "--expert", expert, "--depth", 50)
     run(*command, "--output", tmp_path / "found.trec")
     exact, again = runs.read_run(tmp_path / "found.trec"), rerank(tmp_path / "out.trec", "--expert", expert, model="came")
     for query in again.queries:

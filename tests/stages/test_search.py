@@ -1,11 +1,13 @@
 """Log lines and speed facts of search."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from moeir import cli, settings
 from tests.conftest import CommandResult
 
 Moeir = Callable[..., CommandResult]
@@ -22,7 +24,7 @@ def test_queries_that_find_nothing_are_counted_aloud(bm25_index: Path, tmp_path:
 def test_latency_and_throughput_are_said_and_kept_with_the_machine(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
     result = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--batch-size", 1, "--output", tmp_path / "runs")
     assert result.code == 0
-    line = result.stderr.splitlines()[-1]
+    line = next(line for line in result.stderr.splitlines() if line.startswith("made "))
     assert "batches of 1: encode " in line and "; search " in line and line.count("p50 ") == line.count("p99 ") == 3
     speed = json.loads((tmp_path / "runs" / "manifest.json").read_text())["counts"]["speed"]
     assert speed["batch_size"] == 1
@@ -59,3 +61,79 @@ def test_a_folder_may_have_the_name_of_a_suffix(name: str, index: Path, toy: Pat
     result = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / name)
     assert result.code == 0, result.stderr
     assert (tmp_path / name / "fused.trec").is_file()
+
+
+def test_every_stage_that_runs_a_model_has_the_same_dtype() -> None:
+    fields = {name: item for name in cli.STAGES for item in settings.list_settings(cli.stage_class(name)) if item.name == "dtype"}
+    dtypes = {name: (field.help, field.default, field.choices) for name, field in fields.items()}
+    assert {"encode", "search", "rerank", "analyze", "finetune", "pretrain", "generate-queries"} == set(dtypes)
+    assert len(set(dtypes.values())) == 1 and dtypes["search"][1:] == ("auto", ("auto", "float32", "bfloat16"))
+
+
+def test_queries_are_encoded_in_the_precision_of_documents_by_default(
+    came_checkpoint: Path, toy: Path, tmp_path: Path, moeir: Moeir
+) -> None:
+    made = [
+        moeir("encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc"),
+        moeir("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx"),
+        moeir("search", "--index", tmp_path / "idx", "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs"),
+    ]
+    assert [result.code for result in made] == [0, 0, 0]
+    documents, queries = (json.loads((tmp_path / name / "manifest.json").read_text())["counts"]["dtype"] for name in ("enc", "runs"))
+    assert documents == queries
+
+
+def test_an_index_of_words_has_no_precision(bm25_index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+    result = moeir("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "run.trec")
+    assert result.code == 0 and "dtype" not in result.stderr
+    assert "dtype" not in json.loads((tmp_path / "run.trec.manifest.json").read_text())["counts"]
+
+
+def test_queries_on_the_command_line_are_searched_as_those_of_a_file(bm25_index: Path, tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "queries.tsv").write_text("q1\twho hunts mice\nq2\tants\n", encoding="utf-8")
+    typed = moeir("search", "--index", bm25_index, "--query", "who hunts mice", "--query", "ants")
+    assert typed.code == 0 and typed.stdout
+    assert typed.stdout == moeir("search", "--index", bm25_index, "--queries", tmp_path / "queries.tsv").stdout
+
+
+def test_plain_lines_on_standard_input_are_queries_with_numbers(bm25_index: Path, moeir: Moeir) -> None:
+    command = ("search", "--index", bm25_index, "--queries", "-")
+    piped = moeir(*command, stdin="who hunts mice\n\n  ants \n")
+    assert piped.code == 0 and {line.split()[0] for line in piped.stdout.splitlines()} == {"1", "2"}
+    for form in ("1\twho hunts mice\n2\tants\n", '{"_id": 1, "text": "who hunts mice"}\n{"_id": 2, "text": "ants"}\n'):
+        assert moeir(*command, stdin=form).stdout == piped.stdout
+    mixed = moeir(*command, stdin="who hunts mice\n2\tants\n")
+    assert mixed.code == 3 and "standard input:2: found a tab; expected one text per line, as in the first" in mixed.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--query", "ants", "--queries", "-"), "--query and --queries exclude one another"),
+        (("--query", " "), "--query: expected words, found none"),
+        (("--query", "ants", "--interactive"), "--query: cannot be combined with --interactive"),
+        ((), "search needs --queries or --query, or --interactive to type them"),
+    ],
+)
+def test_queries_come_from_one_place(flags: tuple[str, ...], words: str, bm25_index: Path, moeir: Moeir) -> None:
+    result = moeir("search", "--index", bm25_index, *flags)
+    assert (result.code, result.stdout) == (2, "") and words in result.stderr
+
+
+def test_what_happens_once_at_the_start_is_no_latency(bm25_index: Path, tmp_path: Path, moeir: Moeir, monkeypatch) -> None:
+    from moeir.indexes.bm25 import Bm25
+
+    (tmp_path / "queries.tsv").write_text("".join(f"{number}\tants and mice\n" for number in range(40)), encoding="utf-8")
+    search_into, batches = Bm25._search_into, []
+
+    def load_first(self, queries, *arguments):
+        time.sleep(0.0 if batches else 0.4)
+        batches.append(len(queries))
+        search_into(self, queries, *arguments)
+
+    monkeypatch.setattr(Bm25, "_search_into", load_first)
+    command = ("search", "--index", bm25_index, "--queries", tmp_path / "queries.tsv", "--batch-size", 10)
+    result = moeir(*command, "--output", tmp_path / "run.trec")
+    speed = json.loads((tmp_path / "run.trec.manifest.json").read_text())["counts"]["speed"]
+    assert batches == [2, 10, 10, 10, 10] and speed["warm_up_queries"] == 2 and speed["search"]["p99_ms"] < 400
+    assert "not counted: a warm-up with 2 queries" in result.stderr

@@ -26,7 +26,7 @@ def explain(index: Path, toy: Path, folder: Path, *more: object) -> list[dict[st
     """Explanations of the toy queries; the runs are in folder/runs."""
     explanation_file = folder / "runs" / "why.jsonl"
     common = ("--index", index, "--queries", toy / "test-queries.tsv", "--output", folder / "runs")
-    completed = run_in_process("search", *common, "--explain", explanation_file, *more)
+    completed = run_in_process("search", "--dtype", "float32", *common, "--explain", explanation_file, *more)
     assert completed.code == 0, completed.stderr
     return [json.loads(line) for line in explanation_file.read_text(encoding="utf-8").splitlines()]
 

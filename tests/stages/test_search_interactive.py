@@ -14,12 +14,13 @@ import pytest
 
 from tests.conftest import CommandResult
 
+SEARCH = ("search", "--dtype", "float32")  # as the documents
 Moeir = Callable[..., CommandResult]
 TIMING = re.compile(r"\d+\.\d ms .*")
 
 
 def ask(moeir: Moeir, index: Path, toy: Path, typed: str, *more: object) -> list[str]:
-    result = moeir("search", "--index", index, "--interactive", "--corpus", toy / "corpus.jsonl", *more, stdin=typed)
+    result = moeir(*SEARCH, "--index", index, "--interactive", "--corpus", toy / "corpus.jsonl", *more, stdin=typed)
     assert result.code == 0, result.stderr
     assert "\x1b" not in result.stdout
     return [TIMING.sub("ms", line) for line in result.stdout.splitlines()]
@@ -35,7 +36,7 @@ def test_a_query_shows_documents_ranks_and_matched_terms(bm25_index: Path, toy: 
 
 def test_what_is_shown_is_what_search_finds(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "q.tsv").write_text("q\twho hunts mice\n")
-    completed = moeir("search", "--index", index, "--queries", tmp_path / "q.tsv", "--output", tmp_path / "runs")
+    completed = moeir(*SEARCH, "--index", index, "--queries", tmp_path / "q.tsv", "--output", tmp_path / "runs")
     assert completed.code == 0
     runs = {name: (tmp_path / "runs" / f"{name}.trec").read_text().splitlines() for name in ("fused", "lexical", "local", "global")}
     ranks = {name: {line.split()[2]: line.split()[3] for line in lines} for name, lines in runs.items()}
@@ -77,13 +78,13 @@ def test_what_cannot_be_done_is_said_and_asked_again(index: Path, toy: Path, moe
 
 
 def test_texts_are_not_needed(index: Path, moeir: Moeir) -> None:
-    result = moeir("search", "--index", index, "--interactive", "--expert", "global", stdin="mice\n:explain 1")
+    result = moeir(*SEARCH, "--index", index, "--interactive", "--expert", "global", stdin="mice\n:explain 1")
     assert result.code == 0 and re.search(r"^  global: rank 1, score ", result.stdout, re.MULTILINE)
 
 
 def test_a_terminal_has_a_prompt_colours_and_ends_with_ctrl_d(bm25_index: Path, toy: Path) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "moeir", "search", "--index", bm25_index, "--interactive", "--corpus", toy / "corpus.jsonl"]
+    command = [sys.executable, "-m", "moeir", *SEARCH, "--index", bm25_index, "--interactive", "--corpus", toy / "corpus.jsonl"]
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200"}
     with subprocess.Popen(list(map(str, command)), stdin=theirs, stdout=theirs, env=environment) as child:
         os.close(theirs)

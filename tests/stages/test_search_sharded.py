@@ -31,7 +31,7 @@ def indexes(whole: Path) -> dict[int, list[Path]]:
 
 def search(indexes: list[Path], toy: Path, output: Path, *more: object) -> dict[str, str]:
     flags = [word for one in indexes for word in ("--index", one)]
-    result = run_in_process("search", *flags, "--queries", toy / "test-queries.tsv", *more, "--output", output)
+    result = run_in_process("search", "--dtype", "float32", *flags, "--queries", toy / "test-queries.tsv", *more, "--output", output)
     assert result.code == 0, result.stderr
     return {path.name: path.read_text() for path in output.glob("*.trec")}
 

@@ -207,7 +207,7 @@ def test_processes_share_a_group_and_learn_what_one_does(learn, shop):
     assert [one["code"] for one in results] == [0] * 3, results
     assert_same_training(alone, four)
     card = (alone / "README.md").read_text()
-    assert "Objective `lce`, 4 steps" in card and "moeir rerank --model by-1" in card
+    assert "Objective `lce`, 4 steps" in card and "moeir rerank --model CHECKPOINT" in card
 
 
 def test_a_killed_training_goes_on_to_the_same_bytes(learn, shop):

@@ -112,7 +112,7 @@ def test_the_metrics_show_how_open_a_router_is_and_which_expert_starves():
 def test_without_routers_there_is_neither_cost_nor_fact():
     training_batch = batch({}, {})
     output = objectives.contrastive(training_batch, entropy=9.0, load_balance=9.0)
-    assert output.metrics.keys() == {"loss", "loss.global"}
+    assert output.metrics.keys() == {"loss", "loss.global", "uniform_loss"}
     assert penalty_cost(training_batch=training_batch, entropy=9.0, load_balance=9.0) == 0.0
 
 

@@ -185,7 +185,8 @@ def test_metrics_hold_what_is_promised(undisturbed):
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5]
     names = {f"{word}.{expert}" for word in ("loss", "share", "spread", "rank", "wins") for expert in ("lexical", "local", "global")}
     names |= {f"{word}.lexical.{side}" for word in ("flops", "terms") for side in ("query", "document")}
-    names |= {"step", "loss", "entropy.shares", "gradient_norm", "learning_rate", "tokens", "tokens_per_second", "seconds", "competing"}
+    names |= {"step", "loss", "uniform_loss", "entropy.shares", "gradient_norm", "competing"}
+    names |= {"learning_rate", "tokens", "tokens_per_second", "seconds"}
     assert all(line.keys() == names for line in metrics)
     assert [line["competing"] for line in metrics] == [0.0, 0.0, 1.0, 1.0, 1.0]
     assert [line["learning_rate"] for line in metrics] == [Schedule(STEPS, 1e-3).learning_rate_at(step) for step in range(STEPS)]

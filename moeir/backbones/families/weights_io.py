@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -70,14 +70,14 @@ def parse_encoder_config(config: Mapping[str, Any], folder: Path) -> EncoderConf
     return shape
 
 
-def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Read all weights of a folder in float32, under our names."""
+def read_weights(folder: Path, config: Mapping[str, Any], *, device: str = "cpu") -> dict[str, Tensor]:
+    """Read all weights of a folder in float32, under our names; on `meta` only their shapes."""
     files = list_weight_files(folder)
     names, layers = import_family(config, folder).NAMES, parse_encoder_config(config, folder).layers
     loaded: dict[str, Tensor] = {}
     for name in files:
         try:
-            loaded |= load_file(folder / name)
+            loaded |= _read_shapes(folder / name) if device == "meta" else load_file(folder / name)
         except SafetensorError as problem:
             raise ArtifactError(f"{folder / name}: damaged: {problem}") from None
     weights = {
@@ -86,9 +86,18 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     }
     for name, original in names.tied.items():
         duplicate = weights.pop(name, None)
-        if duplicate is not None and not torch.equal(duplicate, weights.setdefault(original, duplicate)):
+        if duplicate is None:
+            continue
+        kept = weights.setdefault(original, duplicate)
+        if device != "meta" and not torch.equal(duplicate, kept):
             raise ArtifactError(f"{folder}: {name} differs from {original}; moeir reads a vocabulary head tied to the word embeddings")
     return weights
+
+
+def _read_shapes(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file on the meta device, without reading them."""
+    with safe_open(file, framework="pt") as tensors:
+        return {name: torch.empty(tensors.get_slice(name).get_shape(), device="meta") for name in tensors.keys()}  # noqa: SIM118
 
 
 def list_weight_files(folder: Path) -> list[str]:
@@ -107,16 +116,17 @@ def list_weight_files(folder: Path) -> list[str]:
     return names
 
 
-def read_encoder(folder: Path, *, vocabulary_head: bool | None = False) -> Encoder:
+def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, device: str = "cpu") -> Encoder:
     """Load an encoder from a folder of plain weights; `vocabulary_head=None` loads the head if the folder has one.
 
     ArtifactError for a missing weight or a wrong shape; initialising a missing vocabulary head is left to the caller.
     """
     config = read_config(folder)
-    weights = read_weights(folder, config)
+    weights = read_weights(folder, config, device=device)
     has_head = any(name.startswith("vocabulary_head.") for name in weights)
     with_head = has_head if vocabulary_head is None else vocabulary_head
-    encoder = Encoder(parse_encoder_config(config, folder), vocabulary_head=with_head)
+    with torch.device(device):
+        encoder = Encoder(parse_encoder_config(config, folder), vocabulary_head=with_head)
     expected = encoder.state_dict()
     missing = [name for name in expected if name not in weights and (has_head or not name.startswith("vocabulary_head."))]
     if missing:
@@ -136,7 +146,7 @@ def check_shapes(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[
 
 def has_vocabulary_head(folder: Path) -> bool:
     """Whether a folder of weights has an MLM head."""
-    return any(name.startswith("vocabulary_head.") for name in read_weights(folder, read_config(folder)))
+    return any(name.startswith("vocabulary_head.") for name in read_weights(folder, read_config(folder), device="meta"))
 
 
 def write_model(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], *, hf_compatible: bool) -> None:

@@ -18,7 +18,7 @@ function forest(measure, base) {
       make("td", { class: "num soft" }, run === base ? "" : (difference < 0 ? "−" : "+") + fixed(Math.abs(difference))),
       make("td", { class: "num " + (run !== base && p[run] < 0.05 ? "sure" : "unsure") }, words));
   });
-  const head = ["", "", "mean", "difference", "p"].map((word, number) => make("th", { class: number > 1 ? "num" : null, scope: "col" }, word));
+  const head = ["", "", "mean", "difference", data.judged.p_header].map((word, number) => make("th", { class: number > 1 ? "num" : null, scope: "col" }, word));
   return make("div", { class: "card" }, make("h3", {}, data.judged.measures[measure]),
     make("table", {}, make("thead", {}, make("tr", {}, head)), make("tbody", {}, rows)));
 }

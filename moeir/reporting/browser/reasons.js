@@ -29,7 +29,7 @@ function tokensOf(number) {
 }
 const grouped = (flat, size) => Array.from({ length: flat.length / size }, (_, row) => flat.slice(row * size, row * size + size));
 const wordAt = (place) => (place < 0 ? null : seen.found.w[place]);
-const runOf = (expert) => (runs.includes(expert) ? runs.indexOf(expert) : 7);
+const runOf = (expert) => { const run = runs.indexOf(data.experts[expert] ?? expert); return run < 0 ? 7 : run; };
 
 function partsBlock(number) {
   const parts = seen.found.p?.[number], experts = seen.found.x || [];

@@ -1,0 +1,74 @@
+"""Temperature of the scores of normalised experts, as a scale that the checkpoint keeps.
+
+A cosine lies between -1 and 1: as it is, no softmax over documents can come near 1, and the model hardly learns. Training divides it by a
+temperature. This holds for a normalised vector per text only: the late interaction of normalised token vectors adds the cosines of all
+query tokens, and papers train it without a temperature (Khattab and Zaharia 2020), as inner products of vectors that are not normalised.
+"""
+
+from pathlib import Path
+
+from moeir import variants
+from moeir.architectures.base import Architecture
+from moeir.architectures.checkpoint import RetrievalModel, is_checkpoint, read_metadata
+from moeir.artifacts import manifests
+from moeir.errors import UsageError
+from moeir.heads.pooling import PoolingHead
+from moeir.parsing import format_value
+
+DEFAULT_TEMPERATURE = 0.05
+TRAINING_STAGE = "finetune"
+
+
+def normalised_experts(architecture: Architecture) -> list[str]:
+    """The experts with one normalised vector per text, whose score is a cosine (times a scale)."""
+    return [name for name, head in architecture.heads.items() if isinstance(head, PoolingHead) and head.normalise]
+
+
+def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, temperature: float | None) -> list[str]:
+    """Set the scale of normalised experts to 1 / temperature, for a training of the weights in `folder` under `arch`; returns their names.
+
+    Without a temperature it is 0.05 for an expert without a scale of its own: one that `arch` sets, or that the checkpoint `folder` has: a
+    scale other than 1, or any scale with which it was trained.
+    """
+    experts = normalised_experts(checkpoint.architecture)
+    options = _scale_options(checkpoint.spec)
+    explicit = dict(variants.parse_spec(arch).options) if arch else {}
+    requested = {name for name in experts if _option_of(name, options) in explicit}
+    if temperature is not None:
+        if not experts:
+            advice = "set its scale with --arch, or normalise=true"
+            raise UsageError(
+                f"--temperature {temperature:g}: no expert of {checkpoint.spec.split(':')[0]} has a normalised vector; {advice}"
+            )
+        if requested:
+            raise UsageError(
+                f"--temperature {temperature:g}: --arch sets the scale already, which is 1 / temperature; leave one of them out"
+            )
+    else:
+        experts = [name for name in experts if name not in requested and not _has_own_scale(checkpoint, folder, name)]
+    if not experts:
+        return []
+    scale = 1 / (temperature or DEFAULT_TEMPERATURE)
+    checkpoint.architecture.scales |= dict.fromkeys(experts, scale)
+    spec = variants.parse_spec(checkpoint.spec)
+    changed = dict(spec.options) | {_option_of(name, options): format_value(scale) for name in experts}
+    checkpoint.spec = str(variants.Spec(spec.name, tuple(changed.items())))
+    return experts
+
+
+def _scale_options(spec: str) -> set[str]:
+    return {name for name in dict(variants.parse_spec(spec).options) if name.endswith("scale")}
+
+
+def _option_of(expert: str, options: set[str]) -> str:
+    """The option that holds an expert's scale: `global_scale`, or `scale` in an architecture of one expert."""
+    return f"{expert}_scale" if f"{expert}_scale" in options else "scale"
+
+
+def _has_own_scale(checkpoint: RetrievalModel, folder: Path, expert: str) -> bool:
+    """Whether the weights come from a checkpoint of this architecture with a scale of its own."""
+    if not is_checkpoint(folder) or variants.parse_spec(read_metadata(folder)["architecture"]).name != checkpoint.spec.split(":")[0]:
+        return False
+    if checkpoint.architecture.scales[expert] != 1.0:
+        return True
+    return manifests.manifest_path(folder).is_file() and manifests.read_manifest(folder).get("stage") == TRAINING_STAGE

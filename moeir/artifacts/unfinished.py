@@ -1,0 +1,53 @@
+"""Unfinished work: the path that a product is written to before it has its name, and what to say where the product itself is asked for."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+RESUME = "resume"
+TRAINING_STATE = Path("state", "state.json")  # within resume/: the steps of a training that are saved
+
+
+def partial_path(path: Path) -> Path:
+    """The path a product is written to before it is renamed to `path`.
+
+    >>> partial_path(Path("ckpt/came")), final_path(partial_path(Path("ckpt/came")))
+    (PosixPath('ckpt/.came.partial'), PosixPath('ckpt/came'))
+    """
+    return path.with_name(f".{path.name}.partial")
+
+
+def final_path(partial: Path) -> Path:
+    """The final path of the product written at a partial path; the inverse of `partial_path`."""
+    return partial.with_name(partial.name.removeprefix(".").removesuffix(".partial"))
+
+
+def record_path(path: Path) -> Path:
+    """The file with stage, settings and source digests of the unfinished work for `path`."""
+    return path.with_name(f".{path.name}.record")
+
+
+def resume_path(partial: Path) -> Path:
+    """The folder of a stage's resume state: inside a product that is a folder, next to one that is a file."""
+    return partial / RESUME if partial.is_dir() else partial.with_name(f"{partial.name}.{RESUME}")
+
+
+def describe_unfinished(path: Path) -> str | None:
+    """What is unfinished at `path`, the name of a product or its partial path, and how to finish it; None if there is no such work."""
+    if not path.name:
+        return None
+    final = final_path(path) if path.name.startswith(".") and path.name.endswith(".partial") else path
+    partial, record = partial_path(final), read_json(record_path(final))
+    if record is None or not partial.exists():
+        return None
+    state = read_json(resume_path(partial) / TRAINING_STATE)
+    done = "" if state is None else f" step {state['step']:,}" + (f" of {state['steps']:,}" if state.get("steps") else "")
+    return f"unfinished:{done and done + ';'} run the same {record.get('stage')} command again to continue"
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object of a file; None if there is no such file or it is damaged."""
+    with suppress(FileNotFoundError, NotADirectoryError, ValueError):
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    return None

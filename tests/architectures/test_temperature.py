@@ -1,0 +1,151 @@
+"""The temperature of normalised experts: who gets the default, who keeps a scale, and that training, files and search agree on it."""
+
+import json
+import shutil
+
+import pytest
+
+from moeir import variants
+from moeir.architectures.checkpoint import open_checkpoint, read_metadata
+from moeir.artifacts import manifests
+
+COSINE = "dense:pooling=mean,normalise=true"
+
+
+@pytest.fixture(scope="module")
+def examples(toy, tmp_path_factory):
+    path = tmp_path_factory.mktemp("examples") / "train.jsonl"
+    pairs = (line.split() for line in (toy / "train.qrels").read_text().splitlines())
+    positives = {query: document for query, _, document, _ in pairs}
+    others = [json.loads(line)["_id"] for line in (toy / "corpus.jsonl").read_text().splitlines()]
+    negatives = {query: [next(other for other in others if other != one)] for query, one in positives.items()}
+    lines = [json.dumps({"query_id": query, "positive_ids": [one], "negative_ids": negatives[query]}) for query, one in positives.items()]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def finetune(moeir, toy, tiny_model_with_head, examples, tmp_path):
+    """`finetune(*flags, model=…, name=…)` -> the command's result and its checkpoint."""
+
+    def run(*flags, model=tiny_model_with_head, name="tuned", code=0):
+        sources = ("--train", examples, "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
+        sizes = ("--steps", 1, "--batch-size", 4, "--negatives", 0, "--query-length", 16, "--document-length", 32, "--dtype", "float32")
+        result = moeir("finetune", "--model", model, *sources, *sizes, *flags, "--output", tmp_path / name)
+        assert result.code == code, result.stderr
+        return result, tmp_path / name
+
+    return run
+
+
+def scales(checkpoint):
+    return {name: expert["scale"] for name, expert in read_metadata(checkpoint)["experts"].items()}
+
+
+@pytest.mark.parametrize(
+    "arch, flags, expected",
+    [
+        (COSINE, (), {"global": 20.0}),
+        (COSINE, ("--temperature", 0.1), {"global": 10.0}),
+        (f"{COSINE},scale=1", (), {"global": 1.0}),
+        (f"{COSINE},scale=30", (), {"global": 30.0}),
+        ("dense", (), {"global": 1.0}),
+        ("taser:normalise=true", (), {"global": 20.0}),
+        ("mote:normalise=true", (), {"global": 20.0, "lexical": 1.0}),
+        ("came:shared_layers=2,local_dim=8,normalise=true,local_normalise=true", (), {"lexical": 1.0, "local": 1.0, "global": 20.0}),
+        ("came:shared_layers=2,local_dim=8,normalise=true,global-scale=7", (), {"lexical": 1.0, "local": 1.0, "global": 7.0}),
+        ("came:shared_layers=2,local_dim=8", (), {"lexical": 1.0, "local": 1.0, "global": 1.0}),
+        ("colbert:dim=8,normalise=true", (), {"local": 1.0}),
+        (COSINE, ("--objective", "lce", "--negatives", 1), {"global": 20.0}),
+        (COSINE, ("--objective", "lce:temperature=0.1", "--negatives", 1), {"global": 1.0}),
+    ],
+)
+def test_the_cosine_of_an_expert_is_trained_with_a_temperature_unless_a_scale_is_set(arch, flags, expected, finetune):
+    _, checkpoint = finetune("--arch", arch, *flags)
+    assert scales(checkpoint) == expected
+    opened = open_checkpoint(checkpoint)
+    assert opened.architecture.scales == expected and opened.spec == read_metadata(checkpoint)["architecture"]
+
+
+def test_a_sentence_transformers_folder_that_normalises_gets_the_temperature(finetune, tiny_model_with_head, tmp_path):
+    folder = shutil.copytree(tiny_model_with_head, tmp_path / "weights")
+    types = ("Transformer", "Pooling", "Normalize")
+    (folder / "modules.json").write_text(json.dumps([{"type": f"sentence_transformers.models.{name}"} for name in types]))
+    result, checkpoint = finetune("--arch", "dense", model=folder)
+    assert scales(checkpoint) == {"global": 20.0}
+    assert result.stderr.count("temperature 0.05: the cosines of the global expert are scaled by 20") == 1
+    result, _ = finetune("--arch", "dense", "--dry-run", model=folder)
+    assert result.stderr == ""
+
+
+def test_a_trained_checkpoint_keeps_its_scale_and_an_untrained_one_gets_the_default(moeir, finetune, tiny_model_with_head, tmp_path):
+    result = moeir("init", "--model", tiny_model_with_head, "--arch", COSINE, "--output", tmp_path / "start")
+    assert result.code == 0 and scales(tmp_path / "start") == {"global": 1.0}, "scores without training are cosines"
+    assert scales(finetune(model=tmp_path / "start")[1]) == {"global": 20.0}
+    _, cosine = finetune("--arch", f"{COSINE},scale=1", name="cosine")
+    assert scales(finetune(model=cosine, name="continued")[1]) == {"global": 1.0}
+    _, other = finetune("--arch", f"{COSINE},scale=5", name="other")
+    assert scales(finetune(model=other, name="more")[1]) == {"global": 5.0}
+    assert scales(finetune("--temperature", 0.01, model=other, name="colder")[1]) == {"global": 100.0}
+    assert scales(finetune("--arch", "taser:normalise=true", model=other, name="taser")[1]) == {"global": 20.0}, "a new architecture"
+
+
+def test_a_temperature_needs_a_normalised_expert_and_no_scale(finetune):
+    result, _ = finetune("--arch", "dense", "--temperature", 0.1, code=2)
+    assert "--temperature 0.1: no expert of dense has a normalised vector; set its scale with --arch, or normalise=true" in result.stderr
+    result, _ = finetune("--arch", f"{COSINE},scale=3", "--temperature", 0.1, code=2)
+    assert "--temperature 0.1: --arch sets the scale already, which is 1 / temperature; leave one of them out" in result.stderr
+
+
+def test_search_scores_with_the_temperature_of_the_training(moeir, finetune, toy, tmp_path):
+    _, checkpoint = finetune("--arch", COSINE)
+    steps = (
+        ("encode", "--model", checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "encodings"),
+        ("index", "--encodings", tmp_path / "encodings", "--output", tmp_path / "index"),
+        ("search", "--index", tmp_path / "index", "--queries", toy / "test-queries.tsv", "--output", tmp_path / "run.trec"),
+    )
+    for step in steps:
+        result = moeir(*step)
+        assert result.code == 0, result.stderr
+    scores = [float(line.split()[4]) for line in (tmp_path / "run.trec").read_text().splitlines()]
+    assert max(map(abs, scores)) > 1.5 and max(map(abs, scores)) <= 20.001
+
+
+def test_the_loss_of_cosines_falls_further_with_the_temperature(finetune):
+    flags = ("--steps", 60, "--learning-rate", 1e-3)
+    losses = {}
+    for name, arch in (("cold", COSINE), ("plain", f"{COSINE},scale=1")):
+        _, checkpoint = finetune("--arch", arch, *flags, name=name)
+        losses[name] = [json.loads(line) for line in (checkpoint / "metrics.jsonl").read_text().splitlines()]
+    expected = pytest.approx(1.386294, abs=1e-5)  # ln 4
+    assert losses["cold"][0]["uniform_loss"] == expected
+    last = {name: sum(step["loss"] for step in steps[-5:]) / 5 / steps[0]["uniform_loss"] for name, steps in losses.items()}
+    assert last["cold"] < 0.45 < 0.55 < last["plain"]
+
+
+def test_the_loss_of_equal_scores_is_the_same_with_a_gradient_cache(finetune):
+    _, checkpoint = finetune("--arch", COSINE, "--gradient-cache", 16)
+    assert json.loads((checkpoint / "metrics.jsonl").read_text())["uniform_loss"] == pytest.approx(1.386294, abs=1e-5)
+
+
+def test_sentence_transformers_gets_a_trained_cosine_without_its_scale(moeir, finetune, tmp_path):
+    _, checkpoint = finetune("--arch", COSINE, "--query-length", 32)
+    result = moeir("convert", "--input", checkpoint, "--to", "sentence-transformers", "--output", tmp_path / "there")
+    assert result.code == 0, result.stderr
+    assert json.loads((tmp_path / "there" / "config_sentence_transformers.json").read_text())["similarity_fn_name"] == "cosine"
+
+
+def test_the_temperature_is_part_of_the_recorded_settings(finetune):
+    _, checkpoint = finetune("--arch", COSINE, "--temperature", 0.2)
+    assert manifests.read_manifest(checkpoint)["settings"]["temperature"] == 0.2
+    assert dict(variants.parse_spec(read_metadata(checkpoint)["architecture"]).options)["scale"] == "5.0"
+
+
+@pytest.mark.parametrize("flags", [(), ("--gradient-cache", 16), ("--objective", "lce", "--negatives", 1)])
+def test_a_training_with_equal_scores_warns_at_step_50(flags, finetune):
+    result, _ = finetune("--arch", "dense:scale=0", "--steps", 51, *flags)
+    loss, candidates = ("0.693", 2) if "lce" in flags else ("1.386", 4)
+    words = (
+        f"step 50: loss.global is {loss} over the last 50 steps, and {loss} is the loss if all {candidates} candidates have the same score"
+    )
+    assert result.stderr.count("the same score") == 1 and words in result.stderr

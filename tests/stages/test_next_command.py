@@ -1,0 +1,111 @@
+"""What a stage logs at its end: what it made, a key figure, and the next command."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from moeir import cli, settings
+from moeir.stages import base
+
+MADE = {  # flags of every stage that makes something; the next command, or None
+    "init": ("--model tiny --arch dense --output ckpt", "encode --model ckpt --corpus corpus.jsonl --output enc"),
+    "pretrain": (
+        "--model tiny --corpus texts.jsonl --output ckpt",
+        "finetune --model ckpt --train train.jsonl --queries queries.jsonl --corpus texts.jsonl --output finetuned",
+    ),
+    "finetune": (
+        "--model tiny --arch dense --train t.jsonl --corpus 'my texts.jsonl' --output ckpt",
+        "encode --model ckpt --corpus 'my texts.jsonl' --output enc",
+    ),
+    "generate-queries": (
+        "--model t5 --corpus texts.jsonl --output queries.jsonl",
+        "index --corpus texts.jsonl --engine bm25 --expansion queries.jsonl --output idx",
+    ),
+    "mine-negatives": (
+        "--run a.trec --qrels qrels --output train.jsonl",
+        "finetune --model checkpoint --train train.jsonl --queries queries.jsonl --corpus corpus.jsonl --output finetuned",
+    ),
+    "encode": ("--model ckpt --corpus - --output enc", "index --encodings enc --output idx"),
+    "index": ("--encodings enc --output idx", "search --index idx --queries queries.jsonl --output runs"),
+    "search": ("--index idx --queries q.tsv --output run.trec", "evaluate --run run.trec --qrels qrels.tsv"),
+    "learn-fusion": (
+        "--run a.trec --run b=c.trec --qrels qrels --output weights.json",
+        "fuse --run a.trec --run b=c.trec --learned weights.json --output fused.trec",
+    ),
+    "fuse": ("--run a.trec --run b.trec --output fused.trec", "evaluate --run fused.trec --qrels qrels.tsv"),
+    "rerank": (
+        "--model ce --run a.trec --queries q.tsv --corpus c.jsonl --output best.trec",
+        "evaluate --run best.trec --qrels qrels.tsv",
+    ),
+    "evaluate": (
+        "--run a.trec --run b.trec --qrels qrels --output table.txt",
+        "report --run a.trec --run b.trec --qrels qrels --output report.html",
+    ),
+    "convert": ("--input vectors.npy --to encodings --model ckpt --output enc", "index --encodings enc --output idx"),
+    "analyze": ("overlap --run a.trec --run b.trec --output overlap.tsv", None),
+    "report": ("--run a.trec --qrels qrels --output page.html", None),
+    "export": ("--to vespa --encodings enc --output served", None),
+}
+
+
+def parse(command: str) -> base.Stage:
+    """The stage of a command line, as the program builds it."""
+    name, *words = shlex.split(command)
+    group = cli.typer.main.get_command(cli.build_app([name]))
+    context = group.commands[name].make_context(name, words)
+    stage: base.Stage = settings.build_stage(cli.stage_class(name), context.params)
+    return stage
+
+
+def test_every_stage_with_a_product_is_here() -> None:
+    roles = {name: [setting.role for setting in settings.list_settings(cli.stage_class(name))] for name in cli.STAGES}
+    assert {name for name in cli.STAGES if "product" in roles[name]} == set(MADE)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_next_command_has_the_paths_of_the_stage_and_is_valid(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags, expected = MADE[name]
+    words = parse(f"{name} {flags}").next_command()
+    assert (None if words is None else shlex.join(map(str, words))) == expected
+    if expected is not None:
+        base.check_settings(parse(expected))
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("encode --model ckpt --corpus c.jsonl --shard 0/2 --output enc", None),
+        ("finetune --model tiny --arch cross-encoder --train t.jsonl --output ce", "rerank --model ce --run run.trec"),
+        ("index --corpus c.jsonl --engine bm25 --output idx", "search --index idx --queries queries.jsonl --output run.trec"),
+        ("evaluate --run - --qrels qrels --output table.txt", None),
+        ("convert --input a.trec --to trec --output b.trec", None),
+    ],
+)
+def test_what_follows_depends_on_the_flags(command: str, expected: str | None) -> None:
+    words = parse(command).next_command()
+    assert words is None if expected is None else shlex.join(map(str, words or ())).startswith(expected)
+
+
+def test_a_stage_ends_with_what_it_made_and_the_next_command_once(bm25_index: Path, toy: Path, tmp_path: Path, moeir) -> None:
+    command = ("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs")
+    lines = moeir(*command).stderr.splitlines()
+    assert lines[-2].startswith(f"made {tmp_path}/runs: 6 queries, ") and "p95 " in lines[-2]
+    assert lines[-1] == f"next: moeir evaluate --run {tmp_path}/runs/bm25.trec --qrels qrels.tsv"
+    assert moeir(*command).stderr.splitlines() == [f"{tmp_path}/runs: already made with these settings and sources; --force makes it again"]
+    streamed = moeir(*command[:-2])
+    assert streamed.code == 0 and "made " not in streamed.stderr and "next: " not in streamed.stderr and "p95 " in streamed.stderr
+
+
+def test_the_figure_of_a_training_is_its_loss_and_that_of_its_development_set() -> None:
+    stage = parse("finetune --model tiny --arch dense --train t.jsonl --output ckpt")
+    counts = {"steps": 1400, "last": {"loss": 0.61049}, "development": {"measure": "nDCG@10", "value": 0.7421, "step": 1300}}
+    assert stage.summary(counts) == "1,400 steps, loss 0.610, development nDCG@10 0.7421 after step 1300"
+
+
+def test_the_figures_of_encodings_and_an_index_are_their_texts(came_checkpoint: Path, toy: Path, tmp_path: Path, moeir) -> None:
+    flags = ("--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "enc")
+    assert f"made {tmp_path}/enc: 12 texts in float32, lexical, local, global" in moeir("encode", *flags).stderr.splitlines()
+    built = moeir("index", "--encodings", tmp_path / "enc", "--engine", "lexical=scan", "--output", tmp_path / "idx")
+    assert f"made {tmp_path}/idx: 12 texts, lexical (scan), local (maxsim), global (flat)" in built.stderr.splitlines()

@@ -1,0 +1,267 @@
+"""The documentation is true: its commands are valid, the tutorial runs, links lead somewhere, pages about the program are the program's."""
+
+import configparser
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+from markdown.extensions.toc import slugify
+
+from moeir import cli, settings, variants
+from moeir.errors import UsageError
+from moeir.parsing import format_value
+from moeir.stages import base
+from tests.conftest import TOY, run_in_process, write_tiny_bert
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+GENERATED = ("reference/commands.md", "reference/variants.md")
+WRITTEN = [ROOT / "README.md", *sorted(page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).as_posix() not in GENERATED)]
+TEXTS = {page: page.read_text(encoding="utf-8") for page in WRITTEN}
+COMMAND = re.compile(r"(?:^|[|;&] *|-m )moeir (?=\S)")
+FENCE = re.compile(r" *(```+|~~~+)")
+LINK = re.compile(r"(?<!\\)\]\(([^()\s]+)\)|<(?:img|source)\b[^>]*?\bsrc(?:set)?=\"([^\"]+)\"")
+LOADED = re.compile(r"<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)=\"?(https?:[^\s\">]+)")
+LOCAL_PATH = re.compile(r"(?<![\w./:-])/(?:home|root|work|tmp|Users)/")
+TYPES = {"int": "whole number", "float": "number", "bool": "true or false", "str": "text", "None": "none"}
+TYPES["tuple[str, ...]"] = "words joined by +"
+ELLIPSES = {"…", "..."}
+
+
+def split_code(text: str) -> tuple[list[str], list[str]]:
+    """The lines of code, in fences or indented, and the others; an indented line may also be prose of a list."""
+    code, prose, fence = list[str](), list[str](), ""
+    for line in text.splitlines():
+        if (match := FENCE.match(line)) is not None and fence in ("", match[1]):
+            fence = "" if fence else match[1]
+        else:
+            (code if fence or line.startswith("    ") else prose).append(line)
+    return code, prose
+
+
+def list_commands(text: str) -> list[list[str]]:
+    """The words after `moeir` of each command in code, also behind a pipe or torchrun; continued lines are one, comments are dropped."""
+    commands = []
+    for line in re.sub(r"\\\n\s*", "", "\n".join(split_code(text)[0])).splitlines():
+        if not COMMAND.search(line.strip()):
+            continue
+        lexer = shlex.shlex(re.sub(r"(?:^|\s)#.*", "", line), posix=True, punctuation_chars="|;&<>")
+        lexer.whitespace_split, lexer.commenters = True, ""
+        parts: list[list[str]] = [[]]
+        for word in lexer:
+            parts[-1].append(word) if not set(word) <= set("|;&") else parts.append([])
+        for part in parts:
+            if "moeir" in part:
+                end = next((place for place, word in enumerate(part) if set(word) <= set("<>")), len(part))
+                commands.append(part[part.index("moeir") + 1 : end])
+    return commands
+
+
+COMMANDS = [(page.relative_to(ROOT).as_posix(), words) for page, text in TEXTS.items() for words in list_commands(text)]
+
+
+def test_commands_are_read_from_code_of_any_form():
+    text = """
+Text that says moeir fuse is no command.
+
+    moeir fuse --run a.trec \\
+               --run b.trec   # a comment
+    - prose that is indented, and doesn't end its quotation
+
+* a list
+
+      WORK=x moeir info ckpt && cd .. && moeir search --index i#1 < q.tsv | moeir evaluate --run - > out
+
+```bash
+torchrun -m moeir encode --corpus 'a b' …
+```
+"""
+    assert list_commands(text) == [
+        ["fuse", "--run", "a.trec", "--run", "b.trec"],
+        ["info", "ckpt"], ["search", "--index", "i#1"], ["evaluate", "--run", "-"],
+        ["encode", "--corpus", "a b", "…"],
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder but for the examples, whose presets commands name, and the modules of the page on own code."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for name, source in re.findall(r"```python title=\"(my_\w+\.py)\"\n(.*?)```", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL):
+        (tmp_path / name).write_text(source, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_dispatch", lambda stage, **_: base.check_settings(stage))
+    return tmp_path
+
+
+def resolve(words: list[str]) -> None:
+    """Read a command as the program does, and check its settings; where words are left out (…), settings may be missing."""
+    shown = [word for word in words if word not in ELLIPSES]
+    elided = shown != words
+    if elided and len(shown) == 1:
+        assert shown[0] in cli.STAGES
+        return
+    for flag, value in pairwise(shown):
+        if flag == "--dataset" and not value.startswith(("irds:", "hf:")) and not Path(value).exists():
+            write_beir_folder(Path(value))
+    try:
+        cli._invoke(shown)
+    except UsageError as problem:
+        if not (elided and " needs " in str(problem)):
+            raise
+
+
+@pytest.mark.parametrize(("page", "words"), COMMANDS, ids=lambda value: value if isinstance(value, str) else shlex.join(value[:4]))
+def test_a_documented_command_is_valid(page: str, words: list[str], working_folder: Path):
+    resolve(words)
+
+
+INVALID = ["fuse --runs a --rnu b", "fuse --run a --run b --method rff", "fuze --run a", "search --queries q", "info"]
+
+
+@pytest.mark.parametrize("command", INVALID)
+def test_an_invalid_command_would_be_noticed(command: str, working_folder: Path):
+    with pytest.raises(Exception, match=r"No such option|has no|No such command|needs|Usage"):
+        resolve(command.split())
+
+
+def write_beir_folder(folder: Path) -> None:
+    """Write the toy data in BEIR's layout."""
+    (folder / "qrels").mkdir(parents=True)
+    shutil.copy(TOY / "corpus.jsonl", folder)
+    shutil.copy(TOY / "train.qrels", folder / "qrels" / "train.tsv")
+    for split in ("dev", "test"):
+        shutil.copy(TOY / "test-qrels.tsv", folder / "qrels" / f"{split}.tsv")
+    queries = [line.split("\t") for line in (TOY / "test-queries.tsv").read_text(encoding="utf-8").splitlines()]
+    lines = [json.dumps({"_id": name, "text": text}) + "\n" for name, text in queries]
+    (folder / "queries.jsonl").write_text((TOY / "train-queries.jsonl").read_text(encoding="utf-8") + "".join(lines), encoding="utf-8")
+
+
+def test_the_tutorial_runs_from_its_first_command_to_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """On toy data in place of NFCorpus, and tiny weights in place of MiniLM's six layers."""
+    monkeypatch.chdir(tmp_path)
+    write_beir_folder(tmp_path / "nfcorpus")
+    write_tiny_bert(tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2", head=False, layers=6, max_position_embeddings=512)
+    stages = set()
+    for words in list_commands(TEXTS[DOCS / "tutorial.md"]):
+        result = run_in_process(*words)
+        assert result.code == 0, (shlex.join(words), result.stderr)
+        stages.add(words[0])
+    assert {"check", "init", "finetune", "mine-negatives", "encode", "index", "search", "fuse", "evaluate", "report", "rerank"} <= stages
+
+
+def test_every_stage_architecture_and_objective_is_described():
+    text, changes = "".join(TEXTS.values()), (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for name in cli.STAGES:
+        assert f"moeir {name}" in text and name in changes
+    for room in ("architectures", "training.objectives", "pretraining", "indexes", "fusion", "reranking.ensembles", "export_targets"):
+        for variant in variants.list_variants(room):
+            assert f"`{variant.name}`" in text, f"{room}: {variant.name}"
+
+
+def test_the_architecture_page_has_every_package_and_the_layers_as_they_are_checked():
+    text = TEXTS[DOCS / "architecture.md"]
+    for path in (ROOT / "moeir").iterdir():
+        if not path.name.startswith(("_", "py.typed")):
+            assert f"`{path.name}{'/' if path.is_dir() else ''}`" in text, path.name
+    checked = configparser.ConfigParser()
+    checked.read(ROOT / "setup.cfg")
+    assert checked["importlinter:contract:floors"]["layers"].strip() in text
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_and_pictures_lead_somewhere(page: Path):
+    text = TEXTS[page]
+    assert not LOCAL_PATH.search(text)
+    for target in (first or second for first, second in LINK.findall("\n".join(split_code(text)[1]))):
+        if target.startswith(("https://", "mailto:")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), target
+        if anchor and file.suffix == ".md":
+            headings = [line.lstrip("# ") for line in split_code(file.read_text(encoding="utf-8"))[1] if line.startswith("#")]
+            assert anchor in {slugify(heading.replace("`", ""), "-") for heading in headings}, target
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation, built; a warning of mkdocs is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
+    assert process.returncode == 0, process.stderr
+    return folder
+
+
+def test_the_site_has_every_page_and_loads_nothing_from_elsewhere(site: Path):
+    navigation = yaml.safe_dump(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    for page in (page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")):
+        assert re.search(rf"\b{re.escape(page)}\n", navigation), f"{page} is not in the navigation"
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > len(WRITTEN)
+    for page in pages:
+        assert LOADED.findall(page.read_text(encoding="utf-8")) == [], page
+
+
+def commands_page() -> str:
+    """Help of every stage, as tests/golden/help has it."""
+    pages = [(ROOT / "tests" / "golden" / "help" / f"{name}.txt").read_text(encoding="utf-8") for name in ("root", *cli.STAGES)]
+    parts = [f"## moeir {name}\n\n```text\n{page}```\n" for name, page in zip(("--help", *cli.STAGES), pages, strict=True)]
+    return "# Commands\n\nWhat `moeir STAGE --help` prints.\n\n" + "\n".join(parts)
+
+
+def variants_page() -> str:
+    """Names, options and details of all variants, room by room."""
+    lines = ["# Variants", "", "What `moeir variants` lists: the names that a flag accepts, written `name:option=value,option=value`,"]
+    lines += ["and the options of each with their defaults. Inside a value `+` stands for a comma.", ""]
+    for room in variants.ROOMS:
+        lines += [f"## {room}", "", f"Used by {', '.join(flags_of_room(room))}.", ""]
+        for variant in variants.list_variants(room):
+            lines += [f"### {variant.name}", "", variant.summary, ""]
+            prose, _, example = variant.details.partition(">>> ")
+            if variant.options:
+                lines += ["| option | default | type |", "|---|---|---|"]
+                lines += [f"| `{option.name}` | {default_of(option)} | {type_of(option)} |" for option in variant.options]
+                lines.append("")
+            if prose.strip():
+                lines += [*(line.strip() for line in prose.strip().splitlines()), ""]
+            if example:
+                lines += ["```pycon", f">>> {example}", "```", ""]
+    return "\n".join(lines)
+
+
+def default_of(option: variants.Option) -> str:
+    """The default of an option as a cell of a table."""
+    return "required" if option.default is variants.REQUIRED else f"`{text}`" if (text := format_value(option.default)) else "empty"
+
+
+def type_of(option: variants.Option) -> str:
+    """What an option accepts, in words."""
+    return " or ".join(TYPES[part.strip()] for part in option.annotation.split("|"))
+
+
+def flags_of_room(room: str) -> list[str]:
+    """The flags whose help refers to a room."""
+    found = []
+    for name in cli.STAGES:
+        for setting in settings.list_settings(cli.stage_class(name)):
+            if re.search(rf"moeir variants {re.escape(room)}\b", setting.help) or setting.room == room:
+                found.append(f"`{name} {setting.flag}`")
+    return found
+
+
+@pytest.mark.parametrize(("name", "content"), [(GENERATED[0], commands_page), (GENERATED[1], variants_page)])
+def test_the_pages_about_the_program_are_the_programs(name: str, content: Callable[[], str], check_golden: Callable[[str, str], None]):
+    check_golden(str(DOCS / name), content())

@@ -1,0 +1,180 @@
+"""Architectures, losses, fusions, engines and formats of users' own modules: the examples of docs/extending.md, and who may run them."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import moeir as package
+from moeir import variants
+from moeir.errors import ArtifactError, UsageError
+
+PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
+MODULES = dict(re.findall(r"```python title=\"(\w+)\.py\"\n(.*?)```", PAGE, re.DOTALL))
+ENGINE = '''
+from moeir.indexes.scan import Scan
+
+
+class Slow(Scan):
+    """Every document is scored."""
+
+
+class WordCount(Scan):
+    """An engine of texts."""
+
+    kind = "text"
+'''
+
+
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The modules of the page in the working directory, none of them imported."""
+    for name, source in {**MODULES, "my_engine": ENGINE}.items():
+        (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    forget_modules()
+
+
+def forget_modules() -> None:
+    """As in a new process, no module of the user is imported."""
+    for name in [name for name in sys.modules if name.startswith("my_")]:
+        del sys.modules[name]
+
+
+def train(moeir: Callable[..., object], toy: Path, model: Path, output: Path, *arguments: object) -> object:
+    """Two steps on the toy examples."""
+    moeir("index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25", "--output", output.parent / "bm25")
+    run = output.parent / "train.trec"
+    moeir("search", "--index", output.parent / "bm25", "--queries", toy / "train-queries.jsonl", "--output", run)
+    moeir("mine-negatives", "--run", run, "--qrels", toy / "train.qrels", "--output", output.parent / "train.jsonl")
+    inputs = ("--train", output.parent / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
+    return moeir("finetune", "--model", model, *inputs, *arguments, "--negatives", 1, "--steps", 2, "--batch-size", 2, "--output", output)
+
+
+def test_the_page_has_three_whole_examples() -> None:
+    assert set(MODULES) == {"my_architecture", "my_loss", "my_fusion"}
+
+
+def test_an_own_architecture_is_trained_searched_and_opened_only_if_named(own_code, moeir, tiny_model, toy) -> None:
+    result = train(moeir, toy, tiny_model, own_code / "ckpt", "--arch", "my_architecture:TwoPoolings:dim=8", "--objective", "competitive")
+    assert result.code == 0, result.stderr
+    assert json.loads((own_code / "ckpt" / "moeir.json").read_text())["architecture"] == "my_architecture:TwoPoolings:dim=8"
+    manifest = json.loads((own_code / "ckpt" / "manifest.json").read_text())
+    assert manifest["settings"]["arch"] == "my_architecture:TwoPoolings:dim=8"
+    assert re.fullmatch(r"my_architecture:[0-9a-f]{64}", *manifest["sources"]["code"])
+    forget_modules()
+    encode = ("encode", "--model", own_code / "ckpt", "--corpus", toy / "corpus.jsonl", "--output", own_code / "enc")
+    result = moeir(*encode)
+    assert result.code == 4 and "my_architecture:TwoPoolings is code outside of moeir" in result.stderr
+    assert "add --code my_architecture" in result.stderr
+    assert "my_architecture" not in sys.modules
+    with pytest.raises(ArtifactError, match="in Python: import my_architecture"):
+        package.open_checkpoint(own_code / "ckpt")
+    assert moeir(*encode, "--code", "my_architecture").code == 0
+    forget_modules()
+    assert moeir("index", "--encodings", own_code / "enc", "--output", own_code / "idx").code == 0
+    search = ("search", "--index", own_code / "idx", "--queries", toy / "test-queries.tsv", "--output", own_code / "runs")
+    assert moeir(*search).code == 4
+    result = moeir(*search, "--code", "my_architecture")
+    assert result.code == 0, result.stderr
+    assert {file.name for file in (own_code / "runs").glob("*.trec")} == {"first.trec", "mean.trec", "fused.trec"}
+
+
+def test_a_changed_module_is_not_already_made(own_code, moeir, tiny_model, toy) -> None:
+    arguments = ("--arch", "dense", "--objective", "my_loss:triplet:margin=0.5")
+    result = train(moeir, toy, tiny_model, own_code / "ckpt", *arguments)
+    assert result.code == 0, result.stderr
+    assert "already made" in train(moeir, toy, tiny_model, own_code / "ckpt", *arguments).stderr
+    with (own_code / "my_loss.py").open("a") as module:
+        module.write("\n# changed\n")
+    forget_modules()
+    result = train(moeir, toy, tiny_model, own_code / "ckpt", *arguments)
+    assert result.code != 0 and "--force" in result.stderr
+
+
+def test_an_own_loss_has_the_value_of_its_formula(own_code) -> None:
+    import torch
+
+    from moeir.architectures.base import EncoderOutput
+    from moeir.representations.dense import Dense
+    from moeir.training.losses import EncodedBatch
+
+    variants.import_own_code("my_loss")
+    queries = EncoderOutput({"global": Dense(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))})
+    documents = EncoderOutput({"global": Dense(torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0], [9.0, 9.0]]))})  # positives 0 and 2
+    ignore = torch.zeros(2, 4, dtype=torch.bool)
+    ignore[:, 3] = True
+    output = variants.bind_variant("training.objectives", "my_loss:triplet:margin=0.8")(EncodedBatch(queries, documents, ignore, 0, 1))
+    assert float(output.loss) == pytest.approx(((0.8 - 1 + 0.5) + 0.0) / 2)
+
+
+def test_an_own_fusion_agrees_with_its_formula_for_all_queries_at_once(own_code, moeir, bm25_index, toy) -> None:
+    one = {"q1": {"a": 3.0, "b": 2.0}, "q2": {"c": 9.0}}
+    two = {"q1": {"b": 0.5, "a": 0.4, "c": 0.1}, "q2": {"a": 1.0, "c": 0.2}}
+    fused = package.fuse(run=[one, two], method="my_fusion:rank_biased:persistence=0.5")
+    assert dict(fused.hits("q1")) == pytest.approx({"a": 0.75, "b": 0.75, "c": 0.125})
+    assert fused.hits("q2") == [("c", pytest.approx(0.75)), ("a", pytest.approx(0.5))]
+    result = moeir("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--fuse", "my_fusion:rank_biased:persistance=1")
+    assert result.code == 2 and "has no option 'persistance'; did you mean 'persistence'" in result.stderr
+
+
+def test_an_own_engine_is_named_by_its_index(own_code, moeir, encodings, index, toy) -> None:
+    result = moeir("index", "--encodings", encodings, "--engine", "global=my_engine:Slow", "--output", own_code / "idx")
+    assert result.code == 0, result.stderr
+    assert "--code my_engine" in result.stderr  # of the next command
+    assert len(json.loads((own_code / "idx" / "manifest.json").read_text())["sources"]["code"]) == 1
+    forget_modules()
+    search = ("search", "--queries", toy / "test-queries.tsv", "--expert", "global")
+    result = moeir(*search, "--index", own_code / "idx")
+    assert result.code == 4 and f"{own_code / 'idx'}: my_engine:Slow is code outside of moeir" in result.stderr
+    own, flat = moeir(*search, "--index", own_code / "idx", "--code", "my_engine"), moeir(*search, "--index", index)
+    assert own.code == 0, own.stderr
+    own_rows, flat_rows = ([line.split() for line in result.stdout.splitlines()] for result in (own, flat))
+    assert [row[:3] for row in own_rows] == [row[:3] for row in flat_rows]
+    assert np.allclose([float(row[4]) for row in own_rows], [float(row[4]) for row in flat_rows], rtol=1e-5)
+    result = moeir("index", "--corpus", toy / "corpus.jsonl", "--engine", "my_engine:Slow", "--output", own_code / "texts")
+    assert result.code == 2 and "the engines that read texts are" in result.stderr
+    assert "the engines that read texts" not in moeir("index", "--corpus", toy / "corpus.jsonl", "--engine", "my_engine:WordCount",
+                                                      "--output", own_code / "texts", "--dry-run").stderr  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("no_such_module:fn", "there is no module 'no_such_module'"),
+        ("rrf:constant", "there is no module 'rrf'"),
+        ("my_fusion:absent", "my_fusion:absent: expected a function whose first parameter is `lists`, found nothing of this name"),
+        ("json:loads", "json:loads: expected a function whose first parameter is `lists`, found loads("),
+        ("my_broken:fn", "module my_broken: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_is_no_fusion_is_one_line(own_code, moeir, spec, message) -> None:
+    (own_code / "my_broken.py").write_text("1 / 0\n")
+    (own_code / "a.trec").write_text("q Q0 d 1 1.0 t\n")
+    result = moeir("fuse", "--run", "a.trec", "--run", "a.trec", "--method", spec)
+    assert result.code == 2 and result.stderr.startswith(f"error: {message}") and result.stderr.count("\n") == 1
+
+
+def test_a_class_of_another_kind_is_refused(own_code) -> None:
+    variants.import_own_code("my_engine")
+    with pytest.raises(UsageError, match=r"expected a class derived from moeir\.architectures\.base\.Architecture, found the class Slow"):
+        variants.resolve_spec("architectures", "my_engine:Slow")
+    with pytest.raises(UsageError, match="found the class Index, which lacks _add"):
+        sys.modules["my_engine"].Index = __import__("moeir.indexes.base", fromlist=["Index"]).Index
+        variants.resolve_spec("indexes", "my_engine:Index")
+
+
+def test_a_module_that_only_a_file_names_is_never_imported(own_code, moeir, toy) -> None:
+    (own_code / "my_trap.py").write_text("import pathlib\npathlib.Path('sprung').touch()\n")
+    saved = {"moeir_fusion": 1, "method": "my_trap:fn", "runs": ["a", "b"], "found": {}, "numbers": {}}
+    (own_code / "fusion.json").write_text(json.dumps(saved))
+    for name in "ab":
+        (own_code / f"{name}.trec").write_text("q Q0 d 1 1.0 t\n")
+    result = moeir("fuse", "--run", "a.trec", "--run", "b.trec", "--learned", "fusion.json")
+    assert result.code == 3 and "add --code my_trap" in result.stderr and not (own_code / "sprung").exists()

@@ -52,6 +52,12 @@ def split_judged(source: Path | str) -> tuple[str, str | None]:
     return str(source), None
 
 
+def split_folder(source: str) -> tuple[str, str | None]:
+    """The two sides of `FOLDER#SPLIT`; None for SPLIT if the source is not of this form."""
+    folder, mark, split = source.rpartition("#")
+    return (folder, split) if mark and Path(folder).is_dir() and not Path(source).exists() else (source, None)
+
+
 def locate_source(source: str, part: str, split: str | None, default: str) -> tuple[str, ...]:
     """The sources that a user's source means for a part: its files if it is a folder, else itself.
 
@@ -59,9 +65,7 @@ def locate_source(source: str, part: str, split: str | None, default: str) -> tu
     """
     if source.startswith("irds:"):
         return (source if "#" in source else f"{source}#{_IRDS_PARTS[part]}",)
-    folder, mark, name = source.rpartition("#")
-    if not (mark and Path(folder).is_dir()) or Path(source).exists():
-        folder, name = source, ""
+    folder, name = split_folder(source)
     if source.startswith("hf:") or not Path(folder).is_dir():
         return (source,)
     return _locate_in_folder(Path(folder), part, name or split, default if part == "qrels" else "")

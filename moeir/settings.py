@@ -160,7 +160,7 @@ def list_shorthands(stage: type) -> tuple[Setting, ...]:
     places = "a folder in BEIR's layout, irds:NAME or hf:NAME"
     help = f"Data set for {flags} where not set: {places}. A single flag takes such a folder, irds:NAME or hf:NAME/CONFIG, too."
     dataset = Setting(role="source", name="dataset", annotation="str | None", help=help)
-    if not others or "split" in {setting.name for setting in settings}:
+    if {setting.part for setting in filled} == {"corpus"} or "split" in {setting.name for setting in settings}:
         return (dataset,)
     default = getattr(stage, "default_split", "test")
     words = "Split of --dataset, with the queries that it judges; a single flag takes FOLDER#SPLIT"
@@ -171,6 +171,8 @@ def list_shorthands(stage: type) -> tuple[Setting, ...]:
 def _expand_data_set(stage: type, values: dict[str, Any], dataset: str | None, split: str | None) -> dict[str, Any]:
     """The values with the files of a data set, and of folders that stand for files."""
     settings = [setting for setting in list_settings(stage) if setting.part]
+    if dataset is not None and split is None:
+        dataset, split = data_sources.split_folder(dataset)
     chosen = {name for name, value in values.items() if value not in (None, False, ())}
     chosen |= {values[setting.name] for setting in list_settings(stage) if setting.role == "argument" and setting.name in chosen}
     filled = [] if dataset is None else [setting for setting in settings if setting.is_filled(chosen)]

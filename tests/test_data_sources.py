@@ -42,6 +42,7 @@ def test_a_data_set_is_indexed_searched_and_evaluated(beir, moeir):
     judged = set(qrels.read_qrels(beir / "qrels" / "test.tsv"))
     assert {line.split()[0] for line in Path("test.trec").read_text().splitlines()} <= judged
     assert "of 6 judged queries" in moeir("evaluate", "--dataset", beir, "--run", "test.trec").stderr
+    assert "it has 'q1', they have 't1'" in moeir("evaluate", "--dataset", f"{beir}#train", "--run", "test.trec").stderr
     assert moeir("search", "--queries", f"{beir}#train", "--index", "idx", "--output", "train.trec").code == 0
     assert moeir("mine-negatives", "--dataset", beir, "--run", "train.trec", "--output", "train.jsonl").code == 0
     again = moeir("search", "--dataset", beir, "--index", "idx", "--output", "test.trec")
@@ -96,6 +97,20 @@ def test_training_that_evaluates_takes_the_development_split(beir):
     stage = build("finetune", **finetune)
     assert (stage.dev_queries, stage.dev_qrels) == (Path("beir/queries.jsonl.gz#beir/qrels/dev.tsv"), Path("beir/qrels/dev.tsv"))
     assert stage.queries == (Path("beir/queries.jsonl.gz#beir/qrels/train.tsv"),)
+
+
+def test_fusions_are_learned_on_the_development_split(beir):
+    assert build("learn-fusion", run=["a", "b"], dataset="beir", split="test", output="o").qrels == Path("beir/qrels/test.tsv")
+    for stage, values in (("learn-fusion", {"output": "o"}), ("fuse", {"tune": "nDCG@10"})):
+        with pytest.raises(UsageError, match="no 'dev'; name one with --split"):
+            build(stage, run=["a", "b"], dataset="beir", **values)
+
+
+def test_a_part_of_a_file_is_checked_and_not_repaired(beir, moeir):
+    result = moeir("check", "--dataset", beir, "--split", "test")
+    assert (result.code, result.stderr.count("test.tsv")) == (0, 1)
+    result = moeir("check", "--dataset", beir, "--split", "test", "--fix", "out")
+    assert result == (2, "", "error: --fix: repairs files, and beir/queries.jsonl.gz#beir/qrels/test.tsv is not a file\n")
 
 
 def test_without_the_default_split_the_only_one_is_taken_and_of_several_one_is_to_be_named(beir):

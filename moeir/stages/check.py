@@ -71,8 +71,9 @@ class Check(Stage):
         names = [path.name for path in files]
         if STREAM in files or self.fix == STREAM:
             raise UsageError("--fix: copies keep the names of their files, and - has no name; name a file")
-        if remote := next((path for path in files if data_sources.is_remote(path)), None):
-            raise UsageError(f"--fix: repairs files, and {remote} is not a file")
+        parts = [path for path in (self.queries, self.dev_queries) if path and data_sources.split_judged(path)[1] is not None]
+        if other := next((path for path in (*files, *parts) if path in parts or data_sources.is_remote(path)), None):
+            raise UsageError(f"--fix: repairs files, and {other} is not a file")
         if duplicate := next((name for name in names if names.count(name) > 1), None):
             raise UsageError(f"--fix {self.fix}: two files are called {duplicate}; repair them separately, into two folders")
         for _, path in self.sources():
@@ -99,7 +100,8 @@ class Check(Stage):
         self._write_findings(findings)
         if findings.fault_count:
             raise DataError(findings.summary() + ("" if self.fix is None else f"; repaired copies are in {self.fix}"))
-        log.info("no fault found in %s", ", ".join(str(path) for setting, path in self.sources() if setting.name != "model"))
+        checked = dict.fromkeys(str(path) for setting, path in self.sources() if setting.name != "model")
+        log.info("no fault found in %s", ", ".join(checked))
         return None
 
     def _check_files(self, findings: "Findings", context: "CheckContext") -> Iterator[tuple[Path, Iterable[str]]]:

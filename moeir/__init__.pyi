@@ -247,6 +247,7 @@ def learn_fusion(
     code: str | Sequence[str] = ...,
     output: _Path,
     dataset: _Path | None = ...,
+    split: str | None = ...,
     force: bool = ...,
 ) -> SavedFusion: ...
 def fuse(

@@ -158,12 +158,9 @@ REPORTING = [
     BadInput("texts of nothing", None, JUDGED + " --text-length 0", 2, "--text-length 0: expected at least 1"),
     BadInput("a measure that is none", None, JUDGED + " --measure nDGC@10", 2, "no measure is called 'nDGC@10'"),
     BadInput(
-        "runs of other experts", None, JUDGED + " --queries queries.tsv --index idx", 2, "expected lexical.trec, local.trec, global.trec"
-    ),
-    BadInput(
         "a run of another index",
         write_file("lexical.trec", "q1 Q0 newt 1 1 t\n"),
-        JUDGED.replace("one.", "lexical.") + " --queries queries.tsv --index idx",
+        JUDGED.replace("one.", "lexical=lexical.") + " --queries queries.tsv --index idx",
         3,
         "lexical: document 'newt' is not in idx",
     ),

@@ -23,7 +23,7 @@ moeir init --model "$model" --arch dense:pooling=mean,normalise=true --document-
 for dtype in "${@:-bfloat16}"; do
   moeir encode --model ckpt --corpus "$data/corpus.jsonl.gz" --dtype "$dtype" --output "enc-$dtype"
   moeir index --encodings "enc-$dtype" --output "idx/$dtype"
-  moeir search --index "idx/$dtype" --queries queries.jsonl --depth 100 --output "runs/$dtype.trec"
+  moeir search --index "idx/$dtype" --queries queries.jsonl --depth 100 --dtype "$dtype" --output "runs/$dtype.trec"
   runs+=(--run "runs/$dtype.trec")
 done
 moeir evaluate "${runs[@]}" --qrels "$data/qrels/$split.tsv.gz" --measure nDCG@10 --measure R@100

@@ -269,6 +269,6 @@ def test_an_analysis_is_that_of_the_cpu(name, run, checkpoint, shop):
         pytest.importorskip("sklearn")
     paths = {"QUERIES": shop / "queries.tsv", "DOCUMENTS": shop / "documents.tsv", "QRELS": shop / "dev.qrels"}
     command = ("analyze", analysis, "--model", checkpoint(arch), *(paths.get(option, option) for option in options), "--form", "jsonl")
-    actual, expected = ([json.loads(line) for line in run(*command, on=on).splitlines()] for on in ("cuda", "cpu"))
+    actual, expected = ([json.loads(line) for line in run(*command, "--dtype", "float32", on=on).splitlines()] for on in ("cuda", "cpu"))
     assert actual and numbers_apart(actual, expected) < 1e-3
     run(*command, "--dtype", "bfloat16")

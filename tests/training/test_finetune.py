@@ -75,7 +75,7 @@ def test_a_teacher_is_learned_from(objective, finetune):
 def test_a_development_set_chooses_the_weights_and_the_manifest_says_so(finetune, toy, tmp_path, moeir):
     result, counts, metrics = finetune("came:shared_layers=2,local_dim=8", ("a",), *dev_flags(toy), "--epochs", 3, "--learning-rate", 1e-3)
     value_by_step = {line["step"]: line["dev.fused.nDCG@10"] for line in metrics if "dev.fused.nDCG@10" in line}
-    assert list(value_by_step) == [3, 6, 9] and result.stderr.count("development nDCG@10") == 3
+    assert list(value_by_step) == [3, 6, 9] and result.stderr.count(": development nDCG@10") == 3
     dev_entry = counts["development"]
     assert (
         dev_entry["value"] == max(value_by_step.values())

@@ -55,7 +55,7 @@ def test_a_sample_of_documents_keeps_the_judged_ones(beir: Path, moeir: Moeir) -
 
 def test_a_collection_is_divided_without_a_leak(beir: Path, moeir: Moeir) -> None:
     result = moeir("convert", "--input", beir, "--to", "beir", "--split", "dev=0.25", "--output", "divided")
-    assert (result.code, result.stderr) == (0, "queries: test 5, train 30, dev 10\n")
+    assert result.code == 0 and result.stderr.startswith("queries: test 5, train 30, dev 10\n")
     parts = {split: qrels.read_qrels(f"divided/qrels/{split}.tsv") for split in ("train", "dev", "test")}
     assert parts["test"] == qrels.read_qrels(beir / "qrels/test.tsv")
     assert parts["train"] | parts["dev"] == qrels.read_qrels(beir / "qrels/train.tsv")
@@ -79,12 +79,12 @@ def test_judgements_and_examples_become_files_of_splits(beir: Path, moeir: Moeir
     queries = ("--queries", beir / "queries.jsonl")
     judgements = ("convert", "--input", beir / "qrels/train.tsv", "--split", "dev=0.1", "test=0.2", *queries)
     result = moeir(*judgements, "--output", "judged")
-    assert (result.code, result.stderr) == (0, "queries: train 28, dev 4, test 8\n")
+    assert result.code == 0 and result.stderr.startswith("queries: train 28, dev 4, test 8\n")
     assert (Path("judged/dev.tsv")).read_text().startswith("query-id\tcorpus-id\tscore\n")
     lines = [json.dumps({"query_id": f"q{number:02}", "positive_ids": ["d00"], "negative_ids": ["d01"]}) for number in range(40)]
     Path("mined.v1.jsonl").write_text("\n".join(lines) + "\n")
     result = moeir("convert", "--input", "mined.v1.jsonl", "--split", "dev=0.1,test=0.2", *queries, "--output", "mined")
-    assert (result.code, result.stderr) == (0, "queries: train 28, dev 4, test 8\n")
+    assert result.code == 0 and result.stderr.startswith("queries: train 28, dev 4, test 8\n")
     for split in ("train", "dev", "test"):
         assert {one.query_id for one in examples.read_examples(f"mined/{split}.jsonl")} == set(qrels.read_qrels(f"judged/{split}.tsv"))
     assert "has no texts of queries; name them with --queries" in moeir(*judgements[:-2], "--output", "again").stderr

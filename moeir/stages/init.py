@@ -35,10 +35,12 @@ class Init(InputOptions):
         return command_after_checkpoint(self.output, self.corpus, reads_pairs=is_cross_encoder(self.model, self.arch))
 
     def work(self) -> Counts:
-        from moeir.architectures.initialize import build_checkpoint
+        from moeir.architectures.initialize import build_checkpoint, check_options
         from moeir.architectures.model_card import write_model_card
 
-        options, texts = self.input_options(), read_first_texts(self.corpus)
+        options = self.input_options()
+        check_options(self.model, self.arch, options, random_weights=self.from_scratch)
+        texts = read_first_texts(self.corpus)
         checkpoint = build_checkpoint(self.model, self.arch, options, texts, self.seed, random_weights=self.from_scratch)
         checkpoint.save(self.output)
         write_model_card(self.output, checkpoint, base=self.model, training=None)

@@ -33,7 +33,7 @@ def parse_tables(stdout: str) -> list[tuple[list[str], list[str]]]:
     parsed: list[tuple[list[str], list[str]]] = []
     for words in (line.split() for line in stdout.splitlines() if line.strip("- ")):
         if words[0] in TABLE_HEADERS:
-            parsed.append(([word for word in words[1:] if word != "p"], []))
+            parsed.append(([word for word in words[1:] if word != "p" and not word.startswith("(")], []))
         else:
             parsed[-1][1].append(words[0])
     return parsed

@@ -1,7 +1,7 @@
 """Base class of architectures: packed tokens in, one representation per expert out."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -16,15 +16,15 @@ from moeir.errors import UsageError
 from moeir.mixtures.dispatch import RouterOutput
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward, find_routers
-from moeir.representations.base import Representation
+from moeir.representations.base import ByExpert, Representation
 from moeir.representations.dense import Dense
 
 ENCODER_SHARING = ("siamese", "separate")
 StepMetrics = dict[str, float | Tensor]  # of a training step, by name; tensors stay on the device until they are logged
 
 
-@dataclass(frozen=True, eq=False)
-class EncoderOutput(Mapping[str, Representation]):
+@dataclass(frozen=True, eq=False, repr=False)
+class EncoderOutput(ByExpert):
     """Output of an architecture for B texts: a mapping of experts to their representations, and the decisions of the routers.
 
     `routing` has an entry for each learned router (`layer2`, … for routed feed-forward experts, `gate` for a block over a pooled
@@ -36,22 +36,8 @@ class EncoderOutput(Mapping[str, Representation]):
     routing: dict[str, RouterOutput] = field(default_factory=dict)
     summed_experts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def __getitem__(self, expert: str) -> Representation:
-        return self.representations[expert]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.representations)
-
-    def __len__(self) -> int:
-        return len(self.representations)
-
     def __repr__(self) -> str:
-        return f"EncoderOutput({self.text_count:,} texts, {', '.join(f'{name} {one.kind}' for name, one in self.items())})"
-
-    @property
-    def text_count(self) -> int:
-        """Number of texts B."""
-        return len(next(iter(self.representations.values())))
+        return f"EncoderOutput({self.summary})"
 
     @property
     def score_groups(self) -> dict[str, tuple[str, ...]]:

@@ -3,7 +3,7 @@
 import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -133,6 +133,31 @@ class Representation(ABC):
         except (OSError, ValueError) as problem:
             raise ArtifactError(f"{folder}: cannot be read as a {cls.kind} representation: {problem}") from None
         return cls.from_arrays(arrays, starts, facts)
+
+
+class ByExpert(Mapping[str, Representation]):
+    """A mapping of experts to their representations of the same B texts."""
+
+    representations: dict[str, Representation]
+
+    def __getitem__(self, expert: str) -> Representation:
+        return self.representations[expert]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.representations)
+
+    def __len__(self) -> int:
+        return len(self.representations)
+
+    @property
+    def text_count(self) -> int:
+        """Number of texts B."""
+        return len(next(iter(self.representations.values())))
+
+    @property
+    def summary(self) -> str:
+        """The number of texts, and the experts with their kinds."""
+        return f"{self.text_count:,} texts, {', '.join(f'{name} {one.kind}' for name, one in self.items())}"
 
 
 class PackedRepresentation(Representation):

@@ -1,32 +1,22 @@
 """Encodings on disk, opened: the ids of the texts and each expert's representation of them."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from moeir.artifacts import manifests, shards
-from moeir.representations.base import Representation, representation_class
+from moeir.representations.base import ByExpert, Representation, representation_class
 
 
-@dataclass(frozen=True, eq=False)
-class OpenedEncodings(Mapping[str, Representation]):
+@dataclass(frozen=True, eq=False, repr=False)
+class OpenedEncodings(ByExpert):
     """A mapping of experts to their representations of B texts, whose ids are `ids` [B]; memory-mapped unless there are several shards."""
 
     path: Path
     ids: list[str]
     representations: dict[str, Representation]
 
-    def __getitem__(self, expert: str) -> Representation:
-        return self.representations[expert]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.representations)
-
-    def __len__(self) -> int:
-        return len(self.representations)
-
     def __repr__(self) -> str:
-        return f"OpenedEncodings({self.path}: {len(self.ids):,} texts, {', '.join(f'{name} {one.kind}' for name, one in self.items())})"
+        return f"OpenedEncodings({self.path}: {self.summary})"
 
     def __fspath__(self) -> str:
         return str(self.path)

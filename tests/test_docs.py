@@ -265,3 +265,11 @@ def flags_of_room(room: str) -> list[str]:
 @pytest.mark.parametrize(("name", "content"), [(GENERATED[0], commands_page), (GENERATED[1], variants_page)])
 def test_the_pages_about_the_program_are_the_programs(name: str, content: Callable[[], str], check_golden: Callable[[str, str], None]):
     check_golden(str(DOCS / name), content())
+
+
+def test_the_readme_is_short_and_in_its_order():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 900
+    headings = ["Install", "Five minutes, without training", "Train CAME", "Python", "You know another tool"]
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [*headings, "Architectures and objectives", "Where next"]
+    assert text.index("mixture.svg") < text.index("make demo") < text.index("make test") < text.index("## Five minutes")

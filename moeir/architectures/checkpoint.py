@@ -210,6 +210,8 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
 def build_architecture(spec: str, encoder: Encoder, special_tokens: SpecialTokens) -> Architecture:
     """The architecture that a spec names, over an encoder; UsageError for a score scale out of range."""
     architecture: Architecture = variants.bind_variant("architectures", spec)(encoder, special_tokens)
+    if not architecture.heads and not architecture.reads_pairs:
+        raise UsageError(f"{spec}: has no expert; expected a module in `heads` for each")
     for expert, scale in architecture.scales.items():
         if not 0 <= scale <= MAX_SCALE:
             raise UsageError(f"{spec}: the scale of the {expert} expert's scores is {scale:g}; expected 0 to {MAX_SCALE:g}")

@@ -162,6 +162,8 @@ class Searcher:
                     sums = fuse_exact(engines, {name: batch[name] for name in experts}, lists, **options)
                     proven = {size: proven[size] + int(sums.is_proven(size).sum()) for size in proven}
                     lists[FUSED] = sums.rows, sums.scores
+            for name in engines:
+                self._check_hits(name, lists[name], (count, min(depth, len(self.ids))))
             for name, (rows, scores) in lists.items():
                 query, rank = np.nonzero(rows >= 0)
                 parts[name].append((query + first, rows[query, rank], scores[query, rank]))
@@ -171,6 +173,18 @@ class Searcher:
             with latency.time_step("fuse", len(queries)):
                 runs[FUSED] = formulas.fuse_runs(list(runs.values()), variants.bind_variant("fusion", fuse), depth)
         return runs, {"proven": proven} if FUSED in parts else {}
+
+    def _check_hits(self, name: str, hits: tuple[np.ndarray, np.ndarray], shape: tuple[int, int]) -> None:
+        """UsageError if what an engine found, which may be own code, is not rows and scores [Q, K]."""
+        rows, scores = hits
+        if rows.shape != shape or scores.shape != shape:
+            raise UsageError(
+                f"{name}: its engine returned rows {rows.shape} and scores {scores.shape}; expected {shape}: queries, documents"
+            )
+        if rows.max(initial=NO_ROW) >= len(self.ids):
+            raise UsageError(
+                f"{name}: its engine returned row {rows.max()}; expected rows below {len(self.ids)}, and {NO_ROW} after the last hit"
+            )
 
     def encode_batches(self, queries: list[str], batch_size: int, speed: LatencyRecorder) -> Iterator[tuple[int, Any]]:
         """Batches of queries in the form the engines take: (row of the first, expert -> queries)."""

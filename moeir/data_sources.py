@@ -45,9 +45,11 @@ def split_judged(source: Path | str) -> tuple[str, str | None]:
     """
     words = str(source).split("#")
     if len(words) > 1 and not str(source).startswith("irds:") and not Path(source).exists():
-        for count in range(1, len(words)):
-            texts, qrels = "#".join(words[:count]), "#".join(words[count:])
-            if texts.startswith("hf:") or Path(texts).exists():
+        sides = [("#".join(words[:count]), "#".join(words[count:])) for count in range(1, len(words))]
+        for texts, qrels in sides:
+            if texts.startswith("hf:") or Path(texts).is_file():
+                if not qrels:
+                    raise UsageError(f"{source}: expected the judgements after #")
                 return texts, qrels
     return str(source), None
 
@@ -55,7 +57,11 @@ def split_judged(source: Path | str) -> tuple[str, str | None]:
 def split_folder(source: str) -> tuple[str, str | None]:
     """The two sides of `FOLDER#SPLIT`; None for SPLIT if the source is not of this form."""
     folder, mark, split = source.rpartition("#")
-    return (folder, split) if mark and Path(folder).is_dir() and not Path(source).exists() else (source, None)
+    if not mark or not Path(folder).is_dir() or Path(source).exists():
+        return source, None
+    if not split:
+        raise UsageError(f"{source}: expected the name of a split after #")
+    return folder, split
 
 
 def locate_source(source: str, part: str, split: str | None, default: str) -> tuple[str, ...]:
@@ -83,7 +89,8 @@ def locate_part(dataset: str, part: str, split: str | None, default: str) -> tup
     if dataset.startswith("hf:"):
         return (_locate_on_hub(dataset, part, split or default),)
     if not Path(dataset).is_dir():
-        raise DataError(f"{dataset}: no such folder; expected a folder in BEIR's layout, irds:NAME or hf:NAME (--dataset)")
+        what = "is a file" if Path(dataset).exists() else "no such folder"
+        raise DataError(f"{dataset}: {what}; expected a folder in BEIR's layout, irds:NAME or hf:NAME (--dataset)")
     return _locate_in_folder(Path(dataset), part, split, default)
 
 

@@ -8,25 +8,29 @@ function returns the content instead.
 import contextlib
 import inspect
 import io
+import itertools
 import json
 import os
-import re
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from moeir import settings, variants
-from moeir.errors import UsageError
+from moeir.errors import MoeirError, UsageError
 from moeir.records.examples import Example, example_to_record, read_examples
 from moeir.records.generated_queries import read_generated_queries
 from moeir.records.qrels import write_qrels
 from moeir.records.runs import Run, read_run, write_run
-from moeir.records.texts import Text, read_json_lines, to_record, write_json_lines
+from moeir.records.texts import Text, parse_id, read_json_lines, to_record, write_json_lines
 from moeir.stages import STAGES, stage_class
 from moeir.stages.base import STREAM, Stage, run_stage
 
-IN_MEMORY = {"texts": "queries.jsonl", "examples": "examples.jsonl", "qrels": "qrels.tsv"}  # kind of input -> file it is written to
+IN_MEMORY = {"texts": ".jsonl", "examples": ".jsonl", "qrels": ".tsv"}  # kind of input -> suffix of the file it is written to
+_standard_output = threading.Lock()  # what a stage prints is returned, one thread at a time
 
 
 class Evaluation(Mapping[str, dict[str, float]]):
@@ -73,6 +77,8 @@ def stage_function(name: str) -> Callable[..., Any]:
         for key in values:
             if key not in known:
                 raise UsageError(f"moeir.{python_name} has no {key!r}{variants.suggest(key, known)}")
+            if key in names[: len(arguments)]:
+                raise TypeError(f"moeir.{python_name}: found {key} twice, as {arguments[names.index(key)]!r} and {values[key]!r}")
         return run_function(stage, dict(zip(names, arguments, strict=False)) | values, force=force)
 
     parameters = [_parameter(setting) for setting in stage_settings]
@@ -95,28 +101,43 @@ def _parameter(setting: settings.Setting) -> inspect.Parameter:
 
 def run_function(stage_type: type[Stage], values: Mapping[str, Any], *, force: bool = False) -> Any:
     """Run a stage with Python values and return what it made."""
-    stage_settings = {setting.name: setting for setting in (*settings.list_settings(stage_type), *settings.list_shorthands(stage_type))}
     with tempfile.TemporaryDirectory(prefix="moeir-") as folder:
-        given = {name: _to_paths(stage_settings[name], value, Path(folder)) for name, value in values.items()}
-        to_stream = "output" in stage_settings and str(given.get("output", stage_settings["output"].default)) == str(STREAM)
-        as_data = to_stream and stage_type.name in ("evaluate", "analyze") and not ({"form", "per_query", "explain"} & given.keys())
-        if as_data:
-            given["form"] = "json" if stage_type.name == "evaluate" else "jsonl"
-        if stage_type.name == "info":
-            given.setdefault("form", "json")
-        if to_stream:
-            given["output"] = Path(folder) / f"{stage_settings['output'].kind}{'.trec' if stage_settings['output'].kind == 'run' else ''}"
-        stage = settings.build_stage(stage_type, given)
-        if "output" not in stage_settings:
-            return _run_with_text(stage, parse=given.get("form") == "json" and stage.name == "info")
-        run_stage(stage, force=force)
-        return _open_product(stage, as_data=as_data, is_temporary=to_stream)
+        try:
+            return _run_in_folder(stage_type, {name: value for name, value in values.items() if value is not None}, Path(folder), force)
+        except MoeirError as problem:  # the name of the input instead of a file that is gone
+            problem.args = (str(problem).replace(f"{folder}/", ""),)
+            raise
 
 
-def _run_with_text(stage: Stage, *, parse: bool) -> Any:
+def _run_in_folder(stage_type: type[Stage], values: Mapping[str, Any], folder: Path, force: bool) -> Any:
+    """Run a stage with the folder for what is in memory."""
+    stage_settings = {setting.name: setting for setting in (*settings.list_settings(stage_type), *settings.list_shorthands(stage_type))}
+    given = {name: _to_setting(stage_settings[name], value, folder) for name, value in values.items()}
+    to_stream = "output" in stage_settings and str(given.get("output", stage_settings["output"].default)) == str(STREAM)
+    as_data = to_stream and stage_type.name in ("evaluate", "analyze") and not any(map(given.get, ("form", "per_query", "explain")))
+    if as_data:
+        given["form"] = "json" if stage_type.name == "evaluate" else "jsonl"
+    if stage_type.name == "info":
+        given.setdefault("form", "json")
+    if to_stream:
+        given["output"] = folder / f"{stage_settings['output'].kind}{'.trec' if stage_settings['output'].kind == 'run' else ''}"
+    stage = settings.build_stage(stage_type, given)
+    if "output" not in stage_settings:
+        return _run_with_text(stage, folder, parse=given.get("form") == "json" and stage.name == "info")
+    if to_stream and stage.makes_folder():
+        raise UsageError(f"moeir.{stage.name.replace('-', '_')}: the output is a folder; name one with output=")
+    run_stage(stage, force=force)
+    return _open_product(stage, as_data=as_data, is_temporary=to_stream)
+
+
+def _run_with_text(stage: Stage, folder: Path, *, parse: bool) -> Any:
     """Run a stage that writes to standard output only, and return the text, or the JSON value that it is."""
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        run_stage(stage)
+    with _standard_output, contextlib.redirect_stdout(io.StringIO()) as output:
+        try:
+            run_stage(stage)
+        except MoeirError as problem:
+            problem.add_note(output.getvalue().replace(f"{folder}/", ""))
+            raise
     return json.loads(output.getvalue()) if parse else output.getvalue()
 
 
@@ -137,7 +158,7 @@ def _open_product(stage: Stage, *, as_data: bool, is_temporary: bool) -> Any:
 
         return open_index(path, verified=True)
     if kind == "run":
-        return {file.stem: read_run(file) for file in sorted(path.glob("*.trec"))} if path.is_dir() else read_run(path)
+        return {file.stem: _read_run(file) for file in sorted(path.glob("*.trec"))} if path.is_dir() else _read_run(path)
     if kind == "fusion":
         from moeir.fusion.files import read_fusion
 
@@ -151,24 +172,33 @@ def _open_product(stage: Stage, *, as_data: bool, is_temporary: bool) -> Any:
     return path.read_text(encoding="utf-8") if is_temporary else path
 
 
-def _to_paths(setting: settings.Setting, value: Any, folder: Path) -> Any:
-    """The value of a setting with what is in memory written to files of `folder`."""
-    if setting.role != "source" or value is None or _is_path(value):
-        return os.fspath(value) if isinstance(value, os.PathLike) else value
+def _read_run(path: Path) -> Run:
+    """The run of a stage, which has no line if no query found a document."""
+    return read_run(path) if path.suffix != ".trec" or path.stat().st_size else Run.from_hits({})
+
+
+def _to_setting(setting: settings.Setting, value: Any, folder: Path) -> Any:
+    """The value of a setting, with what is in memory written to files of `folder`."""
+    if _is_path(value):
+        return os.fspath(value)
+    if setting.role == "product":
+        raise UsageError(f"{setting.name}: expected a path, found {type(value).__name__}")
+    if setting.role != "source":
+        return list(value) if setting.repeated and isinstance(value, Iterable) else _check_plain(setting, value)
     if setting.kind == "run":
-        named = value if isinstance(value, Mapping) and not _is_hits(value) else {}
-        runs = list(named.values()) if named else [value] if isinstance(value, Run | Mapping) else list(value)
-        paths = [one if _is_path(one) else _write_run(one, name, folder) for one, name in zip(runs, [*named, *[None] * len(runs)])]
-        return paths if setting.repeated else paths[0]
-    if isinstance(value, list | tuple) and all(map(_is_path, value)):
-        return [str(one) for one in value]
+        return _to_run_paths(setting, value, folder)
+    if setting.repeated and isinstance(value, list | tuple) and value and all(map(_is_path, value)):
+        return [os.fspath(one) for one in value]
     if setting.kind not in IN_MEMORY:
         raise UsageError(f"{setting.name}: expected a path, found {type(value).__name__}")
-    path = _free_path(folder, f"{setting.name}-{IN_MEMORY[setting.kind]}")
-    if setting.kind == "qrels":
-        write_qrels(value, path)
-    else:
-        write_json_lines(_records(value, setting), path)
+    path = folder / f"{setting.name}{IN_MEMORY[setting.kind]}"
+    try:
+        if setting.kind == "qrels":
+            write_qrels(_judgements(value, setting), path)
+        else:
+            write_json_lines(_records(value, setting), path)
+    except (TypeError, UnicodeEncodeError) as problem:
+        raise UsageError(f"{setting.name}: cannot be written as JSON lines: {problem}") from None
     return path
 
 
@@ -176,19 +206,63 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike)
 
 
+def _check_plain(setting: settings.Setting, value: Any) -> Any:
+    if not isinstance(value, bool | int | float | np.generic):
+        raise UsageError(f"{setting.name}: expected one plain value, found {type(value).__name__}")
+    return value
+
+
+def _to_run_paths(setting: settings.Setting, value: Any, folder: Path) -> Any:
+    """The paths of runs, NAME=PATH for those of a mapping of names to paths; a run in memory is a file that has its name."""
+    named = isinstance(value, Mapping) and not _is_hits(value)
+    if not isinstance(value, Mapping | Run | Iterable):
+        raise UsageError(f"{setting.name}: expected a path, a run or several, found {type(value).__name__}")
+    runs = value.values() if named else [value] if isinstance(value, Run | Mapping) else value
+    paths: list[str] = []
+    for run, name in zip(list(runs), value if named else itertools.repeat(None)):
+        if named and (not isinstance(name, str) or not name or "/" in name or len(name.encode()) > 200 or ("=" in name and _is_path(run))):
+            raise UsageError(f"{setting.name}: the name of a run is a short text without / (and without = for a path), found {name!r}")
+        if _is_path(run):
+            paths.append(f"{name}={os.fspath(run)}" if named and setting.repeated else os.fspath(run))
+        else:
+            paths.append(str(_write_run(run, name, folder, setting)))
+    if not setting.repeated and len(paths) != 1:
+        raise UsageError(f"{setting.name}: expected one run, found {len(paths)}")
+    return paths if setting.repeated else paths[0]
+
+
 def _is_hits(value: Mapping[str, Any]) -> bool:
     """Whether a mapping is one run, query → documents, rather than runs by name."""
     first: Any = next(iter(value.values()), {})
     if isinstance(first, Mapping):
-        return not any(isinstance(one, Mapping) for one in first.values())
+        return not any(isinstance(one, Mapping | list | tuple) for one in first.values())
     return isinstance(first, list | tuple)
 
 
-def _write_run(run: Run | Mapping[str, Any], name: str | None, folder: Path) -> Path:
-    whole = run if isinstance(run, Run) else Run.from_hits(run)
-    path = _free_path(folder, re.sub(r"[^-.\w]+", "_", name or whole.tag) + ".trec")
+def _write_run(run: Any, name: str | None, folder: Path, setting: settings.Setting) -> Path:
+    whole = run if isinstance(run, Run) else _run_from_hits(run, f"{setting.name} {name}" if name else setting.name)
+    path = _free_path(folder, (name or whole.tag).replace("/", "_") + ".trec")
     write_run(whole, path)
     return path
+
+
+def _run_from_hits(hits: Any, where: str) -> Run:
+    if not isinstance(hits, Mapping):
+        raise UsageError(f"{where}: expected a run or query → document → score, found {type(hits).__name__}")
+    lists = {}
+    for query, documents in hits.items():
+        try:
+            pairs = list(documents.items() if isinstance(documents, Mapping) else documents)
+            lists[parse_id(query, where)] = [(parse_id(document, where), float(score)) for document, score in pairs]
+        except (TypeError, ValueError):
+            expected = "document → score, or pairs of them"
+            raise UsageError(f"{where}: query {query!r}: expected {expected}, found {str(documents)[:60]}") from None
+    return Run.from_hits(lists)
+
+
+def _to_python(value: Any) -> Any:
+    """The Python value of a scalar of numpy; any other value as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _free_path(folder: Path, name: str) -> Path:
@@ -198,14 +272,34 @@ def _free_path(folder: Path, name: str) -> Path:
     )
 
 
+def _judgements(value: Any, setting: settings.Setting) -> dict[str, dict[str, int]]:
+    """Judgements whose ids are words and whose grades are whole numbers."""
+    if not isinstance(value, Mapping) or not all(isinstance(grades, Mapping) for grades in value.values()):
+        raise UsageError(f"{setting.name}: expected a path or query → document → grade, found {str(value)[:60]}")
+    return {
+        parse_id(query, setting.name): {parse_id(document, setting.name): _to_grade(grade) for document, grade in grades.items()}
+        for query, grades in value.items()
+    }
+
+
+def _to_grade(grade: Any) -> Any:
+    """A whole number as int; any other value as it is, which the reader of judgements refuses."""
+    number = _to_python(grade)
+    return int(number) if isinstance(number, bool) or (isinstance(number, float) and number.is_integer()) else number
+
+
 def _records(value: Any, setting: settings.Setting) -> Iterable[Mapping[str, Any]]:
     """The records of texts or examples: an id → text mapping, or records, texts or examples one after the other."""
+    expected = "expected paths, records or an id → text mapping"
+    if not isinstance(value, Iterable):
+        raise UsageError(f"{setting.name}: {expected}, found {type(value).__name__}")
     if isinstance(value, Mapping):
-        value = [{"_id": name, "text": text} if isinstance(text, str) else {"_id": name, **text} for name, text in value.items()]
+        value = [{**(item if isinstance(item, Mapping) else {"text": item}), "_id": name} for name, item in value.items()]
     for item in value:
         if not isinstance(item, Text | Example | Mapping):
-            raise UsageError(f"{setting.name}: expected paths, records or an id → text mapping, found {type(item).__name__}")
-        yield to_record(item) if isinstance(item, Text) else example_to_record(item) if isinstance(item, Example) else item
+            raise UsageError(f"{setting.name}: {expected}, found {type(item).__name__}")
+        record = to_record(item) if isinstance(item, Text) else example_to_record(item) if isinstance(item, Example) else item
+        yield {name: _to_python(field) for name, field in record.items()}
 
 
 def __getattr__(name: str) -> Any:

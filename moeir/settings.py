@@ -171,8 +171,11 @@ def list_shorthands(stage: type) -> tuple[Setting, ...]:
 def _expand_data_set(stage: type, values: dict[str, Any], dataset: str | None, split: str | None) -> dict[str, Any]:
     """The values with the files of a data set, and of folders that stand for files."""
     settings = [setting for setting in list_settings(stage) if setting.part]
-    if dataset is not None and split is None:
-        dataset, split = data_sources.split_folder(dataset)
+    if dataset is not None:
+        folder, named = data_sources.split_folder(dataset)
+        if None not in (named, split) and named != split:
+            raise UsageError(f"--dataset {dataset}: names the split {named}, and --split {split}; name one of them")
+        dataset, split = folder, named if split is None else split
     chosen = {name for name, value in values.items() if value not in (None, False, ())}
     chosen |= {values[setting.name] for setting in list_settings(stage) if setting.role == "argument" and setting.name in chosen}
     filled = [] if dataset is None else [setting for setting in settings if setting.is_filled(chosen)]
@@ -192,7 +195,8 @@ def _expand_data_set(stage: type, values: dict[str, Any], dataset: str | None, s
         if sources:
             expanded[setting.name] = tuple(map(Path, sources)) if setting.repeated else Path(sources[0])
     if split is not None and expanded == values:
-        raise UsageError(f"--split {split}: needs --dataset, or a folder in its place")
+        needs = "needs --dataset, or a folder in its place" if dataset is None else "every input is named; leave it out"
+        raise UsageError(f"--split {split}: {needs}")
     return expanded
 
 
@@ -264,6 +268,8 @@ def _parse_single(setting: Setting, value: Any, where: str) -> Any:
     if value is None or isinstance(value, Mapping | list | tuple | set):
         raise UsageError(f"{where}: expected one plain value, found {'none' if value is None else type(value).__name__}")
     text = str(value).lower() if isinstance(value, bool) else str(value)
+    if not text and (setting.role in ("source", "product") or setting.name == "split"):
+        raise UsageError(f"{where}: expected a {'name' if setting.name == 'split' else 'path'}, found nothing")
     if "Path" in setting.annotation:
         return Path(text)
     return parse_value(text, setting.annotation, where)

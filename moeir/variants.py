@@ -202,7 +202,7 @@ def import_own_code(module: str) -> None:
     importlib.invalidate_caches()
     try:
         importlib.import_module(module)
-    except Exception as problem:  # anything can go wrong in code of others
+    except (Exception, SystemExit) as problem:  # anything can go wrong in code of others
         if isinstance(problem, ModuleNotFoundError) and problem.name is not None and f"{module}.".startswith(f"{problem.name}."):
             where = "expected the name of a module of an installed package or of the working directory"
             raise UsageError(f"there is no module {module!r}; {where} (own code is module:Name, options are key=value)") from None

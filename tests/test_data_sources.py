@@ -236,3 +236,37 @@ def test_judged_texts_are_read_from_any_two_files(tmp_path):
     judgements.write_text("3 0 d 0\n1 0 d 1\n")
     assert [text.text for text in texts.read_texts(f"{queries}#{judgements}")] == ["one", "three"]
     assert len(list(texts.read_texts(queries))) == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dataset": "beir/corpus.jsonl"}, "beir/corpus.jsonl: is a file; expected a folder in BEIR's layout"),
+        ({"dataset": ""}, "--dataset: expected a path, found nothing"),
+        ({"dataset": "beir", "split": ""}, "--split: expected a name, found nothing"),
+        ({"dataset": "beir#"}, "beir#: expected the name of a split after #"),
+        ({"dataset": "beir#test", "split": "train"}, "--dataset beir#test: names the split test, and --split train; name one of them"),
+        ({"dataset": "beir", "split": "train", "queries": "q.tsv"}, "--split train: every input is named; leave it out"),
+        ({"queries": ""}, "--queries: expected a path, found nothing"),
+    ],
+)
+def test_a_faulty_data_set_is_refused_in_one_line(beir, values, message):
+    with pytest.raises((UsageError, DataError), match=message):
+        build("search", index="idx", **values)
+
+
+def test_a_split_may_be_named_twice_alike(beir):
+    assert build("search", index="idx", dataset="beir#train", split="train") == build("search", index="idx", dataset="beir#train")
+
+
+def test_a_folder_with_a_mark_in_its_name_is_found_beside_one_without_it(beir, moeir):
+    shutil.copytree(beir, "a#b")
+    Path("a").mkdir()
+    assert data_sources.split_judged("a#b/queries.jsonl.gz#a#b/qrels/test.tsv") == ("a#b/queries.jsonl.gz", "a#b/qrels/test.tsv")
+    with pytest.raises(UsageError, match="expected the judgements after #"):
+        data_sources.split_judged("beir/corpus.jsonl#")
+
+
+def test_json_after_a_plain_line_is_no_query(bm25_index, moeir):
+    result = moeir("search", "--index", bm25_index, "--queries", "-", stdin='owl\n{"_id": "a", "text": "bat"}\n')
+    assert result.code == 3 and "standard input:2: found JSON; expected one text per line, as in the first" in result.stderr

@@ -178,3 +178,132 @@ def test_a_module_that_only_a_file_names_is_never_imported(own_code, moeir, toy)
         (own_code / f"{name}.trec").write_text("q Q0 d 1 1.0 t\n")
     result = moeir("fuse", "--run", "a.trec", "--run", "b.trec", "--learned", "fusion.json")
     assert result.code == 3 and "add --code my_trap" in result.stderr and not (own_code / "sprung").exists()
+
+
+FAULTY = """
+import numpy as np
+import torch
+from moeir.architectures.base import Architecture
+from moeir.fusion.formulas import rrf
+from moeir.indexes.scan import Scan
+from moeir.training.losses import ObjectiveOutput, batch_scores
+
+
+def none(lists):
+    return None
+
+
+def lengths(lists):
+    return np.arange(3), np.zeros(5)
+
+
+def backwards(lists):
+    documents, scores = rrf(lists)
+    return documents[::-1], scores
+
+
+def not_a_number(lists):
+    documents, scores = rrf(lists)
+    return documents, scores * float("nan")
+
+
+def tensor(batch):
+    return sum(scores.sum() for scores in batch_scores(batch).values())
+
+
+def vector(batch):
+    loss = next(iter(batch_scores(batch).values())).sum(1)
+    return ObjectiveOutput(loss, {"loss": loss.detach().sum()})
+
+
+def constant(batch):
+    return ObjectiveOutput(torch.tensor(1.0), {"loss": torch.tensor(1.0)})
+
+
+def silent(batch):
+    return ObjectiveOutput(tensor(batch), {})
+
+
+class Narrow(Scan):
+    def search(self, queries, depth):
+        rows, scores = super().search(queries, depth)
+        return rows[:, :1], scores[:, :1]
+
+
+class Outside(Scan):
+    def search(self, queries, depth):
+        rows, scores = super().search(queries, depth)
+        return rows + 1000, scores
+
+
+class NoExpert(Architecture):
+    def __init__(self, encoder, special_tokens):
+        super().__init__(encoder, special_tokens)
+
+
+class Needs(Architecture):
+    def __init__(self, encoder, special_tokens, *, dim):
+        super().__init__(encoder, special_tokens)
+        self.heads["first"] = __import__("moeir.heads.pooling").heads.pooling.PoolingHead(pooling="cls", normalise=False)
+"""
+
+
+@pytest.fixture
+def faulty(own_code: Path) -> Path:
+    """A module whose functions and classes return something else than they should."""
+    (own_code / "my_faulty.py").write_text(FAULTY, encoding="utf-8")
+    return own_code
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none", "the fusion returned NoneType; expected two arrays"),
+        ("lengths", "the fusion returned 3 documents (int64) and 5 scores"),
+        ("backwards", "the fusion returned documents that do not ascend"),
+        ("not_a_number", "the fusion returned a score that is nan"),
+    ],
+)
+def test_what_an_own_fusion_returns_is_checked(faulty, moeir, bm25_index, toy, name, message) -> None:
+    moeir("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", faulty / "run.trec")
+    result = moeir("fuse", "--run", faulty / "run.trec", f"b={faulty / 'run.trec'}", "--method", f"my_faulty:{name}")
+    assert result.code == 2 and result.stdout == "" and message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tensor", "--objective returned Tensor; expected an ObjectiveOutput"),
+        ("vector", "--objective returned a loss of shape [2]"),
+        ("constant", "--objective returned a loss without a gradient"),
+        ("silent", "--objective returned ObjectiveOutput without the metric 'loss'"),
+    ],
+)
+def test_what_an_own_objective_returns_is_checked(faulty, moeir, tiny_model, toy, name, message) -> None:
+    result = train(moeir, toy, tiny_model, faulty / "ckpt", "--arch", "dense", "--objective", f"my_faulty:{name}")
+    assert result.code == 2 and message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("Narrow", "global: its engine returned rows (1, 1)"), ("Outside", "global: its engine returned row 10")]
+)
+def test_what_an_own_engine_finds_is_checked(faulty, moeir, encodings, name, message) -> None:
+    assert moeir("index", "--encodings", encodings, "--engine", f"global=my_faulty:{name}", "--output", faulty / "idx").code == 0
+    result = moeir("search", "--index", faulty / "idx", "--query", "owl", "--depth", 3, "--expert", "global", "--code", "my_faulty")
+    assert result.code == 2 and message in result.stderr
+
+
+def test_an_architecture_without_experts_is_refused(faulty, moeir, tiny_model) -> None:
+    result = moeir("init", "--model", tiny_model, "--arch", "my_faulty:NoExpert", "--output", faulty / "ckpt")
+    assert result.code == 2 and "my_faulty:NoExpert: has no expert" in result.stderr
+
+
+def test_an_option_without_a_default_is_kept(faulty, moeir, tiny_model) -> None:
+    result = moeir("init", "--model", tiny_model, "--arch", "my_faulty:Needs:dim=4", "--output", faulty / "ckpt")
+    assert result.code == 0, result.stderr
+
+
+def test_a_module_that_exits_is_one_line(own_code, moeir) -> None:
+    (own_code / "my_exit.py").write_text("raise SystemExit(7)\n")
+    result = moeir("fuse", "--run", "a", "b", "--method", "my_exit:f")
+    assert result.code == 2 and "error: module my_exit: SystemExit: 7" in result.stderr

@@ -146,7 +146,7 @@ def test_several_runs_in_memory_keep_their_names_and_a_single_one_is_one() -> No
     qrels = {"q1": {"a": 1}}
     assert list(moeir.evaluate(run=Run.from_hits(run, tag="mine"), qrels=qrels)) == ["mine"]
     assert list(moeir.evaluate(run=run, qrels=qrels)) == ["moeir"]
-    assert list(moeir.evaluate(run={"one": run, "my other/run": Run.from_hits(run)}, qrels=qrels)) == ["one", "my_other_run"]
+    assert list(moeir.evaluate(run={"one": run, "my other run": Run.from_hits(run)}, qrels=qrels)) == ["one", "my other run"]
     assert len(moeir.evaluate(run=[Run.from_hits(run), Run.from_hits(run)], qrels=qrels)) == 2
     fused = moeir.fuse(run=[run, {"q1": {"b": 5.0}}], method="combsum")
     assert fused.hits("q1") == [("b", 6.0), ("a", 2.0)]
@@ -227,3 +227,108 @@ def test_an_opened_checkpoint_scores_as_the_index_does(index: Path, came_checkpo
     scores = queries["global"].scores(encoded["global"])[0]
     for document, score in zip(documents, scores.tolist(), strict=True):
         assert hits[document.id] == pytest.approx(score, abs=2e-3)  # vectors on disk are float16
+
+
+def test_runs_that_are_paths_keep_the_names_of_their_mapping(bm25_index: Path, toy: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.trec"
+    run = moeir.search(index=bm25_index, queries=toy / "test-queries.tsv", output=path)
+    runs = {"k1=0.9 b=0.4": run, "ünï": run, "other": path}
+    evaluation = moeir.evaluate(run=runs, qrels=toy / "test-qrels.tsv")
+    assert list(evaluation) == list(runs)
+    for name in ("a/b", "", 1, "a" * 300):
+        with pytest.raises(UsageError, match="run: the name of a run is a short text"):
+            moeir.evaluate(run={name: run}, qrels=toy / "test-qrels.tsv")
+
+
+def test_values_of_numpy_pandas_and_whole_floats_are_read(bm25_index: Path) -> None:
+    searcher = moeir.open_index(bm25_index)
+    run = searcher.search(np.array(["owl", "bat"]), 2, ids=np.array([1, 2]))
+    assert run.queries == ["1", "2"]
+    assert moeir.search(index=[searcher], queries={np.int64(1): np.str_("owl")}, depth=1).queries == ["1"]
+    assert moeir.search(index=searcher, query=(text for text in ["owl"]), depth=1).hits("q1")[0][0] == "owl"
+    qrels = {1: {"owl": np.float32(1)}, 2: {"bat": 1.0}}
+    assert moeir.evaluate(run=run, qrels=qrels, measure="P@1")["bm25"] == {"P@1": 1.0}
+    assert moeir.evaluate(run={1: {"owl": 0.5}}, qrels=qrels, measure="P@1", per_query=False, form=None)["moeir"] == {"P@1": 0.5}
+
+
+def test_a_search_that_finds_nothing_gives_an_empty_run(bm25_index: Path, tmp_path: Path) -> None:
+    assert len(moeir.search(index=bm25_index, query="zzz").scores) == 0
+    assert len(moeir.search(index=bm25_index, query="zzz", output=tmp_path / "runs")["bm25"].scores) == 0
+
+
+def test_none_is_a_value_left_out(bm25_index: Path) -> None:
+    assert moeir.search(index=bm25_index, query="owl", depth=1, output=None, queries=None).hits("q1")[0][0] == "owl"
+
+
+@pytest.mark.parametrize(
+    ("queries", "message"),
+    [
+        (["owl"], "queries: expected paths"),
+        (5, "queries: expected paths, records or an id → text mapping, found int"),
+        ({"a": None}, "text is not a string: null"),
+        ({"a": 3}, "^queries.jsonl:1: text is not a string: 3"),
+        ({"a b": "owl"}, "^queries.jsonl:1: id with white space"),
+        ({"a": "owl \ud800"}, "queries: cannot be written"),
+        ([{"_id": "a", "text": b"owl"}], "queries: cannot be written"),
+        ([], "queries.jsonl: holds no text"),
+    ],
+)
+def test_wrong_texts_are_refused_by_the_name_of_the_input(bm25_index: Path, queries: Any, message: str) -> None:
+    with pytest.raises((UsageError, DataError), match=message):
+        moeir.search(index=bm25_index, queries=queries)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"run": {"q": ["owl"]}}, "query 'q': expected document → score"),
+        ({"run": [[("owl", 1.0)]]}, "run: expected a run or query → document → score, found list"),
+        ({"run": {None: {"owl": 1.0}}}, "run: id is not a string: null"),
+        ({"qrels": {"q": ["owl"]}}, "qrels: expected a path or query → document → grade"),
+        ({"qrels": [("q", "owl", 1)]}, "qrels: expected a path or query → document → grade"),
+        ({"qrels": {"#q": {"owl": 1}}}, "'#q' cannot be written to judgements"),
+        ({"qrels": {"q": {"o wl": 1}}}, "qrels: id with white space: 'o wl'"),
+        ({"measure": object()}, "measure: expected one plain value, found object"),
+        ({"output": 3}, "output: expected a path, found int"),
+    ],
+)
+def test_wrong_runs_and_judgements_are_refused_by_the_name_of_the_input(values: dict[str, Any], message: str) -> None:
+    with pytest.raises((UsageError, DataError), match=message):
+        moeir.evaluate(**{"run": {"q": {"owl": 1.0}}, "qrels": {"q": {"owl": 1}}, **values})
+
+
+def test_a_search_in_memory_takes_texts_and_words_as_ids_only(bm25_index: Path, came_checkpoint: Path) -> None:
+    searcher = moeir.open_index(bm25_index)
+    for queries in ({"a": "owl"}, [None], [texts.Text("a", "owl")]):
+        with pytest.raises(UsageError, match="expected a list of query texts"):
+            searcher.search(queries)  # type: ignore[arg-type]
+    for ids in ([None], [float("nan")], ["a b"]):
+        with pytest.raises(DataError, match="search: ids: id"):
+            searcher.search(["owl"], ids=ids)  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="expected a list of texts, found one text"):
+        moeir.open_checkpoint(came_checkpoint).encode("owl")
+
+
+def test_an_output_that_is_a_folder_has_to_be_named(toy: Path) -> None:
+    with pytest.raises(UsageError, match=r"moeir.index: the output is a folder; name one with output="):
+        moeir.index(corpus=toy / "corpus.jsonl", engine="bm25", output="-")
+
+
+def test_the_findings_of_check_are_notes_of_its_error() -> None:
+    with pytest.raises(DataError, match=r"^1 fault in queries\.jsonl") as raised:
+        moeir.check(queries=[{"_id": "a", "text": ""}])
+    assert raised.value.__notes__[0].startswith("queries.jsonl: empty-text, 1")
+
+
+def test_an_argument_that_is_named_too_is_refused(bm25_index: Path) -> None:
+    with pytest.raises(TypeError, match="found path twice"):
+        moeir.info(bm25_index, path="other")
+
+
+def test_text_is_returned_to_each_of_several_threads(bm25_index: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(8) as pool:
+        outputs = list(pool.map(lambda _: moeir.info(bm25_index, form="table"), range(24)))
+    assert set(map(type, outputs)) == {str}
+    assert len({*outputs}) == 1

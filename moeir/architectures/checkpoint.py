@@ -88,7 +88,10 @@ class RetrievalModel:
 
     def encode(self, texts: Sequence[str], side: str = "document", *, max_tokens: int = 8192) -> EncoderOutput:
         """Representations of texts, in their order, in float32; `side` is query or document."""
-        if not texts:
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            found = "one text" if isinstance(texts, str) else "values of another type"
+            raise UsageError(f"encode: expected a list of texts, found {found}")
+        if not len(texts):
             raise UsageError("encode: expected at least one text")
         self.check_is_bi_encoder("encode")
         return self.encode_batches(self.tokenize_batches(texts, side, max_tokens=max_tokens)).drop_zero_weights()
@@ -207,6 +210,8 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
 def build_architecture(spec: str, encoder: Encoder, special_tokens: SpecialTokens) -> Architecture:
     """The architecture that a spec names, over an encoder; UsageError for a score scale out of range."""
     architecture: Architecture = variants.bind_variant("architectures", spec)(encoder, special_tokens)
+    if not architecture.heads and not architecture.reads_pairs:
+        raise UsageError(f"{spec}: has no expert; expected a module in `heads` for each")
     for expert, scale in architecture.scales.items():
         if not 0 <= scale <= MAX_SCALE:
             raise UsageError(f"{spec}: the scale of the {expert} expert's scores is {scale:g}; expected 0 to {MAX_SCALE:g}")

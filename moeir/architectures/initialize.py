@@ -88,7 +88,7 @@ def is_cross_encoder(model: Path, arch: str | None) -> bool:
     if arch is None and not is_checkpoint(folder := weights_io.resolve_model(model)):
         return False  # `build_checkpoint` refuses it
     spec = arch or read_metadata(folder)["architecture"]
-    is_pair_model: bool = variants.bind_variant("architectures", variants.parse_spec(spec).name).func.reads_pairs
+    is_pair_model: bool = variants.bind_variant("architectures", spec).func.reads_pairs
     return is_pair_model
 
 

@@ -7,7 +7,7 @@ list contributes instead of the sum: float64, one row per list. Many queries are
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -226,8 +226,8 @@ def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = Non
     capacity = sum(int(np.minimum(np.diff(run.starts), limit).sum()) for run in runs)  # for all hits; pages never written take no memory
     starts, documents, scores = [0], np.empty(capacity, np.int32), np.empty(capacity, np.float32)
     for lists in blocks:
-        keys, totals = merge(lists)
         size = len(lists[0].queries)
+        keys, totals = _check_fused(merge(lists), size * len(document_ids))
         bounds = np.searchsorted(keys, np.arange(size + 1) * len(document_ids))
         best, values = sort_lists(bounds, keys - np.repeat(np.arange(size) * len(document_ids), np.diff(bounds)), totals)
         within_depth, top_starts = truncate_lists(bounds, limit)
@@ -235,6 +235,21 @@ def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = Non
         documents[rows], scores[rows] = best[within_depth], values[within_depth]
         starts.extend((starts[-1] + top_starts[1:]).tolist())
     return Run(queries, np.array(starts), documents[: starts[-1]], scores[: starts[-1]], document_ids, tag)
+
+
+def _check_fused(fused: Any, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a formula returns; UsageError if it is not pairs of document and score, which own code may forget."""
+    expected = "expected two arrays of one length: documents, ascending, and their scores, finite"
+    if not isinstance(fused, tuple) or len(fused) != 2 or not all(isinstance(column, np.ndarray) and column.ndim == 1 for column in fused):
+        raise UsageError(f"the fusion returned {type(fused).__name__}; {expected}")
+    documents, scores = fused
+    if len(documents) != len(scores) or not np.issubdtype(documents.dtype, np.integer):
+        raise UsageError(f"the fusion returned {len(documents)} documents ({documents.dtype}) and {len(scores)} scores; {expected}")
+    if len(documents) and (documents[0] < 0 or documents[-1] >= limit or (documents[1:] <= documents[:-1]).any()):
+        raise UsageError(f"the fusion returned documents that do not ascend or are in no list; {expected}")
+    if not np.isfinite(scores).all():
+        raise UsageError(f"the fusion returned a score that is {scores[~np.isfinite(scores)][0]}; {expected}")
+    return documents, scores
 
 
 def align_runs(runs: Sequence[Run], queries: Sequence[str]) -> tuple[Sequence[str], Iterator[list[ScoreLists]]]:

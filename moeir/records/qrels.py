@@ -1,11 +1,12 @@
 """Relevance judgements (qrels): reads TREC and BEIR forms, `hf:` and `irds:` sources; writes TREC's."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from moeir import data_sources
-from moeir.errors import DataError
+from moeir.errors import DataError, UsageError
 from moeir.records import lines, remote_rows
 
 Qrels: TypeAlias = dict[str, dict[str, int]]
@@ -81,7 +82,11 @@ def parse_judgement(line: str, number: int, name: str) -> tuple[str, str, int] |
 
 
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:
-    """Write judgements in TREC form, in their order."""
+    """Write judgements in TREC form, in their order; UsageError for an id that this form cannot hold."""
+    for name in chain(qrels, *qrels.values()):
+        if name.split() != [name] or (name.startswith("#") and name in qrels):
+            problem = "an id is one word without white space, that of a query does not begin with #, which marks a comment"
+            raise UsageError(f"{lines.source_name(path)}: {name!r} cannot be written to judgements: {problem}")
     lines.write_lines((f"{query} 0 {document} {grade}" for query, grades in qrels.items() for document, grade in grades.items()), path)
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,7 +120,7 @@ def parse_text(record: Any, where: str) -> Text:
 
 def parse_id(value: Any, where: str) -> str:
     """An id as a string, or an error: ids are strings or whole numbers, not empty, without white space."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if isinstance(value, bool) or not isinstance(value, str | Integral):
         raise DataError(f"{where}: id is not a string: {_preview(value)}", code="id-not-a-word")
     name = str(value)
     if not name.strip():
@@ -202,9 +203,9 @@ def _read_lines(source: str, numbered: Iterator[tuple[int, str]], plain_lines: b
         yield from dpr.read_question_rows(name, all_lines)
     elif plain_lines and kind == "tabs" and "\t" not in first[1]:
         for position, (number, line) in enumerate(all_lines, 1):
-            if "\t" in line:
-                expected = "expected one text per line, as in the first, or an id and a text in every line"
-                raise DataError(f"{name}:{number}: found a tab; {expected}", code="columns")
+            if "\t" in line or line.lstrip().startswith("{"):
+                expected = "expected one text per line, as in the first, or JSON, or an id and a text, in every line"
+                raise DataError(f"{name}:{number}: found {'a tab' if chr(9) in line else 'JSON'}; {expected}", code="columns")
             yield f"{name}:{number}", {"id": str(position), "text": line.strip()}
     elif kind == "tabs":
         head, has_header = parse_header(first[1])

@@ -25,7 +25,7 @@ from moeir.indexes.base import NO_ROW, Index, SearchableIndex, fill_all_ranked_h
 from moeir.indexes.exact_sum import fuse_exact
 from moeir.parsing import parse_value
 from moeir.records.runs import Run, id_ranks
-from moeir.records.texts import Text
+from moeir.records.texts import Text, parse_id
 from moeir.retrieval.latency import LatencyRecorder
 
 EXACT_SUM, FUSED = "exact-sum", "fused"
@@ -93,39 +93,42 @@ class Searcher:
 
     @overload
     def search(
-        self, queries: Sequence[str], depth: int = ..., expert: str | None = ..., fuse: str | None = ..., *, ids: None = ...
+        self, queries: Iterable[str], depth: int = ..., expert: str | None = ..., fuse: str | None = ..., *, ids: None = ...
     ) -> list[list[tuple[str, float]]]: ...
 
     @overload
     def search(
-        self, queries: Sequence[str], depth: int = ..., expert: str | None = ..., fuse: str | None = ..., *, ids: Sequence[str]
+        self, queries: Iterable[str], depth: int = ..., expert: str | None = ..., fuse: str | None = ..., *, ids: Iterable[str | int]
     ) -> Run: ...
 
     def search(
         self,
-        queries: Sequence[str],
+        queries: Iterable[str],
         depth: int = 10,
         expert: str | None = None,
         fuse: str | None = None,
         *,
-        ids: Sequence[str] | None = None,
+        ids: Iterable[str | int] | None = None,
     ) -> list[list[tuple[str, float]]] | Run:
         """Top documents and scores for each query text, from one expert, or from all, fused as on the command line.
 
         With `ids`, the queries' ids, the result is a run, which `moeir.evaluate` and `moeir.write_run` take. What is fused are lists of
         at least 1,000 documents, as by `moeir search`, so that the first ranks do not depend on `depth`.
         """
-        if depth < 1:
-            raise UsageError(f"depth {depth}: expected at least 1")
-        if isinstance(queries, str):
-            raise UsageError("search: expected a list of query texts, found one text")
-        if ids is not None and not len(set(ids)) == len(ids) == len(queries):
-            raise UsageError(f"search: expected {len(queries)} different ids, one for each query, found {len(set(ids))}")
-        if not queries:
+        if not isinstance(depth, int | np.integer) or depth < 1:
+            raise UsageError(f"depth {depth}: expected a whole number, at least 1")
+        contents = [] if isinstance(queries, str | Mapping) else list(queries)
+        if isinstance(queries, str | Mapping) or not all(isinstance(text, str) for text in contents):
+            other = next((type(text).__name__ for text in contents if not isinstance(text, str)), type(queries).__name__)
+            raise UsageError(f"search: expected a list of query texts, found {'one text' if isinstance(queries, str) else other}")
+        names = list(map(str, range(len(contents)))) if ids is None else [parse_id(name, "search: ids") for name in ids]
+        if not len(set(names)) == len(names) == len(contents):
+            raise UsageError(f"search: expected {len(contents)} different ids, one for each query, found {len(set(names))}")
+        if not contents:
             raise UsageError("search: expected at least one query")
-        names, experts = list(ids or map(str, range(len(queries)))), self.select_experts((expert,) if expert else ())
+        experts = self.select_experts((expert,) if expert else ())
         list_depth = depth if len(experts) == 1 else max(depth, FUSION_DEPTH)
-        runs, _ = self.search_runs(names, list(queries), list_depth, experts, fuse or self.default_fusion)
+        runs, _ = self.search_runs(names, [str(text) for text in contents], list_depth, experts, fuse or self.default_fusion)
         run = list(runs.values())[-1].top(depth)
         return [run.hits(name) for name in names] if ids is None else run
 
@@ -159,6 +162,8 @@ class Searcher:
                     sums = fuse_exact(engines, {name: batch[name] for name in experts}, lists, **options)
                     proven = {size: proven[size] + int(sums.is_proven(size).sum()) for size in proven}
                     lists[FUSED] = sums.rows, sums.scores
+            for name in engines:
+                self._check_hits(name, lists[name], (count, min(depth, len(self.ids))))
             for name, (rows, scores) in lists.items():
                 query, rank = np.nonzero(rows >= 0)
                 parts[name].append((query + first, rows[query, rank], scores[query, rank]))
@@ -168,6 +173,18 @@ class Searcher:
             with latency.time_step("fuse", len(queries)):
                 runs[FUSED] = formulas.fuse_runs(list(runs.values()), variants.bind_variant("fusion", fuse), depth)
         return runs, {"proven": proven} if FUSED in parts else {}
+
+    def _check_hits(self, name: str, hits: tuple[np.ndarray, np.ndarray], shape: tuple[int, int]) -> None:
+        """UsageError if what an engine found, which may be own code, is not rows and scores [Q, K]."""
+        rows, scores = hits
+        if rows.shape != shape or scores.shape != shape:
+            raise UsageError(
+                f"{name}: its engine returned rows {rows.shape} and scores {scores.shape}; expected {shape}: queries, documents"
+            )
+        if rows.max(initial=NO_ROW) >= len(self.ids):
+            raise UsageError(
+                f"{name}: its engine returned row {rows.max()}; expected rows below {len(self.ids)}, and {NO_ROW} after the last hit"
+            )
 
     def encode_batches(self, queries: list[str], batch_size: int, speed: LatencyRecorder) -> Iterator[tuple[int, Any]]:
         """Batches of queries in the form the engines take: (row of the first, expert -> queries)."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from moeir.backbones.device import autocast
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.prefetch import StepPrefetcher
 from moeir.distributed import SINGLE_PROCESS, ProcessGroup
+from moeir.errors import UsageError
 from moeir.representations.dense import Dense
 from moeir.training import grad_cache
 from moeir.training.losses import EncodedBatch, ObjectiveOutput
@@ -71,6 +73,7 @@ class RetrievalTask:
             sides = (("queries", tokenized.queries), ("documents", tokenized.documents))
             encoded = [self._encode_side(texts, f"{side} of step {step + 1}") for side, texts in sides]
             output = self.objective(EncodedBatch(*encoded, ignored, step, self.steps, teacher))
+        _check_output(output)
         return output.loss, output.metrics, tokenized.queries.total_tokens + tokenized.documents.total_tokens
 
     def _encode_side(self, texts: ShardedTexts, moment: str) -> EncoderOutput:
@@ -86,3 +89,14 @@ class RetrievalTask:
             return own
         encoded = all_gather_encoded(own, self.process_group, moment)
         return encoded.select(texts.restore_order.to(device, non_blocking=True), permutation=True)
+
+
+def _check_output(output: Any) -> None:
+    """UsageError if an objective, which may be own code, returns something else than a loss with a gradient and its metrics."""
+    expected = "expected an ObjectiveOutput: a loss of one number that has a gradient, and metrics with 'loss'"
+    if not isinstance(output, ObjectiveOutput) or not isinstance(output.loss, Tensor) or "loss" not in output.metrics:
+        lacks = " without the metric 'loss'" if isinstance(output, ObjectiveOutput) and "loss" not in output.metrics else ""
+        raise UsageError(f"--objective returned {type(output).__name__}{lacks}; {expected}")
+    if output.loss.ndim or not output.loss.requires_grad:
+        what = f"a loss of shape {list(output.loss.shape)}" if output.loss.ndim else "a loss without a gradient"
+        raise UsageError(f"--objective returned {what}; {expected}")

@@ -35,7 +35,7 @@ COMMANDS_ELSEWHERE = {  # what other tools call our commands
 FLAGS_ELSEWHERE = {  # what other tools call our flags; those that mean the same are aliases instead
     **dict.fromkeys(("--lr", "--rate"), ("--learning-rate",)),
     **dict.fromkeys(("--fp16", "--bf16", "--half", "--precision", "--amp", "--mixed-precision"), ("--dtype",)),
-    **dict.fromkeys(("--per-device-train-batch-size", "--train-batch-size", "--bs"), ("--batch-size",)),
+    **dict.fromkeys(("--per-device-train-batch-size", "--per-device-batch-size", "--train-batch-size", "--bs"), ("--batch-size",)),
     **dict.fromkeys(("--batch-size", "--batch", "--per-device-eval-batch-size"), ("--batch-size", "--max-tokens")),
     **dict.fromkeys(("--train-group-size", "--train-n-passages", "--num-negatives", "--hard-negatives"), ("--negatives",)),
     **dict.fromkeys(("--topk", "--top-k", "--num-hits", "--limit", "--k"), ("--depth",)),
@@ -50,6 +50,19 @@ FLAGS_ELSEWHERE = {  # what other tools call our flags; those that mean the same
     **dict.fromkeys(("--overwrite", "--overwrite-output-dir"), ("--force",)),
     **dict.fromkeys(("--engine-type", "--index-type", "--backend"), ("--engine",)),
     **dict.fromkeys(("--fusion", "--normalization"), ("--method", "--fuse")),
+    **dict.fromkeys(("--query-max-len", "--q-max-len", "--max-query-length", "--query-maxlen"), ("--query-length",)),
+    **dict.fromkeys(("--passage-max-len", "--p-max-len", "--max-passage-length", "--doc-maxlen"), ("--document-length",)),
+    **dict.fromkeys(("--max-length", "--max-seq-length"), ("--document-length",)),
+    **dict.fromkeys(("--pooling", "--normalize", "--normalise", "--similarity", "--scale"), ("--arch",)),
+    **dict.fromkeys(("--save-steps", "--save-strategy"), ("--save-minutes",)),
+    **dict.fromkeys(("--train-file", "--train-dir", "--train-data", "--train-path"), ("--train",)),
+}
+FLAG_ADVICE = {  # what another tool's flag is here, where a flag's name does not say it
+    **dict.fromkeys(("--per-device-train-batch-size", "--per-device-batch-size"), "it counts the queries of all processes together"),
+    **dict.fromkeys(("--train-group-size", "--train-n-passages"), "it does not count the positive: a group of 8 is --negatives 7"),
+    **dict.fromkeys(("--pooling", "--normalize", "--normalise", "--scale"), "it is an option of the architecture: dense:pooling=mean,normalise=true"),
+    **dict.fromkeys(("--resume-from-checkpoint", "--resume"), "the same command continues an unfinished output by itself"),
+    **dict.fromkeys(("--do-train", "--do-eval"), "each command is one stage; leave it out"),
 }
 FIRST_GROUPS, LAST_GROUPS = ("Arguments", "Inputs"), ("Options", "Speed and memory", "Saving and logging", "Output", "Every stage")
 NAME_WIDTH = 30  # of the flags in a help page, unless a flag is longer
@@ -83,7 +96,7 @@ def build_app(stages: Sequence[str] = STAGES) -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120, "token_normalize_func": _with_dashes},
     )
     app.callback()(_root_callback)
     for name in stages:
@@ -94,6 +107,11 @@ def build_app(stages: Sequence[str] = STAGES) -> typer.Typer:
             _build_command(stage)
         )
     return app
+
+
+def _with_dashes(name: str) -> str:
+    """A flag's name as ours are written: `--batch_size`, as other tools have it, is `--batch-size`."""
+    return name.replace("_", "-")
 
 
 def _print_version(value: bool) -> None:
@@ -232,6 +250,7 @@ def spread_values(stage_settings: Sequence[settings.Setting], arguments: Sequenc
             is_first = False
         elif argument.startswith("-") and argument != "-":
             name, equals, _ = argument.partition("=")
+            name = _with_dashes(name)
             flag = name if name in repeatable else ""
             is_first = not equals and bool(flag)
         elif flag and argument not in words:
@@ -248,8 +267,10 @@ def _report_usage_error(problem: typer.TyperException) -> int:
         return problem.exit_code
     context = getattr(problem, "ctx", None)
     path = context.command_path.strip() if context else "moeir"
-    if context and (similar := _find_flag(str(getattr(problem, "option_name", "")), context.command)):
-        message = f"No such option: {problem.option_name}; did you mean {similar}?"  # type: ignore[attr-defined]
+    flag = str(getattr(problem, "option_name", ""))
+    answers = (f"did you mean {similar}?" if context and (similar := _find_flag(flag, context.command)) else "", FLAG_ADVICE.get(flag, ""))
+    if any(answers):
+        message = " ".join((f"No such option: {flag};", *filter(None, answers)))
     log.error("%s: %s (see %s --help)", path, " ".join(message.split()), path)
     return problem.exit_code
 
@@ -257,7 +278,7 @@ def _report_usage_error(problem: typer.TyperException) -> int:
 def _find_flag(flag: str, command: Any) -> str | None:
     """The flag of a command that has the meaning of another tool's `flag`."""
     own = {name for parameter in command.params for name in parameter.opts}
-    return next((name for name in FLAGS_ELSEWHERE.get(flag.replace("_", "-"), ()) if name in own), None)
+    return next((name for name in FLAGS_ELSEWHERE.get(flag, ()) if name in own), None)
 
 
 def _report_error(problem: Exception, code: int, message: str | None = None) -> int:

@@ -54,12 +54,16 @@ class Evaluation(Mapping[str, dict[str, float]]):
         return len(self._means)
 
     def __repr__(self) -> str:
-        from moeir.evaluation import tables
+        from moeir.evaluation import result_tables, tables
 
-        labels = {name: list(labels.values())[-1] for name, labels in self.details["runs"].items()}
-        rows = [[name, *(f"{one['mean']:.4f}" + (f" (p {one['p']:.3f})" if "p" in one else "") for one in entries.values())]
-                for name, entries in labels.items()]  # fmt: skip
-        return tables.format_table(["run", *next(iter(labels.values()))], rows)
+        labels = [list(labels.values())[-1] for labels in self.details["runs"].values()]
+        comparison = result_tables.Comparison(self.details["test"], self.details["correction"])
+        has_p = len(labels) > 1 and comparison.test != "none"
+        header = [column for measure in labels[0] for column in (measure, comparison.p_header)[: 1 + has_p]]
+        rows = [[name, *(cell for one in entries.values()
+                         for cell in (one["mean"], result_tables.format_p(one["p"]) if "p" in one else "")[: 1 + has_p])]
+                for name, entries in zip(self.details["runs"], labels, strict=True)]  # fmt: skip
+        return tables.format_table(["run", *header], rows)
 
 
 def stage_function(name: str) -> Callable[..., Any]:

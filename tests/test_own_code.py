@@ -57,8 +57,17 @@ def train(moeir: Callable[..., object], toy: Path, model: Path, output: Path, *a
     return moeir("finetune", "--model", model, *inputs, *arguments, "--negatives", 1, "--steps", 2, "--batch-size", 2, "--output", output)
 
 
-def test_the_page_has_three_whole_examples() -> None:
-    assert set(MODULES) == {"my_architecture", "my_loss", "my_fusion"}
+def test_the_page_has_four_whole_examples() -> None:
+    assert set(MODULES) == {"my_architecture", "my_loss", "my_fusion", "my_signs"}
+
+
+def test_the_engine_of_the_page_keeps_signs_only(own_code, moeir, encodings, toy) -> None:
+    result = moeir("index", "--encodings", encodings, "--engine", "global=my_signs:Signs", "--output", "idx")
+    assert result.code == 0, result.stderr
+    stored = np.load(own_code / "idx" / "global" / "vectors.npy")
+    assert np.array_equal(stored, np.sign(np.load(encodings / "global" / "vectors.npy")))
+    assert json.loads((own_code / "idx" / "global" / "engine.json").read_text())["exact"] is False
+    assert moeir("search", "--index", "idx", "--queries", toy / "test-queries.tsv", "--expert", "global").code == 0
 
 
 def test_an_own_architecture_is_trained_searched_and_opened_only_if_named(own_code, moeir, tiny_model, toy) -> None:

@@ -137,6 +137,7 @@ def test_what_is_in_memory_gives_the_files_that_paths_give(
     two = {name: runs[name] for name in ("lexical", "fused")}
     assert package.evaluate(run=two, qrels=qrels, form="table") == table
     evaluation = package.evaluate(run=two, qrels=qrels)
+    assert str(evaluation) == table.rstrip("\n")
     assert f"{evaluation['fused']['nDCG@10']:.4f}" in table and list(evaluation) == ["lexical", "fused"]
     assert package.info(searcher)["kind"] == "index"
 

@@ -125,8 +125,17 @@ def _comparison_cells(comparison: Comparison, values: Mapping[str, float], first
         differences = [values[query] - first[query] for query in first]
         cells += [f"{sum(differences) / max(len(differences), 1):+.4f}", f"{significance.effect_size(first, values):+.2f}"]
     if p is not None:
-        cells.append("<0.001" if p < 0.001 else f"{p:.3f}")
+        cells.append(format_p(p))
     return cells
+
+
+def format_p(p: float) -> str:
+    """A p-value as tables show it: three digits, never 0.
+
+    >>> format_p(0.0312), format_p(0.0)
+    ('0.031', '<0.001')
+    """
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def to_json(systems: Mapping[str, LabelledValues], comparison: Comparison = DEFAULT_COMPARISON) -> str:

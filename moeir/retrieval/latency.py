@@ -14,7 +14,7 @@ import torch
 from numba.core import event
 
 from moeir.artifacts import manifests
-from moeir.console import format_bytes
+from moeir.console import format_bytes, format_count
 from moeir.errors import UsageError
 
 PERCENTILES = (50, 95, 99)
@@ -70,7 +70,7 @@ def format_speed(speed: Mapping[str, Any]) -> str:
         for name, facts in speed.items()
         if isinstance(facts, dict) and "queries_per_second" in facts
     ]
-    once = [f"a warm-up with {speed['warm_up_queries']} queries"] if speed["warm_up_queries"] else []
+    once = [f"a warm-up with {format_count(speed['warm_up_queries'], 'query')}"] if speed["warm_up_queries"] else []
     once += [f"{speed['compile_seconds']:,.1f} s of compiling loops, once"] if speed["compile_seconds"] else []
     return "; ".join(steps + [f"not counted: {', '.join(once)}"] * bool(once))
 

@@ -141,6 +141,9 @@ class Convert(Stage):
         shares = subsets.parse_shares(self.split)
         if kind == "collection":
             collection = subsets.sample_collection(next(items), self.sample, self.sample_documents, self.seed)
+            judged = {document for grades in collection.qrels.values() for documents in grades.values() for document in documents}
+            if self.sample_documents is not None and len(judged) > self.sample_documents:
+                log.info("--sample-documents %s: all %s judged documents are kept", f"{self.sample_documents:,}", f"{len(judged):,}")
             collection = subsets.split_collection(collection, shares, self.seed) if shares else collection
             log.info("queries: %s", ", ".join(f"{name} {len(grades):,}" for name, grades in collection.qrels.items()))
             return writer.write(iter([collection]), self.output, conversion)

@@ -61,8 +61,9 @@ class Info(Stage):
         described = {name: manifest[name] for name in names if manifest.get(name)}
         facts |= _describe_checkpoint(self.path) if manifest["kind"] == "checkpoint" else described
         facts["bytes"] = _bytes_by_folder(manifest["files"])
-        if manifest["kind"] in TEXT_KINDS and self.path.is_file():
-            facts |= {"holds": {name: value for name, value in self._describe_data().items() if name not in ("path", "kind")}}
+        is_collection = manifest["kind"] == "converted" and (self.path / "corpus.jsonl").is_file()
+        if is_collection or (manifest["kind"] in TEXT_KINDS and self.path.is_file()):
+            facts |= {"holds": {name: value for name, value in self._describe_data().items() if name not in ("path", "kind", "bytes")}}
         self._write_facts(facts)
         return None
 

@@ -49,8 +49,15 @@ def test_a_sample_of_documents_keeps_the_judged_ones(beir: Path, moeir: Moeir) -
     documents = ids(Path("small/corpus.jsonl"))
     assert len(documents) == 30 and documents == sorted(documents)
     assert {query.replace("q", "d") for query in ids(Path("small/queries.jsonl"))} <= set(documents)
-    assert moeir(*command, 5, "--output", "few").code == 0
+    few = moeir(*command, 5, "--output", "few")
+    assert few.code == 0 and few.stderr.startswith("--sample-documents 5: all 10 judged documents are kept\n")
     assert len(ids(Path("few/corpus.jsonl"))) == 10  # the judged ones
+
+
+def test_info_says_what_a_sample_holds(beir: Path, moeir: Moeir) -> None:
+    assert moeir("convert", "--input", beir, "--sample", 12, "--sample-documents", 30, "--output", "small").code == 0
+    facts = moeir("info", "small").stdout
+    assert "corpus                  texts 30," in facts and "qrels train " in facts and "seed                    42" in facts
 
 
 def test_a_collection_is_divided_without_a_leak(beir: Path, moeir: Moeir) -> None:

@@ -214,12 +214,12 @@ def _check_plain(setting: settings.Setting, value: Any) -> Any:
 
 def _to_run_paths(setting: settings.Setting, value: Any, folder: Path) -> Any:
     """The paths of runs, NAME=PATH for those of a mapping of names to paths; a run in memory is a file that has its name."""
-    named = isinstance(value, Mapping) and not _is_hits(value)
+    named: Mapping[Any, Any] = value if isinstance(value, Mapping) and not _is_hits(value) else {}
     if not isinstance(value, Mapping | Run | Iterable):
         raise UsageError(f"{setting.name}: expected a path, a run or several, found {type(value).__name__}")
-    runs = value.values() if named else [value] if isinstance(value, Run | Mapping) else value
+    runs = list(named.values()) if named else [value] if isinstance(value, Run | Mapping) else list(value)
     paths: list[str] = []
-    for run, name in zip(list(runs), value if named else itertools.repeat(None)):
+    for run, name in zip(runs, named or itertools.repeat(None)):
         if named and (not isinstance(name, str) or not name or "/" in name or len(name.encode()) > 200 or ("=" in name and _is_path(run))):
             raise UsageError(f"{setting.name}: the name of a run is a short text without / (and without = for a path), found {name!r}")
         if _is_path(run):

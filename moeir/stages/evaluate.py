@@ -188,4 +188,5 @@ class Evaluate(Stage):
 
 def _coverage_note(coverage: "Coverage") -> str:
     share = f"{100 * coverage.unjudged_at_depth:.1f} % of the top {coverage.depth} unjudged"
-    return f"{coverage.judged - coverage.missing} of {coverage.judged} judged queries, {coverage.missing} without hits, {coverage.extra} not judged; {share}"
+    found = f"{coverage.judged - coverage.missing} of {coverage.judged} judged queries"
+    return f"{found}, {coverage.missing} without hits, {coverage.extra} not judged; {share}"

@@ -30,6 +30,7 @@ from moeir.stages import STAGES, stage_class
 from moeir.stages.base import STREAM, Stage, run_stage
 
 IN_MEMORY = {"texts": ".jsonl", "examples": ".jsonl", "qrels": ".tsv"}  # kind of input -> suffix of the file it is written to
+IN_MEMORY_NAME = "in-memory "  # instead of the folder of such a file, in messages
 _standard_output = threading.Lock()  # what a stage prints is returned, one thread at a time
 
 
@@ -109,7 +110,7 @@ def run_function(stage_type: type[Stage], values: Mapping[str, Any], *, force: b
         try:
             return _run_in_folder(stage_type, {name: value for name, value in values.items() if value is not None}, Path(folder), force)
         except MoeirError as problem:  # the name of the input instead of a file that is gone
-            problem.args = (str(problem).replace(f"{folder}/", ""),)
+            problem.args = (str(problem).replace(f"{folder}/", IN_MEMORY_NAME),)
             raise
 
 
@@ -140,9 +141,10 @@ def _run_with_text(stage: Stage, folder: Path, *, parse: bool) -> Any:
         try:
             run_stage(stage)
         except MoeirError as problem:
-            problem.add_note(output.getvalue().replace(f"{folder}/", ""))
+            problem.add_note(output.getvalue().replace(f"{folder}/", IN_MEMORY_NAME))
             raise
-    return json.loads(output.getvalue()) if parse else output.getvalue()
+    text = output.getvalue().replace(f"{folder}/", IN_MEMORY_NAME)
+    return json.loads(text) if parse else text
 
 
 def _open_product(stage: Stage, *, as_data: bool, is_temporary: bool) -> Any:
@@ -218,12 +220,12 @@ def _check_plain(setting: settings.Setting, value: Any) -> Any:
 
 def _to_run_paths(setting: settings.Setting, value: Any, folder: Path) -> Any:
     """The paths of runs, NAME=PATH for those of a mapping of names to paths; a run in memory is a file that has its name."""
-    named = isinstance(value, Mapping) and not _is_hits(value)
+    named: Mapping[Any, Any] = value if isinstance(value, Mapping) and not _is_hits(value) else {}
     if not isinstance(value, Mapping | Run | Iterable):
         raise UsageError(f"{setting.name}: expected a path, a run or several, found {type(value).__name__}")
-    runs = value.values() if named else [value] if isinstance(value, Run | Mapping) else value
+    runs: list[Any] = list(named.values()) if named else [value] if isinstance(value, Run | Mapping) else list(value)
     paths: list[str] = []
-    for run, name in zip(list(runs), value if named else itertools.repeat(None)):
+    for run, name in zip(runs, named or itertools.repeat(None)):
         if named and (not isinstance(name, str) or not name or "/" in name or len(name.encode()) > 200 or ("=" in name and _is_path(run))):
             raise UsageError(f"{setting.name}: the name of a run is a short text without / (and without = for a path), found {name!r}")
         if _is_path(run):

@@ -267,11 +267,11 @@ def test_none_is_a_value_left_out(bm25_index: Path) -> None:
         (["owl"], "queries: expected paths"),
         (5, "queries: expected paths, records or an id → text mapping, found int"),
         ({"a": None}, "text is not a string: null"),
-        ({"a": 3}, "^queries.jsonl:1: text is not a string: 3"),
-        ({"a b": "owl"}, "^queries.jsonl:1: id with white space"),
+        ({"a": 3}, "^in-memory queries.jsonl:1: text is not a string: 3"),
+        ({"a b": "owl"}, "^in-memory queries.jsonl:1: id with white space"),
         ({"a": "owl \ud800"}, "queries: cannot be written"),
         ([{"_id": "a", "text": b"owl"}], "queries: cannot be written"),
-        ([], "queries.jsonl: holds no text"),
+        ([], "^in-memory queries.jsonl: holds no text"),
     ],
 )
 def test_wrong_texts_are_refused_by_the_name_of_the_input(bm25_index: Path, queries: Any, message: str) -> None:
@@ -316,9 +316,9 @@ def test_an_output_that_is_a_folder_has_to_be_named(toy: Path) -> None:
 
 
 def test_the_findings_of_check_are_notes_of_its_error() -> None:
-    with pytest.raises(DataError, match=r"^1 fault in queries\.jsonl") as raised:
+    with pytest.raises(DataError, match=r"^1 fault in in-memory queries\.jsonl") as raised:
         moeir.check(queries=[{"_id": "a", "text": ""}])
-    assert raised.value.__notes__[0].startswith("queries.jsonl: empty-text, 1")
+    assert raised.value.__notes__[0].startswith("in-memory queries.jsonl: empty-text, 1")
 
 
 def test_an_argument_that_is_named_too_is_refused(bm25_index: Path) -> None:

@@ -1,6 +1,7 @@
 """Samples and splits of data, decided by a seed and not by the order of lines: queries with their judgements, examples, texts."""
 
 import random
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -12,6 +13,7 @@ from moeir.records.texts import Text
 
 Item = TypeVar("Item")
 TRAIN = "train"
+_SPLIT_NAME = re.compile(r"\w[-.\w]*")  # FOLDER#SPLIT and qrels/SPLIT.tsv can name it
 
 
 def sample_items(items: Iterable[Item], size: int, seed: int) -> list[Item]:
@@ -76,8 +78,9 @@ def parse_shares(words: Iterable[str]) -> dict[str, float]:
             share = float(number)
         except ValueError:
             share = 0.0
-        if not 0 < share <= 1 or not name or "/" in name or name in shares:
-            raise UsageError(f"--split {word}: expected NAME=SHARE, a share above 0 and up to 1, each name once, as in dev=0.1,test=0.2")
+        if not 0 < share <= 1 or not _SPLIT_NAME.fullmatch(name) or name.casefold() in map(str.casefold, shares):
+            expected = "expected NAME=SHARE, a name of letters, digits, - and _, a share above 0 and up to 1, each name once"
+            raise UsageError(f"--split {word}: {expected}, as in dev=0.1,test=0.2")
         shares[name] = share
     total = sum(shares.values())
     if total > 1 + 1e-9 or (TRAIN in shares and total < 1 - 1e-9):
@@ -104,6 +107,9 @@ def assign_splits(texts: Mapping[str, str], shares: Mapping[str, float], rest: s
         split = next((name for name, size in sizes.items() if counts[name] + len(group) <= size), rest)
         counts[split] = counts.get(split, 0) + len(group)
         assigned |= dict.fromkeys(group, split)
+    if texts and (empty := next((split for split in shares if not counts[split]), None)):
+        problem = f"none of {len(texts):,} queries is in it, as those with equal texts stay together; choose a larger share"
+        raise UsageError(f"--split {empty}={shares[empty]:g}: {problem}")
     return assigned
 
 

@@ -166,7 +166,7 @@ class Evaluate(Stage):
         qrels_by_run = answer_match.qrels_from_answers(all_runs, questions, self.corpus)
         for (name, path), run, grades in zip(paths.items(), all_runs, qrels_by_run, strict=True):
             coverage = measures.compute_coverage(run, grades)
-            note = f"{coverage.returned} of {coverage.judged} questions, {coverage.missing} without hits"
+            note = f"{coverage.judged - coverage.missing} of {coverage.judged} questions, {coverage.missing} without hits"
             yield name, path, run, grades, f"{note}; {coverage.extra} queries of the run have no answers"
 
     def _comparison(self) -> "Comparison":
@@ -188,4 +188,5 @@ class Evaluate(Stage):
 
 def _coverage_note(coverage: "Coverage") -> str:
     share = f"{100 * coverage.unjudged_at_depth:.1f} % of the top {coverage.depth} unjudged"
-    return f"{coverage.returned} of {coverage.judged} judged queries, {coverage.missing} without hits, {coverage.extra} not judged; {share}"
+    found = f"{coverage.judged - coverage.missing} of {coverage.judged} judged queries"
+    return f"{found}, {coverage.missing} without hits, {coverage.extra} not judged; {share}"

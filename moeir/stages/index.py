@@ -128,6 +128,9 @@ class Index(Stage):
         from moeir.representations.base import representation_class
 
         engines = {expert: representation_class(kind).default_engine for expert, kind in kinds.items()}
+        names = [_split_engine_spec(spec)[0] for spec in self.engine]
+        if twice := next((spec for spec, name in zip(self.engine, names, strict=True) if names.count(name) > 1), None):
+            raise UsageError(f"--engine {twice}: its expert has another --engine; an expert has one")
         for spec in self.engine:
             name, engine = _split_engine_spec(spec)
             if name is None and len(kinds) > 1:

@@ -62,3 +62,8 @@ def test_a_damaged_index_is_found_before_it_is_used(encodings, moeir, tmp_path):
         result = moeir(*SEARCH, "--index", tmp_path / "idx", "--queries", TOY / "test-queries.tsv", "--output", tmp_path / "run.trec")
         assert result.code == 4 and f"{name}.npy: damaged" in result.stderr and "run moeir index again" in result.stderr
         path.write_bytes(content)
+
+
+def test_an_expert_has_one_engine(moeir, encodings, tmp_path):
+    result = moeir("index", "--encodings", encodings, "--engine", "global=flat", "global=scan", "--output", tmp_path / "idx")
+    assert result.code == 2 and "--engine global=flat: its expert has another --engine" in result.stderr

@@ -152,3 +152,10 @@ def test_runs_with_other_names_are_another_table(place, moeir):
 def test_a_name_that_cannot_be_given_is_refused(place, moeir, runs, code, words):
     result = moeir("evaluate", *(word for run in runs for word in ("--run", run)), "--qrels", "qrels")
     assert (result.code, result.stdout) == (code, "") and words in result.stderr
+
+
+def test_the_count_of_judged_queries_leaves_out_those_that_are_not_judged(moeir, tmp_path):
+    (tmp_path / "run.trec").write_text("a Q0 x 1 2 t\nb Q0 x 1 2 t\nc Q0 x 1 2 t\n")
+    (tmp_path / "qrels").write_text("a 0 x 1\nz 0 x 1\n")
+    result = moeir("evaluate", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "qrels")
+    assert "run: 1 of 2 judged queries, 1 without hits, 2 not judged" in result.stderr

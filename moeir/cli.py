@@ -60,7 +60,8 @@ FLAGS_ELSEWHERE = {  # what other tools call our flags; those that mean the same
 FLAG_ADVICE = {  # what another tool's flag is here, where a flag's name does not say it
     **dict.fromkeys(("--per-device-train-batch-size", "--per-device-batch-size"), "it counts the queries of all processes together"),
     **dict.fromkeys(("--train-group-size", "--train-n-passages"), "it does not count the positive: a group of 8 is --negatives 7"),
-    **dict.fromkeys(("--pooling", "--normalize", "--normalise", "--scale"), "it is an option of the architecture: dense:pooling=mean,normalise=true"),
+    **dict.fromkeys(("--pooling", "--normalize", "--normalise"), "it is an option of the architecture: dense:pooling=mean,normalise=true"),
+    "--scale": "it is an option of the architecture: dense:normalise=true,scale=20",
     **dict.fromkeys(("--resume-from-checkpoint", "--resume"), "the same command continues an unfinished output by itself"),
     **dict.fromkeys(("--do-train", "--do-eval"), "each command is one stage; leave it out"),
 }

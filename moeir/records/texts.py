@@ -58,7 +58,8 @@ def read_texts(source: Path | str, *, keep_empty: bool = False, plain_lines: boo
     """
     for where, _, text in read_texts_with_records(source, plain_lines=plain_lines):
         if not text.content and not keep_empty:
-            raise DataError(f"{where}: the text of {text.id!r} is empty; --keep-empty keeps such texts", code="empty-text")
+            advice = "--keep-empty keeps such texts, moeir check --fix drops them"
+            raise DataError(f"{where}: the text of {text.id!r} is empty; {advice}", code="empty-text")
         yield text
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import data_sources
+from moeir.console import format_count
 from moeir.errors import FAULT_KINDS, DataError, UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import STREAM, TEXT_KINDS, Counts, Stage
@@ -181,13 +182,20 @@ class Check(Stage):
         atomic_write.check_overwrite(folder, provenance, force=manifests.manifest_path(folder).is_file())
         with atomic_write.atomic_output(folder, "mended", provenance, force=True, folder=True) as (partial_path, counts):
             for path, repaired_lines in checked_files:
-                before, copy = findings.fault_count, partial_path / path.name
+                name = self._copy_name(path)
+                before, copy = findings.fault_count, partial_path / name
+                copy.parent.mkdir(exist_ok=True)
                 line_count = lines.write_lines(repaired_lines, copy)
                 if path in run_paths(self.run) and line_count:
                     runs.write_run(runs.read_run(copy), copy)  # sorted by score, with matching ranks
                 fault_count = findings.fault_count - before
-                counts[path.name] = {"lines": line_count, "faults": fault_count}
-                log.info("%s: %s lines, %s faults repaired or dropped", folder / path.name, f"{line_count:,}", f"{fault_count:,}")
+                counts[str(name)] = {"lines": line_count, "faults": fault_count}
+                log.info("%s: %s lines, %s repaired or dropped", folder / name, f"{line_count:,}", format_count(fault_count, "fault"))
+
+    def _copy_name(self, path: Path) -> Path:
+        """The file's name; judgements of a folder in BEIR's layout stay in `qrels`, so that the copies are such a folder."""
+        beside_corpus = None if self.corpus is None else self.corpus.parent / "qrels"
+        return Path("qrels", path.name) if path in self.qrels and path.parent == beside_corpus else Path(path.name)
 
     def _check_encodings(self, folder: Path, findings: "Findings", context: "CheckContext") -> None:
         from moeir.artifacts import manifests, shards

@@ -30,6 +30,18 @@ def rows(result: CommandResult) -> list[list[str]]:
     return [line.split("\t") for line in result.stdout.splitlines()]
 
 
+def test_the_repaired_copies_of_a_data_set_are_a_data_set(tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "set" / "qrels").mkdir(parents=True)
+    (tmp_path / "set" / "corpus.jsonl").write_text('{"_id": "a", "text": "an owl"}\n{"_id": "b", "text": ""}\n')
+    (tmp_path / "set" / "queries.jsonl").write_text('{"_id": "q", "text": "owl"}\n')
+    (tmp_path / "set" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
+    result = moeir("check", "--dataset", tmp_path / "set", "--fix", tmp_path / "fixed")
+    assert result.code == 3 and "1 fault repaired or dropped" in result.stderr
+    assert moeir("index", "--dataset", tmp_path / "fixed", "--engine", "bm25", "--output", tmp_path / "idx").code == 0
+    assert moeir("search", "--index", tmp_path / "idx", "--dataset", tmp_path / "fixed", "--output", tmp_path / "run.trec").code == 0
+    assert moeir("evaluate", "--run", tmp_path / "run.trec", "--dataset", tmp_path / "fixed").code == 0
+
+
 def test_good_data_have_no_fault(tmp_path: Path, moeir: Moeir) -> None:
     result = moeir("check", *write_files(tmp_path))
     assert (result.code, result.stdout) == (0, "")

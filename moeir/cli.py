@@ -202,7 +202,7 @@ def _exit_code(arguments: list[str]) -> int:
     except typer.TyperException as problem:
         return _report_usage_error(problem)
     except KeyboardInterrupt:
-        log.error("stopped")
+        log.error("stopped; the same command continues, or starts over")
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

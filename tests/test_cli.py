@@ -131,7 +131,7 @@ PROBLEMS = [
     (OSError(28, "No space left on device"), 1, "error: No space left on device"),
     (PermissionError(13, "Permission denied", "place"), 1, "error: place: Permission denied"),
     (MemoryError(), 1, "error: out of memory; lower the batch size or shard the work"),
-    (KeyboardInterrupt(), 130, "stopped"),
+    (KeyboardInterrupt(), 130, "stopped; the same command continues, or starts over"),
 ]
 
 

@@ -273,3 +273,15 @@ def test_the_readme_is_short_and_in_its_order():
     headings = ["Install", "Five minutes, without training", "Train CAME", "Python", "You know another tool"]
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [*headings, "Architectures and objectives", "Where next"]
     assert text.index("mixture.svg") < text.index("make demo") < text.index("make test") < text.index("## Five minutes")
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model_with_head: Path, capsys):
+    """On toy data in place of SciFact, and tiny weights in place of BERT's twelve layers."""
+    monkeypatch.chdir(tmp_path)
+    write_beir_folder(tmp_path / "scifact")
+    example = {"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["bat"]}
+    (tmp_path / "train.jsonl").write_text(json.dumps(example) + "\n", encoding="utf-8")
+    script = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(script) == 1 and len(script[0].splitlines()) <= 10
+    exec(script[0].replace('"came"', '"came:shared_layers=2"').replace("bert-base-uncased", str(tiny_model_with_head)), {})
+    assert "nDCG@10" in capsys.readouterr().out

@@ -170,7 +170,7 @@ def test_ctrl_c_ends_with_130(room):
     child.send_signal(signal.SIGINT)
     _, stderr = child.communicate(timeout=120)
     writer.close()
-    assert (child.returncode, stderr) == (130, "stopped\n")
+    assert (child.returncode, stderr) == (130, "stopped; the same command continues, or starts over\n")
 
 
 def test_stdout_holds_data_only(room, moeir):

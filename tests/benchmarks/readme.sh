@@ -19,7 +19,7 @@ from pathlib import Path
 
 text = Path(sys.argv[1]).read_text(encoding="utf-8").split("## Five minutes")[1].split("## Python")[0]
 blocks = re.sub(r"\\\n\s*", "", "\n".join(line[4:] for line in text.splitlines() if line.startswith("    ")))
-for command in (line.strip() for line in blocks.splitlines() if line.startswith("moeir ")):
+for command in (line.split(" #")[0].strip() for line in blocks.splitlines() if line.startswith("moeir ")):
     shown = command.replace('"', '\\"')
     print(f'echo "\\$ {shown}"; begin=$SECONDS; {command}; echo "# $((SECONDS - begin)) s"')
 PY

@@ -316,3 +316,44 @@ def test_a_module_that_exits_is_one_line(own_code, moeir) -> None:
     (own_code / "my_exit.py").write_text("raise SystemExit(7)\n")
     result = moeir("fuse", "--run", "a", "b", "--method", "my_exit:f")
     assert result.code == 2 and "error: module my_exit: SystemExit: 7" in result.stderr
+
+
+FORMAT = '''
+from moeir.formats.base import Format
+from moeir.records import lines
+from moeir.records.texts import Text
+
+
+class Arrows(Format):
+    """Texts as `id -> text` lines."""
+
+    kind = "texts"
+
+    def __init__(self, *, arrow: str = "->") -> None:
+        self.arrow = arrow
+
+    def read(self, path, conversion):
+        with lines.open_lines(path) as numbered:
+            for _, line in numbered:
+                name, _, text = line.partition(f" {self.arrow} ")
+                yield Text(name, text)
+
+    def write(self, items, path, conversion):
+        return lines.write_lines((f"{item.id} {self.arrow} {item.content}" for item in items), path)
+'''
+
+
+def test_an_own_format_is_written_and_read_back(own_code, moeir, toy) -> None:
+    (own_code / "my_format.py").write_text(FORMAT, encoding="utf-8")
+    source = own_code / "queries.jsonl"
+    source.write_bytes((toy / "train-queries.jsonl").read_bytes())
+    spec = "my_format:Arrows:arrow==>"
+    result = moeir("convert", "--input", source, "--to", spec, "--output", own_code / "arrows")
+    assert result.code == 0, result.stderr
+    assert (own_code / "arrows").read_text().splitlines()[0] == "t1 => who hunts mice at night"
+    assert json.loads((own_code / "arrows.manifest.json").read_text())["settings"]["to"] == spec
+    back = moeir("convert", "--input", own_code / "arrows", "--from", spec, "--to", "texts", "--output", own_code / "back.jsonl")
+    assert back.code == 0, back.stderr
+    assert [json.loads(line)["text"] for line in (own_code / "back.jsonl").read_text().splitlines()] == [
+        json.loads(line)["text"] for line in source.read_text().splitlines()
+    ]

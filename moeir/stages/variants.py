@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from moeir import variants
@@ -27,9 +28,11 @@ class Variants(Stage):
         name = None if room in (None, *variants.ROOMS) else str(room).replace("_", "-").lower()
         rooms = variants.ROOMS if room is None or name is not None else (room,)
         by_room = {room_name: [one for one in variants.list_variants(room_name) if name in (None, one.name)] for room_name in rooms}
+        if variants.own_module(str(self.room)):
+            by_room = _own_variants(str(self.room))
         if not any(by_room.values()):
             names = (variant.name for room_name in variants.ROOMS for variant in variants.list_variants(room_name))
-            suggestion = variants.suggest(str(self.room), {*variants.ROOMS, *short, *names})
+            suggestion = "" if variants.own_module(str(self.room)) else variants.suggest(str(self.room), {*variants.ROOMS, *short, *names})
             raise UsageError(f"there is no room or variant {self.room!r}{suggestion} (moeir variants lists all)")
         for room_name, room_variants in by_room.items():
             if room_variants:
@@ -40,3 +43,13 @@ class Variants(Stage):
                     yield f"  {'':<14} " + ",".join(f"{option.name}={format_value(option.default)}" for option in variant.options)
                 if name is not None:
                     yield from (f"  {'':<14} {line}".rstrip() for line in variant.details.split("\n") if line)
+
+
+def _own_variants(name: str) -> dict[str, list[variants.Variant]]:
+    """Own code, by the room it is a variant of."""
+    variants.import_code_of(name)
+    by_room = {}
+    for room in variants.ROOMS:
+        with suppress(UsageError):
+            by_room[room] = [variants.find_variant(room, name)]
+    return by_room

@@ -343,6 +343,19 @@ class Arrows(Format):
 '''
 
 
+def test_an_own_architecture_without_a_scale_keeps_its_scores(own_code, moeir, tiny_model, toy) -> None:
+    source = (own_code / "my_architecture.py").read_text()
+    source = source.replace("normalise=False)\n        self.heads", "normalise=True)\n        self.heads")
+    assert source.count("normalise=True") == 1
+    (own_code / "my_architecture.py").write_text(source)
+    arch = ("--arch", "my_architecture:TwoPoolings:dim=8")
+    result = train(moeir, toy, tiny_model, own_code / "ckpt", *arch, "--temperature", 0.1)
+    assert result.code == 2 and "no expert of my_architecture:TwoPoolings has a normalised vector and a scale" in result.stderr
+    assert train(moeir, toy, tiny_model, own_code / "ckpt", *arch).code == 0
+    assert package.open_checkpoint(own_code / "ckpt").spec == "my_architecture:TwoPoolings:dim=8"
+    assert "\"my_architecture:TwoPoolings\"" in (own_code / "ckpt" / "README.md").read_text()
+
+
 def test_variants_shows_own_code(own_code, moeir) -> None:
     result = moeir("variants", "my_architecture:TwoPoolings")
     assert result.stdout.startswith("architectures\n  my_architecture:TwoPoolings Two dense experts") and "dim=64" in result.stdout

@@ -200,7 +200,7 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
     expected = {name: state[full_name] for name, full_name in names.items()}
     if set(expected) != set(weights):
         differing = sorted(set(expected) ^ set(weights))[0]
-        advice = f"start {spec.split(':')[0]} from plain weights"
+        advice = f"start {variants.parse_spec(spec).name} from plain weights"
         raise ArtifactError(f"{folder}: its weights are not those of {spec} (first: {differing}); {advice}")
     weights_io.check_shapes(folder, expected, weights)
     architecture.load_state_dict({names[name]: value for name, value in weights.items()})

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel, is_checkpoint
 from moeir.artifacts import atomic_write
 
@@ -33,7 +34,7 @@ RERANKER_USAGE = "    moeir rerank --model CHECKPOINT --run run.trec --queries q
 
 def write_model_card(folder: Path, checkpoint: RetrievalModel, *, base: Path, training: Mapping[str, Any] | None) -> None:
     """README.md of a checkpoint that was made from the weights `base`, a folder or a name on the hub."""
-    name = checkpoint.spec.split(":")[0]
+    name = variants.parse_spec(checkpoint.spec).name
     input_config, architecture = checkpoint.input_config, checkpoint.architecture
     experts = "\n".join(
         f"| {expert} | {kind} | {architecture.scales.get(expert, 1.0):g} |" for expert, kind in architecture.representation_kinds.items()
@@ -86,7 +87,7 @@ def _find_hub_name(base: Path) -> str | None:
 
 def _metadata(folder: Path, checkpoint: RetrievalModel, name: str, base_model: str | None, development: Mapping[str, Any] | None) -> str:
     """The YAML that the hub reads; each value is written as JSON where it is no plain word."""
-    architecture = checkpoint.spec.split(":")[0]
+    architecture = variants.parse_spec(checkpoint.spec).name
     opened_elsewhere = (folder / "modules.json").is_file()
     tags = ["moeir", "retrieval", *(["mixture-of-experts"] if architecture in MIXTURES else []), architecture]
     pairs = checkpoint.architecture.reads_pairs

@@ -28,18 +28,16 @@ def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, 
     """Set the scale of normalised experts to 1 / temperature, for a training of the weights in `folder` under `arch`; returns their names.
 
     Without a temperature it is 0.05 for an expert without a scale of its own: one that `arch` sets, or that the checkpoint `folder` has: a
-    scale other than 1, or any scale with which it was trained.
+    scale other than 1, or any scale with which it was trained. An architecture that has no scale among its options is left as it is.
     """
-    experts = normalised_experts(checkpoint.architecture)
     options = _scale_options(checkpoint.spec)
+    experts = [name for name in normalised_experts(checkpoint.architecture) if _option_of(name, options) in options]
     explicit = dict(variants.parse_spec(arch).options) if arch else {}
     requested = {name for name in experts if _option_of(name, options) in explicit}
     if temperature is not None:
         if not experts:
-            advice = "set its scale with --arch, or normalise=true"
-            raise UsageError(
-                f"--temperature {temperature:g}: no expert of {checkpoint.spec.split(':')[0]} has a normalised vector; {advice}"
-            )
+            name, advice = variants.parse_spec(checkpoint.spec).name, "set its scale with --arch, or normalise=true"
+            raise UsageError(f"--temperature {temperature:g}: no expert of {name} has a normalised vector and a scale; {advice}")
         if requested:
             raise UsageError(
                 f"--temperature {temperature:g}: --arch sets the scale already, which is 1 / temperature; leave one of them out"
@@ -67,7 +65,8 @@ def _option_of(expert: str, options: set[str]) -> str:
 
 def _has_own_scale(checkpoint: RetrievalModel, folder: Path, expert: str) -> bool:
     """Whether the weights come from a checkpoint of this architecture with a scale of its own."""
-    if not is_checkpoint(folder) or variants.parse_spec(read_metadata(folder)["architecture"]).name != checkpoint.spec.split(":")[0]:
+    spec = variants.parse_spec(checkpoint.spec)
+    if not is_checkpoint(folder) or variants.parse_spec(read_metadata(folder)["architecture"]).name != spec.name:
         return False
     if checkpoint.architecture.scales[expert] != 1.0:
         return True

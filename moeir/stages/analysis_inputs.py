@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from moeir import variants
 from moeir.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class TextEncoder:
 
         if self.checkpoint.encode(["?"]).routing:
             return
-        name, modules = self.checkpoint.spec.split(":")[0], list(self.checkpoint.architecture.modules())
+        name, modules = variants.parse_spec(self.checkpoint.spec).name, list(self.checkpoint.architecture.modules())
         if any(isinstance(module, RoutedFeedForward) for module in modules):
             reason = f"the experts of this {name} are chosen by role, queries one and documents another"
         elif any(isinstance(module, EmbeddingMixture) for module in modules):

@@ -92,7 +92,8 @@ def test_a_trained_checkpoint_keeps_its_scale_and_an_untrained_one_gets_the_defa
 
 def test_a_temperature_needs_a_normalised_expert_and_no_scale(finetune):
     result, _ = finetune("--arch", "dense", "--temperature", 0.1, code=2)
-    assert "--temperature 0.1: no expert of dense has a normalised vector and a scale; set its scale with --arch, or normalise=true" in result.stderr
+    message = "--temperature 0.1: no expert of dense has a normalised vector and a scale; set its scale with --arch, or normalise=true"
+    assert message in result.stderr
     result, _ = finetune("--arch", f"{COSINE},scale=3", "--temperature", 0.1, code=2)
     assert "--temperature 0.1: --arch sets the scale already, which is 1 / temperature; leave one of them out" in result.stderr
 

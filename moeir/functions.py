@@ -117,18 +117,18 @@ def run_function(stage_type: type[Stage], values: Mapping[str, Any], *, force: b
 def _run_in_folder(stage_type: type[Stage], values: Mapping[str, Any], folder: Path, force: bool) -> Any:
     """Run a stage with the folder for what is in memory."""
     stage_settings = {setting.name: setting for setting in (*settings.list_settings(stage_type), *settings.list_shorthands(stage_type))}
-    given = {name: _to_setting(stage_settings[name], value, folder) for name, value in values.items()}
-    to_stream = "output" in stage_settings and str(given.get("output", stage_settings["output"].default)) == str(STREAM)
-    as_data = to_stream and stage_type.name in ("evaluate", "analyze") and not any(map(given.get, ("form", "per_query", "explain")))
+    flags = {name: _to_setting(stage_settings[name], value, folder) for name, value in values.items()}
+    to_stream = "output" in stage_settings and str(flags.get("output", stage_settings["output"].default)) == str(STREAM)
+    as_data = to_stream and stage_type.name in ("evaluate", "analyze") and not any(map(flags.get, ("form", "per_query", "explain")))
     if as_data:
-        given["form"] = "json" if stage_type.name == "evaluate" else "jsonl"
+        flags["form"] = "json" if stage_type.name == "evaluate" else "jsonl"
     if stage_type.name == "info":
-        given.setdefault("form", "json")
+        flags.setdefault("form", "json")
     if to_stream:
-        given["output"] = folder / f"{stage_settings['output'].kind}{'.trec' if stage_settings['output'].kind == 'run' else ''}"
-    stage = settings.build_stage(stage_type, given)
+        flags["output"] = folder / f"{stage_settings['output'].kind}{'.trec' if stage_settings['output'].kind == 'run' else ''}"
+    stage = settings.build_stage(stage_type, flags)
     if "output" not in stage_settings:
-        return _run_with_text(stage, folder, parse=given.get("form") == "json" and stage.name == "info")
+        return _run_with_text(stage, folder, parse=flags.get("form") == "json" and stage.name == "info")
     if to_stream and stage.makes_folder():
         raise UsageError(f"moeir.{stage.name.replace('-', '_')}: the output is a folder; name one with output=")
     run_stage(stage, force=force)

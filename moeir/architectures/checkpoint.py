@@ -89,8 +89,8 @@ class RetrievalModel:
     def encode(self, texts: Sequence[str], side: str = "document", *, max_tokens: int = 8192) -> EncoderOutput:
         """Representations of texts, in their order, in float32; `side` is query or document."""
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            found = "one text" if isinstance(texts, str) else "values of another type"
-            raise UsageError(f"encode: expected a list of texts, found {found}")
+            kind = "one text" if isinstance(texts, str) else "values of another type"
+            raise UsageError(f"encode: expected a list of texts, found {kind}")
         if not len(texts):
             raise UsageError("encode: expected at least one text")
         self.check_is_bi_encoder("encode")

@@ -81,8 +81,8 @@ def _find_hub_name(base: Path) -> str | None:
     card = base / "README.md"
     if not is_checkpoint(base) or not card.is_file():
         return None
-    found = re.search(r"^base_model: (\S+)$", card.read_text(encoding="utf-8"), re.MULTILINE)
-    return None if found is None or Path(found[1]).exists() or not HUB_NAME.fullmatch(found[1]) else found[1]
+    match = re.search(r"^base_model: (\S+)$", card.read_text(encoding="utf-8"), re.MULTILINE)
+    return None if match is None or Path(match[1]).exists() or not HUB_NAME.fullmatch(match[1]) else match[1]
 
 
 def _metadata(folder: Path, checkpoint: RetrievalModel, name: str, base_model: str | None, development: Mapping[str, Any] | None) -> str:

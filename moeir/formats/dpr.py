@@ -54,8 +54,8 @@ def _collect_contexts(where: str, entry: dict[str, Any], example: Example, conve
     for context in (context for side in _SIDES for context in entry.get(side) or []):
         key = (context.get("title") or "", context["text"])
         by_text.setdefault(key, (context.get("url") or "", conversion.collect_fields(where, context, known)))
-    found = [(passage, *by_text[passage.title, passage.text]) for passage in example.passages]
-    return tuple(replace(passage, url=url, extra=extra) for passage, url, extra in found)
+    passages = [(passage, *by_text[passage.title, passage.text]) for passage in example.passages]
+    return tuple(replace(passage, url=url, extra=extra) for passage, url, extra in passages)
 
 
 def _to_entry(example: Example, conversion: Conversion) -> dict[str, Any]:

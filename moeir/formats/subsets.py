@@ -52,17 +52,17 @@ def sample_collection(collection: Collection, queries: int | None, documents: in
 def _sample_corpus(corpus: Iterable[Text], qrels: Mapping[str, Qrels], size: int, seed: int) -> Iterator[Text]:
     """The judged documents, and others up to `size` documents, in the order of the corpus."""
     judged = {document for grades in qrels.values() for documents in grades.values() for document in documents}
-    kept: list[tuple[int, Text]] = []
+    judged_texts: list[tuple[int, Text]] = []
 
     def others() -> Iterator[tuple[int, Text]]:
         for position, text in enumerate(corpus):
             if text.id in judged:
-                kept.append((position, text))
+                judged_texts.append((position, text))
             else:
                 yield position, text
 
     sampled = sample_items(others(), max(0, size - len(judged)), seed)
-    yield from (text for _, text in sorted([*kept, *sampled], key=lambda entry: entry[0]))
+    yield from (text for _, text in sorted([*judged_texts, *sampled], key=lambda entry: entry[0]))
 
 
 def parse_shares(words: Iterable[str]) -> dict[str, float]:

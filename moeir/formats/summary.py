@@ -45,7 +45,7 @@ def summarize_remote(source: str) -> dict[str, Any]:
         kind = "qrels" if _holds_judgements(source) else "texts"
         return {"path": source, "kind": kind, **_summarize_table(source, kind)}
     kinds = {name: "qrels" if name.startswith("qrels") else "texts" for name in parts}
-    return {"path": source, "kind": "collection", **{name: _summarize_table(place, kinds[name]) for name, place in parts.items()}}
+    return {"path": source, "kind": "collection", **{name: _summarize_table(table, kinds[name]) for name, table in parts.items()}}
 
 
 def _summarize_table(source: str, kind: str) -> dict[str, Any]:

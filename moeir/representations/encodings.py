@@ -1,10 +1,21 @@
-"""Encodings on disk, opened: the ids of the texts and each expert's representation of them."""
+"""Encodings of documents on disk: opened as a mapping of experts, and written, with static pruning of terms and pooling of token vectors.
 
-from dataclasses import dataclass
+The writer is resumable: windows of texts are appended and flushed every few seconds; a kill loses only texts since the last flush.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from moeir.artifacts import manifests, shards
-from moeir.representations.base import ByExpert, Representation, representation_class
+from moeir.artifacts.atomic_write import RESUME
+from moeir.artifacts.journals import AppendableText, JsonlJournal
+from moeir.errors import UsageError
+from moeir.representations.base import ByExpert, Representation, RepresentationWriter, representation_class
+
+OPTION_EXPERTS = {"terms": "sparse", "least_weight": "sparse", "pool_factor": "multivector"}  # in messages
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,3 +44,71 @@ def open_encodings(path: Path | str) -> OpenedEncodings:
         opened = [representation_class(kind).open(part / expert) for part in parts]
         representations[expert] = opened[0] if len(opened) == 1 else type(opened[0]).concatenate(opened)
     return OpenedEncodings(folder, ids, representations)
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """How documents are pruned before they are written; the defaults change nothing. Queries are never pruned."""
+
+    terms: int | None = None
+    least_weight: float | None = None
+    pool_factor: int = 1
+
+    def check_kinds(self, kinds: dict[str, str]) -> None:
+        """UsageError for an option that applies to none of a checkpoint's experts (expert -> kind)."""
+        for name, value in self.active_options().items():
+            if not any(name in representation_class(kind).pruning_options for kind in kinds.values()):
+                available = ", ".join(f"{expert} {kind}" for expert, kind in kinds.items())
+                flag = f"--{name.replace('_', '-')} {value:g}"
+                raise UsageError(f"{flag}: is for {OPTION_EXPERTS[name]} experts; the checkpoint has {available}")
+
+    def active_options(self) -> dict[str, Any]:
+        """The options that differ from their defaults."""
+        return {name: value for name, value in asdict(self).items() if value != getattr(NO_PRUNING, name)}
+
+    def __call__(self, documents: Representation) -> Representation:
+        """Documents of one expert, pruned as their kind allows."""
+        return documents.prune(self.active_options())
+
+
+NO_PRUNING = Pruning()
+
+FLUSH_SECONDS = 5.0  # between two flushes
+
+
+def _entry_to_resume(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """The journal entry before the last: the last window is encoded again, so that every writer has appended at least once."""
+    earlier = [entry for entry in entries if entry["texts"] < entries[-1]["texts"]]
+    return earlier[-1] if earlier else {"texts": 0, "ids": 0, "experts": {}}
+
+
+class ResumableEncodingWriter:
+    """Appends ids and, for each expert, its arrays; a journal records what is complete on disk."""
+
+    def __init__(self, folder: Path, kinds: Iterable[str], pruning: Pruning) -> None:
+        (folder / RESUME).mkdir(exist_ok=True)
+        self._pruning, self._last_flush = pruning, time.monotonic()
+        self._journal = JsonlJournal(folder / RESUME / "journal.jsonl")
+        entry = _entry_to_resume(self._journal.entries)
+        self.text_count: int = entry["texts"]
+        self._writers = {name: RepresentationWriter(folder / name, entry["experts"].get(name)) for name in kinds}
+        self._ids = AppendableText(folder / "ids.txt", entry["ids"])
+
+    def add(self, ids: list[str], representations: Mapping[str, Representation]) -> None:
+        """Append a window; flush everything if the last flush was more than `FLUSH_SECONDS` ago."""
+        for name, writer in self._writers.items():
+            writer.append(self._pruning(representations[name]))
+        self._ids.append(ids)
+        self.text_count += len(ids)
+        if time.monotonic() - self._last_flush < FLUSH_SECONDS:
+            return
+        row_counts = {name: writer.flush() for name, writer in self._writers.items()}
+        self._journal.write({"texts": self.text_count, "ids": self._ids.flush(), "experts": row_counts})
+        self._last_flush = time.monotonic()
+
+    def close(self) -> None:
+        """Write the arrays' final headers."""
+        for writer in self._writers.values():
+            writer.close()
+        self._ids.close()
+        self._journal.close()

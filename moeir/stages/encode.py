@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from moeir.architectures.base import EncoderOutput
     from moeir.distributed import ProcessGroup
-    from moeir.representations.encoding_writer import ResumableEncodingWriter
+    from moeir.representations.encodings import ResumableEncodingWriter
     from moeir.stages import worker_pool
 
 CHUNK = 256  # texts of a window
@@ -169,7 +169,7 @@ class Encode(Stage):
         from moeir.backbones.prefetch import background_writer, prefetch
         from moeir.console import meter
         from moeir.records import texts
-        from moeir.representations.encoding_writer import Pruning, ResumableEncodingWriter
+        from moeir.representations.encodings import Pruning, ResumableEncodingWriter
 
         device = select_device(self.device)
         dtype = select_dtype(self.dtype, device)

@@ -25,7 +25,7 @@ import torch
 
 from moeir import cli
 from moeir.records import texts
-from moeir.representations import encoding_writer
+from moeir.representations import encodings
 from moeir.stages import encode
 
 BATCH = 32
@@ -64,7 +64,7 @@ def ours(options: argparse.Namespace, way: str) -> dict[str, float]:
     shutil.rmtree(output, ignore_errors=True)
     dtype = way.partition("-")[2] or options.dtype
     moments: list[dict[str, float]] = []
-    begin, end = encoding_writer.ResumableEncodingWriter.__init__, encoding_writer.ResumableEncodingWriter.close
+    begin, end = encodings.ResumableEncodingWriter.__init__, encodings.ResumableEncodingWriter.close
     encode.CHUNK = options.window
 
     def begun(self: Any, *arguments: Any) -> None:
@@ -75,7 +75,7 @@ def ours(options: argparse.Namespace, way: str) -> dict[str, float]:
         end(self)
         moments.append(read_clocks())
 
-    encoding_writer.ResumableEncodingWriter.__init__, encoding_writer.ResumableEncodingWriter.close = begun, ended  # type: ignore[method-assign]
+    encodings.ResumableEncodingWriter.__init__, encodings.ResumableEncodingWriter.close = begun, ended  # type: ignore[method-assign]
     run_command("encode", "--model", checkpoint, "--corpus", corpus, "--dtype", dtype, "--output", output)
     return elapsed(*moments)
 

@@ -129,7 +129,7 @@ def test_a_modernbert_encodes_and_finds_as_on_the_cpu(arch, both, checkpoint, mo
 
 def test_a_killed_encoding_goes_on_to_the_same_bytes(moeir_on, checkpoint, shop, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "CHUNK", 4)
-    monkeypatch.setattr("moeir.representations.encoding_writer.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("moeir.representations.encodings.FLUSH_SECONDS", 0.0)
     command = ("encode", "--model", checkpoint(CAME), "--corpus", shop / "documents.tsv", "--output")
     assert moeir_on(*command, tmp_path / "whole").code == 0
     plain, windows = encoding._write_window, []

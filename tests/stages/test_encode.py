@@ -79,7 +79,7 @@ def test_windows_of_any_size_keep_the_order_of_the_corpus(window, came_checkpoin
 
 def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(came_checkpoint, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 2)
-    monkeypatch.setattr("moeir.representations.encoding_writer.FLUSH_SECONDS", 0)
+    monkeypatch.setattr("moeir.representations.encodings.FLUSH_SECONDS", 0)
     lines = (toy / "corpus.jsonl").read_text().splitlines()
     (tmp_path / "bad.jsonl").write_text("\n".join([*lines[:9], "{", *lines[9:]]) + "\n")
     result = encode(came_checkpoint, tmp_path / "bad.jsonl", tmp_path / "enc")
@@ -91,7 +91,7 @@ def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(cam
 
 def test_what_cannot_be_written_stops_it_and_nothing_follows_what_failed(came_checkpoint, encodings, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 2)
-    monkeypatch.setattr("moeir.representations.encoding_writer.FLUSH_SECONDS", 0)
+    monkeypatch.setattr("moeir.representations.encodings.FLUSH_SECONDS", 0)
     append, thread_names = RepresentationWriter.append, []
 
     def failing(self, part):
@@ -114,7 +114,7 @@ def test_what_cannot_be_written_stops_it_and_nothing_follows_what_failed(came_ch
 def test_a_shard_goes_on_where_it_stopped(came_checkpoint, toy, tmp_path, monkeypatch):
     """After a disk error at the third window, the same command ends with the bytes of an undisturbed one."""
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 1)
-    monkeypatch.setattr("moeir.representations.encoding_writer.FLUSH_SECONDS", 0)
+    monkeypatch.setattr("moeir.representations.encodings.FLUSH_SECONDS", 0)
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "one", "--shard", "1/2").code == 0
     fsync, calls = os.fsync, []
 
@@ -137,7 +137,7 @@ def test_a_shard_goes_on_where_it_stopped(came_checkpoint, toy, tmp_path, monkey
 @pytest.mark.parametrize(("seconds", "lines"), [(0, 6), (1000, 0)])
 def test_what_is_written_is_brought_to_disk_now_and_then(seconds, lines, came_checkpoint, encodings, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 2)
-    monkeypatch.setattr("moeir.representations.encoding_writer.FLUSH_SECONDS", seconds)
+    monkeypatch.setattr("moeir.representations.encodings.FLUSH_SECONDS", seconds)
     text_counts = []
     monkeypatch.setattr("moeir.artifacts.journals.JsonlJournal.write", lambda self, entry: text_counts.append(entry["texts"]))
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc").code == 0

@@ -141,7 +141,7 @@ def test_one_expert_searched_alone_gives_its_own_list(rooms, tmp_path, moeir):
 
 
 SMALL_CHUNKS = """
-import moeir.representations.encoding_writer as writer, moeir.stages.encode as encode
+import moeir.representations.encodings as writer, moeir.stages.encode as encode
 encode.CHUNK, writer.FLUSH_SECONDS = 4, 0
 """
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from moeir.errors import UsageError
 from moeir.representations.dense import Dense
-from moeir.representations.encoding_writer import Pruning
+from moeir.representations.encodings import Pruning
 from moeir.representations.multivector import MultiVector, ward_clusters
 from moeir.representations.sparse import Sparse
 from tests.oracles import representations as oracles

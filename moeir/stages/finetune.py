@@ -68,6 +68,12 @@ class Finetune(TrainingStage, InputOptions):
         group="Training",
     )
     negatives: int = option("Negatives per query, sampled again in each epoch.", 7, minimum=0, maximum=10_000, group="Training")
+    positives: str = option(
+        "Positive of a query that has several: rotate (another in each epoch) or first (always the first of its list, as DPR).",
+        "rotate",
+        choices=("rotate", "first"),
+        group="Training",
+    )
     layer_decay: float = option(
         "Factor of the learning rate from each layer to the one below (TASER's release: 0.8); 1 for no decay.",
         1.0,
@@ -248,7 +254,12 @@ class Finetune(TrainingStage, InputOptions):
         labels = labels if self.sampling_rate else [", ".join(labels)]
         samplers = [
             sampling.make_sampler(
-                without_texts(dataset), batch_size=self.batch_size, negatives=self.negatives, seed=self.seed, source=label
+                without_texts(dataset),
+                batch_size=self.batch_size,
+                negatives=self.negatives,
+                seed=self.seed,
+                source=label,
+                positives=self.positives,
             )
             for dataset, label in zip(datasets, labels)
         ]

@@ -61,12 +61,16 @@ class BatchIds:
 
 @dataclass
 class EpochSampler:
-    """Epochs of shuffled examples in batches of `batch_size` queries, each with one positive and `negatives` negatives."""
+    """Epochs of shuffled examples in batches of `batch_size` queries, each with one positive and `negatives` negatives.
+
+    `positives`: `rotate` takes another positive of a query in each epoch, `first` always the first of its list (as DPR does).
+    """
 
     examples: tuple[Example, ...]
     batch_size: int
     negatives: int
     seed: int
+    positives: str = "rotate"
 
     def __post_init__(self) -> None:
         self._order_of_epoch = lru_cache(maxsize=1)(self._shuffle)  # the steps of an epoch come one after another
@@ -101,10 +105,10 @@ class EpochSampler:
         return tuple(scores[number // (1 + self.negatives)][document] for number, document in enumerate(documents))
 
     def _sample_documents(self, example: Example, epoch: int) -> list[str]:
-        """One positive, the next one each epoch, and negatives sampled anew each epoch, with replacement only where there are too few."""
+        """One positive, and negatives sampled anew each epoch, with replacement only where there are too few."""
         rng = random.Random(f"{self.seed} {epoch} {example.query_id}")
-        offset = random.Random(f"{self.seed} {example.query_id}").randrange(len(example.positive_ids))
-        positive = example.positive_ids[(offset + epoch) % len(example.positive_ids)]
+        offset = random.Random(f"{self.seed} {example.query_id}").randrange(len(example.positive_ids)) + epoch
+        positive = example.positive_ids[0 if self.positives == "first" else offset % len(example.positive_ids)]
         pool = example.negative_ids
         negatives = rng.sample(pool, self.negatives) if len(pool) >= self.negatives else rng.choices(pool, k=self.negatives)
         return [positive, *negatives]
@@ -162,7 +166,9 @@ class MultiDatasetSampler:
 BatchSampler: TypeAlias = EpochSampler | MultiDatasetSampler
 
 
-def make_sampler(examples: Iterable[Example], *, batch_size: int, negatives: int, seed: int, source: str) -> EpochSampler:
+def make_sampler(
+    examples: Iterable[Example], *, batch_size: int, negatives: int, seed: int, source: str, positives: str = "rotate"
+) -> EpochSampler:
     """A sampler over examples; DataError for an example without negatives. Warns of a batch or of negatives that there are not."""
     if batch_size < 1 or negatives < 0:
         raise UsageError(f"--batch-size {batch_size}, --negatives {negatives}: expected at least 1 query and 0 negatives")
@@ -176,7 +182,7 @@ def make_sampler(examples: Iterable[Example], *, batch_size: int, negatives: int
                     f"{len(few):,}", f"{len(all_examples):,}", negatives, min(few))  # fmt: skip
     if batch_size > len(all_examples):
         log.warning("%s: has %d queries, fewer than --batch-size %d; a batch holds them all", source, len(all_examples), batch_size)
-    return EpochSampler(all_examples, min(batch_size, len(all_examples)), negatives, seed)
+    return EpochSampler(all_examples, min(batch_size, len(all_examples)), negatives, seed, positives)
 
 
 def require_texts(sampler: EpochSampler, queries: Container[str], documents: Container[str], source: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from moeir import variants
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import STREAM, Counts
@@ -72,6 +73,12 @@ class Finetune(TrainingStage, InputOptions):
         "Positive of a query that has several: rotate (another in each epoch) or first (always the first of its list, as DPR).",
         "rotate",
         choices=("rotate", "first"),
+        group="Training",
+    )
+    skip_queries: int = option(
+        "Queries to skip in the shuffled order: those that an earlier training read with this --seed and examples of the same queries.",
+        0,
+        minimum=0,
         group="Training",
     )
     layer_decay: float = option(
@@ -227,6 +234,7 @@ class Finetune(TrainingStage, InputOptions):
         del text_stream  # free the texts: the training needs only their tokens
         schedule, dtype = self.make_schedule(sampler.steps_per_epoch, self.layer_decay), select_dtype(self.dtype, process_group.device)
         process_group = process_group.with_timeout(self.stuck_minutes)
+        log.info("%s", self._describe_reading(sampler, schedule.steps))
         task = retrieval_task.RetrievalTask(
             checkpoint,
             sampler,
@@ -240,7 +248,15 @@ class Finetune(TrainingStage, InputOptions):
         )
         evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group)
         counts = self.train_model(task, schedule, process_group, evaluator)
+        counts["queries_read"] = sampler.distinct_queries(counts["steps"] * self.accumulate)
         return self.save_checkpoint(checkpoint, self.model, self.objective, counts) if process_group.is_main else None
+
+    def _describe_reading(self, sampler: "BatchSampler", steps: int) -> str:
+        """How many of the training queries a training of so many steps reads, and how many epochs it has."""
+        batches = steps * self.accumulate
+        queries = f"{sampler.distinct_queries(batches):,} of {sampler.size:,} queries, {batches / sampler.steps_per_epoch:.2f} epochs"
+        skipped = f", after {self.skip_queries:,} skipped" if self.skip_queries else ""
+        return f"{format_count(steps, 'step')} of {self.batch_size * self.accumulate} queries{skipped}: {queries}"
 
     def _make_sampler(self, objective: object, *, pairs: bool) -> "tuple[BatchSampler, TextStream]":
         """The batch sampler and the texts of its batches."""
@@ -269,9 +285,9 @@ class Finetune(TrainingStage, InputOptions):
             sampling.check_batch_size(sampler, self.process_group().size, pairs=pairs)
             if objective in objectives.NEEDS_TEACHER:
                 sampling.check_teacher_scores(sampler, label, self.objective)
-        return (
-            sampling.MultiDatasetSampler(tuple(samplers), self.sampling_rate, self.seed) if self.sampling_rate else samplers[0]
-        ), text_stream
+        sampler = sampling.MultiDatasetSampler(tuple(samplers), self.sampling_rate, self.seed) if self.sampling_rate else samplers[0]
+        sampler.skipped_batches = ceil(self.skip_queries / self.batch_size)
+        return sampler, text_stream
 
     def _load_dev_set(self, text_stream: "TextStream", batches_per_epoch: int, *, pairs: bool) -> "DevSet | None":
         """The development set, if there is one."""

@@ -57,6 +57,17 @@ def test_files_are_one_set_or_sets_in_turns(finetune):
     assert sets["examples"] == 10 and len(metrics) == sets["steps"] == 3 + 2 * 2
 
 
+def test_the_queries_that_a_training_reads_are_counted_and_a_second_one_reads_others(finetune):
+    result, counts, first = finetune("dense", ("a",), "--steps", 2, name="first")
+    assert "2 steps of 2 queries: 4 of 6 queries, 0.67 epochs" in result.stderr and counts["queries_read"] == 4
+    result, counts, _ = finetune("dense", ("a",), "--steps", 2, "--accumulate", 2, "--skip-queries", 4, name="second")
+    assert "2 steps of 4 queries, after 4 skipped: 6 of 6 queries, 1.33 epochs" in result.stderr and counts["queries_read"] == 6
+    losses = [
+        finetune("dense", ("a",), "--steps", 1, *skip, name=name)[2][0]["loss"] for name, skip in (("x", ("--skip-queries", 3)), ("y", ()))
+    ]
+    assert losses[0] != losses[1] == first[0]["loss"]
+
+
 def test_one_file_is_the_same_with_and_without_a_rate(finetune):
     losses = [
         [line["loss"] for line in finetune("dense", ("a",), *rate, name=name)[2]]

@@ -8,7 +8,7 @@ import pytest
 from moeir.errors import DataError, UsageError
 from moeir.records import examples
 from moeir.records.examples import Example
-from moeir.training.sampling import BatchIds, make_sampler, require_texts
+from moeir.training.sampling import BatchIds, MultiDatasetSampler, make_sampler, require_texts
 
 
 def make_examples(count=10, positives=2, negatives=9):
@@ -61,6 +61,38 @@ def test_what_a_query_meets_does_not_depend_on_its_place_in_the_file():
 def test_what_a_query_meets_does_not_depend_on_the_batch_size():
     alone, together = epoch_documents(make_toy_sampler(queries=1), 0), epoch_documents(make_toy_sampler(queries=10), 0)
     assert alone == together
+
+
+def queries_of(sampler, steps):
+    return {(batch.dataset, query) for batch in map(sampler.batch_at, steps) for query in batch.queries}
+
+
+def test_a_second_training_goes_on_with_the_queries_that_the_first_has_not_read():
+    first, second = make_toy_sampler(make_examples(41)), make_toy_sampler(make_examples(41))
+    second.skipped_batches = 6
+    assert [second.batch_at(step) for step in range(30)] == [first.batch_at(step) for step in range(6, 36)]
+    assert not queries_of(first, range(6)) & queries_of(second, range(4)), "ten batches of an epoch"
+    assert second.distinct_queries(4) == 16
+
+
+@pytest.mark.parametrize("skipped", [0, 3, 25])
+@pytest.mark.parametrize("steps", [0, 1, 9, 10, 11, 30, 300])
+def test_the_queries_that_are_read_are_counted(skipped, steps):
+    sampler = make_toy_sampler(make_examples(41))
+    both = MultiDatasetSampler((make_toy_sampler(make_examples(13)), make_toy_sampler(seed=2)), (2.0, 0.5), 1)
+    for one in (sampler, both):
+        one.skipped_batches = skipped
+        assert one.distinct_queries(steps) == len(queries_of(one, range(steps)))
+
+
+def test_another_seed_is_another_order_that_repeats_some_queries():
+    """The quickstart's sizes: 120 steps of 8 of 2,165 queries; two random 44 % have a fifth of all queries in common."""
+    orders = [make_toy_sampler(make_examples(2165, 1, 1), queries=8, negatives=1, seed=seed) for seed in (42, 43)]
+    first, second = (queries_of(order, range(120)) for order in orders)
+    assert len(first) == len(second) == 960
+    assert len(first & second) == pytest.approx(960 * 960 / 2165, rel=0.1)
+    orders[0].skipped_batches = 120
+    assert not first & queries_of(orders[0], range(120))
 
 
 def test_negatives_change_with_the_epoch_and_the_seed():

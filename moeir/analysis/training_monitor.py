@@ -19,6 +19,7 @@ from moeir.records import texts
 
 METRICS_FILE = "metrics.jsonl"
 WINDOW, RECENT, MIN_STEPS, MAX_POINTS = 500, 50, 8, 128
+LOSS_MEASURE = "loss"  # of a development set: the lowest is the best, `dev.loss`; of any other measure the highest
 COLLAPSE_ABOVE, COLLAPSE_ENDS_BELOW = 0.95, 0.90  # share of queries in which one expert has the largest share
 EQUALITY_ABOVE, EQUALITY_ENDS_BELOW = 0.95, 0.90  # mean entropy of the shares relative to its maximum
 STARVATION_BELOW, STARVATION_ENDS_ABOVE = 0.01, 0.02  # usage of an expert relative to uniform usage of its router
@@ -117,7 +118,7 @@ class TrainingMonitor:
                 self._register(name)
             self.histories[name].add(self.step, value)
             self.latest[name] = value
-            if name.startswith("dev.") and value > self.best.get(name, (-math.inf, 0))[0]:
+            if name.startswith("dev.") and (name not in self.best or _is_better(name, value, self.best[name][0])):
                 self.best[name] = (value, self.step)
         new_alarms = [*self._check_collapse(), *self._check_equality(), *self._check_starvation(), *self._check_stall()]
         self.alarms += new_alarms
@@ -221,6 +222,11 @@ class TrainingMonitor:
         if (history := self.histories.get("learning_rate")) is None:
             return False
         return len(history.window) > 1 and history.window[-1] > history.window[-2]
+
+
+def _is_better(name: str, value: float, best: float) -> bool:
+    """Whether a value of a development metric is better than the best so far."""
+    return value < best if name.rpartition(".")[2] == LOSS_MEASURE else value > best
 
 
 def replay(steps: Iterable[Mapping[str, float]]) -> TrainingMonitor:

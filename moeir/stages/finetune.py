@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from moeir import variants
+from moeir.analysis.training_monitor import LOSS_MEASURE
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
@@ -108,7 +109,8 @@ class Finetune(TrainingStage, InputOptions):
         "run", "Cross-encoder: the run of the development queries to rerank.", None, group="Evaluation while training"
     )
     dev_measure: str = option(
-        "Measure on the development set that selects the best weights, of several experts that of their fused run.",
+        "Measure on the development set that selects the best weights, of several experts that of their fused run; or loss, the lowest of "
+        "--objective.",
         "nDCG@10",
         aliases=("--metric-for-best-model",),
         group="Evaluation while training",
@@ -155,7 +157,7 @@ class Finetune(TrainingStage, InputOptions):
         if self.dev_queries is not None and self.dev_corpus is None and STREAM in self.corpus:
             advice = "name a file, or set --dev-corpus"
             raise UsageError(f"--corpus -: standard input can be read only once, and --dev-queries searches the corpus too; {advice}")
-        if self.dev_queries is not None:
+        if self.dev_queries is not None and self.dev_measure != LOSS_MEASURE:
             from moeir.evaluation import measures
 
             measures.parse_measure(self.dev_measure)
@@ -177,6 +179,24 @@ class Finetune(TrainingStage, InputOptions):
             words = ("--dev-run", "is for a cross-encoder; a retriever searches --dev-corpus")
             flag, why = ("--dev-queries", "a cross-encoder reranks; name the run with --dev-run") if pairs else words
             raise UsageError(f"{flag}: {why}")
+        self._check_dev_loss(pairs=pairs)
+
+    def _check_dev_loss(self, *, pairs: bool) -> None:
+        """UsageError for an objective that has no loss on development pairs."""
+        from moeir.training import objectives
+
+        if self.dev_queries is None or self.dev_measure != LOSS_MEASURE:
+            return
+        objective = variants.bind_variant("training.objectives", self.objective).func
+        if objective in objectives.NEEDS_TEACHER:
+            problem = f"--objective {self.objective} learns from teacher scores, which judgements lack"
+        elif not pairs and objective in objectives.NEEDS_OWN_NEGATIVES:
+            problem = f"--objective {self.objective} compares a query's own negatives, which judgements lack"
+        elif not pairs and self.batch_size == 1:
+            problem = "the queries of a batch are each other's negatives, and --batch-size is 1"
+        else:
+            return
+        raise UsageError(f"--dev-measure loss: {problem}; name a measure, such as nDCG@10")
 
     def _set_temperature(self, checkpoint: "RetrievalModel") -> list[str]:
         """Set the temperature of normalised experts, unless the objective divides all scores by one; returns their names."""
@@ -246,7 +266,9 @@ class Finetune(TrainingStage, InputOptions):
             accumulate=self.accumulate,
             max_tokens=self.gradient_cache,
         )
-        evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group)
+        is_loss = self.dev_measure == LOSS_MEASURE
+        loss = dev_sets.DevLoss(objective, self.batch_size, self.negatives, schedule.steps) if is_loss else None
+        evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group, loss)
         counts = self.train_model(task, schedule, process_group, evaluator)
         counts["queries_read"] = sampler.distinct_queries(counts["steps"] * self.accumulate)
         return self.save_checkpoint(checkpoint, self.model, self.objective, counts) if process_group.is_main else None

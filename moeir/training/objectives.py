@@ -157,6 +157,7 @@ def bce(batch: EncodedBatch, *, positive_weight: float = 1.0) -> ObjectiveOutput
 
 
 NEEDS_TEACHER = (kl, margin_mse)  # objectives that need teacher scores
+NEEDS_OWN_NEGATIVES = (kl, margin_mse, lce, bce)  # objectives of a query's own documents
 
 
 OWN_TEMPERATURE = (kl, lce)  # objectives whose option `temperature` divides the scores

@@ -166,6 +166,12 @@ def test_what_is_no_number_is_left_aside():
     assert monitor.best == {"dev.fused.RR": (0.5, 1)} and monitor.tokens_per_second is None
 
 
+def test_of_development_losses_the_lowest_is_the_best():
+    names = ("dev.loss", "dev.local.loss", "dev.fused.nDCG@10")
+    monitor = replay([dict.fromkeys(names, value) for value in (3.0, 2.0, 2.5)])
+    assert monitor.best == {"dev.loss": (2.0, 2), "dev.local.loss": (2.0, 2), "dev.fused.nDCG@10": (3.0, 1)}
+
+
 ALWAYS = {"loss.a": 1.0, "loss": 9.0, "rank.b": 2.0, "terms.a.query": 5.0}
 STEPS = [{"step": number, "share.a": float(number), **ALWAYS} for number in range(1, 8)]
 

@@ -230,6 +230,20 @@ def test_what_the_training_measures_is_what_rerank_and_evaluate_say(learn, shop,
     assert float(table.split()[-1]) == pytest.approx(measured[-1], abs=1e-6)
 
 
+def test_its_loss_on_the_development_set_is_that_of_the_run_s_first_negatives(learn, shop, moeir, tmp_path):
+    flags = (*dev_flags(shop), "--dev-measure", "loss", "--keep", "last")
+    checkpoint, results = learn(1, *flags, dropout=False)
+    assert results[0]["code"] == 0, results
+    both, results = learn(2, *flags, dropout=False)
+    losses = [[line["dev.loss"] for line in read_metrics(folder) if "dev.loss" in line] for folder in (checkpoint, both)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5) and len(losses[0]) == 2
+    texts = ("--queries", shop / "queries.tsv", "--corpus", shop / "documents.tsv", "--dtype", "float32")
+    assert moeir("rerank", "--model", checkpoint, "--run", shop / "dev.trec", *texts, "--output", tmp_path / "out.trec").code == 0
+    score = {(line.split()[0], line.split()[2]): float(line.split()[4]) for line in (tmp_path / "out.trec").read_text().splitlines()}
+    expected = [oracles.info_nce([score[f"q{query}", f"d{query + rank}"] for rank in (3, 0, 1, 2)], 0) for query in range(10)]
+    assert losses[0][-1] == pytest.approx(np.mean(expected), abs=1e-5), "the fourth of each list is relevant, --negatives 3"
+
+
 @pytest.mark.parametrize("objective", ["bce", "kl:temperature=2", "margin-mse", "contrastive"])
 def test_every_objective_trains_it(objective, learn):
     checkpoint, results = learn(1, "--objective", objective, name=objective.split(":")[0])

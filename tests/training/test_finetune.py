@@ -97,6 +97,34 @@ def test_a_development_set_chooses_the_weights_and_the_manifest_says_so(finetune
     assert moeir("encode", "--model", tmp_path / "out", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc").code == 0
 
 
+def test_the_lowest_loss_chooses_the_weights(finetune, toy):
+    flags = (*dev_flags(toy), "--dev-measure", "loss", "--epochs", 3, "--learning-rate", 1e-3)
+    result, counts, metrics = finetune("came:shared_layers=2,local_dim=8", ("a",), "--objective", "competitive", *flags)
+    losses = {line["step"]: line["dev.loss"] for line in metrics if "dev.loss" in line}
+    best = counts["development"]
+    assert list(losses) == [3, 6, 9] and (best["measure"], best["value"]) == ("loss", min(losses.values())) == (
+        "loss",
+        losses[best["step"]],
+    )
+    assert f"development loss {best['value']:.4f} after step {best['step']}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "objective, options, message",
+    [
+        ("lce", (), "--objective lce compares a query's own negatives, which judgements lack; name a measure, such as nDCG@10"),
+        ("kl:temperature=2", (), "--objective kl:temperature=2 learns from teacher scores, which judgements lack"),
+        ("contrastive", ("--batch-size", 1), "the queries of a batch are each other's negatives, and --batch-size is 1"),
+    ],
+)
+def test_a_loss_that_judgements_do_not_have_is_refused(objective, options, message, moeir, toy, tiny_model, shop, tmp_path):
+    sources = ("--train", shop / "a.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
+    model = ("--model", tiny_model, "--arch", "dense", "--objective", objective)
+    flags = (*dev_flags(toy), "--dev-measure", "loss", *options, "--output", tmp_path / "out")
+    result = moeir("finetune", *model, *sources, *flags)
+    assert result.code == 2 and f"--dev-measure loss: {message}" in result.stderr and not (tmp_path / "out").exists()
+
+
 def test_rates_of_groups_and_layers_reach_the_optimiser(finetune):
     result, _, _ = finetune(
         "sbmoe:experts=2", ("a",), "--learning-rate", 1e-6, "--group-rate", "mixture=1e-4", "--schedule", "constant", "--warmup", 0

@@ -150,7 +150,7 @@ def lce(batch: EncodedBatch, *, temperature: float = 1.0) -> ObjectiveOutput:
 
 
 def bce(batch: EncodedBatch, *, positive_weight: float = 1.0) -> ObjectiveOutput:
-    """Pointwise binary cross-entropy for rerankers: is each document relevant; `--negatives 1` balances the classes."""
+    """Pointwise binary cross-entropy for rerankers: is each document relevant; `--negatives N` and `positive_weight=N` balance them."""
     if positive_weight <= 0:
         raise UsageError(f"bce:positive_weight={positive_weight:g}: expected more than 0")
     return _own_documents_loss(batch, lambda own: losses.binary_cross_entropy(own, positive_weight))

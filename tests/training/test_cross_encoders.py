@@ -251,6 +251,23 @@ def test_every_objective_trains_it(objective, learn):
     assert all(math.isfinite(line["loss"]) for line in read_metrics(checkpoint))
 
 
+def test_bce_with_a_weighted_positive_reads_the_pairs_of_lce_and_balances_them(learn):
+    """The fair arm beside LCE: seven negatives each, and the positive counts as all of them together."""
+    scores = torch.zeros(1, 8, requires_grad=True)
+    loss = losses.binary_cross_entropy(scores, positive_weight=7.0)
+    loss.sum().backward()
+    assert loss.item() == pytest.approx((7 + 7) * math.log(2) / 8)
+    assert scores.grad[0].tolist() == pytest.approx(
+        [-7 / 16] + [1 / 16] * 7
+    )  # sigmoid(0) - 1, seven times, and seven sigmoids of 0, over 8
+    tokens = {}
+    for objective, negatives in (("lce", 7), ("bce:positive_weight=7", 7), ("bce", 1)):
+        checkpoint, results = learn(1, "--objective", objective, "--negatives", negatives, name=objective.replace(":", "-"))
+        assert results[0]["code"] == 0, results
+        tokens[objective] = [line["tokens"] for line in read_metrics(checkpoint)]
+    assert tokens["lce"] == tokens["bce:positive_weight=7"] and sum(tokens["bce"]) < 0.4 * sum(tokens["lce"]), "8 and 2 pairs a query"
+
+
 def test_more_processes_than_pairs_and_a_development_set_without_its_run_are_refused(learn, shop):
     _, results = learn(3, "--batch-size", 1, "--negatives", 1, name="few")
     assert [one["code"] for one in results] == [2] * 3

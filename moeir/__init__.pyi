@@ -256,6 +256,7 @@ def fuse(
     method: str | None = ...,
     learned: _Path | None = ...,
     depth: int = ...,
+    run_depth: int | None = ...,
     tune: str | None = ...,
     grid: str | None = ...,
     save: _Path | None = ...,

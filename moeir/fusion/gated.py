@@ -2,7 +2,7 @@
 
     score(q, d) = Σ_e E · softmax(W z(q))_e · a_e · s_e(q, d)  +  v · x(q, d)
 
-s: scores, a missing document has the list's K-th; z: query features; x: document features (`features`). With W = 0 and v = 0 this is
+s: scores, a missing document as in came-sum; z: query features; x: document features (`features`). With W = 0 and v = 0 this is
 the weighted sum of CAME's Table 4. The weights are fitted with the listwise softmax loss on judged queries.
 """
 

@@ -18,7 +18,7 @@ from moeir import console, variants
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import DataError, UsageError
-from moeir.fusion.score_lists import Hits
+from moeir.fusion.score_lists import ScoreLists
 from moeir.heads.token_vectors import TokenVectorHead
 from moeir.indexes.base import SearchableIndex
 from moeir.indexes.exact_sum import select_queries
@@ -137,13 +137,14 @@ class Explainer:
         scores[missing] = self._searcher.engines[expert].score_pairs(query, np.zeros(int(missing.sum()), dtype=np.int64), rows[missing])
         return scores
 
-    def _expert_lists(self, name: str) -> list[Hits]:
+    def _expert_lists(self, name: str) -> list[ScoreLists]:
         """The experts' lists of a query; documents are numbers in the order of ids."""
         lists = []
         for expert in self._experts:
             hits = self._runs[expert].hits(name)
             rows = np.array([self._searcher.row_by_id[document] for document, _ in hits], dtype=np.int64)
-            lists.append((self._searcher.order[rows], np.array([score for _, score in hits], dtype=np.float32)))
+            scores = np.array([score for _, score in hits], dtype=np.float32)
+            lists.append(ScoreLists.from_hits((self._searcher.order[rows], scores), self._runs[expert].list_depth))
         return lists
 
     def _evidence_or_warning(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[Evidence]:

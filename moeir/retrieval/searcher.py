@@ -168,7 +168,7 @@ class Searcher:
                 query, rank = np.nonzero(rows >= 0)
                 parts[name].append((query + first, rows[query, rank], scores[query, rank]))
             advance(count)
-        runs = self._build_runs(names, parts)
+        runs = self._build_runs(names, parts, depth)
         if len(runs) > 1 and not exact:
             with latency.time_step("fuse", len(queries)):
                 runs[FUSED] = formulas.fuse_runs(list(runs.values()), variants.bind_variant("fusion", fuse), depth)
@@ -197,7 +197,7 @@ class Searcher:
                     encoded = self.checkpoint.encode(batch, "query")
                 yield first, encoded
 
-    def _build_runs(self, names: list[str], parts: Mapping[str, list[HitColumns]]) -> dict[str, Run]:
+    def _build_runs(self, names: list[str], parts: Mapping[str, list[HitColumns]], depth: int) -> dict[str, Run]:
         """Runs that share one list of ids, those of the retrieved documents."""
         columns = {name: [np.concatenate(column) for column in zip(*hits, strict=True)] for name, hits in parts.items()}
         rows = np.unique(np.concatenate([column[1] for column in columns.values()]))
@@ -206,7 +206,7 @@ class Searcher:
         sorted_order = self.order[rows]
         runs = {}
         for name, (query, row, score) in columns.items():
-            runs[name] = Run.from_columns(names, query, ids, np.searchsorted(sorted_order, self.order[row]), score, tag=name)
+            runs[name] = Run.from_columns(names, query, ids, np.searchsorted(sorted_order, self.order[row]), score, tag=name, depth=depth)
         return runs
 
 

@@ -154,7 +154,7 @@ class Report(Stage):
         known = {*manifests.read_manifest(self.index[0])["counts"]["experts"], "fused"}
         for run, (name, path) in zip(self.run, name_runs(self.run).items(), strict=True):
             search = find_search_of_run(path)
-            expert = split_run_name(run)[0] if search is None else search[1] if sorted(search[0]) == digests else None
+            expert = split_run_name(run)[0] if search is None else search.expert if sorted(search.indexes) == digests else None
             if expert in known:
                 experts.setdefault(str(expert), name)
             else:

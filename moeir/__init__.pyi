@@ -235,6 +235,24 @@ def search(
     split: str | None = ...,
     force: bool = ...,
 ) -> Run | dict[str, Run]: ...
+def calibrate(
+    *,
+    index: _Path | Sequence[_Path],
+    queries: _Texts = ...,
+    qrels: _Qrels = ...,
+    model: _Path | None = ...,
+    measure: str = ...,
+    depth: int = ...,
+    batch_size: int = ...,
+    threads: int | None = ...,
+    dtype: str = ...,
+    device: str = ...,
+    code: str | Sequence[str] = ...,
+    output: _Path,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
+    force: bool = ...,
+) -> RetrievalModel: ...
 def learn_fusion(
     *,
     run: _Run | Sequence[_Run],
@@ -420,6 +438,7 @@ def report(
     queries: _Texts | None = ...,
     corpus: _Texts | None = ...,
     index: _Path | Sequence[_Path] = ...,
+    model: _Path | None = ...,
     explain: _Texts | None = ...,
     training: _Path | Sequence[_Path] = ...,
     projection: _Texts | None = ...,

@@ -199,13 +199,19 @@ def write_explanations(explanations: Iterable[Explanation], path: Path, name: st
 
 
 def explain_runs(
-    index: Sequence[Path], corpus: Path | None, runs: Mapping[str, Run], queries: Mapping[str, Text], documents_of: DocumentSelector
+    index: Sequence[Path],
+    corpus: Path | None,
+    runs: Mapping[str, Run],
+    queries: Mapping[str, Text],
+    documents_of: DocumentSelector,
+    *,
+    model: Path | None = None,
 ) -> Iterator[Explanation]:
     """Explain given runs, recomputed from the index that was searched: for each query the documents that `documents_of` gives.
 
-    `runs` are by expert, with `fused`.
+    `runs` are by expert, with `fused`; `model` is the checkpoint as in `open_index`.
     """
-    searcher = open_index(index)
+    searcher = open_index(index, model=model)
     expert_runs = _expert_runs(searcher, runs)
     _check_indexed(searcher, expert_runs)
     shown_documents = {name: [document for document in documents_of(name) if document in searcher.row_by_id] for name in queries}

@@ -213,7 +213,7 @@ class Searcher:
 def open_index(
     path: Path | str | Sequence[Path | str],
     *,
-    model: Path | None = None,
+    model: Path | str | None = None,
     device: str = "auto",
     dtype: str = "auto",
     verified: bool = False,
@@ -221,7 +221,7 @@ def open_index(
     """Open an index with its checkpoint, which is located along index → encodings → checkpoint.
 
     Several paths are parts of one collection, indexed separately with the same checkpoint; they are searched as one. The checksum of
-    every file is verified unless `verified` says that the caller did.
+    every file is verified unless `verified` says that the caller did. `model` is the checkpoint if it has moved, or a calibrated one.
     """
     paths = tuple(Path(one) for one in ([path] if isinstance(path, Path | str) else path))
     target = select_device(device)
@@ -241,7 +241,11 @@ def open_index(
             raise UsageError(f"--index: {text_engine} {whole}")
         engines = {name: ShardedIndex([part[name] for part in parts], order) for name in parts[0]}
     recorded = counts[0].get("checkpoint")
-    checkpoint = None if recorded is None else open_checkpoint(manifests.find_checkpoint(paths[0], recorded, model), target)
+    checkpoint = (
+        None
+        if recorded is None
+        else open_checkpoint(manifests.find_checkpoint(paths[0], recorded, None if model is None else Path(model)), target)
+    )
     precision = torch.float32 if checkpoint is None else select_dtype(dtype, target)
     return Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
 

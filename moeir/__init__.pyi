@@ -120,6 +120,8 @@ def finetune(
     objective: str = ...,
     temperature: float | None = ...,
     negatives: int = ...,
+    positives: str = ...,
+    skip_queries: int = ...,
     layer_decay: float = ...,
     gradient_cache: int | None = ...,
     dev_queries: _Texts | None = ...,

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from moeir.artifacts import manifests
 from tests.examples.shell import EXAMPLES, CommandServer, run_script
 
 QUERIES = 120  # of each part
@@ -30,9 +31,13 @@ def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(server
         assert completed.returncode == 0, completed.stderr
     rows = [line.split() for line in completed.stdout.splitlines()]
     assert rows[0][:2] == ["run", "nDCG@10"]
-    assert [row[0] for row in rows[2:]] == ["bm25", "lexical", "local", "global", "fused", "fused+bm25"]
+    assert [row[0] for row in rows[2:]] == ["bm25", "lexical", "local", "global", "fused", "uncalibrated", "fused+bm25"]
     assert all(0.0 <= float(row[1]) <= 1.0 for row in rows[2:])
     assert float(rows[2][1]) > 0.3, "BM25 retrieves passages by their first sentences"
     page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     assert "fused+bm25" in page and "default-src 'none'" in page
-    assert completed.stderr.count("already made") == 15, "the second run skips every finished stage"
+    checkpoints = tmp_path / "demo" / "checkpoint"
+    assert [manifests.read_manifest(checkpoints / name)["counts"]["queries_read"] for name in ("first", "second")] == [16, 16]
+    assert manifests.read_manifest(checkpoints / "second")["settings"]["skip-queries"] == 16, "those that the first training read"
+    assert set(manifests.read_manifest(checkpoints / "calibrated")["counts"]["scales"]) == {"lexical", "local", "global"}
+    assert completed.stderr.count("already made") == 17, "the second run skips every finished stage"

@@ -189,11 +189,11 @@ def prepare_quickstart(context: Context, folder: Path, *, steps: int) -> Quickst
 
 
 def write_toy_collection(folder: Path) -> None:
-    """Write documents of random words, and queries of the first words of some of them; train and test."""
+    """Write documents of random words, and queries of the first words of some of them; train, dev and test."""
     folder.mkdir(parents=True, exist_ok=True)
     documents = draw_texts(40, TOY.document_words, TOY.vocabulary, seed=4)
     write_texts(folder / "corpus.jsonl", "d", documents)
-    for name, first, last in (("train", 0, 20), ("test", 20, 30)):
+    for name, first, last in (("train", 0, 20), ("dev", 30, 40), ("test", 20, 30)):
         write_texts(folder / f"{name}-queries.jsonl", name, [text[:4] for text in documents[first:last]])
         lines = (f"{name}{number} 0 d{first + number} 1\n" for number in range(last - first))
         (folder / f"{name}.qrels").write_text("".join(lines), encoding="utf-8")

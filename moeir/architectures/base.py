@@ -220,11 +220,8 @@ def count_parameters(architecture: Architecture) -> ParameterAccount:
         if module in cls_only:
             cls_only_names.append(module_name)
         elif isinstance(module, RoutedFeedForward):
-            all_experts = tuple(range(len(module.experts)))
             learned = module.routing in LEARNED_ROUTINGS
-            document_experts = (0,) if learned else (len(all_experts) // 2,)
-            both_sides = all_experts if learned and module.gradient == "full" else None
-            experts_by_side = {"query": both_sides or (0,), "document": both_sides or document_experts}
+            experts_by_side = {"query": (0,), "document": (0,) if learned else (len(module.experts) // 2,)}
             mixtures.append(Mixture(module_name, experts_by_side, routed=learned, gate_once_per_text=module.routing == "sequence"))
         elif isinstance(module, EmbeddingMixture):
             is_random = module.gate is None or module.inference == "random"

@@ -212,6 +212,8 @@ def build_architecture(spec: str, encoder: Encoder, special_tokens: SpecialToken
     architecture: Architecture = variants.bind_variant("architectures", spec)(encoder, special_tokens)
     if not architecture.heads and not architecture.reads_pairs:
         raise UsageError(f"{spec}: has no expert; expected a module in `heads` for each")
+    buffers = dict(architecture.named_buffers())
+    weights = {name: state[full_name] for name, full_name in names.items() if full_name in buffers} | weights  # older versions lack them
     for expert, scale in architecture.scales.items():
         if not 0 <= scale <= MAX_SCALE:
             raise UsageError(f"{spec}: the scale of the {expert} expert's scores is {scale:g}; expected 0 to {MAX_SCALE:g}")

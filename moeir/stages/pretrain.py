@@ -94,10 +94,13 @@ class Pretrain(TrainingStage):
         return []
 
     def summary(self, counts: Facts) -> str:
-        if "tokens_per_second" not in counts:
-            return super().summary(counts)
-        share = f"{counts['share_of_peak']:.1%} of the peak matrix-product rate measured on this machine"
-        return f"{super().summary(counts)}, {counts['tokens_per_second']:,.0f} tokens a second after the first step, {share}"
+        parts = [super().summary(counts)]
+        if "bottleneck_gain" in counts["last"]:
+            parts.append(f"the bottleneck is worth {counts['last']['bottleneck_gain']:.3f} nats per token")
+        if "tokens_per_second" in counts:
+            share = f"{counts['share_of_peak']:.1%} of the peak matrix-product rate measured on this machine"
+            parts.append(f"{counts['tokens_per_second']:,.0f} tokens a second after the first step, {share}")
+        return ", ".join(parts)
 
     def next_command(self) -> list[object]:
         corpus = path_or_example(self.corpus, "corpus.jsonl")
@@ -128,7 +131,9 @@ class Pretrain(TrainingStage):
             sampler = self._make_sampler(checkpoint, objective)
         schedule, process_group = self.make_schedule(sampler.steps_per_epoch), process_group.with_timeout(self.stuck_minutes)
         sampler.steps = schedule.steps * self.accumulate
-        task = PretrainingTask(objective, sampler, select_dtype(self.dtype, process_group.device), process_group)
+        task = PretrainingTask(
+            objective, sampler, select_dtype(self.dtype, process_group.device), process_group, accumulate=self.accumulate
+        )
         counts = self.train_model(task, schedule, process_group)
         speed = task.speed()
         if not process_group.is_main:

@@ -45,7 +45,7 @@ def run(*arguments):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_trains_and_its_product_is_fine_tuned(objective, room, toy, tmp_path, tiny_model_with_head, came_checkpoint):
-    run(*make_command(room, tiny_model_with_head, objective, tmp_path / "pre"))
+    result = run(*make_command(room, tiny_model_with_head, objective, tmp_path / "pre"))
     lines = [json.loads(line) for line in (tmp_path / "pre" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3] and all(0 < line["loss"] < 100 for line in lines)
     assert {key.split(".")[0] for key in lines[0]} >= {"loss", "accuracy"} and lines[0]["tokens"] > 0
@@ -53,6 +53,8 @@ def test_every_objective_trains_and_its_product_is_fine_tuned(objective, room, t
     assert not [name for name in checkpoint.architecture.state_dict() if name.startswith("decoder")], "the decoder is thrown away"
     assert checkpoint.architecture.encoder.vocabulary_head is not None, "the vocabulary head is kept"
     counts = json.loads((tmp_path / "pre" / "manifest.json").read_text())["counts"]
+    assert ("bottleneck_gain" in lines[-1]) == ("bottleneck_gain" in counts["last"]) == (objective != "mlm")
+    assert ("the bottleneck is worth " in result.stderr) == (objective != "mlm")
     assert counts["tokens_per_second"] > 0 and 0 < counts["share_of_peak"] < 2
     if objective != "mote":
         model = AutoModelForMaskedLM.from_pretrained(tmp_path / "pre")

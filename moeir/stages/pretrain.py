@@ -27,10 +27,10 @@ class Pretrain(TrainingStage):
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
     corpus: Path = input_field("texts", "Documents.")
     queries: tuple[Path, ...] = input_field(
-        "texts", "Queries of the documents, as generate-queries writes them; repeat the flag.", (), only_with=("query_qrels",)
+        "texts", "Queries of documents or of spans, as generate-queries writes them; repeat the flag.", (), only_with=("query_qrels",)
     )
     query_qrels: Path | None = input_field(
-        "qrels", "Documents of the queries, if --queries has query ids instead of document ids.", None, only_with=("queries",)
+        "qrels", "Documents or spans of the queries, if --queries has query ids instead of theirs.", None, only_with=("queries",)
     )
     arch: str = option(
         "An architecture, e.g. dense or mote:encoders=siamese [default: dense; mote with --objective mote].",

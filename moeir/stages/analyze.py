@@ -4,6 +4,7 @@ import importlib.util
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
     "grid": (("run", "qrels", "measure", "plot"), ("run", "qrels")),
     "scores": (("run", "qrels", "classes"), ("run",)),
     "lengths": (("model", "corpus", "queries", "classes"), ()),
+    "syntax": (("corpus", "queries"), ()),
     "projection": ((*TEXTS_AND_MODEL, "run", "qrels", "measure", "expert", "projection", "dimensions", "sample", "seed"), ("model",)),
 }
 READERS = {flag: tuple(name for name, (flags, _) in ANALYSES.items() if flag in flags) for flag in ("corpus", "queries")}
@@ -42,8 +44,8 @@ PLOT_SUFFIXES = (".svg", ".png")
 
 @dataclass(frozen=True, kw_only=True)
 class Analyze(Stage):
-    """Analyze experts: overlap, wins, scores and tables of runs; router usage, divergence and projection of a model's vectors; lengths of
-    texts; expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
+    """Analyze experts: overlap, wins, scores and tables of runs; router usage, divergence and projection of a model's vectors; lengths and
+    form of texts; expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
 
     analysis: str | None = argument(
         f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None, words=tuple(ANALYSES)
@@ -203,7 +205,7 @@ class Analyze(Stage):
         for flag in ANALYSES[name][1]:
             if getattr(self, flag) in (None, ()):
                 raise UsageError(f"analyze {name}: needs --{flag}")
-        if name in ("usage", "lengths", "projection") and self.corpus is None and self.queries is None:
+        if name in ("usage", "lengths", "syntax", "projection") and self.corpus is None and self.queries is None:
             raise UsageError(f"analyze {name}: needs --corpus, --queries or both")
         if name == "wins" and self.corpus is not None and self.queries is None:
             raise UsageError("analyze wins: --corpus needs --queries, whose words are compared with the relevant documents")
@@ -321,6 +323,12 @@ class Analyze(Stage):
         chunks = {side: analysis_inputs.read_chunks(path, "counting") for side, path in self._text_files()}
         counts = {side: Counter(size for chunk in side_chunks for size in count(chunk)) for side, side_chunks in chunks.items()}
         return analyze_lengths(counts, "words" if self.model is None else "tokens", self.classes)
+
+    def _analyze_syntax(self) -> "AnalysisResult":
+        from moeir.analysis.syntax import analyze_syntax
+
+        chunks = {side: analysis_inputs.read_chunks(path, "reading") for side, path in self._text_files()}
+        return analyze_syntax({side: chain.from_iterable(side_chunks) for side, side_chunks in chunks.items()})
 
     def _analyze_projection(self) -> "AnalysisResult":
         import numpy as np

@@ -71,6 +71,13 @@ def test_lengths_are_of_words_or_of_the_tokens_of_a_model(listed):
     assert [sum(row["texts"] for row in tokens if row["side"] == side) for side in ("query", "document")] == [6, 12]
 
 
+def test_queries_are_questions_and_documents_statements(listed):
+    values = {(row["side"], row["statistic"]): row["value"] for row in listed("syntax", *TEXTS)}
+    assert (values["query", "texts"], values["document", "texts"]) == (6, 12)
+    assert values["query", "share of questions"] > values["document", "share of questions"] == 0
+    assert values["document", "share of statements"] == 1
+
+
 def test_a_projection_names_every_text_its_group_and_its_place(listed):
     rows = listed("projection", "--model", "came", *TEXTS, "--projection", "pca", "--dimensions", 3)
     assert list(rows[0]) == ["side", "id", "group", "x", "y", "z"] and len(rows) == 18
@@ -89,6 +96,7 @@ PICTURES = {
     "wins": (*RUNS, "--qrels", "test-qrels.tsv", *TEXTS),
     "scores": (*RUNS, "--qrels", "test-qrels.tsv"),
     "lengths": TEXTS,
+    "syntax": TEXTS,
     "usage": ("--model", "gated", *TEXTS),
     "divergence": ("--model", "came", *TEXTS, "--qrels", "test-qrels.tsv", "--pairs", 5),
     "projection": ("--model", "came", *TEXTS, "--projection", "pca", "--dimensions", 3),
@@ -126,6 +134,8 @@ def test_a_map_goes_into_a_report(moeir, tmp_path):
         ("scores --run lexical.trec --qrels train.qrels", 3, "lexical: has no query that is judged in train.qrels"),
         ("scores --run lexical.trec --classes 0", 2, "--classes 0: expected 1 to 100000"),
         ("lengths", 2, "analyze lengths: needs --corpus, --queries or both"),
+        ("syntax", 2, "analyze syntax: needs --corpus, --queries or both"),
+        ("syntax --queries test-queries.tsv --classes 3", 2, "does not read --classes; it belongs to analyze scores or lengths"),
         ("lengths --queries test-queries.tsv --threshold 3", 2, "does not read --threshold; it belongs to analyze usage"),
         ("projection --queries test-queries.tsv", 2, "analyze projection: needs --model"),
         ("projection --model came --queries test-queries.tsv --dimensions 4", 2, "--dimensions 4: expected 2 or 3"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from moeir.analysis.syntax import SyntaxCounts, analyze_syntax, sentence_form, find_sentences
+from moeir.analysis.syntax import SyntaxCounts, analyze_syntax, find_sentences, sentence_form
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@
 # DATA        MS MARCO's files, listed in cot_mote_msmarco.sh; CORPUS, its passages with titles
 # DOCUMENTS   texts of pre-training: JSON lines, or TSV with a header (id, title, text)
 # MODEL       weights that pre-training starts from: BERT-base
-# MOTE, SIAMESE, SEPARATE, SWITCHED: pre-trained weights of each architecture; those not set are pre-trained here
+# MOTE, SIAMESE, SEPARATE, SWITCHED: pre-trained weights of each architecture; those not set are pre-trained here. COTMAE_V2: CoT-MAE v2's
 # T5, PREFIX  the query generator, and the passage prefix of its training; PER_SPAN queries each, written in SHARDS
 #             parts: one after the other here, on as many GPUs in real use
 # RATE        2e-5 as in the published scripts of its predecessors; the paper prints 2e-4
 # shellcheck shell=bash
-DATA=${DATA:-data/msmarco} CORPUS=${CORPUS:-titled.tsv} WORK=${WORK:-work/mote} MODEL=${MODEL:-bert-base-uncased}
+DATA=${DATA:-data/msmarco} COTMAE_V2=${COTMAE_V2:-} CORPUS=${CORPUS:-titled.tsv} WORK=${WORK:-work/mote} MODEL=${MODEL:-bert-base-uncased}
 DOCUMENTS=${DOCUMENTS:-$DATA/msmarco-docs.tsv} T5=${T5:-$PWD/models/doc2query-t5-base} PREFIX=${PREFIX-text2query: } PER_SPAN=${PER_SPAN:-5}
 SHARDS=${SHARDS:-1} LEARN_STEPS=${LEARN_STEPS:-80000} LEARN_BATCH=${LEARN_BATCH:-1024} LEARN_RATE=${LEARN_RATE:-3e-4}
 QUERY_LENGTH=${QUERY_LENGTH:-32} DOCUMENT_LENGTH=${DOCUMENT_LENGTH:-144}
@@ -23,7 +23,7 @@ settings=(--query-length "$QUERY_LENGTH" --document-length "$DOCUMENT_LENGTH" --
 settings+=(--epochs "$EPOCHS" --learning-rate "$RATE" --warmup "$WARMUP" --seed "$SEED")
 objective=contrastive:flops_query=0,flops_document=0
 called=([bm25]='' [global]=dense [lexical]=sparse [fused]=hybrid)
-declare -A weights=([mote]=${MOTE:-} [siamese]=${SIAMESE:-} [separate]=${SEPARATE:-} [switched]=${SWITCHED:-})
+declare -A weights=([mote]=${MOTE:-} [siamese]=${SIAMESE:-} [separate]=${SEPARATE:-} [switched]=${SWITCHED:-} [cotmae-v2]=$COTMAE_V2)
 
 msmarco "$DATA" "$CORPUS"
 tests=(dev dl19 dl20)
@@ -64,8 +64,9 @@ pretrained() { # NAME ARCH OBJECTIVE CORPUS FLAGS...: pre/NAME
     --batch-size "$LEARN_BATCH" --warmup 0.1 --weight-decay 0.01 --seed "$SEED" --cache "$WORK/data/tokens" --output "$WORK/pre/$name"
 }
 
-recipe() { # NAME: mote, siamese, separate or switched, pre-trained if need be, then trained by the sum of dense and sparse scores
+recipe() { # NAME: mote, siamese, separate, switched or cotmae-v2, pre-trained if need be, then trained by the sum of dense and sparse scores
   local encoders=${1/switched/mote} task=mote part flags=()
+  encoders=${encoders/cotmae-v2/siamese}
   if [ -z "${weights[$1]}" ]; then
     asked
     for ((part = 0; part < SHARDS; part++)); do flags+=(--queries "$WORK/data/asked-$part.jsonl"); done

@@ -2,7 +2,8 @@
 
     python examples/spans.py WEIGHTS DOCUMENTS OUTPUT LENGTH [SEED]
 
-The tokenizer is that of WEIGHTS; LENGTH counts the two special tokens too. A span's id is its document's id, # and its number.
+The tokenizer is that of WEIGHTS; LENGTH counts the two special tokens too. A span's id is DOCUMENT#char=BEGIN,END, where it
+stands in the document; queries generated for it are its own in a pre-training on the documents, too.
 """
 
 import json
@@ -16,7 +17,7 @@ from moeir.backbones.token_files import chunk_texts
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import MoeirError
 from moeir.pretraining.span_cache import split_into_spans
-from moeir.records import texts
+from moeir.records import generated_queries, texts
 from moeir.records.texts import Text
 
 SHORT = 0.15  # probability of a shorter target length for a span, as in `moeir pretrain`
@@ -27,8 +28,8 @@ def spans(reader: TextTokenizer, documents: Path, maximum: int, seed: int) -> It
         for text, (_, characters) in zip(chunk, reader.encode_with_offsets([text.content for text in chunk]), strict=True):
             begins, first_sentences = split_into_spans(text, characters, maximum, SHORT, seed)
             offsets = [characters[begins[first]] for first in first_sentences]
-            for number, (begin, end) in enumerate(pairwise([*offsets, len(text.content)])):
-                yield Text(f"{text.id}#{number}", text.content[begin:end].strip())
+            for begin, end in pairwise([*offsets, len(text.content)]):
+                yield Text(generated_queries.format_span_id(text.id, begin, end), text.content[begin:end].strip())
 
 
 def main(weights: Path, documents: Path, output: Path, length: int, seed: int = 42) -> None:

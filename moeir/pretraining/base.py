@@ -1,9 +1,9 @@
 """Base class of pre-training objectives (masked texts in, loss and metrics out) and the parts they share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +17,22 @@ from moeir.heads.pooling import PoolingHead
 from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 
+BOTTLENECK_GAIN = "bottleneck_gain"  # metric: loss of decoders with shuffled vectors minus that with the true ones
+
 
 @dataclass(frozen=True)
 class TokenLoss:
     """Mean loss of `count` predictions, with gradient, and the number of correct ones.
 
-    Each process has its own predictions, unless the loss is already that of the whole batch (`is_global`).
+    Each process has its own predictions, unless the loss is already that of the whole batch (`is_global`). `gain` says what
+    a decoder owes to its vectors: its loss with those of other texts minus this loss, without gradient.
     """
 
     value: Tensor
     correct: Tensor
     count: int
     is_global: bool = False
+    gain: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class Pretraining(nn.Module, ABC):
 
     context: ClassVar[str] = "none"
     process_group: ProcessGroup = SINGLE_PROCESS  # the processes that share each batch
+    measures_bottleneck = False  # whether decoders also run with shuffled vectors
 
     def __init__(self, architecture: Architecture, *, rate: float, decoder_rate: float | None = None) -> None:
         super().__init__()
@@ -93,9 +98,33 @@ class Pretraining(nn.Module, ABC):
         pool = PoolingHead(pooling=head.pooling if isinstance(head, PoolingHead) else "cls")
         return EncodedTexts(ordered, back, encoder, states, middle, pool(states, ordered.tokens).vectors)
 
+    def decoder_loss(self, vectors: Tensor, decode: Callable[[Tensor], TokenLoss], *, blocks: int = 1) -> TokenLoss:
+        """The loss of `decode` on vectors [B, H] in the order of the batch; if `measures_bottleneck`, also the gain over shuffled vectors.
+
+        Shuffled, each text has the vector of the next text of the batch, over all processes, the last that of the first; of `blocks` equal
+        blocks of texts each is shuffled by itself. Masks and dropout are the same both times, and random numbers drawn later are those
+        that follow a single decoding. A batch of one text is not measured.
+        """
+        if not self.measures_bottleneck or (self.process_group.size == 1 and len(vectors) == blocks):
+            return decode(vectors)
+        devices = [vectors.device] if vectors.is_cuda else []
+        state, device_states = torch.get_rng_state(), [torch.cuda.get_rng_state(device) for device in devices]
+        loss = decode(vectors)
+        with torch.no_grad(), torch.random.fork_rng(devices):
+            torch.set_rng_state(state)
+            for device, device_state in zip(devices, device_states, strict=True):
+                torch.cuda.set_rng_state(device_state, device)
+            return replace(loss, gain=decode(self._vectors_of_next_texts(vectors.detach(), blocks)).value - loss.value)
+
+    def _vectors_of_next_texts(self, vectors: Tensor, blocks: int) -> Tensor:
+        parts = vectors.chunk(blocks)
+        following = self.process_group.all_gather(parts, "the vectors of a step")[(self.process_group.rank + 1) % self.process_group.size]
+        return torch.cat([torch.cat([part[1:], other[:1]]) for part, other in zip(parts, following, strict=True)])
+
     def combine_losses(self, parts: Mapping[str, TokenLoss], weights: Mapping[str, float] | None = None) -> tuple[Tensor, StepMetrics]:
         """Weighted sum of the parts (default weight 1) and the metrics `loss`, `loss.PART`, `accuracy.PART`.
 
+        For decoders that were measured also `bottleneck_gain.PART`, and `bottleneck_gain`, their mean.
         With several processes the metrics are those of the whole batch, and the gradients of the processes add up to the whole batch's.
         """
         factors = [1.0 if weights is None else weights.get(name, 1.0) for name in parts]
@@ -105,18 +134,26 @@ class Pretraining(nn.Module, ABC):
             loss = torch.stack(values).sum()
             shares = [part.correct / max(1, part.count) for part in parts.values()]
             facts = torch.stack([loss, *(part.value for part in parts.values()), *shares]).detach()
-            return loss, dict(zip(names, facts, strict=True))
-        own = [(float(part.value.detach()), int(part.correct), part.count) for part in parts.values()]
+            return loss, dict(zip(names, facts, strict=True)) | _gain_metrics({name: part.gain for name, part in parts.items()})
+        own = [(float(part.value.detach()), int(part.correct), part.count, float(part.gain or 0.0)) for part in parts.values()]
         by_process = self.process_group.all_gather_object(own, "the losses of a step")
         scaled, means, shares = [], [], []
-        for number, part in enumerate(parts.values()):
+        gains: dict[str, float | None] = {}
+        for number, (name, part) in enumerate(parts.items()):
             entries = [losses[number] for losses in (by_process[:1] if part.is_global else by_process)]
-            total = max(1, sum(count for _, _, count in entries))
+            total = max(1, sum(count for _, _, count, _ in entries))
             scaled.append(values[number] * (1.0 if part.is_global else part.count / total))
-            means.append(sum(value * count for value, _, count in entries) / total)
-            shares.append(sum(correct for _, correct, _ in entries) / total)
+            means.append(sum(value * count for value, _, count, _ in entries) / total)
+            shares.append(sum(correct for _, correct, _, _ in entries) / total)
+            gains[name] = None if part.gain is None else sum(gain * count for _, _, count, gain in entries) / total
         total_loss = sum(factor * mean for factor, mean in zip(factors, means, strict=True))
-        return torch.stack(scaled).sum(), dict(zip(names, [total_loss, *means, *shares], strict=True))
+        return torch.stack(scaled).sum(), dict(zip(names, [total_loss, *means, *shares], strict=True)) | _gain_metrics(gains)
+
+
+def _gain_metrics(gains: Mapping[str, Any]) -> StepMetrics:
+    """Metrics of the gains that were measured: each, and their mean."""
+    measured = {f"{BOTTLENECK_GAIN}.{name}": gain for name, gain in gains.items() if gain is not None}
+    return measured | {BOTTLENECK_GAIN: sum(measured.values()) / len(measured)} if measured else {}
 
 
 def vocabulary_loss(states: Tensor, targets: Tensor, encoder: Encoder) -> TokenLoss:

@@ -152,7 +152,7 @@ class SpanSampler:
         """[n] the spans that can be anchors."""
         parts = self.cache.boundaries
         if self.queries is not None:
-            eligible = np.repeat(self.queries.has_query(), np.diff(parts.documents))
+            eligible = self.queries.has_query(np.diff(parts.documents))
             reason = "every document with a query is empty"
         elif self.requirements.context == "none":
             eligible, reason = np.ones(len(parts), dtype=np.bool_), "no span"
@@ -190,7 +190,7 @@ class SpanSampler:
         if needs.context != "none":
             context_keys = text_keys(self.seed, epoch, CONTEXT_CHOICE, spans)
             if self.queries is not None:
-                begins, ends = self.queries.sample_queries(parts.document_rows(spans), context_keys)
+                begins, ends = self.queries.sample_queries(parts.document_rows(spans), spans, context_keys)
                 ends = np.minimum(ends, begins + self.template.content_budget("query", self.template.query_length))
                 contexts = self._gather_texts(self.queries.ids, (begins, ends), "query")
             else:

@@ -1,9 +1,11 @@
 """CoT-MAE: a text is decoded from the vector of another span of its document, or, in CoT-MAE-qc, a query from that of its span."""
 
+from functools import partial
+
 from torch import Tensor
 
 from moeir.architectures.base import Architecture, StepMetrics
-from moeir.pretraining.base import Pretraining, align_by_length, check_minimum, concatenate_texts, mlm_loss
+from moeir.pretraining.base import Pretraining, TokenLoss, align_by_length, check_minimum, concatenate_texts, mlm_loss
 from moeir.pretraining.batches import PretrainingBatch
 from moeir.pretraining.decoder import BidirectionalDecoder, CausalDecoder
 
@@ -25,10 +27,15 @@ class Cotmae(Pretraining):
         """Both spans go through the encoder in one batch, and through the decoder in another with their vectors swapped."""
         assert batch.contexts is not None and batch.decoder_anchors is not None and batch.decoder_contexts is not None
         encoded = self.encode(concatenate_texts(batch.anchors, batch.contexts))
-        vectors, texts = align_by_length(encoded.vectors, concatenate_texts(batch.decoder_contexts, batch.decoder_anchors))
-        states = self.decoder(vectors, encoded.encoder.embeddings(texts.tokens), texts.tokens)
-        parts = {"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": mlm_loss(states, texts, encoded.encoder)}
-        return self.combine_losses(parts)
+        swapped = concatenate_texts(batch.decoder_contexts, batch.decoder_anchors)
+
+        def decode(vectors: Tensor) -> TokenLoss:
+            aligned, texts = align_by_length(vectors, swapped)
+            states = self.decoder(aligned, encoded.encoder.embeddings(texts.tokens), texts.tokens)
+            return mlm_loss(states, texts, encoded.encoder)
+
+        decoder_loss = self.decoder_loss(encoded.vectors, decode, blocks=2)
+        return self.combine_losses({"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss})
 
 
 class CotmaeQc(Pretraining):
@@ -52,5 +59,6 @@ class CotmaeQc(Pretraining):
         """The query passes through the decoder only."""
         assert batch.contexts is not None
         encoded = self.encode(batch.anchors)
-        decoder_loss = self.decoder(encoded.vectors, batch.contexts, encoded.encoder)
+        decode = partial(self.decoder, texts=batch.contexts, encoder=encoded.encoder)
+        decoder_loss = self.decoder_loss(encoded.vectors, decode)
         return self.combine_losses({"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss}, self.weights)

@@ -38,13 +38,19 @@ class Condenser(Pretraining):
 
     def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
         """Parts `mlm` (late) and `head`."""
-        return self.combine_losses(condenser_losses(self.decoder, self.encode(batch.anchors)))
+        return self.combine_losses(condenser_losses(self, self.decoder, self.encode(batch.anchors)))
 
 
-def condenser_losses(head: BidirectionalDecoder, encoded: EncodedTexts) -> dict[str, TokenLoss]:
+def condenser_losses(objective: Pretraining, head: BidirectionalDecoder, encoded: EncodedTexts, *, blocks: int = 1) -> dict[str, TokenLoss]:
     """The masked-language-model losses of the last layer and of the head on [late vector; middle states]. Gao and Callan 2021."""
-    states = head(encoded.pooled_vectors, encoded.middle_states, encoded.texts.tokens)
-    return {"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "head": mlm_loss(states, encoded.texts, encoded.encoder)}
+    order = encoded.original_order.argsort()
+
+    def decode(vectors: Tensor) -> TokenLoss:
+        states = head(vectors.index_select(0, order), encoded.middle_states, encoded.texts.tokens)
+        return mlm_loss(states, encoded.texts, encoded.encoder)
+
+    mlm = mlm_loss(encoded.states, encoded.texts, encoded.encoder)
+    return {"mlm": mlm, "head": objective.decoder_loss(encoded.vectors, decode, blocks=blocks)}
 
 
 class Cocondenser(Pretraining):
@@ -67,7 +73,7 @@ class Cocondenser(Pretraining):
         assert batch.contexts is not None
         encoded = self.encode(concatenate_texts(batch.anchors, batch.contexts))
         contrastive = span_contrastive_loss(self._gather_vectors(encoded.vectors))
-        return self.combine_losses(condenser_losses(self.decoder, encoded) | {"contrastive": contrastive}, self.weights)
+        return self.combine_losses(condenser_losses(self, self.decoder, encoded, blocks=2) | {"contrastive": contrastive}, self.weights)
 
     def _gather_vectors(self, vectors: Tensor) -> Tensor:
         """Vectors of all processes: first all anchors, then all contexts; only this process's have a gradient."""

@@ -1,6 +1,7 @@
 """CoT-MoTE pre-training: separate experts for queries and passages, dense and sparse bottlenecks (Ma et al. 2023)."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -82,8 +83,7 @@ class Mote(Pretraining):
 
     def _decoder_loss(self, encoded: EncodedTexts, kind: str, targets: MaskedTexts) -> TokenLoss:
         vectors = encoded.vectors if kind == "dense" else self.sparse_bottleneck(encoded)
-        loss: TokenLoss = self.decoder(vectors, targets, encoded.encoder)
-        return loss
+        return self.decoder_loss(vectors, partial(self.decoder, texts=targets, encoder=encoded.encoder))
 
     def sparse_bottleneck(self, encoded: EncodedTexts) -> Tensor:
         """The sparse representation of each text as a weighted mean of word embeddings, [B, H], in the order of the input."""

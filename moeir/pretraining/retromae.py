@@ -1,6 +1,7 @@
 """RetroMAE: a lightly masked span is encoded and reconstructed from its vector by an enhanced decoder (Xiao et al. 2022)."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +38,9 @@ class Retromae(Pretraining):
     def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
         """Parts `mlm` and `decoder`."""
         encoded = self.encode(batch.anchors)
-        decoder_loss = self.decoder(encoded.vectors, batch.anchors, encoded.encoder, self.architecture.special_tokens)
+        special_tokens = self.architecture.special_tokens
+        decode = partial(self.decoder, texts=batch.anchors, encoder=encoded.encoder, special_tokens=special_tokens)
+        decoder_loss = self.decoder_loss(encoded.vectors, decode)
         return self.combine_losses({"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss})
 
 

@@ -2,7 +2,7 @@
 
 A cache is a folder named by a digest of its sources and settings: other texts, tokenizers or settings give another folder. Memory holds
 one chunk of texts at a time. Queries come from the output of `generate-queries`, or from queries and judgements: a query belongs to the
-documents judged above 0 for it.
+documents judged above 0 for it. An id `DOCUMENT#char=BEGIN,END` in either binds a query to the span with most of these characters.
 """
 
 import random
@@ -28,26 +28,29 @@ from moeir.pretraining.spans import SpanBoundaries, find_sentence_starts, pack_s
 from moeir.records import generated_queries, qrels, texts
 from moeir.records.texts import Text
 
-CACHE_VERSION = 1  # of the file format and of the rules that split and pack
+CACHE_VERSION = 2  # of the file format and of the rules that split and pack
 TokenIds: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
-SPAN_ARRAYS, QUERY_ARRAYS = ("ids", "sentences", "spans", "documents"), ("ids", "starts", "links", "documents")
+SPAN_ARRAYS = ("ids", "sentences", "spans", "documents", "character_ends")
+QUERY_ARRAYS = ("ids", "starts", "links", "documents", "spans")
 CHUNK_QUERIES = 4096
 
 
 @dataclass(frozen=True)
 class SpanCache:
-    """ids [T] of all documents end to end, without special tokens, and their `boundaries`; both memory-mapped."""
+    """ids [T] of all documents end to end, without special tokens, their `boundaries`, and `character_ends` [n], where each span ends
+    in its document's content; all memory-mapped."""
 
     folder: Path
     ids: TokenIds
     boundaries: SpanBoundaries
+    character_ends: Int64Array
 
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Open a folder built by `build_span_cache`."""
         maximum = int(manifests.read_manifest(folder)["settings"]["maximum"])
-        ids, sentences, spans, documents = (open_readonly(folder / f"{name}.npy") for name in SPAN_ARRAYS)
-        return cls(folder, ids, SpanBoundaries(sentences, spans, documents, maximum))
+        ids, sentences, spans, documents, ends = (open_readonly(folder / f"{name}.npy") for name in SPAN_ARRAYS)
+        return cls(folder, ids, SpanBoundaries(sentences, spans, documents, maximum), ends)
 
     def __len__(self) -> int:
         """Number of spans."""
@@ -116,8 +119,7 @@ class _SpanCacheWriter:
     """Tokenizes documents and splits them into spans, into the files of a cache."""
 
     def __init__(self, folder: Path, tokenizer: TextTokenizer, maximum: int, short: float, seed: int) -> None:
-        dtypes = zip(SPAN_ARRAYS, (tokenizer.id_dtype, np.int64, np.int64, np.int64), strict=True)
-        self.files = TokenFileWriter(folder, dict(dtypes))
+        self.files = TokenFileWriter(folder, dict.fromkeys(SPAN_ARRAYS, np.int64) | {"ids": tokenizer.id_dtype})
         self.text_count: int = self.files.entry.get("texts", 0)
         self._names = AppendableText(folder / "ids.txt", self.files.entry.get("names", 0))
         self._tokenizer, self._maximum, self._short, self._seed = tokenizer, maximum, short, seed
@@ -128,15 +130,17 @@ class _SpanCacheWriter:
         sentences: list[int] = []
         spans: list[int] = []
         documents: list[int] = []
+        ends: list[int] = []
         first_token, first_sentence, first_span = map(self.files.rows, SPAN_ARRAYS[:3])
         tokenized = self._tokenizer.encode_with_offsets([text.content for text in chunk])
         for text, (tokens, characters) in zip(chunk, tokenized, strict=True):
             begins, firsts = split_into_spans(text, characters, self._maximum, self._short, self._seed)
             documents.append(first_span + len(spans))
+            ends += [characters[begins[first]] for first in firsts[1:]] + [len(text.content)] * bool(firsts)
             spans += [first_sentence + len(sentences) + first for first in firsts]
             sentences += [first_token + len(ids) + begin for begin in begins]
             ids += tokens
-        self.files.append(ids=ids, sentences=sentences, spans=spans, documents=documents)
+        self.files.append(ids=ids, sentences=sentences, spans=spans, documents=documents, character_ends=ends)
         self._names.append(text.id for text in chunk)
         self.text_count += len(chunk)
         self.files.commit(texts=self.text_count, names=self._names.flush())
@@ -169,14 +173,15 @@ def _find_sentence_tokens(text: Text, characters: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class QueryCache:
-    """ids [T] of all queries end to end without special tokens, starts [m+1] of each query; links [n] the queries of each document,
-    document by document, documents [N+1] the offsets of each among them. All memory-mapped."""
+    """ids [T] of all queries end to end without special tokens, starts [m+1] of each query; links the queries of each document, document
+    by document, then those of each span; documents [N+1] and spans [n+1] the offsets of each among them. All memory-mapped."""
 
     folder: Path
     ids: TokenIds
     starts: Int64Array
     links: Int64Array
     documents: Int64Array
+    spans: Int64Array
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -187,15 +192,16 @@ class QueryCache:
         """Number of queries."""
         return len(self.starts) - 1
 
-    def has_query(self) -> npt.NDArray[np.bool_]:
-        """[N] whether a document has a query."""
-        return np.diff(self.documents) > 0
+    def has_query(self, spans_per_document: Int64Array) -> npt.NDArray[np.bool_]:
+        """[n] whether a span or its document as a whole has a query."""
+        return np.repeat(np.diff(self.documents) > 0, spans_per_document) | (np.diff(self.spans) > 0)
 
-    def sample_queries(self, documents: Int64Array, keys: UInt64Array) -> tuple[Int64Array, Int64Array]:
-        """[B] token bounds of a random query of each document, chosen by its key; every document must have one."""
-        first = self.documents[documents]
-        rows = first + randint_high(random_bits(keys, np.zeros(1, dtype=np.int64)), self.documents[documents + 1] - first)
-        queries = self.links[rows]
+    def sample_queries(self, documents: Int64Array, spans: Int64Array, keys: UInt64Array) -> tuple[Int64Array, Int64Array]:
+        """[B] token bounds of a random query of each span or of its document, chosen by its key; every span must have one."""
+        first, first_of_span = self.documents[documents], self.spans[spans]
+        of_document, of_span = self.documents[documents + 1] - first, self.spans[spans + 1] - first_of_span
+        chosen = randint_high(random_bits(keys, np.zeros(1, dtype=np.int64)), of_document + of_span)
+        queries = self.links[np.where(chosen < of_document, first + chosen, first_of_span + chosen - of_document)]
         return self.starts[queries], self.starts[queries + 1]
 
 
@@ -210,50 +216,74 @@ def build_query_cache(
 ) -> QueryCache:
     """The query cache of a corpus, from `folder` if it exists, otherwise built.
 
-    Without `judgements` the files hold the queries of each document, with them queries by their own ids; `digests` identify the
+    Without `judgements` the files hold the queries of each document or span, with them queries by their own ids; `digests` identify the
     files. Queries without a token or without a judgement are left out.
     """
     sources = {"documents": [manifests.compute_digest(corpus.folder)], "tokenizer": [tokenizer.digest], **digests}
 
     def fill(target: Path) -> dict[str, int]:
-        rows = {name: row for row, name in enumerate(corpus.document_ids())}
+        rows = _OwnerRows(corpus)
         pairs = _generated_pairs(queries, rows) if judgements is None else _judged_pairs(queries, judgements, rows)
         owners, members, empty = _write_tokens(target, pairs, tokenizer)
         if not members:
             raise DataError(f"{', '.join(map(str, queries))}: no query for a document of the corpus")
-        linked, counts = np.array(owners, dtype=np.int64), np.bincount(owners, minlength=len(rows))
+        linked, counts = np.array(owners, dtype=np.int64), np.bincount(owners, minlength=rows.documents + len(corpus))
+        offsets = np.concatenate([[0], np.cumsum(counts)])
         np.save(target / "links.npy", np.array(members, dtype=np.int64)[np.argsort(linked, kind="stable")])
-        np.save(target / "documents.npy", np.concatenate([[0], np.cumsum(counts)]))
+        np.save(target / "documents.npy", offsets[: rows.documents + 1])
+        np.save(target / "spans.npy", offsets[rows.documents :])
         return {"queries": 1 + max(members), "links": len(members), "empty": empty}
 
     return QueryCache.open(_get_or_build(folder, "queries", {"judged": judgements is not None}, sources, fill))
 
 
-def _generated_pairs(files: Sequence[Path], rows: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
-    """Queries generated for one document each, with its row."""
+class _OwnerRows:
+    """What queries belong to: rows 0 … N - 1 are the documents of a corpus, rows from N its spans."""
+
+    def __init__(self, corpus: SpanCache) -> None:
+        self._rows = {name: row for row, name in enumerate(corpus.document_ids())}
+        self.documents, self._corpus = len(self._rows), corpus
+
+    def find(self, name: str, where: str) -> int:
+        """The row of a document, or of the span with most of the characters `DOCUMENT#char=BEGIN,END`; of equal ones the first."""
+        if (row := self._rows.get(name)) is not None:
+            return row
+        document, begin, end = generated_queries.parse_span_id(name) or (name, 0, 0)
+        if (row := self._rows.get(document)) is None:
+            raise DataError(f"{where} document {document!r}, which is not in the corpus")
+        first, after = self._corpus.boundaries.documents[row : row + 2]
+        ends = self._corpus.character_ends[first:after]
+        length = int(ends[-1]) if len(ends) else 0
+        if not begin < end <= length:
+            raise DataError(f"{where} {name!r}: expected #char=BEGIN,END with BEGIN < END <= {length}, its characters with the title")
+        overlaps = np.minimum(ends, end) - np.maximum(np.concatenate([[0], ends[:-1]]), begin)
+        return self.documents + int(first) + int(overlaps.argmax())
+
+
+def _generated_pairs(files: Sequence[Path], rows: _OwnerRows) -> Iterator[tuple[str, list[int]]]:
+    """Queries generated for one document or span each, with its row."""
     for file in files:
         for record in generated_queries.read_generated_queries(file, allow_empty=len(files) > 1):
-            if record.id not in rows:
-                raise DataError(f"{file}: has queries of document {record.id!r}, which is not in the corpus")
-            yield from ((query, [rows[record.id]]) for query in record.queries)
+            row = rows.find(record.id, f"{file}: has queries of")
+            yield from ((query, [row]) for query in record.queries)
 
 
-def _judged_pairs(files: Sequence[Path], judgements: Path, rows: Mapping[str, int]) -> Iterator[tuple[str, list[int]]]:
-    """Judged queries, with the rows of their relevant documents."""
-    answers = {query: [name for name, grade in grades.items() if grade > 0] for query, grades in qrels.read_qrels(judgements).items()}
-    for query, names in answers.items():
-        if (missing := next((name for name in names if name not in rows), None)) is not None:
-            raise DataError(f"{judgements}: query {query!r} names document {missing!r}, which is not in the corpus")
+def _judged_pairs(files: Sequence[Path], judgements: Path, rows: _OwnerRows) -> Iterator[tuple[str, list[int]]]:
+    """Judged queries, with the rows of their relevant documents or spans."""
+    answers = {
+        query: [rows.find(name, f"{judgements}: query {query!r} names") for name, grade in grades.items() if grade > 0]
+        for query, grades in qrels.read_qrels(judgements).items()
+    }
     for file in files:
         for text in texts.read_texts(file, keep_empty=True):
-            if names := answers.pop(text.id, []):
-                yield text.content, [rows[name] for name in names]
-    if unknown := next((query for query, names in answers.items() if names), None):
+            if owners := answers.pop(text.id, []):
+                yield text.content, owners
+    if unknown := next((query for query, owners in answers.items() if owners), None):
         raise DataError(f"{judgements}: query {unknown!r} is not among the queries")
 
 
 def _write_tokens(folder: Path, pairs: Iterable[tuple[str, list[int]]], tokenizer: TextTokenizer) -> tuple["array[int]", "array[int]", int]:
-    """Write tokens to disk; returns document and query of each pair, and the number of queries without a token."""
+    """Write tokens to disk; returns owner and query of each pair, and the number of queries without a token."""
     ids, starts = (AppendableNpy(folder / f"{name}.npy", kind) for name, kind in (("ids", tokenizer.id_dtype), ("starts", np.int64)))
     owners, members = array("q"), array("q")
     queries = empty = 0
@@ -262,10 +292,10 @@ def _write_tokens(folder: Path, pairs: Iterable[tuple[str, list[int]]], tokenize
     with meter("tokenizing queries") as counter:
         while chunk := list(islice(remaining, CHUNK_QUERIES)):
             token_lists = [tokens[1:-1] for tokens in tokenizer.encode([text for text, _ in chunk])]
-            for tokens, (_, documents) in zip(token_lists, chunk, strict=True):
+            for tokens, (_, rows) in zip(token_lists, chunk, strict=True):
                 if tokens:
-                    owners.extend(documents)
-                    members.extend([queries] * len(documents))
+                    owners.extend(rows)
+                    members.extend([queries] * len(rows))
                     queries += 1
                 else:
                     empty += 1

@@ -3,7 +3,7 @@
 import time
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from moeir.architectures.base import StepMetrics
@@ -16,20 +16,27 @@ from moeir.kernels.grouped_linear import grouped_linear_flop_formulas
 from moeir.pretraining.base import Pretraining
 from moeir.pretraining.batches import PretrainingBatch, SpanSampler
 
+BOTTLENECK_EVERY = 50  # steps between measurements of what the bottleneck is worth
 MATRIX_SIZE, ROUNDS = {"cpu": 2048, "cuda": 8192}, 5  # of the matrix product that is measured
 
 
 class PretrainingTask:
     """Trains an objective on the batches of a sampler, which are prefetched in consecutive steps.
 
-    Several processes split each batch into equal parts.
+    Several processes split each batch into equal parts. Every 50th step of `accumulate` batches and the last one measure the bottleneck.
     """
 
     def __init__(
-        self, objective: Pretraining, sampler: SpanSampler, dtype: torch.dtype, process_group: ProcessGroup = SINGLE_PROCESS
+        self,
+        objective: Pretraining,
+        sampler: SpanSampler,
+        dtype: torch.dtype,
+        process_group: ProcessGroup = SINGLE_PROCESS,
+        *,
+        accumulate: int = 1,
     ) -> None:
-        self.model: nn.Module = objective
-        self._sampler, self._dtype, self._process_group = sampler, dtype, process_group
+        self.model: Pretraining = objective
+        self._sampler, self._dtype, self._process_group, self._accumulate = sampler, dtype, process_group, accumulate
         objective.process_group = process_group
         if sampler.batch_size < process_group.size:
             raise UsageError(f"--batch-size: {sampler.batch_size} spans in a batch are too few for {process_group.size} processes")
@@ -71,6 +78,8 @@ class PretrainingTask:
         return self._compute(batch, device)
 
     def _compute(self, batch: PretrainingBatch, device: torch.device) -> tuple[Tensor, StepMetrics]:
+        number = batch.step // self._accumulate + 1  # of the optimizer's step, counted from 1
+        self.model.measures_bottleneck = number % BOTTLENECK_EVERY == 0 or number == batch.steps // self._accumulate
         with autocast(self._dtype, str(device)):
             loss, facts = self.model(batch)
         return loss, facts

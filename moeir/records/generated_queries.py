@@ -1,6 +1,10 @@
-"""Generated queries (doc2query): one JSON line per document, `{"_id": …, "queries": […]}`."""
+"""Generated queries (doc2query): one JSON line per document or span of one, `{"_id": …, "queries": […]}`.
+
+The id of a span is `DOCUMENT#char=BEGIN,END`, its characters in the document's title, a space and text (the ranges of RFC 5147).
+"""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +13,12 @@ from typing import Any
 from moeir.errors import DataError
 from moeir.records import lines, texts
 
+_SPAN_ID = re.compile(r"(?P<document>.+)#char=(?P<begin>\d+),(?P<end>\d+)", re.DOTALL)
+
 
 @dataclass(frozen=True, slots=True)
 class GeneratedQueries:
-    """A document's id and its generated queries, possibly none."""
+    """The id of a document or a span, and the queries generated for it, possibly none."""
 
     id: str
     queries: tuple[str, ...]
@@ -25,6 +31,25 @@ def format_line(document: str, queries: Sequence[str]) -> str:
     '{"_id": "d1", "queries": ["what do owls hunt", "owls at night"]}'
     """
     return json.dumps({"_id": document, "queries": list(queries)}, ensure_ascii=False)
+
+
+def format_span_id(document: str, begin: int, end: int) -> str:
+    """The id of the characters from `begin` up to `end` of a document's content.
+
+    >>> format_span_id("d1", 0, 512)
+    'd1#char=0,512'
+    """
+    return f"{document}#char={begin},{end}"
+
+
+def parse_span_id(text: str) -> tuple[str, int, int] | None:
+    """Document, begin and end of a span's id; None for any other id.
+
+    >>> parse_span_id("d1#char=0,512"), parse_span_id("d1#0")
+    (('d1', 0, 512), None)
+    """
+    match = _SPAN_ID.fullmatch(text)
+    return None if match is None else (match["document"], int(match["begin"]), int(match["end"]))
 
 
 def read_generated_queries(source: Path | str, *, allow_empty: bool = False) -> Iterator[GeneratedQueries]:

@@ -312,9 +312,11 @@ class Finetune(TrainingStage, InputOptions):
             sampling.check_batch_size(sampler, self.process_group().size, pairs=pairs)
             if objective in objectives.NEEDS_TEACHER:
                 sampling.check_teacher_scores(sampler, label, self.objective)
-        sampler = sampling.MultiDatasetSampler(tuple(samplers), self.sampling_rate, self.seed) if self.sampling_rate else samplers[0]
-        sampler.skipped_batches = ceil(self.skip_queries / self.batch_size)
-        return sampler, text_stream
+        joint: BatchSampler = samplers[0]
+        if self.sampling_rate:
+            joint = sampling.MultiDatasetSampler(tuple(samplers), self.sampling_rate, self.seed)
+        joint.skipped_batches = ceil(self.skip_queries / self.batch_size)
+        return joint, text_stream
 
     def _load_dev_set(self, text_stream: "TextStream", batches_per_epoch: int, *, pairs: bool) -> "DevSet | None":
         """The development set, if there is one."""

@@ -27,10 +27,10 @@ class Pretrain(TrainingStage):
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
     corpus: Path = input_field("texts", "Documents.")
     queries: tuple[Path, ...] = input_field(
-        "texts", "Queries of the documents, as generate-queries writes them; repeat the flag.", (), only_with=("query_qrels",)
+        "texts", "Queries of documents or of spans, as generate-queries writes them; repeat the flag.", (), only_with=("query_qrels",)
     )
     query_qrels: Path | None = input_field(
-        "qrels", "Documents of the queries, if --queries has query ids instead of document ids.", None, only_with=("queries",)
+        "qrels", "Documents or spans of the queries, if --queries has query ids instead of theirs.", None, only_with=("queries",)
     )
     arch: str = option(
         "An architecture, e.g. dense or mote:encoders=siamese [default: dense; mote with --objective mote].",
@@ -94,10 +94,13 @@ class Pretrain(TrainingStage):
         return []
 
     def summary(self, counts: Facts) -> str:
-        if "tokens_per_second" not in counts:
-            return super().summary(counts)
-        share = f"{counts['share_of_peak']:.1%} of the peak matrix-product rate measured on this machine"
-        return f"{super().summary(counts)}, {counts['tokens_per_second']:,.0f} tokens a second after the first step, {share}"
+        parts = [super().summary(counts)]
+        if "bottleneck_gain" in counts["last"]:
+            parts.append(f"the bottleneck is worth {counts['last']['bottleneck_gain']:.3f} nats per token")
+        if "tokens_per_second" in counts:
+            share = f"{counts['share_of_peak']:.1%} of the peak matrix-product rate measured on this machine"
+            parts.append(f"{counts['tokens_per_second']:,.0f} tokens a second after the first step, {share}")
+        return ", ".join(parts)
 
     def next_command(self) -> list[object]:
         corpus = path_or_example(self.corpus, "corpus.jsonl")
@@ -128,7 +131,9 @@ class Pretrain(TrainingStage):
             sampler = self._make_sampler(checkpoint, objective)
         schedule, process_group = self.make_schedule(sampler.steps_per_epoch), process_group.with_timeout(self.stuck_minutes)
         sampler.steps = schedule.steps * self.accumulate
-        task = PretrainingTask(objective, sampler, select_dtype(self.dtype, process_group.device), process_group)
+        task = PretrainingTask(
+            objective, sampler, select_dtype(self.dtype, process_group.device), process_group, accumulate=self.accumulate
+        )
         counts = self.train_model(task, schedule, process_group)
         speed = task.speed()
         if not process_group.is_main:

@@ -46,6 +46,10 @@ EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
         (["RR@100"], ["indri", "bert", "other", "ensemble"]),
     ],
     ("cot_mote_msmarco.sh", ""): [(DEV, MOTE), (["nDCG@10"], MOTE), (["nDCG@10"], MOTE)],
+    ("cot_mote_figure1.sh", ""): [
+        (["unit", "from", "to", "texts", "share"], ["query"] * 10 + ["document"] * 15),
+        (["statistic", "value"], ["query"] * 7 + ["document"] * 7),
+    ],
     ("cot_mote_figure4_divergence.sh", ""): [
         (["RR@10"], ["cotmae-siamese", "cotmae-separate"]),
         (["expert", "pairs", "KL", "JS"], DIVERGING),

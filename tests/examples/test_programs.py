@@ -9,7 +9,9 @@ import pytest
 
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.pretraining import span_cache
-from moeir.records import examples, qrels, texts
+from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSampler
+from moeir.pretraining.masking import WordVocabulary
+from moeir.records import examples, generated_queries, qrels, texts
 from tests.examples import toy_collections
 from tests.examples.shell import EXAMPLES
 
@@ -81,5 +83,27 @@ def test_documents_are_cut_into_the_spans_that_pre_training_reads(toy: Path, tmp
         list(texts.read_texts(toy / "corpus.jsonl"))
     )
     for document in texts.read_texts(toy / "corpus.jsonl"):
-        parts = [text for name, text in span_texts.items() if name.rpartition("#")[0] == document.id]
+        parts = [text for name, text in span_texts.items() if name.partition("#")[0] == document.id]
         assert "".join("".join(parts).split()) == "".join(document.content.split()), "no text is lost, though a long sentence is cut"
+
+
+def test_queries_of_such_spans_are_paired_with_them_in_a_pre_training_on_the_documents(toy: Path, tmp_path: Path, tiny_model: Path) -> None:
+    """Each span's query is its own text, so the pair must have the same tokens; a query bound to its document is often of another span."""
+    run_program("spans.py", tiny_model, toy / "corpus.jsonl", tmp_path / "spans.jsonl", 12)
+    reader = TextTokenizer(tiny_model)
+    cache = span_cache.build_span_cache(tmp_path / "cache", toy / "corpus.jsonl", reader, digest="toy", maximum=10)
+    spans = list(texts.read_texts(tmp_path / "spans.jsonl"))
+    template = InputTemplate(reader.special_tokens, WordVocabulary.from_tokenizer(reader), 12)
+    same = {}
+    for name, ids in {"span": [span.id for span in spans], "document": [span.id.partition("#")[0] for span in spans]}.items():
+        queries: dict[str, list[str]] = {}
+        for owner, span in zip(ids, spans, strict=True):
+            queries.setdefault(owner, []).append(span.text)
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(generated_queries.format_line(owner, each) + "\n" for owner, each in queries.items()), encoding="utf-8")
+        query_cache = span_cache.build_query_cache(tmp_path / "cache", cache, [path], None, reader, digests={"queries": [name]})
+        sampler = SpanSampler(cache, query_cache, template, BatchRequirements("query", 0.3), size=1, steps=1, seed=3)
+        batches = [sampler.batch_at(step) for step in range(sampler.steps_per_epoch)]
+        assert len(batches) == len(spans) == len(cache)
+        same[name] = sum(batch.anchors.original_ids.equal(batch.contexts.original_ids) for batch in batches if batch.contexts is not None)
+    assert same["span"] == len(spans) > same["document"]

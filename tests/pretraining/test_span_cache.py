@@ -172,8 +172,9 @@ def test_generated_queries_belong_to_their_documents(tmp_path, reader):
         tmp_path, cache, [write_queries(tmp_path / "q.jsonl")], None, reader, digests={"queries": ["q"]}
     )
     assert [query_texts(query_cache, reader, row) for row in range(5)] == [["the fox"], [], [], ["the owl", "a bat"], []]
-    assert query_cache.has_query().tolist() == [True, False, False, True, False]
-    begins, _ = query_cache.sample_queries(np.full(200, 3), np.arange(200, dtype=np.uint64))
+    spans_per_document = np.diff(cache.boundaries.documents)
+    assert query_cache.has_query(spans_per_document).tolist() == np.repeat([True, False, False, True, False], spans_per_document).tolist()
+    begins, _ = query_cache.sample_queries(np.full(200, 3), np.full(200, len(cache) - 1), np.arange(200, dtype=np.uint64))
     assert 60 < (begins == query_cache.starts[0]).sum() < 140
     assert set(begins.tolist()) == {int(query_cache.starts[0]), int(query_cache.starts[1])}
 
@@ -188,9 +189,54 @@ def test_judged_queries_belong_to_all_documents_that_answer_them(tmp_path, reade
     assert len(query_cache) == 2  # the other one has no judgement
 
 
+SPAN_TEXTS = ("The owl hunts.", " It sleeps by day.", " The bat finds the moths and the bee", " and the fox")
+SPANNED = "".join(SPAN_TEXTS)  # cut into these spans of at most 8 tokens; a next one begins at characters 15, 33 and 69 of 80
+
+
+@pytest.mark.parametrize(
+    "characters, span",
+    [((4, 7), 0), ((0, 80), 2), ((14, 17), 1), ((13, 16), 0), ((14, 16), 0), ((25, 26), 1), ((60, 80), 3), ((68, 69), 2), ((69, 70), 3)],
+)
+@pytest.mark.parametrize("judged", [False, True])
+def test_a_query_of_some_characters_belongs_to_the_span_with_most_of_them(tmp_path, reader, characters, span, judged):
+    documents = [("first", "", "The bee."), ("d#1", "", SPANNED)]
+    cache = build_cache(tmp_path, write_corpus(tmp_path / "c.jsonl", documents), reader, maximum=8, short=0)
+    assert cache.character_ends.tolist() == [8, 15, 33, 69, 80]
+    name = f"d#1#char={characters[0]},{characters[1]}"
+    if judged:
+        queries, qrels = write_corpus(tmp_path / "q.jsonl", [("q1", "", "the owl")]), tmp_path / "train.tsv"
+        qrels.write_text(f"query-id\tcorpus-id\tscore\nq1\t{name}\t1\n")
+    else:
+        queries, qrels = write_queries(tmp_path / "q.jsonl", [(name, ["the owl"])]), None
+    query_cache = span_cache.build_query_cache(tmp_path, cache, [queries], qrels, reader, digests={"queries": ["q"]})
+    assert query_cache.has_query(np.diff(cache.boundaries.documents)).tolist() == [row == span + 1 for row in range(5)]
+
+
+def test_a_span_draws_from_its_own_queries_and_from_those_of_its_document(tmp_path, reader):
+    cache = build_cache(tmp_path, write_corpus(tmp_path / "c.jsonl", [("d", "", SPANNED)]), reader, maximum=8, short=0)
+    inputs = [("d#char=0,14", ["the owl"]), ("d", ["the hen", "the eel"]), ("d#char=4,7", ["the cat"]), ("d#char=15,32", ["the fox"])]
+    query_cache = span_cache.build_query_cache(
+        tmp_path, cache, [write_queries(tmp_path / "q.jsonl", inputs)], None, reader, digests={"queries": ["q"]}
+    )
+    assert query_cache.has_query(np.array([4])).all()
+    sampled = []
+    for span in range(4):
+        begins, ends = query_cache.sample_queries(np.zeros(400, int), np.full(400, span), np.arange(400, dtype=np.uint64))
+        words = [reader.id_to_token(query_cache.ids[end - 1]) for end in ends]
+        assert all(end - begin == 2 for begin, end in zip(begins, ends, strict=True))
+        sampled.append({word: words.count(word) for word in set(words)})
+    assert [set(one) for one in sampled] == [{"owl", "hen", "eel", "cat"}, {"hen", "eel", "fox"}, {"hen", "eel"}, {"hen", "eel"}]
+    assert all(abs(count - 400 / len(one)) < 60 for one in sampled for count in one.values())
+
+
 @pytest.mark.parametrize(
     ("given", "judged", "words"),
     [
+        ([("d9#char=0,4", ["the owl"])], None, "has queries of document 'd9', which is not in the corpus"),
+        ([("d0#char=4,x", ["the owl"])], None, "has queries of document 'd0#char=4,x', which is not in the corpus"),
+        ([("d0#char=4,4", ["the owl"])], None, "'d0#char=4,4': expected #char=BEGIN,END with BEGIN < END <= "),
+        ([("d0#char=0,900", ["the owl"])], None, "BEGIN < END <= 137, its characters with the title"),
+        (None, "q1 0 d0#char=0,900 1\n", "query 'q1' names 'd0#char=0,900': expected #char=BEGIN,END"),
         ([("d9", ["the owl"])], None, "has queries of document 'd9', which is not in the corpus"),
         ([("d0", [])], None, "no query for a document of the corpus"),
         (None, "q1 0 d9 1\n", "names document 'd9', which is not in the corpus"),

@@ -45,7 +45,7 @@ def run(*arguments):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_trains_and_its_product_is_fine_tuned(objective, room, toy, tmp_path, tiny_model_with_head, came_checkpoint):
-    run(*make_command(room, tiny_model_with_head, objective, tmp_path / "pre"))
+    result = run(*make_command(room, tiny_model_with_head, objective, tmp_path / "pre"))
     lines = [json.loads(line) for line in (tmp_path / "pre" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3] and all(0 < line["loss"] < 100 for line in lines)
     assert {key.split(".")[0] for key in lines[0]} >= {"loss", "accuracy"} and lines[0]["tokens"] > 0
@@ -53,6 +53,8 @@ def test_every_objective_trains_and_its_product_is_fine_tuned(objective, room, t
     assert not [name for name in checkpoint.architecture.state_dict() if name.startswith("decoder")], "the decoder is thrown away"
     assert checkpoint.architecture.encoder.vocabulary_head is not None, "the vocabulary head is kept"
     counts = json.loads((tmp_path / "pre" / "manifest.json").read_text())["counts"]
+    assert ("bottleneck_gain" in lines[-1]) == ("bottleneck_gain" in counts["last"]) == (objective != "mlm")
+    assert ("the bottleneck is worth " in result.stderr) == (objective != "mlm")
     assert counts["tokens_per_second"] > 0 and 0 < counts["share_of_peak"] < 2
     if objective != "mote":
         model = AutoModelForMaskedLM.from_pretrained(tmp_path / "pre")
@@ -128,6 +130,21 @@ def test_two_processes_learn_what_one_does(objective, room, tmp_path, tiny_model
     assert result[1]["stderr"] == ""
     run(*command[:-1], tmp_path / "one")
     assert_same_training(tmp_path / "one", tmp_path / "two")
+
+
+def test_only_spans_with_a_query_of_their_own_or_of_their_document_are_trained_on(room, tmp_path, tiny_model_with_head):
+    inputs = {"document": "d0", "span": "d0#char=0,9"}
+    for name, owner in inputs.items():
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"_id": owner, "queries": ["who hunts at night"]}) + "\n")
+        more = ("--queries", tmp_path / f"{name}.jsonl", "--output", tmp_path / name)
+        command = make_command(room, tiny_model_with_head, "cotmae-qc", tmp_path / name)
+        run(*command[:5], *command[7:-2], *more)
+    examples = {name: json.loads((tmp_path / name / "manifest.json").read_text())["counts"]["examples"] for name in inputs}
+    assert examples["span"] == 1 < examples["document"]
+    (tmp_path / "span.jsonl").write_text('{"_id": "d0#char=9,9", "queries": ["who"]}\n')
+    result = run_in_process(*command[:5], *command[7:-2], "--queries", tmp_path / "span.jsonl", "--output", tmp_path / "x")
+    assert result.code == 3 and "span.jsonl: has queries of 'd0#char=9,9': expected #char=BEGIN,END with BEGIN < END" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
 
 
 def test_batches_of_a_step_are_the_mean_of_their_losses(room, tmp_path, tiny_model_with_head):

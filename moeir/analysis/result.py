@@ -12,7 +12,7 @@ class Plot:
     """Marks of one `kind`; each starts with its panel and its label, which selects the colour; `x_label` and `y_label` name the axes.
 
     bars (panel, label, group, height) · steps (panel, label, from, to, height) · lines (panel, label, step, value) ·
-    points (panel, label, x, y) or with z · matrix (panel, row, column, value)
+    points (panel, label, x, y) or with z · matrix (panel, row, column, value) · heatmap (panel, row, column, value or nan)
     """
 
     kind: str
@@ -23,10 +23,10 @@ class Plot:
 
 @dataclass(frozen=True)
 class AnalysisResult:
-    """`columns` and rows; the number format of a text table, and its header if it differs from `columns`."""
+    """`columns` and rows; their plot, if there is one; the number format of a text table, and its header if it differs from `columns`."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
-    plot: Plot
+    plot: Plot | None = None
     number_format: str = ".4f"
     table_header: Sequence[str] = ()

@@ -17,10 +17,13 @@
 # Hours:    estimated from operation counts for an H200, not measured: trainings 7 and 4, encoding 1 for each of two models, exact search of
 #           the training queries 10 to 60: the local expert's 175 GB of token vectors are read once per 128 queries.
 # Expected: percent, Tables 1 and 3      RR@10  R@1000  R@100 |  DL19: nDCG@10  R(rel=2)@1000
-#             BM25                        18.4    85.3      - |           50.6           74.5
+#             BM25, k1 0.9 / b 0.4        18.4    85.3      - |           50.6              -
+#             BM25, k1 0.82 / b 0.68         -       -      - |              -           74.5
 #             CAME fused                  41.3    98.8   92.5 |           74.5           86.6
 #             CAME fused, BM25 negatives  39.0    98.4   91.7 |              -              -
 #             its lexical/local/global    36.1/38.8/36.8, R@1000 97.6/96.7/97.7
+#           The paper's BM25 row mixes two settings: its nDCG@10 (.5058) is Anserini's default, k1 0.9 / b 0.4, its R@1000 (.745 at
+#           grade 2 and better) the tuned k1 0.82 / b 0.68. Both are rows here: bm25 and bm25-tuned-bm25.
 #           The paper does not state from which grade on a DL19 passage counts for recall: 2 and better here, as the track does.
 #
 #     bash examples/came_msmarco.sh             # DATA=… WORK=… MODEL=… and everything at the top of came_steps.sh
@@ -29,5 +32,9 @@ COLLECTION=msmarco
 . "$(dirname "${BASH_SOURCE[0]}")/came_steps.sh"
 
 recipe
+$MOEIR index --corpus "$corpus" --engine bm25:k1=0.82,b=0.68 --output "$WORK/idx/bm25-tuned"
+for name in "${tests[@]}"; do
+  $MOEIR search --index "$WORK/idx/bm25-tuned" --queries "${queries[$name]}" --depth "$DEPTH" --output "$WORK/runs/bm25-tuned/$name"
+done
 mapfile -t rows < <(every came came-bm25)
-tables "Table 1" bm25/bm25 "${rows[@]}"
+tables "Table 1" bm25/bm25 bm25-tuned/bm25 "${rows[@]}"

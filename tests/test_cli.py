@@ -221,6 +221,7 @@ DRY = {
     "index": "--encodings enc",
     "search": "--index idx --queries test-queries.tsv",
     "export": "--to qdrant --encodings enc",
+    "calibrate": "--index idx --queries test-queries.tsv --qrels test-qrels.tsv",
     "learn-fusion": "--run one.trec --run two.trec --qrels test-qrels.tsv",
     "fuse": "--run one.trec --run two.trec",
     "rerank": "--model came --run one.trec --corpus corpus.jsonl --queries test-queries.tsv",

@@ -19,7 +19,7 @@ from moeir.stages import STAGES, stage_class
 ROOT = Path(__file__).parents[1]
 STUB = ROOT / "moeir" / "__init__.pyi"
 RETURNS = {
-    **dict.fromkeys(("init", "pretrain", "finetune"), "RetrievalModel"),
+    **dict.fromkeys(("init", "pretrain", "finetune", "calibrate"), "RetrievalModel"),
     **dict.fromkeys(("fuse", "rerank"), "Run"),
     "generate-queries": "list[GeneratedQueries]",
     "mine-negatives": "list[Example]",

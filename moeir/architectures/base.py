@@ -1,7 +1,7 @@
 """Base class of architectures: packed tokens in, one representation per expert out."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -51,6 +51,10 @@ class EncoderOutput(ByExpert):
     def map(self, change: Callable[[Tensor], Tensor]) -> "EncoderOutput":
         """A copy with `change` applied to every tensor, always in the same order."""
         return self._map_parts(lambda part: part.map(change))
+
+    def scale(self, factors: Mapping[str, float]) -> "EncoderOutput":
+        """A copy with the scores of each expert multiplied by its factor, 1 if it has none."""
+        return replace(self, representations={name: part.scale(factors.get(name, 1.0)) for name, part in self.representations.items()})
 
     def _map_parts(self, change: Callable[[Any], Any]) -> "EncoderOutput":
         representations = {name: change(part) for name, part in self.representations.items()}

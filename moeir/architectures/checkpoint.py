@@ -1,8 +1,11 @@
 """Checkpoint: an architecture with its weights, tokenizer and input configuration; saving, loading, encoding of texts."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import math
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,7 @@ class RetrievalModel:
     """An architecture with its tokenizer and input configuration, which encodes texts.
 
     `spec` names the architecture with every option; `path` is the folder it was opened from, so that it can stand for its path.
+    `calibration` multiplies the experts' scores when texts are encoded, not in training; it is applied to queries.
     """
 
     architecture: Architecture
@@ -50,6 +54,7 @@ class RetrievalModel:
     spec: str
     config: dict[str, Any]
     path: Path | None = None
+    calibration: dict[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"RetrievalModel({self.path or 'unsaved'}: {self.spec})"
@@ -115,7 +120,8 @@ class RetrievalModel:
         """Representations in the order of the texts, on the model's device; sparse ones may hold weights of 0 on CUDA."""
         self.architecture.eval()
         parts = [self.architecture(tokens.to(self.device)) for tokens in batches.tokens]
-        return concatenate_outputs(parts).select(batches.order.to(self.device, non_blocking=True), permutation=True)
+        encoded = concatenate_outputs(parts).select(batches.order.to(self.device, non_blocking=True), permutation=True)
+        return encoded.scale(self.calibration) if self.calibration and batches.tokens[0].side == "query" else encoded
 
     def save(self, folder: Path) -> None:
         """Write config.json, model.safetensors, tokenizer files and moeir.json into an existing folder; for a dense retriever with one
@@ -133,13 +139,30 @@ class RetrievalModel:
             "experts": {name: {"representation": kind, "scale": scales.get(name, 1.0)} for name, kind in kinds.items()},
             "parameters": self.architecture.parameter_count(),
         }
-        (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        _write_metadata(folder, metadata | ({"calibration": self.calibration} if self.calibration else {}))
 
     def write_sentence_transformers_files(self, folder: Path) -> None:
         """The files by which sentence-transformers opens a dense retriever."""
         head, hidden = self.architecture.heads["global"], self.architecture.encoder.config.hidden
         assert isinstance(head, PoolingHead)
         write_dense_files(folder, self.input_config, hidden, pooling=head.pooling, normalise=head.normalise)
+
+
+def _write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
+    (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_calibrated_copy(source: Path, files: Iterable[str], folder: Path, calibration: Mapping[str, float]) -> None:
+    """Write the `files` of the checkpoint `source` into an existing folder, as hard links where it can, with another calibration."""
+    for name in files:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if name != METADATA_FILE:
+            try:
+                os.link(source / name, target)
+            except OSError:  # another file system
+                shutil.copyfile(source / name, target)
+    _write_metadata(folder, read_metadata(source) | {"calibration": dict(calibration)})
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -164,12 +187,23 @@ def read_metadata(folder: Path) -> dict[str, Any]:
         raise ArtifactError(f"{folder}/{METADATA_FILE}: {found}; this version of moeir reads format {FORMAT_VERSION}")
     if not isinstance(metadata.get("architecture"), str) or not isinstance(metadata.get("reading"), dict):
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: `architecture` or `reading` is missing or of a wrong type")
+    if not _is_calibration(metadata.get("calibration", {}), metadata.get("experts")):
+        raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: `calibration` is not a positive number for each expert")
     try:
         variants.resolve_spec("architectures", metadata["architecture"])
     except UsageError as problem:
         reason = "" if variants.own_module(metadata["architecture"]) else "damaged, or of another version of moeir: "
         raise ArtifactError(f"{folder}/{METADATA_FILE}: {reason}{problem}") from None
     return metadata
+
+
+def _is_calibration(calibration: Any, experts: Any) -> bool:
+    """Whether a value read from a file is a calibration of the experts: a positive number for each, or nothing."""
+    if calibration == {}:
+        return True
+    if not isinstance(calibration, dict) or not isinstance(experts, dict) or calibration.keys() != experts.keys():
+        return False
+    return all(isinstance(scale, int | float) and math.isfinite(scale) and 0 < scale <= MAX_SCALE for scale in calibration.values())
 
 
 def open_checkpoint(folder: Path | str, device: str = "cpu") -> RetrievalModel:
@@ -182,7 +216,7 @@ def open_checkpoint(folder: Path | str, device: str = "cpu") -> RetrievalModel:
         input_config.check(model.architecture.encoder.config.positions)
     except UsageError as problem:
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged, or of another version of moeir: {problem}") from None
-    model.path = folder
+    model.path, model.calibration = folder, metadata.get("calibration", {})
     return model
 
 

@@ -57,6 +57,8 @@ def build_checkpoint(
             raise UsageError(f"{model}: plain weights; name an architecture: --arch came, dense, …; see: moeir variants architectures")
         return _from_plain_weights(folder, arch, overrides, texts, seed, random_weights=random_weights, device=device)
     metadata = read_metadata(folder)
+    if "calibration" in metadata:
+        log.info("%s: its calibration is left out: new weights need a new one; see moeir calibrate", model)
     old_spec, input_config = metadata["architecture"], replace(InputConfig.from_dict(metadata["reading"], str(folder)), **overrides)
     same = arch is None or variants.parse_spec(arch).name == variants.parse_spec(old_spec).name
     if weights_io.read_config(folder).get("model_type") != "moeir" and arch is not None:  # Hugging Face compatible files

@@ -24,6 +24,7 @@ PAPERS = {
     "cross-encoder": "Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline (Gao et al., 2021)",
     "colbert": "ColBERT: Late Interaction over BERT (Khattab and Zaharia, 2020)",
 }
+CALIBRATION_HEADING = "## Calibration"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 MIXTURES = ("came", "mote", "taser", "sbmoe")
 RETRIEVER_USAGE = """    moeir encode --model CHECKPOINT --corpus corpus.jsonl --output encodings
@@ -72,6 +73,16 @@ command has a flag for them.
 {RERANKER_USAGE if pairs else RETRIEVER_USAGE}
 """
     atomic_write.write_text_atomically(folder / "README.md", text)
+
+
+def add_calibration(folder: Path, calibration: Mapping[str, float], queries: int) -> None:
+    """Add a section on the calibration to README.md of a checkpoint, or replace the one it has."""
+    path = folder / "README.md"
+    rows = "\n".join(f"| {expert} | {scale:g} |" for expert, scale in calibration.items())
+    words = f"Search multiplies the scores of the experts by these numbers, which moeir calibrate fitted on {queries:,} queries."
+    card, _, _ = path.read_text(encoding="utf-8").partition(CALIBRATION_HEADING)
+    text = f"{card.rstrip()}\n\n{CALIBRATION_HEADING}\n\n{words}\n\n| expert | factor |\n|---|---|\n{rows}\n"
+    atomic_write.write_text_atomically(path, text)
 
 
 def _find_hub_name(base: Path) -> str | None:

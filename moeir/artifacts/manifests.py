@@ -221,12 +221,27 @@ def _hash_block(path: Path, first: int) -> str:
     return hasher.hexdigest()
 
 
+def checkpoint_digests(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The digest of a checkpoint, and of a calibrated one also that of the checkpoint whose scores it scales."""
+    uncalibrated = manifest["counts"].get("uncalibrated")
+    return {"digest": digest_files(manifest["files"])} | ({"uncalibrated": uncalibrated} if uncalibrated else {})
+
+
 def find_checkpoint(path: Path, recorded: Mapping[str, str], model: Path | None) -> Path:
-    """The checkpoint that the artifact at `path` was made with: at `model` or the recorded path; ArtifactError if its digest differs."""
+    """The checkpoint that the artifact at `path` was made with: at `model` or the recorded path; ArtifactError if its digest differs.
+
+    A `model` may also differ from it in the calibration of its scores alone, which no document depends on.
+    """
     folder = model or (path / recorded["path"]).resolve()
     if not folder.is_dir():
         raise ArtifactError(f"{path}: the checkpoint it was made with is not at {folder}; say where it is with --model")
-    if digest_files(verify_artifact(folder, "checkpoint")["files"]) != recorded["digest"]:
+    digests = checkpoint_digests(verify_artifact(folder, "checkpoint"))
+    same_weights = _weights_digest(digests) == _weights_digest(recorded)
+    if digests["digest"] != recorded["digest"] and not (model is not None and same_weights):
         repair = "name that one with --model, or run moeir encode with this one and moeir index again"
         raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; {repair}")
     return folder
+
+
+def _weights_digest(digests: Mapping[str, str]) -> str:
+    return digests.get("uncalibrated", digests["digest"])

@@ -32,7 +32,7 @@ _MIN_QUERIES = 3  # a word in fewer queries is dropped
 class FusionFeatures:
     """Features of the n documents in the union of E lists, for Q queries.
 
-    documents [n], ascending; query_rows [n]: row of each document's query; scores [E, n], a missing document has the list's last score;
+    documents [n], ascending; query_rows [n]: row of each document's query; scores [E, n], a missing document as in came-sum;
     document_features [F, n]: HIT_FEATURES for each list, then ALL_LISTS_FEATURES; query_features [Q, Z]: LIST_FEATURES for each list,
     PAIR_FEATURES for each pair, WORD_FEATURES; best_rank [n]: best rank in any list.
     """
@@ -86,7 +86,7 @@ def compute_features(lists: RankedLists, words: WordCounts | None = None, texts:
     [9.0, 4.0, 4.0, 4.0]
     """
     stacks = [ScoreLists.from_hits(one) for one in lists]
-    documents, scores = score_lists.align(stacks, score_lists.raw_scores, ScoreLists.last_scores)
+    documents, scores = score_lists.align(stacks, score_lists.raw_scores, ScoreLists.missing_scores)
     ranks = score_lists.align(stacks, lambda one: one.ranks.astype(np.float64), score_lists.zero_for_missing)[1]
     normalised = score_lists.align(stacks, score_lists.minmax, score_lists.zero_for_missing)[1]
     query_rows = documents // stacks[0].width

@@ -24,17 +24,21 @@ _HITS_PER_BLOCK = 2**18  # bounds the memory of a block
 
 
 def came_sum(lists: RankedLists, apart: bool = False) -> Hits:
-    """Sum of scores; a document missing from a list gets the list's last (K-th) score.
+    """Sum of scores; a document missing from a list gets the list's K-th score, or 0 from a list with fewer than K hits.
 
-    Cai et al., CAME, §3.4. An empty list contributes nothing.
+    Cai et al., CAME, §3.4; K is the depth of the search. Of a short list the lower bound of a score counts (`ScoreLists.missing_scores`).
+    An empty list contributes nothing.
 
     >>> lexical = (np.array([4, 7]), np.array([9.0, 5.0], np.float32))
     >>> dense = (np.array([7, 2]), np.array([0.5, 0.25], np.float32))
     >>> documents, scores = came_sum([lexical, dense])
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 5.25, 4: 9.25, 7: 5.5}
+    >>> documents, scores = came_sum([ScoreLists.from_hits(lexical, depth=3), dense])
+    >>> dict(zip(documents.tolist(), scores.tolist()))
+    {2: 0.25, 4: 9.25, 7: 5.5}
     """
-    return score_lists.fuse(lists, score_lists.raw_scores, ScoreLists.last_scores, apart)
+    return score_lists.fuse(lists, score_lists.raw_scores, ScoreLists.missing_scores, apart)
 
 
 def normsum(lists: RankedLists, apart: bool = False) -> Hits:
@@ -62,7 +66,7 @@ def normmax(lists: RankedLists, apart: bool = False) -> Hits:
 
 
 def sumrr(lists: RankedLists, apart: bool = False) -> Hits:
-    """Sum of 1 / rank; a missing document gets 1 / K, K the length of the list.
+    """Sum of 1 / rank; a missing document gets 1 / K, K the depth of the search.
 
     Cai et al., CAME, §5.3, Table 4. An empty list contributes nothing.
 
@@ -70,11 +74,11 @@ def sumrr(lists: RankedLists, apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {4: 2.0, 7: 1.5}
     """
-    return score_lists.fuse(lists, score_lists.reciprocal_ranks, ScoreLists.last_scores, apart)
+    return score_lists.fuse(lists, score_lists.reciprocal_ranks, score_lists.missing_reciprocal_ranks, apart)
 
 
 def maxrr(lists: RankedLists, apart: bool = False) -> Hits:
-    """Maximum of 1 / rank; a missing document gets 1 / K, K the length of the list.
+    """Maximum of 1 / rank; a missing document gets 1 / K, K the depth of the search.
 
     Cai et al., CAME, §5.3, Table 4. Many documents tie and are ordered by id. With `apart`, the list with the maximum contributes it.
 
@@ -82,7 +86,7 @@ def maxrr(lists: RankedLists, apart: bool = False) -> Hits:
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {4: 1.0, 7: 1.0}
     """
-    return score_lists.fuse(lists, score_lists.reciprocal_ranks, ScoreLists.last_scores, apart, maximum=True)
+    return score_lists.fuse(lists, score_lists.reciprocal_ranks, score_lists.missing_reciprocal_ranks, apart, maximum=True)
 
 
 def combsum(lists: RankedLists, apart: bool = False) -> Hits:
@@ -180,7 +184,7 @@ def combmnz(lists: RankedLists, apart: bool = False, *, normalise: str = "minmax
 
 
 def linear(lists: RankedLists, apart: bool = False, *, weights: str = "") -> Hits:
-    """Weighted sum of scores; a document missing from a list gets the list's last (K-th) score.
+    """Weighted sum of scores; a document missing from a list gets the list's K-th score, or 0 from a list with fewer than K hits.
 
     Cai et al., CAME, §5.3, Table 4 (LinearLayer). `weights=1+0.5+2` has one weight per run, in order; --tune finds them.
 
@@ -197,7 +201,7 @@ def linear(lists: RankedLists, apart: bool = False, *, weights: str = "") -> Hit
         raise UsageError(f"linear:weights={weights}: expected one number per run, joined by +") from None
     if len(numbers) != len(lists) or not np.isfinite(numbers).all():
         raise UsageError(f"linear:weights={weights}: expected {len(lists)} finite numbers, one per run, joined by +")
-    return score_lists.fuse(lists, score_lists.raw_scores, ScoreLists.last_scores, apart, numbers)
+    return score_lists.fuse(lists, score_lists.raw_scores, ScoreLists.missing_scores, apart, numbers)
 
 
 def shards(lists: RankedLists, apart: bool = False) -> Hits:
@@ -234,7 +238,7 @@ def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = Non
         rows = slice(starts[-1], starts[-1] + int(top_starts[-1]))
         documents[rows], scores[rows] = best[within_depth], values[within_depth]
         starts.extend((starts[-1] + top_starts[1:]).tolist())
-    return Run(queries, np.array(starts), documents[: starts[-1]], scores[: starts[-1]], document_ids, tag)
+    return Run(queries, np.array(starts), documents[: starts[-1]], scores[: starts[-1]], document_ids, tag, depth)
 
 
 def _check_fused(fused: Any, limit: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,11 +2,11 @@
 
     score(q, d) = Σ_e E · softmax(W z(q))_e · a_e · s_e(q, d)  +  v · x(q, d)
 
-s: scores, a missing document has the list's K-th; z: query features; x: document features (`features`). With W = 0 and v = 0 this is
+s: scores, a missing document as in came-sum; z: query features; x: document features (`features`). With W = 0 and v = 0 this is
 the weighted sum of CAME's Table 4. The weights are fitted with the listwise softmax loss on judged queries.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ class FeatureScaler:
 class FusionExamples:
     """Training examples: scaled scores [E, n] and document features [F, n], scaled query features [Q, Z].
 
-    starts [Q]: first document of each query; targets [n] sum to 1 for each query.
+    starts [Q]: first document of each query; targets [n] sum to 1 for each query; `queries` holds the query ids, if they are known.
     """
 
     scores: Float64s
@@ -55,6 +55,7 @@ class FusionExamples:
     query_features: Float64s
     starts: NDArray[np.int64]
     targets: Float64s
+    queries: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -67,8 +68,9 @@ class FusionExamples:
     def subset(self, mask: NDArray[np.bool_]) -> "FusionExamples":
         """The queries where `mask` [Q] is true."""
         rows, sizes = np.repeat(mask, self.sizes), self.sizes[mask]
-        starts = np.cumsum(sizes) - sizes
-        return FusionExamples(self.scores[:, rows], self.document_features[:, rows], self.query_features[mask], starts, self.targets[rows])
+        starts, queries = np.cumsum(sizes) - sizes, [self.queries[row] for row in np.flatnonzero(mask).tolist()] if self.queries else ()
+        of_documents = self.scores[:, rows], self.document_features[:, rows]
+        return FusionExamples(*of_documents, self.query_features[mask], starts, self.targets[rows], queries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,24 +113,24 @@ def listwise_loss(weights: FusionWeights, examples: FusionExamples) -> tuple[flo
     return value, FusionWeights(expert_gradients, logit_gradients.T @ examples.query_features, examples.document_features @ errors)
 
 
-def fit_weights(examples: FusionExamples, strength: float | None) -> FusionWeights:
+def fit_weights(examples: FusionExamples, strength: float | None, *, least_weight: float | None = None) -> FusionWeights:
     """Minimise the loss plus ½ · strength · (|W|² + |v|²) by L-BFGS; with strength None only the expert weights a are fitted.
 
-    The expert weights are fitted first, alone, which is convex; the others start at 0 from there.
+    The expert weights are fitted first, alone, which is convex, and are at least `least_weight`; the others start at 0 from there.
     """
     experts, query_features = len(examples.scores), examples.query_features.shape[1]
     initial = FusionWeights(np.zeros(experts), np.zeros((experts, query_features)), np.zeros(len(examples.document_features)))
     strengths = np.full(len(initial.to_vector()), np.inf)
     strengths[:experts] = EXPERT_WEIGHT_L2
-    experts_only = _minimize(initial, examples, strengths)
+    experts_only = _minimize(initial, examples, strengths, least_weight)
     if strength is None:
         return experts_only
     strengths[experts:] = strength
     return _minimize(experts_only, examples, strengths)
 
 
-def _minimize(initial: FusionWeights, examples: FusionExamples, strengths: Float64s) -> FusionWeights:
-    """Minimise the loss from `initial`; a weight of infinite strength stays fixed."""
+def _minimize(initial: FusionWeights, examples: FusionExamples, strengths: Float64s, least: float | None = None) -> FusionWeights:
+    """Minimise the loss from `initial`, by weights of at least `least`; a weight of infinite strength stays fixed."""
     is_free, values = np.isfinite(strengths), initial.to_vector()
 
     def objective(vector: Float64s) -> tuple[float, Float64s]:
@@ -139,7 +141,8 @@ def _minimize(initial: FusionWeights, examples: FusionExamples, strengths: Float
         return value + float(penalty @ vector) / 2, gradient.to_vector()[is_free] + penalty
 
     limits = {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS}
-    solution = minimize(objective, values[is_free], jac=True, method="L-BFGS-B", options=limits)
+    bounds = None if least is None else [(least, None)] * int(is_free.sum())
+    solution = minimize(objective, values[is_free], jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
     values[is_free] = solution.x
     return initial.from_vector(values)
 
@@ -196,7 +199,7 @@ def learn_fusion(
     With strength None, the one of L2_STRENGTHS with the least loss in a cross-validation of FOLDS folds, shuffled by `seed`, is taken.
     """
     words = None if texts is None else WordCounts.from_texts(texts.values())
-    scales, examples = _build_examples(runs, qrels, depth, words, texts)
+    scales, examples = build_examples(runs, qrels, depth, words, texts)
     facts: dict[str, Any] = {"queries": len(examples), "seed": seed}
     if kind == "linear":
         weights = fit_weights(examples, None)
@@ -212,23 +215,30 @@ def learn_fusion(
 
 def compute_held_out_losses(examples: FusionExamples, strengths: Sequence[float | None], seed: int) -> dict[float | None, float]:
     """Mean cross-validated loss of each strength; None is the plain weighted sum."""
-    folds = min(FOLDS, len(examples))
-    fold = np.random.default_rng(seed).permutation(len(examples)) % max(folds, 2)
     totals: dict[float | None, float] = dict.fromkeys(strengths, 0.0)
-    for one in range(folds if folds > 1 else 0):
-        rest, own = examples.subset(fold != one), examples.subset(fold == one)
+    for rest, own in split_folds(examples, seed):
         for strength in strengths:
             totals[strength] += listwise_loss(fit_weights(rest, strength), own)[0] * len(own) / len(examples)
     return totals
 
 
-def _build_examples(
+def split_folds(examples: FusionExamples, seed: int) -> Iterator[tuple[FusionExamples, FusionExamples]]:
+    """For each of FOLDS folds, shuffled by `seed`, the other queries and its own; nothing for a single query."""
+    folds = min(FOLDS, len(examples))
+    fold = np.random.default_rng(seed).permutation(len(examples)) % max(folds, 2)
+    for one in range(folds if folds > 1 else 0):
+        yield examples.subset(fold != one), examples.subset(fold == one)
+
+
+def build_examples(
     runs: Sequence[Run], qrels: Qrels, depth: int, words: WordCounts | None, texts: Mapping[str, str] | None
 ) -> tuple[FeatureScaler, FusionExamples]:
+    """Training examples of the queries that have a relevant document in the first `depth` hits of some list, and their scales."""
     queries = [query for query in qrels if any(query in run.query_rows for run in runs)]
     names, blocks = formulas.align_runs(runs, queries)
     ids = Ids.from_strings(names)
     parts: list[tuple[NDArray[Any], ...]] = []
+    used_queries: list[str] = []
     for lists in blocks:
         computed = features.compute_features(lists, words, texts)
         within_depth = computed.best_rank <= depth
@@ -238,6 +248,7 @@ def _build_examples(
             _fill_gains(gains, computed.documents[within_depth], row * width, ids, qrels[query])
         totals = np.bincount(query_rows, gains, minlength=len(lists[0].queries))
         has_gain = totals > 0
+        used_queries += [query for query, is_used in zip(lists[0].queries, has_gain.tolist(), strict=True) if is_used]
         rows = has_gain[query_rows]
         spreads = np.stack([one.first_scores() - one.last_scores() for one in lists], axis=1)
         sizes = np.bincount(query_rows, minlength=len(has_gain))[has_gain]
@@ -255,7 +266,7 @@ def _build_examples(
     scores /= list_spread[:, None]
     document_features /= document_deviation[:, None]
     scaled_features = scaler.scale_query_features(query_features)
-    return scaler, FusionExamples(scores, document_features, scaled_features, np.cumsum(sizes) - sizes, targets)
+    return scaler, FusionExamples(scores, document_features, scaled_features, np.cumsum(sizes) - sizes, targets, used_queries)
 
 
 def _fill_gains(gains: Float64s, documents: NDArray[np.int64], first: int, ids: Ids, judgements: Mapping[str, int]) -> None:

@@ -1,6 +1,7 @@
 """Score lists of one run, and the normalisations and alignment that fusion formulas are made of.
 
-The formulas choose from these: how a score is normalised, and what a document missing from a list is worth.
+The formulas choose from these: how a score is normalised, and what a document missing from a list is worth (`missing_scores`,
+`missing_reciprocal_ranks`, `zero_for_missing`, or the list's last score).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,21 +27,24 @@ class ScoreLists:
     """The ranked lists of one run for Q queries, concatenated: starts [Q+1], documents and scores [n].
 
     The same document has another number for each query, i · width + its code for query i. `queries` holds the query ids, if there are any.
+    `depth` is K, the depth that the lists were searched to: a list with fewer hits lacks no document for want of room.
     """
 
     documents: NDArray[np.int64]
     scores: Float64s
     starts: NDArray[np.int64]
     width: int
+    depth: int
     queries: Sequence[str] = ()
 
     @classmethod
-    def from_hits(cls, hits: "Hits | ScoreLists") -> "ScoreLists":
-        """Score lists of one query's hits; `ScoreLists` are returned unchanged."""
+    def from_hits(cls, hits: "Hits | ScoreLists", depth: int | None = None) -> "ScoreLists":
+        """Score lists of one query's hits, searched to `depth`, else to their number; `ScoreLists` are returned unchanged."""
         if isinstance(hits, ScoreLists):
             return hits
         documents, scores = (np.asarray(column) for column in hits)
-        return cls(documents.astype(np.int64), scores.astype(np.float64), np.array([0, len(documents)]), 2**62)
+        starts = np.array([0, len(documents)])
+        return cls(documents.astype(np.int64), scores.astype(np.float64), starts, 2**62, len(documents) if depth is None else depth)
 
     @classmethod
     def from_run(cls, run: Run, codes: NDArray[np.int32], queries: Sequence[str], width: int) -> "ScoreLists":
@@ -52,7 +56,7 @@ class ScoreLists:
         rows = slice(bounds[0][0], bounds[-1][1]) if contiguous and bounds else np.concatenate([np.arange(*each) for each in bounds])
         documents = np.repeat(np.arange(len(queries)) * width, np.diff(starts))
         documents += codes[run.documents[rows]]
-        return cls(documents, run.scores[rows].astype(np.float64), starts, width, queries)
+        return cls(documents, run.scores[rows].astype(np.float64), starts, width, run.list_depth, queries)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -69,8 +73,22 @@ class ScoreLists:
         return self._scores_at(self.starts[:-1])
 
     def last_scores(self) -> Float64s:
-        """Last (K-th) score of every list [Q]; 0 for an empty one."""
+        """Last score of every list [Q]; 0 for an empty one."""
         return self._scores_at(self.starts[1:] - 1)
+
+    def missing_scores(self) -> Float64s:
+        """Score of a document missing from each list [Q]: the K-th score if the list has K hits, else the lower bound of a score.
+
+        A list shorter than K ends where its expert finds nothing: in a sparse list all other documents score 0. So the lower bound is 0,
+        or the last score where that is negative. (Cai et al., CAME, §3.4, has lists of K hits only.)
+
+        >>> ScoreLists.from_hits((np.array([4, 7]), np.array([9.0, 5.0])), depth=2).missing_scores().tolist()
+        [5.0]
+        >>> ScoreLists.from_hits((np.array([4, 7]), np.array([9.0, 5.0])), depth=3).missing_scores().tolist()
+        [0.0]
+        """
+        last = self.last_scores()
+        return np.where(self.sizes >= self.depth, last, np.minimum(last, 0.0))
 
     def repeat_per_hit(self, values: Float64s) -> Float64s:
         """Repeat one value per list [Q] for each of its hits [n]."""
@@ -87,7 +105,8 @@ class ScoreLists:
     def top(self, depth: int) -> "ScoreLists":
         """The first `depth` hits of every list."""
         within_depth, starts = truncate_lists(self.starts, depth)
-        return ScoreLists(self.documents[within_depth], self.scores[within_depth], starts, self.width, self.queries)
+        depth = min(depth, self.depth)
+        return ScoreLists(self.documents[within_depth], self.scores[within_depth], starts, self.width, depth, self.queries)
 
     def _scores_at(self, rows: NDArray[np.int64]) -> Float64s:
         ends = np.zeros(len(rows))
@@ -193,6 +212,11 @@ def _divide_by_spread(values: Float64s, one: ScoreLists, spread: Float64s) -> Fl
     """Values divided by their list's spread; 0 where a list's scores are all equal, so that rounding errors are not amplified."""
     is_flat = one.first_scores() == one.last_scores()
     return np.where(one.repeat_per_hit(is_flat), 0.0, values / one.repeat_per_hit(np.where(is_flat, 1.0, spread)))
+
+
+def missing_reciprocal_ranks(one: ScoreLists) -> Float64s:
+    """1 / K for a missing document [Q], K the depth of the search; 0 for an empty list."""
+    return np.where(one.sizes > 0, 1.0 / max(one.depth, 1), 0.0)
 
 
 def zero_for_missing(one: ScoreLists) -> Float64s:

@@ -73,7 +73,8 @@ def format_score(score: float) -> str:
 class Run:
     """Ranked lists of Q queries: the list of query i is rows starts[i] to starts[i + 1], best first.
 
-    starts [Q+1], documents [n] = indexes into `document_ids`, scores [n]; document ids ascend by bytes.
+    starts [Q+1], documents [n] = indexes into `document_ids`, scores [n]; document ids ascend by bytes. `depth` is K, what the lists
+    were searched to, if that is known.
     """
 
     queries: list[str]
@@ -82,6 +83,7 @@ class Run:
     scores: Scores
     document_ids: Sequence[str]
     tag: str = "moeir"
+    depth: int | None = None
 
     def __repr__(self) -> str:
         return f"Run({self.tag}: {len(self.queries):,} queries, {len(self.scores):,} hits)"
@@ -107,6 +109,7 @@ class Run:
         scores: ArrayLike,
         tag: str = "moeir",
         *,
+        depth: int | None = None,
         location: Callable[[int], str] = "row {}".format,
     ) -> "Run":
         """A run from one row per hit, in any order; `location` formats a row for error messages.
@@ -131,12 +134,17 @@ class Run:
             position = row if order is None else int(np.flatnonzero(order == row)[0])
             fault = f"document {document_ids[documents[position]]!r} is listed twice for query {queries[owners[position]]!r}"
             raise DataError(f"{location(row)}: {fault}", code="duplicate-document")
-        return cls(list(queries), starts, *sort_lists(starts, documents, scores32), document_ids, tag)
+        return cls(list(queries), starts, *sort_lists(starts, documents, scores32), document_ids, tag, depth)
 
     @cached_property
     def query_rows(self) -> dict[str, int]:
         """Index of each query in `queries`."""
         return {query: row for row, query in enumerate(self.queries)}
+
+    @property
+    def list_depth(self) -> int:
+        """K, the depth of the search: `depth`, or the length of the longest list where that is not known."""
+        return int(np.diff(self.starts).max(initial=0)) if self.depth is None else self.depth
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -170,7 +178,8 @@ class Run:
     def top(self, depth: int) -> "Run":
         """The first `depth` hits of every query."""
         within_depth, starts = truncate_lists(self.starts, depth)
-        return Run(self.queries, starts, self.documents[within_depth], self.scores[within_depth], self.document_ids, self.tag)
+        columns = self.documents[within_depth], self.scores[within_depth], self.document_ids, self.tag
+        return Run(self.queries, starts, *columns, min(depth, self.list_depth))
 
 
 def read_run(path: Path | str, by: str = "score") -> Run:

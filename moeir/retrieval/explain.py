@@ -18,7 +18,7 @@ from moeir import console, variants
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import DataError, UsageError
-from moeir.fusion.score_lists import Hits
+from moeir.fusion.score_lists import ScoreLists
 from moeir.heads.token_vectors import TokenVectorHead
 from moeir.indexes.base import SearchableIndex
 from moeir.indexes.exact_sum import select_queries
@@ -137,13 +137,14 @@ class Explainer:
         scores[missing] = self._searcher.engines[expert].score_pairs(query, np.zeros(int(missing.sum()), dtype=np.int64), rows[missing])
         return scores
 
-    def _expert_lists(self, name: str) -> list[Hits]:
+    def _expert_lists(self, name: str) -> list[ScoreLists]:
         """The experts' lists of a query; documents are numbers in the order of ids."""
         lists = []
         for expert in self._experts:
             hits = self._runs[expert].hits(name)
             rows = np.array([self._searcher.row_by_id[document] for document, _ in hits], dtype=np.int64)
-            lists.append((self._searcher.order[rows], np.array([score for _, score in hits], dtype=np.float32)))
+            scores = np.array([score for _, score in hits], dtype=np.float32)
+            lists.append(ScoreLists.from_hits((self._searcher.order[rows], scores), self._runs[expert].list_depth))
         return lists
 
     def _evidence_or_warning(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[Evidence]:
@@ -198,13 +199,19 @@ def write_explanations(explanations: Iterable[Explanation], path: Path, name: st
 
 
 def explain_runs(
-    index: Sequence[Path], corpus: Path | None, runs: Mapping[str, Run], queries: Mapping[str, Text], documents_of: DocumentSelector
+    index: Sequence[Path],
+    corpus: Path | None,
+    runs: Mapping[str, Run],
+    queries: Mapping[str, Text],
+    documents_of: DocumentSelector,
+    *,
+    model: Path | None = None,
 ) -> Iterator[Explanation]:
     """Explain given runs, recomputed from the index that was searched: for each query the documents that `documents_of` gives.
 
-    `runs` are by expert, with `fused`.
+    `runs` are by expert, with `fused`; `model` is the checkpoint as in `open_index`.
     """
-    searcher = open_index(index)
+    searcher = open_index(index, model=model)
     expert_runs = _expert_runs(searcher, runs)
     _check_indexed(searcher, expert_runs)
     shown_documents = {name: [document for document in documents_of(name) if document in searcher.row_by_id] for name in queries}

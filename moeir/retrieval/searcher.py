@@ -168,7 +168,7 @@ class Searcher:
                 query, rank = np.nonzero(rows >= 0)
                 parts[name].append((query + first, rows[query, rank], scores[query, rank]))
             advance(count)
-        runs = self._build_runs(names, parts)
+        runs = self._build_runs(names, parts, depth)
         if len(runs) > 1 and not exact:
             with latency.time_step("fuse", len(queries)):
                 runs[FUSED] = formulas.fuse_runs(list(runs.values()), variants.bind_variant("fusion", fuse), depth)
@@ -197,7 +197,7 @@ class Searcher:
                     encoded = self.checkpoint.encode(batch, "query")
                 yield first, encoded
 
-    def _build_runs(self, names: list[str], parts: Mapping[str, list[HitColumns]]) -> dict[str, Run]:
+    def _build_runs(self, names: list[str], parts: Mapping[str, list[HitColumns]], depth: int) -> dict[str, Run]:
         """Runs that share one list of ids, those of the retrieved documents."""
         columns = {name: [np.concatenate(column) for column in zip(*hits, strict=True)] for name, hits in parts.items()}
         rows = np.unique(np.concatenate([column[1] for column in columns.values()]))
@@ -206,14 +206,14 @@ class Searcher:
         sorted_order = self.order[rows]
         runs = {}
         for name, (query, row, score) in columns.items():
-            runs[name] = Run.from_columns(names, query, ids, np.searchsorted(sorted_order, self.order[row]), score, tag=name)
+            runs[name] = Run.from_columns(names, query, ids, np.searchsorted(sorted_order, self.order[row]), score, tag=name, depth=depth)
         return runs
 
 
 def open_index(
     path: Path | str | Sequence[Path | str],
     *,
-    model: Path | None = None,
+    model: Path | str | None = None,
     device: str = "auto",
     dtype: str = "auto",
     verified: bool = False,
@@ -221,7 +221,7 @@ def open_index(
     """Open an index with its checkpoint, which is located along index → encodings → checkpoint.
 
     Several paths are parts of one collection, indexed separately with the same checkpoint; they are searched as one. The checksum of
-    every file is verified unless `verified` says that the caller did.
+    every file is verified unless `verified` says that the caller did. `model` is the checkpoint if it has moved, or a calibrated one.
     """
     paths = tuple(Path(one) for one in ([path] if isinstance(path, Path | str) else path))
     target = select_device(device)
@@ -241,7 +241,11 @@ def open_index(
             raise UsageError(f"--index: {text_engine} {whole}")
         engines = {name: ShardedIndex([part[name] for part in parts], order) for name in parts[0]}
     recorded = counts[0].get("checkpoint")
-    checkpoint = None if recorded is None else open_checkpoint(manifests.find_checkpoint(paths[0], recorded, model), target)
+    checkpoint = (
+        None
+        if recorded is None
+        else open_checkpoint(manifests.find_checkpoint(paths[0], recorded, None if model is None else Path(model)), target)
+    )
     precision = torch.float32 if checkpoint is None else select_dtype(dtype, target)
     return Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
 

@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from moeir.stages.base import Stage
 
 STAGES = (
-    "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "learn-fusion", "fuse", "rerank",
-    "evaluate", "analyze", "report", "check", "convert", "export", "info", "variants",
+    "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "calibrate", "learn-fusion", "fuse",
+    "rerank", "evaluate", "analyze", "report", "check", "convert", "export", "info", "variants",
 )  # fmt: skip
 
 

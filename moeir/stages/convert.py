@@ -126,7 +126,7 @@ class Convert(Stage):
         facts = {"from": spec, "to": to, "written": record_count, "lost": conversion.dropped_counts}
         if conversion.encodings_manifest and self.model is not None:
             digest = conversion.encodings_manifest.pop("digest")
-            facts |= conversion.encodings_manifest | checkpoint_reference(self.model, self.output, digest)
+            facts |= conversion.encodings_manifest | checkpoint_reference(self.model, self.output, {"digest": digest})
         return facts
 
     def _write_subset(self, items: "Iterator[Any]", kind: str, writer: "Format", same_format: bool, conversion: "Conversion") -> int:

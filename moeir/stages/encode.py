@@ -194,7 +194,7 @@ class Encode(Stage):
             facts["shortened"] = pruning.active_options()
         if self.shard is not None:
             facts["corpus"] = str(self.corpus)
-        return facts | checkpoint_reference(self.model, self.output, manifests.compute_digest(self.model))
+        return facts | checkpoint_reference(self.model, self.output, manifests.checkpoint_digests(manifests.read_manifest(self.model)))
 
     def _shard_range(self) -> tuple[int, int | None]:
         """The texts of the shard as (first, last + 1); the whole corpus without --shard."""

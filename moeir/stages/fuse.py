@@ -23,6 +23,7 @@ from moeir.stages.run_arguments import (
     read_answers,
     read_groups,
     read_query_texts,
+    read_run_with_depth,
     run_paths,
     short_run_names,
 )
@@ -56,6 +57,12 @@ class Fuse(Stage):
     )
     learned: Path | None = input_field("fusion", "Instead of --method: a file written by learn-fusion or --save.", None)
     depth: int = option("Documents kept per query.", 1000, **DEPTH)
+    run_depth: int | None = option(
+        "Depth K that the runs were searched to: a list with fewer hits is complete, so a document that it lacks has the lowest score, not "
+        "the K-th [default: that of the moeir search that wrote a run, else its longest list].",
+        None,
+        minimum=1,
+    )
     tune: str | None = option(
         "Measure to tune --method for, e.g. nDCG@10: alpha by grid search (on ties the smallest), weights by coordinate search.", None
     )
@@ -140,7 +147,7 @@ class Fuse(Stage):
     def _have_one_index(self) -> bool:
         """Whether `moeir search` wrote all runs, from one index."""
         searches = [find_search_of_run(path) for path in run_paths(self.run)]
-        return None not in searches and len({search[0] for search in searches if search}) == 1
+        return None not in searches and len({search.indexes for search in searches if search}) == 1
 
     def _warn_of_scales(self, expert_runs: "Sequence[Run]", method: str) -> None:
         """Warn if a raw sum is of scores whose standard deviations differ by more than 10 times."""
@@ -164,7 +171,7 @@ class Fuse(Stage):
         from moeir.fusion import formulas
         from moeir.records import runs
 
-        expert_runs = [runs.read_run(path) for path in run_paths(self.run)]
+        expert_runs = self._read_runs()
         tuning_counts = {} if self.tune is None else self._tune_method(expert_runs, self.tune)
         method = str(tuning_counts.pop("method", self.method))
         if self.learned is None:
@@ -174,6 +181,16 @@ class Fuse(Stage):
         runs.write_run(fused_run, self.output, tag=self.tag)
         self._write_side_outputs(expert_runs, merge, fused_run)
         return {"queries": len(fused_run), "hits": len(fused_run.scores), **tuning_counts}
+
+    def _read_runs(self) -> "list[Run]":
+        """The runs, with the depth that each was searched to."""
+        expert_runs = [read_run_with_depth(path) for path in run_paths(self.run)]
+        if self.run_depth is None:
+            return expert_runs
+        for run, path in zip(expert_runs, run_paths(self.run), strict=True):
+            if (longest := replace(run, depth=None).list_depth) > self.run_depth:
+                raise UsageError(f"--run-depth {self.run_depth}: {path} has a list of {longest} hits; expected the depth of its search")
+        return [replace(run, depth=self.run_depth) for run in expert_runs]
 
     def _tune_method(self, expert_runs: "Sequence[Run]", measure_name: str) -> dict[str, Any]:
         """The best value, the measure, the score of every value tried, and the method with the best value; --save writes them."""

@@ -119,7 +119,7 @@ class Index(Stage):
         ids = [document_id for shard in shard_folders for document_id in manifests.read_lines(shard / "ids.txt")]
         self._write_ids(ids)
         checkpoint = (shard_folders[0] / facts["checkpoint"]["path"]).resolve()
-        reference = checkpoint_reference(checkpoint, self.output, facts["checkpoint"]["digest"])
+        reference = checkpoint_reference(checkpoint, self.output, facts["checkpoint"])
         pruning_entry = {"shortened": facts["shortened"]} if "shortened" in facts else {}
         return {"texts": len(ids), "experts": engines, **pruning_entry, **reference}
 

@@ -136,6 +136,7 @@ def _describe_checkpoint(path: Path) -> dict[str, Any]:
         "reading": {side: {"prefix": getattr(input_config, f"{side}_prefix"), "tokens": input_config.max_length(side)} for side in SIDES},
         "experts": {
             name: {"representation": kind, "scale": checkpoint.architecture.scales.get(name, 1.0)}
+            | ({"calibration": checkpoint.calibration[name]} if checkpoint.calibration else {})
             for name, kind in checkpoint.architecture.representation_kinds.items()
         },
         "parameters": parameters,
@@ -173,8 +174,11 @@ def _format_checkpoint(facts: Mapping[str, Any], rows: list[list[str]]) -> Itera
     rows += [["parameters", f"{parameters['total']:,} {'with' if parameters['pooler'] else 'without'} pooler{pooled}"]]
     rows += [["bytes as float32", f"{parameters['float32_bytes']:,}"], ["bytes on disk", f"{facts['bytes']['all']:,}"]]
     yield _format_rows(rows)
-    experts = [[name, expert["representation"], f"{expert['scale']:g}"] for name, expert in facts["experts"].items()]
-    yield tables.format_table(["expert", "representation", "scale of its scores"], experts)
+    columns = [name for name in ("scale", "calibration") if any(name in expert for expert in facts["experts"].values())]
+    experts = [
+        [name, expert["representation"], *(f"{expert[column]:g}" for column in columns)] for name, expert in facts["experts"].items()
+    ]
+    yield tables.format_table(["expert", "representation", "scale of its scores", "calibration"][: 2 + len(columns)], experts)
     active = [["if chosen" if part[side] is None else f"{part[side]:,}" for side in SIDES] for part in parameters["parts"]]
     parts = [[part["part"], f"{part['parameters']:,}", *counts] for part, counts in zip(parameters["parts"], active, strict=True)]
     total = ["total", f"{parameters['total']:,}", *(f"{cost[side]['active_parameters']:,}" for side in SIDES)]

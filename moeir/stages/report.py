@@ -34,6 +34,7 @@ class Report(Stage):
     index: tuple[Path, ...] = input_field(
         "index", "Page: index that runs were searched with, to explain their hits by terms, tokens and parts.", ()
     )
+    model: Path | None = input_field("checkpoint", "Page: with --index, the checkpoint that searched it, as search --model.", None)
     explain: Path | None = input_field("texts", "Page: explanations written by search --explain, instead of --index.", None)
     training: tuple[Path, ...] = input_field("training", "Output folder of finetune or pretrain; repeat the flag to compare several.", ())
     projection: Path | None = input_field("texts", "Page: a map, as analyze projection writes it.", None)
@@ -69,6 +70,8 @@ class Report(Stage):
                 raise UsageError(f"report: --{name} needs --run")
         if self.index and self.explain is not None:
             raise UsageError("--index and --explain exclude one another: explanations come from one of them")
+        if self.model is not None and not self.index:
+            raise UsageError("report: --model needs --index: the checkpoint that searched it")
         if self.index and self.queries is None:
             raise UsageError("report: --index needs --queries, which its experts score again")
 
@@ -154,7 +157,7 @@ class Report(Stage):
         known = {*manifests.read_manifest(self.index[0])["counts"]["experts"], "fused"}
         for run, (name, path) in zip(self.run, name_runs(self.run).items(), strict=True):
             search = find_search_of_run(path)
-            expert = split_run_name(run)[0] if search is None else search[1] if sorted(search[0]) == digests else None
+            expert = split_run_name(run)[0] if search is None else search.expert if sorted(search.indexes) == digests else None
             if expert in known:
                 experts.setdefault(str(expert), name)
             else:
@@ -175,7 +178,7 @@ class Report(Stage):
             from moeir.retrieval.explain import explain_runs
 
             runs_by_expert = {expert: pages.runs[name] for expert, name in experts.items()}
-            explained = explain_runs(self.index, self.corpus, runs_by_expert, query_texts, pages.shown_documents)
+            explained = explain_runs(self.index, self.corpus, runs_by_expert, query_texts, pages.shown_documents, model=self.model)
             return Explanations(explained, pages.shown_documents)
         if self.explain is None:
             return Explanations()

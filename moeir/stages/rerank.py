@@ -18,7 +18,7 @@ from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import DEPTH, DTYPE, STREAM, Counts, Facts, Stage
-from moeir.stages.run_arguments import name_runs, run_paths
+from moeir.stages.run_arguments import name_runs, read_run_with_depth, run_paths
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run, Scores
@@ -92,10 +92,9 @@ class Rerank(Stage):
 
     def _load_candidates(self) -> "Run":
         """The run to rerank, or its queries of this shard."""
-        from moeir.records import runs
         from moeir.reranking.candidates import merge_runs, query_shard
 
-        run = merge_runs([runs.read_run(path) for path in run_paths(self.run)], self.fuse)
+        run = merge_runs([read_run_with_depth(path) for path in run_paths(self.run)], self.fuse)
         if self.shard is None:
             return run
         shard = shards.Shard.parse(self.shard)

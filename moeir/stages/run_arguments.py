@@ -3,8 +3,9 @@
 import importlib.util
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from moeir.artifacts import manifests
 from moeir.errors import ArtifactError, DataError, UsageError
@@ -82,8 +83,16 @@ def name_runs(runs: Sequence[Path]) -> dict[str, Path]:
     return dict(zip(names, paths, strict=True))
 
 
-def find_search_of_run(path: Path) -> tuple[tuple[str, ...], str] | None:
-    """The digests of the indexes that `moeir search` made a run with, and the run's expert or `fused`; None for any other run."""
+class SearchOfRun(NamedTuple):
+    """What `moeir search` made a run with: the digests of its indexes, the run's expert or `fused`, and the depth."""
+
+    indexes: tuple[str, ...]
+    expert: str
+    depth: int
+
+
+def find_search_of_run(path: Path) -> SearchOfRun | None:
+    """The search that a run's manifest names; None for any other run."""
     from moeir.records import lines
 
     for file in (path, path.resolve()):
@@ -94,15 +103,21 @@ def find_search_of_run(path: Path) -> tuple[tuple[str, ...], str] | None:
             continue
         if manifest.get("stage") == "search" and file.name in manifest["files"]:
             expert = list(manifest["counts"]["hits"])[-1] if has_own_manifest else lines.strip_compression_suffix(file).stem
-            return tuple(manifest.get("sources", {}).get("index", ())), expert
+            return SearchOfRun(tuple(manifest.get("sources", {}).get("index", ())), expert, int(manifest["settings"]["depth"]))
     return None
+
+
+def read_run_with_depth(path: Path) -> "Run":
+    """A run, with the depth of its search if its manifest names it."""
+    from moeir.records import runs
+
+    search = find_search_of_run(path)
+    return replace(runs.read_run(path), depth=search.depth if search else None)
 
 
 def read_runs(paths: Sequence[Path]) -> "dict[str, Run]":
     """The runs by name."""
-    from moeir.records import runs
-
-    return {name: runs.read_run(path) for name, path in name_runs(paths).items()}
+    return {name: read_run_with_depth(path) for name, path in name_runs(paths).items()}
 
 
 def read_query_texts(path: Path, needed: Collection[str], origin: str, *, keep_empty: bool = False) -> dict[str, str]:

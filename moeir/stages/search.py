@@ -57,7 +57,9 @@ class Search(Stage):
     interactive: bool = option(
         "Type queries at a terminal, or pipe them, and see documents; :help lists the commands.", False, group="Search"
     )
-    model: Path | None = input_field("checkpoint", "The checkpoint, if it has moved; must be the one the index was made with.", None)
+    model: Path | None = input_field(
+        "checkpoint", "The checkpoint, if it has moved: the one the index was made with; or the same one calibrated.", None
+    )
     batch_size: int = option(
         "Queries encoded and searched together; 1 measures single-query latency.", 256, minimum=1, affects_result=False
     )

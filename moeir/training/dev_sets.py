@@ -383,4 +383,4 @@ def _to_run(name: str, parts: list[tuple[Tensor, Tensor]], dev_set: DevSet, ids:
     scores, rows = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
     query, position = np.nonzero((scores > 0) if positive_only else np.ones_like(scores, dtype=bool))
     codes = len(ids) - 1 - rows[query, position]
-    return Run.from_columns(list(dev_set.queries), query, ids[::-1], codes, scores[query, position], tag=name)
+    return Run.from_columns(list(dev_set.queries), query, ids[::-1], codes, scores[query, position], tag=name, depth=dev_set.depth)

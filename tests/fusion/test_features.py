@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from moeir.fusion import features, formulas
 from moeir.fusion.features import WordCounts
+from moeir.fusion.score_lists import ScoreLists
 from moeir.records.runs import Run
 from tests.oracles import fusion as by_dictionary
 from tests.oracles import learned_fusion as oracle
@@ -26,7 +27,7 @@ def to_arrays(hits_of_list):
 @given(st.lists(hits, min_size=1, max_size=3))
 def test_features_match_their_dictionaries(lists):
     ordered = [best_first(hits_of_list) for hits_of_list in lists]
-    computed = features.compute_features([to_arrays(hits_of_list) for hits_of_list in ordered])
+    computed = features.compute_features([ScoreLists.from_hits(to_arrays(hits_of_list), depth=25) for hits_of_list in ordered])
     documents = sorted({document for hits_of_list in lists for document in hits_of_list})
     assert computed.documents.tolist() == documents and set(computed.query_rows.tolist()) <= {0}
     for row, document in enumerate(documents):
@@ -34,7 +35,7 @@ def test_features_match_their_dictionaries(lists):
         assert computed.best_rank[row] == min(
             list(hits_of_list).index(document) + 1 for hits_of_list in ordered if document in hits_of_list
         )
-    assert computed.scores.sum(axis=0) == pytest.approx(list(by_dictionary.came_sum(ordered).values()), abs=1e-6)
+    assert computed.scores.sum(axis=0) == pytest.approx(list(by_dictionary.came_sum(ordered, 25).values()), abs=1e-6)
     expected = [value for hits_of_list in ordered for value in oracle.list_features(hits_of_list)]
     expected += [value for pair in itertools.combinations(ordered, 2) for value in oracle.list_pair_features(*pair)]
     assert computed.query_features[0] == pytest.approx(expected, abs=1e-9)

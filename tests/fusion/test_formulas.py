@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 from moeir.errors import UsageError
 from moeir.fusion import formulas
+from moeir.fusion.score_lists import ScoreLists
 from moeir.records.runs import Run
 from tests.oracles import fusion as by_dictionary
 from tests.oracles import rank_order
@@ -22,20 +24,60 @@ def best_first(hits):
     return dict(sorted(hits.items(), key=lambda hit: -hit[1]))
 
 
+def cut(hits, depth):
+    return dict(list(best_first(hits).items())[:depth])
+
+
 def to_arrays(hits):
     return np.array(list(hits), dtype=np.int64), np.array(list(hits.values()), dtype=np.float32)
 
 
-def merge_hits(merge, *hits):
-    documents, values = merge([to_arrays(best_first(one)) for one in hits])
+def merge_hits(merge, *hits, depth=None):
+    documents, values = merge([ScoreLists.from_hits(to_arrays(best_first(one)), depth) for one in hits])
     assert values.dtype == np.float32
     return dict(zip(documents.tolist(), values.tolist(), strict=True))
 
 
-@given(lists)
-def test_a_missing_document_is_worth_the_last_of_its_list(hits):
-    expected = by_dictionary.came_sum([best_first(one) for one in hits])
-    assert merge_hits(formulas.came_sum, *hits) == {document: float(np.float32(score)) for document, score in expected.items()}
+depths = st.integers(1, 10)  # lists are as long or shorter
+
+
+@given(lists, depths)
+def test_a_missing_document_is_worth_the_kth_score_of_a_list_that_has_one(hits, depth):
+    hits = [cut(one, depth) for one in hits]
+    expected = by_dictionary.came_sum(hits, depth)
+    rounded = {document: float(np.float32(score)) for document, score in expected.items()}
+    assert merge_hits(formulas.came_sum, *hits, depth=depth) == rounded
+
+
+def test_a_list_that_ends_before_the_depth_misses_documents_that_score_nothing():
+    """A lexical list of two hits at depth 3: every other document shares no term with the query, so document 1 has 0 + 0.2, not 5.2."""
+    lexical, dense = {4: 9.0, 7: 5.0}, {4: 0.75, 7: 0.5, 1: 0.25}
+    assert merge_hits(formulas.came_sum, lexical, dense, depth=3) == {1: 0.25, 4: 9.75, 7: 5.5}
+    assert merge_hits(formulas.came_sum, lexical, {1: 0.2, 2: 0.15, 3: 0.1}, depth=3)[1] == float(np.float32(0.2))
+    assert merge_hits(formulas.came_sum, lexical, dense, depth=2) == {1: 5.25, 4: 9.75, 7: 5.5}  # K hits: the second is the K-th
+    assert merge_hits(partial(formulas.linear, weights="2+4"), lexical, dense, depth=3) == {1: 1.0, 4: 21.0, 7: 12.0}
+    # scores may be negative: then the bound is the last of them
+    assert merge_hits(formulas.came_sum, {4: 1.0, 7: -2.0}, {1: 0.5, 4: 0.25, 7: 0.0}, depth=3) == {1: -1.5, 4: 1.25, 7: -2.0}
+
+
+def test_ranks_of_missing_documents_are_those_of_the_depth():
+    assert merge_hits(formulas.sumrr, {4: 9.0, 7: 5.0}, {4: 0.75, 7: 0.5, 1: 0.25}, depth=8) == pytest.approx(
+        {4: 2, 7: 1, 1: 1 / 8 + 1 / 3}
+    )
+    assert merge_hits(formulas.maxrr, {4: 9.0, 7: 5.0}, {1: 0.25}, depth=8) == {4: 1.0, 7: 0.5, 1: 1.0}
+    assert merge_hits(formulas.sumrr, {4: 9.0}, {}, depth=8) == {4: 1.0}  # an empty list contributes nothing
+
+
+@pytest.mark.parametrize("formula", [formulas.came_sum, formulas.sumrr])
+def test_the_depth_of_a_run_is_its_own_or_its_longest_list(formula):
+    lexical = Run.from_hits({"q1": {"d4": 9, "d7": 5}, "q2": {"d1": 3, "d2": 2, "d3": 1}})
+    dense = Run.from_hits({"q1": {"d1": 0.5, "d4": 0.25, "d7": 0.125}})
+    missing = {formulas.came_sum: (0.0, 0.0), formulas.sumrr: (1 / 3, 1 / 8)}[formula]
+    own = {formulas.came_sum: 0.5, formulas.sumrr: 1.0}[formula]
+    for depth, score in zip((None, 8), missing, strict=True):
+        fused = dict(formulas.fuse_runs([replace(lexical, depth=depth), dense], formula).hits("q1"))
+        assert fused["d1"] == float(np.float32(own + score))
+    assert (lexical.list_depth, lexical.top(2).list_depth, replace(lexical, depth=8).top(5).list_depth) == (3, 2, 5)
 
 
 @given(lists)
@@ -46,18 +88,18 @@ def test_the_other_methods_match_their_dictionaries(hits):
     assert merge_hits(formulas.zscore, *hits) == pytest.approx(by_dictionary.zscore(ordered), abs=1e-4)
 
 
-@given(lists)
-def test_the_methods_of_the_papers_table_match_their_dictionaries(hits):
-    ordered = [best_first(one) for one in hits]
+@given(lists, depths)
+def test_the_methods_of_the_papers_table_match_their_dictionaries(hits, depth):
+    hits = ordered = [cut(one, depth) for one in hits]
     assert merge_hits(formulas.normsum, *hits) == pytest.approx(by_dictionary.normsum(ordered), abs=1e-6)
     assert merge_hits(formulas.normmax, *hits) == pytest.approx(by_dictionary.normmax(ordered), abs=1e-6)
-    assert merge_hits(formulas.sumrr, *hits) == pytest.approx(by_dictionary.sumrr(ordered), abs=1e-6)
-    assert merge_hits(formulas.maxrr, *hits) == pytest.approx(by_dictionary.maxrr(ordered), abs=1e-6)
+    assert merge_hits(formulas.sumrr, *hits, depth=depth) == pytest.approx(by_dictionary.sumrr(ordered, depth), abs=1e-6)
+    assert merge_hits(formulas.maxrr, *hits, depth=depth) == pytest.approx(by_dictionary.maxrr(ordered, depth), abs=1e-6)
     assert merge_hits(formulas.combmnz, *hits) == pytest.approx(by_dictionary.combmnz(ordered), abs=1e-6)
     weights = [0.5, 2.0, 1.0, 0.25][: len(hits)]
     if hits:
         merge = partial(formulas.linear, weights="+".join(map(str, weights)))
-        assert merge_hits(merge, *hits) == pytest.approx(by_dictionary.linear(ordered, weights), abs=1e-3)
+        assert merge_hits(merge, *hits, depth=depth) == pytest.approx(by_dictionary.linear(ordered, weights, depth), abs=1e-3)
 
 
 FORMULAS = {

@@ -132,7 +132,7 @@ def test_learning_is_the_same_each_time_and_survives_plain_numbers():
 
 
 def test_the_weighted_sum_is_at_the_least_loss():
-    _, examples = gated._build_examples(*random_runs(), 20, None, None)
+    _, examples = gated.build_examples(*random_runs(), 20, None, None)
     weights = gated.fit_weights(examples, None)
     least = gated.listwise_loss(weights, examples)[0]
     for step in np.array([[1, 0], [-1, 0], [0, 1], [0, -1]]) * 0.05:
@@ -146,7 +146,7 @@ def test_the_weighted_sum_is_at_the_least_loss():
 def test_targets_are_grades_over_their_sum_and_what_is_not_found_does_not_teach():
     runs = [Run.from_hits({"q": {"a": 3, "b": 2, "c": 1}, "r": {"a": 1}}), Run.from_hits({"q": {"b": 2, "d": 1}})]
     qrels = {"q": {"a": 1, "d": 3, "z": 2, "b": 0, "c": -1}, "r": {"b": 1}, "s": {"a": 1}}
-    _, examples = gated._build_examples(runs, qrels, 2, None, None)
+    _, examples = gated.build_examples(runs, qrels, 2, None, None)
     assert examples.targets.tolist() == [0.25, 0.0, 0.75]  # a, b and d; c is at rank 3 only
     with pytest.raises(DataError, match="no query has a relevant document among the first 2"):
-        gated._build_examples(runs, {"r": {"b": 1}}, 2, None, None)
+        gated.build_examples(runs, {"r": {"b": 1}}, 2, None, None)

@@ -23,12 +23,13 @@ def token_alignment(query, document):
     return alignment
 
 
-def came_parts(lists, document):
-    """Each list's contribution to a document's score: its score there, or the list's last."""
-    return [dict(hits).get(document, hits[-1][1]) if hits else 0.0 for hits in lists]
+def came_parts(lists, document, depth):
+    """Each list's contribution to a document's score: its score there, or that of rank `depth`; 0, or less, in a shorter list."""
+    missing = [hits[depth - 1][1] if len(hits) == depth else min([0.0, *dict(hits).values()]) for hits in lists]
+    return [dict(hits).get(document, score) for hits, score in zip(lists, missing, strict=True)]
 
 
-def rrf_parts(lists, document, constant=60):
+def rrf_parts(lists, document, depth, constant=60):
     """Each list's contribution to a document's score: the reciprocal of its rank."""
     ranks = [[name for name, _ in hits] for hits in lists]
     return [1 / (constant + names.index(document) + 1) if document in names else 0.0 for names in ranks]

@@ -3,13 +3,22 @@
 import statistics
 
 
-def came_sum(lists: list[dict[int, float]]) -> dict[int, float]:
-    total: dict[int, float] = {}
-    for document in sorted({document for hits in lists for document in hits}):
-        total[document] = 0.0
-        for hits in lists:
-            if hits:
-                total[document] += hits.get(document, min(hits.values()))
+def came_sum(lists: list[dict[int, float]], depth: int) -> dict[int, float]:
+    """CAME, §3.4: of a document "not in the top-K ranking list" the score is that "of the K-th one"; a list without a K-th one ends where
+    its expert scores nothing else, so the bound is 0, or less where scores are negative."""
+    return sum_lists(lists, [kth_score(hits, depth) for hits in lists])
+
+
+def kth_score(hits: dict[int, float], depth: int) -> float:
+    return list(hits.values())[depth - 1] if len(hits) >= depth else min(0.0, *hits.values(), 0.0)
+
+
+def sum_lists(lists: list[dict[int, float]], missing: list[float]) -> dict[int, float]:
+    documents = sorted({document for hits in lists for document in hits})
+    total = dict.fromkeys(documents, 0.0)
+    for document in documents:
+        for hits, score in zip(lists, missing, strict=True):
+            total[document] += hits.get(document, score)
     return total
 
 
@@ -33,7 +42,7 @@ def zscore(lists: list[dict[int, float]]) -> dict[int, float]:
             mean, spread = statistics.fmean(hits.values()), statistics.pstdev(hits.values())
             equal = len(set(hits.values())) == 1
             standardised.append({document: 0.0 if equal else (score - mean) / spread for document, score in hits.items()})
-    return came_sum(standardised)
+    return sum_lists(standardised, [min(hits.values()) for hits in standardised])
 
 
 def minmax(hits: dict[int, float]) -> dict[int, float]:
@@ -46,32 +55,33 @@ def normsum(lists: list[dict[int, float]]) -> dict[int, float]:
 
 
 def normmax(lists: list[dict[int, float]]) -> dict[int, float]:
-    return keep_maximum([minmax(hits) for hits in lists])
+    return keep_maximum([minmax(hits) for hits in lists], 0.0)
 
 
-def keep_maximum(lists: list[dict[int, float]]) -> dict[int, float]:
+def keep_maximum(lists: list[dict[int, float]], missing: float) -> dict[int, float]:
     documents = {document for hits in lists for document in hits}
-    return {document: max(hits.get(document, min(hits.values())) for hits in lists if hits) for document in documents}
+    return {document: max(hits.get(document, missing) for hits in lists if hits) for document in documents}
 
 
 def reciprocal_ranks(hits: dict[int, float]) -> dict[int, float]:
     return {document: 1.0 / rank for rank, document in enumerate(hits, 1)}
 
 
-def sumrr(lists: list[dict[int, float]]) -> dict[int, float]:
-    return came_sum([reciprocal_ranks(hits) for hits in lists])
+def sumrr(lists: list[dict[int, float]], depth: int) -> dict[int, float]:
+    return sum_lists([reciprocal_ranks(hits) for hits in lists], [1 / depth if hits else 0.0 for hits in lists])
 
 
-def maxrr(lists: list[dict[int, float]]) -> dict[int, float]:
-    return keep_maximum([reciprocal_ranks(hits) for hits in lists])
+def maxrr(lists: list[dict[int, float]], depth: int) -> dict[int, float]:
+    return keep_maximum([reciprocal_ranks(hits) for hits in lists], 1 / depth)
 
 
 def combmnz(lists: list[dict[int, float]]) -> dict[int, float]:
     return {document: score * sum(document in hits for hits in lists) for document, score in normsum(lists).items()}
 
 
-def linear(lists: list[dict[int, float]], weights: list[float]) -> dict[int, float]:
-    return came_sum([{document: weight * score for document, score in hits.items()} for hits, weight in zip(lists, weights, strict=True)])
+def linear(lists: list[dict[int, float]], weights: list[float], depth: int) -> dict[int, float]:
+    weighted = [{document: weight * score for document, score in hits.items()} for hits, weight in zip(lists, weights, strict=True)]
+    return sum_lists(weighted, [weight * kth_score(hits, depth) for hits, weight in zip(lists, weights, strict=True)])
 
 
 def hybrid(first: dict[int, float], second: dict[int, float], alpha: float, depth: int, centred: bool) -> dict[int, float]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from moeir.artifacts import manifests
+from moeir.records.runs import read_run
 
 
 @pytest.fixture
@@ -13,6 +14,8 @@ def room(index: Path, bm25_index: Path, toy: Path, tmp_path: Path, moeir: Callab
     """The runs of CAME's experts, in a folder and one by one, and BM25's."""
     monkeypatch.chdir(tmp_path)
     search = ("search", "--queries", toy / "test-queries.tsv", "--depth", 10, "--index")
+    Path("index").symlink_to(index)
+    Path("queries.tsv").symlink_to(toy / "test-queries.tsv")
     assert moeir(*search, index, "--output", "came").code == 0
     assert moeir(*search, index, "--expert", "local", "--output", "local.trec").code == 0
     assert moeir(*search, bm25_index, "--output", "bm25.trec").code == 0
@@ -38,6 +41,38 @@ def test_runs_of_one_index_are_summed_and_others_fused_by_rank(room, moeir):
         text, method, logged = fused(moeir, *runs)
         assert method == "rrf" and "--method rrf: the runs are of different systems" in logged
         assert text == fused(moeir, *runs, method="rrf")[0]
+
+
+def test_the_depth_of_a_run_is_that_of_its_search(room: Path, moeir: Callable) -> None:
+    """Lists of the toy collection are shorter than 1,000 hits: `fuse` knows from the manifest, from --run-depth, or not at all."""
+    names = ("lexical", "local", "global")
+    assert moeir("search", "--queries", "queries.tsv", "--index", "index", "--output", "deep").code == 0
+    arguments = [f"--run=deep/{name}.trec" for name in names]
+    assert moeir("fuse", "--method", "came-sum", *arguments, "--output", "fused.trec").code == 0
+    expected = read_run("deep/fused.trec")
+    assert [read_run("fused.trec").hits(query) for query in expected.queries] == [expected.hits(query) for query in expected.queries]
+    Path("copies").mkdir()
+    for name in names:  # the lexical expert finds the same few documents at any depth
+        Path(f"copies/{name}.trec").write_bytes(Path(f"deep/{name}.trec").read_bytes())
+    copies = [f"--run=copies/{name}.trec" for name in names]
+    assert moeir("fuse", "--method", "came-sum", *copies, "--run-depth", 1000, "--output", "told.trec").code == 0
+    assert Path("told.trec").read_text() == Path("fused.trec").read_text()
+    refused = moeir("fuse", *copies, "--run-depth", 2, "--output", "refused.trec")
+    assert refused.code == 2 and "--run-depth 2: copies/" in refused.stderr and "expected the depth of its search" in refused.stderr
+
+
+def test_a_run_without_a_search_has_the_depth_of_its_longest_list(moeir: Callable, tmp_path: Path) -> None:
+    lexical, dense = tmp_path / "lexical.trec", tmp_path / "dense.trec"
+    lines = ["1 Q0 d4 1 9 t", "1 Q0 d7 2 5 t", "2 Q0 d1 1 3 t", "2 Q0 d2 2 2 t", "2 Q0 d3 3 1 t"]
+    lexical.write_text("\n".join(lines) + "\n")
+    dense.write_text("1 Q0 d1 1 0.2 t\n1 Q0 d4 2 0.1 t\n1 Q0 d7 3 0.05 t\n")
+    parts = tmp_path / "parts.tsv"
+    result = moeir("fuse", "--run", lexical, "--run", dense, "--method", "came-sum", "--attribution", parts)
+    scores = {(words[0], words[2]): float(words[4]) for words in map(str.split, result.stdout.splitlines())}
+    assert scores["1", "d1"] == pytest.approx(0.2)  # not 5.2
+    rows = [line.split("\t") for line in parts.read_text().splitlines()]
+    [row] = [row for row in rows if row[:2] == ["1", "d1"]]
+    assert float(row[rows[0].index("lexical.part")]) == 0.0
 
 
 def test_a_sum_of_scores_of_very_different_scales_is_warned_of(room, moeir):

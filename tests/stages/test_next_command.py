@@ -29,6 +29,10 @@ MADE = {  # flags of every stage that makes something; the next command, or None
     "encode": ("--model ckpt --corpus - --output enc", "index --encodings enc --output idx"),
     "index": ("--encodings enc --output idx", "search --index idx --queries queries.jsonl --output runs"),
     "search": ("--index idx --queries q.tsv --output run.trec", "evaluate --run run.trec --qrels qrels.tsv"),
+    "calibrate": (
+        "--index idx --queries dev.jsonl --qrels qrels --output calibrated",
+        "search --index idx --model calibrated --queries queries.jsonl --output runs",
+    ),
     "learn-fusion": (
         "--run a.trec --run b=c.trec --qrels qrels --output weights.json",
         "fuse --run a.trec --run b=c.trec --learned weights.json --output fused.trec",

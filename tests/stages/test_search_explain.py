@@ -64,11 +64,14 @@ def _enumerate_hits(run: Any, query: str) -> list[tuple[int, tuple[str, float]]]
     return list(enumerate(run.hits(query), 1))
 
 
+@pytest.mark.parametrize("depth", [4, 1000])
 @pytest.mark.parametrize(("fuse", "oracle"), [("came-sum", evidence.came_parts), ("rrf", evidence.rrf_parts)])
-def test_the_parts_are_those_of_the_formula(index: Path, toy: Path, tmp_path: Path, fuse: str, oracle: Callable[..., list[float]]) -> None:
-    for one in explain(index, toy, tmp_path, "--fuse", fuse, "--depth", 4):
+def test_the_parts_are_those_of_the_formula(
+    index: Path, toy: Path, tmp_path: Path, fuse: str, oracle: Callable[..., list[float]], depth: int
+) -> None:
+    for one in explain(index, toy, tmp_path, "--fuse", fuse, "--depth", depth):
         lists = [package.read_run(tmp_path / "runs" / f"{name}.trec").hits(one["query"]) for name in EXPERTS]
-        assert [one["experts"][name]["part"] for name in EXPERTS] == pytest.approx(oracle(lists, one["document"]), rel=1e-12)
+        assert [one["experts"][name]["part"] for name in EXPERTS] == pytest.approx(oracle(lists, one["document"], depth), rel=1e-12)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,195 @@
+"""`moeir calibrate`: the checkpoint it writes, and that every way to search with it gives the same scaled scores."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import moeir as package
+from moeir.architectures.checkpoint import open_checkpoint
+from moeir.architectures.initialize import build_checkpoint
+from moeir.artifacts import manifests
+from moeir.errors import ArtifactError
+from moeir.records import texts
+from moeir.records.runs import Run, read_run
+from tests.conftest import CommandResult, run_in_process
+from tests.oracles import fusion as by_dictionary
+
+Moeir = Callable[..., CommandResult]
+EXPERTS = ("lexical", "local", "global")
+
+
+def run(*arguments: object, stdin: str = "") -> CommandResult:
+    result = run_in_process(*arguments, stdin=stdin)
+    assert result.code == 0, result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def calibrated(index: Path, toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy checkpoint with scales that are far from one another, whatever the judgements of six queries say."""
+    output = tmp_path_factory.mktemp("calibrated") / "ckpt"
+    judged = ("--queries", toy / "test-queries.tsv", "--qrels", toy / "test-qrels.tsv")
+    result = run("calibrate", "--index", index, *judged, "--dtype", "float32", "--output", output)
+    assert f"next: moeir search --index {index} --model {output} --queries queries.jsonl --output runs" in result.stderr
+    assert "nDCG@10 of the fused run:" in result.stderr and "held out, with scales of the other" in result.stderr
+    return output
+
+
+@pytest.fixture(scope="module")
+def scales(calibrated: Path) -> dict[str, float]:
+    read: dict[str, float] = json.loads((calibrated / "moeir.json").read_text())["calibration"]
+    assert len({*read.values(), 1.0}) == 4 and np.prod(list(read.values())) == pytest.approx(1, rel=1e-3)
+    return read
+
+
+def search(index: Path, toy: Path, output: Path, *more: object) -> dict[str, Run]:
+    run("search", "--index", index, "--queries", toy / "test-queries.tsv", "--dtype", "float32", *more, "--output", output)
+    return {path.stem: read_run(path) for path in output.glob("*.trec")}
+
+
+def test_the_checkpoint_is_the_same_but_for_its_calibration(
+    calibrated: Path, scales: dict[str, float], came_checkpoint: Path, moeir: Moeir
+) -> None:
+    before, after = (json.loads((path / "moeir.json").read_text()) for path in (came_checkpoint, calibrated))
+    assert after == before | {"calibration": scales}
+    assert (calibrated / "model.safetensors").samefile(came_checkpoint / "model.safetensors")
+    assert manifests.verify_artifact(came_checkpoint, "checkpoint") and manifests.verify_artifact(calibrated, "checkpoint")
+    assert (
+        "## Calibration" in (calibrated / "README.md").read_text() and "## Calibration" not in (came_checkpoint / "README.md").read_text()
+    )
+    assert (calibrated / "settings.yaml").read_text() != (came_checkpoint / "settings.yaml").read_text()
+    counts = manifests.read_manifest(calibrated)["counts"]
+    assert counts["scales"] == scales and counts["uncalibrated"] == manifests.compute_digest(came_checkpoint)
+    rows = [line.split() for line in moeir("info", calibrated).stdout.splitlines()]
+    assert ["local", "multivector", "1", f"{scales['local']:g}"] in rows
+    assert "calibration" not in moeir("info", came_checkpoint).stdout
+
+
+@pytest.mark.parametrize("depth", [3, 1000])
+def test_search_scales_every_score_and_fuse_gives_the_same_sum(
+    index: Path, toy: Path, tmp_path: Path, calibrated: Path, scales: dict[str, float], depth: int
+) -> None:
+    plain = search(index, toy, tmp_path / "plain", "--depth", depth)
+    scaled = search(index, toy, tmp_path / "scaled", "--depth", depth, "--model", calibrated)
+    for name, scale in scales.items():
+        for query in plain[name].queries:
+            assert scaled[name].documents_of(query) == plain[name].documents_of(query)
+            expected = [scale * score for _, score in plain[name].hits(query)]
+            assert [score for _, score in scaled[name].hits(query)] == pytest.approx(expected, rel=1e-5)
+    arguments = [f"--run={tmp_path}/scaled/{name}.trec" for name in EXPERTS]
+    run("fuse", *arguments, "--method", "came-sum", "--output", tmp_path / "fused.trec")
+    fused = read_run(tmp_path / "fused.trec")
+    documents = sorted({document for name in EXPERTS for document in plain[name].document_ids})
+    for query in fused.queries:
+        assert fused.hits(query)[:depth] == scaled["fused"].hits(query)
+        lists = [
+            {documents.index(document): scale * score for document, score in plain[name].hits(query)} for name, scale in scales.items()
+        ]
+        total = by_dictionary.came_sum(lists, depth)
+        assert dict(scaled["fused"].hits(query)) == pytest.approx(
+            {document: total[documents.index(document)] for document, _ in scaled["fused"].hits(query)}, rel=1e-5
+        )
+
+
+def test_the_exact_sum_and_explanations_have_the_scaled_scores(
+    index: Path, toy: Path, tmp_path: Path, calibrated: Path, scales: dict[str, float]
+) -> None:
+    plain = search(index, toy, tmp_path / "plain")
+    why = tmp_path / "scaled" / "why.jsonl"
+    scaled = search(index, toy, tmp_path / "scaled", "--depth", 3, "--model", calibrated, "--fuse", "exact-sum", "--explain", why)
+    explanations = [json.loads(line) for line in why.read_text().splitlines()]
+    assert explanations
+    for one in explanations:
+        query, document = one["query"], one["document"]
+        expected = {name: scales[name] * dict(plain[name].hits(query)).get(document, 0.0) for name in EXPERTS}
+        assert {name: one["experts"][name]["part"] for name in EXPERTS} == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        assert dict(scaled["fused"].hits(query))[document] == pytest.approx(sum(expected.values()), rel=1e-5)
+        terms = one["experts"]["lexical"]["terms"]
+        assert sum(term["product"] for term in terms) == pytest.approx(expected["lexical"], rel=1e-5, abs=1e-6)
+
+
+def test_python_and_the_prompt_find_what_search_finds(index: Path, toy: Path, tmp_path: Path, calibrated: Path) -> None:
+    scaled = search(index, toy, tmp_path / "scaled", "--model", calibrated)
+    query = next(iter(texts.read_texts(toy / "test-queries.tsv")))
+    searcher = package.open_index(index, model=package.open_checkpoint(calibrated), dtype="float32")  # type: ignore[attr-defined]
+    assert searcher.search([query.content], 3) == [scaled["fused"].hits(query.id)[:3]]
+    prompt = run("search", "--index", index, "--model", calibrated, "--interactive", "--dtype", "float32", stdin=f"{query.content}\n")
+    document, score = scaled["fused"].hits(query.id)[0]
+    assert prompt.stdout.split()[:3] == ["1", document, f"{score:.9g}"]
+
+
+def test_a_report_explains_calibrated_runs(index: Path, toy: Path, tmp_path: Path, calibrated: Path) -> None:
+    search(index, toy, tmp_path / "runs", "--model", calibrated)
+    runs = [word for name in (*EXPERTS, "fused") for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
+    judged = ("--qrels", toy / "test-qrels.tsv", "--queries", toy / "test-queries.tsv")
+    common = ("report", *runs, *judged, "--index", index, "--output", tmp_path / "page.html")
+    result = run(*common, "--model", calibrated)
+    assert "parts are left out" not in result.stderr and "without explanations" not in result.stderr
+    assert run_in_process("report", *runs, *judged, "--model", calibrated, "--output", tmp_path / "no.html").code == 2
+
+
+def test_an_index_of_a_calibrated_checkpoint_is_the_same_index(
+    index: Path, toy: Path, tmp_path: Path, calibrated: Path, came_checkpoint: Path
+) -> None:
+    run("encode", "--model", calibrated, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "enc")
+    run("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx")
+    plain, scaled = search(index, toy, tmp_path / "plain"), search(index, toy, tmp_path / "scaled", "--model", calibrated)
+    own, without = (
+        search(tmp_path / "idx", toy, tmp_path / "own"),
+        search(tmp_path / "idx", toy, tmp_path / "no", "--model", came_checkpoint),
+    )
+    for query in plain["fused"].queries:
+        assert own["fused"].hits(query) == scaled["fused"].hits(query) != plain["fused"].hits(query) == without["fused"].hits(query)
+    judged = ("--queries", toy / "test-queries.tsv", "--qrels", toy / "test-qrels.tsv", "--dtype", "float32")
+    run("calibrate", "--index", tmp_path / "idx", *judged, "--output", tmp_path / "again")
+    assert (tmp_path / "again" / "moeir.json").read_bytes() == (calibrated / "moeir.json").read_bytes()
+    assert (tmp_path / "again" / "README.md").read_text() == (calibrated / "README.md").read_text()
+    search(tmp_path / "idx", toy, tmp_path / "other", "--model", tmp_path / "again")
+
+
+def test_training_goes_on_without_the_calibration(calibrated: Path, came_checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="moeir"):
+        again = build_checkpoint(calibrated, None, {})
+    assert again.calibration == {} and "its calibration is left out" in caplog.text
+    opened, plain = open_checkpoint(calibrated), open_checkpoint(came_checkpoint)
+    tokens = opened.tokenize(["what do owls hunt"], "query")
+    with torch.no_grad():  # what the loss is computed from
+        trained = opened.architecture.eval()(tokens), plain.architecture.eval()(tokens)
+    assert all(torch.equal(one, other) for one, other in zip(*(output.tensors() for output in trained), strict=True))
+    for side, factor in (("query", opened.calibration["global"]), ("document", 1.0)):
+        vectors = [model.encode(["what do owls hunt"], side)["global"].vectors for model in (opened, plain)]  # type: ignore[attr-defined]
+        assert torch.allclose(vectors[0], factor * vectors[1], rtol=1e-6)
+
+
+def test_what_cannot_be_calibrated_is_refused(
+    index: Path, bm25_index: Path, toy: Path, tmp_path: Path, tiny_model: Path, calibrated: Path, moeir: Moeir
+) -> None:
+    run("init", "--model", tiny_model, "--arch", "dense", "--output", tmp_path / "dense")
+    run("encode", "--model", tmp_path / "dense", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc")
+    run("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "one")
+    (tmp_path / "other.qrels").write_text("nobody 0 owl 1\n")
+    (tmp_path / "none.qrels").write_text("q1 0 absent 1\n")
+    queries, qrels = ("--queries", toy / "test-queries.tsv"), ("--qrels", toy / "test-qrels.tsv")
+    for place, judged, code, words in (
+        (bm25_index, qrels, 2, "has no checkpoint that could hold scales"),
+        (tmp_path / "one", qrels, 2, "has one expert, global: nothing to calibrate"),
+        (index, ("--qrels", tmp_path / "other.qrels"), 3, "none of its queries is judged in"),
+        (index, ("--qrels", tmp_path / "none.qrels"), 3, "none.qrels: no query has a relevant document among the first 100"),
+        (index, (*qrels, "--measure", "nDGC"), 2, "nDGC"),
+    ):
+        result = moeir("calibrate", "--index", place, *queries, *judged, "--output", tmp_path / "no")
+        assert result.code == code and words in result.stderr
+    refused = moeir("search", "--index", tmp_path / "one", *queries, "--model", calibrated, "--output", tmp_path / "runs")
+    assert refused.code == 4 and "not the checkpoint" in refused.stderr
+    (tmp_path / "damaged").mkdir()
+    for file in calibrated.iterdir():
+        (tmp_path / "damaged" / file.name).write_bytes(file.read_bytes())
+    metadata = json.loads((calibrated / "moeir.json").read_text())
+    for calibration in ({"lexical": 1.0}, {**metadata["calibration"], "local": 0}, {**metadata["calibration"], "local": "1"}, [1, 2, 3]):
+        (tmp_path / "damaged" / "moeir.json").write_text(json.dumps(metadata | {"calibration": calibration}))
+        with pytest.raises(ArtifactError, match="`calibration` is not a positive number for each expert"):  # type: ignore[attr-defined]
+            open_checkpoint(tmp_path / "damaged")

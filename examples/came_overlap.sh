@@ -4,8 +4,8 @@
 # Paper:    Cai et al. 2023, §5.3 (Webber et al. 2010 for the measure)
 # Data:     as came_msmarco.sh; with its WORK folder this script reuses its outputs
 # Recipe:   the top 1000 of the development queries of only-EXPERT, the models of one expert of came_table3.sh, in pairs; the same for the
-#           experts of came-bm25, competitively trained on the same queries and negatives. The paper does not say its persistence: 0.9, whose
-#           weight is on the first ten ranks or so, and 0.98, on the first fifty (PERSISTENCE). Extrapolated RBO
+#           experts of came-bm25, competitively trained on the same queries and negatives. The paper does not say its persistence: 0.9,
+#           whose weight is on the first ten ranks or so, and 0.98, on the first fifty (PERSISTENCE). Extrapolated RBO
 # Hardware: as came_msmarco.sh
 # Hours:    beyond came_table3.sh none; by itself the first training of came_msmarco.sh and three more: 30 beyond it; estimated
 # Expected: 42 to 48 % between any two of the independent experts; the paper has no numbers for those of one model

@@ -8,7 +8,7 @@
 #             came-bm25         - hard negatives: the first training alone
 #             standardised-only - specialised:  every expert learns every query to the end (standardised=1)
 #             specialised-only  - standardised: competition from the first step (standardised=0)
-#           In all of them the experts' weights in the loss sum to 1 in both stages (NORMALISE in came_steps.sh), so that FLOPS weighs the same
+#           In all of them the experts' weights sum to 1 in both stages (NORMALISE in came_steps.sh), so that FLOPS weighs the same
 # Hardware: as came_msmarco.sh; KEEP=no for a terabyte less
 # Hours:    beyond came_msmarco.sh or came_nq.sh, two trainings, encodings and searches of test queries: 18 (MS MARCO), 12 (NQ); estimated
 # Expected: percent, Table 2        MS MARCO R@1000  R@100  RR@10 |  NQ Top-20  Top-100 (answer strings: see came_nq.sh)

@@ -3,8 +3,8 @@
 #
 # Paper:    Cai et al. 2023, §5.3, Table 4
 # Data:     as came_msmarco.sh; with its WORK folder this script reuses its outputs
-# Recipe:   BM25 negatives only, the same epochs for all; fused by sum of scores, by sum of reciprocal ranks and by a learned linear layer, as
-#           in came_table4_fusion.sh:
+# Recipe:   BM25 negatives only, the same epochs for all; fused by sum of scores, by sum of reciprocal ranks and by a learned linear layer,
+#           as in came_table4_fusion.sh:
 #             competitive               came-bm25, the first training of came_msmarco.sh
 #             all-independent           one model for each expert, each trained on all queries: only-EXPERT of came_table3.sh
 #             suit-independent          each of the three trained on its part of the queries only, those on which CAME's expert of that name

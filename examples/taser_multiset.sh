@@ -6,7 +6,7 @@
 #           says, for nq, trivia, webq, curatedtrec and squad1, development questions of nq and trivia
 #           MODEL (default bert-base-uncased), STAR (default models/co-condenser-wiki)
 # Recipe:   BM25's negatives for all five sets -> taser-first, 40 epochs, every step of one set; as every model here at two rates, of which
-#           the better on the development questions goes on -> its top 100 of the training questions of nq, trivia and webq without an answer
+#           the better on the development questions goes on -> its top 100 of the training questions of nq, trivia, webq without an answer
 #           -> taser and dpr from MODEL, taser-star and dpr-star from STAR, 40 epochs on the mined negatives of those three sets and BM25's
 #           of the other two -> search five sets. Hybrid, of dpr and of both tasers: score + alpha x BM25, 100 passages of each, a missing
 #           one scores as its list's last; one alpha for all sets, of 0.5, 0.6, … 2.0 the one with the best mean of R@20 on the development

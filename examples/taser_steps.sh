@@ -50,7 +50,7 @@ negatives() { # NAME DEPTH RUN SET: training examples data/NAME-SET.jsonl, of ea
     --output "$WORK/data/$1-$4.jsonl"
 }
 
-chosen() { # NAME WEIGHTS ARCH OBJECTIVE FLAGS...: NAME-RATE for each of RATES, and ckpt/NAME, a link to that with the best development value
+chosen() { # NAME WEIGHTS ARCH OBJECTIVE FLAGS...: NAME-RATE for each of RATES, and ckpt/NAME, a link to the best on the dev set
   local name=$1 rate best
   shift
   mkdir -p "$WORK/ckpt"
@@ -64,7 +64,7 @@ development() { # MODEL: its best development value
   sed -n 's/.*"dev\.[^"]*": \([-+.e0-9]*\).*/\1/p' "$WORK/ckpt/$1/metrics.jsonl" | sort -gr | sed -n 1p
 }
 
-epochs() { # MODEL...: seconds of an epoch of training, and of one with its validation, loading and saving; and the latter against the first row's
+epochs() { # MODEL...: seconds of an epoch's training, of all of it with validation, loading and saving, and the latter's ratio to the first row
   local model
   printf '%-16s %10s %10s %8s\n' model training all ratio
   for model in "$@"; do

@@ -221,6 +221,34 @@ def test_what_is_not_said_is_as_in_the_paper(collection: str, collections: Path,
     assert [flags["--engine"] for _, flags in flags_by_call if "--engine" in flags] == ["bm25:k1=0.9,b=0.4", *tuned]
 
 
+@pytest.mark.parametrize("collection", ["msmarco", "nq"])
+def test_baselines_have_the_values_of_their_papers_or_the_schedule_of_came(collection: str, collections: Path, tmp_path: Path) -> None:
+    recorder = tmp_path / "recorder"
+    recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n', encoding="utf-8")
+    recorder.chmod(0o755)
+    settings = {"MOEIR": recorder, "DATA": collections / collection, "WORK": tmp_path / "work", "BERT": "bert", "DISTILBERT": "distilbert"}
+    completed = run_script("came_table1.sh", **settings, COLLECTION=collection)
+    assert completed.returncode == 0, completed.stderr
+    calls = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
+    flags_by_name = {Path(call[-1]).name: dict(zip(call[1::2], call[2::2], strict=True)) for call in calls if call[0] == "finetune"}
+    assert list(flags_by_name) == ["came-bm25", "came", "splade", "colbert", "coil", "dpr"]
+    del flags_by_name["came"]
+    presets = {name: Path(flags.get("--config", "")).stem for name, flags in flags_by_name.items()}
+    expected = {"splade": "splade-max", "colbert": "colbert-v1", "coil": "coil"} if collection == "msmarco" else {"dpr": "dpr"}
+    assert {name: preset for name, preset in presets.items() if preset} == expected
+    schedule = [f"--{name}" for name in ("train", "epochs", "batch-size", "negatives", "learning-rate", "query-length", "document-length")]
+    for name, flags in flags_by_name.items():
+        if not presets[name]:
+            assert [flags[flag] for flag in schedule] == [flags_by_name["came-bm25"][flag] for flag in schedule]
+    assert [flags["--model"] for flags in flags_by_name.values()][1:] == ["distilbert", "bert", "bert", "bert"]
+    if collection == "nq":
+        assert flags_by_name["splade"]["--objective"] == "contrastive:flops_query=0.01,flops_document=0.01"
+        assert flags_by_name["colbert"]["--arch"].startswith("colbert:dim=128,") and ":dim=32," in flags_by_name["coil"]["--arch"]
+    evaluated = [call for call in calls if call[0] == "evaluate"]
+    baselines = ["bm25", "splade", "colbert", "coil", "dpr"]
+    assert [[call[row + 1] for row, word in enumerate(call) if word == "--against"] for call in evaluated] == [baselines] * len(evaluated)
+
+
 def test_the_folders_of_dpr_become_a_collection(tmp_path: Path) -> None:
     source = tmp_path / "downloads"
     for folder in ("wikipedia_split", "retriever/qas"):

@@ -5,7 +5,7 @@
 # Data:     DATA (default data/nq), made from DPR's files by `python examples/nq_from_dpr.py DPR_FOLDER data/nq`:
 #             corpus.jsonl                      21,015,324 passages of 100 words, with titles
 #             train-queries.jsonl, train.qrels  58,880 questions and DPR's positive passages
-#             dev-queries.jsonl, dev.qrels      6,515 questions and DPR's positive passages
+#             dev-queries.jsonl, dev.qrels      6,515 questions with answers and DPR's positive passages: the set `validation`
 #             test-queries.jsonl                3,610 questions with answers
 #           MODEL (default models/co-condenser-wiki), Luyu/co-condenser-wiki with its vocabulary head as safetensors: README.md
 # Recipe:   BM25 top-100 negatives -> 15 epochs, the first fifth standardised, then competitive -> search all training queries with the

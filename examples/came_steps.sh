@@ -6,10 +6,18 @@
 # MODEL       weights to start from: coCondenser, with its vocabulary head, as model.safetensors (see README.md)
 # STEPS       if set, the number of steps of every training, in place of epochs
 # KEEP        no: encodings and indexes are removed once their runs are written (about 400 GB per MS MARCO model otherwise)
+# HELD_OUT    MS MARCO: one of so many training queries is held out, 5,030 of them; as the paper, temperatures are chosen on them. NQ: DPR's
+#             development questions. They are the set `validation`, on which linear fusions are learned too.
+# FORM        form of the tables: latex, markdown, tsv, … in place of columns
+# NORMALISE   true: the losses of the standardised stage are averaged, false: added, as equation 9 is printed. Shares of the specialised
+#             stage sum to 1, so a sum is three times as large and FLOPS weighs a third as much before the switch as after it. Every
+#             comparison of the two stages needs the same weight throughout, so all scripts average. One expert alone has weight 1.
 # A finished stage is skipped, an interrupted one continued.
 # shellcheck shell=bash
 MOEIR=${MOEIR:-moeir} PYTHON=${PYTHON:-python3} COLLECTION=${COLLECTION:-msmarco}
+examples=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 declare -A queries qrels answers measures
+against=() # rows of the next tables that the others are tested against, each with a dagger of its own
 
 case $COLLECTION in
 msmarco)
@@ -21,7 +29,7 @@ msmarco)
   DATA=${DATA:-data/msmarco} corpus=collection.tsv tests=(dev dl19)
   queries=([train]=queries.train.tsv [dev]=queries.dev.small.tsv [dl19]=msmarco-test2019-queries.tsv)
   qrels=([train]=qrels.train.tsv [dev]=qrels.dev.small.tsv [dl19]=2019qrels-pass.txt)
-  measures=([dev]="RR@10 R@1000 R@100" [dl19]="nDCG@10 R(rel=2)@1000")
+  measures=([dev]="RR@10 R@1000 R@100" [dl19]="nDCG@10 R(rel=2)@1000" [validation]=RR@10)
   ;;
 nq)
   MODEL=${MODEL:-$PWD/models/co-condenser-wiki}
@@ -30,9 +38,10 @@ nq)
   EPOCHS=${EPOCHS:-15} HARD_EPOCHS=${HARD_EPOCHS:-10} RATE=${RATE:-1e-5} TEMPERATURE=${TEMPERATURE:-2.0}
   BM25_DEPTH=${BM25_DEPTH:-100} MINING_DEPTH=${MINING_DEPTH:-100} DEPTH=${DEPTH:-100}
   DATA=${DATA:-data/nq} corpus=corpus.jsonl tests=(test)
-  queries=([train]=train-queries.jsonl [test]=test-queries.jsonl)
-  qrels=([train]=train.qrels) answers=([train]=train-queries.jsonl [test]=test-queries.jsonl)
-  measures=([test]="Success@20 Success@100")
+  queries=([train]=train-queries.jsonl [validation]=dev-queries.jsonl [test]=test-queries.jsonl)
+  qrels=([train]=train.qrels [validation]=dev.qrels)
+  answers=([train]=train-queries.jsonl [validation]=dev-queries.jsonl [test]=test-queries.jsonl)
+  measures=([test]="Success@20 Success@100" [validation]=Success@20)
   ;;
 *)
   echo "COLLECTION=$COLLECTION: expected msmarco or nq" >&2
@@ -41,7 +50,7 @@ nq)
 esac
 WORK=${WORK:-work/$COLLECTION} KEEP=${KEEP:-yes} SEED=${SEED:-42} WARMUP=${WARMUP:-0.1} FLOPS=${FLOPS:-0.01}
 LAYERS=${LAYERS:-12}                                    # of the weights; the paper's 10 shared layers are 10 of 12
-SHARED=${SHARED:-$((LAYERS * 10 / 12))} STANDARDISED=${STANDARDISED:-0.2}
+SHARED=${SHARED:-$((LAYERS * 10 / 12))} STANDARDISED=${STANDARDISED:-0.2} NORMALISE=${NORMALISE:-true} HELD_OUT=${HELD_OUT:-100}
 experts=(lexical local global)
 
 mkdir -p "$WORK"
@@ -50,12 +59,15 @@ for name in "${!queries[@]}"; do queries[$name]=$DATA/${queries[$name]}; done
 for name in "${!qrels[@]}"; do qrels[$name]=$DATA/${qrels[$name]}; done
 for name in "${!answers[@]}"; do answers[$name]=$DATA/${answers[$name]}; done
 corpus=$DATA/$corpus
-if [ "$COLLECTION" = msmarco ]; then # of the 808,731 training queries 502,939 are judged: all of those are searched and trained on
-  if [ ! "$WORK/train-queries.tsv" -nt "${queries[train]}" ]; then
-    awk 'NR == FNR { judged[$1]; next } $1 in judged' "${qrels[train]}" "${queries[train]}" >"$WORK/train-queries.new"
-    mv "$WORK/train-queries.new" "$WORK/train-queries.tsv"
+if [ "$COLLECTION" = msmarco ]; then # of the 808,731 training queries 502,939 are judged; those not held out are searched and trained on
+  qrels[validation]=$WORK/validation.qrels
+  if [ ! "${qrels[validation]}" -nt "${queries[train]}" ] || [ ! "${qrels[validation]}" -nt "${qrels[train]}" ]; then
+    awk -v every="$HELD_OUT" -v train="$WORK/train-queries.tsv" -v held_out="$WORK/validation-queries.tsv" \
+      'NR == FNR { judged[$1]; next } $1 in judged { print > (count++ % every ? train : held_out) }' "${qrels[train]}" "${queries[train]}"
+    awk 'NR == FNR { held_out[$1]; next } $1 in held_out' "$WORK/validation-queries.tsv" "${qrels[train]}" >"$WORK/validation.new"
+    mv "$WORK/validation.new" "${qrels[validation]}"
   fi
-  queries[train]=$WORK/train-queries.tsv
+  queries+=([train]=$WORK/train-queries.tsv [validation]=$WORK/validation-queries.tsv)
 fi
 
 say() { printf '\n== %s\n' "$*" >&2; }
@@ -84,7 +96,8 @@ came() { # [EXPERTS [SHARED]]: the architecture's spec
 }
 
 competitive() { # [STANDARDISED [TEMPERATURE]]: the objective's spec
-  echo "competitive:standardised=${1:-$STANDARDISED},temperature=${2:-$TEMPERATURE},flops_query=$FLOPS,flops_document=$FLOPS"
+  local stages=standardised=${1:-$STANDARDISED},temperature=${2:-$TEMPERATURE},normalise_standardised=$NORMALISE
+  echo "competitive:$stages,flops_query=$FLOPS,flops_document=$FLOPS"
 }
 
 contrastive() { # the objective's spec: of one expert alone, whose share is 1 anyway
@@ -116,7 +129,7 @@ searched() { # NAME SET...: runs/NAME/SET/{lexical,local,global,fused}.trec of c
 
 variant() { # NAME OBJECTIVE ARCH: a model that differs from came-bm25 in its objective or architecture: BM25 negatives only, as long
   trained "$1" "$MODEL" "$WORK/data/bm25.jsonl" "$EPOCHS" "$2" "$3"
-  searched "$1" "${tests[@]}"
+  searched "$1" validation "${tests[@]}"
 }
 
 alone() { # EXPERT: a model of that expert only
@@ -127,7 +140,7 @@ came_bm25() { # [train]: the first training, on which all else rests: standardis
   bm25
   negatives bm25 "$BM25_DEPTH" bm25/bm25
   trained came-bm25 "$MODEL" "$WORK/data/bm25.jsonl" "$EPOCHS" "$(competitive)" "$(came)"
-  searched came-bm25 "$@" "${tests[@]}"
+  searched came-bm25 "$@" validation "${tests[@]}"
 }
 
 recipe() { # the paper's whole recipe: the first training, negatives from its experts' lists of all training queries, the second training
@@ -137,22 +150,47 @@ recipe() { # the paper's whole recipe: the first training, negatives from its ex
   searched came "${tests[@]}"
 }
 
-table() { # SET MODEL/RUN...: a row for each run of a test set; p: two-sided paired t-test against the first row, uncorrected
-  local part=$1 row name measure runs=() wanted=() judged=(--qrels "${qrels[$1]:-}")
-  shift
-  mkdir -p "$WORK/table/$part"
-  for row in "$@"; do
-    name=${row/\//-}
-    if [ "${row%/*}" = "${row#*/}" ]; then name=${row%/*}; fi
-    ln -sfn "$(path "$part" "$row")" "$WORK/table/$part/$name.trec"
-    runs+=(--run "$WORK/table/$part/$name.trec")
+fused() { # NAME METHODS MODEL/RUN...: NAME-METHOD/fused, for every test set; the weights of linear are learned on the validation set
+  local name=$1 methods=$2 method part run runs how
+  shift 2
+  for method in $methods; do
+    how=(--method "$method")
+    if [ "$method" = linear ]; then
+      runs=()
+      for run in "$@"; do runs+=(--run "$(path validation "$run")"); done
+      $MOEIR learn-fusion "${runs[@]}" --qrels "${qrels[validation]}" --kind linear --depth "$DEPTH" --output "$WORK/data/$name-linear.json"
+      how=(--learned "$WORK/data/$name-linear.json")
+    fi
+    for part in "${tests[@]}"; do
+      runs=()
+      for run in "$@"; do runs+=(--run "$(path "$part" "$run")"); done
+      $MOEIR fuse "${runs[@]}" "${how[@]}" --depth "$DEPTH" --output "$(path "$part" "$name-$method/fused")"
+    done
   done
-  for measure in ${measures[$part]}; do wanted+=(--measure "$measure"); done
-  if [ -n "${answers[$part]:-}" ]; then judged=(--answers "${answers[$part]}" --corpus "$corpus"); fi
-  $MOEIR evaluate "${runs[@]}" "${judged[@]}" "${wanted[@]}" --correction none
 }
 
-tables() { # TITLE MODEL/RUN...: the same rows for every test set
+label() { # MODEL/RUN, LABEL=MODEL/RUN: what a table calls it
+  case $1 in
+  *=*) echo "${1%%=*}" ;;
+  *) if [ "${1%/*}" = "${1#*/}" ]; then echo "${1%/*}"; else echo "${1/\//-}"; fi ;;
+  esac
+}
+
+table() { # SET [LABEL=]MODEL/RUN...: a row for each run of a test set; p: two-sided paired t-test against the first row, uncorrected
+  local part=$1 row name measure flags=()
+  shift
+  for row in "$@"; do flags+=(--run "$(label "$row")=$(path "$part" "${row#*=}")"); done
+  for measure in ${measures[$part]}; do flags+=(--measure "$measure"); done
+  for name in "${against[@]}"; do flags+=(--against "$name"); done
+  if [ -n "${answers[$part]:-}" ]; then
+    flags+=(--answers "${answers[$part]}" --corpus "$corpus")
+  else
+    flags+=(--qrels "${qrels[$part]}")
+  fi
+  $MOEIR evaluate "${flags[@]}" --correction none ${FORM:+--form "$FORM"}
+}
+
+tables() { # TITLE [LABEL=]MODEL/RUN...: the same rows for every test set
   local title=$1 name
   shift
   for name in "${tests[@]}"; do

@@ -8,6 +8,7 @@
 #             came-bm25         - hard negatives: the first training alone
 #             standardised-only - specialised:  every expert learns every query to the end (standardised=1)
 #             specialised-only  - standardised: competition from the first step (standardised=0)
+#           In all of them the experts' weights sum to 1 in both stages (NORMALISE in came_steps.sh), so that FLOPS weighs the same
 # Hardware: as came_msmarco.sh; KEEP=no for a terabyte less
 # Hours:    beyond came_msmarco.sh or came_nq.sh, two trainings, encodings and searches of test queries: 18 (MS MARCO), 12 (NQ); estimated
 # Expected: percent, Table 2        MS MARCO R@1000  R@100  RR@10 |  NQ Top-20  Top-100 (answer strings: see came_nq.sh)
@@ -15,6 +16,7 @@
 #             came-bm25                        98.4   91.7   39.0 |       83.7     89.1
 #             standardised-only                98.2   90.6   36.5 |       82.0     87.8
 #             specialised-only                 98.3   91.2   37.9 |       82.5     88.1
+#           The paper marks rows that are worse than came or came-bm25; here a row has a mark for each other row that it is better than
 #
 #     bash examples/came_table2.sh              # COLLECTION=nq for the NQ half
 set -euo pipefail
@@ -23,4 +25,5 @@ set -euo pipefail
 recipe
 variant standardised-only "$(competitive 1)" "$(came)"
 variant specialised-only "$(competitive 0)" "$(came)"
-tables "Table 2" {came,came-bm25,standardised-only,specialised-only}/fused
+against=(came came-bm25 standardised-only specialised-only)
+tables "Table 2" {came=came,came-bm25=came-bm25,standardised-only=standardised-only,specialised-only=specialised-only}/fused

@@ -8,7 +8,8 @@
 #             no-sharing                every expert has twelve layers of its own; the embeddings stay shared (279.7 M parameters).
 #                                       The other reading, embeddings private too (327.4 M): add embeddings=private to its architecture
 #             without-EXPERT            the other two experts
-#             only-EXPERT               one expert, so no competition: contrastive learning
+#             only-EXPERT               one expert, so no competition: contrastive learning; its loss has weight 1, in the mixture 1/3 on
+#                                       average, so that FLOPS weighs a third as much in only-lexical
 # Hardware: as came_msmarco.sh; KEEP=no, or 3 TB of disk
 # Hours:    beyond the first training of came_msmarco.sh seven trainings, encodings and searches of test queries: 60; estimated
 # Expected: percent, Table 3: R@1000 RR@10     Fusion       Lexical         Local        Global

@@ -8,13 +8,14 @@
 #             nq/dev-queries.jsonl, dev.qrels, dev-corpus.jsonl   6,515 questions, and the passages DPR's file names for them
 #             nq/dev-answers.jsonl, nq/test-queries.jsonl    8,757 and 3,610 questions with answers
 #           MODEL (default bert-base-uncased)
-# Recipe:   for every row, nq-ROUTING, P1: BM25's top 100 without an answer -> 40 epochs -> the epoch with the best RR@100 of the
-#           development questions -> search. For dpr and role then P2: the model's own top 100 of the training questions, without an
-#           answer -> 40 epochs on P1 and P2 united, again from MODEL -> search. 256 questions a step, each with one hard negative
-#           (taser_steps.sh)
+# Recipe:   for every row, nq-ROUTING, P1: BM25's top 100 without an answer -> 40 epochs at each of two rates -> the rate and the epoch
+#           with the best RR@100 of the development questions -> search. For dpr and role then P2: the model's own top 100 of the training
+#           questions, without an answer -> the same on P1 and P2 united, again from MODEL -> search. 256 questions a step, each with the
+#           first of its positive passages and one hard negative; learned routers get straight-through gradients (taser_steps.sh)
 #           The paper excludes the positive passage from P2 only; DPR's mined negatives exclude all passages with an answer, as here.
 # Hardware: the paper: 16 V100-32GB. Here: one GPU of 80 GB or more, 16 cores, 64 GB of memory; 70 GB of disk a model (KEEP=no: 100 in all)
-# Hours:    estimated from operation counts for an H200, not measured: nine trainings of half an hour, nine encodings of one: 15 to 25
+# Hours:    estimated from operation counts for an H200, not measured: eighteen trainings of half an hour, nine encodings of one: 20 to 30;
+#           RATES=3e-5 halves the trainings
 # Expected: percent, Table A1, R@20 of development and test questions
 #             nq-dpr (its own paper's)             -          78.4          218M    nq-dpr-hard      -   81.3
 #             nq-shared                         78.2          79.3          109M
@@ -34,7 +35,7 @@ learned() { # NAME ROUTING EXAMPLES...: a model from MODEL on the union of examp
   local name=$1 routing=$2 one files=()
   shift 2
   for one in "$@"; do files+=(--train "$WORK/data/$one-nq.jsonl"); done
-  trained "$name" "$MODEL" "$(architecture "$routing")" "$objective" "${files[@]}" \
+  chosen "$name" "$MODEL" "$(architecture "$routing")" "$objective" "${files[@]}" \
     --corpus "${corpora[wikipedia]}" --queries "${queries[nq-train]}"
   if [[ " $HARD " == *" ${name#nq-} "* ]]; then searched "$name" wikipedia nq-train nq-dev nq; else searched "$name" wikipedia nq-dev nq; fi
 }

@@ -6,7 +6,7 @@
 reads the files that DPR's download_data.py writes to downloads/data: wikipedia_split/psgs_w100.tsv, retriever/SET-{train,dev}.json and
 retriever/qas/SET-{dev,test}.csv; writes corpus.jsonl and for every SET a folder with train-queries.jsonl, train.qrels and
 test-queries.jsonl, and for nq and trivia, the dev sets of training, dev-queries.jsonl, dev.qrels, dev-corpus.jsonl (the passages that
-DPR's file names for them: positives, and 30 hard and 30 other negatives) and dev-answers.jsonl (all development questions, each with the
+DPR's file names for them: a positive, 30 hard and 30 other negatives) and dev-answers.jsonl (all development questions, each with the
 name of its set).
 """
 
@@ -40,7 +40,7 @@ def passage(context: dict[str, Any]) -> Text:
 
 
 def write_training_set(source: Path, name: str, folder: Path) -> None:
-    """Write train-queries.jsonl and train.qrels."""
+    """Write train-queries.jsonl and train.qrels, the positive passages in DPR's order: its training takes the first."""
     queries, positives_by_query = [], {}
     for index, entry in entries(source / "retriever" / f"{name}-train.json"):
         queries.append(Text(f"{name}-train{index}", entry["question"], answers=tuple(entry["answers"])))
@@ -50,12 +50,12 @@ def write_training_set(source: Path, name: str, folder: Path) -> None:
 
 
 def write_dev_set(source: Path, name: str, folder: Path) -> None:
-    """Write dev-queries.jsonl, dev.qrels, dev-corpus.jsonl and dev-answers.jsonl."""
+    """Write dev-queries.jsonl, dev.qrels, dev-corpus.jsonl and dev-answers.jsonl; as DPR, validate on the first positive passage only."""
     queries, positives_by_query, pool = [], {}, {}
     for index, entry in entries(source / "retriever" / f"{name}-dev.json"):
         queries.append(Text(f"{name}-dev{index}", entry["question"], answers=tuple(entry["answers"])))
-        positives_by_query[queries[-1].id] = {passage(context).id: 1 for context in entry["positive_ctxs"]}
-        contexts = [*entry["positive_ctxs"], *entry.get("hard_negative_ctxs", [])[:POOL], *entry.get("negative_ctxs", [])[:POOL]]
+        positives_by_query[queries[-1].id] = {passage(entry["positive_ctxs"][0]).id: 1}
+        contexts = [entry["positive_ctxs"][0], *entry.get("hard_negative_ctxs", [])[:POOL], *entry.get("negative_ctxs", [])[:POOL]]
         pool |= {text.id: text for text in map(passage, contexts)}
     texts.write_texts(queries, folder / "dev-queries.jsonl")
     qrels.write_qrels(positives_by_query, folder / "dev.qrels")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TABLE_HEADERS = {"run", "model", "group", "side"}
+LEGEND = "significantly better"  # below a table with marks
 
 
 class CommandServer(NamedTuple):
@@ -31,7 +32,7 @@ def run_script(script: str, **settings: object) -> subprocess.CompletedProcess[s
 def parse_tables(stdout: str) -> list[tuple[list[str], list[str]]]:
     """The measures and row names of each table."""
     parsed: list[tuple[list[str], list[str]]] = []
-    for words in (line.split() for line in stdout.splitlines() if line.strip("- ") and not line.startswith("significantly better")):
+    for words in (line.split() for line in stdout.splitlines() if line.strip("- ") and not line.startswith(LEGEND)):
         if words[0] in TABLE_HEADERS:
             parsed.append(([word for word in words[1:] if word != "p" and not word.startswith("(")], []))
         else:

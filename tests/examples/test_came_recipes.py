@@ -3,30 +3,37 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from moeir.records import qrels, texts
+from tests.conftest import CommandResult
 from tests.examples.shell import EXAMPLES, CommandServer, parse_tables, run_script
 
 SMALL = {"STEPS": 2, "QUERY_LENGTH": 8, "DOCUMENT_LENGTH": 16, "BATCH": 2, "NEGATIVES": 2, "LAYERS": 4}
 SHALLOW = {"BM25_DEPTH": 5, "MINING_DEPTH": 2, "DEPTH": 10}  # two of twelve: often no expert finds the positive, so all share the query
+SHALLOW |= {"HELD_OUT": 6, "BASELINE": "--batch-size 2 --query-length 8 --document-length 16"}  # of the presets of Table 1
 EXPERTS = ("lexical", "local", "global")
-WITHOUT_PRODUCT = ("evaluate",)
 
 COLLECTIONS = {
     "came_msmarco.sh": ("msmarco",),
     "came_nq.sh": ("nq",),
+    "came_table1.sh": ("msmarco", "nq"),
     "came_table2.sh": ("msmarco", "nq"),
     "came_table3.sh": ("msmarco",),
+    "came_table4_fusion.sh": ("msmarco",),
     "came_table4_learning.sh": ("msmarco",),
+    "came_overlap.sh": ("msmarco",),
     "came_figure3.sh": ("msmarco", "nq"),
 }
 FOUR = ("fused", *EXPERTS)
 TABLE_1 = ["bm25", *(f"came-{run}" for run in FOUR), *(f"came-bm25-{run}" for run in FOUR)]
-LEARNT = ("came-bm25", "all-independent", "suit-independent")
+LEARNT = ("competitive", "all-independent", "suit-independent")
+METHODS = ("came-sum", "normsum", "normmax", "sumrr", "maxrr", "linear")
 TABLE_3 = [
     *(f"{model}-{run}" for model in ("came-bm25", "no-sharing") for run in FOUR),
     *(f"without-{gone}-{run}" for gone in EXPERTS for run in FOUR if run != gone),
@@ -35,11 +42,13 @@ TABLE_3 = [
 ROWS = {
     "came_msmarco.sh": [[TABLE_1[0], "bm25-tuned-bm25", *TABLE_1[1:]]],
     "came_nq.sh": [TABLE_1],
-    "came_table2.sh": [[f"{model}-fused" for model in ("came", "came-bm25", "standardised-only", "specialised-only")]],
+    "came_table1.sh": [["bm25", "splade", "colbert", "coil", "dpr", "came"]],
+    "came_table2.sh": [["came", "came-bm25", "standardised-only", "specialised-only"]],
     "came_table3.sh": [TABLE_3],
-    "came_table4_learning.sh": [[f"{way}-{merge}-fused" for way in LEARNT for merge in ("sum", "rr")]],
+    "came_table4_fusion.sh": [[f"competitive-{method}" for method in METHODS]],
+    "came_table4_learning.sh": [[f"{way}-{merge}" for way in LEARNT for merge in ("came-sum", "sumrr", "linear")]],
 }
-SWEPT = {"msmarco": ("0_2", "1", "1_5", "2", "2_5", "3"), "nq": ("0_2", "0_5", "1", "1_5", "2_5", "3")}
+SWEPT = {"msmarco": ("0.5", "0.2", "1", "1.5", "2", "2.5", "3"), "nq": ("2.0", "0.2", "0.5", "1", "1.5", "2.5", "3")}
 MEASURES = {"dev": ["RR@10", "R@1000", "R@100"], "dl19": ["nDCG@10", "R(rel=2)@1000"], "nq": ["Success@20", "Success@100"]}
 
 
@@ -61,9 +70,10 @@ def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     for name, grades in {"qrels.train.tsv": train_qrels, "qrels.dev.small.tsv": test_qrels, "2019qrels-pass.txt": graded}.items():
         qrels.write_qrels(grades, marco / name)
     texts.write_texts(documents, nq / "corpus.jsonl")
-    qrels.write_qrels(train_qrels, nq / "train.qrels")
+    for name, grades in (("train", train_qrels), ("dev", test_qrels)):
+        qrels.write_qrels(grades, nq / f"{name}.qrels")
     words = {text.id: " ".join(text.text.split()[:3]) for text in documents}  # no other passage begins with these words
-    for name, split_texts, split_qrels in (("train", train, train_qrels), ("test", dev, test_qrels)):
+    for name, split_texts, split_qrels in (("train", train, train_qrels), ("dev", dev, test_qrels), ("test", dev, test_qrels)):
         with_answers = [
             replace(text, answers=tuple(words[one] for one in split_qrels[text.id])) for text in split_texts if text.id in split_qrels
         ]
@@ -78,21 +88,29 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected(script: str, collection: str) -> list[tuple[list[str], list[str]]]:
-    rows = ROWS.get(script) or [
-        ["came-bm25-fused", *(f"temperature-{value}-fused" for value in SWEPT[collection])],
-        ["came-bm25-fused", *(f"ratio-{value}-fused" for value in ("0_0667", "0_1333", "0_2667", "0_3333"))],
-        ["came-bm25-fused", *(f"shared-{value}-fused" for value in (2, 4))],
-    ]
     parts = [MEASURES["nq"]] if collection == "nq" else [MEASURES["dev"], MEASURES["dl19"]]
-    return [(measures, table) for table in rows for measures in parts]
+    if script == "came_overlap.sh":
+        both = [(["run", "queries", f"rbo:persistence={value}"], ["lexical", "lexical", "local"]) for value in ("0.9", "0.98")]
+        return both * len(parts) * 2  # independent experts, those of one model
+    if script != "came_figure3.sh":
+        return [(measures, table) for table in ROWS[script] for measures in parts]
+    values = {"temperature": SWEPT[collection], "ratio": ("0.2", "0.0667", "0.1333", "0.2667", "0.3333"), "shared": (3, 2, 4)}
+    rows = {name: [f"{name}-{value}" for value in swept] for name, swept in values.items()}
+    tables = [(measures, table) for table in rows.values() for measures in parts]
+    tables.insert(len(parts), (parts[0][:1], rows["temperature"]))  # of the held-out queries, to choose the temperature by
+    return tables
+
+
+def toy_settings(server: CommandServer, weights: Path, data: Path, folder: Path) -> dict[str, Any]:
+    settings = {"MOEIR": server.client, "MODEL": weights, "COLLECTION": data.name, **SMALL, **SHALLOW, "DATA": data, "WORK": folder}
+    return settings | dict.fromkeys(("BERT", "DISTILBERT"), weights)
 
 
 @pytest.mark.parametrize(("script", "collection"), [(script, one) for script, both in COLLECTIONS.items() for one in both])
 def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing(
     script: str, collection: str, server: CommandServer, collections: Path, work: Path, tiny_model_with_head: Path
 ) -> None:
-    settings = {"MOEIR": server.client, "MODEL": tiny_model_with_head, "COLLECTION": collection, **SMALL, **SHALLOW}
-    settings |= {"DATA": collections / collection, "WORK": work / collection}
+    settings = toy_settings(server, tiny_model_with_head, collections / collection, work / collection)
     first = run_script(script, **settings)
     assert first.returncode == 0, first.stderr
     assert parse_tables(first.stdout) == expected(script, collection)
@@ -100,11 +118,57 @@ def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing
     second = run_script(script, **settings)
     assert second.returncode == 0, second.stderr
     assert second.stdout == first.stdout
-    with_product = [call for call in server.calls()[before:] if call[0] not in WITHOUT_PRODUCT]
+    with_product = [call for call in server.calls()[before:] if "--output" in call]
     assert second.stderr.count("already made") == len(with_product)
 
 
-def test_all_judged_training_queries_are_searched_and_no_others(
+def test_figure_3_is_drawn_and_the_best_temperature_named(
+    server: CommandServer, collections: Path, tmp_path: Path, tiny_model_with_head: Path
+) -> None:
+    settings = toy_settings(server, tiny_model_with_head, collections / "nq", tmp_path)
+    settings |= {"TEMPERATURES": "0.5 2", "RATIOS": 0.4, "SHARED_LAYERS": 6}
+    completed = run_script("came_figure3.sh", **settings)
+    assert completed.returncode == 0, completed.stderr
+    drawn = sorted(path.name for path in (tmp_path / "figure3").glob("*.svg"))
+    assert drawn == ["ratio-test.svg", "shared-test.svg", "temperature-test.svg"]
+    validation = [line.split() for line in completed.stdout.splitlines() if line.startswith("temperature-")][-2:]
+    best = max(validation, key=lambda row: float(row[1]))[0]  # of equal ones the first, which is the recipe's
+    assert f"best on the validation set: {best}\n" in completed.stderr
+    call = next(call for call in server.calls() if call[:2] == ["analyze", "grid"] and call[-1] == str(tmp_path / "figure3/ratio-test.svg"))
+    cells = [call[index + 1].partition("=")[0] for index, word in enumerate(call) if word == "--run"]
+    assert cells == [f"{run}/{ratio}" for ratio in ("0.2", "0.4") for run in FOUR]
+
+
+def test_figure_4_has_a_query_for_each_model_that_alone_wins_one(
+    server: CommandServer, collections: Path, work: Path, tiny_model_with_head: Path
+) -> None:
+    settings = toy_settings(server, tiny_model_with_head, collections / "msmarco", work / "msmarco")
+    names = [f"{kind}-{expert}" for kind in ("single", "expert") for expert in EXPERTS] + ["came"]
+    completed = run_script("came_figure4.sh", **settings)
+    assert completed.returncode == 0, completed.stderr
+    header, _, *rows = [line.split() for line in completed.stdout.splitlines()]
+    assert header == ["query", "text", "document", *names]
+    wins = [line.split("\t") for line in (work / "msmarco/figure4/wins.tsv").read_text(encoding="utf-8").splitlines()]
+    first_wins = [next((query for query, winner, *_ in wins if winner == name), None) for name in names[:3]]
+    assert {row[0] for row in rows} == set(filter(None, first_wins))
+    chosen = run_script("came_figure4.sh", **settings, CASES="q3 q1")
+    assert list(dict.fromkeys(line.split()[0] for line in chosen.stdout.splitlines()[2:])) == ["q3", "q1"]
+
+
+def test_judgements_from_answers_count_as_answers_do(collections: Path, moeir: Callable[..., CommandResult], tmp_path: Path) -> None:
+    nq, run = collections / "nq", tmp_path / "some.trec"
+    documents = [document.id for document in texts.read_texts(nq / "corpus.jsonl")][:5]  # some answers are in none of them
+    hits = [(question.id, document) for question in texts.read_texts(nq / "test-queries.jsonl") for document in documents]
+    run.write_text("".join(f"{query} Q0 {document} 1 {-row} x\n" for row, (query, document) in enumerate(hits)), encoding="utf-8")
+    inputs = ["--answers", nq / "test-queries.jsonl", "--corpus", nq / "corpus.jsonl"]
+    subprocess.run([sys.executable, EXAMPLES / "answer_qrels.py", run, *inputs, "--output", tmp_path / "answers.qrels"], check=True)
+    measures = ["--run", run, "--measure", "Success@2", "--measure", "RR@10", "--form", "tsv", "--output", "-"]
+    by_answers, by_qrels = moeir("evaluate", *measures, *inputs), moeir("evaluate", *measures, "--qrels", tmp_path / "answers.qrels")
+    assert (by_answers.code, by_qrels.code) == (0, 0), by_answers.stderr + by_qrels.stderr
+    assert by_answers.stdout == by_qrels.stdout != ""
+
+
+def test_all_judged_training_queries_but_those_held_out_are_searched_and_no_others(
     server: CommandServer, collections: Path, tmp_path: Path, tiny_model_with_head: Path
 ) -> None:
     settings = {"MOEIR": server.client, "MODEL": tiny_model_with_head, **SMALL, **SHALLOW, "KEEP": "no"}
@@ -112,7 +176,10 @@ def test_all_judged_training_queries_are_searched_and_no_others(
     assert completed.returncode == 0, completed.stderr
     for name in ("bm25/train/bm25", "came-bm25/train/fused"):
         lines = (tmp_path / "runs" / f"{name}.trec").read_text(encoding="utf-8").splitlines()
-        assert {line.split()[0] for line in lines} == {f"t{number}" for number in range(1, 7)}
+        assert {line.split()[0] for line in lines} == {"t2", "t3", "t4", "t5", "t6"}, "t1, one of six, is held out"
+    assert list(qrels.read_qrels(tmp_path / "validation.qrels")) == ["t1"]
+    held_out = (tmp_path / "runs/came-bm25/validation/fused.trec").read_text(encoding="utf-8").splitlines()
+    assert {line.split()[0] for line in held_out} == {"t1"}
     assert not list(tmp_path.glob("enc/came*")) and not list(tmp_path.glob("idx/came*"))
     again = run_script("came_msmarco.sh", DATA=collections / "msmarco", WORK=tmp_path, **settings)
     assert again.returncode == 0, again.stderr
@@ -123,7 +190,7 @@ PAPER = {
     "msmarco": {"batch-size": "8", "learning-rate": "5e-6", "epochs": ["5", "3"], "lengths": ["32", "128"], "temperature": "0.5"},
     "nq": {"batch-size": "32", "learning-rate": "1e-5", "epochs": ["15", "10"], "lengths": ["32", "156"], "temperature": "2.0"},
 }
-DEPTHS = {"msmarco": ["1000", "1000", "1000", "200", *["1000"] * 6], "nq": ["100"] * 5}  # BM25, first, second, tuned BM25; train first
+DEPTHS = {"msmarco": ["1000"] * 3 + ["200"] + ["1000"] * 7, "nq": ["100"] * 6}  # BM25, first (train, validation, tests), second, tuned BM25
 BANDS = {"msmarco": ["band:first=0,last=1000", "band:first=0,last=200"], "nq": ["band:first=0,last=100"] * 2}
 
 
@@ -144,7 +211,7 @@ def test_what_is_not_said_is_as_in_the_paper(collection: str, collections: Path,
     assert [first["--epochs"], second["--epochs"]] == paper["epochs"]
     assert [first["--query-length"], first["--document-length"]] == paper["lengths"]
     assert first["--arch"] == "came:shared_layers=10,experts=lexical+local+global,local_dim=128"
-    rest = f"temperature={paper['temperature']},flops_query=0.01,flops_document=0.01"
+    rest = f"temperature={paper['temperature']},normalise_standardised=true,flops_query=0.01,flops_document=0.01"
     assert first["--objective"] == f"competitive:standardised=0.2,{rest}"
     assert second["--objective"] == f"competitive:standardised=0,{rest}"
     assert second["--model"].endswith("ckpt/came-bm25") and "--arch" not in second
@@ -152,6 +219,34 @@ def test_what_is_not_said_is_as_in_the_paper(collection: str, collections: Path,
     assert [flags["--depth"] for stage, flags in flags_by_call if stage == "search"] == DEPTHS[collection]
     tuned = {"msmarco": ["bm25:k1=0.82,b=0.68"], "nq": []}[collection]  # the paper's MS MARCO row has numbers of both settings
     assert [flags["--engine"] for _, flags in flags_by_call if "--engine" in flags] == ["bm25:k1=0.9,b=0.4", *tuned]
+
+
+@pytest.mark.parametrize("collection", ["msmarco", "nq"])
+def test_baselines_have_the_values_of_their_papers_or_the_schedule_of_came(collection: str, collections: Path, tmp_path: Path) -> None:
+    recorder = tmp_path / "recorder"
+    recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n', encoding="utf-8")
+    recorder.chmod(0o755)
+    settings = {"MOEIR": recorder, "DATA": collections / collection, "WORK": tmp_path / "work", "BERT": "bert", "DISTILBERT": "distilbert"}
+    completed = run_script("came_table1.sh", **settings, COLLECTION=collection)
+    assert completed.returncode == 0, completed.stderr
+    calls = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
+    flags_by_name = {Path(call[-1]).name: dict(zip(call[1::2], call[2::2], strict=True)) for call in calls if call[0] == "finetune"}
+    assert list(flags_by_name) == ["came-bm25", "came", "splade", "colbert", "coil", "dpr"]
+    del flags_by_name["came"]
+    presets = {name: Path(flags.get("--config", "")).stem for name, flags in flags_by_name.items()}
+    expected = {"splade": "splade-max", "colbert": "colbert-v1", "coil": "coil"} if collection == "msmarco" else {"dpr": "dpr"}
+    assert {name: preset for name, preset in presets.items() if preset} == expected
+    schedule = [f"--{name}" for name in ("train", "epochs", "batch-size", "negatives", "learning-rate", "query-length", "document-length")]
+    for name, flags in flags_by_name.items():
+        if not presets[name]:
+            assert [flags[flag] for flag in schedule] == [flags_by_name["came-bm25"][flag] for flag in schedule]
+    assert [flags["--model"] for flags in flags_by_name.values()][1:] == ["distilbert", "bert", "bert", "bert"]
+    if collection == "nq":
+        assert flags_by_name["splade"]["--objective"] == "contrastive:flops_query=0.01,flops_document=0.01"
+        assert flags_by_name["colbert"]["--arch"].startswith("colbert:dim=128,") and ":dim=32," in flags_by_name["coil"]["--arch"]
+    evaluated = [call for call in calls if call[0] == "evaluate"]
+    baselines = ["bm25", "splade", "colbert", "coil", "dpr"]
+    assert [[call[row + 1] for row, word in enumerate(call) if word == "--against"] for call in evaluated] == [baselines] * len(evaluated)
 
 
 def test_the_folders_of_dpr_become_a_collection(tmp_path: Path) -> None:

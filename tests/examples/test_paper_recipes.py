@@ -20,7 +20,7 @@ WITHOUT_PRODUCT = ("evaluate", "info", "analyze")
 ANSWERED, SB, DEV = ["Success@20", "Success@100"], ["R@100", "nDCG@10"], ["RR@10", "R@1", "R@50", "R@1000"]
 ROUTINGS = ("dpr", "shared", "role", "sequence-2", "sequence-4", "token-2", "token-4", "dpr-hard", "role-hard")
 ALONE = [f"nq-{routing}" for routing in ROUTINGS]
-TABLE_1 = ["bm25", "dpr-first", "dpr", "dpr-star", "taser", "taser-bm25", "taser-star", "taser-star-bm25"]
+TABLE_1 = ["bm25", "dpr-first", "dpr", "dpr-bm25", "dpr-star", "taser", "taser-bm25", "taser-star", "taser-star-bm25"]
 GROUPS = [name for name in ("relation=P17", "relation=P36", "macro", "micro") for _ in range(4)]
 USAGE = ["of", "expert", "chosen", "share", "probability", "entropy", "used"]
 WAYS = ("dense", "sparse", "hybrid")
@@ -30,7 +30,11 @@ SB_TABLE = (SB, ["fine-tuned", "random-gate", "top1", "all"])
 
 EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
     ("taser_nq.sh", ""): [*[(ANSWERED, ["bm25", *ALONE])] * 2, (["parameters"], ALONE)],
-    ("taser_multiset.sh", ""): [*[(ANSWERED, TABLE_1)] * 5, (["parameters"], ["dpr", "taser"])],
+    ("taser_multiset.sh", ""): [
+        *[(ANSWERED, TABLE_1)] * 5,
+        (["parameters"], ["dpr", "taser"]),
+        (["training", "all", "ratio"], ["dpr", "taser"]),
+    ],
     ("taser_entityquestions_beir.sh", ""): [
         *[(["nDCG@10"], ["bm25", "dpr", "taser", "taser-star"])] * 2,
         (["n", "run", *ANSWERED], GROUPS),

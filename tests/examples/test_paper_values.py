@@ -11,6 +11,19 @@ from tests.examples.shell import run_script
 
 QUESTIONS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
 Call = tuple[str, list[str]]
+RECORDER = """#!/bin/bash
+echo "$*" >>{calls}
+[ "$1" != info ] || echo "alpha 1.1"
+if [ "$1" = finetune ]; then # with the rate 5e-5 the second epoch is the best; an epoch has two steps of 2 seconds
+  output="${{@: -1}}" value=0.3
+  [[ $output != *5e-5 ]] || value=0.4
+  mkdir -p "$output"
+  for epoch in 0.2 $value; do
+    printf '{{"step": 1, "seconds": 2.0}}\\n{{"step": 2, "tokens_per_second": 9, "seconds": 2.0, "dev.fused.RR@100": %s}}\\n' "$epoch"
+  done >"$output/metrics.jsonl"
+  printf ' "settings": {{\\n }},\\n "seconds": %s,\\n' "$([[ $output == */dpr-* ]] && echo 20 || echo 15)" >"$output/manifest.json"
+fi
+"""
 
 
 @pytest.fixture
@@ -27,7 +40,7 @@ def calls(toy: Path, tmp_path: Path) -> Any:
     (tmp_path / "work/data").mkdir(parents=True)
     (tmp_path / "work/data/spans.jsonl").write_text('{"_id": "s", "text": "a span"}\n', encoding="utf-8")
     recorder = tmp_path / "recorder"
-    recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n[ "$1" != info ] || echo "alpha 1.1"\n', encoding="utf-8")
+    recorder.write_text(RECORDER.format(calls=tmp_path / "calls"), encoding="utf-8")
     recorder.chmod(0o755)
 
     def made(script: str, **settings: object) -> list[Call]:
@@ -36,6 +49,7 @@ def calls(toy: Path, tmp_path: Path) -> Any:
             script, MOEIR=recorder, DATA=data, WORK=tmp_path / "work", BEIR=tmp_path / "beir", MODEL="base", STAR="star", **settings
         )
         assert completed.returncode == 0, completed.stderr
+        (tmp_path / "stdout").write_text(completed.stdout, encoding="utf-8")
         lines = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
         return [(line[0], line[1:]) for line in lines]
 
@@ -57,15 +71,18 @@ def file_names(paths: list[str]) -> list[str]:
 
 def test_taser_on_one_set_unites_both_kinds_of_negatives_and_starts_again(calls: Any) -> None:
     recorded = calls("taser_nq.sh")
-    trainings_by_name = finetune_calls(recorded)
-    assert len(trainings_by_name) == 9
+    trainings = finetune_calls(recorded)
+    assert len(trainings) == 18, "nine models, each at two rates"
+    assert all(flag_values(call, "learning-rate") == [name[-4:]] for name, call in trainings.items())
+    assert all(flag_values(call, "positives") == ["first"] for call in trainings.values())
+    trainings_by_name = {name.removesuffix("-5e-5"): call for name, call in trainings.items() if name.endswith("-5e-5")}
     for name, call in trainings_by_name.items():
         hard = name.endswith("-hard")
         assert file_names(flag_values(call, "train")) == ["bm25-nq.jsonl", *([f"{name.removesuffix('-hard')}-nq.jsonl"] if hard else [])]
         assert (
             flag_values(call, "model") == ["base"] and flag_values(call, "steps") == [] and flag_values(call, "dev-measure") == ["RR@100"]
         )
-    assert flag_values(trainings_by_name["nq-sequence-4"], "arch") == ["taser:routing=sequence,experts=4,every=2"]
+    assert flag_values(trainings_by_name["nq-sequence-4"], "arch") == ["taser:routing=sequence,experts=4,every=2,gradient=full"]
     mined = [call for call in recorded if call[0] == "mine-negatives"]
     assert [flag_values(call, "method") for call in mined] == [["band:first=0,last=100"]] * 3
     assert all(flag_values(call, "exclude-answers") and flag_values(call, "match") == ["string"] for call in mined)
@@ -75,7 +92,7 @@ def test_taser_on_one_set_unites_both_kinds_of_negatives_and_starts_again(calls:
 
 def test_taser_on_five_sets_mines_for_three_and_tunes_one_alpha(calls: Any) -> None:
     recorded = calls("taser_multiset.sh")
-    trainings_by_name = finetune_calls(recorded)
+    trainings_by_name = {name.removesuffix("-5e-5"): call for name, call in finetune_calls(recorded).items() if name.endswith("-5e-5")}
     assert {name: flag_values(call, "model")[0] for name, call in trainings_by_name.items()} == {
         **dict.fromkeys(("taser-first", "dpr-first", "dpr", "taser"), "base"),
         **dict.fromkeys(("dpr-star", "taser-star"), "star"),
@@ -96,10 +113,20 @@ def test_taser_on_five_sets_mines_for_three_and_tunes_one_alpha(calls: Any) -> N
     tuned = [call for call in fused if flag_values(call, "tune")]
     assert [(flag_values(call, "tune"), flag_values(call, "grid"), flag_values(call, "group-by")) for call in tuned] == [
         (["Success@20"], ["0.5:2.0:0.1"], ["set"])
-    ] * 2
-    assert [flag_values(call, "method")[0] for call in fused if call not in tuned] == ["hybrid:alpha=1.1"] * 10
+    ] * 3
+    assert [flag_values(call, "method")[0] for call in fused if call not in tuned] == ["hybrid:alpha=1.1"] * 15
     evaluated = [call for call in recorded if call[0] == "evaluate"]
     assert [flag_values(call, "match")[0] for call in evaluated] == ["string", "string", "string", "regex", "string"]
+
+
+def test_taser_goes_on_with_the_better_rate_and_times_an_epoch(calls: Any, tmp_path: Path) -> None:
+    calls("taser_multiset.sh", RATES="5e-5 3e-5 1e-5")
+    assert {(tmp_path / "work/ckpt" / name).readlink().name for name in ("dpr", "taser")} == {"dpr-5e-5", "taser-5e-5"}
+    (tmp_path / "calls").unlink()
+    calls("taser_multiset.sh", RATES="3e-5 1e-5")
+    assert (tmp_path / "work/ckpt/taser").readlink().name == "taser-3e-5", "of equal rates the first"
+    rows = [line.split() for line in (tmp_path / "stdout").read_text(encoding="utf-8").splitlines()][-3:]
+    assert rows == [["model", "training", "all", "ratio"], ["dpr", "4.0", "10.0", "1.00"], ["taser", "4.0", "7.5", "0.75"]]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from tests.examples.shell import EXAMPLES, run_script
 PRESETS = sorted((EXAMPLES / "presets").glob("*.yaml"))
 SCRIPTS = {  # preset -> (script with its values, its checkpoint there, settings that select the checkpoint)
     "came": ("came_msmarco.sh", "came-bm25", {}),
-    "taser-role": ("taser_nq.sh", "nq-role", {}),
-    "taser-token": ("taser_nq.sh", "nq-token-2", {}),
+    "taser-role": ("taser_nq.sh", "nq-role-3e-5", {}),
+    "taser-token": ("taser_nq.sh", "nq-token-2-3e-5", {}),
     "sbmoe": ("sbmoe_table1.sh", "top1", {"BACKBONE": "base"}),
     "mote": ("cot_mote_msmarco.sh", "mote", {"MOTE": "base", "ROWS": "mote"}),
 }

@@ -1,5 +1,6 @@
 """The small Python programs of `examples/`, each on files that can be read by eye."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,22 @@ def test_sets_of_dpr_get_questions_of_their_own_ids_and_a_pool_to_be_judged_by(s
     assert texts.read_field(tmp_path / "odqa/nq/dev-answers.jsonl", "set") == {f"nq-answers{index}": "nq" for index in range(4)}
     assert [text.answers for text in texts.read_texts(tmp_path / "odqa/nq/test-queries.jsonl")][1] == ("trail of scent",)
     assert sorted(file.name for file in (tmp_path / "odqa/webq").iterdir()) == ["test-queries.jsonl", "train-queries.jsonl", "train.qrels"]
+
+
+def test_the_first_positive_of_dpr_comes_first_and_is_the_only_one_to_validate_on(tmp_path: Path) -> None:
+    for folder in ("wikipedia_split", "retriever/qas"):
+        (tmp_path / "dpr" / folder).mkdir(parents=True)
+    (tmp_path / "dpr/wikipedia_split/psgs_w100.tsv").write_text("id\ttext\ttitle\n1\tfirst\tA\n", encoding="utf-8")
+    contexts = {number: {"title": "A", "text": "a", "passage_id": number} for number in ("9", "2", "5")}
+    entry = {"question": "q", "answers": ["a"], "positive_ctxs": [contexts["9"], contexts["2"]], "hard_negative_ctxs": [contexts["5"]]}
+    for part in ("train", "dev"):
+        (tmp_path / f"dpr/retriever/nq-{part}.json").write_text(json.dumps([entry]), encoding="utf-8")
+    for part in ("test", "dev"):
+        (tmp_path / f"dpr/retriever/qas/nq-{part}.csv").write_text("q\t['a']\n", encoding="utf-8")
+    run_program("taser_sets.py", tmp_path / "dpr", tmp_path / "odqa", "nq")
+    assert list(qrels.read_qrels(tmp_path / "odqa/nq/train.qrels")["nq-train0"]) == ["9", "2"]
+    assert qrels.read_qrels(tmp_path / "odqa/nq/dev.qrels") == {"nq-dev0": {"9": 1}}
+    assert [text.id for text in texts.read_texts(tmp_path / "odqa/nq/dev-corpus.jsonl")] == ["9", "5"]
 
 
 def test_entity_questions_know_their_relation(small: toy_collections.ToyTexts, tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ PLOT_SUFFIXES = (".svg", ".png")
 
 @dataclass(frozen=True, kw_only=True)
 class Analyze(Stage):
-    """Analyze experts: overlap, wins, scores, costs and tables of runs; router usage, divergence and projection of a model's vectors; lengths
-    of texts; expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
+    """Analyze experts: overlap, wins, scores, costs and tables of runs; router usage, divergence and projection of a model's vectors;
+    lengths of texts; expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
 
     analysis: str | None = argument(
         f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None, words=tuple(ANALYSES)

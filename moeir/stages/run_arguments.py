@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moeir.artifacts import manifests
 from moeir.errors import ArtifactError, DataError, UsageError
@@ -91,20 +91,28 @@ class SearchOfRun(NamedTuple):
     depth: int
 
 
+def find_search_manifest(path: Path) -> tuple[dict[str, Any], Path] | None:
+    """The manifest of the `moeir search` that made a run, and the file that it names; None for any other run."""
+    for file in (path, path.resolve()):
+        try:
+            manifest = manifests.read_manifest(file if manifests.manifest_path(file).is_file() else file.parent)
+        except ArtifactError:
+            continue
+        if manifest.get("stage") == "search" and file.name in manifest["files"]:
+            return manifest, file
+    return None
+
+
 def find_search_of_run(path: Path) -> SearchOfRun | None:
     """The search that a run's manifest names; None for any other run."""
     from moeir.records import lines
 
-    for file in (path, path.resolve()):
-        has_own_manifest = manifests.manifest_path(file).is_file()
-        try:
-            manifest = manifests.read_manifest(file if has_own_manifest else file.parent)
-        except ArtifactError:
-            continue
-        if manifest.get("stage") == "search" and file.name in manifest["files"]:
-            expert = list(manifest["counts"]["hits"])[-1] if has_own_manifest else lines.strip_compression_suffix(file).stem
-            return SearchOfRun(tuple(manifest.get("sources", {}).get("index", ())), expert, int(manifest["settings"]["depth"]))
-    return None
+    if (search := find_search_manifest(path)) is None:
+        return None
+    manifest, file = search
+    has_own_manifest = manifests.manifest_path(file).is_file()
+    expert = list(manifest["counts"]["hits"])[-1] if has_own_manifest else lines.strip_compression_suffix(file).stem
+    return SearchOfRun(tuple(manifest.get("sources", {}).get("index", ())), expert, int(manifest["settings"]["depth"]))
 
 
 def read_run_with_depth(path: Path) -> "Run":

@@ -30,7 +30,7 @@ for row in "$@"; do
     trained "$model" "$row" "$seed" "mote:encoders=$kind,$cosine,global_scale=20" "contrastive:$flops" "${plain[@]}" ;;
   taser-separate) trained "$model" "$row" "$seed" "dense:encoders=separate,$cosine,scale=20" contrastive "${plain[@]}" ;;
   taser-*) trained "$model" "$row" "$seed" "taser:routing=$kind,experts=$experts,$cosine,scale=20" "contrastive:$balance" "${plain[@]}" ;;
-  sbmoe-plain) trained "$model" "$row" "$seed" dense:pooling=mean contrastive "${gated[@]}" ;;
+  sbmoe-plain) trained "$model" "$row" "$seed" dense:pooling=mean,normalise=false contrastive "${gated[@]}" ;;
   sbmoe-*)
     trained "$model" "$row" "$seed" "sbmoe:experts=$experts,gate=$kind" "contrastive:$balance" "${gated[@]}" --group-rate "mixture=$GATED_RATE" ;;
   *) echo "$row: no such row" >&2 && exit 2 ;;

@@ -4,9 +4,9 @@
 # Paper:    Cai et al. 2023, §5.5, Figure 4
 # Data:     as came_msmarco.sh; with its WORK folder this script reuses its outputs
 # Recipe:   single-EXPERT is only-EXPERT of came_table3.sh, a model of one expert; expert-EXPERT and came are came-bm25's, trained on the
-#           same queries and negatives (the paper does not say which CAME it shows). WORK/figure4/wins.tsv lists every development query with the
-#           single model that is best on it by RR@10, largest difference first; the cases are for each single model the first query that it
-#           alone wins, or CASES="ID ID …"
+#           same queries and negatives (the paper does not say which CAME it shows). WORK/figure4/wins.tsv lists every development query with
+#           the single model that is best on it by RR@10, largest difference first; the cases are for each single model the first query
+#           that it alone wins, or CASES="ID ID …"
 # Hardware: as came_msmarco.sh
 # Hours:    beyond came_table3.sh none; by itself the first training of came_msmarco.sh and three more: 30 beyond it; estimated
 # Expected: the paper's three cases are a picture: on each, one or two models rank the passage at the top, others beyond 1000 (-), and CAME

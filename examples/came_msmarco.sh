@@ -4,7 +4,7 @@
 # Paper:    Cai et al. 2023, CAME: Competitively Learning a Mixture-of-Experts Model for First-stage Retrieval, §3.3, §4.4, Table 1
 # Data:     DATA (default data/msmarco), the files of the collection under their own names:
 #             collection.tsv                    8,841,823 passages, id⇥text; no titles: the paper does not mention any
-#             queries.train.tsv                 808,731 training queries, id⇥text; 502,939 are judged, one in a hundred is held out: HELD_OUT
+#             queries.train.tsv                 808,731 training queries, id⇥text; 502,939 are judged, every 100th is held out: HELD_OUT
 #             qrels.train.tsv                   532,761 judgements, query 0 passage grade
 #             queries.dev.small.tsv, qrels.dev.small.tsv                  6,980 queries
 #             msmarco-test2019-queries.tsv, 2019qrels-pass.txt            TREC DL 2019, 43 judged queries

@@ -64,7 +64,7 @@ development() { # MODEL: its best development value
   sed -n 's/.*"dev\.[^"]*": \([-+.e0-9]*\).*/\1/p' "$WORK/ckpt/$1/metrics.jsonl" | sort -gr | sed -n 1p
 }
 
-epochs() { # MODEL...: seconds of an epoch's training, of all of it with validation, loading and saving, and the latter's ratio to the first row
+epochs() { # MODEL...: seconds of an epoch's training, of all with validation, loading and saving, and the latter's ratio to the first row
   local model
   printf '%-16s %10s %10s %8s\n' model training all ratio
   for model in "$@"; do

@@ -28,6 +28,7 @@ COLLECTIONS = {
     "came_table4_fusion.sh": ("msmarco",),
     "came_table4_learning.sh": ("msmarco",),
     "came_overlap.sh": ("msmarco",),
+    "came_costs.sh": ("msmarco", "nq"),
     "came_figure3.sh": ("msmarco", "nq"),
 }
 FOUR = ("fused", *EXPERTS)
@@ -89,6 +90,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def expected(script: str, collection: str) -> list[tuple[list[str], list[str]]]:
     parts = [MEASURES["nq"]] if collection == "nq" else [MEASURES["dev"], MEASURES["dl19"]]
+    if script == "came_costs.sh":
+        header = ["index", "GB", "encode", "p50", "search", "p50", "p95", "p99", "queries/s", "batch"]
+        return [(header, ["bm25", *EXPERTS, "fused"])]
     if script == "came_overlap.sh":
         both = [(["run", "queries", f"rbo:persistence={value}"], ["lexical", "lexical", "local"]) for value in ("0.9", "0.98")]
         return both * len(parts) * 2  # independent experts, those of one model

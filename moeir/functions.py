@@ -59,7 +59,7 @@ class Evaluation(Mapping[str, dict[str, float]]):
 
         labels = [list(labels.values())[-1] for labels in self.details["runs"].values()]
         comparison = result_tables.Comparison(self.details["test"], self.details["correction"])
-        has_p = len(labels) > 1 and comparison.test != "none"
+        has_p = any("p" in one for entries in labels for one in entries.values())
         header = [column for measure in labels[0] for column in (measure, comparison.p_header)[: 1 + has_p]]
         rows = [[name, *(cell for one in entries.values()
                          for cell in (one["mean"], result_tables.format_p(one["p"]) if "p" in one else "")[: 1 + has_p])]

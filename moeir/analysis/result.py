@@ -12,7 +12,7 @@ class Plot:
     """Marks of one `kind`; each starts with its panel and its label, which selects the colour; `x_label` and `y_label` name the axes.
 
     bars (panel, label, group, height) · steps (panel, label, from, to, height) · lines (panel, label, step, value) ·
-    points (panel, label, x, y) or with z · matrix (panel, row, column, value)
+    points (panel, label, x, y) or with z · matrix (panel, row, column, value) · heatmap (panel, row, column, value or nan)
     """
 
     kind: str

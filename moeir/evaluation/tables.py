@@ -5,12 +5,13 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
-_LATEX_SPECIAL = re.compile(r"[&%$#_{}~^\\<>†‡]")
+MARKS = "†‡§¶‖ᵃᵇᶜᵈᵉᶠᵍʰ"  # raised, behind numbers
+_LATEX_SPECIAL = re.compile(rf"[&%$#_{{}}~^\\<>]|[{MARKS}]+")
 _LATEX_ESCAPES = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$",
-    "†": r"\dag{}", "‡": r"\ddag{}",
 }  # fmt: skip
-_NUMBER = re.compile(r"[-+]?[<>]?[\d.,]+(e[-+]?\d+)?%?[*†‡]*|[-–—]|nan|inf|")
+_LATEX_MARKS = dict(zip(MARKS, [r"\dagger", r"\ddagger", r"\S", r"\P", r"\|", *(f"{{{letter}}}" for letter in "abcdefgh")], strict=True))
+_NUMBER = re.compile(rf"[-+]?[<>]?[\d.,]+(e[-+]?\d+)?%?[*{MARKS}]* *|[-–—]|nan|inf|")
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[object]], number_format: str = ".4f") -> str:
@@ -59,7 +60,7 @@ def format_latex(header: Sequence[str], rows: Sequence[Sequence[object]], number
     """
     cells = [[_format_cell(cell, number_format) for cell in row] for row in rows]
     columns = "".join("r" if number else "l" for number in _right_aligned(len(header), cells))
-    lines = [f"{' & '.join(_LATEX_SPECIAL.sub(_escape_latex, cell) for cell in line)} \\\\" for line in [list(header), *cells]]
+    lines = [f"{' & '.join(map(_escape_latex, line))} \\\\" for line in [list(header), *cells]]
     body = [lines[0], "\\midrule", *lines[1:]]
     return "\n".join([f"\\begin{{tabular}}{{{columns}}}", "\\toprule", *body, "\\bottomrule", "\\end{tabular}"])
 
@@ -85,7 +86,22 @@ def _right_aligned(width: int, cells: Sequence[Sequence[str]]) -> list[bool]:
     return [bool(cells) and all(_NUMBER.fullmatch(row[column]) for row in cells) for column in range(width)]
 
 
-def _escape_latex(letter: re.Match[str]) -> str:
+def format_note(text: str, form: str) -> str:
+    r"""Format a line of text below a table of one of the `TABLE_FORMATS`.
+
+    >>> print(format_note("better than a†, p < 0.05", "latex"))
+    \par{\footnotesize better than a$^{\dagger}$, p $<$ 0.05}
+    """
+    return f"\\par{{\\footnotesize {_escape_latex(text)}}}" if form == "latex" else text
+
+
+def _escape_latex(text: str) -> str:
+    return _LATEX_SPECIAL.sub(_latex_of, text)
+
+
+def _latex_of(letter: re.Match[str]) -> str:
+    if letter[0][0] in MARKS:
+        return f"$^{{{''.join(map(_LATEX_MARKS.__getitem__, letter[0]))}}}$"
     return _LATEX_ESCAPES.get(letter[0], f"\\{letter[0]}")
 
 

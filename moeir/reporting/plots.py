@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -20,7 +20,10 @@ MAX_CURVES_IN_LEGEND = 12  # most curves of a plot with a legend
 TRAINING_WIDTH, CURVES_HEIGHT = 5.2, 2.4  # inches per training, and per plot
 MAX_COLUMNS = 3  # panels per row, at most
 PANEL_WIDTH, PANEL_HEIGHT = 4.6, 3.0  # inches per panel
-MAX_LABELS_IN_LEGEND = 14
+CELL_WIDTH, CELL_HEIGHT, LETTER_WIDTH = 0.62, 0.36, 0.085  # inches per cell of a heat map, and per letter of its labels
+BAR_WIDTH = 0.16  # inches per bar, at least
+MAX_LABELS_IN_LEGEND, LEGEND_COLUMNS = 14, 4
+MAX_MARKERS = 12  # most points of a line with a marker at each
 GREY_LABELS = ("tied", "other")  # labels that are not a run are grey
 
 
@@ -66,8 +69,8 @@ def draw_plot(picture: Plot, file: Path, form: str) -> None:
     columns = min(MAX_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     with matplotlib.rc_context(STYLE):
-        size = (2 * PANEL_WIDTH, 2 * PANEL_HEIGHT) if picture.kind == "points" else (PANEL_WIDTH * columns, PANEL_HEIGHT * rows)
-        figure = Figure(figsize=size, layout="constrained")
+        width, height = _panel_size(picture, panels)
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
         all_axes = figure.subplots(rows, columns, squeeze=False, subplot_kw={"projection": "3d"} if is_3d else {}).ravel().tolist()
         for axes, panel in zip(all_axes, panels, strict=False):
             DRAWERS[picture.kind](axes, [mark[1:] for mark in picture.marks if str(mark[0]) == panel], colours)
@@ -76,7 +79,28 @@ def draw_plot(picture: Plot, file: Path, form: str) -> None:
             axes.set_ylabel(picture.y_label)
         for axes in all_axes[len(panels) :]:
             axes.set_axis_off()
+        _add_legend(figure, all_axes)
         _save_figure(figure, file, form)
+
+
+def _panel_size(picture: Plot, panels: Sequence[str]) -> tuple[float, float]:
+    """Inches of one panel, wide enough for what is in it."""
+    if picture.kind == "points":
+        return (2 * PANEL_WIDTH, 2 * PANEL_HEIGHT) if len(panels) == 1 else (1.2 * PANEL_WIDTH, 1.6 * PANEL_HEIGHT)
+    if picture.kind == "heatmap":
+        names = [list(dict.fromkeys(str(mark[position]) for mark in picture.marks)) for position in (1, 2)]
+        margins = [LETTER_WIDTH * max(map(len, part)) + 0.5 for part in names]
+        return max(2.6, margins[0] + CELL_WIDTH * len(names[1])), margins[1] + CELL_HEIGHT * len(names[0])
+    bars = len(picture.marks) / len(panels) if picture.kind == "bars" else 0
+    return max(PANEL_WIDTH, 0.8 + BAR_WIDTH * bars), PANEL_HEIGHT
+
+
+def _add_legend(figure: Figure, all_axes: Sequence[Any]) -> None:
+    """One legend of all panels, below them, if there are several labels and not too many."""
+    handles = {label: handle for axes in all_axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if 1 < len(handles) <= MAX_LABELS_IN_LEGEND:
+        columns = min(LEGEND_COLUMNS, len(handles))
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize="small", frameon=False)
 
 
 def _save_figure(figure: Figure, file: Path, form: str) -> None:
@@ -86,13 +110,6 @@ def _save_figure(figure: Figure, file: Path, form: str) -> None:
 def _group_by_label(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
     """The rest of each mark, by its label, the first column."""
     return {label: [mark[1:] for mark in marks if str(mark[0]) == label] for label in dict.fromkeys(str(mark[0]) for mark in marks)}
-
-
-def _finish_axes(axes: Axes, labels: int, grid: Literal["both", "y"] = "both") -> None:
-    """Draw the grid, and a legend of several labels."""
-    axes.grid(axis=grid, alpha=0.25)
-    if 1 < labels <= MAX_LABELS_IN_LEGEND:
-        axes.legend(fontsize="x-small")
 
 
 def _draw_bars(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
@@ -106,7 +123,8 @@ def _draw_bars(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> No
     slant = sum(map(len, groups)) > 36
     axes.set_xticks(range(len(groups)), groups, rotation=30 if slant else 0, ha="right" if slant else "center")
     axes.tick_params(labelsize="small")
-    _finish_axes(axes, len(marks_by_label), "y")
+    axes.grid(axis="y", alpha=0.25)
+    axes.set_axisbelow(True)
 
 
 def _draw_steps(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
@@ -116,15 +134,23 @@ def _draw_steps(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> N
         heights, edges = [height for *_, height in bins], [*(low for low, *_ in bins), bins[-1][1]]
         axes.stairs(heights, edges, color=colours[label], fill=True, alpha=0.3)
         axes.stairs(heights, edges, color=colours[label], linewidth=1.2, label=label)
-    _finish_axes(axes, len(marks_by_label))
+    axes.grid(alpha=0.25)
 
 
 def _draw_lines(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
     marks_by_label = _group_by_label(marks)
     for label, points in marks_by_label.items():
         steps, values = zip(*points, strict=True)
-        axes.plot(steps, values, color=colours[label], marker="o" if len(points) == 1 else None, linewidth=1.3, label=label)
-    _finish_axes(axes, len(marks_by_label))
+        axes.plot(
+            steps,
+            values,
+            color=colours[label],
+            marker="o" if len(points) <= MAX_MARKERS else None,
+            markersize=4,
+            linewidth=1.3,
+            label=label,
+        )
+    axes.grid(alpha=0.25)
 
 
 def _draw_points(axes: Any, marks: Sequence[Mark], colours: dict[str, str]) -> None:
@@ -133,8 +159,22 @@ def _draw_points(axes: Any, marks: Sequence[Mark], colours: dict[str, str]) -> N
         axes.scatter(*zip(*points, strict=True), s=9, alpha=0.65, linewidths=0, color=colours[label], label=f"{label} ({len(points):,})")
     axes.set_xticks([])
     axes.set_yticks([])
-    if len(marks_by_label) <= MAX_LABELS_IN_LEGEND:
-        axes.legend(fontsize="small", markerscale=2)
+
+
+def _draw_heatmap(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
+    """Draw a table of numbers whose cells are the darker the higher they are; nan is an empty cell."""
+    rows, columns = (list(dict.fromkeys(str(mark[position]) for mark in marks)) for position in (0, 1))
+    values = {(str(row), str(column)): value for row, column, value in marks}
+    cells = [[values[row, column] for column in columns] for row in rows]
+    numbers = [value for value in values.values() if not math.isnan(value)]
+    lowest, spread = min(numbers), max(numbers) - min(numbers) or 1.0
+    axes.imshow(cells, cmap="Blues", vmin=lowest - 0.1 * spread, vmax=lowest + 2 * spread, aspect="auto")  # light: numbers are read on it
+    slant = max(map(len, columns)) > 7
+    axes.set_xticks(range(len(columns)), columns, rotation=30 if slant else 0, ha="right" if slant else "center", fontsize="small")
+    axes.set_yticks(range(len(rows)), rows, fontsize="small")
+    for row, line in enumerate(cells):
+        for column, value in enumerate(line):
+            axes.text(column, row, "-" if math.isnan(value) else f"{value:.3f}", ha="center", va="center", fontsize="small")
 
 
 def _draw_matrix(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
@@ -156,5 +196,6 @@ DRAWERS: dict[str, Callable[[Any, Sequence[Mark], dict[str, str]], None]] = {
     "steps": _draw_steps,
     "lines": _draw_lines,
     "points": _draw_points,
+    "heatmap": _draw_heatmap,
     "matrix": _draw_matrix,
 }

@@ -1,4 +1,4 @@
-"""`moeir analyze`: overlap and wins of runs, router usage, divergence and projection of vectors, text lengths, shares in training."""
+"""`moeir analyze`: overlap, wins and tables of runs, router usage, divergence and projection of vectors, lengths, shares in training."""
 
 import importlib.util
 from collections import Counter
@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moeir import data_sources
 from moeir.artifacts import atomic_write
 from moeir.console import format_count
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.settings import argument, input_field, list_settings, option, output_field
+from moeir.settings import Setting, argument, input_field, list_settings, option, output_field
 from moeir.stages import analysis_inputs
-from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
+from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage, split_run_name
 from moeir.stages.run_arguments import check_matplotlib, choose_form, name_source, read_runs
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
     "divergence": ((*TEXTS_AND_MODEL, "qrels", "expert", "pairs", "bandwidth", "seed"), ("model", "queries", "corpus", "qrels")),
     "shares": (("model", "rows"), ("model",)),
     "wins": (("run", "qrels", "measure", "queries", "corpus"), ("run", "qrels")),
+    "grid": (("run", "qrels", "measure", "plot"), ("run", "qrels")),
     "scores": (("run", "qrels", "classes"), ("run",)),
     "lengths": (("model", "corpus", "queries", "classes"), ()),
     "projection": ((*TEXTS_AND_MODEL, "run", "qrels", "measure", "expert", "projection", "dimensions", "sample", "seed"), ("model",)),
@@ -37,15 +39,16 @@ PLOT_SUFFIXES = (".svg", ".png")
 
 @dataclass(frozen=True, kw_only=True)
 class Analyze(Stage):
-    """Analyze experts: overlap, wins and scores of runs; router usage, divergence and projection of a model's vectors; lengths of texts;
-    expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
+    """Analyze experts: overlap, wins, scores and tables of runs; router usage, divergence and projection of a model's vectors; lengths of
+    texts; expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
 
     analysis: str | None = argument(
         f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None, words=tuple(ANALYSES)
     )
     run: tuple[Path, ...] = input_field(
         "run",
-        "overlap, wins, scores: a run; repeat the flag; NAME=PATH names it. projection: colour each query by its best run.",
+        "overlap, wins, scores: a run; repeat the flag; NAME=PATH names it. grid: ROW/COLUMN=PATH, the run of one cell. "
+        "projection: colour each query by its best run.",
         (),
         aliases=("--runs",),
     )
@@ -59,13 +62,18 @@ class Analyze(Stage):
     queries: Path | None = input_field(
         "texts", "Queries. wins: group them by length and question word.", None, aliases=("--topics",), only_with=READERS["queries"]
     )
-    qrels: Path | None = input_field(
+    qrels: tuple[Path, ...] = input_field(
         "qrels",
-        "Relevance judgements. divergence: they pair queries with documents.",
-        None,
+        "Relevance judgements. divergence: they pair queries with documents. grid: one for all columns, or COLUMN=PATH for each.",
+        (),
         only_with=("divergence", "wins", "scores", "run"),
     )
-    measure: str = option("wins, projection: measure by which a run is best on a query.", "nDCG@10", aliases=("--metric", "-m"))
+    measure: str = option(
+        "wins, projection: measure by which a run is best on a query. grid: the measure of the table.",
+        "nDCG@10",
+        aliases=("--metric", "-m"),
+    )
+    plot: str = option("grid: heatmap, lines (over columns that are numbers) or bars.", "heatmap", choices=("heatmap", "lines", "bars"))
     classes: int = option("scores, lengths: maximum number of histogram bins.", 20, minimum=1, maximum=100_000)
     projection: str = option("projection: tsne:perplexity=30 or pca.", "tsne", room="analysis.projection")
     dimensions: int = option("projection: number of dimensions, 2 or 3.", 2, choices=(2, 3))
@@ -97,11 +105,57 @@ class Analyze(Stage):
         self._check_flags(name)
         if name in ("overlap", "wins") and len(self.run) < 2:
             raise UsageError(f"analyze: expected two runs or more, found {len(self.run)}; repeat --run")
+        if name == "grid":
+            self._check_cells()
+        elif len(self.qrels) > 1:
+            raise UsageError(f"analyze {name}: expected one --qrels, found {len(self.qrels)}")
         parse_threshold(self.threshold)
         self._check_plot_flags()
 
+    def split_name(self, setting: Setting, path: Path) -> tuple[str | None, Path]:
+        """Runs of a grid are ROW/COLUMN=PATH, and its judgements may be COLUMN=PATH."""
+        if self._analysis_name() == "grid" and setting.kind == "run":
+            return split_run_name(path, slashes=1)
+        if self._analysis_name() == "grid" and setting.kind == "qrels":
+            column, path = split_run_name(path)
+            return column, path if column is None else Path(data_sources.locate_source(str(path), "qrels", None, self.default_split)[0])
+        return super().split_name(setting, path)
+
+    def _check_cells(self) -> None:
+        """UsageError unless each run has a cell, and each column its judgements."""
+        from moeir.analysis import grid
+
+        columns = {column: None for _, column in self._cells()}
+        if self.plot == "lines":
+            grid.parse_numbers(list(columns))
+        judged = [column for column, _ in self._named_sources("qrels")]
+        if judged == [None]:
+            return
+        if None in judged:
+            raise UsageError("analyze grid: expected one --qrels PATH for all columns, or --qrels COLUMN=PATH for each")
+        for column in (column for column in judged if column not in columns or judged.count(column) > 1):
+            raise UsageError(
+                f"--qrels {column}=…: {'given twice' if column in columns else 'no run has this column'}; columns: {', '.join(columns)}"
+            )
+        if missing := [column for column in columns if column not in judged]:
+            raise UsageError(f"analyze grid: needs --qrels {missing[0]}=PATH, the judgements of this column")
+
+    def _cells(self) -> dict[tuple[str, str], Path]:
+        """The runs of a grid by row and column."""
+        from moeir.analysis import grid
+
+        sources = self._named_sources("run")
+        if nameless := next((path for name, path in sources if name is None), None):
+            raise UsageError(f"analyze grid: --run {nameless}: expected ROW/COLUMN=PATH")
+        return dict(zip(grid.parse_cells([str(name) for name, _ in sources]), (path for _, path in sources), strict=True))
+
+    def _named_sources(self, name: str) -> list[tuple[str | None, Path]]:
+        """Name and path of each source of a setting."""
+        setting = next(setting for setting in list_settings(type(self)) if setting.name == name)
+        return [self.split_name(setting, path) for path in getattr(self, name)]
+
     def _check_plot_flags(self) -> None:
-        if self._analysis_name() == "projection" and (len(self.run) == 1 or bool(self.run) != (self.qrels is not None)):
+        if self._analysis_name() == "projection" and (len(self.run) == 1 or bool(self.run) != bool(self.qrels)):
             raise UsageError("analyze projection: --run, twice or more, and --qrels go together: each query is coloured by its best run")
         if self._plot_format():
             if self.form != "auto":
@@ -123,7 +177,7 @@ class Analyze(Stage):
             return self.analysis
         if self.run or self.model is None:
             return "overlap"
-        if self.qrels is not None:
+        if self.qrels:
             return "divergence"
         return "usage" if self.corpus is not None or self.queries is not None else "shares"
 
@@ -168,10 +222,10 @@ class Analyze(Stage):
     def _analyze_scores(self) -> "AnalysisResult":
         from moeir.analysis.histograms import analyze_scores
 
-        runs, grades = read_runs(self.run), None if self.qrels is None else self._read_qrels()
+        runs, grades = read_runs(self.run), self._read_qrels() if self.qrels else None
         for name, run in runs.items():
             if grades is not None and grades.keys().isdisjoint(run.queries):
-                raise DataError(f"{name}: has no query that is judged in {self.qrels}")
+                raise DataError(f"{name}: has no query that is judged in {self.qrels[0]}")
         return analyze_scores(runs, grades, self.classes)
 
     def _analyze_shares(self) -> "AnalysisResult":
@@ -192,11 +246,25 @@ class Analyze(Stage):
             return wins.analyze_wins(values, self.measure, {})
         queries = {text.id: text.content for text in texts.read_texts(self.queries) if text.id in grades}
         if not queries:
-            raise DataError(f"{self.queries}: none of its queries is judged in {self.qrels}")
+            raise DataError(f"{self.queries}: none of its queries is judged in {self.qrels[0]}")
         if self.corpus is not None:
             relevant = {document for query in queries for document, grade in grades[query].items() if grade > 0}
             answers = {text.id: text.content for text in texts.read_texts(self.corpus, keep_empty=True) if text.id in relevant}
         return wins.analyze_wins(values, self.measure, wins.group_queries(queries, grades, answers))
+
+    def _analyze_grid(self) -> "AnalysisResult":
+        from moeir.analysis.grid import analyze_grid
+        from moeir.evaluation import measures
+        from moeir.records import qrels, runs
+
+        measure = measures.parse_measure(self.measure)
+        grades = {column: qrels.read_qrels(path) for column, path in self._named_sources("qrels")}
+        means = {}
+        for (row, column), path in self._cells().items():
+            with name_source(path):
+                values = measures.evaluate_run(runs.read_run(path), grades.get(column) or grades[None], [measure])
+            means[row, column] = measures.aggregate_values(values)[str(measure)]
+        return analyze_grid(means, str(measure), self.plot)
 
     def _analyze_usage(self) -> "AnalysisResult":
         from moeir.analysis.router_usage import analyze_usage
@@ -209,10 +277,10 @@ class Analyze(Stage):
     def _analyze_divergence(self) -> "AnalysisResult":
         from moeir.analysis.divergence import analyze_divergence, sample_pairs
 
-        assert self.queries is not None and self.corpus is not None and self.qrels is not None
+        assert self.queries is not None and self.corpus is not None and self.qrels
         encoder = self._open_encoder()
         expert = encoder.select_dense_expert(self.expert)
-        queries, documents = zip(*sample_pairs(self.queries, self.corpus, self.qrels, self.pairs, self.seed), strict=True)
+        queries, documents = zip(*sample_pairs(self.queries, self.corpus, self.qrels[0], self.pairs, self.seed), strict=True)
         query_vectors, _ = encoder.encode_dense(queries, "query", expert)
         document_vectors, _ = encoder.encode_dense(documents, "document", expert)
         return analyze_divergence(expert, query_vectors, document_vectors, self.bandwidth)
@@ -247,15 +315,14 @@ class Analyze(Stage):
     def _read_qrels(self) -> "Qrels":
         from moeir.records import qrels
 
-        assert self.qrels is not None
-        return qrels.read_qrels(self.qrels)
+        return qrels.read_qrels(self.qrels[0])
 
     def _evaluate_runs(self, grades: "Qrels") -> dict[str, dict[str, float]]:
         """The value of the measure for each judged query, by run."""
         from moeir.evaluation import measures
 
         measure = measures.parse_measure(self.measure)
-        with name_source(self.qrels):
+        with name_source(self.qrels[0]):
             return {name: measures.evaluate_run(run, grades, [measure])[str(measure)] for name, run in read_runs(self.run).items()}
 
     def _open_encoder(self) -> analysis_inputs.TextEncoder:

@@ -67,6 +67,12 @@ class Evaluate(Stage):
         "holm",
         group="Comparison of runs",
     )
+    against: tuple[str, ...] = option(
+        "A run of this call, by its name or path: mark what is significantly better than it, instead of p-values against the first; "
+        "repeat the flag.",
+        (),
+        group="Comparison of runs",
+    )
     effect_size: bool = option("Report the difference to the first run and Cohen's d, too.", False, group="Comparison of runs")
     intervals: bool = option(
         "Report 95 % confidence intervals of the means, too (Student's t of the logit, so within 0 and 1).",
@@ -89,6 +95,8 @@ class Evaluate(Stage):
         if self.form in (*TABLE_FORMS, "json") and self.per_query:
             raise UsageError(f"--per-query: {self.form} has no room for queries; add --form tsv or --form jsonl")
         self._comparison().check()
+        if self.explain and self.against:
+            raise UsageError("--against: --explain shows the steps of one mean, without comparisons of runs; leave one of them out")
         if self.explain and self.compat is None:
             raise UsageError("--explain needs --compat TOOL: the tool whose numbers differ")
         if self.compat is not None and (self.answers, self.group_by) != (None, None):
@@ -172,7 +180,23 @@ class Evaluate(Stage):
     def _comparison(self) -> "Comparison":
         from moeir.evaluation.result_tables import Comparison
 
-        return Comparison(self.test, self.correction, self.effect_size, self.intervals)
+        return Comparison(self.test, self.correction, self.effect_size, self.intervals, self._baselines())
+
+    def _baselines(self) -> tuple[str, ...]:
+        """The names of the runs of --against."""
+        if not self.against:
+            return ()
+        paths = name_runs(self.run)
+        named_by_path = {str(path): name for name, path in paths.items()}
+        baselines = [text if text in paths else named_by_path.get(text) for text in self.against]
+        for text, name in zip(self.against, baselines, strict=True):
+            if name is None:
+                raise UsageError(f"--against {text}: expected a run of this call: {', '.join(paths)}")
+            if baselines.count(name) > 1:
+                raise UsageError(f"--against {text}: the same run is given twice")
+        if len(paths) < 2:
+            raise UsageError(f"--against {self.against[0]}: expected two runs or more, found 1; repeat --run")
+        return tuple(name for name in baselines if name is not None)
 
     def _output_lines(self, samples_by_run: "dict[str, LabelledValues]", ranges: "TieRanges | None") -> Iterator[str]:
         from moeir.evaluation import result_tables
@@ -183,7 +207,7 @@ class Evaluate(Stage):
         elif form == "json":
             yield result_tables.to_json(samples_by_run, self._comparison())
         else:
-            yield from result_tables.to_lines(samples_by_run, form, per_query=self.per_query)
+            yield from result_tables.to_lines(samples_by_run, form, per_query=self.per_query, comparison=self._comparison())
 
 
 def _coverage_note(coverage: "Coverage") -> str:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import scipy
 
 from moeir.evaluation.significance import confidence_interval, correct_p_values, paired_t_test
 
@@ -101,6 +102,93 @@ def test_a_report_has_the_p_values_of_evaluate(place, moeir):
             assert judged["p"][number][base] == expected
 
 
+RANKS = {  # of the relevant document, by query: `best` is better than both others on each, `odd` is now better and now worse than `base`
+    "base": [4, 5, 6, 4, 5, 6, 4, 5, 6, 4],
+    "odd": [5, 4, 6, 4, 4, 7, 4, 5, 5, 4],
+    "best": [1, 2, 1, 1, 2, 1, 1, 2, 1, 1],
+}
+AGAINST = ("evaluate", "--run", "base=base.trec", "--run", "odd.trec", "--run", "best.trec", "--qrels", "ten.qrels", "--measure", "RR",
+           "--measure", "P@5")  # fmt: skip
+
+
+@pytest.fixture
+def ten_queries(place):
+    for name, ranks in RANKS.items():
+        hits = [(query, rank, "right" if rank == own else f"d{rank}") for query, own in enumerate(ranks) for rank in range(1, 9)]
+        (place / f"{name}.trec").write_text("".join(f"q{query} Q0 {document} {rank} {9 - rank} t\n" for query, rank, document in hits))
+    (place / "ten.qrels").write_text("".join(f"q{query} 0 right 1\n" for query in range(10)))
+
+
+def expected_p_values(correction):
+    """Computed by scipy: the three pairs of runs by the two measures, each comparison counted once."""
+    values = {
+        "RR": {name: [1 / rank for rank in ranks] for name, ranks in RANKS.items()},
+        "P@5": {name: [0.2 * (rank <= 5) for rank in ranks] for name, ranks in RANKS.items()},
+    }
+    pairs = [("base", "odd"), ("base", "best"), ("odd", "best")]
+    keys = [(measure, one, other) for measure in values for one, other in pairs]
+    raw = [scipy.stats.ttest_rel(values[measure][one], values[measure][other]).pvalue for measure, one, other in keys]
+    adjusted = {"none": raw, "bonferroni": [min(6 * p, 1) for p in raw], "bh": scipy.stats.false_discovery_control(raw)}[correction]
+    return {(measure, frozenset(pair)): p for (measure, *pair), p in zip(keys, adjusted, strict=True)}
+
+
+@pytest.mark.parametrize("correction", ["none", "bonferroni", "bh"])
+def test_marks_stand_for_significant_gains_over_baselines(ten_queries, moeir, correction):
+    flags = (*AGAINST, "--against", "base", "--against", "odd.trec", "--correction", correction)
+    report = json.loads(moeir(*flags, "--form", "json").stdout)
+    expected, marks = expected_p_values(correction), {}
+    for name, measures in ((name, labels["all"]) for name, labels in report["runs"].items()):
+        for measure, one in measures.items():
+            assert "p" not in one and list(one["p_against"]) == report["against"] == ["base", "odd"]
+            for mark, baseline in zip("†‡", ("base", "odd"), strict=True):
+                p = one["p_against"][baseline]
+                assert p == (None if name == baseline else pytest.approx(expected[measure, frozenset((name, baseline))]))
+                better = p is not None and p < 0.05 and one["mean"] > measures_of(report, baseline)[measure]["mean"]
+                marks[name, measure] = marks.get((name, measure), "") + mark * better
+    assert marks["best", "RR"] == "†‡" and marks["base", "RR"] == marks["odd", "RR"] == ""
+    assert marks["best", "P@5"] == "" and expected["P@5", frozenset(("base", "best"))] > 0.05  # higher by 0.06, but not significantly
+    header, _, *rows, empty, legend = moeir(*flags).stdout.splitlines()
+    assert header.split() == ["run", "RR", "P@5"] and empty == ""
+    for name, row in zip(RANKS, rows, strict=True):
+        assert row.split() == [
+            name,
+            *(f"{measures_of(report, name)[measure]['mean']:.4f}{marks[name, measure]}" for measure in ("RR", "P@5")),
+        ]
+    assert len({row.index(".") for row in rows}) == 1  # decimal points below one another
+    words = {"none": "uncorrected", "bonferroni": "Bonferroni", "bh": "BH"}[correction]
+    assert legend == f"significantly better than † base, ‡ odd (p < 0.05, two-sided paired t-test, {words})"
+
+
+def measures_of(report, name):
+    return report["runs"][name]["all"]
+
+
+def test_marks_in_every_form(ten_queries, moeir):
+    flags = (*AGAINST[:-2], "--against", "base", "--against", "odd")
+    markdown = moeir(*flags, "--form", "markdown").stdout.splitlines()
+    assert markdown[4] == "| best | 0.8500†‡ |" and markdown[5] == "" and markdown[6].startswith("significantly better than † base")
+    latex = moeir(*flags, "--form", "latex").stdout.splitlines()
+    assert latex[0] == r"\begin{tabular}{lr}" and latex[6] == r"best & 0.8500$^{\dagger\ddagger}$ \\"
+    assert latex[-1].startswith(r"\par{\footnotesize significantly better than $^{\dagger}$ base, $^{\ddagger}$ odd (p $<$ 0.05")
+    tsv = [line.split("\t") for line in moeir(*flags, "--form", "tsv", "--per-query").stdout.splitlines()]
+    ends = [line for line in tsv if line[2] == "all"]
+    assert [line[:3] for line in ends] == [[name, "RR", "all"] for name in RANKS] and {len(line) for line in tsv} == {6}
+    assert ends[0][4] == ends[1][5] == "" and ends[0][5] == ends[1][4] and float(ends[2][4]) < 0.001
+    assert tsv[0][4:] == ["", ""]
+    last = json.loads(moeir(*flags, "--form", "jsonl").stdout.splitlines()[-1])
+    assert last["p_against"] == pytest.approx({"base": float(ends[2][4]), "odd": float(ends[2][5])}, rel=1e-5)
+
+
+@pytest.mark.parametrize("test", ["randomisation", "bootstrap"])
+def test_marks_by_other_tests_and_for_groups(ten_queries, place, moeir, test):
+    (place / "asked.jsonl").write_text("".join(json.dumps({"_id": f"q{q}", "text": "x", "set": "ab"[q % 2]}) + "\n" for q in range(10)))
+    flags = (*AGAINST[:-2], "--against", "base", "--test", test, "--group-by", "set", "--queries", "asked.jsonl", "--correction", "none")
+    *rows, _, legend = moeir(*flags).stdout.splitlines()
+    marked = {row.split()[0] for row in rows if "†" in row}
+    assert "micro" in marked and f"{test} test, uncorrected" in legend
+    assert marked == {"micro"} or test == "bootstrap"  # five queries: 2 of 32 flips, p = 0.0625
+
+
 BAD = [
     (("--test", "z"), "--test z: expected t, randomisation, bootstrap or none"),
     (("--correction", "x"), "--correction x: expected none, bonferroni, holm or bh"),
@@ -111,6 +199,10 @@ BAD = [
     (("--form", "latex", "--per-query"), "--per-query: latex has no room for queries"),
     (("--form", "html"), "--form html: expected auto, table, markdown"),
     (("--measure", "bpref", "--ties"), "--ties: Bpref: not known over orders of ties"),
+    (("--against", "four"), "--against four: expected a run of this call: one, two, three"),
+    (("--against", "one", "--against", "one.trec"), "--against one: the same run is given twice"),
+    (("--against", "one", "--test", "none"), "--against one: needs a test; expected --test t, randomisation or bootstrap"),
+    (("--against", "one", "--compat", "beir", "--explain"), "--against: --explain shows the steps of one mean"),
     (("--compat", "beir", "--run", "-"), "--compat --run -: the run is read more than once"),
 ]
 

@@ -1,0 +1,110 @@
+"""The analyses of runs that list cells, queries and documents, on runs whose numbers are seen at once."""
+
+import json
+
+import pytest
+
+RANKS = {
+    "first": {"a": 1, "b": 2, "c": 4},
+    "second": {"a": 2, "b": 2, "c": 1},
+    "third": {"d": 2, "e": 1},
+}  # of the relevant document `right`
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Two runs of the queries a, b and c, one of d and e, and their judgements."""
+    monkeypatch.chdir(tmp_path)
+    for name, ranks in RANKS.items():
+        hits = [(query, rank, "right" if rank == own else f"x{rank}") for query, own in ranks.items() for rank in range(1, 6)]
+        (tmp_path / f"{name}.trec").write_text("".join(f"{query} Q0 {document} {rank} {9 - rank} t\n" for query, rank, document in hits))
+    for name, queries in {"abc": "abc", "de": "de"}.items():
+        (tmp_path / f"{name}.qrels").write_text("".join(f"{query} 0 right 1\n" for query in queries))
+    return tmp_path
+
+
+GRID = ("analyze", "grid", "--measure", "RR")
+CELLS = ("--run", "bm25/small=first.trec", "--run", "dpr/small=second.trec", "--run", "dpr/large=third.trec")
+JUDGED = ("--qrels", "small=abc.qrels", "--qrels", "large=de.qrels")
+
+
+def test_a_grid_has_the_mean_of_each_run_in_its_cell(folder, moeir):
+    result = moeir(*GRID, *CELLS, *JUDGED)
+    assert (result.code, result.messages) == (0, [])
+    header, _, *rows = [line.split() for line in result.stdout.splitlines()]
+    small = [(1 + 1 / 2 + 1 / 4) / 3, (1 / 2 + 1 / 2 + 1) / 3]
+    assert header == ["RR", "small", "large"]
+    assert rows == [["bm25", f"{small[0]:.4f}", "-"], ["dpr", f"{small[1]:.4f}", "0.7500"]]
+    assert moeir(*GRID, *CELLS, *JUDGED, "--output", "grid.tsv").code == 0
+    assert (folder / "grid.tsv").read_text() == "row\tsmall\tlarge\nbm25\t0.583333333\t\ndpr\t0.666666667\t0.75\n"
+    lines = moeir(*GRID, *CELLS, *JUDGED, "--form", "jsonl").stdout.splitlines()
+    assert json.loads(lines[0]) == {"row": "bm25", "small": pytest.approx(small[0]), "large": None}
+
+
+def test_one_file_of_judgements_is_for_all_columns(moeir):
+    cells = ("--run", "came/2=second.trec", "--run", "came/0.5=first.trec")
+    result = moeir(*GRID, *cells, "--qrels", "abc.qrels")
+    assert [line.split() for line in result.stdout.splitlines()][::2] == [["RR", "2", "0.5"], ["came", "0.6667", "0.5833"]]
+
+
+def test_the_judgements_of_a_column_may_be_a_folder(folder, moeir):
+    (folder / "beir" / "qrels").mkdir(parents=True)
+    (folder / "beir" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\na\tright\t1\nb\tright\t1\nc\tright\t1\n")
+    named = moeir(*GRID, *CELLS, "--qrels", "small=beir", "--qrels", "large=de.qrels")
+    assert named == moeir(*GRID, *CELLS, *JUDGED)
+
+
+def test_cells_with_other_names_are_another_table(moeir):
+    command = (*GRID, "--qrels", "abc.qrels", "--output", "grid.tsv", "--run")
+    assert moeir(*command, "a/b=first.trec").code == 0
+    assert "already made" in moeir(*command, "a/b=first.trec").stderr
+    other = moeir(*command, "a/c=first.trec")
+    assert other.code == 2 and "run-names" in other.stderr
+
+
+@pytest.mark.parametrize("plot", ["heatmap", "bars", "lines"])
+def test_a_grid_is_drawn(folder, moeir, plot):
+    pytest.importorskip("matplotlib")
+    cells = ("--run", "one/10=first.trec", "--run", "one/2=second.trec", "--run", "two/2=first.trec")
+    for file in ("one.svg", "two.svg", "one.png"):
+        assert moeir(*GRID, *cells, "--qrels", "abc.qrels", "--plot", plot, "--output", file).messages == []
+    assert (folder / "one.svg").read_bytes() == (folder / "two.svg").read_bytes()
+    content = (folder / "one.svg").read_text()
+    assert ">one<" in content and ">two<" in content and ">RR<" in content
+    assert plot != "heatmap" or (">0.667<" in content and ">-<" in content)
+
+
+def test_lines_stand_at_their_numbers_in_order():
+    from moeir.analysis.grid import analyze_grid
+
+    means = {("one", "10"): 0.25, ("one", "2"): 0.5, ("two", "0.5"): 0.75}
+    assert analyze_grid(means, "RR", "lines").plot.marks == [("RR", "two", 0.5, 0.75), ("RR", "one", 2.0, 0.5), ("RR", "one", 10.0, 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("grid --run a/b=first.trec", 2, "analyze grid: needs --qrels"),
+        ("grid --run first.trec --qrels abc.qrels", 2, "analyze grid: --run first.trec: expected ROW/COLUMN=PATH"),
+        ("grid --run a=first.trec --qrels abc.qrels", 2, "analyze grid: --run a=first.trec: expected ROW/COLUMN=PATH"),
+        ("grid --run /b=first.trec --qrels abc.qrels", 2, "--run /b=…: expected ROW/COLUMN=PATH"),
+        ("grid --run a/b=first.trec --run a/b=second.trec --qrels abc.qrels", 2, "--run a/b=…: the cell is given twice"),
+        ("grid --run a/b=none.trec --qrels abc.qrels", 3, "none.trec: no such file (--run)"),
+        ("grid --run a/b=first.trec --qrels b=none", 3, "none: no such file (--qrels)"),
+        ("grid --run a/b=first.trec --qrels c=abc.qrels", 2, "--qrels c=…: no run has this column; columns: b"),
+        ("grid --run a/b=first.trec --qrels b=abc.qrels --qrels b=de.qrels", 2, "--qrels b=…: given twice; columns: b"),
+        ("grid --run a/b=first.trec --run a/c=first.trec --qrels b=abc.qrels", 2, "needs --qrels c=PATH, the judgements of this column"),
+        (
+            "grid --run a/b=first.trec --qrels abc.qrels --qrels b=abc.qrels",
+            2,
+            "expected one --qrels PATH for all columns, or",
+        ),
+        ("grid --run a/b=first.trec --qrels abc.qrels --plot lines", 2, "--plot lines: expected numbers as columns, found 'b'"),
+        ("grid --run a/b=first.trec --qrels abc.qrels --plot pie", 2, "--plot pie: expected heatmap, lines or bars"),
+        ("grid --run a/b=first.trec --qrels de.qrels", 3, "first.trec: run of another collection"),
+        ("wins --run first.trec --run second.trec --qrels abc.qrels --qrels de.qrels", 2, "analyze wins: expected one --qrels, found 2"),
+    ],
+)
+def test_what_cannot_be_listed_is_refused_in_a_line(command, code, words, moeir):
+    result = moeir("analyze", *command.split())
+    assert (result.code, result.stdout) == (code, "") and words in result.stderr and len(result.messages) == 1, result.stderr

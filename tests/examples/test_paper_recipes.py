@@ -27,6 +27,7 @@ WAYS = ("dense", "sparse", "hybrid")
 MOTE = ["bm25", *(f"{model}-{way}" for model in ("mote", "mote-bm25", "siamese", "separate", "switched") for way in WAYS)]
 DIVERGING = ["cotmae-siamese", "cotmae-separate", "siamese", "mote", "separate"]
 SB_TABLE = (SB, ["fine-tuned", "random-gate", "top1", "all"])
+LCE_MODELS = [f"{retriever}-{arm}" for retriever in ("bm25", "indri") for arm in ("bce", "bce2", "lce")]
 
 EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
     ("taser_nq.sh", ""): [*[(ANSWERED, ["bm25", *ALONE])] * 2, (["parameters"], ALONE)],
@@ -41,9 +42,9 @@ EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
     ("sbmoe_figure2.sh", "msmarco"): [(SB, ["fine-tuned", "all-3", "all-6"])] * 3,
     ("sbmoe_table3_usage.sh", "msmarco"): [(["router", *USAGE], ["document"] * (count + 1)) for count in (3, 6)],
     ("lce_msmarco_doc.sh", ""): [
-        *[(["RR@100"], [found, "bm25-bce", "bm25-lce", "indri-bce", "indri-lce"]) for found in ("bm25", "indri")],
-        (["RR@100"], ["indri", "group-2", "group-3"]),
-        (["RR@100"], ["indri", "bert", "other", "ensemble"]),
+        *[(["RR@100"], [retriever, *LCE_MODELS]) for retriever in ("bm25", "indri")],
+        (["RR@100"], ["indri", "group-2", "indri-lce"]),
+        (["RR@100"], ["indri", "indri-lce", "other", "ensemble"]),
     ],
     ("cot_mote_msmarco.sh", ""): [(DEV, MOTE), (["nDCG@10"], MOTE), (["nDCG@10"], MOTE)],
     ("cot_mote_figure4_divergence.sh", ""): [
@@ -51,6 +52,11 @@ EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
         (["expert", "pairs", "KL", "JS"], DIVERGING),
     ],
     ("cot_mote_table6_beir.sh", ""): [(["nDCG@10"], [f"mote-{way}" for way in WAYS])] * 2,
+}
+
+
+FIGURES = {
+    "lce_msmarco_doc.sh": ["figure1.svg", "figure2.svg"],
 }
 
 
@@ -83,17 +89,25 @@ def settings(script: str, collection: str, root: Path, weights: Path, t5: Path, 
 
 @pytest.mark.parametrize(("script", "collection"), EXPECTED)
 def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing(
-    script: str, collection: str, server: CommandServer, collections: Path, work: Path, tiny_model_with_head: Path, t5_model: Path
+    script: str,
+    collection: str,
+    server: CommandServer,
+    collections: Path,
+    work: Path,
+    tiny_model_with_head: Path,
+    tiny_model: Path,
+    t5_model: Path,
 ) -> None:
     values = settings(script, collection, collections, tiny_model_with_head, t5_model, server)
     values |= {"WORK": work / f"{script.split('_')[0]}{collection}"}
     if script.startswith("lce"):
-        values |= {"RETRIEVERS": "bm25 indri", "GROUPS_OF": "2 3", "ENSEMBLE": f"bert={values['MODEL']} other={values['STAR']}"}
+        values |= {"RETRIEVERS": "bm25 indri", "GROUPS_OF": "2 3", "ENSEMBLE": f"bert={values['MODEL']} other={tiny_model}"}
     if script.endswith("_beir.sh") and script.startswith("cot_mote"):
         values |= {"WORK": work / "wiki", "DOCUMENTS": collections / "odqa/corpus.jsonl"}
     first = run_script(script, **values)
     assert first.returncode == 0, first.stderr
     assert parse_tables(first.stdout) == EXPECTED[script, collection]
+    assert all((values["WORK"] / "figures" / name).stat().st_size for name in FIGURES.get(script, []))
     before = len(server.calls())
     second = run_script(script, **values)
     assert second.returncode == 0, second.stderr

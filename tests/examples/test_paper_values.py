@@ -32,9 +32,8 @@ def calls(toy: Path, tmp_path: Path) -> Any:
 
     def made(script: str, **settings: object) -> list[Call]:
         data = tmp_path / ("odqa" if script.startswith("taser") else "msmarco")
-        completed = run_script(
-            script, MOEIR=recorder, DATA=data, WORK=tmp_path / "work", BEIR=tmp_path / "beir", MODEL="base", STAR="star", **settings
-        )
+        folders = {"DATA": data, "WORK": tmp_path / "work", "BEIR": tmp_path / "beir"}
+        completed = run_script(script, **({"MOEIR": recorder, "MODEL": "base", "STAR": "star"} | folders | settings))
         assert completed.returncode == 0, completed.stderr
         lines = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
         return [(line[0], line[1:]) for line in lines]
@@ -175,10 +174,10 @@ def test_both_trainings_of_mote_start_from_its_own_weights(calls: Any) -> None:
     assert [flag_values(call, "engine") for call in recorded if "--engine" in call[1]] == [["bm25:k1=0.82,b=0.68"]]
 
 
-def test_lce_trains_on_each_retrievers_top_hundred_and_reranks_every_list(calls: Any) -> None:
+def test_lce_trains_on_each_retrievers_top_hundred_and_reranks_every_list(calls: Any, tmp_path: Path) -> None:
     recorded = calls("lce_msmarco_doc.sh", RETRIEVERS="bm25 tuned indri hdct", RULE="mean")
     trainings_by_name = finetune_calls(recorded)
-    pairs = {"lce": ("lce", "4", "7"), "bce": ("bce", "16", "1")}
+    pairs = {"lce": ("lce", "4", "7"), "bce": ("bce", "16", "1"), "bce7": ("bce:positive_weight=7", "4", "7")}
     for retriever in ("bm25", "tuned", "indri", "hdct"):
         for name, (objective, batch, negatives) in pairs.items():
             call = trainings_by_name[f"{retriever}-{name}"]
@@ -190,13 +189,26 @@ def test_lce_trains_on_each_retrievers_top_hundred_and_reranks_every_list(calls:
             )
     values = {"epochs": "2", "learning-rate": "1e-5", "warmup": "0.1", "weight-decay": "0.01", "document-length": "512"}
     assert all(flag_values(call, name) == [value] for call in trainings_by_name.values() for name, value in values.items())
-    assert [flag_values(trainings_by_name[f"group-{size}"], "negatives") for size in (2, 4, 6, 8)] == [["1"], ["3"], ["5"], ["7"]]
+    assert [flag_values(trainings_by_name[f"group-{size}"], "negatives") for size in (2, 4, 6)] == [["1"], ["3"], ["5"]]
+    rows = [name for name in trainings_by_name if not name.endswith(tuple(pairs))]
+    assert rows == ["group-2", "group-4", "group-6", "roberta", "electra"], "groups of 8 and BERT of the ensemble are hdct-lce"
     mined = [call for call in recorded if call[0] == "mine-negatives"]
     assert [flag_values(call, "method") for call in mined] == [["band:first=0,last=100"]] * 4
     reranked = [call for call in recorded if call[0] == "rerank"]
-    assert len(reranked) == 8 * 4 + 4 + 3 + 1 and {flag_values(call, "depth")[0] for call in reranked} == {"100"}
-    assert file_names(flag_values(reranked[-1], "model")) == ["bert", "roberta", "electra"] and flag_values(reranked[-1], "ensemble") == [
-        "mean"
-    ]
+    assert len(reranked) == 12 * 4 + 3 + 2 + 1 and {flag_values(call, "depth")[0] for call in reranked} == {"100"}
+    assert file_names(flag_values(reranked[-1], "model")) == ["hdct-lce", "roberta", "electra"]
+    assert flag_values(reranked[-1], "ensemble") == ["mean"]
     assert file_names(flag_values(reranked[-1], "run")) == ["hdct.trec"]
     assert [flag_values(call, "engine")[0] for call in recorded if call[0] == "index"] == ["bm25:k1=0.9,b=0.4", "bm25:k1=3.44,b=0.87"]
+    heat_map, curve = (call for call in recorded if call[0] == "analyze")
+    assert [flag_values(call, "plot") for call in (heat_map, curve)] == [["heatmap"], ["lines"]]
+    assert [run.partition("=")[0] for run in flag_values(heat_map, "run")] == [
+        f"{trained_on}-{arm}/{retriever}"
+        for arm in ("bce", "bce7", "lce")
+        for trained_on in ("bm25", "tuned", "indri", "hdct")
+        for retriever in ("bm25", "tuned", "indri", "hdct")
+    ]
+    folder = tmp_path / "work/runs"
+    assert flag_values(curve, "run") == [
+        f"lce/{size}={folder}/{model}/dev/hdct.trec" for size, model in ((2, "group-2"), (4, "group-4"), (6, "group-6"), (8, "hdct-lce"))
+    ]

@@ -21,7 +21,7 @@ BM25_DEPTH=${BM25_DEPTH:-100} MINING_DEPTH=${MINING_DEPTH:-100} DEPTH=${DEPTH:-1
 DATA=$(absolute "$DATA")
 settings=(--query-length "$QUERY_LENGTH" --document-length "$DOCUMENT_LENGTH" --batch-size "$BATCH" --negatives "$NEGATIVES")
 settings+=(--epochs "$EPOCHS" --learning-rate "$RATE" --clip "$CLIP" --layer-decay "$LAYER_DECAY" --seed "$SEED")
-settings+=(--dev-measure "$DEV_MEASURE")
+settings+=(--dev-measure "$DEV_MEASURE" --positives first) # of DPR's positive passages its code takes the first
 objective=contrastive:entropy=$ENTROPY
 
 corpora[wikipedia]=$DATA/corpus.jsonl tests=(nq trivia webq curatedtrec squad1) mined=(nq trivia webq)

@@ -29,6 +29,7 @@ _Texts = _Path | Iterable[Text | Mapping[str, Any]] | Mapping[str, Any]
 _Examples = _Path | Iterable[Example | Mapping[str, Any]]
 _Qrels = _Path | Mapping[str, Mapping[str, int]]
 _Run = _Path | Run | Mapping[str, Any]
+
 def init(
     *,
     model: _Path,
@@ -120,6 +121,8 @@ def finetune(
     objective: str = ...,
     temperature: float | None = ...,
     negatives: int = ...,
+    positives: str = ...,
+    skip_queries: int = ...,
     layer_decay: float = ...,
     gradient_cache: int | None = ...,
     dev_queries: _Texts | None = ...,

@@ -1,4 +1,5 @@
-"""Monitor of a training: means, trends and histories of its metrics, and alarms when experts collapse or starve or a loss stalls.
+"""Monitor of a training: means, trends and histories of its metrics, and alarms when experts collapse, starve or do not compete, or a loss
+stalls.
 
 The state depends on the lines of `metrics.jsonl` only: a resumed training replays the lines on disk.
 """
@@ -18,11 +19,14 @@ from moeir.records import texts
 
 METRICS_FILE = "metrics.jsonl"
 WINDOW, RECENT, MIN_STEPS, MAX_POINTS = 500, 50, 8, 128
+LOSS_MEASURE = "loss"  # of a development set: the lowest is the best, `dev.loss`; of any other measure the highest
 COLLAPSE_ABOVE, COLLAPSE_ENDS_BELOW = 0.95, 0.90  # share of queries in which one expert has the largest share
+EQUALITY_ABOVE, EQUALITY_ENDS_BELOW = 0.95, 0.90  # mean entropy of the shares relative to its maximum
 STARVATION_BELOW, STARVATION_ENDS_ABOVE = 0.01, 0.02  # usage of an expert relative to uniform usage of its router
 UNIFORM_LOSS = "uniform_loss"  # metric: the contrastive loss of a model that gives all candidates of a query the same score
 STALL_MIN, STALL_MAX, STALL_ENDS_BELOW = 0.95, 1.05, 0.90  # loss relative to that of equal scores
 COLLAPSE_ADVICE = "raise temperature or standardised of --objective competitive"
+EQUALITY_ADVICE = "lower temperature of --objective competitive, or mine harder negatives"
 STALL_ADVICE = "set a lower --temperature (or a larger scale in --arch), or another --learning-rate"
 STARVATION_ADVICE = "raise load_balance of --objective"
 
@@ -114,9 +118,9 @@ class TrainingMonitor:
                 self._register(name)
             self.histories[name].add(self.step, value)
             self.latest[name] = value
-            if name.startswith("dev.") and value > self.best.get(name, (-math.inf, 0))[0]:
+            if name.startswith("dev.") and (name not in self.best or _is_better(name, value, self.best[name][0])):
                 self.best[name] = (value, self.step)
-        new_alarms = [*self._check_collapse(), *self._check_starvation(), *self._check_stall()]
+        new_alarms = [*self._check_collapse(), *self._check_equality(), *self._check_starvation(), *self._check_stall()]
         self.alarms += new_alarms
         return new_alarms
 
@@ -164,6 +168,20 @@ class TrainingMonitor:
                 self._active_alarms[name] = Alarm(self.step, f"{message}, and the others learn little; {COLLAPSE_ADVICE}")
                 yield self._active_alarms[name]
 
+    def _check_equality(self) -> Iterator[Alarm]:
+        """Alarm if the experts have nearly equal shares of each query although they compete."""
+        name, experts = "entropy.shares", sum(metric.startswith("share.") for metric in self.histories)
+        competing = self.histories.get("competing")
+        if experts < 2 or name not in self or competing is None or len(competing.window) < RECENT or competing.recent_mean < 1:
+            return
+        relative = round(self.histories[name].recent_mean / math.log(experts), 9)
+        if relative < EQUALITY_ENDS_BELOW:
+            self._active_alarms.pop(name, None)
+        elif relative > EQUALITY_ABOVE and name not in self._active_alarms:
+            message = f"the entropy of the experts' shares is {relative:.1%} of its maximum over the last {RECENT} steps"
+            self._active_alarms[name] = Alarm(self.step, f"{message}, so that they hardly compete; {EQUALITY_ADVICE}")
+            yield self._active_alarms[name]
+
     def _check_starvation(self) -> Iterator[Alarm]:
         """Alarm if a router hardly selects an expert; experts of one router that start to starve together share one alarm."""
         for router, names in self.routers.items():
@@ -204,6 +222,11 @@ class TrainingMonitor:
         if (history := self.histories.get("learning_rate")) is None:
             return False
         return len(history.window) > 1 and history.window[-1] > history.window[-2]
+
+
+def _is_better(name: str, value: float, best: float) -> bool:
+    """Whether a value of a development metric is better than the best so far."""
+    return value < best if name.rpartition(".")[2] == LOSS_MEASURE else value > best
 
 
 def replay(steps: Iterable[Mapping[str, float]]) -> TrainingMonitor:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from moeir import variants
+from moeir.analysis.training_monitor import LOSS_MEASURE
+from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import STREAM, Counts
@@ -68,6 +70,18 @@ class Finetune(TrainingStage, InputOptions):
         group="Training",
     )
     negatives: int = option("Negatives per query, sampled again in each epoch.", 7, minimum=0, maximum=10_000, group="Training")
+    positives: str = option(
+        "Positive of a query that has several: rotate (another in each epoch) or first (always the first of its list, as DPR).",
+        "rotate",
+        choices=("rotate", "first"),
+        group="Training",
+    )
+    skip_queries: int = option(
+        "Queries to skip in the shuffled order: those that an earlier training read with this --seed and examples of the same queries.",
+        0,
+        minimum=0,
+        group="Training",
+    )
     layer_decay: float = option(
         "Factor of the learning rate from each layer to the one below (TASER's release: 0.8); 1 for no decay.",
         1.0,
@@ -95,7 +109,8 @@ class Finetune(TrainingStage, InputOptions):
         "run", "Cross-encoder: the run of the development queries to rerank.", None, group="Evaluation while training"
     )
     dev_measure: str = option(
-        "Measure on the development set that selects the best weights, of several experts that of their fused run.",
+        "Measure on the development set that selects the best weights, of several experts that of their fused run; or loss, the lowest of "
+        "--objective.",
         "nDCG@10",
         aliases=("--metric-for-best-model",),
         group="Evaluation while training",
@@ -142,7 +157,7 @@ class Finetune(TrainingStage, InputOptions):
         if self.dev_queries is not None and self.dev_corpus is None and STREAM in self.corpus:
             advice = "name a file, or set --dev-corpus"
             raise UsageError(f"--corpus -: standard input can be read only once, and --dev-queries searches the corpus too; {advice}")
-        if self.dev_queries is not None:
+        if self.dev_queries is not None and self.dev_measure != LOSS_MEASURE:
             from moeir.evaluation import measures
 
             measures.parse_measure(self.dev_measure)
@@ -164,6 +179,24 @@ class Finetune(TrainingStage, InputOptions):
             words = ("--dev-run", "is for a cross-encoder; a retriever searches --dev-corpus")
             flag, why = ("--dev-queries", "a cross-encoder reranks; name the run with --dev-run") if pairs else words
             raise UsageError(f"{flag}: {why}")
+        self._check_dev_loss(pairs=pairs)
+
+    def _check_dev_loss(self, *, pairs: bool) -> None:
+        """UsageError for an objective that has no loss on development pairs."""
+        from moeir.training import objectives
+
+        if self.dev_queries is None or self.dev_measure != LOSS_MEASURE:
+            return
+        objective = variants.bind_variant("training.objectives", self.objective).func
+        if objective in objectives.NEEDS_TEACHER:
+            problem = f"--objective {self.objective} learns from teacher scores, which judgements lack"
+        elif not pairs and objective in objectives.NEEDS_OWN_NEGATIVES:
+            problem = f"--objective {self.objective} compares a query's own negatives, which judgements lack"
+        elif not pairs and self.batch_size == 1:
+            problem = "the queries of a batch are each other's negatives, and --batch-size is 1"
+        else:
+            return
+        raise UsageError(f"--dev-measure loss: {problem}; name a measure, such as nDCG@10")
 
     def _set_temperature(self, checkpoint: "RetrievalModel") -> list[str]:
         """Set the temperature of normalised experts, unless the objective divides all scores by one; returns their names."""
@@ -221,6 +254,7 @@ class Finetune(TrainingStage, InputOptions):
         del text_stream  # free the texts: the training needs only their tokens
         schedule, dtype = self.make_schedule(sampler.steps_per_epoch, self.layer_decay), select_dtype(self.dtype, process_group.device)
         process_group = process_group.with_timeout(self.stuck_minutes)
+        log.info("%s", self._describe_reading(sampler, schedule.steps))
         task = retrieval_task.RetrievalTask(
             checkpoint,
             sampler,
@@ -232,9 +266,19 @@ class Finetune(TrainingStage, InputOptions):
             accumulate=self.accumulate,
             max_tokens=self.gradient_cache,
         )
-        evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group)
+        is_loss = self.dev_measure == LOSS_MEASURE
+        loss = dev_sets.DevLoss(objective, self.batch_size, self.negatives, schedule.steps) if is_loss else None
+        evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group, loss)
         counts = self.train_model(task, schedule, process_group, evaluator)
+        counts["queries_read"] = sampler.distinct_queries(counts["steps"] * self.accumulate)
         return self.save_checkpoint(checkpoint, self.model, self.objective, counts) if process_group.is_main else None
+
+    def _describe_reading(self, sampler: "BatchSampler", steps: int) -> str:
+        """How many of the training queries a training of so many steps reads, and how many epochs it has."""
+        batches = steps * self.accumulate
+        queries = f"{sampler.distinct_queries(batches):,} of {sampler.size:,} queries, {batches / sampler.steps_per_epoch:.2f} epochs"
+        skipped = f", after {self.skip_queries:,} skipped" if self.skip_queries else ""
+        return f"{format_count(steps, 'step')} of {self.batch_size * self.accumulate} queries{skipped}: {queries}"
 
     def _make_sampler(self, objective: object, *, pairs: bool) -> "tuple[BatchSampler, TextStream]":
         """The batch sampler and the texts of its batches."""
@@ -248,7 +292,12 @@ class Finetune(TrainingStage, InputOptions):
         labels = labels if self.sampling_rate else [", ".join(labels)]
         samplers = [
             sampling.make_sampler(
-                without_texts(dataset), batch_size=self.batch_size, negatives=self.negatives, seed=self.seed, source=label
+                without_texts(dataset),
+                batch_size=self.batch_size,
+                negatives=self.negatives,
+                seed=self.seed,
+                source=label,
+                positives=self.positives,
             )
             for dataset, label in zip(datasets, labels)
         ]
@@ -258,9 +307,9 @@ class Finetune(TrainingStage, InputOptions):
             sampling.check_batch_size(sampler, self.process_group().size, pairs=pairs)
             if objective in objectives.NEEDS_TEACHER:
                 sampling.check_teacher_scores(sampler, label, self.objective)
-        return (
-            sampling.MultiDatasetSampler(tuple(samplers), self.sampling_rate, self.seed) if self.sampling_rate else samplers[0]
-        ), text_stream
+        sampler = sampling.MultiDatasetSampler(tuple(samplers), self.sampling_rate, self.seed) if self.sampling_rate else samplers[0]
+        sampler.skipped_batches = ceil(self.skip_queries / self.batch_size)
+        return sampler, text_stream
 
     def _load_dev_set(self, text_stream: "TextStream", batches_per_epoch: int, *, pairs: bool) -> "DevSet | None":
         """The development set, if there is one."""

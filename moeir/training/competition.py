@@ -1,4 +1,4 @@
-"""Competition weights (CAME): each expert's share of a query's loss, from its rank of the query's positive."""
+"""Competition weights (CAME): each expert's share of a query's loss, from how well it scores the query's positive among its candidates."""
 
 import torch
 from torch import Tensor
@@ -26,14 +26,62 @@ def positive_ranks(scores: Tensor, positives: Tensor, ignore_mask: Tensor, ties:
     return 1.0 + above + part * equal
 
 
-def expert_shares(ranks: Tensor, temperature: float) -> Tensor:
-    """Each expert's share of a query's loss: softmax over experts of (1 / rank) / temperature; no gradient.
+def positive_margins(scores: Tensor, positives: Tensor, ignore_mask: Tensor) -> Tensor:
+    """Margin of the positive over its best negative, in units of the range of all its candidates' scores: between -1 and 1.
 
-    ranks [E, Q] -> [E, Q], summing to 1 over experts. CAME eq. 11.
+    scores [Q, N], positives [Q] columns, ignore_mask [Q, N] -> [Q]: (s⁺ - max s⁻) / (max s - min s). An expert's margin does not change
+    with the scale or the offset of its scores, and is 0 where all are equal or there is no negative.
 
-    >>> expert_shares(torch.tensor([[1.0], [2.0], [4.0]]), temperature=0.5)[:, 0]
+    >>> scores = torch.tensor([[5.0, 3.0, 1.0], [500.0, 300.0, 100.0], [1.0, 3.0, 5.0]])
+    >>> positive_margins(scores, torch.zeros(3, dtype=torch.int64), torch.zeros(3, 3, dtype=torch.bool))
+    tensor([ 0.5000,  0.5000, -1.0000])
+    """
+    positive = scores.gather(1, positives[:, None])
+    negatives = scores.masked_fill(ignore_mask, float("-inf")).scatter(1, positives[:, None], float("-inf"))
+    highest = negatives.amax(1, keepdim=True)
+    lowest = scores.masked_fill(ignore_mask, float("inf")).amin(1, keepdim=True)
+    spread = torch.maximum(positive, highest) - lowest
+    return torch.where(spread > 0, (positive - highest) / spread, 0.0)[:, 0]
+
+
+def expert_shares(quality: Tensor, temperature: float) -> Tensor:
+    """Each expert's share of a query's loss: softmax over experts of quality / temperature; no gradient.
+
+    quality [E, Q], how well each expert scores the query's positive -> [E, Q], summing to 1 over experts. CAME eq. 11, whose quality is
+    1 / rank.
+
+    >>> expert_shares(1 / torch.tensor([[1.0], [2.0], [4.0]]), temperature=0.5)[:, 0]
     tensor([0.6285, 0.2312, 0.1402])
     """
     if temperature <= 0:
         raise UsageError(f"temperature={temperature}: expected more than 0")
-    return torch.softmax(1.0 / ranks / temperature, dim=0).detach()
+    return torch.softmax(quality / temperature, dim=0).detach()
+
+
+def temperature_at(step: int, first: int, steps: int, temperature: float, final_temperature: float | None) -> float:
+    """Temperature of a step: from `temperature` at the `first` competitive step to `final_temperature` at the last, by equal factors.
+
+    >>> [temperature_at(step, 1, 4, 2.0, 0.5) for step in range(4)]
+    [2.0, 2.0, 1.0, 0.5]
+    """
+    if final_temperature is None:
+        return temperature
+    if min(temperature, final_temperature) <= 0:
+        raise UsageError(f"temperature={temperature:g},final_temperature={final_temperature:g}: expected more than 0")
+    return temperature * (final_temperature / temperature) ** (max(0, step - first) / max(1, steps - 1 - first))
+
+
+def permute_queries(shares: Tensor, step: int) -> Tensor:
+    """Every query gets the shares of another one: a control with the same mean share of each expert, which ignores what a query needs.
+
+    shares [E, Q] -> [E, Q]. The permutation is one cycle through all queries, so no query keeps its own shares if there are at least two.
+    It depends on the step and the number of queries only: all processes use the same, and so does a resumed training.
+
+    >>> permute_queries(torch.tensor([[0.1, 0.7], [0.9, 0.3]]), step=0)
+    tensor([[0.7000, 0.1000],
+            [0.3000, 0.9000]])
+    """
+    order = torch.randperm(shares.shape[1], generator=torch.Generator().manual_seed(step))
+    source = torch.empty_like(order)
+    source[order] = order.roll(1)
+    return shares.index_select(1, source.to(shares.device, non_blocking=True))

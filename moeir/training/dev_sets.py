@@ -1,8 +1,9 @@
-"""Development sets: exact search or reranking during training, with measures of each expert and of the fusion."""
+"""Development sets: exact search or reranking during training, with measures of each expert and of the fusion; or the loss on them."""
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from moeir import variants
+from moeir.analysis.training_monitor import LOSS_MEASURE
 from moeir.architectures.base import EncoderOutput
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.device import autocast
@@ -22,9 +24,12 @@ from moeir.fusion import formulas
 from moeir.records import qrels, runs, texts
 from moeir.records.runs import Run
 from moeir.records.texts import Text
+from moeir.representations.dense import Dense
 from moeir.reranking import scoring
 from moeir.reranking.candidates import Candidates
+from moeir.training.losses import EncodedBatch, ObjectiveOutput
 from moeir.training.resume_state import BestTracker
+from moeir.training.sampling import BatchIds
 
 MAX_TOKENS = 4096
 QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 256, 1024
@@ -96,6 +101,27 @@ class DevSet:
         """Hits per query: the cut-off of the measure, at least 100; came-sum fuses lists of this depth."""
         return _search_depth(self.measure)
 
+    def positives(self, query: str) -> list[str]:
+        """The relevant documents of a query that are loaded, highest grade first, then as judged."""
+        grades = self.qrels[query]
+        return sorted(
+            (document for document in grades if grades[document] > 0 and document in self.documents), key=lambda one: -grades[one]
+        )
+
+    def negatives(self, query: str) -> list[str]:
+        """The documents of a query in the run that are not relevant to it, in their order; none without a run."""
+        hits = [] if self.candidates is None or query not in self.candidates.queries else self.candidates.documents_of(query)
+        return [document for document in hits if self.qrels[query].get(document, 0) <= 0]
+
+    def batches(self, batch_size: int, negatives: int) -> Iterator[BatchIds]:
+        """Each query with its first positive, and with a run that many of its first negatives, in batches whose order is fixed."""
+        names = list(self.queries)
+        for first in range(0, len(names), batch_size):
+            queries = names[first : first + batch_size]
+            own = (self.positives(query)[:1] + list(islice(cycle(self.negatives(query)), negatives)) for query in queries)
+            known = tuple(frozenset(self.positives(query)) for query in queries)
+            yield BatchIds(tuple(queries), tuple(document for group in own for document in group), known)
+
 
 def load_dev_set(
     queries: Path,
@@ -112,7 +138,8 @@ def load_dev_set(
 ) -> DevSet:
     """Load the judged queries, their judgements and the documents. Warns of queries trained on and of missing relevant documents.
 
-    With a `run`, which a cross-encoder reranks: only its documents, with title and text apart.
+    With a `run`, which a cross-encoder reranks: only its documents, with title and text apart. For the measure `loss` only the documents
+    that it needs, and the queries that have a positive, and with a run also a negative.
     """
     all_qrels = qrels.read_qrels(qrels_path)
     queries_by_id = {text.id: text.content for text in texts.read_texts(queries) if text.id in all_qrels}
@@ -120,13 +147,13 @@ def load_dev_set(
         raise DataError(f"{queries}: none of its queries is judged in {qrels_path}; do the ids agree?")
     candidate_run = None if run is None else read_candidates(run, queries_by_id, _search_depth(measure))
     corpus_texts = (text for file in corpora for text in texts.read_texts(file, keep_empty=keep_empty))
+    dev_qrels = {query: all_qrels[query] for query in queries_by_id}
+    relevant = {document for grades in dev_qrels.values() for document, grade in grades.items() if grade > 0}
     if candidate_run is None:
-        documents = {text.id: text.content for text in corpus_texts}
+        documents = {text.id: text.content for text in corpus_texts if measure != LOSS_MEASURE or text.id in relevant}
     else:
         message = f"{corpora[0]}: has no document {{!r}}, which {run} names; do the ids agree?"
         documents = collect_documents(corpus_texts, candidate_run, message)
-    dev_qrels = {query: all_qrels[query] for query in queries_by_id}
-    relevant = {document for grades in dev_qrels.values() for document, grade in grades.items() if grade > 0}
     if not relevant & documents.keys():
         raise DataError(f"{run or corpora[0]}: holds no document that {qrels_path} calls relevant; do the ids agree?")
     if missing := len(relevant - documents.keys()):
@@ -135,32 +162,67 @@ def load_dev_set(
     if trained_on := sum(training_queries.get(query) == text for query, text in queries_by_id.items()):
         log.warning("%s: %d of %d queries are trained on, with the same id and text; dev scores will be inflated", queries,
                     trained_on, len(queries_by_id))  # fmt: skip
-    return DevSet(queries_by_id, documents, dev_qrels, str(measures.parse_measure(measure)), every, patience, keep, candidate_run)
+    name = measure if measure == LOSS_MEASURE else str(measures.parse_measure(measure))
+    dev_set = DevSet(queries_by_id, documents, dev_qrels, name, every, patience, keep, candidate_run)
+    return _drop_incomplete(dev_set, queries) if measure == LOSS_MEASURE else dev_set
+
+
+def _drop_incomplete(dev_set: DevSet, path: Path) -> DevSet:
+    """The development set without queries that have no pair for a loss; DataError if none has."""
+    complete = {
+        query: text
+        for query, text in dev_set.queries.items()
+        if dev_set.positives(query) and (dev_set.candidates is None or dev_set.negatives(query))
+    }
+    if not complete:
+        raise DataError(f"{path}: no query has a relevant document in --dev-corpus, and a negative in --dev-run if there is one")
+    if dropped := len(dev_set.queries) - len(complete):
+        log.warning("%s: %d of %d queries lack a positive or a negative, and are left out of the loss", path, dropped, len(dev_set.queries))
+    return replace(dev_set, queries=complete)
 
 
 def _search_depth(measure: str) -> int:
     """The cut-off of a measure, at least `DEPTH`."""
-    return max(DEPTH, measures.parse_measure(measure).params.get("cutoff") or 0)
+    return DEPTH if measure == LOSS_MEASURE else max(DEPTH, measures.parse_measure(measure).params.get("cutoff") or 0)
+
+
+@dataclass(frozen=True)
+class DevLoss:
+    """The loss of a development set: that of the training's objective at its last step, so that values of different steps compare.
+
+    Each batch has `batch_size` queries: for a retriever the positives of the others are a query's negatives; a cross-encoder's queries
+    have `negatives` of their own.
+    """
+
+    objective: Callable[[EncodedBatch], ObjectiveOutput]
+    batch_size: int
+    negatives: int
+    steps: int
 
 
 @dataclass
 class DevEvaluator:
-    """Evaluates a checkpoint on a development set while it is trained: the trainer's `Evaluator`."""
+    """Evaluates a checkpoint on a development set while it is trained: the trainer's `Evaluator`. `loss` is for the measure `loss`."""
 
     checkpoint: RetrievalModel
     dev_set: DevSet
     dtype: torch.dtype
     process_group: ProcessGroup = SINGLE_PROCESS
+    loss: DevLoss | None = None
 
     def __post_init__(self) -> None:
         self.every, self.patience, self.keeps_best = self.dev_set.every, self.dev_set.patience, self.dev_set.keep == "best"
 
     def evaluate(self, step: int, best: BestTracker) -> dict[str, float]:
         """Metrics of the weights after `step` steps; `best` records the measure."""
-        metrics = evaluate(self.checkpoint, self.dev_set, self.dtype, self.process_group)
+        options = (self.dtype, self.process_group)
+        if self.loss is None:
+            metrics = evaluate(self.checkpoint, self.dev_set, *options)
+        else:
+            metrics = evaluate_loss(self.checkpoint, self.dev_set, self.loss, *options)
         measure = self.dev_set.measure
         value, *others = metrics.values()
-        best.update(step, value)
+        best.update(step, value, lower_is_better=self.loss is not None)
         names = [key.removeprefix("dev.").removesuffix(f".{measure}") for key in list(metrics)[1:]]
         experts = ", ".join(f"{name} {other:.4f}" for name, other in zip(names, others, strict=True))
         expert_values = f" ({experts})" if experts else ""
@@ -185,6 +247,67 @@ def evaluate(
     names = [FUSED, *(name for name in runs if name != FUSED)]
     values = [measures.aggregate_values(measures.evaluate_run(runs[name], dev_set.qrels, [measure])) for name in names]
     return {f"dev.{name}.{dev_set.measure}": value[str(measure)] for name, value in zip(names, values, strict=True)}
+
+
+@torch.no_grad()
+def evaluate_loss(
+    checkpoint: RetrievalModel, dev_set: DevSet, loss: DevLoss, dtype: torch.dtype, process_group: ProcessGroup = SINGLE_PROCESS
+) -> dict[str, float]:
+    """Mean over queries of the objective's loss without dropout, as `dev.loss`, then of each expert's, as `dev.lexical.loss`.
+
+    Sokli et al. 2025 keep the weights with the lowest validation loss. Processes share the batches.
+    """
+    training, is_reranker = checkpoint.architecture.training, dev_set.candidates is not None
+    batches = list(dev_set.batches(loss.batch_size, loss.negatives if is_reranker else 0))
+    if is_reranker:
+        encoded = _score_batches(checkpoint, dev_set, batches, dtype, process_group)
+    process_group = SINGLE_PROCESS if is_reranker or len(batches) < process_group.size else process_group
+    own_batches = batches[process_group.rank :: process_group.size]
+    if not is_reranker:
+        encoded = _encode_batches(checkpoint, dev_set, own_batches, dtype)
+    rows = []
+    for ids, parts in zip(own_batches, encoded, strict=True):
+        metrics = loss.objective(EncodedBatch(*parts, loss.steps - 1, loss.steps)).metrics
+        names = ["loss", *(name for name in metrics if name.startswith("loss."))]
+        rows.append([float(metrics[name]) * len(ids.queries) for name in names])
+    checkpoint.architecture.train(training)
+    sums = torch.tensor(rows, dtype=torch.float64, device=checkpoint.device).sum(0)
+    parts_by_rank = process_group.all_gather([sums], "the development set")
+    means = torch.stack([part for (part,) in parts_by_rank]).sum(0) / len(dev_set.queries)
+    values = dict(zip(names, means.tolist(), strict=True))
+    experts = [name for name in names[1:] if len(names) > 2]
+    return {"dev.loss": values["loss"]} | {f"dev.{name.removeprefix('loss.')}.loss": values[name] for name in experts}
+
+
+def _encode_batches(
+    checkpoint: RetrievalModel, dev_set: DevSet, batches: Sequence[BatchIds], dtype: torch.dtype
+) -> Iterator[tuple[EncoderOutput, EncoderOutput, Tensor]]:
+    """Queries, documents and ignored documents of each batch of a retriever."""
+    for ids in batches:
+        with autocast(dtype, str(checkpoint.device)):
+            queries = checkpoint.encode([dev_set.queries[name] for name in ids.queries], "query")
+            documents = checkpoint.encode([dev_set.documents[name] for name in ids.documents], "document")
+        yield queries, documents, ids.false_negative_mask().to(checkpoint.device)
+
+
+def _score_batches(
+    checkpoint: RetrievalModel, dev_set: DevSet, batches: Sequence[BatchIds], dtype: torch.dtype, process_group: ProcessGroup
+) -> Iterator[tuple[EncoderOutput, EncoderOutput, Tensor]]:
+    """The same of a cross-encoder: a pair is a vector of one number, its score, and each query the vector [1]."""
+    pairs: dict[str, dict[str, float]] = {}
+    for ids in batches:
+        group = len(ids.documents) // len(ids.queries)
+        for number, document in enumerate(ids.documents):
+            pairs.setdefault(ids.queries[number // group], {})[document] = 0.0
+    run = rerank_candidates(checkpoint, Run.from_hits(pairs), dev_set.queries, dev_set.documents, dtype, process_group)
+    (expert,) = checkpoint.architecture.representation_kinds
+    for ids in batches:
+        scores_by_query = [dict(run.hits(query)) for query in ids.queries]
+        group = len(ids.documents) // len(ids.queries)
+        scores = torch.tensor([[scores_by_query[number // group][document]] for number, document in enumerate(ids.documents)])
+        sides = (EncoderOutput({expert: Dense(part.to(checkpoint.device))}) for part in (torch.ones(len(ids.queries), 1), scores))
+        queries, documents = sides
+        yield queries, documents, ids.other_queries_mask().to(checkpoint.device)
 
 
 @torch.no_grad()

@@ -17,6 +17,8 @@ from moeir.training import competition, losses
 from moeir.training.losses import EncodedBatch, ObjectiveOutput, batch_scores, contrastive_per_score
 from moeir.training.regularizers import RegularizerWeights
 
+SHARES = ("rank", "loss", "margin")  # what the experts compete by
+
 
 def contrastive(
     batch: EncodedBatch,
@@ -44,6 +46,9 @@ def competitive(
     *,
     standardised: float = 0.2,
     temperature: float = 0.5,
+    final_temperature: float | None = None,
+    shares: str = "rank",
+    permuted: bool = False,
     rank_scope: str = "own",
     ties: str = "average",
     normalise_standardised: bool = False,
@@ -58,8 +63,13 @@ def competitive(
 ) -> ObjectiveOutput:
     """CAME: first all experts learn alike; then each query weights the losses by how well each expert ranks its positive.
 
-    `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. `flops_ramp`: steps over which FLOPS
-    grows. `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
+    `shares`: rank (the paper's 1 / rank), loss or margin. `final_temperature`: reached at the last step. `permuted`: control, each query
+    gets another's shares. `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. `flops_ramp`:
+    steps over which FLOPS grows. `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
+
+    `normalise_standardised`: the weights of the standardised stage sum to 1, as those of the competition do (eq. 10). In the paper each
+    is 1 (eq. 9), so that the same FLOPS weight is E times as strong against the losses of E experts once they compete; with
+    `normalise_standardised=true` its relation to them is the same in both stages, as any comparison of the stages needs.
     """
     if not 0.0 <= standardised <= 1.0:
         raise UsageError(f"competitive:standardised={standardised}: expected a ratio of the steps, 0 to 1")
@@ -68,17 +78,24 @@ def competitive(
     losses_by_score, facts = contrastive_per_score(batch, score_matrices)
     flops_penalty, flops_facts = penalties.flops_penalty(batch.queries, batch.documents, batch.step)
     router_penalty, router_facts = penalties.router_penalty(batch.queries, batch.documents)
-    ranks_by_score = _positive_ranks(batch, score_matrices, rank_scope, ties)
-    shares = competition.expert_shares(torch.stack(list(ranks_by_score.values())), temperature)
-    competing = batch.step >= round(standardised * batch.steps)
-    weights = shares if competing else torch.ones_like(shares) / (len(shares) if normalise_standardised else 1)
+    first_step = round(standardised * batch.steps)
+    ranks, quality = _rank_positives(batch, score_matrices, shares, rank_scope, ties)
+    weights = competition.expert_shares(
+        quality, competition.temperature_at(batch.step, first_step, batch.steps, temperature, final_temperature)
+    )
+    if permuted:
+        weights = competition.permute_queries(weights, batch.step)
+    share_facts = _competition_metrics(list(score_matrices), ranks, weights)
+    competing = batch.step >= first_step
+    if not competing:
+        weights = torch.ones_like(weights) / (len(weights) if normalise_standardised else 1)
     if flops_in_competition:
         for name, experts in batch.queries.score_groups.items():
             if any(isinstance(batch.queries[expert], Sparse) for expert in experts):
                 losses_by_score[name] = losses_by_score[name] + flops_penalty
     loss = (weights * torch.stack(list(losses_by_score.values()))).sum(0).mean()
     total = (loss if flops_in_competition else loss + flops_penalty) + router_penalty
-    facts |= flops_facts | router_facts | {"competing": float(competing)} | _competition_metrics(ranks_by_score, shares)
+    facts |= flops_facts | router_facts | {"competing": float(competing)} | share_facts
     return ObjectiveOutput(total, {"loss": total.detach(), **facts})
 
 
@@ -133,13 +150,14 @@ def lce(batch: EncodedBatch, *, temperature: float = 1.0) -> ObjectiveOutput:
 
 
 def bce(batch: EncodedBatch, *, positive_weight: float = 1.0) -> ObjectiveOutput:
-    """Pointwise binary cross-entropy for rerankers: is each document relevant; `--negatives 1` balances the classes."""
+    """Pointwise binary cross-entropy for rerankers: is each document relevant; `--negatives N` and `positive_weight=N` balance them."""
     if positive_weight <= 0:
         raise UsageError(f"bce:positive_weight={positive_weight:g}: expected more than 0")
     return _own_documents_loss(batch, lambda own: losses.binary_cross_entropy(own, positive_weight))
 
 
 NEEDS_TEACHER = (kl, margin_mse)  # objectives that need teacher scores
+NEEDS_OWN_NEGATIVES = (kl, margin_mse, lce, bce)  # objectives of a query's own documents
 
 
 OWN_TEMPERATURE = (kl, lce)  # objectives whose option `temperature` divides the scores
@@ -199,25 +217,38 @@ def _sum_losses(
 
 
 @torch.no_grad()
-def _positive_ranks(batch: EncodedBatch, scores: dict[str, Tensor], scope: str, ties: str) -> dict[str, Tensor]:
-    """Rank of each query's positive by each score [Q], among the query's own documents or the batch's."""
+def _rank_positives(batch: EncodedBatch, scores: dict[str, Tensor], kind: str, scope: str, ties: str) -> tuple[Tensor, Tensor]:
+    """Of each query's positive by each score, among the query's own documents or the batch's, both [E, Q]: its rank, and the quality from
+    which the shares are computed: 1 / rank (CAME eq. 11), minus the contrastive loss, or the margin.
+
+    exp(-loss) is the positive's probability: of two experts with the same ranking the one with larger scores is the surer one. Rank and
+    margin do not depend on the scale of an expert's scores.
+    """
     if scope not in ("own", "batch"):
         raise UsageError(f"rank_scope={scope}: expected own or batch")
+    if kind not in SHARES:
+        raise UsageError(f"shares={kind}: expected one of {', '.join(SHARES)}")
     owners = torch.arange(batch.documents.text_count, device=batch.ignore_mask.device) // batch.group_size
     others = owners != torch.arange(batch.queries.text_count, device=owners.device)[:, None]
-    ignored = batch.ignore_mask | others if scope == "own" else batch.ignore_mask
-    return {name: competition.positive_ranks(score, batch.positive_columns, ignored, ties) for name, score in scores.items()}
+    ignored, positives = batch.ignore_mask | others if scope == "own" else batch.ignore_mask, batch.positive_columns
+    ranks = torch.stack([competition.positive_ranks(score, positives, ignored, ties) for score in scores.values()])
+    if kind == "rank":
+        return ranks, 1.0 / ranks
+    if kind == "loss":
+        return ranks, -torch.stack([losses.info_nce(score, positives, ignored) for score in scores.values()])
+    return ranks, torch.stack([competition.positive_margins(score, positives, ignored) for score in scores.values()])
 
 
-def _competition_metrics(ranks_by_score: dict[str, Tensor], shares: Tensor) -> StepMetrics:
-    """Metrics of each expert: mean and spread of its share, mean rank, how often its share is strictly the largest; entropy of shares."""
-    ranks = torch.stack(list(ranks_by_score.values())).float()  # [E, Q]
+def _competition_metrics(names: list[str], ranks: Tensor, shares: Tensor) -> StepMetrics:
+    """Metrics of each expert: mean and spread of its share, mean rank, how often its share is strictly the largest. Of all: the entropy of
+    shares, a mean over queries, and its exponential, the effective number of experts: 1 to E."""
     best, second = torch.cat([shares, torch.zeros_like(shares[:1])]).topk(2, dim=0).values
     wins = (shares > torch.where(shares == best, second, best)).float()
-    means = torch.stack([shares, ranks, wins]).mean(2)  # [3, E]
+    means = torch.stack([shares, ranks.float(), wins]).mean(2)  # [3, E]
     rows = dict(zip(("share", "rank", "wins"), means, strict=True)) | {"spread": shares.std(1, correction=0)}
-    facts: StepMetrics = {"entropy.shares": torch.special.entr(shares).sum(0).mean()}
-    for number, name in enumerate(ranks_by_score):
+    entropy = torch.special.entr(shares).sum(0).mean()
+    facts: StepMetrics = {"entropy.shares": entropy, "effective_experts": entropy.exp()}
+    for number, name in enumerate(names):
         facts |= {f"{kind}.{name}": rows[kind][number] for kind in ("share", "spread", "rank", "wins")}
     return facts
 

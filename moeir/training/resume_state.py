@@ -27,10 +27,11 @@ class BestTracker:
     since: int = 0
     evaluations: int = 0
 
-    def update(self, step: int, value: float) -> bool:
+    def update(self, step: int, value: float, *, lower_is_better: bool = False) -> bool:
         """Record a value; true if it is the best."""
         self.evaluations += 1
-        if value <= self.value:
+        is_better = value < self.value if lower_is_better else value > self.value
+        if self.evaluations > 1 and not is_better:
             self.since += 1
             return False
         self.step, self.value, self.since = step, value, 0

@@ -61,12 +61,18 @@ class BatchIds:
 
 @dataclass
 class EpochSampler:
-    """Epochs of shuffled examples in batches of `batch_size` queries, each with one positive and `negatives` negatives."""
+    """Epochs of shuffled examples in batches of `batch_size` queries, each with one positive and `negatives` negatives.
+
+    `positives`: `rotate` takes another positive of a query in each epoch, `first` always the first of its list (as DPR does). Step 0 has
+    the batch `skipped_batches` of the order.
+    """
 
     examples: tuple[Example, ...]
     batch_size: int
     negatives: int
     seed: int
+    positives: str = "rotate"
+    skipped_batches: int = 0
 
     def __post_init__(self) -> None:
         self._order_of_epoch = lru_cache(maxsize=1)(self._shuffle)  # the steps of an epoch come one after another
@@ -83,12 +89,23 @@ class EpochSampler:
 
     def batch_at(self, step: int) -> BatchIds:
         """The batch of a step, counted from 0 over all epochs."""
-        epoch, row = divmod(step, self.steps_per_epoch)
+        epoch, row = divmod(step + self.skipped_batches, self.steps_per_epoch)
         order = self._order_of_epoch(epoch)[row * self.batch_size : (row + 1) * self.batch_size]
         examples = [self.examples[number] for number in order]
         documents = [document for example in examples for document in self._sample_documents(example, epoch)]
         queries, known = tuple(one.query_id for one in examples), tuple(frozenset(one.positive_ids) for one in examples)
         return BatchIds(queries, tuple(documents), known, self._teacher_scores(examples, documents))
+
+    def distinct_queries(self, steps: int, first: int = 0) -> int:
+        """Distinct queries of the steps `first` to `steps` - 1."""
+        read = np.zeros(len(self.examples), dtype=bool)
+        first, last = first + self.skipped_batches, steps + self.skipped_batches
+        for epoch in range(first // self.steps_per_epoch, math.ceil(last / self.steps_per_epoch)):
+            rows = (max(0, bound - epoch * self.steps_per_epoch) * self.batch_size for bound in (first, last))
+            read[self._shuffle(epoch)[: self.steps_per_epoch * self.batch_size][slice(*rows)]] = True
+            if read.all():
+                break
+        return int(read.sum())
 
     def _shuffle(self, epoch: int) -> Numbers:
         return np.random.default_rng([self.seed, epoch]).permutation(len(self.examples))
@@ -101,10 +118,10 @@ class EpochSampler:
         return tuple(scores[number // (1 + self.negatives)][document] for number, document in enumerate(documents))
 
     def _sample_documents(self, example: Example, epoch: int) -> list[str]:
-        """One positive, the next one each epoch, and negatives sampled anew each epoch, with replacement only where there are too few."""
+        """One positive, and negatives sampled anew each epoch, with replacement only where there are too few."""
         rng = random.Random(f"{self.seed} {epoch} {example.query_id}")
-        offset = random.Random(f"{self.seed} {example.query_id}").randrange(len(example.positive_ids))
-        positive = example.positive_ids[(offset + epoch) % len(example.positive_ids)]
+        offset = random.Random(f"{self.seed} {example.query_id}").randrange(len(example.positive_ids)) + epoch
+        positive = example.positive_ids[0 if self.positives == "first" else offset % len(example.positive_ids)]
         pool = example.negative_ids
         negatives = rng.sample(pool, self.negatives) if len(pool) >= self.negatives else rng.choices(pool, k=self.negatives)
         return [positive, *negatives]
@@ -121,6 +138,7 @@ class MultiDatasetSampler:
     samplers: tuple[EpochSampler, ...]
     rates: tuple[float, ...]
     seed: int
+    skipped_batches: int = 0
 
     def __post_init__(self) -> None:
         self._order_of_epoch = lru_cache(maxsize=1)(self._interleave)
@@ -143,10 +161,18 @@ class MultiDatasetSampler:
     def batch_at(self, step: int) -> BatchIds:
         """The batch of a step, counted from 0 over all epochs."""
         turns = self.batches_per_dataset
-        epoch, row = divmod(step, sum(turns))
+        epoch, row = divmod(step + self.skipped_batches, sum(turns))
         order, earlier = self._order_of_epoch(epoch)
         number = int(order[row])
         return replace(self.samplers[number].batch_at(epoch * turns[number] + int(earlier[row])), dataset=number)
+
+    def distinct_queries(self, steps: int) -> int:
+        """Distinct queries of the first `steps` steps, summed over the data sets."""
+        turns, bounds = self.batches_per_dataset, []
+        for bound in (self.skipped_batches, self.skipped_batches + steps):
+            epochs, rest = divmod(bound, sum(turns))
+            bounds.append(epochs * np.array(turns) + np.bincount(self._interleave(epochs)[0][:rest], minlength=len(turns)))
+        return sum(sampler.distinct_queries(last, first) for sampler, first, last in zip(self.samplers, *map(np.ndarray.tolist, bounds)))
 
     def _interleave(self, epoch: int) -> tuple[Numbers, Numbers]:
         """For each batch of an epoch its data set, and how many batches of that set come before it."""
@@ -162,7 +188,9 @@ class MultiDatasetSampler:
 BatchSampler: TypeAlias = EpochSampler | MultiDatasetSampler
 
 
-def make_sampler(examples: Iterable[Example], *, batch_size: int, negatives: int, seed: int, source: str) -> EpochSampler:
+def make_sampler(
+    examples: Iterable[Example], *, batch_size: int, negatives: int, seed: int, source: str, positives: str = "rotate"
+) -> EpochSampler:
     """A sampler over examples; DataError for an example without negatives. Warns of a batch or of negatives that there are not."""
     if batch_size < 1 or negatives < 0:
         raise UsageError(f"--batch-size {batch_size}, --negatives {negatives}: expected at least 1 query and 0 negatives")
@@ -176,7 +204,7 @@ def make_sampler(examples: Iterable[Example], *, batch_size: int, negatives: int
                     f"{len(few):,}", f"{len(all_examples):,}", negatives, min(few))  # fmt: skip
     if batch_size > len(all_examples):
         log.warning("%s: has %d queries, fewer than --batch-size %d; a batch holds them all", source, len(all_examples), batch_size)
-    return EpochSampler(all_examples, min(batch_size, len(all_examples)), negatives, seed)
+    return EpochSampler(all_examples, min(batch_size, len(all_examples)), negatives, seed, positives)
 
 
 def require_texts(sampler: EpochSampler, queries: Container[str], documents: Container[str], source: str) -> None:

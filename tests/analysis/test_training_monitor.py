@@ -1,6 +1,7 @@
 """Training monitor: windows, trends and histories against loops; each alarm is reported once, at its step, with advice."""
 
 import json
+import math
 import re
 from itertools import pairwise
 
@@ -62,6 +63,34 @@ def test_the_alarm_of_a_collapse_is_said_once_until_it_has_passed():
     assert [alarm.step for alarm in replay(steps).active_alarms] == [1174]
     assert replay(steps[:499]).alarms == [] and replay([{"wins.global": 0.95, "wins.local": 0.05}] * 600).alarms == []
     assert replay([{"wins.global": 1.0}] * 600).alarms == [], "who is alone is no danger to others"
+
+
+def equal_shares(relative, competing=1.0, experts=3):
+    shares = {f"share.{number}": 1 / experts for number in range(experts)}
+    return {**shares, "entropy.shares": relative * math.log(experts), "competing": competing}
+
+
+def test_shares_that_stay_nearly_equal_are_an_alarm_once_they_compete():
+    steps = [equal_shares(1.0, competing=0.0)] * 100 + [equal_shares(0.96)] * 200
+    alarms = [str(alarm) for alarm in replay(steps).alarms]
+    words = (
+        "the entropy of the experts' shares is 96.0% of its maximum over the last 50 steps, so that they hardly compete; lower temperature"
+    )
+    assert len(alarms) == 1 and alarms[0].startswith(f"step 150: {words}") and alarms[0].endswith("harder negatives")
+    assert replay(steps[:149]).alarms == [], "50 competitive steps"
+    assert replay([equal_shares(0.95)] * 600).alarms == [] and replay([equal_shares(1.0, competing=0.0)] * 600).alarms == []
+    assert replay([equal_shares(1.0, experts=1) | {"entropy.shares": 0.0}] * 600).alarms == [], "who is alone has no rival"
+    assert [alarm.step for alarm in replay([equal_shares(0.951, experts=2)] * 60).alarms] == [50]
+
+
+def test_the_alarm_of_equal_shares_ends_and_starts_again():
+    """Means of 50 steps: 1.0, below .90 with the 26th of .80, above .95 again with the 38th of 1.0 after as many of .80."""
+    steps = [equal_shares(1.0)] * 60 + [equal_shares(0.8)] * 25
+    assert len(replay(steps).active_alarms) == 1 and replay([*steps, equal_shares(0.8)]).active_alarms == []
+    steps += [equal_shares(0.8)] * 25 + [equal_shares(1.0)] * 50
+    assert [alarm.step for alarm in replay(steps).alarms] == [50, 110 + 38]
+    nearly = [equal_shares(1.0)] * 60 + [equal_shares(0.92)] * 100 + [equal_shares(1.0)] * 100
+    assert [alarm.step for alarm in replay(nearly).alarms] == [50], "it does not end between the bounds, and is said once"
 
 
 def test_the_experts_of_a_router_that_starve_together_are_one_line():
@@ -135,6 +164,12 @@ def test_what_is_no_number_is_left_aside():
     monitor.update({"step": 2, "dev.fused.RR": 0.5})
     assert "loss" not in monitor and "words" not in monitor and monitor.experts == ["a", "b"]
     assert monitor.best == {"dev.fused.RR": (0.5, 1)} and monitor.tokens_per_second is None
+
+
+def test_of_development_losses_the_lowest_is_the_best():
+    names = ("dev.loss", "dev.local.loss", "dev.fused.nDCG@10")
+    monitor = replay([dict.fromkeys(names, value) for value in (3.0, 2.0, 2.5)])
+    assert monitor.best == {"dev.loss": (2.0, 2), "dev.local.loss": (2.0, 2), "dev.fused.nDCG@10": (3.0, 1)}
 
 
 ALWAYS = {"loss.a": 1.0, "loss": 9.0, "rank.b": 2.0, "terms.a.query": 5.0}

@@ -1,17 +1,19 @@
 """The best weights are saved and become the checkpoint, also after a kill: two data sets, evaluated every second step."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from moeir.analysis.training_monitor import replay
 from moeir.architectures.initialize import build_checkpoint
 from moeir.artifacts.atomic_write import RESUME
 from moeir.errors import ArtifactError
 from moeir.records.examples import Example
 from moeir.training import objectives, resume_state
-from moeir.training.dev_sets import DevEvaluator, DevSet, load_dev_set
+from moeir.training.dev_sets import DevEvaluator, DevLoss, DevSet, load_dev_set
 from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import MultiDatasetSampler, make_sampler
 from moeir.training.trainer import BEST_FOLDER, METRICS_FILE, STATE_FOLDER, Schedule, train
@@ -47,16 +49,15 @@ def learning(toy, tiny_model_with_head):
     examples = [Example(name, (name,), tuple(other for other in documents if other != name)) for name in documents]
     samplers = tuple(make_sampler(part, batch_size=2, negatives=3, seed=1, source="toy") for part in (examples[:6], examples[6:]))
 
-    def learned(folder, *, at=None, patience=None, keep="best", **options):
+    def learned(folder, *, at=None, patience=None, keep="best", measure="nDCG@10", rate=1e-3, **options):
         folder.mkdir(exist_ok=True)
         checkpoint = build_checkpoint(tiny_model_with_head, "came:shared_layers=2,local_dim=8", RULES)
-        dev = DevSet(dev_set.queries, dev_set.documents, dev_set.qrels, "nDCG@10", 2, patience, keep)
-        schedule = Schedule(STEPS, 1e-3, layer_decay=0.8, group_rates={"towers": 2e-3}, save_minutes=0.0, **options)
+        dev = DevSet(dev_set.queries, dev_set.documents, dev_set.qrels, measure, 2, patience, keep)
+        schedule = Schedule(STEPS, rate, layer_decay=0.8, group_rates={"towers": 2e-3}, save_minutes=0.0, **options)
         texts, plan = tokenize_in_memory(checkpoint, queries, documents, datasets=2), MultiDatasetSampler(samplers, (1.0, 0.5), 1)
         task = RetrievalTask(checkpoint, plan, texts, objective_killed_at(at), schedule.steps, torch.float32)
-        counts = train(
-            task, schedule, folder, device="cpu", evaluator=None if dev is None else DevEvaluator(checkpoint, dev, torch.float32)
-        )
+        loss = DevLoss(partial(objectives.contrastive, flops_query=0.0, flops_document=0.0), 3, 0, STEPS) if measure == "loss" else None
+        counts = train(task, schedule, folder, device="cpu", evaluator=DevEvaluator(checkpoint, dev, torch.float32, loss=loss))
         return {name: value.clone() for name, value in checkpoint.architecture.state_dict().items()}, counts
 
     return learned
@@ -162,3 +163,36 @@ def test_best_weights_of_another_step_are_refused(learning, tmp_path, tiny_model
     resume_state.load_best(tmp_path / BEST_FOLDER, model, 3)
     with pytest.raises(ArtifactError, match="holds the weights of step 3, step 5 was the best; start over with --force"):
         resume_state.load_best(tmp_path / BEST_FOLDER, model, 5)
+
+
+def dev_values(folder, metric):
+    return {line["step"]: line[metric] for line in untimed_metrics(folder) if metric in line}
+
+
+def test_the_lowest_loss_is_the_best_and_another_step_than_the_highest_measure(learning, tmp_path):
+    """At this rate the loss is lowest after the first evaluation and nDCG highest at the last."""
+    weights, counts = learning(tmp_path / "loss", measure="loss", rate=0.02)
+    _, searched = learning(tmp_path / "search", rate=0.02)
+    losses, measures = dev_values(tmp_path / "loss", "dev.loss"), dev_values(tmp_path / "search", "dev.fused.nDCG@10")
+    best = counts["development"]
+    assert best["measure"] == "loss" and (best["step"], best["value"]) == min(losses.items(), key=lambda pair: pair[1])
+    assert searched["development"]["step"] == max(measures, key=measures.get) != best["step"]
+    monitor = replay(untimed_metrics(tmp_path / "loss"))
+    assert monitor.best["dev.loss"] == (best["value"], best["step"])
+    for expert in ("lexical", "local", "global"):
+        values = dev_values(tmp_path / "loss", f"dev.{expert}.loss")
+        assert monitor.best[f"dev.{expert}.loss"][0] == min(values.values())
+    assert all(sum(line[f"dev.{one}.loss"] for one in ("lexical", "local", "global")) == pytest.approx(line["dev.loss"], rel=1e-6)
+               for line in untimed_metrics(tmp_path / "loss") if "dev.loss" in line)  # fmt: skip
+
+    with pytest.raises(Killed):
+        learning(tmp_path / "two", at=2, rate=0.02, measure="loss")
+    two = load_file(tmp_path / "two" / RESUME / STATE_FOLDER / resume_state.WEIGHTS_FILE)
+    assert identical(weights, two), "the weights of step 2 are the checkpoint's"
+    for at in (3, 5):
+        with pytest.raises(Killed):
+            learning(tmp_path / f"killed-{at}", at=at, rate=0.02, measure="loss")
+        again, counts_again = learning(tmp_path / f"killed-{at}", rate=0.02, measure="loss")
+        assert identical(weights, again) and without_speed(counts_again) == without_speed(counts)
+    _, counts = learning(tmp_path / "patient", rate=0.02, measure="loss", patience=1)
+    assert counts["development"]["stopped_after"] == 4

@@ -1,5 +1,6 @@
 """Evaluation during training: the values are those of search and evaluate, and the development set is read from its files."""
 
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -8,8 +9,8 @@ import torch
 from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import DataError
 from moeir.records.texts import read_texts
-from moeir.training import dev_sets
-from moeir.training.dev_sets import DevSet, load_dev_set
+from moeir.training import dev_sets, objectives
+from moeir.training.dev_sets import DevLoss, DevSet, load_dev_set
 from moeir.training.resume_state import BestTracker
 from tests.oracles.rank_order import rank_order
 
@@ -93,6 +94,14 @@ def test_of_equal_values_the_earlier_is_best_and_patience_counts_the_others():
     assert [best.update(step, value) for step, value in ((2, 0.0), (4, 0.5), (6, 0.5), (8, 0.4))] == [True, True, False, False]
     assert (best.step, best.value, best.since, best.evaluations) == (4, 0.5, 2, 4)
     assert best.should_stop(2) and not best.should_stop(3) and not best.should_stop(None)
+    best = BestTracker()
+    assert [best.update(step, value, lower_is_better=True) for step, value in ((2, 3.0), (4, 2.0), (6, 2.0), (8, 2.5))] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert (best.step, best.value, best.since) == (4, 2.0, 2)
 
 
 def test_the_development_set_is_what_is_judged_and_warns_of_leaks(toy, tmp_path, caplog):
@@ -117,6 +126,97 @@ def test_development_files_that_do_not_agree_are_refused(toy, tmp_path):
         load_dev_set(tmp_path / "other.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"], **options)
     with pytest.raises(DataError, match=r"other\.jsonl: holds no document that .*test-qrels\.tsv calls relevant"):
         load_dev_set(toy / "test-queries.tsv", toy / "test-qrels.tsv", [tmp_path / "other.jsonl"], **options)
+
+
+def plain_losses(checkpoint, queries, documents, relevant):
+    """For each expert the mean over queries of the cross-entropy of the first relevant document among those of four queries at a time."""
+    losses = {name: [] for name in checkpoint.architecture.representation_kinds}
+    names = list(queries)
+    for batch in (names[:4], names[4:]):
+        encoded = checkpoint.encode([queries[name] for name in batch], "query")
+        positives = checkpoint.encode([documents[relevant[name][0]] for name in batch], "document")
+        for expert, values in losses.items():
+            scores = encoded[expert].scores(positives[expert])
+            for row, query in enumerate(batch):
+                columns = [column for column, other in enumerate(batch) if column == row or relevant[other][0] not in relevant[query]]
+                values.append(torch.nn.functional.cross_entropy(scores[row, columns], torch.tensor(columns.index(row))).item())
+    return {name: sum(values) / len(names) for name, values in losses.items()}
+
+
+NO_FLOPS = {"flops_query": 0.0, "flops_document": 0.0}
+
+
+@pytest.fixture(scope="module")
+def loss_set(toy, tmp_path_factory):
+    """Six queries over the toy documents; q1 and q2 share their relevant documents, which differ in grade."""
+    relevant = {"q1": ["owl", "bat"], "q2": ["bat", "owl"], "q3": ["bee"], "q4": ["fox"], "q5": ["cat"], "q6": ["hen"]}
+    path = tmp_path_factory.mktemp("loss") / "dev.qrels"
+    lines = [f"{query} 0 {name} {1 + (name == names[0])}\n" for query, names in relevant.items() for name in reversed(names)]
+    path.write_text("".join(lines))
+    files = (toy / "test-queries.tsv", path, [toy / "corpus.jsonl"])
+    return load_dev_set(*files, training_queries={}, measure="loss", every=2), relevant
+
+
+@pytest.mark.parametrize("spec", [CAME, "dense", "mote"])
+def test_the_loss_is_that_of_plain_torch(spec, loss_set, tiny_model_with_head):
+    dev_set, relevant = loss_set
+    checkpoint = build_checkpoint(tiny_model_with_head, spec, RULES)
+    loss = DevLoss(partial(objectives.contrastive, **NO_FLOPS), 4, 7, 10)
+    state = torch.get_rng_state()
+    checkpoint.architecture.train()
+    values = dev_sets.evaluate_loss(checkpoint, dev_set, loss, torch.float32)
+    assert checkpoint.architecture.training and torch.equal(torch.get_rng_state(), state)
+    if spec == "mote":  # trained as a sum
+        assert list(values) == ["dev.loss"]
+        return
+    expected = plain_losses(checkpoint, dev_set.queries, dev_set.documents, relevant)
+    assert values["dev.loss"] == pytest.approx(sum(expected.values()), rel=1e-5)
+    if spec == "dense":
+        assert list(values) == ["dev.loss"]
+    else:
+        assert [values[f"dev.{name}.loss"] for name in expected] == pytest.approx(list(expected.values()), rel=1e-5)
+
+
+def test_the_loss_of_a_competition_is_that_of_its_last_step_at_every_step(loss_set, tiny_model_with_head):
+    """The queries of a dev batch have no negatives of their own: all experts rank first and share equally."""
+    dev_set, relevant = loss_set
+    checkpoint = build_checkpoint(tiny_model_with_head, CAME, RULES)
+    values = dev_sets.evaluate_loss(checkpoint, dev_set, DevLoss(partial(objectives.competitive, **NO_FLOPS), 4, 7, 10), torch.float32)
+    assert values["dev.loss"] == pytest.approx(sum(plain_losses(checkpoint, dev_set.queries, dev_set.documents, relevant).values()) / 3)
+
+
+@dataclass(frozen=True)
+class RecordedGroup:
+    """One of two processes: keeps what it sends, and receives what the other has sent."""
+
+    rank: int
+    sent: dict
+    size: int = 2
+
+    def all_gather(self, own, moment):
+        self.sent[self.rank] = own
+        return [self.sent.get(rank, own) for rank in range(2)]
+
+
+def test_processes_share_the_batches_of_the_loss(loss_set, tiny_model):
+    dev_set, _ = loss_set
+    checkpoint = build_checkpoint(tiny_model, "dense", RULES)
+    loss, sent = DevLoss(objectives.contrastive, 2, 0, 10), {}
+    alone = dev_sets.evaluate_loss(checkpoint, dev_set, loss, torch.float32)
+    both = [dev_sets.evaluate_loss(checkpoint, dev_set, loss, torch.float32, RecordedGroup(rank, sent)) for rank in (1, 0)][-1]
+    assert both == pytest.approx(alone, rel=1e-6) and len(sent) == 2 and not torch.equal(*(part for (part,) in sent.values()))
+
+
+def test_queries_without_a_pair_are_left_out_of_the_loss(toy, tmp_path, caplog):
+    (tmp_path / "few.jsonl").write_text('{"_id": "owl", "text": "an owl"}\n{"_id": "bat", "text": "a bat"}\n')
+    (tmp_path / "dev.qrels").write_text("q1 0 owl 1\nq2 0 bat 0\nq3 0 yak 1\n")
+    options = {"training_queries": {}, "measure": "loss", "every": 1}
+    dev_set = load_dev_set(toy / "test-queries.tsv", tmp_path / "dev.qrels", [tmp_path / "few.jsonl"], **options)
+    assert list(dev_set.queries) == ["q1"] and list(dev_set.documents) == ["owl"], "others are not loaded"
+    assert "2 of 3 queries lack a positive or a negative, and are left out of the loss" in caplog.text
+    (tmp_path / "q1.trec").write_text("q1 Q0 owl 1 2.0 t\n")
+    with pytest.raises(DataError, match="no query has a relevant document in --dev-corpus, and a negative in --dev-run if there is one"):
+        load_dev_set(toy / "test-queries.tsv", tmp_path / "dev.qrels", [tmp_path / "few.jsonl"], run=tmp_path / "q1.trec", **options)
 
 
 def test_half_precision_is_that_of_the_training(given, tiny_model):

@@ -57,6 +57,17 @@ def test_files_are_one_set_or_sets_in_turns(finetune):
     assert sets["examples"] == 10 and len(metrics) == sets["steps"] == 3 + 2 * 2
 
 
+def test_the_queries_that_a_training_reads_are_counted_and_a_second_one_reads_others(finetune):
+    result, counts, first = finetune("dense", ("a",), "--steps", 2, name="first")
+    assert "2 steps of 2 queries: 4 of 6 queries, 0.67 epochs" in result.stderr and counts["queries_read"] == 4
+    result, counts, _ = finetune("dense", ("a",), "--steps", 2, "--accumulate", 2, "--skip-queries", 4, name="second")
+    assert "2 steps of 4 queries, after 4 skipped: 6 of 6 queries, 1.33 epochs" in result.stderr and counts["queries_read"] == 6
+    losses = [
+        finetune("dense", ("a",), "--steps", 1, *skip, name=name)[2][0]["loss"] for name, skip in (("x", ("--skip-queries", 3)), ("y", ()))
+    ]
+    assert losses[0] != losses[1] == first[0]["loss"]
+
+
 def test_one_file_is_the_same_with_and_without_a_rate(finetune):
     losses = [
         [line["loss"] for line in finetune("dense", ("a",), *rate, name=name)[2]]
@@ -84,6 +95,34 @@ def test_a_development_set_chooses_the_weights_and_the_manifest_says_so(finetune
     )
     assert not (tmp_path / "out" / "resume").exists()
     assert moeir("encode", "--model", tmp_path / "out", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc").code == 0
+
+
+def test_the_lowest_loss_chooses_the_weights(finetune, toy):
+    flags = (*dev_flags(toy), "--dev-measure", "loss", "--epochs", 3, "--learning-rate", 1e-3)
+    result, counts, metrics = finetune("came:shared_layers=2,local_dim=8", ("a",), "--objective", "competitive", *flags)
+    losses = {line["step"]: line["dev.loss"] for line in metrics if "dev.loss" in line}
+    best = counts["development"]
+    assert list(losses) == [3, 6, 9] and (best["measure"], best["value"]) == ("loss", min(losses.values())) == (
+        "loss",
+        losses[best["step"]],
+    )
+    assert f"development loss {best['value']:.4f} after step {best['step']}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "objective, options, message",
+    [
+        ("lce", (), "--objective lce compares a query's own negatives, which judgements lack; name a measure, such as nDCG@10"),
+        ("kl:temperature=2", (), "--objective kl:temperature=2 learns from teacher scores, which judgements lack"),
+        ("contrastive", ("--batch-size", 1), "the queries of a batch are each other's negatives, and --batch-size is 1"),
+    ],
+)
+def test_a_loss_that_judgements_do_not_have_is_refused(objective, options, message, moeir, toy, tiny_model, shop, tmp_path):
+    sources = ("--train", shop / "a.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
+    model = ("--model", tiny_model, "--arch", "dense", "--objective", objective)
+    flags = (*dev_flags(toy), "--dev-measure", "loss", *options, "--output", tmp_path / "out")
+    result = moeir("finetune", *model, *sources, *flags)
+    assert result.code == 2 and f"--dev-measure loss: {message}" in result.stderr and not (tmp_path / "out").exists()
 
 
 def test_rates_of_groups_and_layers_reach_the_optimiser(finetune):

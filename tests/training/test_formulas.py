@@ -84,7 +84,7 @@ def test_an_unknown_way_with_ties_is_refused():
     ],
 )
 def test_shares_are_the_worked_values_of_the_paper(ranks, temperature, expected):
-    values = competition.expert_shares(torch.tensor(ranks, dtype=torch.float32)[:, None], temperature)[:, 0].tolist()
+    values = competition.expert_shares(1 / torch.tensor(ranks, dtype=torch.float32)[:, None], temperature)[:, 0].tolist()
     assert values == pytest.approx(expected, abs=6e-5)
 
 
@@ -94,7 +94,7 @@ def test_shares_are_the_worked_values_of_the_paper(ranks, temperature, expected)
     st.sampled_from([0.2, 0.5, 3.0]),
 )
 def test_shares_are_those_of_the_loop_and_sum_to_one(ranks, temperature):
-    shares = competition.expert_shares(torch.tensor(ranks).T, temperature).T
+    shares = competition.expert_shares(1 / torch.tensor(ranks).T, temperature).T
     assert torch.allclose(shares.sum(1), torch.ones(len(ranks)))
     for row, row_ranks in zip(shares.tolist(), ranks, strict=True):
         assert row == pytest.approx(oracles.expert_shares(row_ranks, temperature), abs=1e-5)
@@ -105,6 +105,53 @@ def test_shares_are_constants_and_need_a_temperature():
     assert not competition.expert_shares(ranks, 0.5).requires_grad
     with pytest.raises(UsageError, match="temperature=0: expected more than 0"):
         competition.expert_shares(ranks, 0)
+
+
+@pytest.mark.parametrize(
+    "row, ignored, expected",
+    [
+        ((5, 3, 1), (), 0.5),  # two of a range of four above the best negative
+        ((3, 5, 1), (), -0.5),
+        ((1, 3, 5), (), -1.0),  # last
+        ((2, 2, 0), (), 0.0),  # tied
+        ((4, 4, 4), (), 0.0),
+        ((7, 1), (1,), 0.0),  # no negative
+        ((5, 9, 3, 1), (1,), 0.5),  # the first case, with a document that does not count
+    ],
+)
+def test_a_margin_is_a_part_of_the_range_of_the_candidates_whatever_their_scale(row, ignored, expected):
+    mask = torch.tensor([[column in ignored for column in range(len(row))]])
+    for scale, offset in ((1.0, 0.0), (100.0, 3.0), (0.25, -8.0)):
+        scores = torch.tensor([row], dtype=torch.float32) * scale + offset
+        assert competition.positive_margins(scores, torch.tensor([0]), mask).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_temperature_moves_by_equal_factors_over_the_competitive_steps():
+    values = [competition.temperature_at(step, 2, 7, 2.0, 0.5) for step in range(7)]
+    assert values == pytest.approx([2, 2, 2, 2**0.5, 1, 0.5**0.5, 0.5])
+    assert competition.temperature_at(9, 9, 10, 2.0, 0.5) == 2.0, "a single competitive step"
+    assert [competition.temperature_at(step, 2, 7, 2.0, None) for step in (0, 6)] == [2.0, 2.0]
+    with pytest.raises(UsageError, match="temperature=2,final_temperature=0: expected more than 0"):
+        competition.temperature_at(0, 0, 1, 2.0, 0)
+
+
+@pytest.mark.parametrize("queries", [1, 2, 3, 8])
+def test_permuted_shares_are_the_same_shares_and_no_querys_own(queries):
+    shares = torch.arange(3.0 * queries).view(3, queries)
+    orders = set()
+    for step in range(30):
+        permuted = competition.permute_queries(shares, step)
+        assert torch.equal(permuted, competition.permute_queries(shares, step)), "of the step alone"
+        assert torch.equal(permuted.sort(1).values, shares) and torch.equal(permuted - permuted[:1], (shares - shares[:1]))
+        assert queries == 1 or not bool((permuted == shares).any())
+        orders.add(tuple(permuted[0].tolist()))
+    assert len(orders) == {1: 1, 2: 1, 3: 2}.get(queries, len(orders)) and (queries < 8 or len(orders) > 20)
+
+
+def test_a_permutation_leaves_the_random_numbers_of_the_training_alone():
+    state = torch.get_rng_state()
+    competition.permute_queries(torch.zeros(3, 4), 1)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 @quick_settings

@@ -123,6 +123,107 @@ def test_the_standardised_stage_is_the_plain_sum_or_the_mean():
     assert mean.loss.item() == pytest.approx(sum(by_loop(numbers)["loss"].values()) / Q / 3, rel=1e-5)
 
 
+def flops_over_ranking(step, *, normalise):
+    """Norm of the gradient of the FLOPS penalty in the lexical query vectors, over that of the ranking losses; shares are all a third."""
+    norms = []
+    for flops in (0.0, 1.0):
+        numbers = make_leaves(3)
+        options = {"temperature": 1e9, "normalise_standardised": normalise, "flops_query": flops, "flops_document": flops}
+        objectives.competitive(batch(numbers, step=step), standardised=0.5, **options).loss.backward()
+        norms.append(numbers["query", "lexical"].grad)
+    ranking, both = norms
+    return ((both - ranking).norm() / ranking.norm()).item()
+
+
+def test_a_flops_weight_triples_at_the_switch_of_three_experts_unless_the_standardised_stage_is_normalised():
+    before, after = (flops_over_ranking(step, normalise=False) for step in (4, 5))
+    assert after / before == pytest.approx(3.0, rel=1e-4)  # eq. 9 weights the lexical loss by 1, eq. 10 by 1/3
+    before, after = (flops_over_ranking(step, normalise=True) for step in (4, 5))
+    assert after / before == pytest.approx(1.0, rel=1e-4)
+
+
+def scored_batch(rows_by_expert, *, step=0, steps=1, ignored=()):
+    """A batch whose experts have these scores [Q, N]: one-hot queries."""
+    scores = {name: torch.tensor(rows, dtype=torch.float32) for name, rows in rows_by_expert.items()}
+    queries, documents = next(iter(scores.values())).shape
+    mask = torch.zeros(queries, documents, dtype=torch.bool)
+    for query, document in ignored:
+        mask[query, document] = True
+    sides = (EncoderOutput({name: Dense(torch.eye(queries).requires_grad_()) for name in scores}),
+             EncoderOutput({name: Dense(rows.T.contiguous()) for name, rows in scores.items()}))  # fmt: skip
+    return objectives.EncodedBatch(*sides, mask, step, steps)
+
+
+def shares_of(toy_batch, **options):
+    metrics = objectives.competitive(toy_batch, standardised=0.0, **options).metrics
+    return [metrics[f"share.{name}"].item() for name in toy_batch.queries.representations]
+
+
+def test_shares_by_loss_are_powers_of_the_positives_probabilities():
+    scores = {"a": [[math.log(4), 0.0]], "b": [[0.0, 0.0]], "c": [[0.0, math.log(9)]]}  # probabilities .8, .5 and .1
+    assert shares_of(scored_batch(scores), shares="loss", temperature=1) == pytest.approx([8 / 14, 5 / 14, 1 / 14], rel=1e-5)
+    assert shares_of(scored_batch(scores), shares="loss", temperature=0.5) == pytest.approx([64 / 90, 25 / 90, 1 / 90], rel=1e-5)
+
+
+def test_shares_by_loss_have_the_candidates_of_the_scope():
+    """Positive `ln 3` against zeros: probability 3/4 among its own two documents, 3/6 among the batch's four."""
+    scores = {"a": [[math.log(3), 0, 0, 0], [0, 0, math.log(3), 0]], "b": [[0.0] * 4] * 2}
+    options = {"shares": "loss", "temperature": 1}
+    assert shares_of(scored_batch(scores), **options) == pytest.approx([0.75 / 1.25, 0.5 / 1.25])
+    assert shares_of(scored_batch(scores), rank_scope="batch", **options) == pytest.approx([0.5 / 0.75, 0.25 / 0.75])
+    without = scored_batch(scores, ignored=((0, 2), (0, 3), (1, 0), (1, 1)))
+    assert shares_of(without, rank_scope="batch", **options) == pytest.approx([0.75 / 1.25, 0.5 / 1.25])
+
+
+def test_shares_by_margin_reward_no_scale_where_shares_by_loss_do():
+    """Margins 1/2, 1/2 and -1 over 1/2: e, e and 1/e²."""
+    scores = {"a": [[5.0, 3.0, 1.0]], "b": [[50.0, 30.0, 10.0]], "c": [[1.0, 3.0, 5.0]]}
+    total = 2 * math.e + math.exp(-2)
+    expected = [math.e / total, math.e / total, math.exp(-2) / total]
+    assert shares_of(scored_batch(scores), shares="margin", temperature=0.5) == pytest.approx(expected, rel=1e-5)
+    large, small = shares_of(scored_batch(scores), shares="loss")[1::-1]
+    assert large > small + 0.05
+    level = {"a": [[2.0, 2.0, 2.0]], "b": [[2.0, 2.0, 0.0]]}
+    assert shares_of(scored_batch(level), shares="margin") == pytest.approx([0.5, 0.5]), "a tie is no margin"
+
+
+@pytest.mark.parametrize("kind", objectives.SHARES)
+def test_a_positive_without_negatives_gives_equal_shares(kind):
+    assert shares_of(scored_batch({"a": [[9.0]], "b": [[-1.0]]}), shares=kind) == pytest.approx([0.5, 0.5])
+
+
+def test_the_temperature_of_a_step_is_that_of_its_shares():
+    scores = {"a": [[2.0, 1.0]], "b": [[1.0, 2.0]]}  # ranks 1 and 2
+    for step, temperature in ((0, 2.0), (1, 1.0), (2, 0.5)):
+        larger = shares_of(scored_batch(scores, step=step, steps=3), temperature=2.0, final_temperature=0.5)[0]
+        assert larger == pytest.approx(1 / (1 + math.exp(-0.5 / temperature)), rel=1e-5)
+
+
+def test_permuted_shares_weigh_other_queries_and_keep_their_means():
+    """Two queries: each has the other's shares."""
+    numbers = {"a": [[3.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 2.0]], "b": [[1.0, 3.0, 0.0, 0.0], [0.0, 0.0, 2.0, 1.0]]}
+    own, permuted = (objectives.competitive(scored_batch(numbers), standardised=0.0, permuted=word) for word in (False, True))
+    assert {name: value.item() for name, value in permuted.metrics.items() if name not in ("loss", "competing")} == pytest.approx(
+        {name: value.item() for name, value in own.metrics.items() if name not in ("loss", "competing")}
+    )
+    high = 1 / (1 + math.exp(-1.0))  # softmax of ranks 1 and 2 at 0.5: 2 and 1
+    costs = {name: objectives.losses.info_nce(torch.tensor(rows), torch.tensor([0, 2]), torch.zeros(2, 4, dtype=torch.bool)).tolist()
+             for name, rows in numbers.items()}  # fmt: skip
+    expected = (high * (costs["b"][0] + costs["a"][1]) + (1 - high) * (costs["a"][0] + costs["b"][1])) / 2
+    assert permuted.loss.item() == pytest.approx(expected, rel=1e-5) and permuted.loss > own.loss
+
+
+def test_effective_experts_are_the_exponential_of_the_mean_entropy():
+    level = {"a": [[1.0, 1.0]], "b": [[1.0, 1.0]], "c": [[1.0, 1.0]]}
+    assert objectives.competitive(scored_batch(level), standardised=0.0).metrics["effective_experts"].item() == pytest.approx(3.0)
+    one_wins = scored_batch({"a": [[9.0, 0.0]], "b": [[0.0, 9.0]], "c": [[0.0, 9.0]]})
+    output = objectives.competitive(one_wins, standardised=0.0, temperature=0.5)  # ranks 1, 2, 2: e², e, e
+    top, rest = math.e / (math.e + 2), 1 / (math.e + 2)
+    entropy = -top * math.log(top) - 2 * rest * math.log(rest)
+    assert output.metrics["entropy.shares"].item() == pytest.approx(entropy, rel=1e-5)
+    assert output.metrics["effective_experts"].item() == pytest.approx(math.exp(entropy), rel=1e-5)
+
+
 def test_shares_carry_no_gradient():
     numbers = make_leaves(4)
     objectives.competitive(batch(numbers, ignored=IGNORED), standardised=0.0, flops_query=0.0, flops_document=0.0).loss.backward()
@@ -212,6 +313,8 @@ def test_one_expert_alone_has_the_whole_share():
         ({"rank_scope": "all"}, "rank_scope=all: expected own or batch"),
         ({"ties": "none"}, "ties=none"),
         ({"temperature": -1.0}, "temperature=-1.0"),
+        ({"final_temperature": 0.0}, "final_temperature=0: expected more than 0"),
+        ({"shares": "best"}, "shares=best: expected one of rank, loss, margin"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

@@ -1,12 +1,14 @@
 """Sampling: the batch of any step, the same each time."""
 
+import json
 from collections import Counter
 
 import pytest
 
 from moeir.errors import DataError, UsageError
+from moeir.records import examples
 from moeir.records.examples import Example
-from moeir.training.sampling import BatchIds, make_sampler, require_texts
+from moeir.training.sampling import BatchIds, MultiDatasetSampler, make_sampler, require_texts
 
 
 def make_examples(count=10, positives=2, negatives=9):
@@ -61,6 +63,38 @@ def test_what_a_query_meets_does_not_depend_on_the_batch_size():
     assert alone == together
 
 
+def queries_of(sampler, steps):
+    return {(batch.dataset, query) for batch in map(sampler.batch_at, steps) for query in batch.queries}
+
+
+def test_a_second_training_goes_on_with_the_queries_that_the_first_has_not_read():
+    first, second = make_toy_sampler(make_examples(41)), make_toy_sampler(make_examples(41))
+    second.skipped_batches = 6
+    assert [second.batch_at(step) for step in range(30)] == [first.batch_at(step) for step in range(6, 36)]
+    assert not queries_of(first, range(6)) & queries_of(second, range(4)), "ten batches of an epoch"
+    assert second.distinct_queries(4) == 16
+
+
+@pytest.mark.parametrize("skipped", [0, 3, 25])
+@pytest.mark.parametrize("steps", [0, 1, 9, 10, 11, 30, 300])
+def test_the_queries_that_are_read_are_counted(skipped, steps):
+    sampler = make_toy_sampler(make_examples(41))
+    both = MultiDatasetSampler((make_toy_sampler(make_examples(13)), make_toy_sampler(seed=2)), (2.0, 0.5), 1)
+    for one in (sampler, both):
+        one.skipped_batches = skipped
+        assert one.distinct_queries(steps) == len(queries_of(one, range(steps)))
+
+
+def test_another_seed_is_another_order_that_repeats_some_queries():
+    """The quickstart's sizes: 120 steps of 8 of 2,165 queries; two random 44 % have a fifth of all queries in common."""
+    orders = [make_toy_sampler(make_examples(2165, 1, 1), queries=8, negatives=1, seed=seed) for seed in (42, 43)]
+    first, second = (queries_of(order, range(120)) for order in orders)
+    assert len(first) == len(second) == 960
+    assert len(first & second) == pytest.approx(960 * 960 / 2165, rel=0.1)
+    orders[0].skipped_batches = 120
+    assert not first & queries_of(orders[0], range(120))
+
+
 def test_negatives_change_with_the_epoch_and_the_seed():
     sampler = make_toy_sampler(queries=10)
     first, second, other = (
@@ -82,6 +116,37 @@ def test_positives_take_turns():
     sampler = make_toy_sampler(make_examples(positives=3), queries=10)
     turns = [epoch_documents(sampler, number)["q5"][0] for number in range(6)]
     assert set(turns[:3]) == {"p5.0", "p5.1", "p5.2"} and turns[:3] == turns[3:]
+
+
+def test_the_first_positive_is_that_of_every_epoch_and_changes_nothing_else():
+    rotating, first = (make_sampler(make_examples(positives=3), batch_size=4, negatives=3, seed=1, source="t", positives=word)
+                       for word in ("rotate", "first"))  # fmt: skip
+    assert rotating == make_toy_sampler(make_examples(positives=3)), "the default"
+    for step in range(12):
+        batch, other = first.batch_at(step), rotating.batch_at(step)
+        assert batch.queries == other.queries and batch.known_positives == other.known_positives
+        for query, (positive, negatives) in documents_by_query(batch).items():
+            assert positive == f"p{query[1:]}.0" and negatives == documents_by_query(other)[query][1]
+
+
+def test_the_first_positive_is_the_first_of_the_file_in_every_format(tmp_path):
+    passages = [{"docid": f"p{number}", "title": "", "text": "owl"} for number in (2, 1, 3)]
+    negatives = [{"docid": "n", "title": "", "text": "bat"}]
+    inline = {"query_id": "q", "query": "who?", "positive_passages": passages, "negative_passages": negatives}
+    contexts = [{"title": "", "text": f"owl {number}", "passage_id": f"p{number}"} for number in (2, 1, 3)]
+    bat = {"title": "", "text": "bat", "passage_id": "n"}
+    files = {
+        "ids.jsonl": {"query_id": "q", "positive_ids": ["p2", "p1", "p3"], "negative_ids": ["n"]},
+        "inline.jsonl": inline,
+        "dpr.json": [{"question": "who?", "answers": ["owl"], "positive_ctxs": contexts, "negative_ctxs": [bat], "hard_negative_ctxs": []}],
+    }
+    for name, record in files.items():
+        (tmp_path / name).write_text(json.dumps(record) + "\n")
+        read = list(examples.read_examples(tmp_path / name))
+        sampler = make_sampler(read, batch_size=1, negatives=1, seed=1, source=name, positives="first")
+        assert {sampler.batch_at(step).documents for step in range(4)} == {("p2", "n")}, name
+    merged = examples.merge_examples([[Example("q", ("b", "a"), ("n",))], [Example("q", ("c", "a"), ("m",))]], ["1", "2"])
+    assert make_sampler(merged, batch_size=1, negatives=0, seed=1, source="both", positives="first").batch_at(3).documents == ("b",)
 
 
 def test_a_querys_negatives_are_its_own_and_never_a_positive():

@@ -23,10 +23,10 @@ class Plot:
 
 @dataclass(frozen=True)
 class AnalysisResult:
-    """`columns` and rows; the number format of a text table, and its header if it differs from `columns`."""
+    """`columns` and rows; their plot, if there is one; the number format of a text table, and its header if it differs from `columns`."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
-    plot: Plot
+    plot: Plot | None = None
     number_format: str = ".4f"
     table_header: Sequence[str] = ()

@@ -1,10 +1,11 @@
-"""Wins of each run by class of query: length, question word, and word overlap with an answer."""
+"""Wins of each run: by class of query (length, question word, and word overlap with an answer), and query by query."""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from moeir.analysis.ranks import shorten_text
 from moeir.analysis.result import AnalysisResult, Plot
 from moeir.records.qrels import Qrels
 
@@ -127,3 +128,25 @@ def analyze_wins(values: RunValues, measure: str, groups: Mapping[str, Mapping[s
     marks = [(one.criterion, one.run, f"{one.group} ({one.queries:,})", one.wins / one.queries) for one in counts]
     plot = Plot("bars", marks, y_label="share of queries where it alone is best")
     return AnalysisResult(["by", "group", "queries", "run", "wins", "share", measure], rows, plot)
+
+
+def list_wins(values: RunValues, queries: Mapping[str, str] | None) -> AnalysisResult:
+    """A row per query: its text if known, the winner, the value of each run and the spread, the largest minus the smallest value.
+
+    The largest spread first. Several winners stand with = between them; = alone means that all runs are equal.
+
+    >>> values = {"a": {"q": 0.5, "p": 1.0, "r": 0.0}, "b": {"q": 0.5, "p": 0.25, "r": 0.5}, "c": {"q": 0.5, "p": 1.0, "r": 0.25}}
+    >>> for row in list_wins(values, None).rows: print(*row)
+    p a = c 1.0 0.25 1.0 0.75
+    r b 0.0 0.5 0.25 0.5
+    q = 0.5 0.5 0.5 0.0
+    """
+    rows: list[tuple[float, list[object]]] = []
+    for query in next(iter(values.values())):
+        scores = {name: by_query[query] for name, by_query in values.items()}
+        highest, lowest = max(scores.values()), min(scores.values())
+        winner = " = ".join(name for name, score in scores.items() if score == highest) if highest > lowest else "="
+        text = [] if queries is None else [shorten_text(queries[query])]
+        rows.append((highest - lowest, [query, *text, winner, *scores.values(), highest - lowest]))
+    ordered = [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
+    return AnalysisResult(["query", *([] if queries is None else ["text"]), "winner", *values, "spread"], ordered)

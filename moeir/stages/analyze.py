@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import Setting, argument, input_field, list_settings, option, output_field
 from moeir.stages import analysis_inputs
 from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage, split_run_name
-from moeir.stages.run_arguments import check_matplotlib, choose_form, name_source, read_runs
+from moeir.stages.run_arguments import check_matplotlib, choose_form, name_source, read_query_texts, read_runs
 
 if TYPE_CHECKING:
     from moeir.analysis.result import AnalysisResult
@@ -26,7 +27,8 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
     "usage": ((*TEXTS_AND_MODEL, "threshold"), ("model",)),
     "divergence": ((*TEXTS_AND_MODEL, "qrels", "expert", "pairs", "bandwidth", "seed"), ("model", "queries", "corpus", "qrels")),
     "shares": (("model", "rows"), ("model",)),
-    "wins": (("run", "qrels", "measure", "queries", "corpus"), ("run", "qrels")),
+    "wins": (("run", "qrels", "measure", "queries", "corpus", "list_queries"), ("run", "qrels")),
+    "ranks": (("run", "qrels", "queries", "query", "depth"), ("run", "qrels")),
     "grid": (("run", "qrels", "measure", "plot"), ("run", "qrels")),
     "scores": (("run", "qrels", "classes"), ("run",)),
     "lengths": (("model", "corpus", "queries", "classes"), ()),
@@ -34,6 +36,7 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
 }
 READERS = {flag: tuple(name for name, (flags, _) in ANALYSES.items() if flag in flags) for flag in ("corpus", "queries")}
 FORMS = ("auto", "table", "tsv", "jsonl")
+TABLES_ONLY = ("ranks",)  # analyses without a plot
 PLOT_SUFFIXES = (".svg", ".png")
 
 
@@ -60,19 +63,26 @@ class Analyze(Stage):
         "texts", "Documents. wins: group queries by their word overlap with relevant documents.", None, only_with=READERS["corpus"]
     )
     queries: Path | None = input_field(
-        "texts", "Queries. wins: group them by length and question word.", None, aliases=("--topics",), only_with=READERS["queries"]
+        "texts",
+        "Queries. wins: group them by length and question word; with --list, and ranks: show their texts.",
+        None,
+        aliases=("--topics",),
+        only_with=READERS["queries"],
     )
     qrels: tuple[Path, ...] = input_field(
         "qrels",
         "Relevance judgements. divergence: they pair queries with documents. grid: one for all columns, or COLUMN=PATH for each.",
         (),
-        only_with=("divergence", "wins", "scores", "run"),
+        only_with=("divergence", "wins", "ranks", "scores", "run"),
     )
     measure: str = option(
         "wins, projection: measure by which a run is best on a query. grid: the measure of the table.",
         "nDCG@10",
         aliases=("--metric", "-m"),
     )
+    list_queries: bool = option("wins: list each query with its winner and values, largest difference first.", False, aliases=("--list",))
+    query: tuple[str, ...] = option("ranks: id of a judged query; repeat the flag [default: all].", ())
+    depth: int = option("ranks: number of documents per run; a rank beyond is -.", 1000, minimum=1, aliases=("--hits", "--k"))
     plot: str = option("grid: heatmap, lines (over columns that are numbers) or bars.", "heatmap", choices=("heatmap", "lines", "bars"))
     classes: int = option("scores, lengths: maximum number of histogram bins.", 20, minimum=1, maximum=100_000)
     projection: str = option("projection: tsne:perplexity=30 or pca.", "tsne", room="analysis.projection")
@@ -158,6 +168,9 @@ class Analyze(Stage):
         if self._analysis_name() == "projection" and (len(self.run) == 1 or bool(self.run) != bool(self.qrels)):
             raise UsageError("analyze projection: --run, twice or more, and --qrels go together: each query is coloured by its best run")
         if self._plot_format():
+            if self._analysis_name() in TABLES_ONLY or self.list_queries:
+                name = self._analysis_name() + " --list" * self.list_queries
+                raise UsageError(f"--output {self.output}: analyze {name} has no plot; expected a name that ends in .tsv or .jsonl")
             if self.form != "auto":
                 raise UsageError(f"--form {self.form}: {self.output} is a plot")
             check_matplotlib(self.output)
@@ -206,6 +219,7 @@ class Analyze(Stage):
         if form := self._plot_format():
             from moeir.reporting import plots
 
+            assert result.plot is not None
             plots.draw_plot(result.plot, self.output, form)
         elif (form := choose_form(self.form, self.output, "table")) == "table":
             table = tables.format_table(result.table_header or result.columns, result.rows, result.number_format)
@@ -242,6 +256,8 @@ class Analyze(Stage):
 
         grades, answers = self._read_qrels(), None
         values = self._evaluate_runs(grades)
+        if self.list_queries:
+            return wins.list_wins(values, self._read_texts_of(grades))
         if self.queries is None:
             return wins.analyze_wins(values, self.measure, {})
         queries = {text.id: text.content for text in texts.read_texts(self.queries) if text.id in grades}
@@ -251,6 +267,19 @@ class Analyze(Stage):
             relevant = {document for query in queries for document, grade in grades[query].items() if grade > 0}
             answers = {text.id: text.content for text in texts.read_texts(self.corpus, keep_empty=True) if text.id in relevant}
         return wins.analyze_wins(values, self.measure, wins.group_queries(queries, grades, answers))
+
+    def _analyze_ranks(self) -> "AnalysisResult":
+        from moeir.analysis.ranks import analyze_ranks
+
+        grades = self._read_qrels()
+        if unjudged := next((query for query in self.query if query not in grades), None):
+            raise UsageError(f"--query {unjudged}: not judged in {self.qrels[0]}")
+        queries = list(dict.fromkeys(self.query)) or list(grades)
+        return analyze_ranks(read_runs(self.run), grades, queries, self._read_texts_of(queries), self.depth)
+
+    def _read_texts_of(self, queries: Collection[str]) -> dict[str, str] | None:
+        """The texts of judged queries, if --queries is given."""
+        return None if self.queries is None else read_query_texts(self.queries, queries, f"{self.qrels[0]} judges", keep_empty=True)
 
     def _analyze_grid(self) -> "AnalysisResult":
         from moeir.analysis.grid import analyze_grid

@@ -20,6 +20,7 @@ def folder(tmp_path, monkeypatch):
         (tmp_path / f"{name}.trec").write_text("".join(f"{query} Q0 {document} {rank} {9 - rank} t\n" for query, rank, document in hits))
     for name, queries in {"abc": "abc", "de": "de"}.items():
         (tmp_path / f"{name}.qrels").write_text("".join(f"{query} 0 right 1\n" for query in queries))
+    (tmp_path / "z.tsv").write_text("z\tanother query\n")
     return tmp_path
 
 
@@ -81,6 +82,42 @@ def test_lines_stand_at_their_numbers_in_order():
     assert analyze_grid(means, "RR", "lines").plot.marks == [("RR", "two", 0.5, 0.75), ("RR", "one", 2.0, 0.5), ("RR", "one", 10.0, 0.25)]
 
 
+TWO = ("--run", "one=first.trec", "--run", "two=second.trec", "--qrels")
+
+
+@pytest.fixture
+def texts(folder):
+    (folder / "queries.tsv").write_text(f"a\twho  hunts mice\nb\t{'long ' * 40}\nc\twhen do owls sleep\n")
+    return ("--queries", "queries.tsv")
+
+
+def test_wins_are_listed_query_by_query_with_the_largest_difference_first(moeir, texts):
+    result = moeir("analyze", "wins", "--list", *TWO, "abc.qrels", "--measure", "RR", *texts, "--form", "jsonl")
+    assert (result.code, result.messages) == (0, [])
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [
+        {"query": "c", "text": "when do owls sleep", "winner": "two", "one": 0.25, "two": 1.0, "spread": 0.75},
+        {"query": "a", "text": "who hunts mice", "winner": "one", "one": 1.0, "two": 0.5, "spread": 0.5},
+        {"query": "b", "text": ("long " * 40)[:80], "winner": "=", "one": 0.5, "two": 0.5, "spread": 0.0},
+    ]
+    plain = moeir("analyze", "wins", "--list", *TWO, "abc.qrels", "--measure", "RR", "--run", "three=first.trec").stdout.splitlines()
+    assert [line.split() for line in plain][2:4] == [
+        ["c", "two", "0.2500", "1.0000", "0.2500", "0.7500"], ["a", "one", "=", "three", "1.0000", "0.5000", "1.0000", "0.5000"],
+    ]  # fmt: skip
+
+
+def test_ranks_of_relevant_documents_in_each_run(folder, moeir, texts):
+    (folder / "more.qrels").write_text("c 0 right 1\na 0 right 1\na 0 x2 2\na 0 x3 0\na 0 nowhere 1\nb 0 x1 0\n")
+    result = moeir("analyze", "ranks", *TWO, "more.qrels", "--depth", 3)
+    assert (result.code, result.messages) == (0, [])
+    header, _, *rows = [line.split() for line in result.stdout.splitlines()]
+    assert header == ["query", "document", "one", "two"]
+    assert rows == [["c", "right", "-", "1"], ["a", "right", "1", "2"], ["a", "x2", "2", "-"], ["a", "nowhere", "-", "-"]]
+    command = ("analyze", "ranks", *TWO, "abc.qrels", *texts, "--query", "c", "--form")
+    record = json.loads(moeir(*command, "jsonl").stdout)
+    assert record == {"query": "c", "text": "when do owls sleep", "document": "right", "one": 4, "two": 1}
+    assert moeir(*command, "tsv", "--depth", 3).stdout.splitlines()[1] == "c\twhen do owls sleep\tright\t\t1"
+
+
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
@@ -102,6 +139,14 @@ def test_lines_stand_at_their_numbers_in_order():
         ("grid --run a/b=first.trec --qrels abc.qrels --plot lines", 2, "--plot lines: expected numbers as columns, found 'b'"),
         ("grid --run a/b=first.trec --qrels abc.qrels --plot pie", 2, "--plot pie: expected heatmap, lines or bars"),
         ("grid --run a/b=first.trec --qrels de.qrels", 3, "first.trec: run of another collection"),
+        ("ranks --run first.trec", 2, "analyze ranks: needs --qrels"),
+        ("ranks --run first.trec --qrels abc.qrels --query z", 2, "--query z: not judged in abc.qrels"),
+        ("ranks --run first.trec --qrels abc.qrels --depth 0", 2, "--depth 0: expected at least 1"),
+        ("ranks --run first.trec --qrels abc.qrels --output x.svg", 2, "analyze ranks has no plot; expected a name that ends in .tsv or"),
+        ("ranks --run first.trec --qrels abc.qrels --queries z.tsv", 3, "z.tsv: has no query 'a', which abc.qrels judges"),
+        ("wins --list --run first.trec --qrels abc.qrels", 2, "expected two runs or more, found 1"),
+        ("wins --list --run first.trec --run third.trec --qrels abc.qrels --output x.png", 2, "analyze wins --list has no plot"),
+        ("scores --list --run first.trec", 2, "analyze scores: does not read --list-queries; it belongs to analyze wins"),
         ("wins --run first.trec --run second.trec --qrels abc.qrels --qrels de.qrels", 2, "analyze wins: expected one --qrels, found 2"),
     ],
 )

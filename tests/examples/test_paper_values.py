@@ -108,7 +108,10 @@ def test_taser_on_five_sets_mines_for_three_and_tunes_one_alpha(calls: Any) -> N
 def test_sbmoe_trains_the_block_faster_than_the_encoder(calls: Any, settings: dict[str, str], epochs: str, model_scale: str) -> None:
     recorded = calls("sbmoe_table1.sh", **settings)
     trainings_by_name = finetune_calls(recorded)
-    assert list(trainings_by_name) == ["fine-tuned", "random-gate", "top1"]
+    block = "combine=norm_expert"
+    specs = {"fine-tuned": "dense:encoders=siamese", "random-gate": f"sbmoe:experts=6,{block},gate=random"}
+    specs |= {"top1": f"sbmoe:experts=6,{block}"}
+    assert list(trainings_by_name) == list(specs)
     for name, call in trainings_by_name.items():
         assert (
             flag_values(call, "epochs") == [epochs]
@@ -116,12 +119,48 @@ def test_sbmoe_trains_the_block_faster_than_the_encoder(calls: Any, settings: di
             and flag_values(call, "negatives") == ["0"]
         )
         assert flag_values(call, "group-rate") == ([] if name == "fine-tuned" else ["mixture=1e-4"])
-        assert flag_values(call, "arch")[0].endswith(f",pooling=mean,scale={model_scale}")
+        assert flag_values(call, "arch") == [f"{specs[name]},pooling=mean,scale={model_scale}"]
+        assert flag_values(call, "dev-measure") == ["loss"], "the checkpoint with the lowest validation loss"
     (init_call,) = (call for call in recorded if call[0] == "init")
     assert flag_values(init_call, "model") == flag_values(trainings_by_name["top1"], "output") and flag_values(init_call, "arch") == [
         "sbmoe:inference=all"
     ]
     assert {flag_values(call, "depth")[0] for call in recorded if call[0] == "search"} == {"1000"}
+    evaluated = [call for call in recorded if call[0] == "evaluate"]
+    assert {flag_values(call, "correction")[0] for call in evaluated} == {"bonferroni"}
+
+
+def test_sbmoe_makes_a_cell_for_each_backbone_and_collection(calls: Any, tmp_path: Path) -> None:
+    recorded = calls("sbmoe_table1.sh", MODEL="", BACKBONES="small contriever mine=own/weights", COLLECTIONS="msmarco cs")
+    trainings = [call for call in recorded if call[0] == "finetune" and flag_values(call, "output")[0].endswith("top1")]
+    assert [
+        tuple(flag_values(call, flag)[0].removeprefix(f"{tmp_path}/work/") for flag in ("output", "model", "epochs")) for call in trainings
+    ] == [
+        ("small-msmarco/ckpt/top1", "google/bert_uncased_L-4_H-512_A-8", "20"),
+        ("small-cs/ckpt/top1", "google/bert_uncased_L-4_H-512_A-8", "10"),
+        ("contriever-msmarco/ckpt/top1", "facebook/contriever", "20"),
+        ("contriever-cs/ckpt/top1", "facebook/contriever", "10"),
+        ("mine-msmarco/ckpt/top1", "own/weights", "20"),
+        ("mine-cs/ckpt/top1", "own/weights", "10"),
+    ]
+    recall, ndcg = (call for call in recorded if call[0] == "analyze")
+    assert (flag_values(recall, "measure"), flag_values(ndcg, "measure")) == (["R@100"], ["nDCG@10"])
+    cells = [run.partition("=")[0] for run in flag_values(ndcg, "run")]
+    assert len(cells) == len(set(cells)) == 3 * 4 * 4 and {"mine-all/cs", "small-fine-tuned/dl20"} < set(cells)
+    assert [one.partition("=")[0] for one in flag_values(ndcg, "qrels")] == ["dev", "dl19", "dl20", "cs"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"BACKBONES": "tinybert tiny"}, "tiny: expected tinybert, small, base, contriever or NAME=WEIGHTS"),
+        ({"BACKBONES": "tinybert small"}, "MODEL=base: the weights of one backbone"),
+        ({"COLLECTIONS": "nq cs", "TRAIN": "elsewhere"}, "TRAIN=elsewhere: the training part of one collection"),
+    ],
+)
+def test_sbmoe_refuses_what_belongs_to_one_cell_for_several(settings: dict[str, str], words: str) -> None:
+    completed = run_script("sbmoe_table1.sh", MODEL="base", **settings)
+    assert completed.returncode == 2 and words in completed.stderr
 
 
 def test_sbmoe_on_nq_trains_where_beir_keeps_that_part(calls: Any) -> None:

@@ -2,17 +2,20 @@
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from moeir import variants
-from moeir.errors import UsageError
+from moeir.errors import DataError, UsageError
+from moeir.stages.base import split_run_name
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from moeir.analysis.projection import ProjectedText
     from moeir.analysis.router_usage import RouterUsage
     from moeir.architectures.checkpoint import RetrievalModel
     from moeir.records.texts import Text
@@ -67,6 +70,30 @@ class TextEncoder:
             choices += [f"expert {number}" for number in router.probabilities.argmax(1).tolist()] if router else [None] * len(chunk)
         return np.concatenate(vectors), choices
 
+    def encode_projected(self, texts: "Sequence[ProjectedText]", expert: str) -> "tuple[np.ndarray[Any, Any], list[str | None]]":
+        """The vectors [N, D] and the experts of texts, queries before documents."""
+        import numpy as np
+
+        vectors, choices = [], list[str | None]()
+        for side in dict.fromkeys(text.side for text in texts):
+            side_vectors, side_choices = self.encode_dense([text.content for text in texts if text.side == side], side, expert)
+            vectors.append(side_vectors)
+            choices += side_choices
+        return np.concatenate(vectors), choices
+
+    @contextmanager
+    def without_mixture(self, expert: str) -> Iterator[None]:
+        """Encode without the gated block over the vector of `expert` inside the block; UsageError if there is none."""
+        architecture = self.checkpoint.architecture
+        if architecture.mixture is None or expert != "global":
+            name = variants.parse_spec(self.checkpoint.spec).name
+            raise UsageError(f"--before-mixture: {self.path}: {name} has no gated block over its {expert} vector; sbmoe has")
+        mixture, architecture.mixture = architecture.mixture, None
+        try:
+            yield
+        finally:
+            architecture.mixture = mixture
+
     def check_routers(self) -> None:
         """UsageError if the checkpoint has no router output."""
         from moeir.mixtures.embedding import EmbeddingMixture
@@ -116,7 +143,23 @@ def sample_texts(path: Path, size: int, seed: int) -> "list[Text]":
     return [all_texts[index] for index in sorted(random.Random(seed).sample(range(len(all_texts)), size))]
 
 
-def length_counter(model: Path | None) -> Callable[[Sequence[str]], list[int]]:
+def read_hits(run: Path, query: str, queries: Path, corpus: Path, depth: int) -> "tuple[Text, list[Text]]":
+    """A query, and its first `depth` hits in a run, best first; DataError for an id that the queries, the run or the corpus lack."""
+    from moeir.records import runs, texts
+
+    if (text := next((text for text in texts.read_texts(queries) if text.id == query), None)) is None:
+        raise DataError(f"{queries}: has no query {query!r} (--query)")
+    run = split_run_name(run)[1]
+    if not (documents := runs.read_run(run).documents_of(query)[:depth]):
+        raise DataError(f"{run}: has no hit of the query {query!r} (--query)")
+    rows = {document: row for row, document in enumerate(documents)}
+    hits = [hit for hit in texts.read_texts(corpus, keep_empty=True) if hit.id in rows]
+    if missing := rows.keys() - {hit.id for hit in hits}:
+        raise DataError(f"{corpus}: has no document {min(missing, key=rows.__getitem__)!r}, a hit in {run}")
+    return text, sorted(hits, key=lambda hit: rows[hit.id])
+
+
+def length_counter(model: Path | None = None) -> Callable[[Sequence[str]], list[int]]:
     """A function that counts the tokens of each text, or without a model its words."""
     if model is None:
         return lambda contents: [len(content.split()) for content in contents]

@@ -17,6 +17,7 @@ from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage, spl
 from moeir.stages.run_arguments import check_matplotlib, choose_form, name_source, read_query_texts, read_runs
 
 if TYPE_CHECKING:
+    from moeir.analysis.projection import ProjectedText
     from moeir.analysis.result import AnalysisResult
     from moeir.records.qrels import Qrels
 
@@ -32,10 +33,17 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
     "grid": (("run", "qrels", "measure", "plot"), ("run", "qrels")),
     "scores": (("run", "qrels", "classes"), ("run",)),
     "lengths": (("model", "corpus", "queries", "classes"), ()),
-    "projection": ((*TEXTS_AND_MODEL, "run", "qrels", "measure", "expert", "projection", "dimensions", "sample", "seed"), ("model",)),
+    "projection": (
+        (
+            *(*TEXTS_AND_MODEL, "run", "qrels", "measure", "expert", "projection", "dimensions", "sample", "seed"),
+            *("pairs", "of_run", "query", "before_mixture"),
+        ),
+        ("model",),
+    ),
 }
 READERS = {flag: tuple(name for name, (flags, _) in ANALYSES.items() if flag in flags) for flag in ("corpus", "queries")}
 FORMS = ("auto", "table", "tsv", "jsonl")
+DIVERGENCE_PAIRS = 400  # Ma et al. 2023 (CoT-MoTE), section 2.2
 TABLES_ONLY = ("ranks",)  # analyses without a plot
 PLOT_SUFFIXES = (".svg", ".png")
 
@@ -56,8 +64,12 @@ class Analyze(Stage):
         aliases=("--runs",),
     )
     overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100.", "rbo", room="analysis.overlap")
-    model: Path | None = input_field(
-        "checkpoint", "Checkpoint. lengths: count tokens of its tokenizer [default: words].", None, aliases=("--encoder", "--training")
+    of_run: Path | None = input_field("run", "projection: the query of --query and its first --sample hits in this run.", None)
+    model: tuple[Path, ...] = input_field(
+        "checkpoint",
+        "Checkpoint. lengths: count tokens of its tokenizer [default: words]. projection: repeat the flag for panels side by side.",
+        (),
+        aliases=("--encoder", "--training"),
     )
     corpus: Path | None = input_field(
         "texts", "Documents. wins: group queries by their word overlap with relevant documents.", None, only_with=READERS["corpus"]
@@ -73,7 +85,7 @@ class Analyze(Stage):
         "qrels",
         "Relevance judgements. divergence: they pair queries with documents. grid: one for all columns, or COLUMN=PATH for each.",
         (),
-        only_with=("divergence", "wins", "ranks", "scores", "run"),
+        only_with=("divergence", "wins", "ranks", "scores", "run", "pairs", "of_run"),
     )
     measure: str = option(
         "wins, projection: measure by which a run is best on a query. grid: the measure of the table.",
@@ -81,16 +93,25 @@ class Analyze(Stage):
         aliases=("--metric", "-m"),
     )
     list_queries: bool = option("wins: list each query with its winner and values, largest difference first.", False, aliases=("--list",))
-    query: tuple[str, ...] = option("ranks: id of a judged query; repeat the flag [default: all].", ())
+    query: tuple[str, ...] = option(
+        "ranks: id of a judged query; repeat the flag [default: all]. projection: id of the query of --of-run.", ()
+    )
     depth: int = option("ranks: number of documents per run; a rank beyond is -.", 1000, minimum=1, aliases=("--hits", "--k"))
     plot: str = option("grid: heatmap, lines (over columns that are numbers) or bars.", "heatmap", choices=("heatmap", "lines", "bars"))
     classes: int = option("scores, lengths: maximum number of histogram bins.", 20, minimum=1, maximum=100_000)
     projection: str = option("projection: tsne:perplexity=30 or pca.", "tsne", room="analysis.projection")
     dimensions: int = option("projection: number of dimensions, 2 or 3.", 2, choices=(2, 3))
-    sample: int = option("projection: maximum number of queries and of documents, sampled at random.", 2000, minimum=1, maximum=100_000)
+    before_mixture: bool = option("projection: a panel of the vectors before the gated block (SB-MoE), beside those after it.", False)
+    sample: int = option(
+        "projection: maximum number of queries and of documents, sampled at random; of hits.", 2000, minimum=1, maximum=100_000
+    )
     threshold: str = option("usage: minimum decisions (100000) or share (1.14%) for an expert to count as used.", "1")
     expert: str | None = option("divergence, projection: the dense expert [default: the only one].", None)
-    pairs: int = option("divergence: number of pairs of a query and its document.", 400, minimum=2)
+    pairs: int | None = option(
+        "divergence: number of pairs of a query and its document [default: 400]. projection: project such pairs, with a line between both.",
+        None,
+        minimum=2,
+    )
     bandwidth: float = option(
         "divergence: bandwidth of the Gaussian kernel over cosine distances, which are 0 to 2.", 1.0, minimum=0.001, maximum=1000
     )
@@ -113,11 +134,15 @@ class Analyze(Stage):
 
         name = self._analysis_name()
         self._check_flags(name)
+        if len(self.model) > 1 and name != "projection":
+            raise UsageError(f"analyze {name}: expected one --model, found {len(self.model)}")
         if name in ("overlap", "wins") and len(self.run) < 2:
             raise UsageError(f"analyze: expected two runs or more, found {len(self.run)}; repeat --run")
         if name == "grid":
             self._check_cells()
-        elif len(self.qrels) > 1:
+        if name == "projection":
+            self._check_projection()
+        if name != "grid" and len(self.qrels) > 1:
             raise UsageError(f"analyze {name}: expected one --qrels, found {len(self.qrels)}")
         parse_threshold(self.threshold)
         self._check_plot_flags()
@@ -164,9 +189,23 @@ class Analyze(Stage):
         setting = next(setting for setting in list_settings(type(self)) if setting.name == name)
         return [self.split_name(setting, path) for path in getattr(self, name)]
 
-    def _check_plot_flags(self) -> None:
-        if self._analysis_name() == "projection" and (len(self.run) == 1 or bool(self.run) != bool(self.qrels)):
+    def _check_projection(self) -> None:
+        """UsageError for flags of a projection that do not go together."""
+        modes = [flag for flag, value in (("--run", self.run), ("--pairs", self.pairs), ("--of-run", self.of_run)) if value]
+        if len(modes) > 1:
+            raise UsageError(f"analyze projection: {modes[0]} and {modes[1]} exclude one another")
+        if (not modes and self.qrels) or len(self.run) == 1 or (self.run and not self.qrels):
             raise UsageError("analyze projection: --run, twice or more, and --qrels go together: each query is coloured by its best run")
+        for flag in ("queries", "corpus", *(("qrels",) if self.pairs else ())):
+            if modes[:1] in (["--pairs"], ["--of-run"]) and not getattr(self, flag):
+                raise UsageError(f"analyze projection {modes[0]}: needs --{flag}")
+        if len(self.query) != (self.of_run is not None):
+            expected = "--query ID, the query whose hits are projected" if self.of_run is not None else "--of-run with --query"
+            raise UsageError(f"analyze projection: expected {expected}, found {len(self.query)} --query")
+        if importlib.util.find_spec("sklearn") is None:
+            raise UsageError("analyze projection: needs the package scikit-learn; pip install 'moeir[report]'")
+
+    def _check_plot_flags(self) -> None:
         if self._plot_format():
             if self._analysis_name() in TABLES_ONLY or self.list_queries:
                 name = self._analysis_name() + " --list" * self.list_queries
@@ -174,8 +213,6 @@ class Analyze(Stage):
             if self.form != "auto":
                 raise UsageError(f"--form {self.form}: {self.output} is a plot")
             check_matplotlib(self.output)
-        if self._analysis_name() == "projection" and importlib.util.find_spec("sklearn") is None:
-            raise UsageError("analyze projection: needs the package scikit-learn; pip install 'moeir[report]'")
 
     def _plot_format(self) -> str | None:
         """The format of the plot, if --output is one."""
@@ -188,7 +225,7 @@ class Analyze(Stage):
             if self.analysis not in ANALYSES:
                 raise UsageError(f"analyze {self.analysis}: expected one of {', '.join(ANALYSES)}")
             return self.analysis
-        if self.run or self.model is None:
+        if self.run or not self.model:
             return "overlap"
         if self.qrels:
             return "divergence"
@@ -245,9 +282,9 @@ class Analyze(Stage):
     def _analyze_shares(self) -> "AnalysisResult":
         from moeir.analysis.training_monitor import METRICS_FILE, analyze_shares
 
-        assert self.model is not None
-        if not (path := self.model / METRICS_FILE).is_file():
-            raise ArtifactError(f"{self.model}: has no {METRICS_FILE}: not trained; moeir finetune --model {self.model} … trains it")
+        (model,) = self.model
+        if not (path := model / METRICS_FILE).is_file():
+            raise ArtifactError(f"{model}: has no {METRICS_FILE}: not trained; moeir finetune --model {model} … trains it")
         return analyze_shares(path, self.rows)
 
     def _analyze_wins(self) -> "AnalysisResult":
@@ -298,7 +335,7 @@ class Analyze(Stage):
     def _analyze_usage(self) -> "AnalysisResult":
         from moeir.analysis.router_usage import analyze_usage
 
-        encoder = self._open_encoder()
+        encoder = self._open_encoder(self.model[0])
         encoder.check_routers()
         usage = {side: encoder.count_usage(analysis_inputs.read_chunks(path, "routing"), side) for side, path in self._text_files()}
         return analyze_usage(usage, self.threshold)
@@ -307,39 +344,57 @@ class Analyze(Stage):
         from moeir.analysis.divergence import analyze_divergence, sample_pairs
 
         assert self.queries is not None and self.corpus is not None and self.qrels
-        encoder = self._open_encoder()
+        encoder = self._open_encoder(self.model[0])
         expert = encoder.select_dense_expert(self.expert)
-        queries, documents = zip(*sample_pairs(self.queries, self.corpus, self.qrels[0], self.pairs, self.seed), strict=True)
-        query_vectors, _ = encoder.encode_dense(queries, "query", expert)
-        document_vectors, _ = encoder.encode_dense(documents, "document", expert)
+        pairs = sample_pairs(self.queries, self.corpus, self.qrels[0], self.pairs or DIVERGENCE_PAIRS, self.seed)
+        query_vectors, _ = encoder.encode_dense([query.content for query, _ in pairs], "query", expert)
+        document_vectors, _ = encoder.encode_dense([document.content for _, document in pairs], "document", expert)
         return analyze_divergence(expert, query_vectors, document_vectors, self.bandwidth)
 
     def _analyze_lengths(self) -> "AnalysisResult":
         from moeir.analysis.histograms import analyze_lengths
 
-        count = analysis_inputs.length_counter(self.model)
+        count = analysis_inputs.length_counter(*self.model)
         chunks = {side: analysis_inputs.read_chunks(path, "counting") for side, path in self._text_files()}
         counts = {side: Counter(size for chunk in side_chunks for size in count(chunk)) for side, side_chunks in chunks.items()}
-        return analyze_lengths(counts, "words" if self.model is None else "tokens", self.classes)
+        return analyze_lengths(counts, "tokens" if self.model else "words", self.classes)
 
     def _analyze_projection(self) -> "AnalysisResult":
-        import numpy as np
-
         from moeir.analysis.projection import analyze_projection, color_groups
 
-        encoder = self._open_encoder()
-        expert = encoder.select_dense_expert(self.expert)
-        names, vectors, choices = list[tuple[str, str]](), [], list[str | None]()
+        texts, panels = self._projected_texts(), {}
+        if len(texts) <= self.dimensions:
+            raise UsageError(f"analyze projection: expected more than {self.dimensions} texts, found {len(texts)}")
+        values = self._evaluate_runs(self._read_qrels()) if self.run else None
+        short_names = [path.name for path in self.model]
+        for path in self.model:
+            encoder = self._open_encoder(path)
+            expert = encoder.select_dense_expert(self.expert)
+            vectors, choices = encoder.encode_projected(texts, expert)
+            groups = color_groups(texts, choices, values)
+            name = [path.name if short_names.count(path.name) == 1 else str(path)] if len(self.model) > 1 else []
+            if self.before_mixture:
+                with encoder.without_mixture(expert):
+                    panels[", ".join([*name, "before the experts"])] = (encoder.encode_projected(texts, expert)[0], groups)
+                name.append("after the experts")
+            panels[", ".join(name) or f"{self.projection} of {expert}"] = (vectors, groups)
+        return analyze_projection(texts, panels, self.projection, self.dimensions, self.seed)
+
+    def _projected_texts(self) -> "list[ProjectedText]":
+        """The texts to project: pairs, a query and its hits, or samples of both sides."""
+        from moeir.analysis.divergence import sample_pairs
+        from moeir.analysis.projection import ProjectedText, pair_texts, query_with_hits
+
+        if self.pairs is not None:
+            assert self.queries is not None and self.corpus is not None
+            return pair_texts(sample_pairs(self.queries, self.corpus, self.qrels[0], self.pairs, self.seed))
+        if self.of_run is not None:
+            assert self.queries is not None and self.corpus is not None
+            (query,) = self.query
+            grades = self._read_qrels().get(query, {}) if self.qrels else {}
+            return query_with_hits(*analysis_inputs.read_hits(self.of_run, query, self.queries, self.corpus, self.sample), grades)
         sampled = {side: analysis_inputs.sample_texts(path, self.sample, self.seed) for side, path in self._text_files()}
-        if (count := sum(map(len, sampled.values()))) <= self.dimensions:
-            raise UsageError(f"analyze projection: expected more than {self.dimensions} texts, found {count}")
-        for side, sample in sampled.items():
-            side_vectors, side_choices = encoder.encode_dense([text.content for text in sample], side, expert)
-            names += [(side, text.id) for text in sample]
-            vectors.append(side_vectors)
-            choices += side_choices
-        groups = color_groups(names, choices, self._evaluate_runs(self._read_qrels()) if self.run else None)
-        return analyze_projection(names, np.concatenate(vectors), groups, self.projection, expert, self.dimensions, self.seed)
+        return [ProjectedText(side, text.id, text.content) for side, sample in sampled.items() for text in sample]
 
     def _read_qrels(self) -> "Qrels":
         from moeir.records import qrels
@@ -354,9 +409,8 @@ class Analyze(Stage):
         with name_source(self.qrels[0]):
             return {name: measures.evaluate_run(run, grades, [measure])[str(measure)] for name, run in read_runs(self.run).items()}
 
-    def _open_encoder(self) -> analysis_inputs.TextEncoder:
-        assert self.model is not None
-        return analysis_inputs.TextEncoder.open(self.model, self.device, self.dtype, self.max_tokens)
+    def _open_encoder(self, path: Path) -> analysis_inputs.TextEncoder:
+        return analysis_inputs.TextEncoder.open(path, self.device, self.dtype, self.max_tokens)
 
     def _text_files(self) -> list[tuple[str, Path]]:
         """The sides whose texts are given, with their files."""

@@ -124,7 +124,7 @@ def rewrite_reading_rules(**changes: object) -> Setup:
 SPECS = [
     BadInput("no such device to look at experts on", None, USAGE + " --device cuda:99", 2, "--device cuda:99: torch sees"),
     BadInput("a thousand experts too many", None, INIT + "--arch taser:experts=20000", 2, "experts=20000: expected 2 to 1024"),
-    BadInput("one expert to choose from", None, INIT + "--arch sbmoe:experts=1", 2, "experts=1: expected 2 to 1024"),
+    BadInput("no expert to choose from", None, INIT + "--arch sbmoe:experts=0", 2, "experts=0: expected 1 to 1024"),
     BadInput("an option that is no number", None, INIT + "--arch taser:temperature=inf", 2, "temperature: expected a number, found 'inf'"),
     BadInput("scores turned round", None, INIT + "--arch splade:scale=-1", 2,
         "the scale of the lexical expert's scores is -1; expected 0 to"),

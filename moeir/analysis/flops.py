@@ -16,7 +16,7 @@ class Mixture:
     """Experts whose parameter names start with `prefix`, and which of them are active for a query and for a document.
 
     `routed`: a router or chance selects, so that an active expert stands for any other. `once_per_text`: experts run once per text
-    instead of once per token; `gate_once_per_text`: the gate does.
+    instead of once per token; `gate_once_per_text`: the gate does. `single`: it has one expert only.
     """
 
     prefix: str
@@ -24,6 +24,7 @@ class Mixture:
     routed: bool = False
     once_per_text: bool = False
     gate_once_per_text: bool = False
+    single: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class ParameterAccount:
             return None
         same_in_experts = (f"{match['prefix']}.experts.{number}.{match['rest']}" for number in (0, 1))
         mixture = next((one for one in self.mixtures if one.prefix == match["prefix"]), None)
-        return mixture if all(twin in self.shapes for twin in same_in_experts) else None
+        return mixture if mixture is None or mixture.single or all(twin in self.shapes for twin in same_in_experts) else None
 
     def flops(self, side: str, length: int) -> int:
         """Floating-point operations for one text of `length` tokens: two per matrix element and multiplication.

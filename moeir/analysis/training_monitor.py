@@ -277,7 +277,7 @@ def _parse_steps(encoded_lines: Iterable[bytes], path: Path) -> Iterator[dict[st
         yield facts
 
 
-EXPERT_METRICS = ("share", "wins", "rank", "loss", "usage", "entropy")
+EXPERT_METRICS = ("share", "wins", "rank", "loss", "usage", "entropy", "role_information")
 
 
 def expert_means(steps: Iterable[Mapping[str, float]], total: int, rows: int) -> tuple[list[str], list[list[float | None]]]:

@@ -220,18 +220,15 @@ def count_parameters(architecture: Architecture) -> ParameterAccount:
         if module in cls_only:
             cls_only_names.append(module_name)
         elif isinstance(module, RoutedFeedForward):
-            all_experts = tuple(range(len(module.experts)))
             learned = module.routing in LEARNED_ROUTINGS
-            document_experts = (0,) if learned else (len(all_experts) // 2,)
-            both_sides = all_experts if learned and module.gradient == "full" else None
-            experts_by_side = {"query": both_sides or (0,), "document": both_sides or document_experts}
+            experts_by_side = {"query": (0,), "document": (0,) if learned else (len(module.experts) // 2,)}
             mixtures.append(Mixture(module_name, experts_by_side, routed=learned, gate_once_per_text=module.routing == "sequence"))
         elif isinstance(module, EmbeddingMixture):
-            is_random = module.gate is None or module.inference == "random"
-            uses_all = module.inference == "all" and not is_random
+            uses_all = module.inference == "all" and module.gate is not None
             experts_by_side = dict.fromkeys(("query", "document"), tuple(range(len(module.experts))) if uses_all else (0,))
-            mixtures.append(Mixture(module_name, experts_by_side, routed=True, once_per_text=True, gate_once_per_text=True))
-            unused += [f"{module_name}.noise."] + ([f"{module_name}.gate."] if is_random else [])
+            options = {"routed": len(module.experts) > 1, "single": len(module.experts) == 1}
+            mixtures.append(Mixture(module_name, experts_by_side, once_per_text=True, gate_once_per_text=True, **options))
+            unused.append(f"{module_name}.noise.")
         elif isinstance(module, RotaryAttention) and module.window is not None:
             windows[module_name] = module.window // 2
     shapes = {name: tuple(parameter.shape) for name, parameter in architecture.named_parameters()}

@@ -25,7 +25,8 @@ class Came(Architecture):
     `experts`: some of lexical+local+global. `embeddings`: shared or private (with shared_layers=0). `lexical_pooling`: max or sum.
     `local_padding`: neginf or zero. `pooling`: cls or mean. `normalise` is of the global expert, `local_normalise` of the local one:
     finetune sets global_scale to 20 with normalise=true, unless it is set (--temperature), and never local_scale. `routing`: shared,
-    role, sequence or token. `global_inference`: top1, all or random. `global_combine`: norm_expert, weighted or release.
+    role, sequence or token. `routed_gradient`, `routed_gate_start`: as gradient and gate_start of taser. `global_inference`: top1, all or
+    random. `global_combine`: norm_expert, weighted or release.
     """
 
     is_hf_compatible = False
@@ -54,6 +55,8 @@ class Came(Architecture):
         routing: str = "shared",
         routed_experts: int = 2,
         routed_every: int = 0,
+        routed_gradient: str = "full",
+        routed_gate_start: str = "centred",
         global_experts: int = 0,
         global_inference: str = "top1",
         global_combine: str = "norm_expert",
@@ -66,7 +69,8 @@ class Came(Architecture):
         self.router = None
         if routing != "shared":
             expert_layers = select_expert_layers(shared_layers, every=routed_every)
-            self.router = insert_experts(encoder.layers, expert_layers, experts=routed_experts, routing=routing, one_gate=True)
+            routed = {"experts": routed_experts, "routing": routing, "gradient": routed_gradient, "gate_start": routed_gate_start}
+            self.router = insert_experts(encoder.layers, expert_layers, one_gate=True, **routed)
         if "lexical" not in experts:
             encoder.vocabulary_head = None
         self.private_embeddings = nn.ModuleDict()

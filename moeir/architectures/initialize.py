@@ -5,7 +5,6 @@ import logging
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from moeir.heads import mlm_head
 from moeir.heads.classification import binary_to_single_logit
 from moeir.heads.mlm_head import UntransformedMlmHead
 from moeir.kernels.token_budget import split_by_tokens
-from moeir.mixtures.feedforward import RoutedFeedForward, project_out_means
+from moeir.mixtures.feedforward import RoutedFeedForward
 
 MAX_HEAD_TEXTS = 400
 MAX_GATE_TEXTS = 100
@@ -129,8 +128,9 @@ def _from_plain_weights(
         return model
     if device == "meta":
         return model
-    if gates := {name: router for name, router in architecture.routers().items() if name.startswith("layer")}:
-        _debias_gates(model, gates, list(texts) or _random_vocabulary_texts(tokenizer, seed))
+    routers = [router for router in architecture.routers().values() if isinstance(router, RoutedFeedForward)]
+    if centred := [router for router in routers if router.gate_start == "centred"]:
+        _centre_gates(model, centred, list(texts) or _random_vocabulary_texts(tokenizer, seed))
     if architecture.encoder.vocabulary_head is not None and not random_weights and not weights_io.has_vocabulary_head(folder):
         _fit_mlm_head(model, texts, seed)
     return model
@@ -144,25 +144,24 @@ def _default_input_config(architecture: Architecture, positions: int) -> InputCo
 
 
 @torch.no_grad()
-def _debias_gates(model: RetrievalModel, routers: dict[str, RoutedFeedForward], texts: Sequence[str]) -> None:
-    """Make fresh gates unbiased: project the mean of each gate's inputs, of queries and of documents, out of its weights."""
-    sums: dict[tuple[str, str], Tensor] = {}
-    counts: dict[tuple[str, str], int] = {}
-    side = "query"
+def _centre_gates(model: RetrievalModel, routers: Sequence[RoutedFeedForward], texts: Sequence[str]) -> None:
+    """Make fresh gates use all experts equally: centre each layer's gate on its mean input, queries and documents weighing the same."""
+    side_means: dict[RoutedFeedForward, list[Tensor]] = {router: [] for router in routers}
 
-    def note(name: str, router: RoutedFeedForward, inputs: tuple[Tensor, PackedTokens, Tensor]) -> None:
-        gate_inputs = router.select_gate_input(*inputs).float()
-        sums[name, side] = sums.get((name, side), 0.0) + gate_inputs.sum(0)
-        counts[name, side] = counts.get((name, side), 0) + len(gate_inputs)
+    def note(router: RoutedFeedForward, inputs: tuple[Tensor, PackedTokens, Tensor]) -> None:
+        gate_inputs = router.select_gate_input(*inputs).double()
+        parts[router].append((gate_inputs.sum(0), len(gate_inputs)))
 
-    hooks = [router.register_forward_pre_hook(partial(note, name)) for name, router in routers.items()]
+    hooks = [router.register_forward_pre_hook(note) for router in routers]
     for side in ("query", "document"):
+        parts: dict[RoutedFeedForward, list[tuple[Tensor, int]]] = {router: [] for router in routers}
         model.encode(texts[:MAX_GATE_TEXTS], side)
+        for router in routers:
+            side_means[router].append(sum(total for total, _ in parts[router]) / sum(count for _, count in parts[router]))
     for hook in hooks:
         hook.remove()
-    for gate in dict.fromkeys(router.active_gate for router in routers.values()):
-        means = [total / counts[name, side] for (name, side), total in sums.items() if routers[name].active_gate is gate]
-        project_out_means(gate, torch.stack(means))
+    for router in routers:
+        router.centre_gate(torch.stack(side_means[router]).mean(0))
 
 
 def _log_overridden_options(folder: Path, arch: str, folder_options: dict[str, str]) -> None:

@@ -12,7 +12,9 @@ class Sbmoe(Architecture):
 
     `inference`: top1, all or random; changed without training by moeir init --model CHECKPOINT --arch sbmoe:inference=all. `combine`:
     norm_expert (x + w · normalised f(x)), weighted (x + w · f(x)) or release (x + normalised w · f(x), whose gate gets no gradient).
-    `gate`: learned or random. `pooling`: cls or mean.
+    `gate`: learned, random (drawn anew in training; at inference by `gate_seed`) or hash (one expert for a text always); hash_uniform and
+    inference=hash_uniform are the random gate of older checkpoints. `experts=1`: an adapter without a gate. `pooling`: cls or mean. With
+    normalise=true the refined vector has length 1, and finetune sets scale to 20, unless it is set (--temperature).
     """
 
     is_hf_compatible = False
@@ -27,12 +29,14 @@ class Sbmoe(Architecture):
         combine: str = "norm_expert",
         gate: str = "learned",
         noise: bool = True,
+        gate_seed: int = 0,
         pooling: str = "mean",
+        normalise: bool = False,
         scale: float = 1.0,
     ) -> None:
         super().__init__(encoder, special_tokens)
         encoder.vocabulary_head = None
         self.heads["global"] = PoolingHead(pooling=pooling)
-        width = encoder.config.hidden
-        self.mixture = EmbeddingMixture(width, experts=experts, inference=inference, combine=combine, gate=gate, noise=noise)
+        options = {"experts": experts, "inference": inference, "combine": combine, "gate": gate, "noise": noise, "gate_seed": gate_seed}
+        self.mixture = EmbeddingMixture(encoder.config.hidden, normalise=normalise, **options)
         self.scales = {"global": scale}

@@ -15,8 +15,9 @@ class Taser(Architecture):
 
     `routing`: role (queries use one half of the experts, documents the other), sequence (one choice per text), token (one per token) or
     shared (no experts). `every`: shared layers between two layers with experts; `layers=3+6` names them. `gates`: one (for all layers) or
-    per_layer. `gate_input`: ffn_input or block_input. `gradient`: chosen, full (all experts run) or none. `pooling`: cls or mean.
-    With normalise=true finetune sets scale to 20, unless it is set (--temperature).
+    per_layer. `gate_input`: ffn_input or block_input. `gradient`, by which a gate learns: full (straight-through; all experts run in
+    training), pair (two run, less biased), switch (one runs, biased) or none. `gate_start`: centred (no expert preferred) or drawn.
+    `pooling`: cls or mean. With normalise=true finetune sets scale to 20, unless it is set (--temperature).
     """
 
     def __init__(
@@ -30,7 +31,8 @@ class Taser(Architecture):
         layers: tuple[str, ...] = (),
         gates: str = "one",
         gate_input: str = "ffn_input",
-        gradient: str = "chosen",
+        gradient: str = "full",
+        gate_start: str = "centred",
         temperature: float = 1.0,
         expert_ln: bool = True,
         pooling: str = "cls",
@@ -46,8 +48,8 @@ class Taser(Architecture):
         self.router = None
         if routing != "shared":
             expert_layers = select_expert_layers(len(encoder.layers), every=every, layers=layers)
-            options = {"gate_input": gate_input, "gradient": gradient, "temperature": temperature, "expert_ln": expert_ln}
-            options |= {"experts": experts, "routing": routing, "one_gate": gates == "one"}
+            options = {"gate_input": gate_input, "gradient": gradient, "gate_start": gate_start, "temperature": temperature}
+            options |= {"expert_ln": expert_ln, "experts": experts, "routing": routing, "one_gate": gates == "one"}
             self.router = insert_experts(encoder.layers, expert_layers, **options)
             self.is_hf_compatible = False
         self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise)

@@ -21,7 +21,10 @@ TRAINING_STAGE = "finetune"
 
 def normalised_experts(architecture: Architecture) -> list[str]:
     """The experts with one normalised vector per text, whose score is a cosine (times a scale)."""
-    return [name for name, head in architecture.heads.items() if isinstance(head, PoolingHead) and head.normalise]
+    mixture = architecture.mixture
+    names = {name for name, head in architecture.heads.items() if isinstance(head, PoolingHead) and head.normalise}
+    names |= {"global"} if mixture is not None and mixture.normalise else set()
+    return [name for name in architecture.heads if name in names]
 
 
 def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, temperature: float | None) -> list[str]:

@@ -14,10 +14,10 @@ from moeir.representations.base import ragged_positions
 MAX_EXPERTS = 1024
 
 
-def check_expert_count(experts: int) -> None:
-    """UsageError unless the number of experts is 2 to 1024."""
-    if not 2 <= experts <= MAX_EXPERTS:
-        raise UsageError(f"experts={experts}: expected 2 to {MAX_EXPERTS}")
+def check_expert_count(experts: int, minimum: int = 2) -> None:
+    """UsageError unless the number of experts is `minimum` to 1024."""
+    if not minimum <= experts <= MAX_EXPERTS:
+        raise UsageError(f"experts={experts}: expected {minimum} to {MAX_EXPERTS}")
 
 
 @dataclass(frozen=True)

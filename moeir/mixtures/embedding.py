@@ -1,5 +1,7 @@
 """Gated mixture of small experts over the pooled vector of a text (SB-MoE)."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,10 +11,12 @@ from moeir.errors import UsageError
 from moeir.kernels.splitmix import splitmix64
 from moeir.mixtures.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
 
-GATES = ("learned", "random")
-INFERENCES = ("top1", "all", "random")
+GATES = ("learned", "random", "hash", "hash_uniform")
+INFERENCES = ("top1", "all", "random", "hash_uniform")
 COMBINES = ("norm_expert", "weighted", "release")
 EPSILON = 1e-6
+NOISE_SCALE = math.log(2)  # softplus(0): the scale of the noise of a gate that has not learned anything
+MAX_SEED = 2**30
 
 
 class BottleneckMlp(nn.Module):
@@ -33,8 +37,13 @@ class EmbeddingMixture(nn.Module):
 
     `combine`: `norm_expert` adds w_m · f_m(x) / |f_m(x)|, which is bounded and trains the gate; `weighted` adds Σ w_i f_i(x), as in the
     paper's equations; `release` adds Σ w_i f_i(x) scaled to length 1, as in the published code: with one expert its weight cancels,
-    so that the gate gets no gradient. `gate=random` routes each text by a hash of its tokens, in training and at inference, regardless of
-    `inference`; w_m is then the largest of n hashed numbers, uniform on [0, 1), as in the published code.
+    so that the gate gets no gradient. `normalise` scales y to length 1.
+
+    `gate`: `random` takes an expert at random, anew in each training call by torch's generator; at inference by a hash of `gate_seed`, side
+    and text, so that it is repeatable and another seed is another draw. `hash` takes the same expert for a text always. The weight w_m of
+    both is that of a learned gate whose logits are 0: the largest of softmax(noise) in training, 1/n at inference. A correction is thus as
+    long as with a learned gate at its start. `hash_uniform`, the random gate of older versions, has the largest of n hashed numbers as
+    weight. `inference=random` takes a random expert with the weight of the learned gate's best. A single expert has no gate, and weight 1.
     """
 
     def __init__(
@@ -46,38 +55,63 @@ class EmbeddingMixture(nn.Module):
         combine: str = "norm_expert",
         gate: str = "learned",
         noise: bool = True,
+        gate_seed: int = 0,
+        normalise: bool = False,
     ) -> None:
         super().__init__()
-        check_expert_count(experts)
+        check_expert_count(experts, 1)
         for name, value, known in (("inference", inference, INFERENCES), ("combine", combine, COMBINES), ("gate", gate, GATES)):
             if value not in known:
                 raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")
+        if not 0 <= gate_seed < MAX_SEED:
+            raise UsageError(f"gate_seed={gate_seed}: expected 0 to {MAX_SEED - 1}")
+        has_gate = gate == "learned" and experts > 1
         self.experts = nn.ModuleList(BottleneckMlp(width, width) for _ in range(experts))
-        self.gate = BottleneckMlp(width, experts) if gate == "learned" else None
-        self.noise = nn.Linear(width, experts) if gate == "learned" and noise else None
-        self.inference, self.combine = inference, combine
+        self.gate = BottleneckMlp(width, experts) if has_gate else None
+        self.noise = nn.Linear(width, experts) if has_gate and noise else None
+        self.inference, self.combine, self.normalise = inference, combine, normalise
+        self.gate_kind, self.has_noise, self.gate_seed = gate, noise, gate_seed
         self.last_routing: RouterOutput | None = None
 
     def forward(self, vectors: Tensor, tokens: PackedTokens) -> Tensor:
         """vectors [B, D] of the texts in `tokens` -> [B, D] in float32; stores the gate's output in `last_routing`."""
         with torch.autocast(vectors.device.type, enabled=False):
             vectors = vectors.float()
-            weights = self._weights(vectors, tokens)  # [B, n]
+            weights = self._weights(vectors)  # [B, n]
             if self.inference == "all" and not self.training and self.gate is not None:
-                return vectors + self._all_experts(vectors, weights)
-            strength, choice = weights.max(-1)
-            return vectors + self._top1(vectors, strength[:, None], choice)
+                refined = vectors + self._all_experts(vectors, weights)
+            else:
+                strength, choice = self._choose(weights, tokens)
+                refined = vectors + self._top1(vectors, strength[:, None], choice)
+            return F.normalize(refined, dim=-1) if self.normalise else refined
 
-    def _weights(self, vectors: Tensor, tokens: PackedTokens) -> Tensor:
-        """[B, n] softmax over all experts; top-1 uses the largest, not renormalised."""
-        if self.gate is None or (self.inference == "random" and not self.training):
-            self.last_routing = None
-            return hash_uniform(tokens, len(self.experts))
-        logits: Tensor = self.gate(vectors)
-        self.last_routing = RouterOutput.from_text_probabilities(logits.softmax(-1))
-        if self.training and self.noise is not None:
-            logits = logits + torch.randn_like(logits) * F.softplus(self.noise(vectors))
+    @property
+    def selection(self) -> str:
+        """How an expert is chosen: `learned` by the gate, or `random`, `hash` or `hash_uniform`."""
+        is_replaced = self.gate_kind == "learned" and not self.training and self.inference in GATES
+        return self.inference if is_replaced else self.gate_kind
+
+    def _weights(self, vectors: Tensor) -> Tensor:
+        """[B, n] softmax over all experts, noisy in training; logits are 0 without a gate."""
+        logits = vectors.new_zeros(len(vectors), len(self.experts)) if self.gate is None else self.gate(vectors)
+        chooses = self.gate is not None and self.selection == "learned"
+        self.last_routing = RouterOutput.from_text_probabilities(logits.softmax(-1)) if chooses else None
+        if self.training and self.has_noise:
+            logits = logits + torch.randn_like(logits) * (NOISE_SCALE if self.noise is None else F.softplus(self.noise(vectors)))
         return logits.softmax(-1)
+
+    def _choose(self, weights: Tensor, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
+        """The weight and the expert of each text; the weight is the largest, not renormalised."""
+        strength, choice = weights.max(-1)
+        count = weights.shape[1]
+        if self.selection == "learned":
+            return strength, choice
+        if self.selection == "random" and self.training:
+            return strength, torch.randint(count, choice.shape, device=choice.device)
+        if self.selection == "random":
+            return strength, hash_uniform(tokens, count, 1 + 2 * self.gate_seed + (tokens.side == "document")).argmax(-1)
+        hashed_strength, hashed_choice = hash_uniform(tokens, count).max(-1)
+        return (strength if self.selection == "hash" else hashed_strength), hashed_choice
 
     def _top1(self, vectors: Tensor, strength: Tensor, choice: Tensor) -> Tensor:
         if vectors.is_cuda:  # running all experts on a few hundred vectors costs less than a synchronisation
@@ -96,10 +130,10 @@ class EmbeddingMixture(nn.Module):
         return F.normalize(combined, dim=-1, eps=EPSILON) if self.combine == "release" else combined
 
 
-def hash_uniform(tokens: PackedTokens, count: int) -> Tensor:
-    """[B, count] numbers in [0, 1), a function of each text's token ids alone."""
+def hash_uniform(tokens: PackedTokens, count: int, seed: int = 0) -> Tensor:
+    """[B, count] numbers in [0, 1), a function of the seed (below 2**31) and each text's token ids alone."""
     token_hashes = (tokens.ids + 1) * splitmix64(tokens.positions() + 1)
     text_hashes = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.ids.device).index_add(0, tokens.text_indices(), token_hashes)
-    steps = torch.arange(1, count + 1, device=text_hashes.device)
+    steps = torch.arange(1, count + 1, device=text_hashes.device) + (seed << 32)
     bits = (splitmix64(text_hashes[:, None] + splitmix64(steps)) >> 40) & (2**24 - 1)  # drops the sign extension
     return bits.float() / 2**24

@@ -1,7 +1,18 @@
 """Routed feed-forward experts in place of a layer's feed-forward: by role (CoT-MoTE, TASER Det-R), by text or by token (TASER).
 
-Only the chosen expert runs. Learned routers choose by Gumbel-softmax; the chosen expert's output is multiplied by 1 + (p - stop(p)),
-which is 1 and passes the gradient of the ranking loss to the gate.
+At inference only the chosen expert runs. In training learned routers choose by Gumbel-softmax, and the output is the chosen expert's
+whatever the option `gradient`, which says how the gate learns from the loss. With e_i the output of expert i, m the chosen one, p the
+probabilities and z the Gumbel-softmax sample:
+
+* `full`: y = Σ z_i e_i with the straight-through z (Jang et al. 2017; TASER's paper). Biased where the loss is not linear between experts.
+* `pair`: y = e_m + ½ (1 - p_m) (l_j - l_m - stop(l_j - l_m)) (e_j - e_m), with j drawn from the other experts by their probabilities.
+  Its mean is the gradient of ReinMax (Liu et al. 2023), exact for a loss that is quadratic between experts; two experts run, however many
+  there are.
+* `switch`: the update of the chosen expert times 1 + z_m - stop(z_m), as in Switch Transformers (Fedus et al. 2022). It connects the gate
+  with the loss at no cost, and is a biased estimator: it pushes the gate even where all experts are equal.
+* `none`: no gradient of the loss, as in TASER's published code.
+
+For a gate's gradient the outputs of other experts are constants, so that these run forward only.
 """
 
 import copy
@@ -20,7 +31,9 @@ from moeir.mixtures.dispatch import RouterOutput, check_expert_count, dispatch_t
 LEARNED_ROUTINGS = ("sequence", "token")
 ROUTINGS = ("role", *LEARNED_ROUTINGS)
 GATE_INPUTS = ("ffn_input", "block_input")
-GRADIENTS = ("chosen", "full", "none")
+GRADIENTS = ("full", "pair", "switch", "none")
+EARLIER_GRADIENTS = {"chosen": "switch"}  # names in older checkpoints
+GATE_STARTS = ("centred", "drawn")
 
 
 class RoutedFeedForward(nn.Module):
@@ -39,13 +52,15 @@ class RoutedFeedForward(nn.Module):
         routing: str,
         gate: nn.Linear | None = None,
         gate_input: str = "ffn_input",
-        gradient: str = "chosen",
+        gradient: str = "full",
+        gate_start: str = "centred",
         temperature: float = 1.0,
         expert_ln: bool = True,
     ) -> None:
         super().__init__()
-        choices = (("routing", routing, ROUTINGS), ("gate_input", gate_input, GATE_INPUTS), ("gradient", gradient, GRADIENTS))
-        for name, value, known in choices:
+        gradient = EARLIER_GRADIENTS.get(gradient, gradient)
+        choices = [("routing", routing, ROUTINGS), ("gate_input", gate_input, GATE_INPUTS)]
+        for name, value, known in (*choices, ("gradient", gradient, GRADIENTS), ("gate_start", gate_start, GATE_STARTS)):
             if value not in known:
                 raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")
         check_expert_count(experts)
@@ -54,12 +69,14 @@ class RoutedFeedForward(nn.Module):
         self.experts = nn.ModuleList(copy.deepcopy(feedforward) for _ in range(experts))
         if not expert_ln:
             _share_norm(self.experts)
-        self.routing, self.gate_input, self.gradient, self.temperature = routing, gate_input, gradient, temperature
+        self.routing, self.gate_input, self.gradient, self.gate_start = routing, gate_input, gradient, gate_start
+        self.temperature, self.expert_ln = temperature, expert_ln
         self.last_routing: RouterOutput | None = None
         if routing in LEARNED_ROUTINGS:
             hidden = feedforward.down.out_features
             self.gate = make_gate(hidden, experts) if gate is None else None
             self.__dict__["_shared_gate"] = gate  # registered once, by the architecture
+            self.register_buffer("gate_offset", torch.zeros(experts))  # this layer's own, also with a gate shared by all layers
 
     @property
     def active_gate(self) -> nn.Linear:
@@ -71,19 +88,29 @@ class RoutedFeedForward(nn.Module):
         """states [T, H] after attention, block [T, H] before it -> [T, H]; stores the router's output in `last_routing`."""
         if self.routing == "role":
             return self._route_by_side(states, tokens, block)
-        gate_input = self.select_gate_input(states, tokens, block)
-        with torch.autocast(gate_input.device.type, enabled=False):
-            logits = F.linear(gate_input.float(), self.active_gate.weight.float(), self.active_gate.bias.float())  # [B or T, I]
+        logits = self._gate_logits(self.select_gate_input(states, tokens, block))  # [n, I], n = B or T
         probabilities = logits.softmax(-1)
-        self.last_routing = (
-            RouterOutput.from_text_probabilities(probabilities)
-            if self.routing == "sequence"
-            else RouterOutput(probabilities, tokens.starts)
-        )
-        weights = gumbel_softmax(logits, self.temperature, uniform_like(logits)) if self.training else probabilities
-        if self.routing == "sequence":
-            weights = weights.index_select(0, tokens.text_indices())  # [T, I]
-        return self._all_experts(states, weights) if self.gradient == "full" else self._top1(states, weights)
+        by_text = self.routing == "sequence"
+        self.last_routing = RouterOutput.from_text_probabilities(probabilities) if by_text else RouterOutput(probabilities, tokens.starts)
+
+        def for_tokens(decisions: Tensor) -> Tensor:
+            return decisions.index_select(0, tokens.text_indices()) if by_text else decisions
+
+        if not self.training:
+            return self._apply_choice(states, for_tokens(probabilities.argmax(-1)))
+        weights = gumbel_softmax(logits, self.temperature, uniform_like(logits))
+        strength, choice = weights.max(-1)
+        if self.gradient == "none":
+            return self._apply_choice(states, for_tokens(choice))
+        if self.gradient == "switch":
+            return self._apply_choice(states, for_tokens(choice), (1.0 + zero_with_gradient(for_tokens(strength)))[:, None])
+        others = self._other_experts(logits, weights, choice)
+        return self._straight_through(states, for_tokens(choice), [(for_tokens(other), for_tokens(factor)) for other, factor in others])
+
+    def _gate_logits(self, inputs: Tensor) -> Tensor:
+        gate = self.active_gate
+        with torch.autocast(inputs.device.type, enabled=False):
+            return F.linear(inputs.float(), gate.weight.float(), gate.bias.float() + self.gate_offset)
 
     def select_gate_input(self, states: Tensor, tokens: PackedTokens, block: Tensor) -> Tensor:
         """[B or T, H] input of the gate, one row per decision."""
@@ -99,30 +126,44 @@ class RoutedFeedForward(nn.Module):
         choice = first + torch.randint(count, (len(tokens),), device=states.device)
         return self._apply_choice(states, choice.index_select(0, tokens.text_indices()))
 
-    def _top1(self, states: Tensor, weights: Tensor) -> Tensor:
-        """Only the chosen expert of each token runs (top-1, as in TASER's Switch layers)."""
-        strength, choice = weights.max(-1)
-        if not self.training or self.gradient == "none":
-            return self._apply_choice(states, choice)
-        return self._apply_choice(states, choice, (1.0 + (strength - strength.detach()))[:, None])  # exactly 1
+    def _other_experts(self, logits: Tensor, weights: Tensor, choice: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Experts [n] that run beside the chosen ones, each with the factor [n] of its difference from them, 0 with a gradient."""
+        if self.gradient == "full":
+            others = [(choice + shift) % len(self.experts) for shift in range(1, len(self.experts))]
+            return [(other, zero_with_gradient(weights.gather(1, other[:, None])[:, 0])) for other in others]
+        best = weights.topk(2).indices  # of a Gumbel sample: the second is drawn from the rest by its probabilities
+        chosen_logit, other_logit = logits.gather(1, best).unbind(1)
+        chosen_probability = logits.detach().softmax(-1).gather(1, choice[:, None])[:, 0]
+        return [(best[:, 1], 0.5 * (1.0 - chosen_probability) * zero_with_gradient(other_logit - chosen_logit))]
 
-    def _apply_choice(self, states: Tensor, choice: Tensor, strength: Tensor | None = None) -> Tensor:
-        """Each token through its chosen expert, whose output is multiplied by `strength` [T, 1]."""
+    def _straight_through(self, states: Tensor, choice: Tensor, others: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """The chosen expert's output, whose gradient moves it towards the `others`; a normalisation that all experts share comes after."""
+        output = self._apply_choice(states, choice, whole=self.expert_ln)
+        for other, factor in others:
+            with torch.no_grad():
+                difference = self._apply_choice(states, other, whole=self.expert_ln) - output
+            output = output + factor[:, None].to(output.dtype) * difference
+        if self.expert_ln:
+            return output
+        normed: Tensor = self.experts[0].add_and_norm(states, output)
+        return normed
+
+    def _apply_choice(self, states: Tensor, choice: Tensor, strength: Tensor | None = None, *, whole: bool = True) -> Tensor:
+        """Each token through its chosen expert, whose update is multiplied by `strength` [T, 1]; not `whole`: the update alone."""
         first = self.experts[0]
         if supports_grouped_linear(states, first.down.in_features):
-            return self._apply_grouped(states, ExpertGroups.from_choice(choice, len(self.experts)), strength)
+            return self._apply_grouped(states, ExpertGroups.from_choice(choice, len(self.experts)), strength, whole=whole)
 
         def apply(expert: int, own: Tensor, rows: Tensor | None) -> Tensor:
             layer = self.experts[expert]
             change: Tensor = layer.compute_update(own)
             if strength is not None:
                 change = change * (strength if rows is None else strength.index_select(0, rows)).to(change.dtype)
-            output: Tensor = layer.add_and_norm(own, change)
-            return output
+            return layer.add_and_norm(own, change) if whole else change
 
         return dispatch_to_experts(states, choice, len(self.experts), apply)
 
-    def _apply_grouped(self, states: Tensor, groups: ExpertGroups, strength: Tensor | None) -> Tensor:
+    def _apply_grouped(self, states: Tensor, groups: ExpertGroups, strength: Tensor | None, *, whole: bool = True) -> Tensor:
         """The same with grouped matrix products, which need no host-side count of tokens per expert."""
         first, gated = self.experts[0], isinstance(self.experts[0], GatedFeedForward)
         inner = self._grouped_linear("up", self._grouped_norm(states, groups.choice) if gated else states, groups)
@@ -134,6 +175,8 @@ class RoutedFeedForward(nn.Module):
         change = self._grouped_linear("down", inner, groups)
         if strength is not None:
             change = change * strength.to(change.dtype)
+        if not whole:
+            return change
         return states + change if gated else self._grouped_norm(states + first.dropout(change), groups.choice)
 
     def _grouped_linear(self, name: str, rows: Tensor, groups: ExpertGroups) -> Tensor:
@@ -150,14 +193,19 @@ class RoutedFeedForward(nn.Module):
             normed = normed * F.embedding(choice, torch.stack([norm.weight for norm in norms]))
             return normed if norms[0].bias is None else normed + F.embedding(choice, torch.stack([norm.bias for norm in norms]))
 
-    def _all_experts(self, states: Tensor, weights: Tensor) -> Tensor:
-        """All experts on all tokens with a straight-through gradient over all: I times the cost; the reference for `_top1`."""
-        hard = F.one_hot(weights.argmax(-1), len(self.experts))
-        straight_through = hard + (weights - weights.detach())
-        changes = torch.stack([expert.compute_update(states) for expert in self.experts], dim=1)  # [T, I, H]
-        change = (straight_through[:, :, None].to(changes.dtype) * changes).sum(1)
-        norms = torch.stack([expert.add_and_norm(states, change) for expert in self.experts], dim=1)
-        return (hard[:, :, None].to(norms.dtype) * norms).sum(1)
+    @torch.no_grad()
+    def centre_gate(self, mean: Tensor) -> None:
+        """Give the mean [H] of this layer's gate inputs equal probabilities, by an offset c = -A · mean.
+
+        First tokens of different texts differ little in lower layers: a random gate sends them all to one expert and keeps doing so. The
+        offset removes no direction from what the gate reads.
+        """
+        self.gate_offset.copy_(-(self.active_gate.weight.double() @ mean.double() + self.active_gate.bias.double()))
+
+
+def zero_with_gradient(values: Tensor) -> Tensor:
+    """Zeros that pass their gradient on to `values`."""
+    return values - values.detach()
 
 
 def uniform_like(logits: Tensor) -> Tensor:
@@ -178,17 +226,6 @@ def make_gate(hidden: int, experts: int) -> nn.Linear:
     gate = nn.Linear(hidden, experts)
     init_weights(gate, 0.02)
     return gate
-
-
-@torch.no_grad()
-def project_out_means(gate: nn.Linear, means: Tensor) -> None:
-    """Make a new gate blind to the mean inputs of its layers: A ← A (1 - P), where P projects on the means [n, H].
-
-    First tokens of different texts differ little in lower layers: a random gate sends them all to one expert and keeps doing so.
-    """
-    basis = torch.linalg.qr(means.double().T).Q  # [H, n]
-    weight = gate.weight.double()
-    gate.weight.copy_(weight - (weight @ basis) @ basis.T)
 
 
 def select_expert_layers(depth: int, *, every: int, layers: Sequence[str] = ()) -> list[int]:

@@ -44,6 +44,11 @@ def _usage_curves(watch: TrainingMonitor) -> Curves:
     return {f"{router} {fact.rpartition('.')[2]}": (fact, 1 / len(names)) for router, names in watch.routers.items() for fact in names}
 
 
+def _role_curves(watch: TrainingMonitor) -> Curves:
+    """Bits by which a router's expert tells a query from a document."""
+    return {router: (fact, 1.0) for router in watch.routers if (fact := f"role_information.{router}") in watch}
+
+
 def _dev_curves(watch: TrainingMonitor) -> Curves:
     return {name.removeprefix("dev."): (name, 1.0) for name in watch.best}
 
@@ -55,6 +60,7 @@ CURVE_KINDS: dict[str, Callable[[TrainingMonitor], Curves]] = {
     "accuracy": _expert_curves("accuracy"),
     "entropy, of the most": _entropy_curves,
     "usage, of an equal part": _usage_curves,
+    "role information, bits": _role_curves,
     "development": _dev_curves,
 }
 
@@ -152,6 +158,7 @@ def _router_rows(trainings: Sequence[TrainingRun]) -> list[Cells]:
             shares = [training.monitor[fact].mean for fact in training.monitor.routers[router]]
             row: Cells = {"router": router, "training": training.name}
             row |= _history_cells(training.monitor, f"entropy.{router}", "entropy", math.log(max(2, len(shares))))
+            row |= _history_cells(training.monitor, f"role_information.{router}", "bits of role", 1.0)
             row["usage of experts"] = console.sparkline([share * len(shares) for share in shares], len(shares), 0.0, 2.0)
             table_rows.append(row | {"least": f"{min(shares):.1%}", "most": f"{max(shares):.1%}", "equal": f"{1 / len(shares):.1%}"})
     return table_rows

@@ -104,8 +104,9 @@ class TextEncoder:
         name, modules = variants.parse_spec(self.checkpoint.spec).name, list(self.checkpoint.architecture.modules())
         if any(isinstance(module, RoutedFeedForward) for module in modules):
             reason = f"the experts of this {name} are chosen by role, queries one and documents another"
-        elif any(isinstance(module, EmbeddingMixture) for module in modules):
-            reason = f"the experts of this {name} are chosen at random"
+        elif mixtures := [module for module in modules if isinstance(module, EmbeddingMixture)]:
+            is_single = len(mixtures[0].experts) == 1
+            reason = f"this {name} has a single expert" if is_single else f"the experts of this {name} are chosen at random"
         else:
             reason = f"{name} has no router"
         raise UsageError(f"{self.path}: {reason}; there is no usage to count")

@@ -30,13 +30,15 @@ def contrastive(
     entropy_sign: str = "working",
     entropy_of: str = "instance",
     load_balance: float = 0.0,
+    by_side: bool = False,
 ) -> ObjectiveOutput:
     """Σ of the contrastive losses of all scores, in-batch negatives; FLOPS regulariser for sparse experts, entropy for routers.
 
     `flops_query`, `flops_document`: default 0.01, 0 for an expert trained within a sum (mote). `flops_ramp`: steps over which it grows.
-    `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
+    `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch. `by_side`:
+    that of a batch and `load_balance` apply to queries and to documents, not to both together.
     """
-    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance, by_side)
     losses_by_score, facts = contrastive_per_score(batch, batch_scores(batch))
     return _sum_losses(batch, losses_by_score, facts, penalties)
 
@@ -60,12 +62,14 @@ def competitive(
     entropy_sign: str = "working",
     entropy_of: str = "instance",
     load_balance: float = 0.0,
+    by_side: bool = False,
 ) -> ObjectiveOutput:
     """CAME: first all experts learn alike; then each query weights the losses by how well each expert ranks its positive.
 
     `shares`: rank (the paper's 1 / rank), loss or margin. `final_temperature`: reached at the last step. `permuted`: control, each query
     gets another's shares. `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. `flops_ramp`:
-    steps over which FLOPS grows. `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
+    steps over which FLOPS grows. `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch. `by_side`:
+    that of a batch and `load_balance` apply to queries and to documents, not to both together.
 
     `normalise_standardised`: the weights of the standardised stage sum to 1, as those of the competition do (eq. 10). In the paper each
     is 1 (eq. 9), so that the same FLOPS weight is E times as strong against the losses of E experts once they compete; with
@@ -73,7 +77,7 @@ def competitive(
     """
     if not 0.0 <= standardised <= 1.0:
         raise UsageError(f"competitive:standardised={standardised}: expected a ratio of the steps, 0 to 1")
-    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance, by_side)
     score_matrices = batch_scores(batch)
     losses_by_score, facts = contrastive_per_score(batch, score_matrices)
     flops_penalty, flops_facts = penalties.flops_penalty(batch.queries, batch.documents, batch.step)
@@ -111,11 +115,12 @@ def kl(
     entropy_sign: str = "working",
     entropy_of: str = "instance",
     load_balance: float = 0.0,
+    by_side: bool = False,
 ) -> ObjectiveOutput:
     """Distillation of a teacher's distribution over each query's own documents; `contrastive`: weight of the contrastive loss."""
     if temperature <= 0:
         raise UsageError(f"kl:temperature={temperature}: expected more than 0")
-    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance, by_side)
     return _distillation_loss(batch, lambda scores, teacher: losses.kl_divergence(scores, teacher, temperature), contrastive, penalties)
 
 
@@ -130,9 +135,10 @@ def margin_mse(
     entropy_sign: str = "working",
     entropy_of: str = "instance",
     load_balance: float = 0.0,
+    by_side: bool = False,
 ) -> ObjectiveOutput:
     """Distillation of a teacher's margins between positive and negatives into each score; `contrastive`: weight of the contrastive loss."""
-    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance)
+    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance, by_side)
     return _distillation_loss(batch, losses.margin_mse, contrastive, penalties)
 
 

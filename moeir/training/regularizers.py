@@ -1,5 +1,6 @@
 """Regularizers: FLOPS for few active terms, router entropy, load balance of experts."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -32,32 +33,51 @@ def quadratic_ramp(step: int, steps: int) -> float:
     return 1.0 if steps <= 0 or step >= steps else (step / steps) ** 2
 
 
-def negative_entropy(routing: RouterOutput, scope: str = "instance") -> Tensor:
+def negative_entropy(*sides: RouterOutput, scope: str = "instance") -> Tensor:
     """Negative entropy Σ p log p of a router: the mean over its decisions, or that of the batch's mean probabilities.
 
     TASER (Cheng et al. 2023), eq. 4, with the sign of its code: lowest for uniform decisions. With scope `batch` it is lowest where all
-    experts are used equally, however confident each decision is.
+    experts are used equally, however confident each decision is. All sides weigh the same.
 
     >>> negative_entropy(RouterOutput.from_text_probabilities(torch.tensor([[0.5, 0.5], [1.0, 0.0]])))
     tensor(-0.3466)
     >>> negative_entropy(RouterOutput.from_text_probabilities(torch.tensor([[0.0, 1.0], [1.0, 0.0]])), scope="batch")
     tensor(-0.6931)
     """
-    rows = routing.probabilities.float()
-    chances = rows.mean(0, keepdim=True) if scope == "batch" else rows
-    return (chances * chances.clamp_min(torch.finfo(torch.float32).tiny).log()).sum(1).mean()
+    rows = [mean_probabilities(*sides)[None]] if scope == "batch" else [side.probabilities.float() for side in sides]
+    tiny = torch.finfo(torch.float32).tiny
+    return torch.stack([(chances * chances.clamp_min(tiny).log()).sum(1).mean() for chances in rows]).mean()
 
 
-def load_balance(routing: RouterOutput) -> Tensor:
+def load_balance(*sides: RouterOutput) -> Tensor:
     """I · Σ over experts of (share of the decisions it wins, a constant) · (its mean probability): 1 for uniform use of I experts.
 
-    Fedus et al. 2022 (Switch Transformers), eq. 4.
+    Fedus et al. 2022 (Switch Transformers), eq. 4. Of several sides shares and probabilities are the mean over sides: a batch has more
+    documents than queries, and a router that gives each role an expert of its own uses both equally.
 
-    >>> load_balance(RouterOutput.from_text_probabilities(torch.tensor([[0.75, 0.25], [0.75, 0.25]])))
-    tensor(1.5000)
+    >>> queries, documents = (RouterOutput.from_text_probabilities(torch.tensor([row] * 4)) for row in ([0.99, 0.01], [0.01, 0.99]))
+    >>> load_balance(queries), load_balance(documents), load_balance(queries, documents)
+    (tensor(1.9800), tensor(1.9800), tensor(1.))
     """
-    probabilities = routing.probabilities.float()
-    return probabilities.shape[1] * (expert_usage(routing) * probabilities.mean(0)).sum()
+    usage = torch.stack([expert_usage(side) for side in sides]).mean(0)
+    return len(usage) * (usage * mean_probabilities(*sides)).sum()
+
+
+def mean_probabilities(*sides: RouterOutput) -> Tensor:
+    """[I] mean probability of each expert, all sides weighing the same; with gradient."""
+    return torch.stack([side.probabilities.float().mean(0) for side in sides]).mean(0)
+
+
+def role_information(*sides: RouterOutput) -> Tensor:
+    """Mutual information of a decision's expert and its side, in bits: 0 if all sides use the experts alike, 1 if the expert tells which of
+    two sides a text is of. The expert is the arg-max; both sides weigh the same.
+
+    >>> queries, documents = (RouterOutput.from_text_probabilities(torch.tensor(rows)) for rows in ([[0.9, 0.1]], [[0.9, 0.1], [0.2, 0.8]]))
+    >>> role_information(queries, documents)
+    tensor(0.3113)
+    """
+    usage = torch.stack([expert_usage(side) for side in sides])
+    return (torch.special.entr(usage.mean(0)).sum() - torch.special.entr(usage).sum(1).mean()) / math.log(2)
 
 
 def expert_usage(*sides: RouterOutput) -> Tensor:
@@ -85,6 +105,7 @@ class RegularizerWeights:
     entropy_sign: str = "working"
     entropy_of: str = "instance"
     load_balance: float = 0.0
+    by_side: bool = False
 
     def __post_init__(self) -> None:
         for name in ("flops_query", "flops_document", "flops_ramp", "entropy", "load_balance"):
@@ -111,21 +132,24 @@ class RegularizerWeights:
         return total, facts
 
     def router_penalty(self, queries: EncoderOutput, documents: EncoderOutput) -> tuple[Tensor | float, StepMetrics]:
-        """The penalties of learned routers, each the mean over routers and both sides; as metrics each router's entropy and expert usage.
+        """The penalties of learned routers, means over routers; as metrics each router's entropy, expert usage and information on roles.
 
-        The entropy penalty applies to routers inside layers only: SB-MoE's gate has none in its paper.
+        `load_balance` and the entropy of a batch are of both sides together, or with `by_side` the mean over sides, which forbids an expert
+        for each role. The entropy penalty applies to routers inside layers only: SB-MoE's gate has none in its paper.
         """
         total: Tensor | float = 0.0
         facts: StepMetrics = {}
         pairs = {name: (router, documents.routing[name]) for name, router in queries.routing.items()}
-        layers = [pair for name, pair in pairs.items() if name.startswith("layer")]
+        groups = {name: [(side,) for side in pair] if self.by_side else [pair] for name, pair in pairs.items()}
+        layers = [group for name in groups if name.startswith("layer") for group in groups[name]]
         if layers and self.entropy:
-            costs = [negative_entropy(side, self.entropy_of) for pair in layers for side in pair]
+            costs = [negative_entropy(*group, scope=self.entropy_of) for group in layers]
             total = total + self.entropy * ENTROPY_SIGNS[self.entropy_sign] * torch.stack(costs).mean()
         if pairs and self.load_balance:
-            costs = [load_balance(side) for pair in pairs.values() for side in pair]
+            costs = [load_balance(*group) for name in groups for group in groups[name]]
             total = total + self.load_balance * torch.stack(costs).mean()
         for name, pair in pairs.items():
-            facts[f"entropy.{name}"] = -torch.stack([negative_entropy(side).detach() for side in pair]).mean()
+            facts[f"entropy.{name}"] = -negative_entropy(*pair).detach()
             facts |= {f"usage.{name}.{expert}": share for expert, share in enumerate(expert_usage(*pair))}
+            facts[f"role_information.{name}"] = role_information(*pair)
         return total, facts

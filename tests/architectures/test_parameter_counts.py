@@ -56,6 +56,7 @@ def tiny(spec, seed=0):
         ("sbmoe", 108_891_648 + 3_848_076),
         ("sbmoe:experts=12", 108_891_648 + 7_400_856),
         ("sbmoe:gate=random", 108_891_648 + 6 * 590_976),
+        ("sbmoe:experts=1", 108_891_648 + 590_976),
         ("came:routing=role", 137_964_090 + 10 * 4_723_968),
         ("came:global_experts=6", 137_964_090 + 3_848_076),
     ],

@@ -74,26 +74,102 @@ def test_top_1_and_all_are_one_training():
     assert names[0] == names[1] == names[2]
 
 
-@pytest.mark.parametrize("options", [{"gate": "random"}, {"inference": "random"}])
-def test_a_random_gate_depends_on_the_text_alone_and_spreads_evenly(options):
-    mixture = make_mixture(experts=3, **options).eval()
-    first, again = mixture(vectors(), TOKENS), mixture(vectors(), TOKENS)
+MANY = PackedTokens.from_lists([[1, one, other] for one in range(60) for other in range(50)], "document")
+
+
+def refine(mixture, texts=TOKENS, seed=5):
+    torch.manual_seed(seed)
+    return mixture(torch.ones(len(texts), 12), texts)
+
+
+def is_even(choice, experts):
+    return bool(((torch.bincount(choice, minlength=experts) / len(choice) - 1 / experts).abs() < 0.03).all())
+
+
+def test_a_random_gate_draws_anew_in_each_training_call():
+    """The state of torch's generator decides, as of all noise of a training; the same text meets all experts."""
+    mixture = make_mixture(gate="random", noise=False).train()
+    first, again, other = (refine(mixture, seed=seed) for seed in (5, 5, 6))
     assert torch.equal(first, again) and mixture.last_routing is None
-    back = list(range(len(TEXTS)))[::-1]
-    permuted = mixture(vectors()[back], PackedTokens.from_lists([TEXTS[row] for row in back], "query"))
-    assert torch.allclose(permuted[back], first, atol=1e-6)
-    many = PackedTokens.from_lists([[1, one, other] for one in range(60) for other in range(50)], "document")
-    numbers = embedding.hash_uniform(many, 3)
-    share = torch.bincount(numbers.argmax(-1), minlength=3) / len(many)
-    assert ((share - 1 / 3).abs() < 0.03).all() and float(numbers.min()) >= 0 and float(numbers.max()) < 1
-    assert abs(float(numbers.mean()) - 0.5) < 0.02
+    assert not torch.equal(first, other)
+    torch.manual_seed(0)
+    assert is_even(mixture._choose(torch.full((3000, 4), 0.25), MANY)[1], 4)
+
+
+@pytest.mark.parametrize("options", [{"gate": "random"}, {"inference": "random"}])
+def test_at_inference_a_random_expert_is_repeatable_in_any_batch_and_another_seed_is_another_draw(options):
+    mixture, other = (make_mixture(experts=3, gate_seed=seed, **options).eval() for seed in (0, 1))
+    first = refine(mixture)
+    assert torch.equal(first, refine(mixture, seed=9)) and mixture.last_routing is None
+    back = PackedTokens.from_lists(TEXTS[::-1], "query")
+    assert torch.allclose(refine(mixture, back).flip(0), first, atol=1e-6)
+    assert not torch.equal(refine(other), first), "a seed is a draw"
+    assert not torch.equal(refine(mixture, PackedTokens.from_lists(TEXTS, "document")), first), "query and document are drawn apart"
+    assert is_even(mixture._choose(torch.full((3000, 3), 1 / 3), MANY)[1], 3)
+
+
+def test_a_hash_gate_gives_a_text_one_expert_for_ever():
+    mixture = make_mixture(gate="hash", experts=3)
+    choices = [mixture.train(training)._choose(torch.full((3000, 3), 1 / 3), MANY)[1] for training in (True, True, False)]
+    assert torch.equal(choices[0], choices[1]) and torch.equal(choices[0], choices[2]) and is_even(choices[0], 3)
+
+
+def test_a_random_gate_of_an_older_version_keeps_its_numbers():
+    """Numbers that the earlier code gave for these token ids: the largest is the weight, its expert is chosen."""
+    two = PackedTokens.from_lists([[1, 5, 9, 2], [1, 7, 2]], "query")
+    expected = torch.tensor([[0.2133388, 0.5873845, 0.9023034], [0.9544377, 0.8793983, 0.5896247]])
+    assert torch.allclose(embedding.hash_uniform(two, 3), expected, atol=1e-7)
+    for options in ({"gate": "hash_uniform"}, {"inference": "hash_uniform"}):
+        strength, choice = make_mixture(experts=3, **options).eval()._choose(torch.full((2, 3), 1 / 3), two)
+        assert choice.tolist() == [2, 0] and torch.allclose(strength, expected.amax(1), atol=1e-7)
+
+
+@pytest.mark.parametrize(("experts", "before"), [(3, 0.75), (6, 6 / 7), (12, 12 / 13)])
+def test_corrections_of_all_gates_start_equally_long(experts, before):
+    """`norm_expert`: the length is the weight. The largest of n uniform numbers is n / (n + 1) on average: .75, .86, .92."""
+    torch.manual_seed(0)
+    x = 3 * F.normalize(torch.randn(3000, 64), dim=-1)
+    lengths = {}
+    for gate in embedding.GATES:
+        mixture = make_mixture(experts=experts, gate=gate, width=64)
+        for training in (True, False):
+            lengths[gate, training] = (mixture.train(training)(x, MANY) - x).norm(dim=-1).mean().item()
+    for training in (True, False):
+        for gate in ("random", "hash"):
+            assert lengths[gate, training] == pytest.approx(lengths["learned", training], rel=0.2)
+        assert lengths["hash_uniform", training] == pytest.approx(before, abs=0.02)
+    assert lengths["random", False] == pytest.approx(1 / experts, abs=1e-5)
+
+
+def test_a_random_expert_at_inference_has_the_weight_of_the_gates_best():
+    mixture, x = make_mixture(inference="random").eval(), vectors()
+    assert torch.allclose((mixture(x, TOKENS) - x).norm(dim=-1), mixture.gate(x).softmax(-1).amax(-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("gate", embedding.GATES[:3])
+@pytest.mark.parametrize("inference", embedding.INFERENCES[:3])
+def test_a_single_expert_is_an_adapter_of_weight_1(gate, inference):
+    x = vectors()
+    for combine in embedding.COMBINES:
+        mixture = make_mixture(experts=1, gate=gate, inference=inference, combine=combine)
+        assert {name.split(".")[0] for name in mixture.state_dict()} == {"experts"} and len(mixture.experts) == 1
+        update = mixture.experts[0](x)
+        expected = x + (update if combine == "weighted" else F.normalize(update, dim=-1))
+        for training in (True, False):
+            assert torch.allclose(mixture.train(training)(x, TOKENS), expected, atol=1e-5)
+
+
+def test_a_normalised_vector_is_the_refined_one_at_length_1():
+    x = vectors()
+    plain, unit = (make_mixture(normalise=normalise).eval()(x, TOKENS) for normalise in (False, True))
+    assert torch.allclose(unit, plain / plain.norm(dim=-1, keepdim=True), atol=1e-6)
 
 
 def test_a_random_gate_owns_no_weights():
     assert not [name for name in make_mixture(gate="random").state_dict() if not name.startswith("experts.")]
 
 
-@pytest.mark.parametrize("wrong", [{"experts": 1}, {"inference": "best"}, {"combine": "sum"}, {"gate": "none"}])
+@pytest.mark.parametrize("wrong", [{"experts": 0}, {"inference": "best"}, {"combine": "sum"}, {"gate": "none"}, {"gate_seed": -1}])
 def test_what_cannot_be_is_refused(wrong):
     with pytest.raises(UsageError):
         make_mixture(**wrong)
@@ -102,6 +178,7 @@ def test_what_cannot_be_is_refused(wrong):
 @pytest.mark.parametrize(
     "width, experts, count",
     [
+        (312, 1, 97_812), (768, 1, 590_976),
         (312, 3, 343_674), (312, 6, 638_520), (312, 9, 933_366), (312, 12, 1_228_212),
         (512, 3, 922_374), (512, 6, 1_713_420), (512, 9, 2_504_466), (512, 12, 3_295_512),
         (768, 3, 2_071_686), (768, 6, 3_848_076), (768, 9, 5_624_466), (768, 12, 7_400_856),

@@ -14,6 +14,22 @@ def routed_feedforward(experts, states, choice, weight=None):
     return torch.stack(rows)
 
 
+def straight_through(experts, states, weights, shared_norm):
+    """Σ z_i · expert_i(h) with the one-hot z whose gradient is that of `weights` [T, I]: over whole experts, or before their one norm."""
+    rows = []
+    for state, row in zip(states, weights, strict=True):
+        hard = torch.zeros_like(row)
+        hard[row.argmax()] = 1.0
+        strengths = hard + row - row.detach()
+        changes = [layer.down(layer.activation(layer.up(state))) for layer in experts]
+        if shared_norm:
+            rows.append(experts[0].norm(state + sum(strengths[number] * change for number, change in enumerate(changes))))
+        else:
+            wholes = [layer.norm(state + change) for layer, change in zip(experts, changes, strict=True)]
+            rows.append(sum(strengths[number] * whole for number, whole in enumerate(wholes)))
+    return torch.stack(rows)
+
+
 def gated_block(mixture, vector, weights, combine, selected):
     """One vector [D] refined: by the experts in `selected` with their weights [n], combined as `combine` names."""
     outputs = {number: mixture.experts[number].down(F.relu(mixture.experts[number].up(vector))) for number in selected}

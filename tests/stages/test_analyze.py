@@ -9,7 +9,7 @@ from moeir.records import texts
 LENGTHS = ("--query-length", 16, "--document-length", 32)
 ARCHITECTURES = {
     "token": "taser:routing=token,every=1", "sequence": "taser:routing=sequence,every=0,experts=3", "gated": "sbmoe:experts=3",
-    "random": "sbmoe:gate=random", "role": "mote:every=1,similarity=dense", "plain": "dense",
+    "random": "sbmoe:gate=random", "single": "sbmoe:experts=1", "role": "mote:every=1,similarity=dense", "plain": "dense",
 }  # fmt: skip
 
 
@@ -75,7 +75,8 @@ def test_usage_counts_what_the_routers_say_once_in_any_batches(name, routers, un
                 minlength=probabilities.shape[1]
             ).tolist()
             assert [row["probability"] for row in router_rows[:-1]] == pytest.approx(probabilities.mean(0).tolist(), rel=1e-5)
-            assert (router_rows[-1]["chosen"], router_rows[-1]["of"], router_rows[-1]["share"]) == (len(probabilities), unit, 1.0)
+            assert (router_rows[-1]["chosen"], router_rows[-1]["of"]) == (len(probabilities), unit)
+            assert router_rows[-1]["share"] == pytest.approx(1.0)
             assert router_rows[-1]["entropy"] == pytest.approx(sum(row["entropy"] for row in router_rows[:-1]))
 
 
@@ -183,6 +184,7 @@ def test_shares_in_the_course_of_a_training(trained, moeir, tmp_path):
         ("--run one.trec --run two.trec --model token", 2, "does not read --model; it belongs to analyze usage or divergence or shares"),
         ("usage --model token --corpus corpus.jsonl --threshold 0", 2, "--threshold 0: expected a whole number above 0"),
         ("usage --model role --corpus corpus.jsonl", 2, "role: the experts of this mote are chosen by role, queries one and documents"),
+        ("usage --model single --corpus corpus.jsonl", 2, "single: this sbmoe has a single expert"),
         ("usage --model random --corpus corpus.jsonl", 2, "random: the experts of this sbmoe are chosen at random"),
         ("usage --model plain --corpus corpus.jsonl", 2, "plain: dense has no router; there is no usage to count"),
         ("usage --model token --corpus absent", 3, "absent: no such file (--corpus)"),

@@ -1,5 +1,7 @@
 """Router regularizers: entropy and load balance against loops, the routers and sides that they apply to, and their metrics."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -30,7 +32,7 @@ def test_entropy_is_that_of_the_loop(counts):
     rows = normalise_rows(counts)
     assert regularizers.negative_entropy(routing(rows)).item() == pytest.approx(oracles.negative_entropy(rows), abs=1e-6)
     means = [sum(row[expert] for row in rows) / len(rows) for expert in range(3)]
-    assert regularizers.negative_entropy(routing(rows), "batch").item() == pytest.approx(oracles.negative_entropy([means]), abs=1e-6)
+    assert regularizers.negative_entropy(routing(rows), scope="batch").item() == pytest.approx(oracles.negative_entropy([means]), abs=1e-6)
 
 
 @quick
@@ -42,7 +44,9 @@ def test_load_balance_is_that_of_the_loop(counts):
 
 def test_a_certain_router_has_finite_gradients():
     router = routing([[1.0, 0.0], [0.0, 1.0]])
-    (regularizers.negative_entropy(router) + regularizers.negative_entropy(router, "batch") + regularizers.load_balance(router)).backward()
+    (
+        regularizers.negative_entropy(router) + regularizers.negative_entropy(router, scope="batch") + regularizers.load_balance(router)
+    ).backward()
     assert router.probabilities.grad.isfinite().all()
 
 
@@ -80,15 +84,48 @@ def test_entropy_is_asked_of_layers_on_both_sides_and_not_of_the_gate(objective)
     assert penalty_cost(objective) == pytest.approx(0.01 * expected, abs=1e-6)
     assert penalty_cost(objective, entropy=0.5) == pytest.approx(0.5 * expected, rel=1e-4)
     assert penalty_cost(objective, entropy=0.5, entropy_sign="printed") == pytest.approx(-0.5 * expected, rel=1e-4)
-    means = [oracles.negative_entropy([[sum(column) / len(side[name]) for column in zip(*side[name], strict=True)]]) for name in LAYERS
-             for side in (QUERIES, DOCUMENTS)]  # fmt: skip
-    assert penalty_cost(objective, entropy=0.5, entropy_of="batch") == pytest.approx(0.5 * sum(means) / 4, rel=1e-4)
+    by_side = [[mean_row(side[name])] for name in LAYERS for side in (QUERIES, DOCUMENTS)]
+    together = [[mean_row([mean_row(side[name]) for side in (QUERIES, DOCUMENTS)])] for name in LAYERS]
+    for rows, flag in ((together, False), (by_side, True)):
+        expected = sum(map(oracles.negative_entropy, rows)) / len(rows)
+        assert penalty_cost(objective, entropy=0.5, entropy_of="batch", by_side=flag) == pytest.approx(0.5 * expected, rel=1e-4)
+
+
+def mean_row(rows):
+    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
 @pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
 def test_load_balance_is_asked_of_every_router(objective):
-    expected = sum(oracles.load_balance(side[name]) for name in QUERIES for side in (QUERIES, DOCUMENTS)) / 6
-    assert penalty_cost(objective, entropy=0.0, load_balance=2.0) == pytest.approx(2.0 * expected, rel=1e-4)
+    by_side = [oracles.load_balance(side[name]) for name in QUERIES for side in (QUERIES, DOCUMENTS)]
+    together = [oracles.load_balance(2 * QUERIES[name] + DOCUMENTS[name]) for name in QUERIES]  # 2 queries and 4 documents weigh the same
+    for costs, flag in ((together, False), (by_side, True)):
+        expected = 2.0 * sum(costs) / len(costs)
+        assert penalty_cost(objective, entropy=0.0, load_balance=2.0, by_side=flag) == pytest.approx(expected, rel=1e-4)
+
+
+PERFECT = {"layer2": [[0.99, 0.01]] * 2}, {"layer2": [[0.01, 0.99]] * 4}
+BLIND = {"layer2": [[0.9, 0.1], [0.2, 0.8]]}, {"layer2": [[0.6, 0.4], [0.3, 0.7]] * 2}
+
+
+def test_a_router_that_has_found_the_roles_pays_nothing_for_balance():
+    """I Σ f_i P_i: 2 (1 · .99 + 0 · .01) = 1.98 on each side, and 2 (.5 · .5 + .5 · .5) = 1 together, the least possible."""
+    assert penalty_cost(training_batch=batch(*PERFECT), entropy=0.0, load_balance=1.0) == pytest.approx(1.0, abs=1e-5)
+    assert penalty_cost(training_batch=batch(*PERFECT), entropy=0.0, load_balance=1.0, by_side=True) == pytest.approx(1.98, abs=1e-5)
+    together = penalty_cost(training_batch=batch(*PERFECT), entropy=1.0, entropy_of="batch")
+    assert together == pytest.approx(-math.log(2), abs=1e-5), "the mean probabilities of both sides are even"
+
+
+@pytest.mark.parametrize(
+    ("sides", "bits"),
+    [
+        (PERFECT, 1.0),  # the expert says which side it is
+        (BLIND, 0.0),  # each side uses each expert for half of its texts
+        (({"layer2": [[0.9, 0.1]] * 2}, {"layer2": [[0.9, 0.1], [0.2, 0.8]] * 2}), 0.31128),  # H(3/4, 1/4) - ½ H(1/2, 1/2) = .81128 - .5
+    ],
+)
+def test_role_information_is_the_mutual_information_of_expert_and_side(sides, bits):
+    assert float(objectives.contrastive(batch(*sides)).metrics["role_information.layer2"]) == pytest.approx(bits, abs=1e-5)
 
 
 def test_the_working_sign_opens_a_decision_and_the_printed_one_closes_it():

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # LCE on MS MARCO documents: cross-encoders trained with binary cross-entropy and with LCE on each retriever's own top documents, on every
-# retriever's list; the size of a group; an ensemble. Table 1b, Figures 1 and 2 (WORK/figures/figure1.svg, a curve, and figure2.svg, a heat map).
+# retriever's list; the size of a group; an ensemble. Table 1b, Figures 1 (a curve) and 2 (a heat map), in WORK/figures.
 #
 # Paper:    Gao et al. 2021, Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline, Experiment Methodologies to Analysis
 # Data:     DATA (default data/msmarco), the files of the document ranking task under their own names:

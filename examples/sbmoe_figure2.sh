@@ -11,7 +11,7 @@
 #           on DL19 nDCG@10 is best with 3 experts and recall@100 with 12; recall@100 is best with 3 on msmarco, nq, ps and cs.
 #           Parameters of the block with N = 3, 6, 9, 12: 343,674, 638,520, 933,366, 1,228,212
 #
-#     bash examples/sbmoe_figure2.sh            # COLLECTIONS="msmarco nq hotpotqa ps cs" and everything at the top of sbmoe_steps.sh and steps.sh
+#     bash examples/sbmoe_figure2.sh            # COLLECTIONS="msmarco nq hotpotqa ps cs" and all at the top of sbmoe_steps.sh, steps.sh
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/sbmoe_steps.sh"
 COUNTS=${COUNTS:-3 6 9 12}

@@ -1,16 +1,16 @@
 # Settings and steps that the SB-MoE scripts share; sourced by them, not run. Paper: Sokli et al. 2025, §IV.
 #
-# An environment variable overrides each value, e.g. BACKBONES="tinybert small" COLLECTIONS="msmarco nq" bash examples/sbmoe_table1.sh; those
-# of all papers: steps.sh. A backbone on a collection is a cell of the paper's tables, with a folder BACKBONE-COLLECTION in WORK of its own; a
-# script makes one after the other, and continues where it stopped.
+# An environment variable overrides each value, e.g. BACKBONES="tinybert small" COLLECTIONS="msmarco nq" bash examples/sbmoe_table1.sh;
+# those of all papers: steps.sh. A backbone on a collection is a cell of the paper's tables, with a folder BACKBONE-COLLECTION of its own
+# in WORK; a script makes one after the other, and continues where it stopped.
 # BACKBONES   of tinybert, small, base and contriever; NAME=WEIGHTS has other weights (as model.safetensors: README.md), and so has MODEL if
 #             there is one backbone
 # COLLECTIONS of msmarco (MS MARCO, TREC DL 2019 and 2020) and of folders of BEIR's form under BEIR: nq, hotpotqa, ps, cs
 # DATA        MS MARCO's files, as sbmoe_table1.sh lists them
 # TRAIN       the folder of the training part of a collection of BEIR's form: its own folder, but BEIR keeps that of nq in nq-train
 # COMBINE     release: the published code's sum, whose gate gets no gradient. norm_expert, the default, learns its gate
-# VALIDATION  part of the training queries held out; the checkpoint with their lowest loss is kept, as in the paper
-# CORRECTION  of the p-values, bonferroni as in the paper, over the comparisons of a printed table: its rows but the first times its measures
+# VALIDATION  part of the training queries held out; the checkpoint with the lowest loss on them is kept, as in the paper
+# CORRECTION  of the p-values, bonferroni as in the paper, over the comparisons of a printed table: its rows but the first by its measures
 # shellcheck shell=bash
 BACKBONES=${BACKBONES:-${BACKBONE:-tinybert}} COLLECTIONS=${COLLECTIONS:-${COLLECTION:-msmarco}}
 EXPERTS=${EXPERTS:-6} COMBINE=${COMBINE:-norm_expert}
@@ -93,7 +93,11 @@ block() { # NAME EXPERTS [OPTIONS]: a model with a block of experts
 
 fine_tuned() { learned fine-tuned dense:encoders=siamese; }
 
-random_gate() { block random-gate "$EXPERTS" ,gate=random; }
+random_gate() { block random-gate "$EXPERTS" ,gate=random; } # an expert drawn anew each time
+
+hash_gate() { block hash-gate "$EXPERTS" ,gate=hash; } # a text has one expert for ever, which nobody has learned
+
+adapter() { block adapter 1; } # as deep and wide as what a text passes through with experts, but nothing to choose
 
 top1() { block "top1${1:+-$1}" "${1:-$EXPERTS}"; } # [N]: top1 with N experts (top1-N, if said), trained by noisy top-1
 

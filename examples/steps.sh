@@ -4,7 +4,7 @@
 # WORK        output folder; scripts of one paper share it and continue each other's work
 # STEPS       if set, the number of steps of every training, in place of epochs
 # KEEP        no: encodings and indexes are removed once their runs are written
-# FIGURES     svg or png: the kind of the figures, which are drawn anew each time; tsv, their values, where matplotlib is not installed
+# FIGURES     svg or png: the kind of the figures; tsv, their values, where matplotlib is not installed
 # BEIR        folder of BEIR's sets, each NAME/{corpus.jsonl,queries.jsonl,qrels/test.tsv}, as BEIR's archives unpack
 # A finished stage is skipped, an interrupted one continued.
 #
@@ -81,7 +81,7 @@ label() { # MODEL/RUN: what a table calls it
   echo "${1%/*}${run:+-$run}"
 }
 
-table() { # CORPUS SET FLAGS -- MODEL/RUN...: a row for each run of a test set; p: two-sided paired t-test against the first row, with CORRECTION
+table() { # CORPUS SET FLAGS -- MODEL/RUN...: a row for each run of a test set; p: paired t-test against the first row, with CORRECTION
   local corpus=$1 set=$2 row measure flags=() runs=()
   shift 2
   while [ "$1" != -- ]; do
@@ -116,7 +116,7 @@ tables() { # TITLE CORPUS SET... -- MODEL/RUN...: the same rows for every test s
   done
 }
 
-figure() { # NAME PLOT MEASURE FLAGS...: WORK/figures/NAME, heatmap, lines or bars of the runs --run ROW/COLUMN=PATH... with --qrels PATH
+figure() { # NAME PLOT MEASURE FLAGS...: WORK/figures/NAME, anew each time: heatmap, lines or bars of --run ROW/COLUMN=PATH...
   local name=$1 plot=$2 measure=$3
   shift 3
   say "$WORK/figures/$name.$FIGURES: $plot of $measure"

@@ -167,6 +167,20 @@ def test_sbmoe_refuses_what_belongs_to_one_cell_for_several(settings: dict[str, 
     assert completed.returncode == 2 and words in completed.stderr
 
 
+def test_sbmoe_projects_a_query_with_a_relevant_hit_or_the_one_that_is_named(calls: Any, toy: Path, tmp_path: Path) -> None:
+    relevant = next(iter(toy_collections.ToyTexts(toy).test_qrels["q3"]))
+    for name in ("dev", "dl19", "dl20"):
+        run = tmp_path / f"work/tinybert-msmarco/runs/all-3/{name}/global.trec"
+        run.parent.mkdir(parents=True)
+        run.write_text(f"q1 Q0 elsewhere 1 2 x\nq3 Q0 elsewhere 1 2 x\nq3 Q0 {relevant} 2 1 x\n", encoding="utf-8")
+    figures = [call for call in calls("sbmoe_figures3_4.sh", QUERIES="dl20=q2 nq=q4") if call[0] == "analyze"]
+    assert [flag_values(call, "query") for call in figures] == [["q3"], ["q3"], ["q3"], ["q3"], ["q2"], ["q2"]]
+    assert [file_names(flag_values(call, "model")) for call in figures] == [["fine-tuned", "all-3"], ["all-3"]] * 3
+    assert ["--before-mixture" in call[1] for call in figures] == [False, True] * 3
+    values = {"projection": "tsne:perplexity=30", "dimensions": "3", "seed": "42"}
+    assert all(flag_values(call, name) == [value] for call in figures for name, value in values.items())
+
+
 def test_sbmoe_on_nq_trains_where_beir_keeps_that_part(calls: Any) -> None:
     recorded = calls("sbmoe_table1.sh", COLLECTION="nq")
     assert all("beir/nq-train/" in flag_values(call, "corpus")[0] for call in finetune_calls(recorded).values())

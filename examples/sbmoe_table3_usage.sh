@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# SB-MoE, Table III: how many experts are the gate's first choice for at least 100,000 documents; one collection a run.
+# SB-MoE, Table III: how many experts are the gate's first choice for at least 100,000 documents; for each collection.
 #
 # Paper:    Sokli et al. 2025, Mixture of Experts Approaches in Dense Retrieval Tasks, §VI, Table III
 # Data:     as sbmoe_table1.sh; with the WORK folder of sbmoe_figure2.sh this script reuses its trainings
@@ -15,14 +15,19 @@
 #             cs                         3    4    4    7      2.08 %
 #           The column `used` of the last row of each table is the number; the other rows have the share of each expert.
 #
-#     bash examples/sbmoe_table3_usage.sh       # COLLECTION=… THRESHOLD=… and everything at the top of sbmoe_steps.sh and steps.sh
+#     bash examples/sbmoe_table3_usage.sh       # COLLECTIONS=… THRESHOLD=… and everything at the top of sbmoe_steps.sh and steps.sh
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/sbmoe_steps.sh"
 COUNTS=${COUNTS:-3 6 9 12} THRESHOLD=${THRESHOLD:-100000}
 
-split
-for count in $COUNTS; do
-  top1 "$count"
-  say "Table III, $COLLECTION: usage of $count experts"
-  $MOEIR analyze usage --model "$WORK/ckpt/top1-$count" --corpus "${corpora[$corpus]}" --threshold "$THRESHOLD"
-done
+cell() {
+  local count
+  split
+  for count in $COUNTS; do
+    top1 "$count"
+    say "Table III, $backbone on $collection: usage of $count experts"
+    $MOEIR analyze usage --model "$WORK/ckpt/top1-$count" --corpus "${corpora[$corpus]}" --threshold "$THRESHOLD"
+  done
+}
+
+each_cell cell

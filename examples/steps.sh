@@ -4,17 +4,18 @@
 # WORK        output folder; scripts of one paper share it and continue each other's work
 # STEPS       if set, the number of steps of every training, in place of epochs
 # KEEP        no: encodings and indexes are removed once their runs are written
+# FIGURES     svg or png: the kind of the figures; tsv, their values, where matplotlib is not installed
 # BEIR        folder of BEIR's sets, each NAME/{corpus.jsonl,queries.jsonl,qrels/test.tsv}, as BEIR's archives unpack
 # A finished stage is skipped, an interrupted one continued.
 #
 # A test set's name is the key of its queries, qrels or answers, measures, and corpus; a row of a table is
 # MODEL/RUN, an expert of a model. `settings` are flags of every training.
 # shellcheck shell=bash
-MOEIR=${MOEIR:-moeir} PYTHON=${PYTHON:-python3} KEEP=${KEEP:-yes} BEIR=${BEIR:-data/beir}
+MOEIR=${MOEIR:-moeir} PYTHON=${PYTHON:-python3} KEEP=${KEEP:-yes} FIGURES=${FIGURES:-svg} BEIR=${BEIR:-data/beir}
 examples=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 declare -A corpora queries qrels answers match measures depths
 declare -A called=([bm25]='' [global]='') # what a table calls a run, behind its model
-settings=()
+settings=() CORRECTION=${CORRECTION:-none} # of the p-values of a table
 
 absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
 WORK=$(absolute "$WORK") BEIR=$(absolute "$BEIR")
@@ -80,7 +81,7 @@ label() { # MODEL/RUN: what a table calls it
   echo "${1%/*}${run:+-$run}"
 }
 
-table() { # CORPUS SET FLAGS -- MODEL/RUN...: a row for each run of a test set; p: two-sided paired t-test against the first row, uncorrected
+table() { # CORPUS SET FLAGS -- MODEL/RUN...: a row for each run of a test set; p: paired t-test against the first row, with CORRECTION
   local corpus=$1 set=$2 row measure flags=() runs=()
   shift 2
   while [ "$1" != -- ]; do
@@ -99,7 +100,7 @@ table() { # CORPUS SET FLAGS -- MODEL/RUN...: a row for each run of a test set; 
   else
     flags+=(--qrels "${qrels[$set]}")
   fi
-  $MOEIR evaluate "${runs[@]}" "${flags[@]}" --correction none
+  $MOEIR evaluate "${runs[@]}" "${flags[@]}" --correction "$CORRECTION"
 }
 
 tables() { # TITLE CORPUS SET... -- MODEL/RUN...: the same rows for every test set
@@ -113,6 +114,13 @@ tables() { # TITLE CORPUS SET... -- MODEL/RUN...: the same rows for every test s
     say "$title, $set"
     table "$corpus" "$set" "$@"
   done
+}
+
+figure() { # NAME PLOT MEASURE FLAGS...: WORK/figures/NAME, anew each time: heatmap, lines or bars of --run ROW/COLUMN=PATH...
+  local name=$1 plot=$2 measure=$3
+  shift 3
+  say "$WORK/figures/$name.$FIGURES: $plot of $measure"
+  $MOEIR analyze grid "$@" --measure "$measure" --plot "$plot" --output "$WORK/figures/$name.$FIGURES" --force
 }
 
 zero_shot() { # TITLE NAMES MEASURES MODEL/RUN...: a table for each set of BEIR, encoded and searched with each model

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # LCE's tables on small real data: rerankers trained with bce and lce on each retriever's documents, on each retriever's list (Figure 2),
-# and the size of a group (Figure 1).
+# and the size of a group (Figure 1). bce has one negative of each query; bce7 is trained on the queries and pairs of lce, with 7.
 #
 # Data:     RUNS_FOLDER with NAME.train.trec and NAME.test.trec for every retriever NAME, lists of the same queries; CORPUS, QUERIES (training and
 #           test queries in one file), TRAIN_QRELS, TEST_QRELS
@@ -38,7 +38,7 @@ reranked() { # MODEL RETRIEVER...: the first documents of their lists; a pair th
   done
 }
 
-first=$1
+first=$1 objectives="bce bce7 lce"
 if [[ $ROW == *train* ]]; then
   mkdir -p tops
   for list in "$@"; do
@@ -49,8 +49,9 @@ if [[ $ROW == *train* ]]; then
     $MOEIR mine-negatives --run "$runs/$retriever.train.trec" --qrels "$train" --method "band:first=0,last=$DEPTH" --output "data/$retriever.jsonl"
     for seed in $SEEDS; do
       learned "$retriever-bce-$seed" bce "$retriever" "$seed" $((PAIRS / 2)) 1
+      learned "$retriever-bce7-$seed" bce:positive_weight=7 "$retriever" "$seed" $((PAIRS / 8)) 7
       learned "$retriever-lce-$seed" lce "$retriever" "$seed" $((PAIRS / 8)) 7
-      for objective in bce lce; do reranked "$retriever-$objective-$seed" "$@"; done
+      for objective in $objectives; do reranked "$retriever-$objective-$seed" "$@"; done
     done
   done
   for seed in $SEEDS; do
@@ -66,10 +67,12 @@ if [[ $ROW == *tables* ]]; then
     for seed in $SEEDS; do
       echo "the list of $list, seed $seed; p: two-sided paired t-test against the list as it was"
       rows=(--run "reranked/$list/$list.trec")
-      for retriever in "$@"; do for objective in bce lce; do rows+=(--run "reranked/$list/$retriever-$objective-$seed.trec"); done; done
+      for retriever in "$@"; do for objective in $objectives; do rows+=(--run "reranked/$list/$retriever-$objective-$seed.trec"); done; done
       $MOEIR evaluate "${rows[@]}" --qrels "$test" --measure "$MEASURE"
-      echo "lce against bce, trained and tested on $list, seed $seed"
-      $MOEIR evaluate --run "reranked/$list/$list-bce-$seed.trec" --run "reranked/$list/$list-lce-$seed.trec" --qrels "$test" --measure "$MEASURE"
+      for arm in bce bce7; do
+        echo "lce against $arm, trained and tested on $list, seed $seed"
+        $MOEIR evaluate --run "reranked/$list/$list-$arm-$seed.trec" --run "reranked/$list/$list-lce-$seed.trec" --qrels "$test" --measure "$MEASURE"
+      done
     done
   done
   for seed in $SEEDS; do

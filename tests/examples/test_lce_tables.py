@@ -32,10 +32,19 @@ def test_the_tables_are_made_once(toy: Path, tiny_model: Path, bm25_index: Path,
         results.append(completed)
     assert results[0].stdout == results[1].stdout
     printed = [line for line in results[0].stdout.splitlines() if not line.startswith(("the ", "lce "))]
-    models = ["bm25-bce-1", "bm25-lce-1", "again-bce-1", "again-lce-1"]
-    rows = [rows for _, rows in parse_tables("\n".join(printed))]
-    assert rows[0] == ["bm25", *models] and rows[1] == ["bm25-bce-1", "bm25-lce-1"]
-    assert rows[2] == ["again", *models] and rows[-1] == ["group-2-1", "group-4-1"]
+    models = [f"{retriever}-{arm}-1" for retriever in ("bm25", "again") for arm in ("bce", "bce7", "lce")]
+    assert [rows for _, rows in parse_tables("\n".join(printed))] == [
+        *(["bm25", *models], ["bm25-bce-1", "bm25-lce-1"], ["bm25-bce7-1", "bm25-lce-1"]),
+        *(["again", *models], ["again-bce-1", "again-lce-1"], ["again-bce7-1", "again-lce-1"]),
+        ["group-2-1", "group-4-1"],
+    ]
+    trainings = [call for call in server.calls()[before:] if call[0] == "finetune" and call[-1].startswith("ckpt/bm25-")]
+    flags = [dict(zip(call[1::2], call[2::2], strict=True)) for call in trainings[:3]]
+    assert [(one["--objective"], one["--batch-size"], one["--negatives"]) for one in flags] == [
+        ("bce", "4", "1"),
+        ("bce:positive_weight=7", "1", "7"),
+        ("lce", "1", "7"),
+    ]
     calls = [call for call in server.calls()[before:] if call[0] != "evaluate"]
     assert results[1].stderr.count("already made") == len(calls) // 2
 
@@ -67,4 +76,4 @@ def test_the_tables_of_several_collections(
     rows = [line.split("|")[1].strip() for line in printed if line.startswith("| ")]
     assert rows == ["trained on", "(as it was)", "bm25", "dense", "came", "tested on", "bm25", "dense", "came"]
     cells = [cell.strip() for line in printed[6:9] for cell in line.split("|")[2:-1]]
-    assert len(cells) == 27 and all(0 <= float(cell) <= 1 or cell == "nan" for cell in cells)
+    assert len(cells) == 45 and all(0 <= float(cell) <= 1 or cell == "nan" for cell in cells)

@@ -14,7 +14,7 @@ QUESTIONS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
 SETS = ("scifact", "cqadupstack/android")
 SHALLOW = {"STEPS": 2, "QUERY_LENGTH": 8, "DOCUMENT_LENGTH": 16, "LENGTH": 16, "BATCH": 2, "NEGATIVES": 2, "PAIRS": 4, "COUNTS": "3 6"}
 SHALLOW |= {"LEARN_BATCH": 4, "COTMAE_BATCH": 4, "SPAN_LENGTH": 16, "PER_SPAN": 2, "SHARDS": 2}  # of pre-training
-SHALLOW |= {"BM25_DEPTH": 8, "MINING_DEPTH": 8, "DEPTH": 10, "VALIDATION": 0.2, "THRESHOLD": "5%"}
+SHALLOW |= {"BM25_DEPTH": 8, "MINING_DEPTH": 8, "DEPTH": 10, "VALIDATION": 0.4, "THRESHOLD": "5%", "PROJECTION": "tsne:perplexity=3"}
 WITHOUT_PRODUCT = ("evaluate", "info", "analyze")
 
 ANSWERED, SB, DEV = ["Success@20", "Success@100"], ["R@100", "nDCG@10"], ["RR@10", "R@1", "R@50", "R@1000"]
@@ -26,7 +26,9 @@ USAGE = ["of", "expert", "chosen", "share", "probability", "entropy", "used"]
 WAYS = ("dense", "sparse", "hybrid")
 MOTE = ["bm25", *(f"{model}-{way}" for model in ("mote", "mote-bm25", "siamese", "separate", "switched") for way in WAYS)]
 DIVERGING = ["cotmae-siamese", "cotmae-separate", "siamese", "mote", "separate"]
-SB_TABLE = (SB, ["fine-tuned", "random-gate", "top1", "all"])
+SB_TABLES = [(SB, ["fine-tuned", "random-gate", "top1", "all"]), (SB, ["top1", "random-gate", "hash-gate", "adapter"])]
+SB_ROWS = [f"tinybert-{row}" for row in ("fine-tuned", "random-gate", "hash-gate", "adapter", "top1", "all")]
+LCE_MODELS = [f"{retriever}-{arm}" for retriever in ("bm25", "indri") for arm in ("bce", "bce2", "lce")]
 
 EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
     ("taser_nq.sh", ""): [*[(ANSWERED, ["bm25", *ALONE])] * 2, (["parameters"], ALONE)],
@@ -39,15 +41,22 @@ EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
         *[(["nDCG@10"], ["bm25", "dpr", "taser", "taser-star"])] * 2,
         (["n", "run", *ANSWERED], GROUPS),
     ],
-    ("sbmoe_table1.sh", "msmarco"): [SB_TABLE] * 3,
-    ("sbmoe_table1.sh", "nq"): [SB_TABLE],
-    ("sbmoe_table2_zeroshot.sh", "msmarco"): [(SB, ["fine-tuned", "top1", "all"])] * 2,
+    ("sbmoe_table1.sh", "msmarco nq"): [
+        *(table for table in SB_TABLES for _ in range(3)),
+        *SB_TABLES,
+        *[(["dev", "dl19", "dl20", "nq"], SB_ROWS)] * 2,
+    ],
+    ("sbmoe_table2_zeroshot.sh", "msmarco"): [
+        *[(SB, ["fine-tuned", "top1", "all"])] * 2,
+        *[(["scifact", "cqadupstack-android"], [f"tinybert-{row}" for row in ("fine-tuned", "top1", "all")])] * 2,
+    ],
     ("sbmoe_figure2.sh", "msmarco"): [(SB, ["fine-tuned", "all-3", "all-6"])] * 3,
+    ("sbmoe_figures3_4.sh", "msmarco"): [],
     ("sbmoe_table3_usage.sh", "msmarco"): [(["router", *USAGE], ["document"] * (count + 1)) for count in (3, 6)],
     ("lce_msmarco_doc.sh", ""): [
-        *[(["RR@100"], [found, "bm25-bce", "bm25-lce", "indri-bce", "indri-lce"]) for found in ("bm25", "indri")],
-        (["RR@100"], ["indri", "group-2", "group-3"]),
-        (["RR@100"], ["indri", "bert", "other", "ensemble"]),
+        *[(["RR@100"], [retriever, *LCE_MODELS]) for retriever in ("bm25", "indri")],
+        (["RR@100"], ["indri", "group-2", "indri-lce"]),
+        (["RR@100"], ["indri", "indri-lce", "other", "ensemble"]),
     ],
     ("cot_mote_msmarco.sh", ""): [(DEV, MOTE), (["nDCG@10"], MOTE), (["nDCG@10"], MOTE)],
     ("cot_mote_figure1.sh", ""): [
@@ -59,6 +68,13 @@ EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
         (["expert", "pairs", "KL", "JS"], DIVERGING),
     ],
     ("cot_mote_table6_beir.sh", ""): [(["nDCG@10"], [f"mote-{way}" for way in WAYS])] * 2,
+}
+
+
+FIGURES = {
+    "sbmoe_figure2.sh": ["figure2-R.svg", "figure2-nDCG.svg"],
+    "sbmoe_figures3_4.sh": [f"figures3-4-tinybert-{name}{part}.svg" for name in ("dev", "dl19", "dl20") for part in ("", "-block")],
+    "lce_msmarco_doc.sh": ["figure1.svg", "figure2.svg"],
 }
 
 
@@ -86,27 +102,35 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(script: str, collection: str, root: Path, weights: Path, t5: Path, server: CommandServer) -> dict[str, Any]:
     values = {"MOEIR": server.client, "MODEL": weights, "STAR": weights, "T5": t5, "SETS": " ".join(SETS), **SHALLOW, "BEIR": root / "beir"}
     data = "odqa" if script.startswith("taser") else "msmarco"
-    return values | {"DATA": root / data} | ({"COLLECTION": collection} if collection else {})
+    return values | {"DATA": root / data} | ({"COLLECTIONS": collection} if collection else {})
 
 
 @pytest.mark.parametrize(("script", "collection"), EXPECTED)
 def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing(
-    script: str, collection: str, server: CommandServer, collections: Path, work: Path, tiny_model_with_head: Path, t5_model: Path
+    script: str,
+    collection: str,
+    server: CommandServer,
+    collections: Path,
+    work: Path,
+    tiny_model_with_head: Path,
+    tiny_model: Path,
+    t5_model: Path,
 ) -> None:
     values = settings(script, collection, collections, tiny_model_with_head, t5_model, server)
-    values |= {"WORK": work / f"{script.split('_')[0]}{collection}"}
+    values |= {"WORK": work / script.split("_")[0]}
     if script.startswith("lce"):
-        values |= {"RETRIEVERS": "bm25 indri", "GROUPS_OF": "2 3", "ENSEMBLE": f"bert={values['MODEL']} other={values['STAR']}"}
+        values |= {"RETRIEVERS": "bm25 indri", "GROUPS_OF": "2 3", "ENSEMBLE": f"bert={values['MODEL']} other={tiny_model}"}
     if script.endswith("_beir.sh") and script.startswith("cot_mote"):
         values |= {"WORK": work / "wiki", "DOCUMENTS": collections / "odqa/corpus.jsonl"}
     first = run_script(script, **values)
     assert first.returncode == 0, first.stderr
     assert parse_tables(first.stdout) == EXPECTED[script, collection]
+    assert all((values["WORK"] / "figures" / name).stat().st_size for name in FIGURES.get(script, []))
     before = len(server.calls())
     second = run_script(script, **values)
     assert second.returncode == 0, second.stderr
     assert second.stdout == first.stdout
-    with_product = [call for call in server.calls()[before:] if call[0] not in WITHOUT_PRODUCT]
+    with_product = [call for call in server.calls()[before:] if call[0] not in WITHOUT_PRODUCT or "projection" in call]
     assert second.stderr.count("already made") == len(with_product)
 
 
@@ -120,5 +144,5 @@ def test_encodings_that_are_not_kept_are_not_needed_again(
     second = run_script(script, **values)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert second.stdout == first.stdout
-    assert not [file for file in tmp_path.glob("work/enc/*/*/*")], "encodings are gone"
+    assert list(tmp_path.glob("work/**/runs/*")) and not list(tmp_path.glob("work/**/enc/*/*/*")), "encodings are gone"
     assert "encode" not in {call[0] for call in server.calls()[before:]}

@@ -45,9 +45,8 @@ def calls(toy: Path, tmp_path: Path) -> Any:
 
     def made(script: str, **settings: object) -> list[Call]:
         data = tmp_path / ("odqa" if script.startswith("taser") else "msmarco")
-        completed = run_script(
-            script, MOEIR=recorder, DATA=data, WORK=tmp_path / "work", BEIR=tmp_path / "beir", MODEL="base", STAR="star", **settings
-        )
+        folders = {"DATA": data, "WORK": tmp_path / "work", "BEIR": tmp_path / "beir"}
+        completed = run_script(script, **({"MOEIR": recorder, "MODEL": "base", "STAR": "star"} | folders | settings))
         assert completed.returncode == 0, completed.stderr
         (tmp_path / "stdout").write_text(completed.stdout, encoding="utf-8")
         lines = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
@@ -136,7 +135,10 @@ def test_taser_goes_on_with_the_better_rate_and_times_an_epoch(calls: Any, tmp_p
 def test_sbmoe_trains_the_block_faster_than_the_encoder(calls: Any, settings: dict[str, str], epochs: str, model_scale: str) -> None:
     recorded = calls("sbmoe_table1.sh", **settings)
     trainings_by_name = finetune_calls(recorded)
-    assert list(trainings_by_name) == ["fine-tuned", "random-gate", "top1"]
+    block = "combine=norm_expert"
+    specs = {"fine-tuned": "dense:encoders=siamese", "random-gate": f"sbmoe:experts=6,{block},gate=random"}
+    specs |= {"hash-gate": f"sbmoe:experts=6,{block},gate=hash", "adapter": f"sbmoe:experts=1,{block}", "top1": f"sbmoe:experts=6,{block}"}
+    assert list(trainings_by_name) == list(specs)
     for name, call in trainings_by_name.items():
         assert (
             flag_values(call, "epochs") == [epochs]
@@ -144,12 +146,66 @@ def test_sbmoe_trains_the_block_faster_than_the_encoder(calls: Any, settings: di
             and flag_values(call, "negatives") == ["0"]
         )
         assert flag_values(call, "group-rate") == ([] if name == "fine-tuned" else ["mixture=1e-4"])
-        assert flag_values(call, "arch")[0].endswith(f",pooling=mean,scale={model_scale}")
+        assert flag_values(call, "arch") == [f"{specs[name]},pooling=mean,scale={model_scale}"]
+        assert flag_values(call, "dev-measure") == ["loss"], "the checkpoint with the lowest validation loss"
     (init_call,) = (call for call in recorded if call[0] == "init")
     assert flag_values(init_call, "model") == flag_values(trainings_by_name["top1"], "output") and flag_values(init_call, "arch") == [
         "sbmoe:inference=all"
     ]
     assert {flag_values(call, "depth")[0] for call in recorded if call[0] == "search"} == {"1000"}
+    evaluated = [call for call in recorded if call[0] == "evaluate"]
+    assert {flag_values(call, "correction")[0] for call in evaluated} == {"bonferroni"}
+    assert [file_names(flag_values(call, "run")) for call in evaluated[:: len(evaluated) // 2]] == [
+        ["fine-tuned.trec", "random-gate.trec", "top1.trec", "all.trec"],
+        ["top1.trec", "random-gate.trec", "hash-gate.trec", "adapter.trec"],
+    ]
+
+
+def test_sbmoe_makes_a_cell_for_each_backbone_and_collection(calls: Any, tmp_path: Path) -> None:
+    recorded = calls("sbmoe_table1.sh", MODEL="", BACKBONES="small contriever mine=own/weights", COLLECTIONS="msmarco cs")
+    trainings = [call for call in recorded if call[0] == "finetune" and flag_values(call, "output")[0].endswith("top1")]
+    assert [
+        tuple(flag_values(call, flag)[0].removeprefix(f"{tmp_path}/work/") for flag in ("output", "model", "epochs")) for call in trainings
+    ] == [
+        ("small-msmarco/ckpt/top1", "google/bert_uncased_L-4_H-512_A-8", "20"),
+        ("small-cs/ckpt/top1", "google/bert_uncased_L-4_H-512_A-8", "10"),
+        ("contriever-msmarco/ckpt/top1", "facebook/contriever", "20"),
+        ("contriever-cs/ckpt/top1", "facebook/contriever", "10"),
+        ("mine-msmarco/ckpt/top1", "own/weights", "20"),
+        ("mine-cs/ckpt/top1", "own/weights", "10"),
+    ]
+    recall, ndcg = (call for call in recorded if call[0] == "analyze")
+    assert (flag_values(recall, "measure"), flag_values(ndcg, "measure")) == (["R@100"], ["nDCG@10"])
+    cells = [run.partition("=")[0] for run in flag_values(ndcg, "run")]
+    assert len(cells) == len(set(cells)) == 3 * 6 * 4 and {"mine-all/cs", "small-fine-tuned/dl20"} < set(cells)
+    assert [one.partition("=")[0] for one in flag_values(ndcg, "qrels")] == ["dev", "dl19", "dl20", "cs"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"BACKBONES": "tinybert tiny"}, "tiny: expected tinybert, small, base, contriever or NAME=WEIGHTS"),
+        ({"BACKBONES": "tinybert small"}, "MODEL=base: the weights of one backbone"),
+        ({"COLLECTIONS": "nq cs", "TRAIN": "elsewhere"}, "TRAIN=elsewhere: the training part of one collection"),
+    ],
+)
+def test_sbmoe_refuses_what_belongs_to_one_cell_for_several(settings: dict[str, str], words: str) -> None:
+    completed = run_script("sbmoe_table1.sh", MODEL="base", **settings)
+    assert completed.returncode == 2 and words in completed.stderr
+
+
+def test_sbmoe_projects_a_query_with_a_relevant_hit_or_the_one_that_is_named(calls: Any, toy: Path, tmp_path: Path) -> None:
+    relevant = next(iter(toy_collections.ToyTexts(toy).test_qrels["q3"]))
+    for name in ("dev", "dl19", "dl20"):
+        run = tmp_path / f"work/tinybert-msmarco/runs/all-3/{name}/global.trec"
+        run.parent.mkdir(parents=True)
+        run.write_text(f"q1 Q0 elsewhere 1 2 x\nq3 Q0 elsewhere 1 2 x\nq3 Q0 {relevant} 2 1 x\n", encoding="utf-8")
+    figures = [call for call in calls("sbmoe_figures3_4.sh", QUERIES="dl20=q2 nq=q4") if call[0] == "analyze"]
+    assert [flag_values(call, "query") for call in figures] == [["q3"], ["q3"], ["q3"], ["q3"], ["q2"], ["q2"]]
+    assert [file_names(flag_values(call, "model")) for call in figures] == [["fine-tuned", "all-3"], ["all-3"]] * 3
+    assert ["--before-mixture" in call[1] for call in figures] == [False, True] * 3
+    values = {"projection": "tsne:perplexity=30", "dimensions": "3", "seed": "42"}
+    assert all(flag_values(call, name) == [value] for call in figures for name, value in values.items())
 
 
 def test_sbmoe_on_nq_trains_where_beir_keeps_that_part(calls: Any) -> None:
@@ -202,10 +258,10 @@ def test_both_trainings_of_mote_start_from_its_own_weights(calls: Any) -> None:
     assert [flag_values(call, "engine") for call in recorded if "--engine" in call[1]] == [["bm25:k1=0.82,b=0.68"]]
 
 
-def test_lce_trains_on_each_retrievers_top_hundred_and_reranks_every_list(calls: Any) -> None:
+def test_lce_trains_on_each_retrievers_top_hundred_and_reranks_every_list(calls: Any, tmp_path: Path) -> None:
     recorded = calls("lce_msmarco_doc.sh", RETRIEVERS="bm25 tuned indri hdct", RULE="mean")
     trainings_by_name = finetune_calls(recorded)
-    pairs = {"lce": ("lce", "4", "7"), "bce": ("bce", "16", "1")}
+    pairs = {"lce": ("lce", "4", "7"), "bce": ("bce", "16", "1"), "bce7": ("bce:positive_weight=7", "4", "7")}
     for retriever in ("bm25", "tuned", "indri", "hdct"):
         for name, (objective, batch, negatives) in pairs.items():
             call = trainings_by_name[f"{retriever}-{name}"]
@@ -217,13 +273,26 @@ def test_lce_trains_on_each_retrievers_top_hundred_and_reranks_every_list(calls:
             )
     values = {"epochs": "2", "learning-rate": "1e-5", "warmup": "0.1", "weight-decay": "0.01", "document-length": "512"}
     assert all(flag_values(call, name) == [value] for call in trainings_by_name.values() for name, value in values.items())
-    assert [flag_values(trainings_by_name[f"group-{size}"], "negatives") for size in (2, 4, 6, 8)] == [["1"], ["3"], ["5"], ["7"]]
+    assert [flag_values(trainings_by_name[f"group-{size}"], "negatives") for size in (2, 4, 6)] == [["1"], ["3"], ["5"]]
+    rows = [name for name in trainings_by_name if not name.endswith(tuple(pairs))]
+    assert rows == ["group-2", "group-4", "group-6", "roberta", "electra"], "groups of 8 and BERT of the ensemble are hdct-lce"
     mined = [call for call in recorded if call[0] == "mine-negatives"]
     assert [flag_values(call, "method") for call in mined] == [["band:first=0,last=100"]] * 4
     reranked = [call for call in recorded if call[0] == "rerank"]
-    assert len(reranked) == 8 * 4 + 4 + 3 + 1 and {flag_values(call, "depth")[0] for call in reranked} == {"100"}
-    assert file_names(flag_values(reranked[-1], "model")) == ["bert", "roberta", "electra"] and flag_values(reranked[-1], "ensemble") == [
-        "mean"
-    ]
+    assert len(reranked) == 12 * 4 + 3 + 2 + 1 and {flag_values(call, "depth")[0] for call in reranked} == {"100"}
+    assert file_names(flag_values(reranked[-1], "model")) == ["hdct-lce", "roberta", "electra"]
+    assert flag_values(reranked[-1], "ensemble") == ["mean"]
     assert file_names(flag_values(reranked[-1], "run")) == ["hdct.trec"]
     assert [flag_values(call, "engine")[0] for call in recorded if call[0] == "index"] == ["bm25:k1=0.9,b=0.4", "bm25:k1=3.44,b=0.87"]
+    heat_map, curve = (call for call in recorded if call[0] == "analyze")
+    assert [flag_values(call, "plot") for call in (heat_map, curve)] == [["heatmap"], ["lines"]]
+    assert [run.partition("=")[0] for run in flag_values(heat_map, "run")] == [
+        f"{trained_on}-{arm}/{retriever}"
+        for arm in ("bce", "bce7", "lce")
+        for trained_on in ("bm25", "tuned", "indri", "hdct")
+        for retriever in ("bm25", "tuned", "indri", "hdct")
+    ]
+    folder = tmp_path / "work/runs"
+    assert flag_values(curve, "run") == [
+        f"lce/{size}={folder}/{model}/dev/hdct.trec" for size, model in ((2, "group-2"), (4, "group-4"), (6, "group-6"), (8, "hdct-lce"))
+    ]

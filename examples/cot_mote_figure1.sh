@@ -8,8 +8,8 @@
 #           which moeir does not have
 # Hardware: any, one core
 # Hours:    0.4 for 8.8 million passages, estimated
-# Expected: the paper's text: queries are short, often questions or phrases; passages are long, of declarative sentences. The figure's numbers
-#           are not in it
+# Expected: the paper's text: queries are short, often questions or phrases; passages are long, of declarative sentences. The figure's
+#           numbers are not in it
 #
 #     bash examples/cot_mote_figure1.sh             # DATA=… WORK=… CORPUS=… QUERIES=…
 set -euo pipefail

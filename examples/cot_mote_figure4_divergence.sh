@@ -9,8 +9,8 @@
 #           400 pairs of development queries and their passages; Gaussian kernel densities, bandwidth 1, of the rows and of the columns
 #           of the matrix of cosine distances; KL and Jensen-Shannon divergence of one from the other. The formulas are missing from the
 #           paper's text: these fit the ratio of its numbers (KL four times JS), which alone are to be compared, and their order.
-#           Figures 2 and 4 (A): the same pairs by t-SNE of cosine distances in two dimensions, perplexity 30 (the paper states none), a line
-#           between each query and its passage: WORK/figures/{figure2,figure4a}.svg
+#           Figures 2 and 4 (A): the same pairs by t-SNE of cosine distances in two dimensions, perplexity 30 (the paper states none), a
+#           line between each query and its passage: WORK/figures/{figure2,figure4a}.svg
 # Hardware: as cot_mote_msmarco.sh
 # Hours:    beyond cot_mote_msmarco.sh CoT-MAE's pre-training 300 (the paper's: 8 A100, 60 hours), four trainings of 2, encodings and
 #           searches 15; estimated. Divergences and maps: minutes
@@ -20,10 +20,10 @@
 #           Figure 4 (B) prints no numbers: mote is lower than both others. Figure 2: one cloud for cotmae-siamese, two apart for
 #           cotmae-separate; Figure 4 (A): clusters in mote that cover each other in part
 #
-#     bash examples/cot_mote_figure4_divergence.sh  # DATA=… WORK=… PAIRS=… and everything at the top of cot_mote_steps.sh and steps.sh
+#     bash examples/cot_mote_figure4_divergence.sh  # DATA=… WORK=… PAIRS=… PERPLEXITY=…; see cot_mote_steps.sh, steps.sh
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/cot_mote_steps.sh"
-PAIRS=${PAIRS:-400} COTMAE=${COTMAE:-} COTMAE_STEPS=${COTMAE_STEPS:-800000} COTMAE_BATCH=${COTMAE_BATCH:-512}
+PAIRS=${PAIRS:-400} PERPLEXITY=${PERPLEXITY:-30} COTMAE=${COTMAE:-} COTMAE_STEPS=${COTMAE_STEPS:-800000} COTMAE_BATCH=${COTMAE_BATCH:-512}
 SPAN_LENGTH=${SPAN_LENGTH:-128}
 
 divergences() { # MODEL...: a line for each
@@ -41,7 +41,7 @@ maps() { # NAME MODEL...: figures/NAME.svg, a panel for each
   for model in "$@"; do flags+=(--model "$WORK/ckpt/$model"); done
   mkdir -p "$WORK/figures"
   $MOEIR analyze projection "${flags[@]}" --queries "${queries[dev]}" --corpus "${corpora[msmarco]}" --qrels "${qrels[dev]}" \
-    --expert global --pairs "$PAIRS" --seed "$SEED" --output "$WORK/figures/$name.svg"
+    --expert global --pairs "$PAIRS" --projection "tsne:perplexity=$PERPLEXITY" --seed "$SEED" --output "$WORK/figures/$name.svg"
 }
 
 bm25_negatives

@@ -15,8 +15,8 @@
 #               from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 #               for kind in (AutoModelForSeq2SeqLM, AutoTokenizer): kind.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[2])
 #               ' doc2query/all-with_prefix-t5-base-v1 models/doc2query-t5-base
-#           MOTE, SIAMESE, SEPARATE, SWITCHED: weights that are pre-trained already; ROWS: which of the four to train. COTMAE_V2: weights of
-#           CoT-MAE v2, the paper's strongest baseline, for a row of its own: one encoder, no experts, another pre-training, which is not
+#           MOTE, SIAMESE, SEPARATE, SWITCHED: weights that are pre-trained already; ROWS: which of the four to train. COTMAE_V2: weights
+#           of CoT-MAE v2, the paper's strongest baseline, for a row of its own: one encoder, no experts, another pre-training, which is not
 #           in moeir
 # Recipe:   documents cut to spans of whole sentences, 144 tokens or fewer -> 5 queries a span, sampled from the 25 likeliest tokens and 95 %
 #           of their probability -> 80,000 steps of 1,024 spans and as many queries (the paper's batch of 2k read as texts), rate 3e-4 ->

@@ -4,7 +4,8 @@
 # DATA        MS MARCO's files, listed in cot_mote_msmarco.sh; CORPUS, its passages with titles
 # DOCUMENTS   texts of pre-training: JSON lines, or TSV with a header (id, title, text)
 # MODEL       weights that pre-training starts from: BERT-base
-# MOTE, SIAMESE, SEPARATE, SWITCHED: pre-trained weights of each architecture; those not set are pre-trained here. COTMAE_V2: CoT-MAE v2's
+# MOTE, SIAMESE, SEPARATE, SWITCHED: pre-trained weights of each architecture; those not set are pre-trained here
+# COTMAE_V2   CoT-MAE v2's pre-trained weights
 # T5, PREFIX  the query generator, and the passage prefix of its training; PER_SPAN queries each, written in SHARDS
 #             parts: one after the other here, on as many GPUs in real use
 # RATE        2e-5 as in the published scripts of its predecessors; the paper prints 2e-4
@@ -64,7 +65,7 @@ pretrained() { # NAME ARCH OBJECTIVE CORPUS FLAGS...: pre/NAME
     --batch-size "$LEARN_BATCH" --warmup 0.1 --weight-decay 0.01 --seed "$SEED" --cache "$WORK/data/tokens" --output "$WORK/pre/$name"
 }
 
-recipe() { # NAME: mote, siamese, separate, switched or cotmae-v2, pre-trained if need be, then trained by the sum of dense and sparse scores
+recipe() { # NAME, a key of `weights`: pre-trained if need be, then trained by the sum of dense and sparse scores
   local encoders=${1/switched/mote} task=mote part flags=()
   encoders=${encoders/cotmae-v2/siamese}
   if [ -z "${weights[$1]}" ]; then

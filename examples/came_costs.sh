@@ -14,22 +14,21 @@
 set -euo pipefail
 KEEP=yes
 . "$(dirname "${BASH_SOURCE[0]}")/came_steps.sh"
-source=${queries[${tests[-1]}]} folders=()
+source=${queries[${tests[-1]}]} runs=()
 asked=$WORK/costs-queries.${source##*.}
 if [ ! -e "$asked" ]; then sed -n "1,${COUNT:-50}p" "$source" >"$asked"; fi
 
-timed() { # NAME INDEX FLAGS...: runs/costs/NAME, the queries one at a time; of an expert's part of an index if it has one of that NAME
+timed() { # NAME INDEX FLAGS...: runs/costs/NAME, the queries one at a time
   local name=$1 index=$2
   shift 2
   $MOEIR search --index "$WORK/idx/$index" --queries "$asked" --depth "$DEPTH" --batch-size "${BATCH_SIZE:-1}" \
     ${THREADS:+--threads "$THREADS"} "$@" --output "$WORK/runs/costs/$name"
-  if [ -d "$WORK/idx/$index/$name" ]; then index=$index/$name; fi
-  folders+=("$WORK/runs/costs/$name=$WORK/idx/$index")
+  runs+=(--run "$WORK/runs/costs/$name/$name.trec")
 }
 
 came_bm25
 timed bm25 bm25
 for expert in "${experts[@]}"; do timed "$expert" came-bm25 --expert "$expert"; done
 timed fused came-bm25
-say "§3.5, milliseconds and gigabytes, $COLLECTION"
-$PYTHON "$examples/search_costs.py" "${folders[@]}"
+say "§3.5, latency, size and memory, $COLLECTION"
+$MOEIR analyze costs "${runs[@]}"

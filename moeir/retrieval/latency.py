@@ -4,7 +4,7 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -122,13 +122,15 @@ def limit_threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before[0])  # last: numba may change the number of a shared threading layer
 
 
-def machine_info(device: str, indexes: Sequence[Path]) -> dict[str, Any]:
-    """Processor, threads and device of a search, the size of its indexes on disk, and the most memory that the process has had.
+def machine_info(device: str, indexes: Sequence[Path], unused: Collection[str] = ()) -> dict[str, Any]:
+    """Processor, threads and device of a search, the size of its indexes on disk without `unused` experts, and the most memory that the
+    process has had.
 
     That peak counts the pages of mapped files, too.
     """
     processor = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor_name()
-    index_bytes = sum(int(facts["bytes"]) for path in indexes for facts in manifests.read_manifest(path)["files"].values())
+    files = (item for path in indexes for item in manifests.read_manifest(path)["files"].items())
+    index_bytes = sum(int(facts["bytes"]) for name, facts in files if name.partition("/")[0] not in unused)
     threads = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
     peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"processor": processor, **threads, "device": device, "index_bytes": index_bytes, "peak_memory_bytes": peak_bytes}

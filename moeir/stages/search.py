@@ -154,7 +154,7 @@ class Search(Stage):
         self._write_runs(runs_by_name)
         if self.explain is not None:
             self._write_explanations(searcher, runs_by_name, fuse, names, contents)
-        machine = latency_module.machine_info(searcher.device, searcher.paths)
+        machine = latency_module.machine_info(searcher.device, searcher.paths, searcher.engines.keys() - set(experts))
         hits = {name: len(run.scores) for name, run in runs_by_name.items()}
         speed_facts = {"batch_size": self.batch_size, **latency.speed(), "machine": machine}
         precision = {} if searcher.checkpoint is None else {"dtype": str(searcher.dtype)}

@@ -91,8 +91,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(script: str, collection: str) -> list[tuple[list[str], list[str]]]:
     parts = [MEASURES["nq"]] if collection == "nq" else [MEASURES["dev"], MEASURES["dl19"]]
     if script == "came_costs.sh":
-        header = ["index", "GB", "encode", "p50", "search", "p50", "p95", "p99", "queries/s", "batch"]
-        return [(header, ["bm25", *EXPERTS, "fused"])]
+        header = ["step", "threads", "batch", "queries/s", "p50", "ms", "p95", "ms", "p99", "ms", "index", "MiB", "memory", "MiB"]
+        return [(header, ["bm25", *sorted(2 * EXPERTS, key=EXPERTS.index), *3 * ["fused"]])]  # encode, search; fuse
     if script == "came_overlap.sh":
         both = [(["run", "queries", f"rbo:persistence={value}"], ["lexical", "lexical", "local"]) for value in ("0.9", "0.98")]
         return both * len(parts) * 2  # independent experts, those of one model

@@ -64,27 +64,6 @@ def test_entity_questions_know_their_relation(small: toy_collections.ToyTexts, t
     assert texts.read_texts_by_id(tmp_path / "questions.jsonl")["P36-0"].answers == ("sea",)
 
 
-def test_costs_of_searches_come_from_their_manifests_and_the_size_of_their_indexes(tmp_path: Path) -> None:
-    (tmp_path / "index/local").mkdir(parents=True)
-    (tmp_path / "index/ids.txt").write_bytes(bytes(1_000_000))
-    (tmp_path / "index/local/tokens").write_bytes(bytes(2_000_000))
-    search = {"queries_per_second": 10.0, "p50_ms": 90.0, "p95_ms": 200.0, "p99_ms": 400.04}
-    speeds = {"local": {"encode": search | {"queries_per_second": 40.0, "p50_ms": 20.06}, "search": search}, "bm25": {"search": search}}
-    for name, speed in speeds.items():
-        (tmp_path / name).mkdir()
-        manifest = {"counts": {"speed": {"batch_size": 1} | speed}}
-        (tmp_path / name / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    pairs = [f"{tmp_path}/bm25={tmp_path}/index", f"{tmp_path}/local={tmp_path}/index/local"]
-    table = subprocess.run([sys.executable, EXAMPLES / "search_costs.py", *pairs], capture_output=True, text=True, check=True).stdout
-    rows = [line.split() for line in table.splitlines()[2:]]
-    assert rows == [
-        ["bm25", "0.003", "-", "90.0", "200.0", "400.0", "10.0", "1"],
-        ["local", "0.002", "20.1", "90.0", "200.0", "400.0", "8.0", "1"],  # 1 / (1/40 + 1/10)
-    ]
-    refused = subprocess.run([sys.executable, EXAMPLES / "search_costs.py", str(tmp_path)], capture_output=True, text=True, check=False)
-    assert refused.returncode == 1 and f"{tmp_path}: expected RUNS=INDEX" in refused.stderr
-
-
 def test_only_judged_queries_are_kept(toy: Path, tmp_path: Path) -> None:
     run_program("judged.py", toy / "test-queries.tsv", toy / "test-qrels.tsv", tmp_path / "data/kept.jsonl")
     grades_by_query = qrels.read_qrels(toy / "test-qrels.tsv")

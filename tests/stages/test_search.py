@@ -34,6 +34,9 @@ def test_latency_and_throughput_are_said_and_kept_with_the_machine(index: Path, 
     assert set(speed["machine"]) == {"processor", "cores", "threads", "device", "index_bytes", "peak_memory_bytes"}
     files = json.loads((index / "manifest.json").read_text())["files"]
     assert speed["machine"]["index_bytes"] == sum(facts["bytes"] for facts in files.values())
+    moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--expert", "global", "--output", tmp_path / "global.trec")
+    machine = json.loads((tmp_path / "global.trec.manifest.json").read_text())["counts"]["speed"]["machine"]
+    assert machine["index_bytes"] == sum(facts["bytes"] for name, facts in files.items() if not name.startswith(("lexical/", "local/")))
 
 
 def test_how_fast_it_is_to_go_makes_no_other_run(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:

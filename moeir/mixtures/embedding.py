@@ -96,8 +96,10 @@ class EmbeddingMixture(nn.Module):
         logits = vectors.new_zeros(len(vectors), len(self.experts)) if self.gate is None else self.gate(vectors)
         chooses = self.gate is not None and self.selection == "learned"
         self.last_routing = RouterOutput.from_text_probabilities(logits.softmax(-1)) if chooses else None
-        if self.training and self.has_noise:
-            logits = logits + torch.randn_like(logits) * (NOISE_SCALE if self.noise is None else F.softplus(self.noise(vectors)))
+        if self.training and self.noise is not None:
+            logits = logits + torch.randn_like(logits) * F.softplus(self.noise(vectors))
+        elif self.training and self.gate is None and self.has_noise:
+            logits = logits + torch.randn_like(logits) * NOISE_SCALE
         return logits.softmax(-1)
 
     def _choose(self, weights: Tensor, tokens: PackedTokens) -> tuple[Tensor, Tensor]:

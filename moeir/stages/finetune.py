@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from moeir import variants
-from moeir.analysis.training_monitor import LOSS_MEASURE
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
@@ -157,7 +156,7 @@ class Finetune(TrainingStage, InputOptions):
         if self.dev_queries is not None and self.dev_corpus is None and STREAM in self.corpus:
             advice = "name a file, or set --dev-corpus"
             raise UsageError(f"--corpus -: standard input can be read only once, and --dev-queries searches the corpus too; {advice}")
-        if self.dev_queries is not None and self.dev_measure != LOSS_MEASURE:
+        if self.dev_queries is not None and not self._is_dev_loss:
             from moeir.evaluation import measures
 
             measures.parse_measure(self.dev_measure)
@@ -181,11 +180,18 @@ class Finetune(TrainingStage, InputOptions):
             raise UsageError(f"{flag}: {why}")
         self._check_dev_loss(pairs=pairs)
 
+    @property
+    def _is_dev_loss(self) -> bool:
+        """Whether the loss is the measure on the development set."""
+        from moeir.analysis.training_monitor import LOSS_MEASURE
+
+        return self.dev_measure == LOSS_MEASURE
+
     def _check_dev_loss(self, *, pairs: bool) -> None:
         """UsageError for an objective that has no loss on development pairs."""
         from moeir.training import objectives
 
-        if self.dev_queries is None or self.dev_measure != LOSS_MEASURE:
+        if self.dev_queries is None or not self._is_dev_loss:
             return
         objective = variants.bind_variant("training.objectives", self.objective).func
         if objective in objectives.NEEDS_TEACHER:
@@ -266,8 +272,7 @@ class Finetune(TrainingStage, InputOptions):
             accumulate=self.accumulate,
             max_tokens=self.gradient_cache,
         )
-        is_loss = self.dev_measure == LOSS_MEASURE
-        loss = dev_sets.DevLoss(objective, self.batch_size, self.negatives, schedule.steps) if is_loss else None
+        loss = dev_sets.DevLoss(objective, self.batch_size, self.negatives, schedule.steps) if self._is_dev_loss else None
         evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group, loss)
         counts = self.train_model(task, schedule, process_group, evaluator)
         counts["queries_read"] = sampler.distinct_queries(counts["steps"] * self.accumulate)
@@ -307,9 +312,11 @@ class Finetune(TrainingStage, InputOptions):
             sampling.check_batch_size(sampler, self.process_group().size, pairs=pairs)
             if objective in objectives.NEEDS_TEACHER:
                 sampling.check_teacher_scores(sampler, label, self.objective)
-        sampler = sampling.MultiDatasetSampler(tuple(samplers), self.sampling_rate, self.seed) if self.sampling_rate else samplers[0]
-        sampler.skipped_batches = ceil(self.skip_queries / self.batch_size)
-        return sampler, text_stream
+        joint: BatchSampler = samplers[0]
+        if self.sampling_rate:
+            joint = sampling.MultiDatasetSampler(tuple(samplers), self.sampling_rate, self.seed)
+        joint.skipped_batches = ceil(self.skip_queries / self.batch_size)
+        return joint, text_stream
 
     def _load_dev_set(self, text_stream: "TextStream", batches_per_epoch: int, *, pairs: bool) -> "DevSet | None":
         """The development set, if there is one."""

@@ -88,6 +88,7 @@ def test_an_architecture_learns_in_half_precision_and_with_dropout(arch, learn, 
 @pytest.mark.parametrize("arch, objective", [
     (CAME, "competitive:rank_scope=batch,ties=optimistic,flops_in_competition=true,flops_query=1e-3,flops_document=1e-3,flops_ramp=3"),
     (f"{CAME},routing=token", "competitive:standardised=0,normalise_standardised=true,ties=pessimistic,entropy_sign=printed"),
+    (CAME, "competitive:standardised=0,shares=margin,permuted=true,final_temperature=0.1"),
     ("dense:pooling=mean,normalise=true", "lce:temperature=0.5"),
     ("splade", "bce"),
     ("mote", "kl:temperature=2,contrastive=0.5"),
@@ -111,14 +112,19 @@ def test_options_that_save_memory_or_change_rates_do_what_they_do_on_the_cpu(arc
     assert_same_training(learn(arch, KINDS[arch], *options), learn(arch, KINDS[arch], *options, on="cpu"))
 
 
-@pytest.mark.parametrize("arch", [CAME, "dense", "splade", "colbert:dim=8", "coil:dim=8,cls_dim=16", "mote", "cross-encoder"])
-def test_a_development_set_chooses_the_weights_that_it_chooses_on_the_cpu(arch, learn, shop, quiet):
+SEARCHED = [CAME, "dense", "splade", "colbert:dim=8", "coil:dim=8,cls_dim=16", "mote", "cross-encoder"]
+
+
+@pytest.mark.parametrize("arch, measure", [*((arch, "nDCG@10") for arch in SEARCHED), (CAME, "loss"), ("cross-encoder", "loss")])
+def test_a_development_set_chooses_the_weights_that_it_chooses_on_the_cpu(arch, measure, learn, shop, quiet):
     run = ("--dev-run", shop / "dev.trec") if arch == "cross-encoder" else ()
     arguments = (
         "--dev-queries",
         shop / "queries.tsv",
         "--dev-qrels",
         shop / "dev.qrels",
+        "--dev-measure",
+        measure,
         "--evaluate-every",
         2,
         "--learning-rate",

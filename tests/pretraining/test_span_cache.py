@@ -183,7 +183,9 @@ def test_judged_queries_belong_to_all_documents_that_answer_them(tmp_path, reade
     queries = write_corpus(tmp_path / "q.jsonl", [("q1", "", "the owl"), ("dev", "", "a hen"), ("q2", "", "the bee")])
     qrels = tmp_path / "train.qrels"
     qrels.write_text("q2 0 d2 1\nq1 0 d2 1\nq1 0 d0 1\nq1 0 d1 0\n")
-    query_cache = span_cache.build_query_cache(tmp_path, cache, [queries], qrels, reader, digests={"queries": ["q"], "query-qrels": ["r"]})
+    query_cache = span_cache.build_query_cache(
+        tmp_path, cache, [queries], qrels, reader, digests={"queries": ["q"], "query-qrels": ["r"]}
+    )
     assert [query_texts(query_cache, reader, row) for row in range(4)] == [["the owl"], [], ["the owl", "the bee"], []]
     assert len(query_cache) == 2  # the other one has no judgement
 

@@ -68,15 +68,15 @@ class Killed(Exception):
     """Stands for Ctrl-C or a kill of the process."""
 
 
-def objective_killed_at(at):
+def objective_killed_at(at, objective=COMPETITIVE):
     """An objective that kills the training before its step `at` is done."""
 
-    def objective(batch):
+    def killed(batch):
         if batch.step == at:
             raise Killed
-        return COMPETITIVE(batch)
+        return objective(batch)
 
-    return objective
+    return killed
 
 
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.25, 1.0])
@@ -108,6 +108,15 @@ def test_a_killed_training_goes_on_to_the_same_bytes(at, learning, undisturbed, 
     folder, expected, _ = undisturbed
     assert identical(weights_of(checkpoint), weights_of(expected))
     assert untimed_metrics(tmp_path) == untimed_metrics(folder)
+
+
+def test_permuted_shares_at_a_moving_temperature_go_on_to_the_same_bytes(learning, tmp_path):
+    objective = partial(COMPETITIVE, shares="loss", permuted=True, final_temperature=0.1)
+    whole, _ = learning(tmp_path / "whole", objective=objective)
+    with pytest.raises(Killed):
+        learning(tmp_path / "killed", objective=objective_killed_at(4, objective), save_minutes=0.0)
+    resumed, _ = learning(tmp_path / "killed", objective=objective)
+    assert identical(weights_of(resumed), weights_of(whole)) and untimed_metrics(tmp_path / "killed") == untimed_metrics(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("log_every", [2, 3, 100])
@@ -185,7 +194,7 @@ def test_metrics_hold_what_is_promised(undisturbed):
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5]
     names = {f"{word}.{expert}" for word in ("loss", "share", "spread", "rank", "wins") for expert in ("lexical", "local", "global")}
     names |= {f"{word}.lexical.{side}" for word in ("flops", "terms") for side in ("query", "document")}
-    names |= {"step", "loss", "uniform_loss", "entropy.shares", "gradient_norm", "competing"}
+    names |= {"step", "loss", "uniform_loss", "entropy.shares", "effective_experts", "gradient_norm", "competing"}
     names |= {"learning_rate", "tokens", "tokens_per_second", "seconds"}
     assert all(line.keys() == names for line in metrics)
     assert [line["competing"] for line in metrics] == [0.0, 0.0, 1.0, 1.0, 1.0]

@@ -14,8 +14,7 @@ class Plot:
     `links` are lines between points: (panel, point, point).
 
     bars (panel, label, group, height) · steps (panel, label, from, to, height) · lines (panel, label, step, value) ·
-    points (panel, label, symbol, x, y) or with z; symbol: dot, ring (a dot in a ring) or cross · matrix (panel, row, column, value) ·
-    heatmap (panel, row, column, value or nan)
+    points (panel, label, symbol, x, y) or with z; symbol: dot, ring (a dot in a ring) or cross · heatmap (panel, row, column, value or nan)
     """
 
     kind: str

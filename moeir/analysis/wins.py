@@ -126,7 +126,7 @@ def analyze_wins(values: RunValues, measure: str, groups: Mapping[str, Mapping[s
         for one in counts
     ]
     marks = [(one.criterion, one.run, f"{one.group} ({one.queries:,})", one.wins / one.queries) for one in counts]
-    plot = Plot("bars", marks, y_label="share of queries where it alone is best")
+    plot = Plot("bars", marks, y_label="share of queries it wins")
     return AnalysisResult(["by", "group", "queries", "run", "wins", "share", measure], rows, plot)
 
 

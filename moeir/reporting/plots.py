@@ -67,7 +67,7 @@ def draw_plot(picture: Plot, file: Path, form: str) -> None:
     bold = [label for label in labels if label not in GREY_LABELS]
     colours = {label: COLOURS[number % len(COLOURS)] for number, label in enumerate(bold)} | dict.fromkeys(GREY_LABELS, "#9a9a9a")
     is_3d = picture.kind == "points" and len(picture.marks[0]) > 5
-    columns = 2 if picture.kind == "points" and len(panels) % 2 == 0 else min(MAX_COLUMNS, len(panels))
+    columns = 2 if len(panels) == 4 or (picture.kind == "points" and len(panels) % 2 == 0) else min(MAX_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     with matplotlib.rc_context(STYLE):
         width, height = _panel_size(picture, panels)
@@ -190,25 +190,10 @@ def _draw_heatmap(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) ->
             axes.text(column, row, "-" if math.isnan(value) else f"{value:.3f}", ha="center", va="center", fontsize="small")
 
 
-def _draw_matrix(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
-    """Draw a symmetric matrix of labels with 1 on the diagonal, the overlap of a list with itself."""
-    names = list(dict.fromkeys(str(mark[column]) for column in (0, 1) for mark in marks))
-    values = {(str(row), str(column)): value for row, column, value in marks}
-    symmetric = values | {(column, row): value for (row, column), value in values.items()}
-    cells: list[list[float]] = [[1.0 if row == column else symmetric[row, column] for column in names] for row in names]
-    axes.imshow(cells, cmap="Blues", vmin=0, vmax=1.15)
-    axes.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize="small")
-    axes.set_yticks(range(len(names)), names, fontsize="small")
-    for row, line in enumerate(cells):
-        for column, value in enumerate(line):
-            axes.text(column, row, f"{value:.3f}", ha="center", va="center", fontsize="small", color="white" if value > 0.7 else "black")
-
-
 DRAWERS: dict[str, Callable[[Any, Sequence[Mark], dict[str, str]], None]] = {
     "bars": _draw_bars,
     "steps": _draw_steps,
     "lines": _draw_lines,
     "points": _draw_points,
     "heatmap": _draw_heatmap,
-    "matrix": _draw_matrix,
 }

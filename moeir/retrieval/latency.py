@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -122,11 +123,15 @@ def limit_threads(count: int | None) -> Iterator[None]:
 
 
 def machine_info(device: str, indexes: Sequence[Path]) -> dict[str, Any]:
-    """Processor, threads and device of a search, and the size of its indexes on disk."""
+    """Processor, threads and device of a search, the size of its indexes on disk, and the most memory that the process has had.
+
+    That peak counts the pages of mapped files, too.
+    """
     processor = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor_name()
     index_bytes = sum(int(facts["bytes"]) for path in indexes for facts in manifests.read_manifest(path)["files"].values())
     threads = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
-    return {"processor": processor, **threads, "device": device, "index_bytes": index_bytes}
+    peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"processor": processor, **threads, "device": device, "index_bytes": index_bytes, "peak_memory_bytes": peak_bytes}
 
 
 def format_machine(facts: dict[str, Any]) -> str:

@@ -14,7 +14,15 @@ from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import Setting, argument, input_field, list_settings, option, output_field
 from moeir.stages import analysis_inputs
 from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage, split_run_name
-from moeir.stages.run_arguments import check_matplotlib, choose_form, name_source, read_query_texts, read_runs
+from moeir.stages.run_arguments import (
+    check_matplotlib,
+    choose_form,
+    find_search_manifest,
+    name_runs,
+    name_source,
+    read_query_texts,
+    read_runs,
+)
 
 if TYPE_CHECKING:
     from moeir.analysis.projection import ProjectedText
@@ -31,6 +39,7 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
     "wins": (("run", "qrels", "measure", "queries", "corpus", "list_queries"), ("run", "qrels")),
     "ranks": (("run", "qrels", "queries", "query", "depth"), ("run", "qrels")),
     "grid": (("run", "qrels", "measure", "plot"), ("run", "qrels")),
+    "costs": (("run",), ("run",)),
     "scores": (("run", "qrels", "classes"), ("run",)),
     "lengths": (("model", "corpus", "queries", "classes"), ()),
     "projection": (
@@ -44,21 +53,21 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
 READERS = {flag: tuple(name for name, (flags, _) in ANALYSES.items() if flag in flags) for flag in ("corpus", "queries")}
 FORMS = ("auto", "table", "tsv", "jsonl")
 DIVERGENCE_PAIRS = 400  # Ma et al. 2023 (CoT-MoTE), section 2.2
-TABLES_ONLY = ("ranks",)  # analyses without a plot
+TABLES_ONLY = ("ranks", "costs")  # analyses without a plot
 PLOT_SUFFIXES = (".svg", ".png")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Analyze(Stage):
-    """Analyze experts: overlap, wins, scores and tables of runs; router usage, divergence and projection of a model's vectors; lengths of
-    texts; expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
+    """Analyze experts: overlap, wins, scores, costs and tables of runs; router usage, divergence and projection of a model's vectors;
+    lengths of texts; expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
 
     analysis: str | None = argument(
         f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None, words=tuple(ANALYSES)
     )
     run: tuple[Path, ...] = input_field(
         "run",
-        "overlap, wins, scores: a run; repeat the flag; NAME=PATH names it. grid: ROW/COLUMN=PATH, the run of one cell. "
+        "overlap, wins, ranks, costs, scores: a run; repeat the flag; NAME=PATH names it. grid: ROW/COLUMN=PATH, the run of one cell. "
         "projection: colour each query by its best run.",
         (),
         aliases=("--runs",),
@@ -313,6 +322,17 @@ class Analyze(Stage):
             raise UsageError(f"--query {unjudged}: not judged in {self.qrels[0]}")
         queries = list(dict.fromkeys(self.query)) or list(grades)
         return analyze_ranks(read_runs(self.run), grades, queries, self._read_texts_of(queries), self.depth)
+
+    def _analyze_costs(self) -> "AnalysisResult":
+        from moeir.analysis.costs import analyze_costs
+
+        speeds = {}
+        for name, path in name_runs(self.run).items():
+            search = find_search_manifest(path)
+            if search is None or "speed" not in search[0]["counts"]:
+                raise DataError(f"{path}: its costs are not known; expected a run that moeir search wrote, with its manifest beside it")
+            speeds[name] = search[0]["counts"]["speed"]
+        return analyze_costs(speeds)
 
     def _read_texts_of(self, queries: Collection[str]) -> dict[str, str] | None:
         """The texts of judged queries, if --queries is given."""

@@ -4,7 +4,7 @@ import importlib.util
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moeir.artifacts import manifests
 from moeir.errors import ArtifactError, DataError, UsageError
@@ -82,20 +82,28 @@ def name_runs(runs: Sequence[Path]) -> dict[str, Path]:
     return dict(zip(names, paths, strict=True))
 
 
+def find_search_manifest(path: Path) -> tuple[dict[str, Any], Path] | None:
+    """The manifest of the `moeir search` that made a run, and the file that it names; None for any other run."""
+    for file in (path, path.resolve()):
+        try:
+            manifest = manifests.read_manifest(file if manifests.manifest_path(file).is_file() else file.parent)
+        except ArtifactError:
+            continue
+        if manifest.get("stage") == "search" and file.name in manifest["files"]:
+            return manifest, file
+    return None
+
+
 def find_search_of_run(path: Path) -> tuple[tuple[str, ...], str] | None:
     """The digests of the indexes that `moeir search` made a run with, and the run's expert or `fused`; None for any other run."""
     from moeir.records import lines
 
-    for file in (path, path.resolve()):
-        has_own_manifest = manifests.manifest_path(file).is_file()
-        try:
-            manifest = manifests.read_manifest(file if has_own_manifest else file.parent)
-        except ArtifactError:
-            continue
-        if manifest.get("stage") == "search" and file.name in manifest["files"]:
-            expert = list(manifest["counts"]["hits"])[-1] if has_own_manifest else lines.strip_compression_suffix(file).stem
-            return tuple(manifest.get("sources", {}).get("index", ())), expert
-    return None
+    if (search := find_search_manifest(path)) is None:
+        return None
+    manifest, file = search
+    has_own_manifest = manifests.manifest_path(file).is_file()
+    expert = list(manifest["counts"]["hits"])[-1] if has_own_manifest else lines.strip_compression_suffix(file).stem
+    return tuple(manifest.get("sources", {}).get("index", ())), expert
 
 
 def read_runs(paths: Sequence[Path]) -> "dict[str, Run]":

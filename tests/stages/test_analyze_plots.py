@@ -150,6 +150,20 @@ def test_models_stand_side_by_side(listed, moeir, tmp_path):
     assert content.count(">query<") == content.count(">relevant<") == 1 and ">came<" in content and ">gated<" in content  # one legend
 
 
+def test_costs_of_searches_stand_in_one_table(listed, moeir, index, toy, tmp_path):
+    assert (
+        moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--batch-size", 1, "--output", tmp_path / "runs").code == 0
+    )
+    speed = json.loads((tmp_path / "runs" / "manifest.json").read_text())["counts"]["speed"]
+    rows = listed("costs", "--run", f"came={tmp_path / 'runs' / 'fused.trec'}", "--run", "lexical.trec")
+    assert [(row["run"], row["step"], row["batch"]) for row in rows] == [
+        (run, step, size) for run, size in (("came", 1), ("lexical", 256)) for step in ("encode", "search", "fuse")
+    ]
+    assert rows[1]["p95 ms"] == speed["search"]["p95_ms"] and rows[1]["queries/s"] == speed["search"]["queries_per_second"]
+    assert rows[1]["index MiB"] * 2**20 == speed["machine"]["index_bytes"] > 0
+    assert rows[1]["memory MiB"] * 2**20 == speed["machine"]["peak_memory_bytes"] > 2**20
+
+
 PICTURES = {
     "projection of pairs": ("--model", "came", *PAIRS, "--dimensions", 3),
     "projection of hits": ("--model", "gated", *OF_RUN, "--dimensions", 3),
@@ -211,6 +225,9 @@ def test_a_map_goes_into_a_report(moeir, tmp_path):
         ("projection --model came --of-run strange.trec --query q2 TEXTS", 3, "strange.trec: has no hit of the query 'q2' (--query)"),
         ("projection --model came --pairs 3 --of-run global.trec --query q1 TEXTS", 2, "--pairs and --of-run exclude one another"),
         ("projection --model came --before-mixture TEXTS", 2, "--before-mixture: came: came has no gated block over its global vector"),
+        ("costs", 2, "analyze costs: needs --run"),
+        ("costs --run strange.trec", 3, "strange.trec: its costs are not known; expected a run that moeir search wrote"),
+        ("costs --run lexical.trec --output x.png", 2, "analyze costs has no plot"),
         ("usage --model came --model gated --queries test-queries.tsv", 2, "analyze usage: expected one --model, found 2"),
         ("scores --run lexical.trec --form tsv --output x.svg", 2, "--form tsv: x.svg is a plot"),
     ],

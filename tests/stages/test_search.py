@@ -31,7 +31,7 @@ def test_latency_and_throughput_are_said_and_kept_with_the_machine(index: Path, 
     for step in ("encode", "search"):
         facts = speed[step]
         assert facts["queries_per_second"] > 0 and 0 < facts["p50_ms"] <= facts["p95_ms"] <= facts["p99_ms"]
-    assert set(speed["machine"]) == {"processor", "cores", "threads", "device", "index_bytes"}
+    assert set(speed["machine"]) == {"processor", "cores", "threads", "device", "index_bytes", "peak_memory_bytes"}
     files = json.loads((index / "manifest.json").read_text())["files"]
     assert speed["machine"]["index_bytes"] == sum(facts["bytes"] for facts in files.values())
 

@@ -23,6 +23,8 @@ BM25_DEPTH=${BM25_DEPTH:-100} MINING_DEPTH=${MINING_DEPTH:-100} DEPTH=${DEPTH:-1
 DATA=$(absolute "$DATA")
 settings=(--query-length "$QUERY_LENGTH" --document-length "$DOCUMENT_LENGTH" --batch-size "$BATCH" --negatives "$NEGATIVES")
 settings+=(--epochs "$EPOCHS" --clip "$CLIP" --layer-decay "$LAYER_DECAY" --seed "$SEED" --dev-measure "$DEV_MEASURE")
+best_first=-grs
+if [ "$DEV_MEASURE" = loss ]; then best_first=-gs; fi
 settings+=(--positives first) # of the passages that DPR's files name for a question, as DPR's training does
 objective=contrastive:entropy=$ENTROPY
 
@@ -55,13 +57,13 @@ chosen() { # NAME WEIGHTS ARCH OBJECTIVE FLAGS...: NAME-RATE for each of RATES, 
   shift
   mkdir -p "$WORK/ckpt"
   for rate in $RATES; do trained "$name-$rate" "$@" --learning-rate "$rate"; done
-  best=$(for rate in $RATES; do echo "$(development "$name-$rate") $rate"; done | sort -grs | sed -n '1s/.* //p')
+  best=$(for rate in $RATES; do echo "$(development "$name-$rate") $rate"; done | sort "$best_first" | sed -n '1s/.* //p')
   say "$name: rate $best is the best on the development questions"
   ln -sfnT "$name-$best" "$WORK/ckpt/$name"
 }
 
 development() { # MODEL: its best development value
-  sed -n 's/.*"dev\.[^"]*": \([-+.e0-9]*\).*/\1/p' "$WORK/ckpt/$1/metrics.jsonl" | sort -gr | sed -n 1p
+  sed -n 's/.*"dev\.[^"]*": \([-+.e0-9]*\).*/\1/p' "$WORK/ckpt/$1/metrics.jsonl" | sort "$best_first" | sed -n 1p
 }
 
 epochs() { # MODEL...: seconds of an epoch's training, of all with validation, loading and saving, and the latter's ratio to the first row

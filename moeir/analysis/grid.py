@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from moeir.analysis.result import AnalysisResult, Plot
 from moeir.errors import UsageError
 
-PLOTS = ("heatmap", "lines", "bars")
-
 
 def parse_cells(names: Sequence[str]) -> list[tuple[str, str]]:
     """Row and column of each cell called ROW/COLUMN; UsageError for one that stands twice.
@@ -44,7 +42,7 @@ def parse_numbers(columns: Sequence[str]) -> dict[str, float]:
 
 
 def analyze_grid(means: Mapping[tuple[str, str], float], measure: str, plot: str) -> AnalysisResult:
-    """A row of means per first part of the cells' names (row, column), None where there is no run; `plot` is one of `PLOTS`."""
+    """A row of means per first part of the cells' names (row, column), None where there is no run; `plot` is heatmap, lines or bars."""
     row_names, columns = (list(dict.fromkeys(cell[part] for cell in means)) for part in (0, 1))
     rows = [[row, *(means.get((row, column)) for column in columns)] for row in row_names]
     if plot == "lines":

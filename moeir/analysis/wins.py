@@ -1,13 +1,14 @@
-"""Wins of each run: by class of query (length, question word, and word overlap with an answer), and query by query."""
+"""Wins of each run: by class of query (length, question word, and word overlap with an answer), and query by query; ranks of relevant
+documents in each run."""
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from moeir.analysis.ranks import shorten_text
 from moeir.analysis.result import AnalysisResult, Plot
 from moeir.records.qrels import Qrels
+from moeir.records.runs import Run
 
 QUESTION_WORDS = ("what", "who", "when", "where", "which", "why", "how")
 YES_NO_VERBS = ("is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "will", "would", "should")
@@ -16,6 +17,7 @@ OVERLAP_CLASSES = {0.25: "0-25 %", 0.5: "25-50 %", 0.75: "50-75 %", 1.0: "75-100
 QUESTION_CLASSES = (*QUESTION_WORDS, "yes or no", "none")
 ORDERS = {"length": tuple(LENGTH_CLASSES.values()), "question": QUESTION_CLASSES, "overlap": tuple(OVERLAP_CLASSES.values())}
 TIED, ALL = "tied", "all"
+MAX_TEXT = 80  # characters of a query in a table
 _WORD = re.compile(r"\w+")
 RunValues = Mapping[str, Mapping[str, float]]  # run → query → value
 
@@ -130,6 +132,15 @@ def analyze_wins(values: RunValues, measure: str, groups: Mapping[str, Mapping[s
     return AnalysisResult(["by", "group", "queries", "run", "wins", "share", measure], rows, plot)
 
 
+def shorten_text(text: str) -> str:
+    """The first characters of a text, on one line.
+
+    >>> shorten_text("who hunts\\n mice")
+    'who hunts mice'
+    """
+    return " ".join(text.split())[:MAX_TEXT]
+
+
 def list_wins(values: RunValues, queries: Mapping[str, str] | None) -> AnalysisResult:
     """A row per query: its text if known, the winner, the value of each run and the spread, the largest minus the smallest value.
 
@@ -150,3 +161,22 @@ def list_wins(values: RunValues, queries: Mapping[str, str] | None) -> AnalysisR
         rows.append((highest - lowest, [query, *text, winner, *scores.values(), highest - lowest]))
     ordered = [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
     return AnalysisResult(["query", *([] if queries is None else ["text"]), "winner", *values, "spread"], ordered)
+
+
+def analyze_ranks(
+    runs: Mapping[str, Run], qrels: Qrels, queries: Collection[str], texts: Mapping[str, str] | None, depth: int
+) -> AnalysisResult:
+    """A row per query and relevant document with its rank in each run, None beyond `depth`; the best ranked document of a query first.
+
+    Cai et al. 2023 (CAME), Figure 4.
+    """
+    rows: list[list[object]] = []
+    for query in queries:
+        relevant = {document for document, grade in qrels[query].items() if grade > 0}
+        lists = [run.documents_of(query)[:depth] for run in runs.values()]
+        ranks = [{document: rank for rank, document in enumerate(documents, 1) if document in relevant} for documents in lists]
+        best = {document: min(by_run.get(document, depth + 1) for by_run in ranks) for document in relevant}
+        for document in sorted(relevant, key=lambda document: (best[document], document)):
+            text = [] if texts is None else [shorten_text(texts[query])]
+            rows.append([query, *text, document, *(by_run.get(document) for by_run in ranks)])
+    return AnalysisResult(["query", *([] if texts is None else ["text"]), "document", *runs], rows)

@@ -189,8 +189,8 @@ def read_metadata(folder: Path) -> dict[str, Any]:
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: `architecture` or `reading` is missing or of a wrong type")
     if not _is_calibration(metadata.get("calibration", {}), metadata.get("experts")):
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: `calibration` is not a positive number for each expert")
-    metadata["architecture"] = update_spec(metadata["architecture"])
     try:
+        metadata["architecture"] = update_spec(metadata["architecture"])
         variants.resolve_spec("architectures", metadata["architecture"])
     except UsageError as problem:
         reason = "" if variants.own_module(metadata["architecture"]) else "damaged, or of another version of moeir: "

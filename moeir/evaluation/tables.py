@@ -96,10 +96,10 @@ def format_note(text: str, form: str) -> str:
 
 
 def _escape_latex(text: str) -> str:
-    return _LATEX_SPECIAL.sub(_latex_of, text)
+    return _LATEX_SPECIAL.sub(_to_latex, text)
 
 
-def _latex_of(letter: re.Match[str]) -> str:
+def _to_latex(letter: re.Match[str]) -> str:
     if letter[0][0] in MARKS:
         return f"$^{{{''.join(map(_LATEX_MARKS.__getitem__, letter[0]))}}}$"
     return _LATEX_ESCAPES.get(letter[0], f"\\{letter[0]}")

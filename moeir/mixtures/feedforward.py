@@ -93,19 +93,19 @@ class RoutedFeedForward(nn.Module):
         by_text = self.routing == "sequence"
         self.last_routing = RouterOutput.from_text_probabilities(probabilities) if by_text else RouterOutput(probabilities, tokens.starts)
 
-        def for_tokens(decisions: Tensor) -> Tensor:
+        def expand(decisions: Tensor) -> Tensor:
             return decisions.index_select(0, tokens.text_indices()) if by_text else decisions
 
         if not self.training:
-            return self._apply_choice(states, for_tokens(probabilities.argmax(-1)))
+            return self._apply_choice(states, expand(probabilities.argmax(-1)))
         weights = gumbel_softmax(logits, self.temperature, uniform_like(logits))
         strength, choice = weights.max(-1)
         if self.gradient == "none":
-            return self._apply_choice(states, for_tokens(choice))
+            return self._apply_choice(states, expand(choice))
         if self.gradient == "switch":
-            return self._apply_choice(states, for_tokens(choice), (1.0 + zero_with_gradient(for_tokens(strength)))[:, None])
+            return self._apply_choice(states, expand(choice), (1.0 + zero_with_gradient(expand(strength)))[:, None])
         others = self._other_experts(logits, weights, choice)
-        return self._straight_through(states, for_tokens(choice), [(for_tokens(other), for_tokens(factor)) for other, factor in others])
+        return self._straight_through(states, expand(choice), [(expand(other), expand(factor)) for other, factor in others])
 
     def _gate_logits(self, inputs: Tensor) -> Tensor:
         gate = self.active_gate

@@ -317,7 +317,7 @@ class Analyze(Stage):
         return wins.analyze_wins(values, self.measure, wins.group_queries(queries, grades, answers))
 
     def _analyze_ranks(self) -> "AnalysisResult":
-        from moeir.analysis.ranks import analyze_ranks
+        from moeir.analysis.wins import analyze_ranks
 
         grades = self._read_qrels()
         if unjudged := next((query for query in self.query if query not in grades), None):

@@ -154,6 +154,10 @@ def test_what_is_no_checkpoint_is_refused_in_one_line(tiny_model, tmp_path):
     for change, message in (
         (lambda facts: "{", "damaged: not JSON"),
         (lambda facts: json.dumps(facts | {"format": 9}), "format 9; this version of moeir reads format 1"),
+        (
+            lambda facts: json.dumps(facts | {"architecture": "dense:scale=1,scale=2"}),
+            "damaged, or of another version of moeir: dense:scale=1,scale=2: scale is given twice",
+        ),
         (lambda facts: json.dumps(facts | {"reading": {"query_length": 3}}), "has the fields"),
     ):
         folder = tmp_path / message.split()[0]

@@ -126,6 +126,8 @@ def test_taser_goes_on_with_the_better_rate_and_times_an_epoch(calls: Any, tmp_p
     assert (tmp_path / "work/ckpt/taser").readlink().name == "taser-3e-5", "of equal rates the first"
     rows = [line.split() for line in (tmp_path / "stdout").read_text(encoding="utf-8").splitlines()][-3:]
     assert rows == [["model", "training", "all", "ratio"], ["dpr", "4.0", "10.0", "1.00"], ["taser", "4.0", "7.5", "0.75"]]
+    calls("taser_multiset.sh", RATES="3e-5 5e-5", DEV_MEASURE="loss")
+    assert (tmp_path / "work/ckpt/taser").readlink().name == "taser-3e-5", "the lowest loss is the best: both rates have 0.2"
 
 
 @pytest.mark.parametrize(

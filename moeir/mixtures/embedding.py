@@ -16,7 +16,7 @@ INFERENCES = ("top1", "all", "random", "hash_uniform")
 COMBINES = ("norm_expert", "weighted", "release")
 EPSILON = 1e-6
 NOISE_SCALE = math.log(2)  # softplus(0): the scale of the noise of a gate that has not learned anything
-MAX_SEED = 2**30
+MAX_SEED = 2**30 - 1  # twice it fits the seed of `hash_uniform`
 
 
 class BottleneckMlp(nn.Module):

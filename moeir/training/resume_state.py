@@ -1,6 +1,7 @@
 """State needed to resume training: weights, optimiser moments, step, length of the metrics file, best weights."""
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,10 @@ class BestTracker:
     evaluations: int = 0
 
     def update(self, step: int, value: float, *, lower_is_better: bool = False) -> bool:
-        """Record a value; true if it is the best."""
+        """Record a value; true if it is the best. Any number is better than NaN."""
         self.evaluations += 1
         is_better = value < self.value if lower_is_better else value > self.value
-        if self.evaluations > 1 and not is_better:
+        if self.evaluations > 1 and not is_better and not math.isnan(self.value):
             self.since += 1
             return False
         self.step, self.value, self.since = step, value, 0

@@ -104,6 +104,13 @@ def test_of_equal_values_the_earlier_is_best_and_patience_counts_the_others():
     assert (best.step, best.value, best.since) == (4, 2.0, 2)
 
 
+def test_a_first_value_that_is_no_number_is_not_the_best_for_ever():
+    best = BestTracker()
+    updates = [best.update(step, value, lower_is_better=True) for step, value in enumerate((float("nan"), 2.0, float("nan"), 1.0))]
+    assert updates == [True, True, False, True]
+
+
+
 def test_the_development_set_is_what_is_judged_and_warns_of_leaks(toy, tmp_path, caplog):
     queries = {text.id: text.content for text in read_texts(toy / "test-queries.tsv")}
     files = (toy / "test-queries.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"])

@@ -116,11 +116,12 @@ def find_search_of_run(path: Path) -> SearchOfRun | None:
 
 
 def read_run_with_depth(path: Path) -> "Run":
-    """A run, with the depth of its search if its manifest names it."""
+    """A run, with the depth of its search if its manifest names it and the file is as large as it was written: not cut since."""
     from moeir.records import runs
 
-    search = find_search_of_run(path)
-    return replace(runs.read_run(path), depth=search.depth if search else None)
+    search = find_search_manifest(path)
+    is_whole = search is not None and search[1].stat().st_size == search[0]["files"][search[1].name]["bytes"]
+    return replace(runs.read_run(path), depth=int(search[0]["settings"]["depth"]) if search and is_whole else None)
 
 
 def read_runs(paths: Sequence[Path]) -> "dict[str, Run]":

@@ -130,6 +130,16 @@ def test_a_report_explains_calibrated_runs(index: Path, toy: Path, tmp_path: Pat
     result = run(*common, "--model", calibrated)
     assert "parts are left out" not in result.stderr and "without explanations" not in result.stderr
     assert run_in_process("report", *runs, *judged, "--model", calibrated, "--output", tmp_path / "no.html").code == 2
+    other = run(*common, "--force")  # the index's own checkpoint has other scores than these runs
+    assert (
+        "fused: shown without explanations: not an expert's run" in other.stderr
+        and "its checkpoint (--model names a calibrated one)" in other.stderr
+    )
+    plain = [str(word).replace(str(tmp_path / "runs"), str(tmp_path / "plain")) for word in runs]
+    search(index, toy, tmp_path / "plain")
+    options = (*judged, "--index", index, "--output", tmp_path / "plain.html")
+    assert "without explanations" in run("report", *plain, *options, "--model", calibrated).stderr
+    assert "without explanations" not in run("report", *plain, *options, "--force").stderr
 
 
 def test_an_index_of_a_calibrated_checkpoint_is_the_same_index(

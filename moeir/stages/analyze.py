@@ -150,6 +150,8 @@ class Analyze(Stage):
             raise UsageError(f"analyze {name}: expected one --model, found {len(self.model)}")
         if name in ("overlap", "wins") and len(self.run) < 2:
             raise UsageError(f"analyze: expected two runs or more, found {len(self.run)}; repeat --run")
+        if repeated := next((path for path in self.model if self.model.count(path) > 1), None):
+            raise UsageError(f"--model {repeated}: the same checkpoint is given twice")
         if name == "grid":
             self._check_cells()
         if name == "projection":
@@ -265,6 +267,8 @@ class Analyze(Stage):
         from moeir.records import lines
 
         result: AnalysisResult = getattr(self, f"_analyze_{self._analysis_name()}")()
+        if repeated := next((name for name in result.columns if result.columns.count(name) > 1), None):
+            raise UsageError(f"--run: the table would have two columns called {repeated!r}; name the run (or column) otherwise")
         if form := self._plot_format():
             from moeir.reporting import plots
 

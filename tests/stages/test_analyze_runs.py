@@ -165,3 +165,18 @@ def test_ranks_need_a_run_of_the_judged_queries_and_a_relevant_document(folder, 
     result = moeir(*command, "--query", "a")
     assert result.code == 3 and "none.qrels: has no relevant document of 'a'" in result.stderr
     assert moeir(*command).code == moeir(*command, "--query", "a", "--query", "b").code == 0
+
+
+def test_two_columns_of_one_name_or_number_are_refused(folder, moeir):
+    """A line of JSON would keep the last of them, and a plot would draw both at one number."""
+    for arguments in (
+        ("wins", "--list", "--run", "winner=first.trec", "--run", "second.trec"),
+        ("ranks", "--run", "document=first.trec"),
+        ("grid", "--run", "bm25/row=first.trec"),
+    ):
+        result = moeir("analyze", *arguments, "--qrels", "abc.qrels", "--form", "jsonl")
+        assert result.code == 2 and "--run: the table would have two columns called" in result.stderr and not result.stdout
+    cells = ("--run", "bm25/1=first.trec", "--run", "bm25/1.0=second.trec", "--qrels", "abc.qrels")
+    result = moeir(*GRID, *cells, "--plot", "lines", "--output", "grid.svg")
+    assert result.code == 2 and "the columns '1' and '1.0' are the same number" in result.stderr
+    assert not (folder / "grid.svg").exists() and moeir(*GRID, *cells).code == 0

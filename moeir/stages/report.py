@@ -151,8 +151,8 @@ class Report(Stage):
     def _find_experts(self) -> dict[str, str]:
         """The name of the first run of each of the index's experts, and of `fused`, as the manifests of the runs say.
 
-        A run without the manifest of a search belongs to the expert that NAME=PATH names. One that was searched with another calibration has
-        other scores than the explanations would have.
+        A run without the manifest of a search belongs to the expert that NAME=PATH names. One that was searched with another calibration
+        has other scores than the explanations would have.
         """
         digests, experts, others = sorted(map(manifests.compute_digest, self.index)), dict[str, str](), []
         counts = manifests.read_manifest(self.index[0])["counts"]

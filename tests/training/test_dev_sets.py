@@ -208,7 +208,9 @@ def test_processes_share_the_batches_of_the_loss(loss_set, tiny_model):
 
 
 def test_queries_without_a_pair_are_left_out_of_the_loss(toy, tmp_path, caplog):
-    (tmp_path / "few.jsonl").write_text('{"_id": "owl", "text": "an owl"}\n{"_id": "bat", "text": "a bat"}\n{"_id": "cat", "text": "a cat"}\n')
+    (tmp_path / "few.jsonl").write_text(
+        '{"_id": "owl", "text": "an owl"}\n{"_id": "bat", "text": "a bat"}\n{"_id": "cat", "text": "a cat"}\n'
+    )
     (tmp_path / "dev.qrels").write_text("q1 0 owl 1\nq2 0 cat 0\nq3 0 yak 1\nq4 0 bat 1\n")
     options = {"training_queries": {}, "measure": "loss", "every": 1}
     dev_set = load_dev_set(toy / "test-queries.tsv", tmp_path / "dev.qrels", [tmp_path / "few.jsonl"], **options)

@@ -122,6 +122,14 @@ def test_python_and_the_prompt_find_what_search_finds(index: Path, toy: Path, tm
     assert prompt.stdout.split()[:3] == ["1", document, f"{score:.9g}"]
 
 
+def test_runs_of_two_calibrations_are_not_summed_by_default(index: Path, toy: Path, tmp_path: Path, calibrated: Path) -> None:
+    search(index, toy, tmp_path / "plain")
+    search(index, toy, tmp_path / "scaled", "--model", calibrated)
+    for folders, method in ((("scaled", "scaled"), "came-sum"), (("plain", "scaled"), "rrf")):
+        runs = [f"--run={tmp_path / folder / name}.trec" for folder, name in zip(folders, ("lexical", "global"), strict=True)]
+        assert f"--method {method}: " in run("fuse", *runs, "--output", tmp_path / f"{method}.trec").stderr
+
+
 def test_a_report_explains_calibrated_runs(index: Path, toy: Path, tmp_path: Path, calibrated: Path) -> None:
     search(index, toy, tmp_path / "runs", "--model", calibrated)
     runs = [word for name in (*EXPERTS, "fused") for word in ("--run", tmp_path / "runs" / f"{name}.trec")]

@@ -38,6 +38,8 @@ def parse_numbers(columns: Sequence[str]) -> dict[str, float]:
             numbers[column] = math.nan
         if not math.isfinite(numbers[column]):
             raise UsageError(f"--plot lines: expected numbers as columns, found {column!r}; --plot heatmap and bars take any name")
+        if equal := next((other for other in numbers if other != column and numbers[other] == numbers[column]), None):
+            raise UsageError(f"--plot lines: the columns {equal!r} and {column!r} are the same number; give them one name")
     return numbers
 
 

@@ -88,12 +88,17 @@ def parse_measure(text: str) -> Measure:
     return measure
 
 
-def evaluate_run(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[str, dict[str, float]]:
-    """Value of each measure for each judged query, in the order of the judgements."""
+def check_collection(run: Run, qrels: Qrels) -> None:
+    """DataError if no query of a run is judged."""
     if not any(query in run.query_rows for query in qrels):
         run_query, judged_query = (next(iter(names), "none") for names in (run.queries, qrels))
         reason = f"it shares no query with the judgements (it has {run_query!r}, they have {judged_query!r})"
         raise DataError(f"run of another collection: {reason}")
+
+
+def evaluate_run(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[str, dict[str, float]]:
+    """Value of each measure for each judged query, in the order of the judgements."""
+    check_collection(run, qrels)
     values: dict[str, dict[str, float]] = {str(measure): dict.fromkeys(qrels, float(measure.DEFAULT)) for measure in measures}
     quick = [measure for measure in measures if is_native(measure)]
     if quick:

@@ -13,7 +13,7 @@ from typing import Any
 from moeir.errors import DataError
 from moeir.records import lines, texts
 
-_SPAN_ID = re.compile(r"(?P<document>.+)#char=(?P<begin>\d+),(?P<end>\d+)", re.DOTALL)
+_SPAN_ID = re.compile(r"(?P<document>.+)#char=(?P<begin>[0-9]{1,18}),(?P<end>[0-9]{1,18})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Texts into arrays for `moeir analyze`: vectors of an expert, usage of routers, lengths in tokens."""
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -52,20 +53,25 @@ class TextEncoder:
         raise UsageError(f"{expectation} {', '.join(dense) or 'the dense experts, but there is none'} ({self.path})")
 
     def encode_dense(self, contents: Sequence[str], side: str, expert: str) -> "tuple[np.ndarray[Any, Any], list[str | None]]":
-        """The vectors of texts [N, D], and each text's expert in the first router that routes whole texts, or None."""
+        """The vectors of texts [N, D], and each text's expert in the first router that routes whole texts, or None.
+
+        The scale and the calibration of scores, which multiply queries only, are left out: they would part queries from documents.
+        """
         import numpy as np
 
         from moeir.backbones.device import autocast
         from moeir.representations.dense import Dense
 
         vectors, choices = [], list[str | None]()
+        factors = (self.checkpoint.architecture.scales, self.checkpoint.calibration) if side == "query" else ()
+        factor = math.prod(each.get(expert, 1.0) for each in factors)
         for first in range(0, len(contents), CHUNK):
             chunk = contents[first : first + CHUNK]
             with autocast(self.dtype, str(self.checkpoint.device)):
                 encoded = self.checkpoint.encode(chunk, side, max_tokens=self.max_tokens)
             representation = encoded[expert]
             assert isinstance(representation, Dense)
-            vectors.append(representation.vectors.float().cpu().numpy())
+            vectors.append(representation.vectors.float().cpu().numpy() / factor)
             router = next((output for output in encoded.routing.values() if len(output.probabilities) == len(chunk)), None)
             choices += [f"expert {number}" for number in router.probabilities.argmax(1).tolist()] if router else [None] * len(chunk)
         return np.concatenate(vectors), choices

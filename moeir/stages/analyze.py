@@ -23,6 +23,7 @@ from moeir.stages.run_arguments import (
     name_source,
     read_query_texts,
     read_runs,
+    run_paths,
 )
 
 if TYPE_CHECKING:
@@ -149,6 +150,8 @@ class Analyze(Stage):
             raise UsageError(f"analyze {name}: expected one --model, found {len(self.model)}")
         if name in ("overlap", "wins") and len(self.run) < 2:
             raise UsageError(f"analyze: expected two runs or more, found {len(self.run)}; repeat --run")
+        if repeated := next((path for path in self.model if self.model.count(path) > 1), None):
+            raise UsageError(f"--model {repeated}: the same checkpoint is given twice")
         if name == "grid":
             self._check_cells()
         if name == "projection":
@@ -264,6 +267,8 @@ class Analyze(Stage):
         from moeir.records import lines
 
         result: AnalysisResult = getattr(self, f"_analyze_{self._analysis_name()}")()
+        if repeated := next((name for name in result.columns if result.columns.count(name) > 1), None):
+            raise UsageError(f"--run: the table would have two columns called {repeated!r}; name the run (or column) otherwise")
         if form := self._plot_format():
             from moeir.reporting import plots
 
@@ -318,12 +323,18 @@ class Analyze(Stage):
 
     def _analyze_ranks(self) -> "AnalysisResult":
         from moeir.analysis.wins import analyze_ranks
+        from moeir.evaluation import measures
 
-        grades = self._read_qrels()
+        grades, runs = self._read_qrels(), read_runs(self.run)
+        for run, path in zip(runs.values(), run_paths(self.run), strict=True):
+            with name_source(path):
+                measures.check_collection(run, grades)
         if unjudged := next((query for query in self.query if query not in grades), None):
             raise UsageError(f"--query {unjudged}: not judged in {self.qrels[0]}")
         queries = list(dict.fromkeys(self.query)) or list(grades)
-        return analyze_ranks(read_runs(self.run), grades, queries, self._read_texts_of(queries), self.depth)
+        if not any(grade > 0 for query in queries for grade in grades[query].values()):
+            raise DataError(f"{self.qrels[0]}: has no relevant document of {', '.join(map(repr, self.query)) or 'any query'}")
+        return analyze_ranks(runs, grades, queries, self._read_texts_of(queries), self.depth)
 
     def _analyze_costs(self) -> "AnalysisResult":
         from moeir.analysis.costs import analyze_costs

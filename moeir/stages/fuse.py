@@ -145,9 +145,9 @@ class Fuse(Stage):
             super().execute(force=force)
 
     def _have_one_index(self) -> bool:
-        """Whether `moeir search` wrote all runs, from one index."""
+        """Whether `moeir search` wrote all runs, from one index, with one calibration."""
         searches = [find_search_of_run(path) for path in run_paths(self.run)]
-        return None not in searches and len({search.indexes for search in searches if search}) == 1
+        return None not in searches and len({(search.indexes, search.model) for search in searches if search}) == 1
 
     def _warn_of_scales(self, expert_runs: "Sequence[Run]", method: str) -> None:
         """Warn if a raw sum is of scores whose standard deviations differ by more than 10 times."""

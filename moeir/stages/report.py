@@ -151,13 +151,18 @@ class Report(Stage):
     def _find_experts(self) -> dict[str, str]:
         """The name of the first run of each of the index's experts, and of `fused`, as the manifests of the runs say.
 
-        A run without the manifest of a search belongs to the expert that NAME=PATH names.
+        A run without the manifest of a search belongs to the expert that NAME=PATH names. One that was searched with another calibration
+        has other scores than the explanations would have.
         """
         digests, experts, others = sorted(map(manifests.compute_digest, self.index)), dict[str, str](), []
-        known = {*manifests.read_manifest(self.index[0])["counts"]["experts"], "fused"}
+        counts = manifests.read_manifest(self.index[0])["counts"]
+        known = {*counts["experts"], "fused"}
+        default = (counts.get("checkpoint") or {}).get("digest")
+        model = default if self.model is None else manifests.compute_digest(self.model)
         for run, (name, path) in zip(self.run, name_runs(self.run).items(), strict=True):
             search = find_search_of_run(path)
-            expert = split_run_name(run)[0] if search is None else search.expert if sorted(search.indexes) == digests else None
+            is_same = search is not None and sorted(search.indexes) == digests and (search.model or default) == model
+            expert = split_run_name(run)[0] if search is None else search.expert if is_same else None
             if expert in known:
                 experts.setdefault(str(expert), name)
             else:
@@ -165,7 +170,8 @@ class Report(Stage):
         if experts.keys() == {"fused"}:  # explained by the runs of the experts only
             others.append(experts.pop("fused"))
         if others:
-            expected = f"not an expert's run that moeir search wrote with {', '.join(map(str, self.index))}"
+            whose = "" if default is None else f" and {self.model or 'its checkpoint'} (--model names a calibrated one)"
+            expected = f"not an expert's run that moeir search wrote with {', '.join(map(str, self.index))}{whose}"
             log.warning("%s: shown without explanations: %s; --run EXPERT=PATH tells whose run it is", ", ".join(others), expected)
         return experts
 

@@ -84,11 +84,11 @@ def name_runs(runs: Sequence[Path]) -> dict[str, Path]:
 
 
 class SearchOfRun(NamedTuple):
-    """What `moeir search` made a run with: the digests of its indexes, the run's expert or `fused`, and the depth."""
+    """What `moeir search` made a run with: the digests of its indexes and of --model, if named, and the run's expert or `fused`."""
 
     indexes: tuple[str, ...]
     expert: str
-    depth: int
+    model: str | None
 
 
 def find_search_manifest(path: Path) -> tuple[dict[str, Any], Path] | None:
@@ -112,15 +112,17 @@ def find_search_of_run(path: Path) -> SearchOfRun | None:
     manifest, file = search
     has_own_manifest = manifests.manifest_path(file).is_file()
     expert = list(manifest["counts"]["hits"])[-1] if has_own_manifest else lines.strip_compression_suffix(file).stem
-    return SearchOfRun(tuple(manifest.get("sources", {}).get("index", ())), expert, int(manifest["settings"]["depth"]))
+    sources = manifest.get("sources", {})
+    return SearchOfRun(tuple(sources.get("index", ())), expert, next(iter(sources.get("model", ())), None))
 
 
 def read_run_with_depth(path: Path) -> "Run":
-    """A run, with the depth of its search if its manifest names it."""
+    """A run, with the depth of its search if its manifest names it and the file is as large as it was written: not cut since."""
     from moeir.records import runs
 
-    search = find_search_of_run(path)
-    return replace(runs.read_run(path), depth=search.depth if search else None)
+    search = find_search_manifest(path)
+    is_whole = search is not None and search[1].stat().st_size == search[0]["files"][search[1].name]["bytes"]
+    return replace(runs.read_run(path), depth=int(search[0]["settings"]["depth"]) if search and is_whole else None)
 
 
 def read_runs(paths: Sequence[Path]) -> "dict[str, Run]":

@@ -176,6 +176,8 @@ def _drop_incomplete(dev_set: DevSet, path: Path) -> DevSet:
     }
     if not complete:
         raise DataError(f"{path}: no query has a relevant document in --dev-corpus, and a negative in --dev-run if there is one")
+    if dev_set.candidates is None and len({dev_set.positives(query)[0] for query in complete}) < 2:
+        raise DataError(f"{path}: its queries have one positive in --dev-corpus; expected two or more, which are each other's negatives")
     if dropped := len(dev_set.queries) - len(complete):
         log.warning("%s: %d of %d queries lack a positive or a negative, and are left out of the loss", path, dropped, len(dev_set.queries))
     return replace(dev_set, queries=complete)

@@ -184,9 +184,7 @@ def test_judged_queries_belong_to_all_documents_that_answer_them(tmp_path, reade
     queries = write_corpus(tmp_path / "q.jsonl", [("q1", "", "the owl"), ("dev", "", "a hen"), ("q2", "", "the bee")])
     qrels = tmp_path / "train.qrels"
     qrels.write_text("q2 0 d2 1\nq1 0 d2 1\nq1 0 d0 1\nq1 0 d1 0\n")
-    query_cache = span_cache.build_query_cache(
-        tmp_path, cache, [queries], qrels, reader, digests={"queries": ["q"], "query-qrels": ["r"]}
-    )
+    query_cache = span_cache.build_query_cache(tmp_path, cache, [queries], qrels, reader, digests={"queries": ["q"], "query-qrels": ["r"]})
     assert [query_texts(query_cache, reader, row) for row in range(4)] == [["the owl"], [], ["the owl", "the bee"], []]
     assert len(query_cache) == 2  # the other one has no judgement
 
@@ -236,6 +234,8 @@ def test_a_span_draws_from_its_own_queries_and_from_those_of_its_document(tmp_pa
     [
         ([("d9#char=0,4", ["the owl"])], None, "has queries of document 'd9', which is not in the corpus"),
         ([("d0#char=4,x", ["the owl"])], None, "has queries of document 'd0#char=4,x', which is not in the corpus"),
+        ([("d0#char=0," + "9" * 5000, ["the owl"])], None, "which is not in the corpus"),
+        ([("d0#char=0,\u0669", ["the owl"])], None, "has queries of document 'd0#char=0,\u0669', which is not in the corpus"),
         ([("d0#char=4,4", ["the owl"])], None, "'d0#char=4,4': expected #char=BEGIN,END with BEGIN < END <= "),
         ([("d0#char=0,900", ["the owl"])], None, "BEGIN < END <= 137, its characters with the title"),
         (None, "q1 0 d0#char=0,900 1\n", "query 'q1' names 'd0#char=0,900': expected #char=BEGIN,END"),

@@ -153,3 +153,30 @@ def test_ranks_of_relevant_documents_in_each_run(folder, moeir, texts):
 def test_what_cannot_be_listed_is_refused_in_a_line(command, code, words, moeir):
     result = moeir("analyze", *command.split())
     assert (result.code, result.stdout) == (code, "") and words in result.stderr and len(result.messages) == 1, result.stderr
+
+
+def test_ranks_need_a_run_of_the_judged_queries_and_a_relevant_document(folder, moeir):
+    """A table of dashes, or one without rows, would say that no run has what nobody asked it for."""
+    result = moeir("analyze", "ranks", "--run", "first.trec", "--run", "other=third.trec", "--qrels", "abc.qrels")
+    assert (result.code, result.stdout) == (3, "")
+    assert "third.trec: run of another collection: it shares no query with the judgements (it has 'd', they have 'a')" in result.stderr
+    (folder / "none.qrels").write_text("a 0 right 0\nb 0 right 1\n")
+    command = ("analyze", "ranks", "--run", "first.trec", "--qrels", "none.qrels")
+    result = moeir(*command, "--query", "a")
+    assert result.code == 3 and "none.qrels: has no relevant document of 'a'" in result.stderr
+    assert moeir(*command).code == moeir(*command, "--query", "a", "--query", "b").code == 0
+
+
+def test_two_columns_of_one_name_or_number_are_refused(folder, moeir):
+    """A line of JSON would keep the last of them, and a plot would draw both at one number."""
+    for arguments in (
+        ("wins", "--list", "--run", "winner=first.trec", "--run", "second.trec"),
+        ("ranks", "--run", "document=first.trec"),
+        ("grid", "--run", "bm25/row=first.trec"),
+    ):
+        result = moeir("analyze", *arguments, "--qrels", "abc.qrels", "--form", "jsonl")
+        assert result.code == 2 and "--run: the table would have two columns called" in result.stderr and not result.stdout
+    cells = ("--run", "bm25/1=first.trec", "--run", "bm25/1.0=second.trec", "--qrels", "abc.qrels")
+    result = moeir(*GRID, *cells, "--plot", "lines", "--output", "grid.svg")
+    assert result.code == 2 and "the columns '1' and '1.0' are the same number" in result.stderr
+    assert not (folder / "grid.svg").exists() and moeir(*GRID, *cells).code == 0

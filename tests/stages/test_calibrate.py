@@ -122,6 +122,14 @@ def test_python_and_the_prompt_find_what_search_finds(index: Path, toy: Path, tm
     assert prompt.stdout.split()[:3] == ["1", document, f"{score:.9g}"]
 
 
+def test_runs_of_two_calibrations_are_not_summed_by_default(index: Path, toy: Path, tmp_path: Path, calibrated: Path) -> None:
+    search(index, toy, tmp_path / "plain")
+    search(index, toy, tmp_path / "scaled", "--model", calibrated)
+    for folders, method in ((("scaled", "scaled"), "came-sum"), (("plain", "scaled"), "rrf")):
+        runs = [f"--run={tmp_path / folder / name}.trec" for folder, name in zip(folders, ("lexical", "global"), strict=True)]
+        assert f"--method {method}: " in run("fuse", *runs, "--output", tmp_path / f"{method}.trec").stderr
+
+
 def test_a_report_explains_calibrated_runs(index: Path, toy: Path, tmp_path: Path, calibrated: Path) -> None:
     search(index, toy, tmp_path / "runs", "--model", calibrated)
     runs = [word for name in (*EXPERTS, "fused") for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
@@ -130,6 +138,33 @@ def test_a_report_explains_calibrated_runs(index: Path, toy: Path, tmp_path: Pat
     result = run(*common, "--model", calibrated)
     assert "parts are left out" not in result.stderr and "without explanations" not in result.stderr
     assert run_in_process("report", *runs, *judged, "--model", calibrated, "--output", tmp_path / "no.html").code == 2
+    other = run(*common, "--force")  # the index's own checkpoint has other scores than these runs
+    assert (
+        "fused: shown without explanations: not an expert's run" in other.stderr
+        and "its checkpoint (--model names a calibrated one)" in other.stderr
+    )
+    plain = [str(word).replace(str(tmp_path / "runs"), str(tmp_path / "plain")) for word in runs]
+    search(index, toy, tmp_path / "plain")
+    options = (*judged, "--index", index, "--output", tmp_path / "plain.html")
+    assert "without explanations" in run("report", *plain, *options, "--model", calibrated).stderr
+    assert "without explanations" not in run("report", *plain, *options, "--force").stderr
+
+
+def test_a_projection_shows_vectors_without_the_factor_of_their_scores(
+    toy: Path, tmp_path: Path, calibrated: Path, came_checkpoint: Path, tiny_model: Path
+) -> None:
+    """Else queries, whose vectors the factor multiplies, would lie apart from the documents."""
+    for name, options in (("plain", ""), ("scaled", ",scale=20")):
+        run("init", "--model", tiny_model, "--arch", f"dense:normalise=true{options}", "--output", tmp_path / name)
+    texts = ("--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--projection", "pca", "--dtype", "float32")
+    for one, other in ((came_checkpoint, calibrated), (tmp_path / "plain", tmp_path / "scaled")):
+        maps = []
+        for model in (one, other):
+            lines = run("analyze", "projection", "--model", model, "--expert", "global", *texts, "--form", "jsonl").stdout.splitlines()
+            maps.append(np.array([[json.loads(line)["x"], json.loads(line)["y"]] for line in lines]))
+        assert np.allclose(*maps, atol=1e-4) and np.ptp(maps[0]) > 0.01
+    twice = run_in_process("analyze", "projection", "--model", calibrated, "--model", calibrated, *texts)
+    assert twice.code == 2 and f"--model {calibrated}: the same checkpoint is given twice" in twice.stderr
 
 
 def test_an_index_of_a_calibrated_checkpoint_is_the_same_index(

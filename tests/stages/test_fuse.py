@@ -75,6 +75,21 @@ def test_a_run_without_a_search_has_the_depth_of_its_longest_list(moeir: Callabl
     assert float(row[rows[0].index("lexical.part")]) == 0.0
 
 
+def test_a_run_that_was_cut_since_its_search_has_no_depth_of_its_manifest(room: Path, moeir: Callable) -> None:
+    """A list cut to 2 hits ends for want of room: the documents that it lacks get its 2nd score, beside the manifest or elsewhere."""
+    whole = Path("came/global.trec")
+    lines = [line for line in whole.read_text().splitlines(keepends=True) if int(line.split()[3]) <= 2]
+    for path in (whole, Path("cut.trec")):
+        path.write_text("".join(lines))
+    beside = fused(moeir, "came/global.trec", "came/local.trec", method="came-sum")[0]
+    assert beside == fused(moeir, "cut.trec", "came/local.trec", method="came-sum")[0]
+    cut, local = read_run(whole), read_run("came/local.trec")
+    for query in cut.queries:
+        second = cut.hits(query)[1][1]
+        expected = {name: score + dict(cut.hits(query)).get(name, second) for name, score in local.hits(query)}
+        assert {name: dict(read_run("fused.trec").hits(query))[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_sum_of_scores_of_very_different_scales_is_warned_of(room, moeir):
     lines = [line.split() for line in Path("bm25.trec").read_text().splitlines()]
     Path("cosine.trec").write_text("".join(f"{q} Q0 {d} {rank} {float(score) / 50:.6f} t\n" for q, _, d, rank, score, _ in lines))

@@ -215,12 +215,14 @@ def test_processes_share_the_batches_of_the_loss(loss_set, tiny_model):
 
 
 def test_queries_without_a_pair_are_left_out_of_the_loss(toy, tmp_path, caplog):
-    (tmp_path / "few.jsonl").write_text('{"_id": "owl", "text": "an owl"}\n{"_id": "bat", "text": "a bat"}\n')
-    (tmp_path / "dev.qrels").write_text("q1 0 owl 1\nq2 0 bat 0\nq3 0 yak 1\n")
+    (tmp_path / "few.jsonl").write_text(
+        '{"_id": "owl", "text": "an owl"}\n{"_id": "bat", "text": "a bat"}\n{"_id": "cat", "text": "a cat"}\n'
+    )
+    (tmp_path / "dev.qrels").write_text("q1 0 owl 1\nq2 0 cat 0\nq3 0 yak 1\nq4 0 bat 1\n")
     options = {"training_queries": {}, "measure": "loss", "every": 1}
     dev_set = load_dev_set(toy / "test-queries.tsv", tmp_path / "dev.qrels", [tmp_path / "few.jsonl"], **options)
-    assert list(dev_set.queries) == ["q1"] and list(dev_set.documents) == ["owl"], "others are not loaded"
-    assert "2 of 3 queries lack a positive or a negative, and are left out of the loss" in caplog.text
+    assert list(dev_set.queries) == ["q1", "q4"] and list(dev_set.documents) == ["owl", "bat"], "others are not loaded"
+    assert "2 of 4 queries lack a positive or a negative, and are left out of the loss" in caplog.text
     (tmp_path / "q1.trec").write_text("q1 Q0 owl 1 2.0 t\n")
     with pytest.raises(DataError, match="no query has a relevant document in --dev-corpus, and a negative in --dev-run if there is one"):
         load_dev_set(toy / "test-queries.tsv", tmp_path / "dev.qrels", [tmp_path / "few.jsonl"], run=tmp_path / "q1.trec", **options)
@@ -230,3 +232,12 @@ def test_half_precision_is_that_of_the_training(given, tiny_model):
     checkpoint = build_checkpoint(tiny_model, "dense", RULES)
     run = partial(dev_sets.search_exact, checkpoint, given)
     assert not torch.equal(*(torch.tensor(run(dtype)["fused"].scores) for dtype in (torch.float32, torch.bfloat16)))
+
+
+def test_a_loss_needs_two_positives(toy, tmp_path):
+    """The loss of a single positive, which has no negative, is 0 whatever the weights are."""
+    (tmp_path / "one.qrels").write_text("q1 0 owl 1\nq2 0 owl 1\n")
+    sources = (toy / "test-queries.tsv", tmp_path / "one.qrels", [toy / "corpus.jsonl"])
+    with pytest.raises(DataError, match="have one positive in --dev-corpus; expected two or more, which are each other's negatives"):
+        load_dev_set(*sources, training_queries={}, measure="loss", every=2)
+    assert load_dev_set(*sources, training_queries={}, measure="RR@10", every=2).queries

@@ -133,12 +133,12 @@ def analyze_wins(values: RunValues, measure: str, groups: Mapping[str, Mapping[s
 
 
 def shorten_text(text: str) -> str:
-    """The first characters of a text, on one line.
+    """The first characters of a text, on one line and without what a terminal would obey.
 
-    >>> shorten_text("who hunts\\n mice")
-    'who hunts mice'
+    >>> shorten_text("who hunts\\n \\x1b[1mmice")
+    'who hunts [1mmice'
     """
-    return " ".join(text.split())[:MAX_TEXT]
+    return "".join(letter for letter in " ".join(text.split())[:MAX_TEXT] if letter.isprintable())
 
 
 def list_wins(values: RunValues, queries: Mapping[str, str] | None) -> AnalysisResult:

@@ -166,7 +166,10 @@ class Finetune(TrainingStage, InputOptions):
         from moeir.architectures.initialize import check_options
         from moeir.training import objectives
 
-        objectives.validate_options(variants.bind_variant("training.objectives", self.objective), self.negatives)
+        objective = variants.bind_variant("training.objectives", self.objective)
+        objectives.validate_options(objective, self.negatives)
+        if objective.keywords.get("permuted") and self.batch_size == 1:
+            raise UsageError(f"--objective {self.objective}: a batch of one query has no other's shares; expected --batch-size 2 or more")
         checkpoint = check_options(self.model, self.arch, self.input_options())
         if checkpoint is not None:
             self._set_temperature(checkpoint)

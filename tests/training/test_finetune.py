@@ -134,3 +134,10 @@ def test_rates_of_groups_and_layers_reach_the_optimiser(finetune):
     result, _, metrics = finetune("taser:routing=sequence", ("a",), "--layer-decay", 0.8, name="taser")
     assert result.stderr.count("learning rate up to") == 5  # embeddings, four layers; the gate has the depth of the third
     assert {"entropy.layer3", "usage.layer3.0", "usage.layer3.1"} <= metrics[0].keys()
+
+
+def test_permuted_shares_of_a_single_query_are_refused(moeir, toy, tiny_model, shop, tmp_path):
+    sources = ("--train", shop / "a.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
+    model = ("--model", tiny_model, "--arch", "dense", "--objective", "competitive:permuted=true", "--batch-size", 1)
+    result = moeir("finetune", *model, *sources, "--output", tmp_path / "out")
+    assert result.code == 2 and "a batch of one query has no other's shares; expected --batch-size 2 or more" in result.stderr

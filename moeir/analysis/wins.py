@@ -17,7 +17,6 @@ OVERLAP_CLASSES = {0.25: "0-25 %", 0.5: "25-50 %", 0.75: "50-75 %", 1.0: "75-100
 QUESTION_CLASSES = (*QUESTION_WORDS, "yes or no", "none")
 ORDERS = {"length": tuple(LENGTH_CLASSES.values()), "question": QUESTION_CLASSES, "overlap": tuple(OVERLAP_CLASSES.values())}
 TIED, ALL = "tied", "all"
-MAX_TEXT = 80  # characters of a query in a table
 _WORD = re.compile(r"\w+")
 RunValues = Mapping[str, Mapping[str, float]]  # run → query → value
 
@@ -132,13 +131,13 @@ def analyze_wins(values: RunValues, measure: str, groups: Mapping[str, Mapping[s
     return AnalysisResult(["by", "group", "queries", "run", "wins", "share", measure], rows, plot)
 
 
-def shorten_text(text: str) -> str:
-    """The first characters of a text, on one line and without what a terminal would obey.
+def clean_text(text: str) -> str:
+    """A text on one line and without what a terminal would obey.
 
-    >>> shorten_text("who hunts\\n \\x1b[1mmice")
+    >>> clean_text("who hunts\\n \\x1b[1mmice")
     'who hunts [1mmice'
     """
-    return "".join(letter for letter in " ".join(text.split())[:MAX_TEXT] if letter.isprintable())
+    return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
 
 
 def list_wins(values: RunValues, queries: Mapping[str, str] | None) -> AnalysisResult:
@@ -157,7 +156,7 @@ def list_wins(values: RunValues, queries: Mapping[str, str] | None) -> AnalysisR
         scores = {name: by_query[query] for name, by_query in values.items()}
         highest, lowest = max(scores.values()), min(scores.values())
         winner = " = ".join(name for name, score in scores.items() if score == highest) if highest > lowest else "="
-        text = [] if queries is None else [shorten_text(queries[query])]
+        text = [] if queries is None else [clean_text(queries[query])]
         rows.append((highest - lowest, [query, *text, winner, *scores.values(), highest - lowest]))
     ordered = [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
     return AnalysisResult(["query", *([] if queries is None else ["text"]), "winner", *values, "spread"], ordered)
@@ -177,6 +176,6 @@ def analyze_ranks(
         ranks = [{document: rank for rank, document in enumerate(documents, 1) if document in relevant} for documents in lists]
         best = {document: min(by_run.get(document, depth + 1) for by_run in ranks) for document in relevant}
         for document in sorted(relevant, key=lambda document: (best[document], document)):
-            text = [] if texts is None else [shorten_text(texts[query])]
+            text = [] if texts is None else [clean_text(texts[query])]
             rows.append([query, *text, document, *(by_run.get(document) for by_run in ranks)])
     return AnalysisResult(["query", *([] if texts is None else ["text"]), "document", *runs], rows)

@@ -37,13 +37,14 @@ class LatencyRecorder:
         self.warm_up_queries = queries
 
     @contextmanager
-    def time_step(self, name: str, queries: int) -> Iterator[None]:
-        """Time one step of a batch of queries."""
+    def time_step(self, name: str, queries: int, batch_size: int | None = None) -> Iterator[None]:
+        """Time one step of a batch of queries; with a `batch_size` of so many batches of equal speed, which are worked on together."""
         started, before = self._now(), self.compile_seconds
         with event.install_timer("numba:compile", self._add_compile_seconds):
             yield
         seconds = self._now() - started - (self.compile_seconds - before)
-        self.steps.setdefault(name, []).append((seconds, queries))
+        sizes = [min(batch_size or queries, queries - first) for first in range(0, queries, batch_size or max(queries, 1))]
+        self.steps.setdefault(name, []).extend((seconds * size / queries, size) for size in sizes)
 
     def _now(self) -> float:
         """Seconds, after all work queued on a CUDA device has finished."""

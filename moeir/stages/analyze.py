@@ -17,6 +17,7 @@ from moeir.stages import analysis_inputs
 from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage, split_run_name
 from moeir.stages.run_arguments import (
     check_matplotlib,
+    check_table_suffix,
     choose_form,
     find_search_manifest,
     name_runs,
@@ -58,6 +59,7 @@ FORMS = ("auto", "table", "tsv", "jsonl")
 DIVERGENCE_PAIRS = 400  # Ma et al. 2023 (CoT-MoTE), section 2.2
 TABLES_ONLY = ("ranks", "costs")  # analyses without a plot
 PLOT_SUFFIXES = (".svg", ".png")
+MAX_TEXT = 80  # characters of a text in a table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +229,8 @@ class Analyze(Stage):
             if self.form != "auto":
                 raise UsageError(f"--form {self.form}: {self.output} is a plot")
             check_matplotlib(self.output)
+        else:
+            check_table_suffix(self.output, plots=True)
 
     def _plot_format(self) -> str | None:
         """The format of the plot, if --output is one."""
@@ -275,7 +279,8 @@ class Analyze(Stage):
             assert result.plot is not None
             plots.draw_plot(result.plot, self.output, form)
         elif (form := choose_form(self.form, self.output, "table")) == "table":
-            table = tables.format_table(result.table_header or result.columns, result.rows, result.number_format)
+            rows = [[shorten_cell(cell) for cell in row] for row in result.rows]
+            table = tables.format_table(result.table_header or result.columns, rows, result.number_format)
             lines.write_lines([table], self.output)
         else:
             lines.write_lines(tables.format_lines(result.columns, result.rows, form), self.output)
@@ -455,3 +460,12 @@ class Analyze(Stage):
         """The sides whose texts are given, with their files."""
         paths = [(side, getattr(self, name)) for side, name in SIDES]
         return [(side, path) for side, path in paths if path is not None]
+
+
+def shorten_cell(cell: object) -> object:
+    """A cell of a text table: long texts are cut, as the table's other columns would leave the screen.
+
+    >>> shorten_cell("a" * 100)[-3:], shorten_cell(2)
+    ('aa…', 2)
+    """
+    return cell[: MAX_TEXT - 1] + "…" if isinstance(cell, str) and len(cell) > MAX_TEXT else cell

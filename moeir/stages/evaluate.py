@@ -16,6 +16,7 @@ from moeir.stages.run_arguments import (
     check_answers,
     check_groups,
     check_judgements,
+    check_table_suffix,
     choose_form,
     name_runs,
     name_source,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 FORMS = ("auto", "table", "markdown", "latex", "tsv", "jsonl", "json")
 TABLE_FORMS = ("table", "markdown", "latex")
+FORMS_BY_SUFFIX = {".tex": "latex", ".md": "markdown"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,8 @@ class Evaluate(Stage):
         if self.form in (*TABLE_FORMS, "json") and self.per_query:
             raise UsageError(f"--per-query: {self.form} has no room for queries; add --form tsv or --form jsonl")
         self._comparison().check()
+        if self.form == "auto":
+            check_table_suffix(self.output)
         if self.explain and self.against:
             raise UsageError("--against: --explain shows the steps of one mean, without comparisons of runs; leave one of them out")
         if self.explain and self.compat is None:
@@ -201,7 +205,8 @@ class Evaluate(Stage):
     def _output_lines(self, samples_by_run: "dict[str, LabelledValues]", ranges: "TieRanges | None") -> Iterator[str]:
         from moeir.evaluation import result_tables
 
-        form = choose_form(self.form, self.output, "tsv" if self.per_query else "table")
+        stream_form, forms = ("tsv", {}) if self.per_query else ("table", FORMS_BY_SUFFIX)
+        form = choose_form(self.form, self.output, stream_form, forms)
         if form in TABLE_FORMS:
             yield result_tables.to_table(samples_by_run, form, self._comparison(), ranges)
         elif form == "json":

@@ -168,6 +168,9 @@ class Finetune(TrainingStage, InputOptions):
 
         objective = variants.bind_variant("training.objectives", self.objective)
         objectives.validate_options(objective, self.negatives)
+        if objective.keywords.get("shares") == "margin" and objective.keywords.get("rank_scope", "own") == "own" and self.negatives < 2:
+            advice = "every margin is 1 or -1; expected --negatives 2 or more, or rank_scope=batch"
+            raise UsageError(f"--objective {self.objective}: with {format_count(self.negatives, 'negative')} {advice}")
         if objective.keywords.get("permuted") and self.batch_size == 1:
             raise UsageError(f"--objective {self.objective}: a batch of one query has no other's shares; expected --batch-size 2 or more")
         checkpoint = check_options(self.model, self.arch, self.input_options())

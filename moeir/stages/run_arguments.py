@@ -1,13 +1,14 @@
 """Runs, judgements, answers and groups of queries that several stages take as flags: their checks, names and readers."""
 
 import importlib.util
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from moeir.artifacts import manifests
+from moeir.artifacts import atomic_write, manifests
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.stages.base import STREAM, split_run_name
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
 MATCHES = ("string", "regex")
+NO_FORMS: Mapping[str, str] = MappingProxyType({})
+PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif")
 
 
 def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> None:
@@ -46,11 +49,19 @@ def check_groups(group_by: str | None, queries: Path | None, answers: Path | Non
         raise UsageError("--answers -: --group-by reads them too, and standard input can be read once; name a file")
 
 
-def choose_form(form: str, output: Path, stream_form: str) -> str:
-    """The form of a table: `form`, or for `auto` that of standard output, or by the suffix of the file."""
+def choose_form(form: str, output: Path, stream_form: str, forms: Mapping[str, str] = NO_FORMS) -> str:
+    """The form of a table: `form`, or for `auto` that of standard output, or by the suffix of the file; `forms` by suffix beside tsv."""
     if form != "auto":
         return form
-    return stream_form if output == STREAM else "jsonl" if ".jsonl" in output.suffixes else "tsv"
+    suffixes = atomic_write.final_path(output).suffixes
+    other = next((forms[suffix] for suffix in suffixes if suffix in forms), "tsv")
+    return stream_form if output == STREAM else "jsonl" if ".jsonl" in suffixes else other
+
+
+def check_table_suffix(output: Path, *, plots: bool = False) -> None:
+    """UsageError if the file is called a picture that is not written, so that a table under its name would be taken for one."""
+    if atomic_write.final_path(output).suffix.lower() in PICTURE_SUFFIXES:
+        raise UsageError(f"--output {output}: expected {'.svg or .png for a plot, ' if plots else ''}.tsv or .jsonl for a table")
 
 
 def check_matplotlib(output: Path) -> None:

@@ -30,6 +30,14 @@ def test_steps_are_told_apart() -> None:
     )
 
 
+def test_batches_that_are_worked_on_together_share_the_time(monkeypatch) -> None:
+    recorder = latency.LatencyRecorder()
+    monkeypatch.setattr(latency.time, "perf_counter", iter((1.0, 2.0)).__next__)
+    with recorder.time_step("fuse", 5, batch_size=2):
+        pass
+    assert recorder.steps["fuse"] == [(0.4, 2), (0.4, 2), (0.2, 1)]
+
+
 def test_compiling_a_loop_at_its_first_call_is_no_latency() -> None:
     @numba.njit
     def added(left: float, right: float) -> float:

@@ -85,6 +85,12 @@ def test_lines_stand_at_their_numbers_in_order():
 TWO = ("--run", "one=first.trec", "--run", "two=second.trec", "--qrels")
 
 
+def test_a_picture_of_another_kind_is_refused_before_a_table_has_its_name(moeir, folder):
+    result = moeir("analyze", "wins", *TWO, "abc.qrels", "--output", "wins.pdf")
+    assert result.code == 2 and not (folder / "wins.pdf").exists()
+    assert "--output wins.pdf: expected .svg or .png for a plot, .tsv or .jsonl for a table" in result.stderr
+
+
 @pytest.fixture
 def texts(folder):
     (folder / "queries.tsv").write_text(f"a\twho  hunts mice\nb\t{'long ' * 40}\nc\twhen do owls sleep\n")
@@ -97,8 +103,10 @@ def test_wins_are_listed_query_by_query_with_the_largest_difference_first(moeir,
     assert [json.loads(line) for line in result.stdout.splitlines()] == [
         {"query": "c", "text": "when do owls sleep", "winner": "two", "one": 0.25, "two": 1.0, "spread": 0.75},
         {"query": "a", "text": "who hunts mice", "winner": "one", "one": 1.0, "two": 0.5, "spread": 0.5},
-        {"query": "b", "text": ("long " * 40)[:80], "winner": "=", "one": 0.5, "two": 0.5, "spread": 0.0},
+        {"query": "b", "text": ("long " * 40).strip(), "winner": "=", "one": 0.5, "two": 0.5, "spread": 0.0},
     ]
+    table = moeir("analyze", "wins", "--list", *TWO, "abc.qrels", "--measure", "RR", *texts).stdout
+    assert f"  {('long ' * 40)[:79]}…  " in table
     plain = moeir("analyze", "wins", "--list", *TWO, "abc.qrels", "--measure", "RR", "--run", "three=first.trec").stdout.splitlines()
     assert [line.split() for line in plain][2:4] == [
         ["c", "two", "0.2500", "1.0000", "0.2500", "0.7500"], ["a", "one", "=", "three", "1.0000", "0.5000", "1.0000", "0.5000"],

@@ -179,6 +179,14 @@ def test_marks_in_every_form(ten_queries, moeir):
     assert last["p_against"] == pytest.approx({"base": float(ends[2][4]), "odd": float(ends[2][5])}, rel=1e-5)
 
 
+def test_the_suffix_of_the_output_is_the_form_of_the_table(ten_queries, place, moeir):
+    for suffix, start in ((".tex", r"\begin{tabular}"), (".md", "| run"), (".tsv", "base\t")):
+        assert moeir(*AGAINST, "--output", f"table{suffix}").code == 0
+        assert (place / f"table{suffix}").read_text().startswith(start)
+    refused = moeir(*AGAINST, "--output", "table.pdf")
+    assert refused.code == 2 and "--output table.pdf: expected .tsv or .jsonl for a table" in refused.stderr
+
+
 @pytest.mark.parametrize("test", ["randomisation", "bootstrap"])
 def test_marks_by_other_tests_and_for_groups(ten_queries, place, moeir, test):
     (place / "asked.jsonl").write_text("".join(json.dumps({"_id": f"q{q}", "text": "x", "set": "ab"[q % 2]}) + "\n" for q in range(10)))

@@ -136,8 +136,15 @@ def test_rates_of_groups_and_layers_reach_the_optimiser(finetune):
     assert {"entropy.layer3", "usage.layer3.0", "usage.layer3.1"} <= metrics[0].keys()
 
 
-def test_permuted_shares_of_a_single_query_are_refused(moeir, toy, tiny_model, shop, tmp_path):
+@pytest.mark.parametrize(
+    "objective, options, message",
+    [
+        ("competitive:permuted=true", ("--batch-size", 1), "a batch of one query has no other's shares; expected --batch-size 2 or more"),
+        ("competitive:shares=margin", ("--negatives", 1), "with 1 negative every margin is 1 or -1; expected --negatives 2 or more"),
+    ],
+)
+def test_a_competition_that_cannot_be_one_is_refused(objective, options, message, moeir, toy, tiny_model, shop, tmp_path):
     sources = ("--train", shop / "a.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
-    model = ("--model", tiny_model, "--arch", "dense", "--objective", "competitive:permuted=true", "--batch-size", 1)
-    result = moeir("finetune", *model, *sources, "--output", tmp_path / "out")
-    assert result.code == 2 and "a batch of one query has no other's shares; expected --batch-size 2 or more" in result.stderr
+    model = ("--model", tiny_model, "--arch", "dense", "--objective", objective)
+    result = moeir("finetune", *model, *sources, *options, "--output", tmp_path / "out")
+    assert result.code == 2 and message in result.stderr

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# CAME: does competition help? One start, then the same training three times; only each query's shares of the experts differ.
+#
+# Declared: declarations/came_fork.yaml
+# Rows:     prepare, the data, BM25's negatives, the start and the negatives of its three experts; gate, 20 competing steps from it;
+#           standardised-SEED, competitive-SEED, permuted-SEED for seeds 2 3 4; temperature-T-2 for T of 0.1 0.25 1
+# Sizes:    cores: 300 + 250 steps of 8 queries x (1 + 7) passages of 96 tokens; half an hour a training on one core (AVX-512 BF16, no AMX), 6 hours in all
+#           h200:  3,000 + 2,500 steps of 32 x (1 + 7), 256 tokens, seeds 2 to 6, with weights that have not seen SQuAD (MODEL_FOLDER of BERT base):
+#                  about 12 hours, estimated
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
+FIRST_STEPS=${FIRST_STEPS:-$(sized 300 3000 2)} STEPS=${STEPS:-$(sized 250 2500 2)} BATCH=${BATCH:-$(sized 8 32 2)} NEGATIVES=${NEGATIVES:-$(sized 7 7 2)}
+LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} SHARED_LAYERS=${SHARED_LAYERS:-$(sized 3 6 1)} OTHERS=${OTHERS:-$(sized 3000 18891 3)}
+TITLES=${TITLES:-$(sized 12 12 1)} DEV_TITLES=${DEV_TITLES:-$(sized 4 4 1)} SEEDS=${SEEDS:-$(sized "2 3 4" "2 3 4 5 6" 2)} EVERY=${EVERY:-$(sized 50 250 1)}
+TEMPERATURE=${TEMPERATURE:-0.5} TEMPERATURES=${TEMPERATURES:-$(sized "0.1 0.25 1" "0.1 0.25 1" 1)} BAND=${BAND:-first=0,last=50}
+corpora=([test]=data/corpus.jsonl [dev]=data/dev-corpus.jsonl)
+queries=([test]=data/test-queries.jsonl [dev]=data/dev-queries.jsonl)
+qrels=([test]=data/test.tsv [dev]=data/dev.tsv)
+experts=(lexical local global)
+
+learned() { # NAME MODEL PART STEPS SEED SHARES [FLAGS]: objectives differ in SHARES alone
+  local output=ckpt/$1 start=$2 part=$3 steps=$4 seed=$5 shares=$6
+  shift 6
+  $MOEIR finetune --model "$start" --train "data/$part.jsonl" --corpus "${corpora[test]}" --queries "data/$part-queries.jsonl" --steps "$steps" \
+    --objective "competitive:$shares,normalise_standardised=true,flops_query=5e-4,flops_document=5e-4" --batch-size "$BATCH" \
+    --negatives "$NEGATIVES" --learning-rate 5e-5 --group-rate heads.local=5e-4 --group-rate towers.lexical=1e-4 --seed "$seed" --output "$output" "$@"
+}
+watched=(--dev-queries data/dev-watched.jsonl --dev-qrels data/dev-watched.tsv --dev-corpus data/dev-corpus.jsonl --evaluate-every "$EVERY" --keep last)
+
+negatives() { # PART RUN...
+  local part=$1 run runs=()
+  shift
+  for run in "$@"; do runs+=(--run "$run"); done
+  $MOEIR mine-negatives "${runs[@]}" --qrels "data/$part.tsv" --method "band:$BAND" --output "data/$part.jsonl"
+}
+
+prepare() {
+  [ -s data/dev-corpus.jsonl ] || $PYTHON "$here/articles.py" "$data/squad" data --test "$TITLES" --dev "$DEV_TITLES" --others "$OTHERS"
+  if [ ! -s data/dev-watched.tsv ]; then
+    head -n 300 data/dev-queries.jsonl >data/dev-watched.jsonl
+    head -n 300 data/dev.tsv >data/dev-watched.tsv
+  fi
+  recorded bm25 || bm25 test dev
+  say "the start: $FIRST_STEPS standardised steps on BM25's negatives"
+  $MOEIR search --index idx/bm25/corpus --queries data/first-queries.jsonl --depth 50 --output runs/bm25/first.trec
+  BAND=first=0,last=50 negatives first runs/bm25/first.trec
+  learned start "$model" first "$FIRST_STEPS" 1 standardised=1 --query-length "$QUERY_LENGTH" --document-length "$LENGTH" \
+    --arch "came:shared_layers=$SHARED_LAYERS,pooling=mean,normalise=true,global_scale=20,local_scale=0.5" "${watched[@]}"
+  searched ckpt/start start test dev
+  KEEP=yes record start ckpt/start test dev
+  say "negatives of the start's experts, for questions that it has not read"
+  $MOEIR search --index idx/start/corpus --queries data/second-queries.jsonl --depth 50 --output runs/start/second
+  negatives second "${experts[@]/#/runs/start/second/}"
+}
+
+gate() {
+  learned gate ckpt/start second "$(sized 20 20 2)" 2 "standardised=0,temperature=$TEMPERATURE"
+  $PYTHON - ckpt/gate/metrics.jsonl <<'P'
+import json, math, sys
+shares = [json.loads(line)["entropy.shares"] for line in open(sys.argv[1])]
+print(f"gate: mean entropy of the shares in the first {len(shares)} steps: {sum(shares) / len(shares):.4f} (declared: below 1.0; ln 3 = {math.log(3):.4f})")
+P
+  record gate ckpt/gate
+}
+
+row() { # STANDARDISED|COMPETITIVE|PERMUTED|TEMPERATURE-T SEED
+  local shares
+  case $1 in
+  standardised) shares=standardised=1 ;;
+  competitive) shares=standardised=0,temperature=$TEMPERATURE ;;
+  permuted) shares=standardised=0,temperature=$TEMPERATURE,permuted=true ;;
+  temperature-*) shares=standardised=0,temperature=${1#temperature-} ;;
+  *) echo "$1: no such row" >&2 && exit 2 ;;
+  esac
+  say "training $1, seed $2"
+  learned "$1-$2" ckpt/start second "$STEPS" "$2" "$shares" "${watched[@]}"
+  searched "ckpt/$1-$2" "$1-$2" test dev
+  record "$1-$2" "ckpt/$1-$2" test dev
+}
+
+if [ $# = 0 ]; then
+  set -- prepare gate
+  for seed in $SEEDS; do set -- "$@" "standardised-$seed" "competitive-$seed" "permuted-$seed"; done
+  for temperature in $TEMPERATURES; do set -- "$@" "temperature-$temperature-${SEEDS%% *}"; done
+fi
+for one in "$@"; do
+  if [ "$one" = prepare ]; then prepare; elif recorded "$one"; then say "$one is recorded: $records/$one.json"; elif [ "$one" = gate ]; then gate; else row "${one%-*}" "${one##*-}"; fi
+done

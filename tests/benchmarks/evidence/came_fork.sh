@@ -16,7 +16,6 @@ TEMPERATURE=${TEMPERATURE:-0.5} TEMPERATURES=${TEMPERATURES:-$(sized "0.1 0.25 1
 corpora=([test]=data/corpus.jsonl [dev]=data/dev-corpus.jsonl)
 queries=([test]=data/test-queries.jsonl [dev]=data/dev-queries.jsonl)
 qrels=([test]=data/test.tsv [dev]=data/dev.tsv)
-experts=(lexical local global)
 
 learned() { # NAME MODEL PART STEPS SEED SHARES [FLAGS]: objectives differ in SHARES alone
   local output=ckpt/$1 start=$2 part=$3 steps=$4 seed=$5 shares=$6
@@ -50,7 +49,7 @@ prepare() {
   KEEP=yes record start ckpt/start test dev
   say "negatives of the start's experts, for questions that it has not read"
   $MOEIR search --index idx/start/corpus --queries data/second-queries.jsonl --depth 50 --output runs/start/second
-  negatives second "${experts[@]/#/runs/start/second/}"
+  negatives second runs/start/second/{lexical,local,global}.trec
 }
 
 gate() {

@@ -1,0 +1,82 @@
+"""The scripts of the declared experiments run whole at toy size, and a second run does no work."""
+
+import gzip
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from moeir.records import qrels, texts
+from tests.examples.shell import CommandServer
+
+FOLDER = Path(__file__).parents[1] / "benchmarks" / "evidence"
+WORDS = [
+    word
+    for line in (Path(__file__).parents[1] / "toy" / "corpus.jsonl").read_text().splitlines()
+    for word in json.loads(line)["text"].split()
+]
+
+
+def write_collection(folder: Path, parts: dict[str, list[str]], paragraphs: int = 3, questions: int = 2) -> None:
+    """Articles of drawn words in BEIR's layout; `parts` maps a split to its titles."""
+    rng = random.Random(0)
+    documents, asked = [], []
+    for part, titles in parts.items():
+        judged = {}
+        for title in titles:
+            for number in range(paragraphs):
+                document = texts.Text(f"{part}-{len(documents)}", " ".join(rng.choices(WORDS, k=12)), title)
+                documents.append(document)
+                for _ in range(questions):
+                    answer = rng.choice(document.text.split())
+                    asked.append(texts.Text(f"{part}-q{len(asked)}", " ".join(rng.choices(document.text.split(), k=5)), answers=(answer,)))
+                    judged[asked[-1].id] = {document.id: 1}
+        (folder / "qrels").mkdir(parents=True, exist_ok=True)
+        qrels.write_qrels(judged, folder / "qrels" / f"{part}.tsv.gz")
+    texts.write_texts(documents, folder / "corpus.jsonl.gz")
+    texts.write_texts(asked, folder / "queries.jsonl.gz")
+
+
+@pytest.fixture(scope="module")
+def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """squad and medquad with train and dev questions, and four test collections."""
+    folder = tmp_path_factory.mktemp("collections")
+    train = [f"train {number}" for number in range(4)]
+    write_collection(folder / "squad", {"train": train, "dev": [f"dev {number}" for number in range(6)]})
+    write_collection(folder / "medquad", {"train": train, "dev": ["dev"]})
+    for name in ("nfcorpus", "scifact", "cacm", "cranfield"):
+        write_collection(folder / name, {"test": [name]})
+    return folder
+
+
+def run(script: str, server: CommandServer, *arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"MOEIR": str(server.client), "PYTHON": sys.executable, "SIZE": "toy"}
+    environment |= {name: str(value) for name, value in settings.items()}
+    command = ["bash", str(FOLDER / script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200, check=False)
+
+
+def rows_of(folder: Path) -> set[str]:
+    return {path.name.removesuffix(".json") for path in folder.glob("*.json")}
+
+
+def test_the_fork(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for _ in range(2):
+        completed = run("came_fork.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
+        assert completed.returncode == 0, completed.stderr
+    records = results / "came_fork-toy"
+    assert rows_of(records) == {"bm25", "start", "gate", "standardised-2", "competitive-2", "permuted-2", "temperature-1-2"}
+    row = json.loads((records / "permuted-2.json").read_text())
+    assert "permuted=true" in row["training"]["settings"]["objective"]
+    scores = json.loads(gzip.decompress((records / "permuted-2.scores.gz").read_bytes()))
+    assert scores["test"].keys() == {"lexical", "local", "global", "fused"}
+    assert len(scores["test"]["fused"]) == row["sets"]["test"]["questions"] > 0
+    parts = {part: set(qrels.read_qrels(tmp_path / "work/data" / f"{part}.tsv")) for part in ("first", "second", "dev", "test")}
+    assert sum(map(len, parts.values())) == len(set().union(*parts.values())), "no question in two parts"
+    starts = [json.loads((records / f"{name}-2.json").read_text())["training"]["start"] for name in ("standardised", "competitive")]
+    assert starts[0] == starts[1]

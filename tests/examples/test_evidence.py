@@ -14,11 +14,8 @@ from moeir.records import qrels, texts
 from tests.examples.shell import CommandServer
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "evidence"
-WORDS = [
-    word
-    for line in (Path(__file__).parents[1] / "toy" / "corpus.jsonl").read_text().splitlines()
-    for word in json.loads(line)["text"].split()
-]
+CORPUS = Path(__file__).parents[1] / "toy" / "corpus.jsonl"
+WORDS = " ".join(json.loads(line)["text"] for line in CORPUS.read_text(encoding="utf-8").splitlines()).split()
 
 
 def write_collection(folder: Path, parts: dict[str, list[str]], paragraphs: int = 3, questions: int = 2) -> None:
@@ -27,14 +24,13 @@ def write_collection(folder: Path, parts: dict[str, list[str]], paragraphs: int 
     documents, asked = [], []
     for part, titles in parts.items():
         judged = {}
-        for title in titles:
-            for number in range(paragraphs):
-                document = texts.Text(f"{part}-{len(documents)}", " ".join(rng.choices(WORDS, k=12)), title)
-                documents.append(document)
-                for _ in range(questions):
-                    answer = rng.choice(document.text.split())
-                    asked.append(texts.Text(f"{part}-q{len(asked)}", " ".join(rng.choices(document.text.split(), k=5)), answers=(answer,)))
-                    judged[asked[-1].id] = {document.id: 1}
+        for title in titles * paragraphs:
+            document = texts.Text(f"{part}-{len(documents)}", " ".join(rng.choices(WORDS, k=12)), title)
+            documents.append(document)
+            for _ in range(questions):
+                words = document.text.split()
+                asked.append(texts.Text(f"{part}-q{len(asked)}", " ".join(rng.choices(words, k=5)), answers=(rng.choice(words),)))
+                judged[asked[-1].id] = {document.id: 1}
         (folder / "qrels").mkdir(parents=True, exist_ok=True)
         qrels.write_qrels(judged, folder / "qrels" / f"{part}.tsv.gz")
     texts.write_texts(documents, folder / "corpus.jsonl.gz")

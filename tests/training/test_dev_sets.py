@@ -110,7 +110,6 @@ def test_a_first_value_that_is_no_number_is_not_the_best_for_ever():
     assert updates == [True, True, False, True]
 
 
-
 def test_the_development_set_is_what_is_judged_and_warns_of_leaks(toy, tmp_path, caplog):
     queries = {text.id: text.content for text in read_texts(toy / "test-queries.tsv")}
     files = (toy / "test-queries.tsv", toy / "test-qrels.tsv", [toy / "corpus.jsonl"])

@@ -1,0 +1,313 @@
+"""Tables and curves of the declared experiments, from their records alone.
+
+    python tables.py [NAME...] [--check]
+
+For each declarations/NAME.yaml whose records are in ../results/evidence/NAME: writes ../results/evidence/NAME.svg (curves of the trainings)
+and, between two marked lines of ../results/evidence/NAME.md, what was declared, the means, and the declared contrasts. What a person wrote
+outside the marked lines stays. --check writes nothing and fails if a page is not what its records say.
+
+A contrast is [A, B], the mean of A - B over questions, or [A, B, C, D], (A - B) - (C - D); each is ROW/RUN, averaged over
+the declared seeds question by question. The run `best` takes the best expert of each question. Over several sets the sets count alike.
+"""
+
+import argparse
+import gzip
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import matplotlib
+import numpy as np
+import scipy
+import yaml
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from moeir.evaluation.result_tables import format_p
+from moeir.evaluation.significance import confidence_interval, correct_p_values
+from moeir.evaluation.tables import format_markdown
+from moeir.reporting.plots import COLOURS, STYLE
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parent / "results" / "evidence"
+BEGIN, END = "<!-- written by tables.py, from the records -->", "<!-- end of what tables.py writes -->"
+SUMS = ("fused", "bm25", "hybrid")  # runs that are no experts
+SMOOTHED = 10  # steps of a mean in a curve that has a point for every step
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A declared difference: its mean with a 95 % interval, Cohen's d, and p of a two-sided t-test."""
+
+    label: str
+    mean: float
+    low: float
+    high: float
+    effect: float
+    p: float
+    by_seed: tuple[float, ...]
+
+
+def test_differences(sets: Sequence[Floats]) -> tuple[float, float, float, float, float]:
+    """Mean, interval, Cohen's d and p of differences per question; of several sets the mean of their means (Welch and Satterthwaite).
+
+    >>> [round(value, 4) for value in test_differences([np.array([0.2, 0.1, 0.3])])]
+    [0.2, -0.0484, 0.4484, 2.0, 0.0742]
+    """
+    variances = [float(values.var(ddof=1)) / len(values) for values in sets]
+    mean, error = float(np.mean([values.mean() for values in sets])), math.sqrt(sum(variances)) / len(sets)
+    if not error:
+        return mean, mean, mean, 0.0 if not mean else math.copysign(math.inf, mean), 1.0 if not mean else 0.0
+    freedom = sum(variances) ** 2 / sum(variance**2 / (len(values) - 1) for variance, values in zip(variances, sets, strict=True))
+    reach = float(scipy.stats.t.ppf(0.975, freedom)) * error
+    spread = math.sqrt(float(np.mean([values.var(ddof=1) for values in sets])))
+    return mean, mean - reach, mean + reach, mean / spread, 2 * float(scipy.stats.t.sf(abs(mean) / error, freedom))
+
+
+class Experiment:
+    """A declaration and the records of its rows."""
+
+    def __init__(self, name: str, declarations: Path = HERE / "declarations", results: Path = RESULTS) -> None:
+        self.name, self.results = name, results
+        self.declared: dict[str, Any] = yaml.safe_load((declarations / f"{name}.yaml").read_text(encoding="utf-8"))
+        paths = sorted((results / name).glob("*.json"))
+        self.records: dict[str, Any] = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+    @property
+    def sets(self) -> list[str]:
+        return list(self.declared["sets"])
+
+    def records_of(self, row: str) -> list[str]:
+        """The records of a row: one for each seed that has run, or its own."""
+        if row in self.records:
+            return [row]
+        return [f"{row}-{seed}" for seed in self.declared["seeds"] if f"{row}-{seed}" in self.records]
+
+    def is_whole(self, row: str) -> bool:
+        """Whether every seed of a row has run."""
+        return row in self.records or len(self.records_of(row)) == len(self.declared["seeds"])
+
+    @cached_property
+    def _scores(self) -> dict[str, Any]:
+        return {}
+
+    def scores(self, record: str, run: str, of_set: str) -> Floats:
+        """nDCG@10 of each question."""
+        if record not in self._scores:
+            self._scores[record] = json.loads(gzip.decompress((self.results / self.name / f"{record}.scores.gz").read_bytes()))
+        runs = self._scores[record][of_set]
+        if run == "best":
+            return np.max([values for name, values in runs.items() if name not in SUMS], axis=0)
+        return np.array(runs[run])
+
+    def contrast(self, terms: Sequence[str], sets: Sequence[str]) -> Contrast | None:
+        """A declared contrast, of the seeds that all its rows have; None without any."""
+        rows = [self.records_of(term.rpartition("/")[0]) for term in terms]
+        count = max(map(len, rows))
+        if not all(rows) or any(len(row) not in (1, count) for row in rows):
+            return None
+        seeds = []  # of each seed the differences in each set
+        for index in range(count):
+            values = [
+                [self.scores(row[min(index, len(row) - 1)], term.rpartition("/")[2], one) for one in sets]
+                for row, term in zip(rows, terms, strict=True)
+            ]
+            signs = (1, -1, -1, 1)[: len(terms)]
+            seeds.append([sum(sign * of_term[number] for sign, of_term in zip(signs, values, strict=True)) for number in range(len(sets))])
+        mean, low, high, effect, p = test_differences([np.mean([seed[number] for seed in seeds], axis=0) for number in range(len(sets))])
+        by_seed = tuple(float(np.mean([differences.mean() for differences in seed])) for seed in seeds)
+        return Contrast(label_contrast(terms, sets if len(self.sets) > 1 else ()), mean, low, high, effect, p, by_seed)
+
+    def contrasts(self, kind: str) -> list[Contrast | str]:
+        """The declared contrasts of a kind, primary or secondary; those that have not run as their labels."""
+        results: list[Contrast | str] = []
+        for entry in self.declared.get(kind) or []:
+            terms, sets = (entry["of"], entry["sets"]) if isinstance(entry, dict) else (entry, self.sets)
+            results.append(self.contrast(terms, sets) or label_contrast(terms, sets if len(self.sets) > 1 else ()))
+        return results
+
+
+def label_contrast(terms: Sequence[str], sets: Sequence[str] = ()) -> str:
+    """A contrast as a table shows it."""
+    label = f"{terms[0]} − {terms[1]}" if len(terms) == 2 else f"({terms[0]} − {terms[1]}) − ({terms[2]} − {terms[3]})"
+    return f"{label}, {'mean of ' if len(sets) > 1 else ''}{', '.join(sets)}" if sets else label
+
+
+def means_table(experiment: Experiment, of_set: str, rows: Iterable[str]) -> str:
+    """A line for each run of each row: nDCG@10 with its interval, other measures, all averaged over seeds."""
+    lines = []
+    for row in rows:
+        records = [name for name in experiment.records_of(row) if of_set in experiment.records[name]["sets"]]
+        if not records:
+            continue
+        means = [experiment.records[name]["sets"][of_set]["means"] for name in records]
+        runs = [*means[0], *(["best"] if len(set(means[0]) - set(SUMS)) > 1 else [])]
+        for run in runs:
+            scores = np.mean([experiment.scores(name, run, of_set) for name in records], axis=0)
+            low, high = confidence_interval(scores, is_measure=True)
+            others = [np.mean([of_record[run][measure] for of_record in means]) if run != "best" else "" for measure in ("RR@10", "R@100")]
+            lines.append([f"{row}/{run}", len(records), float(scores.mean()), f"{low:.4f}–{high:.4f}", *others])
+    return format_markdown(["row", "seeds", "nDCG@10", "95 %", "RR@10", "R@100"], lines)
+
+
+def contrasts_table(contrasts: Sequence[Contrast | str], correction: str) -> str:
+    """A line for each contrast; p is corrected over those that have run."""
+    run = [one for one in contrasts if isinstance(one, Contrast)]
+    corrected = dict(zip((one.label for one in run), correct_p_values([one.p for one in run], correction), strict=True))
+    lines: list[list[object]] = []
+    for one in contrasts:
+        if isinstance(one, str):
+            lines.append([one, "not run yet", "", "", "", "", ""])
+        else:
+            seeds = " ".join(f"{value:+.4f}" for value in one.by_seed)
+            cells = [f"{one.mean:+.4f}", f"{one.low:+.4f} to {one.high:+.4f}", f"{one.effect:+.3f}", format_p(one.p)]
+            lines.append([one.label, *cells, format_p(corrected[one.label]), seeds])
+    return format_markdown(["contrast (nDCG@10)", "difference", "95 %", "d", "p", f"p ({correction})", "by seed"], lines)
+
+
+def experts_table(experiment: Experiment, of_set: str) -> str | None:
+    """Of each row with several experts: overlap of their lists, and the share of questions on which one alone is best."""
+    header: list[str] = []
+    lines = []
+    for row in [*experiment.declared["rows"], *experiment.declared.get("references", [])]:
+        records = [name for name in experiment.records_of(row) if experiment.records[name]["sets"].get(of_set, {}).get("rbo")]
+        if not records:
+            continue
+        overlaps = {
+            pair: np.mean([experiment.records[name]["sets"][of_set]["rbo"][pair] for name in records])
+            for pair in experiment.records[records[0]]["sets"][of_set]["rbo"]
+        }
+        experts = [name for name in experiment.records[records[0]]["sets"][of_set]["means"] if name not in SUMS]
+        wins = np.mean([_shares_won([experiment.scores(name, expert, of_set) for expert in experts]) for name in records], axis=0)
+        header = [*(f"RBO {pair}" for pair in overlaps), *(f"{expert} alone best" for expert in experts)]
+        lines.append([row, *overlaps.values(), *wins])
+    return format_markdown(["row", *header], lines, ".3f") if lines else None
+
+
+def _shares_won(scores: Sequence[Floats]) -> Floats:
+    stacked = np.stack(scores)
+    return ((stacked == stacked.max(axis=0)) & (np.sum(stacked == stacked.max(axis=0), axis=0) == 1)).mean(axis=1)
+
+
+def runs_table(experiment: Experiment) -> str:
+    """Date, commit, machine and time of each record."""
+    lines = []
+    for name, record in experiment.records.items():
+        training = record.get("training", {})
+        counts = training.get("settings", {})
+        machine = record["machine"]
+        what = f"{machine['processor']} ({', '.join(machine['extensions']) or 'none'}), {machine['threads']} threads"
+        steps = f"{counts['steps']} × {counts['batch-size']} × (1 + {counts['negatives']})" if counts.get("steps") else ""
+        lines.append([name, steps, f"{training['seconds'] / 60:.0f}" if training else "", record["date"], record["commit"], what])
+    return format_markdown(["record", "steps", "minutes", "date", "commit", "machine"], lines)
+
+
+def describe(experiment: Experiment) -> str:
+    """Everything between the marked lines."""
+    declared = experiment.declared
+    rows = "\n".join(f"* `{row}`: {text}" for row, text in declared["rows"].items())
+    parts = [
+        f"**Question.** {declared['question']}",
+        f"**Declared {declared['declared']}** (declarations/{experiment.name}.yaml), before the first row was trained.",
+    ]
+    parts += [
+        f"**{name.replace('_', ' ').capitalize()}.** {declared[name]}"
+        for name in ("data", "start", "steps", "gate", "test", "null_result")
+        if name in declared
+    ]
+    parts += [f"**Rows**, seeds {', '.join(map(str, declared['seeds']))}:\n\n{rows}"]
+    if declared.get("changes"):
+        parts += ["**Changes** of the declaration, with their reasons:\n\n" + "\n".join(f"* {change}" for change in declared["changes"])]
+    parts += ["### The primary contrast", contrasts_table(experiment.contrasts("primary"), "none")]
+    parts += ["### The secondary contrasts", contrasts_table(experiment.contrasts("secondary"), "holm")]
+    whole = [*declared["rows"], *declared.get("references", [])]
+    for of_set in experiment.sets:
+        parts += [f"### Means on {of_set}", means_table(experiment, of_set, whole)]
+        if (overlap := experts_table(experiment, of_set)) is not None:
+            parts += [f"### The experts on {of_set}", overlap]
+    for title, other in (declared.get("tables") or {}).items():
+        parts += [f"### {title}", means_table(experiment, other["set"], other["rows"])]
+    if (experiment.results / f"{experiment.name}.svg").exists():
+        parts += [f"### Curves\n\n![Curves of the trainings]({experiment.name}.svg)"]
+    return "\n\n".join([*parts, "### What ran", runs_table(experiment)])
+
+
+def curve(records: Iterable[list[Mapping[str, float]]], metric: str) -> tuple[list[int], list[float]]:
+    """Steps and values of a metric, averaged over the seeds' logs; of metrics of every step the mean of ten steps."""
+    logs = [{int(line["step"]): line[metric] for line in log if metric in line} for log in records]
+    steps = sorted(set.intersection(*(set(log) for log in logs))) if logs else []
+    values = [float(np.mean([log[step] for log in logs])) for step in steps]
+    if len(steps) <= 5 * SMOOTHED:
+        return steps, values
+    ends = range(SMOOTHED, len(steps) + 1, SMOOTHED)
+    return [steps[end - 1] for end in ends], [float(np.mean(values[end - SMOOTHED : end])) for end in ends]
+
+
+def plot_curves(experiment: Experiment, file: Path) -> None:
+    """A panel for each declared metric, a line for each row."""
+    logs = {
+        row: [
+            [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+            for name in experiment.records_of(row)
+            if (path := experiment.results / experiment.name / f"{name}.log.gz").exists()
+        ]
+        for row in experiment.declared["rows"]
+    }
+    metrics = [metric for metric in experiment.declared["curves"] if any(curve(of_row, metric)[0] for of_row in logs.values())]
+    if not metrics:
+        return
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.4 * len(metrics), 3.4), layout="constrained")
+        for axis, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
+            for number, (row, of_row) in enumerate(logs.items()):
+                steps, values = curve(of_row, metric)
+                if steps:
+                    axis.plot(
+                        steps, values, color=COLOURS[number % len(COLOURS)], linestyle=("-", "--", ":")[number // len(COLOURS)], label=row
+                    )
+            axis.set_title(metric)
+            axis.set_xlabel("step")
+            axis.grid(alpha=0.3)
+        handles, labels = max((axis.get_legend_handles_labels() for axis in figure.axes), key=lambda pair: len(pair[1]))
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
+        figure.savefig(file, metadata={"Date": None})
+
+
+def write_page(page: Path, title: str, text: str, *, check: bool) -> bool:
+    """Replace what stands between the marked lines; whether the page was as it should be."""
+    old = page.read_text(encoding="utf-8") if page.exists() else f"# {title}\n\n{BEGIN}\n{END}\n"
+    before, _, rest = old.partition(BEGIN)
+    new = f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}"
+    if not check:
+        page.write_text(new, encoding="utf-8")
+    return new == old
+
+
+def main(names: Sequence[str], write: Callable[[str], object] = sys.stdout.write, *, check: bool = False) -> int:
+    """Write or check the pages; how many differ."""
+    different = 0
+    for name in names or sorted(path.stem for path in (HERE / "declarations").glob("*.yaml")):
+        experiment = Experiment(name)
+        if not experiment.records:
+            continue
+        if not check:
+            plot_curves(experiment, RESULTS / f"{name}.svg")
+        same = write_page(RESULTS / f"{name}.md", experiment.declared["title"], describe(experiment), check=check)
+        if check and not same:
+            different += 1
+            write(f"{name}.md is not what its records say; run: python tests/benchmarks/evidence/tables.py {name}\n")
+    return different
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    sys.exit(main(options.names, check=options.check))

@@ -25,11 +25,11 @@ def write_collection(folder: Path, parts: dict[str, list[str]], paragraphs: int 
     for part, titles in parts.items():
         judged = {}
         for title in titles * paragraphs:
-            document = texts.Text(f"{part}-{len(documents)}", " ".join(rng.choices(WORDS, k=12)), title)
+            document = texts.Text(f"{folder.name}-{len(documents)}", " ".join(rng.choices(WORDS, k=12)), title)
             documents.append(document)
             for _ in range(questions):
                 words = document.text.split()
-                asked.append(texts.Text(f"{part}-q{len(asked)}", " ".join(rng.choices(words, k=5)), answers=(rng.choice(words),)))
+                asked.append(texts.Text(f"{folder.name}-q{len(asked)}", " ".join(rng.choices(words, k=5)), answers=(rng.choice(words),)))
                 judged[asked[-1].id] = {document.id: 1}
         (folder / "qrels").mkdir(parents=True, exist_ok=True)
         qrels.write_qrels(judged, folder / "qrels" / f"{part}.tsv.gz")
@@ -76,3 +76,42 @@ def test_the_fork(collections: Path, tiny_model: Path, server: CommandServer, tm
     assert sum(map(len, parts.values())) == len(set().union(*parts.values())), "no question in two parts"
     starts = [json.loads((records / f"{name}-2.json").read_text())["training"]["start"] for name in ("standardised", "competitive")]
     assert starts[0] == starts[1]
+
+
+def test_the_mixture_and_its_parts(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for _ in range(2):
+        completed = run("came_parts.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
+        assert completed.returncode == 0, completed.stderr
+    records = results / "came_parts-toy"
+    assert rows_of(records) == {"bm25", "came-1", "models-1"}
+    for row in ("came-1", "models-1"):
+        runs = json.loads((records / f"{row}.json").read_text())["sets"]["test"]["means"]
+        assert runs.keys() == {"lexical", "local", "global", "fused", "calibrated", "with-bm25"}
+
+
+def test_taser(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for _ in range(2):
+        completed = run("taser.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
+        assert completed.returncode == 0, completed.stderr
+    records = results / "taser-toy"
+    assert rows_of(records) == {"bm25", "separate-1", "shared-1", "role-1", "sequence-1"}
+    assert json.loads((records / "role-1.json").read_text())["sets"].keys() == {"squad", "nfcorpus", "scifact", "cacm", "cranfield"}
+    objective = json.loads((records / "sequence-1.json").read_text())["training"]["settings"]["objective"]
+    assert "load_balance=0.01" in objective
+
+
+def test_lce(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for _ in range(2):
+        completed = run("lce.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
+        assert completed.returncode == 0, completed.stderr
+    records = results / "lce-toy"
+    assert rows_of(records) == {"dense", "lce-1", "bce7-1", "bce-1", "bce2-1"}
+    settings = {row: json.loads((records / f"{row}-1.json").read_text())["training"]["settings"] for row in ("lce", "bce7", "bce", "bce2")}
+    assert {row: (one["batch-size"], one["negatives"]) for row, one in settings.items()} == {
+        "lce": (2, 7), "bce7": (2, 7), "bce": (8, 1), "bce2": (2, 1),
+    }  # fmt: skip
+    starts = {json.loads((records / f"{row}-1.json").read_text())["training"]["start"][0] for row in ("lce", "bce7", "bce", "bce2")}
+    assert len(starts) == 1

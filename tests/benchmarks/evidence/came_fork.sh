@@ -24,7 +24,7 @@ learned() { # NAME MODEL PART STEPS SEED SHARES [FLAGS]: objectives differ in SH
     --objective "competitive:$shares,normalise_standardised=true,flops_query=5e-4,flops_document=5e-4" --batch-size "$BATCH" \
     --negatives "$NEGATIVES" --learning-rate 5e-5 --group-rate heads.local=5e-4 --group-rate towers.lexical=1e-4 --seed "$seed" --output "$output" "$@"
 }
-watched=(--dev-queries data/dev-watched.jsonl --dev-qrels data/dev-watched.tsv --dev-corpus data/dev-corpus.jsonl --evaluate-every "$EVERY" --keep last)
+watched+=(--evaluate-every "$EVERY")
 
 negatives() { # PART RUN...
   local part=$1 run runs=()
@@ -34,21 +34,17 @@ negatives() { # PART RUN...
 }
 
 prepare() {
-  [ -s data/dev-corpus.jsonl ] || $PYTHON "$here/articles.py" "$data/squad" data --test "$TITLES" --dev "$DEV_TITLES" --others "$OTHERS"
-  if [ ! -s data/dev-watched.tsv ]; then
-    head -n 300 data/dev-queries.jsonl >data/dev-watched.jsonl
-    head -n 300 data/dev.tsv >data/dev-watched.tsv
-  fi
-  recorded bm25 || bm25 test dev
+  articles
+  bm25 test dev
   say "the start: $FIRST_STEPS standardised steps on BM25's negatives"
-  $MOEIR search --index idx/bm25/corpus --queries data/first-queries.jsonl --depth 50 --output runs/bm25/first.trec
+  $MOEIR search --index "idx/bm25/$(shelf test)" --queries data/first-queries.jsonl --depth 50 --output runs/bm25/first.trec
   BAND=first=0,last=50 negatives first runs/bm25/first.trec
   learned start "$model" first "$FIRST_STEPS" 1 standardised=1 --query-length "$QUERY_LENGTH" --document-length "$LENGTH" \
     --arch "came:shared_layers=$SHARED_LAYERS,pooling=mean,normalise=true,global_scale=20,local_scale=0.5" "${watched[@]}"
   searched ckpt/start start test dev
   KEEP=yes record start ckpt/start test dev
   say "negatives of the start's experts, for questions that it has not read"
-  $MOEIR search --index idx/start/corpus --queries data/second-queries.jsonl --depth 50 --output runs/start/second
+  $MOEIR search --index "idx/start/$(shelf test)" --queries data/second-queries.jsonl --depth 50 --output runs/start/second
   negatives second runs/start/second/{lexical,local,global}.trec
 }
 

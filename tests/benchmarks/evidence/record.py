@@ -2,9 +2,9 @@
 
     python record.py ROW FOLDER --training CHECKPOINT SET=QRELS...
 
-Reads runs/ROW/SET/*.trec below the current folder. Writes FOLDER/ROW.json (settings, machine, commit, means, overlaps),
-FOLDER/ROW.scores.gz (nDCG@10 of each question, in the order of QRELS) and, of a training, FOLDER/ROW.log.gz (its metrics.jsonl). These
-are small enough to be committed, and tables.py needs nothing else.
+Reads runs/ROW/SET/*.trec and fused/ROW/SET/*.trec below the current folder. Writes FOLDER/ROW.json (settings, machine, commit, means,
+overlaps), FOLDER/ROW.scores.gz (nDCG@10 of each question, in the order of QRELS) and, of a training, FOLDER/ROW.log.gz (its
+metrics.jsonl). These are small enough to be committed, and tables.py needs nothing else.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from moeir.evaluation import measures
 from moeir.records import qrels, runs
 from moeir.retrieval.latency import _processor_name
 
+SUMS = ("fused", "calibrated", "with-bm25", "bm25")  # runs that are no experts
 MEASURES = ("nDCG@10", "RR@10", "R@100")
 PATHS = {"model", "train", "corpus", "queries", "dataset", "dev-queries", "dev-qrels", "dev-corpus", "dev-run", "cache", "config", "output"}
 
@@ -50,16 +52,16 @@ def describe_commit(folder: Path) -> str:
     return completed.stdout.strip() or "unknown"
 
 
-def evaluate_set(folder: Path, judgements: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def evaluate_set(folders: Sequence[Path], judgements: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Means and overlaps of a set's runs, and nDCG@10 of every question."""
     judged = qrels.read_qrels(judgements)
-    loaded = {path.stem: runs.read_run(path) for path in sorted(folder.glob("*.trec"))}
+    loaded = {path.stem: runs.read_run(path) for folder in folders for path in sorted(folder.glob("*.trec"))}
     wanted = [measures.parse_measure(name) for name in MEASURES]
     values = {name: measures.evaluate_run(run, judged, wanted) for name, run in loaded.items()}
     means = {
         name: {measure: round(mean, 6) for measure, mean in measures.aggregate_values(of_run).items()} for name, of_run in values.items()
     }
-    experts = {name: run for name, run in loaded.items() if name not in ("fused", "bm25")}
+    experts = {name: run for name, run in loaded.items() if name not in SUMS}
     pairs = analyze_overlap(experts, "rbo:persistence=0.9").rows if len(experts) > 1 else []
     overlaps = {f"{one}-{other}": round(value, 4) for one, other, _, value in pairs}
     digest = hashlib.sha256("\n".join(judged).encode()).hexdigest()[:16]
@@ -94,7 +96,7 @@ def main() -> None:
         write_gzip(options.folder / f"{options.row}.log.gz", (checkpoint / "metrics.jsonl").read_text(encoding="utf-8"))
     scores = {}
     for name, _, path in (one.partition("=") for one in options.sets):
-        record["sets"][name], scores[name] = evaluate_set(Path("runs") / options.row / name, Path(path))
+        record["sets"][name], scores[name] = evaluate_set([Path(kind) / options.row / name for kind in ("runs", "fused")], Path(path))
     write_gzip(options.folder / f"{options.row}.scores.gz", json.dumps(scores))
     partial = options.folder / f".{options.row}.partial"  # last and in one step: its presence says that the row is whole
     partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -35,28 +35,43 @@ sized() { # CORES H200 TOY: the value of the size at hand
 
 recorded() { [ -e "$records/$1.json" ]; } # ROW
 
-searched() { # CHECKPOINT ROW SET...: runs/ROW/SET/RUN.trec, each set's corpus encoded once
-  local checkpoint=$1 row=$2 set corpus
+shelf() { # SET: the name of its corpus below enc/ and idx/; sets that share a corpus share it
+  echo "$(basename "$(dirname "${corpora[$1]}")")-$(basename "${corpora[$1]}")"
+}
+
+searched() { # CHECKPOINT ROW SET...: runs/ROW/SET/RUN.trec
+  local checkpoint=$1 row=$2 set
   shift 2
   for set in "$@"; do
-    corpus=$(basename "${corpora[$set]}" .jsonl)
-    $MOEIR encode --model "$checkpoint" --corpus "${corpora[$set]}" --output "enc/$row/$corpus"
-    $MOEIR index --encodings "enc/$row/$corpus" --output "idx/$row/$corpus"
-    $MOEIR search --index "idx/$row/$corpus" --queries "${queries[$set]}" --depth "$DEPTH" --output "runs/$row/$set"
+    $MOEIR encode --model "$checkpoint" --corpus "${corpora[$set]}" --output "enc/$row/$(shelf "$set")"
+    $MOEIR index --encodings "enc/$row/$(shelf "$set")" --output "idx/$row/$(shelf "$set")"
+    $MOEIR search --index "idx/$row/$(shelf "$set")" --queries "${queries[$set]}" --depth "$DEPTH" --output "runs/$row/$set"
   done
 }
 
-bm25() { # SET...: the record of the row bm25
-  local set corpus
+bm25() { # SET...: runs/bm25/SET/bm25.trec, and the record of the row bm25
+  local set
   for set in "$@"; do
-    corpus=$(basename "${corpora[$set]}" .jsonl)
-    $MOEIR index --corpus "${corpora[$set]}" --engine bm25 --output "idx/bm25/$corpus"
-    $MOEIR search --index "idx/bm25/$corpus" --queries "${queries[$set]}" --depth "$DEPTH" --output "runs/bm25/$set/bm25.trec"
+    $MOEIR index --corpus "${corpora[$set]}" --engine bm25 --output "idx/bm25/$(shelf "$set")"
+    $MOEIR search --index "idx/bm25/$(shelf "$set")" --queries "${queries[$set]}" --depth "$DEPTH" --output "runs/bm25/$set/bm25.trec"
   done
-  record bm25 - "$@"
+  recorded bm25 || record bm25 - "$@"
 }
 
-record() { # ROW CHECKPOINT SET...: the record of runs/ROW/SET/*.trec, with the log and settings of the training (- for none)
+calibrated() { # ROW RUN...: fused/ROW/test/calibrated.trec, a sum with weights fitted on the questions of `dev`, and with-bm25.trec
+  local row=$1 run dev=() test=()
+  shift
+  for run in "$@"; do
+    dev+=(--run "runs/$row/dev/$run.trec")
+    test+=(--run "runs/$row/test/$run.trec")
+  done
+  $MOEIR learn-fusion "${dev[@]}" --qrels "${qrels[dev]}" --kind linear --depth "$DEPTH" --output "fused/$row.json"
+  $MOEIR fuse "${test[@]}" --learned "fused/$row.json" --depth "$DEPTH" --output "fused/$row/test/calibrated.trec"
+  $MOEIR fuse --run "fused/$row/test/calibrated.trec" --run runs/bm25/test/bm25.trec --method rrf --depth "$DEPTH" \
+    --output "fused/$row/test/with-bm25.trec"
+}
+
+record() { # ROW CHECKPOINT SET...: the record of {runs,fused}/ROW/SET/*.trec, with the log and settings of the training (- for none)
   local row=$1 checkpoint=$2 set judged=()
   shift 2
   for set in "$@"; do judged+=("$set=${qrels[$set]}"); done
@@ -64,3 +79,12 @@ record() { # ROW CHECKPOINT SET...: the record of runs/ROW/SET/*.trec, with the 
   SIZE=$SIZE $PYTHON "$here/record.py" "$row" "$records" --training "$checkpoint" "${judged[@]}"
   if [ "$KEEP" = no ]; then rm -rf "enc/$row" "idx/$row" "ckpt/$row"; fi
 }
+
+articles() { # data/: SQuAD's development articles, those that train in two halves (articles.py); `dev-watched` are 300 of the questions of dev
+  [ -s data/dev-corpus.jsonl ] || $PYTHON "$here/articles.py" "$data/squad" data --test "$TITLES" --dev "$DEV_TITLES" --others "$OTHERS"
+  if [ ! -s data/dev-watched.tsv ]; then
+    head -n 300 data/dev-queries.jsonl >data/dev-watched.jsonl
+    head -n 300 data/dev.tsv >data/dev-watched.tsv
+  fi
+}
+watched=(--dev-queries data/dev-watched.jsonl --dev-qrels data/dev-watched.tsv --dev-corpus data/dev-corpus.jsonl --keep last)

@@ -36,7 +36,7 @@ from moeir.reporting.plots import COLOURS, STYLE
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "evidence"
 BEGIN, END = "<!-- written by tables.py, from the records -->", "<!-- end of what tables.py writes -->"
-SUMS = ("fused", "bm25", "hybrid")  # runs that are no experts
+SUMS = ("fused", "calibrated", "with-bm25", "bm25")  # runs that are no experts
 SMOOTHED = 10  # steps of a mean in a curve that has a point for every step
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -227,7 +227,7 @@ def describe(experiment: Experiment) -> str:
     parts += ["### The primary contrast", contrasts_table(experiment.contrasts("primary"), "none")]
     parts += ["### The secondary contrasts", contrasts_table(experiment.contrasts("secondary"), "holm")]
     whole = [*declared["rows"], *declared.get("references", [])]
-    for of_set in experiment.sets:
+    for of_set in [*experiment.sets, *declared.get("other_sets", [])]:
         parts += [f"### Means on {of_set}", means_table(experiment, of_set, whole)]
         if (overlap := experts_table(experiment, of_set)) is not None:
             parts += [f"### The experts on {of_set}", overlap]

@@ -59,6 +59,7 @@ one      two     0.33
 | twice | 1 | | |
 | twice | 2 | | |
 | words | none | | |
+| twisted | .1 | | none |
 
 | | first | second |
 |---|---|---|
@@ -88,7 +89,9 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def resolve(reference: dict[str, Any], **measurement: Any) -> tuple[str, list[str]] | None:
-    resolved = reproductions.resolve(reference, {"file": "small.md", "column": "nDCG@10"} | measurement, "Paper, Table 1")
+    resolved = reproductions.resolve(
+        reference, {"file": "small.md", "column": "nDCG@10"} | measurement, "reproductions.yaml (Paper, Table 1)"
+    )
     return resolved and (resolved[0], [str(one) for one in resolved[1]])
 
 
@@ -193,24 +196,32 @@ def test_what_is_not_found_is_one_line_that_says_where_and_what_there_is(
     with pytest.raises(DataError) as error:
         resolve(reference)
     message = str(error.value)
-    assert all(word in message for word in [*words, "small.md: ", "expected one of", "correct Paper, Table 1 in reproductions.yaml"])
+    assert all(
+        word in message for word in [*words, "small.md: ", "expected one of", "correct reproductions.yaml (Paper, Table 1), or the results"]
+    )
     assert "\n" not in message
 
 
 def test_a_wrong_key_a_cell_without_a_number_and_a_lost_count_are_named(results: Path) -> None:
-    with pytest.raises(DataError, match=r"reproductions.yaml: Paper, Table 1: no key \['rows'\]: expected some of"):
+    with pytest.raises(DataError, match=r"reproductions.yaml \(Paper, Table 1\): no key \['rows'\]: expected some of"):
         resolve({"table": "pairs", "rows": "one"})
-    with pytest.raises(DataError, match=r"Paper, Table 1: 'none': expected a cell that starts with a number"):
+    with pytest.raises(DataError, match=r"\(Paper, Table 1\): 'none': expected a cell that starts with a number"):
         resolve({"table": "Differences", "row": "words", "column": "difference"})
-    with pytest.raises(DataError, match=r"small.md: no 137_964_090: expected by Paper, Table 1"):
+    with pytest.raises(DataError, match=r"small.md: no 137_964_090: expected by reproductions.yaml"):
         resolve({"text": "137_964_090"})
+    with pytest.raises(DataError, match=r"\(Paper, Table 1\): 'none': expected a cell that starts with a number"):
+        resolve({"table": "Differences", "row": "b − a", "column": "difference", "p": "p"} | {"row": "twisted"})
+
+
+def test_a_measurement_that_is_not_there_is_named() -> None:
+    paper = {"name": "P", "measurements": {"squad": {}}, "claims": [{"claim": "better", "paper": "", "ours": {"at": "squat"}}]}
+    with pytest.raises(DataError, match=r"reproductions.yaml \(P, claim 'better'\): at: 'squat': expected one of \['squad'\]"):
+        reproductions.claim_rows(paper)
 
 
 def test_a_declared_file_may_be_missing_until_it_is_there(results: Path) -> None:
     reference, file = {"table": "Primary", "row": "b − a", "column": "nDCG@10"}, {"file": "evidence/came_fork.md"}
-    with pytest.raises(
-        DataError, match=r"came_fork.md: no such file: correct Paper, Table 1 in reproductions.yaml, or add `pending: true`"
-    ):
+    with pytest.raises(DataError, match=r"came_fork.md: no such file: correct .* or add `pending: true`"):
         resolve(reference, **file)
     assert resolve(reference, **file, pending=True) is None
     (results / "evidence").mkdir()
@@ -229,7 +240,8 @@ def test_a_declared_file_may_be_missing_until_it_is_there(results: Path) -> None
         ([(1.0, ".04"), (2.0, ".2")], "better", "**same sign**, p < 0.05 in some"),
         ([(1.0, "0.04")], "R@20 78.4 against 79.3", "**opposite sign**, p < 0.05"),
         ([(-1.0, "0.4")], ".243 against .244", "**same sign**, p ≥ 0.05"),
-        ([(-1.0, "0.04"), (1.0, "0.3")], "better", "**signs differ**, p < 0.05 in some"),
+        ([(-1.0, "0.04"), (1.0, "0.3")], "better", "**no common sign**, p < 0.05 in some"),
+        ([(0.0, "1.0")], ".243 against .244", "**no common sign**, p ≥ 0.05"),
         ([(1.0, "0.04"), (1.0, "")], "better", "**same sign**, not tested"),
     ],
 )
@@ -254,5 +266,7 @@ def test_a_result_that_changes_changes_the_page_and_a_lost_row_is_an_error(
     file.write_text(text.replace("  0.6562  <0.001", "  0.6662  <0.001"), encoding="utf-8")
     assert "nDCG@10 0.6662 / 0.6473" in reproductions.write_page(data) and "nDCG@10 0.6662" not in page
     file.write_text(text.replace("alone-fused ", "fused-alone "), encoding="utf-8")
-    with pytest.raises(DataError, match=r"tests/benchmarks/results/squad_came.md: no rows 'alone-fused' in table .*correct CAME, "):
+    with pytest.raises(
+        DataError, match=r"tests/benchmarks/results/squad_came.md: no rows 'alone-fused' in table .*correct reproductions.yaml .CAME, "
+    ):
         reproductions.write_page(data)

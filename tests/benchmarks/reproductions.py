@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.reproductions > docs/reproductions.md
 
-reproductions.yaml, beside this file, has the papers' numbers and says where ours stand: file, heading (or line above the table), row and
-column. What is not found there is an error. `pytest tests/test_reproductions.py --update-golden` writes the page too.
+reproductions.yaml, beside this file, has the papers' numbers and says where ours stand: file, table, row and column (result_tables.py).
+What is not found there is an error. `pytest tests/test_reproductions.py --update-golden` writes the page too.
 """
 
 import re
@@ -14,24 +14,16 @@ from typing import Any, NamedTuple
 import yaml
 
 from moeir.errors import DataError
+from tests.benchmarks.result_tables import read_cell
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "tests" / "benchmarks" / "results"
 DATA = Path(__file__).with_name("reproductions.yaml")
-RULE = re.compile(r"-{2,}( +-{2,})+ *|\|[\s:|-]*-[\s:|-]*")
 NUMBER = re.compile(r"[+−-]?\d*\.?\d+")
 NOT_RUN, DECLARED = "not run", "declared, not yet run"
-ANSWERS = ("same sign", "opposite sign", "signs differ")
+ANSWERS = ("same sign", "opposite sign", "no common sign")
 KEYS = {"at", "table", "row", "column", "columns", "label", "after", "against", "p", "interval", "seeds", "text", "why"}
 Entry = dict[str, Any]
-
-
-class Table(NamedTuple):
-    """A table of results; its names are the heading that it stands under, the line above it, and its first column's."""
-
-    names: tuple[str, str, str]
-    header: list[str]
-    rows: list[list[str]]
 
 
 class Difference(NamedTuple):
@@ -43,51 +35,9 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         p = re.sub(r"(?<!\d)\.", "0.", f"p = {self.p}").replace("= <", "< ") if self.p else "no p"
-        return f"{'+' if self.points > 0 else '−'}{abs(self.points):.2f} ({f'{self.interval}; ' if self.interval else ''}{p})"
-
-
-def parse_tables(text: str) -> list[Table]:
-    """Tables of Markdown, and those in fences, whose columns a line of dashes marks."""
-    lines = text.replace("**", "").replace("```", "~~~").replace("`", "").splitlines()
-    rules = {number for number, line in enumerate(lines) if number and RULE.fullmatch(line)}
-    tables, heading, fenced = list[Table](), "", False
-    for number, line in enumerate(lines):
-        fenced ^= line.startswith("~~~")
-        heading = line.strip("# ") if line.startswith("#") and not fenced else heading
-        if number not in rules:
-            continue
-        end = number + 1
-        while end < len(lines) and lines[end].strip("~ ") and not {end + 1, end + 2} & rules:  # the next table's caption ends this one
-            end += 1
-        starts = [] if "|" in line else [dashes.start() for dashes in re.finditer("-+", line)]
-        header, *rows = [split_row(row, starts) for row in (lines[number - 1], *lines[number + 1 : end])]
-        tables.append(Table((heading, lines[number - 2].strip("=: "), header[0]), header, rows))
-    return tables
-
-
-def split_row(line: str, starts: list[int]) -> list[str]:
-    """Cells between bars, or from one start of a column to the next."""
-    between = line.strip().removeprefix("|").removesuffix("|").split("|")
-    return [part.strip() for part in ([line[start:end] for start, end in zip(starts, [*starts[1:], None])] if starts else between)]
-
-
-def read_cell(path: Path, reference: Entry, column: str, where: str) -> str:
-    """The cell that a reference names; an error says what the file has instead."""
-
-    def error(problem: str, choices: list[str]) -> DataError:
-        return DataError(f"{relpath(path, ROOT)}: {problem}: expected one of {choices}; correct {where} in {DATA.name}, or the results")
-
-    tables, name, row_name = parse_tables(path.read_text(encoding="utf-8")), reference.get("table"), reference.get("row")
-    if not (named := [table for table in tables if name in table.names]):
-        raise error(f"no table {name!r}", sorted({name for table in tables for name in table.names if name}))
-    rows = [(table.header, row) for table in named for row in table.rows if row_name in (row[0], " ".join(row[:2]))]
-    if len(rows) != 1:
-        raise error(f"{len(rows) or 'no'} rows {row_name!r} in table {name!r}", [row[0] for table in named for row in table.rows])
-    header, row = rows[0]
-    start = header.index(reference["after"]) + 1 if reference.get("after") in header else 0
-    if column not in header[start:]:
-        raise error(f"no column {column!r} in table {name!r}", [name for name in header[start:] if name])
-    return row[header.index(column, start)]
+        interval = f"{self.interval}; " if self.interval else ""
+        sign = "+" if self.points > 0 else "−" if self.points < 0 else ""
+        return f"{sign}{abs(self.points):.2f} ({interval}{p})"
 
 
 def fill_seed(value: Any, seed: object) -> Any:
@@ -100,7 +50,7 @@ def fill_seed(value: Any, seed: object) -> Any:
 def parse_points(cell: str, where: str) -> float:
     """The number that a cell starts with, times 100."""
     if not (number := NUMBER.match(cell)):
-        raise DataError(f"{where}: {cell!r}: expected a cell that starts with a number; name another column in {DATA.name}")
+        raise DataError(f"{where}: {cell!r}: expected a cell that starts with a number; name another column")
     return 100 * float(number[0].replace("−", "-"))
 
 
@@ -108,25 +58,31 @@ def resolve(reference: Entry, measurement: Entry, where: str) -> tuple[str, list
     """The numbers a reference names, as text, and what they differ from `against`; None while they are declared and not there yet."""
     path = (RESULTS / measurement["file"]).resolve()
     if unknown := reference.keys() - KEYS:
-        raise DataError(f"{DATA.name}: {where}: no key {sorted(unknown)}: expected some of {sorted(KEYS)}")
+        raise DataError(f"{where}: no key {sorted(unknown)}: expected some of {sorted(KEYS)}")
     if not path.exists() and measurement.get("pending"):
         return None
     if not path.exists():
-        raise DataError(f"{relpath(path, ROOT)}: no such file: correct {where} in {DATA.name}, or add `pending: true` there")
+        raise DataError(f"{relpath(path, ROOT)}: no such file: correct {where}, or add `pending: true` there")
     if "text" in reference:
         if reference["text"] not in path.read_text(encoding="utf-8"):
-            raise DataError(f"{relpath(path, ROOT)}: no {reference['text']}: expected by {where} in {DATA.name}; correct one of them")
+            raise DataError(f"{relpath(path, ROOT)}: no {reference['text']}: expected by {where}; correct one of them")
         return reference["text"].replace("_", ","), []
+
+    def read(one: Entry) -> str:
+        return read_cell(path, one.get("table"), one.get("row"), one["column"], where, one.get("after"))
+
     values, differences = dict[str, list[str]](), list[Difference]()
     for seed in reference.get("seeds", [""]):
         one = fill_seed({"table": measurement.get("table"), "column": measurement.get("column")} | reference, seed)
         for column in one.get("columns", [one["column"]]):
-            cell, _, p = read_cell(path, one, column, where).rstrip(")").partition(" (")  # quickstart.md has `value (p)`
+            cell, _, p = read(one | {"column": column}).rstrip(")").partition(" (")  # quickstart.md has `value (p)`
             values.setdefault(one.get("label", column), []).append(cell)
-            other = {**one, "column": column, **one.get("against", {})}
-            baseline = parse_points(read_cell(path, other, other["column"], where), where) if "against" in one else 0.0
-            tests = [read_cell(path, one | {"after": column}, one[key], where) if one.get(key) else "" for key in ("p", "interval")]
-            differences.append(Difference(parse_points(cell, where) - baseline, p or tests[0], tests[1]))
+            baseline = parse_points(read({**one, "column": column} | one["against"]), where) if "against" in one else 0.0
+            tests = [read(one | {"after": column, "column": one[key]}) if one.get(key) else "" for key in ("p", "interval")]
+            p = (p or tests[0]).replace(" ", "")
+            if p:
+                parse_points(p.lstrip("<"), where)
+            differences.append(Difference(parse_points(cell, where) - baseline, p, tests[1]))
     return ", ".join(f"{name} {' / '.join(cells)}" for name, cells in values.items()), differences
 
 
@@ -134,10 +90,10 @@ def judge(differences: list[Difference], paper: str) -> str:
     """Signs beside that of the paper's `A against B`, + where it has no numbers, and whether all differences are significant."""
     numbers = re.search(r"(\d*\.?\d+) against (\d*\.?\d+)", paper)
     positive = numbers is None or float(numbers[1]) > float(numbers[2])
-    signs = {(one.points > 0) == positive for one in differences}
+    signs = {((one.points > 0) - (one.points < 0)) * (1 if positive else -1) for one in differences}
     significant = [one.p.startswith("<") or (one.p != "" and float(one.p) < 0.05) for one in differences]
     tested = "p < 0.05" if all(significant) else "p < 0.05 in some" if any(significant) else "p ≥ 0.05"
-    answer = "signs differ" if len(signs) > 1 else "same sign" if True in signs else "opposite sign"
+    answer = "same sign" if signs == {1} else "opposite sign" if signs == {-1} else "no common sign"
     return f"**{answer}**, {tested if all(one.p for one in differences) else 'not tested'}"
 
 
@@ -146,12 +102,20 @@ def format_script(script: str | None) -> str:
     if script is None:
         return "no script: another paper's system"
     column = "hours beyond the scripts above it"
-    hours = read_cell(ROOT / "examples" / "README.md", {"table": "Examples", "row": script}, column, f"script {script}")
+    hours = read_cell(ROOT / "examples" / "README.md", "Examples", script, column, DATA.name)
     return f"[{script}](../examples/{script}), hours: {hours}"
 
 
 def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def find_measurement(paper: Entry, reference: Entry, where: str) -> Entry:
+    """The measurement a reference is of."""
+    if (name := reference.get("at")) not in paper["measurements"]:
+        raise DataError(f"{where}: at: {name!r}: expected one of {list(paper['measurements'])}; name one, or add it to them")
+    measurement: Entry = paper["measurements"][name]
+    return measurement
 
 
 def claim_rows(paper: Entry) -> list[list[str]]:
@@ -160,8 +124,9 @@ def claim_rows(paper: Entry) -> list[list[str]]:
     for claim in paper["claims"]:
         first = [claim["claim"], str(claim["paper"])]
         for reference in as_list(claim.get("ours")):
-            measurement = paper["measurements"][reference["at"]]
-            resolved = resolve(reference, measurement, f"{paper['name']}, claim {claim['claim']!r}")
+            where = f"{DATA.name} ({paper['name']}, claim {claim['claim']!r})"
+            measurement = find_measurement(paper, reference, where)
+            resolved = resolve(reference, measurement, where)
             answer = [" / ".join(map(str, resolved[1])), judge(resolved[1], str(claim["paper"]))] if resolved else [DECLARED, "–"]
             rows.append([*first, *answer, measurement["title"], reference.get("why", "")])
             first = ["", ""]
@@ -177,21 +142,23 @@ def number_rows(paper: Entry, table: Entry) -> list[list[str]]:
         options = entry if isinstance(entry, dict) else {"paper": entry}
         first = [str(name), str(options["paper"])]
         for reference in as_list(options.get("ours")):
-            measurement = paper["measurements"][reference["at"]]
-            resolved = resolve(reference, measurement, f"{paper['name']}, {table['table']}, row {name!r}")
+            where = f"{DATA.name} ({paper['name']}, {table['table']}, row {name!r})"
+            measurement = find_measurement(paper, reference, where)
+            resolved = resolve(reference, measurement, where)
             source = ", ".join([measurement["title"], *as_list(reference.get("why"))])
             rows.append([*first, resolved[0] if resolved else DECLARED, source])
             first = ["", ""]
         if not as_list(options.get("ours")):
-            rows.append([*first, NOT_RUN, format_script(options.get("script", table["script"]))])
+            rows.append([*first, NOT_RUN, format_script((table | options).get("script"))])
     return rows
 
 
 def measurement_row(one: Entry) -> list[str]:
     """How numbers of ours were measured, and what sets them apart from the paper's."""
     path = (RESULTS / one["file"]).resolve()
-    results = f"[{path.name}]({relpath(path, ROOT / 'docs')})" if path.exists() and path.suffix == ".md" else f"`{path.name}`"
-    when = f"{one['date']}, {one['commit']}" if "date" in one else DECLARED
+    linked = path.exists() and path.suffix == ".md"
+    results = f"[{path.name}]({relpath(path, ROOT / 'docs')})" if linked else f"`{one['file'].lstrip('./')}`"
+    when = f"{one['date']}, {one['commit']}" if "date" in one else "see the results" if path.exists() else DECLARED
     command = f"`{one['command']}` → " if "command" in one else ""
     return [one["title"], one["collection"], one["size"], command + results, when, one["why"]]
 
@@ -210,8 +177,8 @@ def write_chapter(paper: Entry) -> tuple[list[str], list[str]]:
     lines += format_table("measured | collection | size | command, results | date, commit | why the numbers differ", measured)
     for table in paper["tables"]:
         rows = number_rows(paper, table)
-        about = f"{table['about']} At the paper's size: not run; {format_script(table['script'])}."
-        lines += [f"### {name}: {table['table']}", "", about]
+        size = f" At the paper's size: not run; {format_script(table['script'])}." if "script" in table else ""
+        lines += [f"### {name}: {table['table']}", "", table["about"] + size]
         lines += format_table(f"row | paper: {table['measures']} | ours | measured, or the script and its hours", rows)
         numbers += rows
     counts = [f"{sum(word in row[3] for row in claims)} ({[row[3] for row in claims].count(f'**{word}**, p < 0.05')})" for word in ANSWERS]
@@ -223,7 +190,7 @@ def write_page(data: Entry) -> str:
     """The page: what is exact, a summary, and for each paper its claims, how ours was measured, and its tables."""
     chapters, exact = [write_chapter(paper) for paper in data["papers"]], list[list[str]]()
     for row in data["exact"]["rows"]:
-        resolved = resolve(row["ours"], row, f"exact number {row['row']!r}")
+        resolved = resolve(row["ours"], row, f"{DATA.name} (exact number {row['row']!r})")
         exact.append([row["row"], row["published"], resolved[0] if resolved else DECLARED, *measurement_row(row)[3:]])
     lines = [data["start"], "## Numbers that are reproduced exactly, or nearly", "", data["exact"]["about"].rstrip()]
     lines += format_table("number | published | ours | command, results | date, commit | how", exact)

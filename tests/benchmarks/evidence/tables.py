@@ -37,6 +37,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "evidence"
 BEGIN, END = "<!-- written by tables.py, from the records -->", "<!-- end of what tables.py writes -->"
 SUMS = ("fused", "calibrated", "with-bm25", "bm25")  # runs that are no experts
+WAITING = "not run yet"
 SMOOTHED = 10  # steps of a mean in a curve that has a point for every step
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -145,6 +146,7 @@ def means_table(experiment: Experiment, of_set: str, rows: Iterable[str]) -> str
     for row in rows:
         records = [name for name in experiment.records_of(row) if of_set in experiment.records[name]["sets"]]
         if not records:
+            lines.append([row, 0, WAITING, "", "", ""])
             continue
         means = [experiment.records[name]["sets"][of_set]["means"] for name in records]
         runs = [*means[0], *(["best"] if len(set(means[0]) - set(SUMS)) > 1 else [])]
@@ -163,7 +165,7 @@ def contrasts_table(contrasts: Sequence[Contrast | str], correction: str) -> str
     lines: list[list[object]] = []
     for one in contrasts:
         if isinstance(one, str):
-            lines.append([one, "not run yet", "", "", "", "", ""])
+            lines.append([one, WAITING, "", "", "", "", ""])
         else:
             seeds = " ".join(f"{value:+.4f}" for value in one.by_seed)
             cells = [f"{one.mean:+.4f}", f"{one.low:+.4f} to {one.high:+.4f}", f"{one.effect:+.3f}", format_p(one.p)]

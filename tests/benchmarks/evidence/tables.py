@@ -215,12 +215,12 @@ def describe(experiment: Experiment) -> str:
     declared = experiment.declared
     rows = "\n".join(f"* `{row}`: {text}" for row, text in declared["rows"].items())
     parts = [
-        f"**Question.** {declared['question']}",
+        f"**Question.** {declared['question'].strip()}",
         f"**Declared {declared['declared']}** (declarations/{experiment.name}.yaml), before the first row was trained.",
     ]
     parts += [
-        f"**{name.replace('_', ' ').capitalize()}.** {declared[name]}"
-        for name in ("data", "start", "steps", "gate", "test", "null_result")
+        f"**{name.replace('_', ' ').capitalize()}.** {str(declared[name]).strip()}"
+        for name in ("data", "start", "steps", "runs", "gate", "test", "null_result")
         if name in declared
     ]
     parts += [f"**Rows**, seeds {', '.join(map(str, declared['seeds']))}:\n\n{rows}"]

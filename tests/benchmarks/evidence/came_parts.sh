@@ -33,7 +33,8 @@ learned() { # NAME MODEL EXAMPLES PART SEED OBJECTIVE [FLAGS]
   local output=ckpt/$1 start=$2 examples=$3 part=$4 seed=$5 objective=$6
   shift 6
   $MOEIR finetune --model "$start" --train "$examples" --corpus "${corpora[test]}" --queries "data/$part-queries.jsonl" --steps "$STEPS" \
-    --objective "$objective" --batch-size "$BATCH" --negatives "$NEGATIVES" --seed "$seed" --output "$output" "${watched[@]}" "$@"
+    --objective "$objective" --batch-size "$BATCH" --negatives "$NEGATIVES" --attention-dropout 0 --seed "$seed" --output "$output" \
+    "${watched[@]}" "$@"
 }
 
 learned_twice() { # NAME SEED ARCH FIRST_OBJECTIVE SECOND_OBJECTIVE RUN... -- FLAGS: ckpt/NAME

@@ -64,7 +64,7 @@ row() { # ARM SEED
   say "training $1, seed $2"
   examples own.jsonl
   $MOEIR finetune --model ckpt/start --objective "$objective" "${both[@]}" --batch-size "$batch" --negatives "$negatives" --steps "$STEPS" \
-    --learning-rate 3e-5 --seed "$2" --cache tokens --dev-queries data/watched-queries.jsonl --dev-qrels data/watched.tsv \
+    --learning-rate 3e-5 --attention-dropout 0 --seed "$2" --cache tokens --dev-queries data/watched-queries.jsonl --dev-qrels data/watched.tsv \
     --dev-corpus data/watched.jsonl --dev-run data/watched.trec --evaluate-every "$EVERY" --keep last --output "ckpt/$1-$2"
   for set in "${sets[@]}"; do
     $MOEIR rerank --model "ckpt/$1-$2" --run "runs/dense/$set/global.trec" --queries "${queries[$set]}" --corpus "${corpora[$set]}" --depth "$RERANKED" \

@@ -41,7 +41,7 @@ row() { # KIND SEED
   $MOEIR finetune --model "$model" --arch "$arch,pooling=mean,normalise=true,scale=20" --objective "$objective" --query-length "$QUERY_LENGTH" \
     --document-length "$LENGTH" --train data/squad/train.jsonl --sampling-rate 1 --corpus "$data/squad/corpus.jsonl.gz" \
     --queries data/squad/train-queries.jsonl --train data/medquad/train.jsonl --sampling-rate 1 --corpus "$data/medquad/corpus.jsonl.gz" \
-    --queries data/medquad/train-queries.jsonl --batch-size "$BATCH" --negatives 1 --steps "$STEPS" --learning-rate 3e-5 --seed "$2" \
+    --queries data/medquad/train-queries.jsonl --batch-size "$BATCH" --negatives 1 --steps "$STEPS" --learning-rate 3e-5 --attention-dropout 0 --seed "$2" \
     --dev-queries data/watched-queries.jsonl --dev-qrels data/watched.tsv --dev-corpus data/watched.jsonl --evaluate-every "$EVERY" --keep last \
     --cache cache --output "ckpt/$1-$2"
   searched "ckpt/$1-$2" "$1-$2" squad "${zero_shot[@]}"

@@ -54,7 +54,7 @@ def test_sbmoe(collections: Path, tiny_model: Path, server: CommandServer, tmp_p
     results, work = tmp_path / "results", tmp_path / "work"
     run_twice("sbmoe.sh", server, collections, work, tiny_model, RESULTS=results, KEEP="no")
     records = results / "sbmoe-toy"
-    rows = {f"shallow-{kind}-2" for kind in ("plain", "adapter", "random", "top1", "all")} | {"deep-plain-2"}
+    rows = {f"shallow-{kind}-2" for kind in ("plain", "adapter", "random", "top1", "all")} | {"deep-random-2"}
     assert rows_of(records) == {"bm25", "shallow-untrained", "deep-untrained", *rows}
     row = json.loads((records / "shallow-top1-2.json").read_text())
     scores = json.loads(gzip.decompress((records / "shallow-top1-2.scores.gz").read_bytes()))
@@ -68,7 +68,7 @@ def test_sbmoe(collections: Path, tiny_model: Path, server: CommandServer, tmp_p
             assert f"scale={similarity}" in settings["arch"] and of_set["questions"] == len(scores[name]["global"]) > 0
     log = [json.loads(line) for line in gzip.decompress((records / "shallow-top1-2.log.gz").read_bytes()).splitlines()]
     assert all({"step", "squad.loss", "medquad.loss"} <= line.keys() for line in log)
-    shallow, deep = (json.loads((records / f"{depth}-plain-2.json").read_text())["training"]["counts"] for depth in ("shallow", "deep"))
+    shallow, deep = (json.loads((records / f"{depth}-random-2.json").read_text())["training"]["counts"] for depth in ("shallow", "deep"))
     assert shallow["parameters"] < deep["parameters"]
     heldout, train, dev = (read_ids(work / f"data/squad-{part}-queries.jsonl") for part in ("heldout", "train", "dev"))
     assert heldout and train and dev and len(heldout | train | dev) == len(heldout) + len(train) + len(dev), "no question in two parts"

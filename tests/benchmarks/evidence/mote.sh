@@ -5,9 +5,9 @@
 # Rows:     prepare, the data and BM25; gate, 300 steps of the pre-training; pre-normal and pre-switched, the pre-trainings (M1); KIND-SEED for
 #           seeds 2 3, fine-tunings (M2). KIND: normal and switched, from the pre-training of that name, which is made first where WORK_FOLDER
 #           has none; raw, siamese, separate and parts from MODEL_FOLDER
-# Sizes:    cores: M1 1,800 steps of 16 spans of 128 tokens and their queries; M2 600 steps of 8 x (1 + 3), 128 tokens, on both collections.
-#                  Core-minutes, estimated: prepare 5, gate 13, a pre-training 70, a fine-tuning with its search 40; 11 hours of one core in
-#                  all. A pre-training with both its rows takes 2 h 30 min, so that they fit into one session: its weights are not committed
+# Sizes:    cores: M1 1,800 steps of 16 spans of 128 tokens and their queries (2.2 s each); M2 600 steps of 8 x (1 + 3), 128 tokens, on both
+#                  collections (2.7 s). Minutes of one core, estimated from 10 and 6 steps: prepare 5, gate 13, a pre-training 70, a fine-tuning
+#                  with its search 35; 10 hours in all. Weights of a pre-training are not committed: with both its fine-tunings it takes 2 h 20 min
 #           h200:  M1 10,000 steps of 256, M2 3,000 of 64 x (1 + 15), BERT base, all questions and passages: about 12 hours, estimated
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"

@@ -19,7 +19,7 @@ QUERY_LENGTH=${QUERY_LENGTH:-24} SHALLOW=${SHALLOW:-$(sized 2 4 1)} EXPERTS=${EX
 TRAIN=${TRAIN:-$(sized 4000 100000 16)} HELD_OUT=${HELD_OUT:-$(sized 300 1000 4)} HELD_OUT_PASSAGES=${HELD_OUT_PASSAGES:-$(sized 1000 10000 8)}
 DEV=${DEV:-$(sized 3000 10570 6)} PASSAGES=${PASSAGES:-$(sized 3000 20958 20)} SEEDS=${SEEDS:-$(sized "2 3" "2 3" 2)}
 SIMILARITIES=${SIMILARITIES:-$(sized "0.2 0.5 1" "0.2 0.5 1" 0.5)} RATES=${RATES:-$(sized "1e-6 1e-5 3e-5" "1e-6 1e-5 3e-5" 1e-5)}
-SETS="squad medquad" KINDS="plain adapter random top1" DEEP_KINDS=$(sized "plain adapter random top1" "plain adapter random top1" plain)
+SETS="squad medquad" KINDS="plain adapter random top1" DEEP_KINDS=$(sized "plain adapter random top1" "plain adapter random top1" random)
 for set in $SETS; do corpora[$set]=data/$set-pool.jsonl queries[$set]=data/$set-dev-queries.jsonl qrels[$set]=data/$set-dev.tsv; done
 ln -sf "$here/tied_adapter.py" . # own code is read from the working directory
 

@@ -105,6 +105,27 @@ def test_a_page_keeps_its_words_and_a_changed_record_is_seen(tables: ModuleType,
     assert page.read_text(encoding="utf-8").endswith("What it shows.\n")
 
 
+def test_the_settings_that_were_tried_are_shown(tables: ModuleType, experiment: Any, tmp_path: Path) -> None:
+    assert "tried" not in tables.describe(experiment)
+    folder = tmp_path / "results" / "x" / "choice"
+    folder.mkdir()
+    for similarity, rate, value in (("0.5", "1e-6", 0.25), ("0.5", "1e-5", 0.5), ("cosine", "1e-5", 0.375)):
+        choice = {"group": "new-squad", "similarity": similarity, "rate": rate, "nDCG@10": value}
+        (folder / f"new-squad-{similarity}-{rate}.json").write_text(json.dumps(choice), encoding="utf-8")
+    page = tables.describe(tables.Experiment("x", tmp_path / "declarations", tmp_path / "results"))
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| new-squad")]
+    assert lines == [["new-squad", "0.5", "0.2500", "**0.5000**"], ["new-squad", "cosine", "", "0.3750"]]
+
+
+def test_a_pretraining_without_negatives_is_among_what_ran(tables: ModuleType, experiment: Any, tmp_path: Path) -> None:
+    path = tmp_path / "results" / "x" / "bm25.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record |= {"training": {"settings": {"steps": 20, "batch-size": 16}, "seconds": 120}, "sets": {}}
+    path.write_text(json.dumps(record), encoding="utf-8")
+    changed = tables.Experiment("x", tmp_path / "declarations", tmp_path / "results")
+    assert "| bm25 | 20 × 16 | 2 |" in " ".join(tables.runs_table(changed).split())
+
+
 def test_the_committed_pages_are_those_of_the_committed_records(tables: ModuleType) -> None:
     lines: list[str] = []
     assert tables.main([], lines.append, check=True) == 0, "".join(lines)

@@ -79,6 +79,7 @@ class Experiment:
         self.declared: dict[str, Any] = yaml.safe_load((declarations / f"{name}.yaml").read_text(encoding="utf-8"))
         paths = sorted((results / name).glob("*.json"))
         self.records: dict[str, Any] = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+        self.choices = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((results / name / "choice").glob("*.json"))]
 
     @property
     def sets(self) -> list[str]:
@@ -197,6 +198,25 @@ def _shares_won(scores: Sequence[Floats]) -> Floats:
     return ((stacked == stacked.max(axis=0)) & (np.sum(stacked == stacked.max(axis=0), axis=0) == 1)).mean(axis=1)
 
 
+def choices_table(experiment: Experiment) -> str:
+    """nDCG@10 on held-out training questions of each tried setting, a line for each row and similarity; bold: chosen."""
+    tried: dict[str, dict[tuple[str, str], float]] = {}
+    for choice in experiment.choices:
+        tried.setdefault(choice["group"], {})[choice["similarity"], choice["rate"]] = choice["nDCG@10"]
+    rates = sorted({rate for values in tried.values() for _, rate in values}, key=float)
+    lines = []
+    for group, values in tried.items():
+        for similarity in sorted({similarity for similarity, _ in values}):
+            cells = {rate: values.get((similarity, rate)) for rate in rates}
+            best = max(values.values())
+            lines.append([group, similarity, *("" if (cell := cells[rate]) is None else _mark(cell, cell == best) for rate in rates)])
+    return format_markdown(["row and collection", "similarity", *(f"rate {rate}" for rate in rates)], lines)
+
+
+def _mark(value: float, is_best: bool) -> str:
+    return f"**{value:.4f}**" if is_best else f"{value:.4f}"
+
+
 def runs_table(experiment: Experiment) -> str:
     """Date, commit, machine and time of each record."""
     lines = []
@@ -205,7 +225,8 @@ def runs_table(experiment: Experiment) -> str:
         counts = training.get("settings", {})
         machine = record["machine"]
         what = f"{machine['processor']} ({', '.join(machine['extensions']) or 'none'}), {machine['threads']} threads"
-        steps = f"{counts['steps']} × {counts['batch-size']} × (1 + {counts['negatives']})" if counts.get("steps") else ""
+        steps = f"{counts['steps']} × {counts['batch-size']}" if counts.get("steps") else ""
+        steps += f" × (1 + {counts['negatives']})" if "negatives" in counts else ""  # a pre-training has none
         lines.append([name, steps, f"{training['seconds'] / 60:.0f}" if training else "", record["date"], record["commit"], what])
     return format_markdown(["record", "steps", "minutes", "date", "commit", "machine"], lines)
 
@@ -220,7 +241,7 @@ def describe(experiment: Experiment) -> str:
     ]
     parts += [
         f"**{name.replace('_', ' ').capitalize()}.** {str(declared[name]).strip()}"
-        for name in ("data", "start", "steps", "runs", "gate", "test", "null_result")
+        for name in ("data", "start", "steps", "choice", "runs", "gate", "test", "null_result")
         if name in declared
     ]
     parts += [f"**Rows**, seeds {', '.join(map(str, declared['seeds']))}:\n\n{rows}"]
@@ -235,6 +256,8 @@ def describe(experiment: Experiment) -> str:
             parts += [f"### The experts on {of_set}", overlap]
     for title, other in (declared.get("tables") or {}).items():
         parts += [f"### {title}", means_table(experiment, other["set"], other["rows"])]
+    if experiment.choices:
+        parts += ["### Settings tried on held-out training questions, nDCG@10", choices_table(experiment)]
     if (experiment.results / f"{experiment.name}.svg").exists():
         parts += [f"### Curves\n\n![Curves of the trainings]({experiment.name}.svg)"]
     return "\n\n".join([*parts, "### What ran", runs_table(experiment)])

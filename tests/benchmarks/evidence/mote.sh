@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# CoT-MoTE: does it matter that queries and passages are pre-trained by their own experts? Table 4, with a gate on whether the decoder uses its vector.
+#
+# Declared: declarations/mote.yaml
+# Rows:     prepare, the data and BM25; gate, 300 steps of the pre-training; pre-normal and pre-switched, the pre-trainings (M1); KIND-SEED for
+#           seeds 2 3, fine-tunings (M2). KIND: normal and switched, from the pre-training of that name, which is made first where WORK_FOLDER
+#           has none; raw, siamese, separate and parts from MODEL_FOLDER
+# Sizes:    cores: M1 1,800 steps of 16 spans of 128 tokens and their queries (2.2 s each); M2 600 steps of 8 x (1 + 3), 128 tokens, on both
+#                  collections (2.7 s). Minutes of one core, estimated from 10 and 6 steps: prepare 5, gate 13, a pre-training 70, a fine-tuning
+#                  with its search 35; 10 hours in all. Weights of a pre-training are not committed: with both its fine-tunings it takes 2 h 20 min
+#           h200:  M1 10,000 steps of 256, M2 3,000 of 64 x (1 + 15), BERT base, all questions and passages: about 12 hours, estimated
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
+LEARN_STEPS=${LEARN_STEPS:-$(sized 1800 10000 2)} LEARN_BATCH=${LEARN_BATCH:-$(sized 16 256 2)} LEARN_RATE=${LEARN_RATE:-5e-5}
+DECODER_RATE=${DECODER_RATE:-1e-3} GATE_STEPS=${GATE_STEPS:-$(sized 300 300 2)} GAIN=${GAIN:-$(sized 0.02 0.02 -1)}
+STEPS=${STEPS:-$(sized 600 3000 2)} BATCH=${BATCH:-$(sized 8 64 2)} NEGATIVES=${NEGATIVES:-$(sized 3 15 2)} RATE=${RATE:-3e-5}
+LENGTH=${LENGTH:-$(sized 128 128 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} TRAIN=${TRAIN:-$(sized 4000 100000 16)}
+DEV=${DEV:-$(sized 3000 10570 6)} PASSAGES=${PASSAGES:-$(sized 3000 20958 20)} SEEDS=${SEEDS:-$(sized "2 3" "2 3" 2)}
+SETS="squad medquad" KINDS="normal switched raw siamese separate parts"
+for set in $SETS; do corpora[$set]=data/$set-pool.jsonl queries[$set]=data/$set-dev-queries.jsonl qrels[$set]=data/$set-dev.tsv; done
+ln -sf "$here/sum_and_parts.py" . # own code is read from the working directory
+
+collection() { # SET: training and development questions, their passages, BM25's negatives
+  local set=$1
+  [ ! -s "data/$set-train.jsonl" ] || return 0
+  $PYTHON "$here/../sample_squad.py" "$data/$set" "data/$set" "$TRAIN" "$DEV"
+  mv "data/$set/dev-queries.jsonl" "${queries[$set]}"
+  mv "data/$set/dev.tsv" "${qrels[$set]}"
+  $PYTHON "$here/../sample_corpus.py" "$data/$set/corpus.jsonl.gz" "${qrels[$set]}" "${corpora[$set]}" "$PASSAGES"
+  $MOEIR index --corpus "$data/$set/corpus.jsonl.gz" --engine bm25 --output "idx/bm25/$set-whole"
+  $MOEIR search --index "idx/bm25/$set-whole" --queries "data/$set/train-queries.jsonl" --depth 50 --output "runs/bm25/$set-train.trec"
+  $MOEIR mine-negatives --run "runs/bm25/$set-train.trec" --qrels "data/$set/train.tsv" --method band:first=0,last=10 \
+    --output "data/$set-train.jsonl"
+}
+
+prepare() {
+  local set
+  mkdir -p data
+  for set in $SETS; do collection "$set"; done
+  [ -s data/spans/queries.jsonl ] || $PYTHON "$here/../pretraining_texts.py" data/spans "$data/squad" "$data/medquad"
+  # shellcheck disable=SC2086
+  recorded bm25 || bm25 $SETS
+}
+
+pretrained() { # NAME OBJECTIVE STEPS: pre/NAME
+  $MOEIR pretrain --model "$model" --arch mote:pooling=mean --objective "$2" --corpus data/spans/corpus.jsonl --queries data/spans/queries.jsonl \
+    --short-spans 0 --document-length "$LENGTH" --query-length "$QUERY_LENGTH" --steps "$3" --batch-size "$LEARN_BATCH" \
+    --learning-rate "$LEARN_RATE" --group-rate "decoder.*=$DECODER_RATE" --seed 1 --output "pre/$1"
+}
+
+check_gate() { # the mean of the gate's last two measurements; whoever starts from a pre-training needs it
+  if ! recorded gate; then
+    echo "the pre-training's gate is not recorded: run the row gate first" >&2
+    exit 2
+  fi
+  $PYTHON - "$records/gate.log.gz" "$GAIN" <<'P'
+import gzip, json, sys
+gains = [line["bottleneck_gain"] for line in map(json.loads, gzip.open(sys.argv[1], "rt")) if "bottleneck_gain" in line][-2:]
+gain, least = sum(gains) / len(gains), float(sys.argv[2])
+print(f"gate: the vector is worth {gain:.4f} nats per token to the decoder, mean of the last {len(gains)} measurements (declared: {least:g} or more)")
+if gain < least:
+    sys.exit("gate: not passed. The decoder hardly uses the vector, and pre-trainings of this kind answer nothing: find out why first")
+P
+}
+
+gate() {
+  pretrained gate mote "$GATE_STEPS"
+  record gate pre/gate
+  check_gate
+}
+
+pre() { # NORMAL|SWITCHED: made again where its record exists and its weights do not
+  local objective=mote
+  [ "$1" = normal ] || objective=mote:switch_corpus=true
+  check_gate
+  say "pre-training $1"
+  pretrained "$1" "$objective" "$LEARN_STEPS"
+  recorded "pre-$1" || record "pre-$1" "pre/$1"
+}
+
+row() { # KIND SEED
+  local start=$model encoders=mote objective=contrastive:flops_query=0,flops_document=0 set inputs=()
+  case $1 in
+  normal | switched)
+    pre "$1" # not in a list with &&, in which a failure would not end the script
+    start=pre/$1
+    ;;
+  siamese | separate) encoders=$1 ;;
+  parts) objective=sum_and_parts:sum_and_parts ;;
+  esac
+  for set in $SETS; do
+    inputs+=(--train "data/$set-train.jsonl" --sampling-rate 1 --corpus "$data/$set/corpus.jsonl.gz" --queries "data/$set/train-queries.jsonl")
+  done
+  say "training $1, seed $2"
+  $MOEIR finetune --model "$start" --arch "mote:encoders=$encoders,pooling=mean,normalise=true,global_scale=20" --objective "$objective" \
+    "${inputs[@]}" --query-length "$QUERY_LENGTH" --document-length "$LENGTH" --steps "$STEPS" --batch-size "$BATCH" \
+    --negatives "$NEGATIVES" --learning-rate "$RATE" --seed "$2" --output "ckpt/$1-$2"
+  # shellcheck disable=SC2086
+  searched "ckpt/$1-$2" "$1-$2" $SETS
+  # shellcheck disable=SC2086
+  record "$1-$2" "ckpt/$1-$2" $SETS
+}
+
+if [ $# = 0 ]; then
+  set -- prepare gate pre-normal pre-switched
+  for kind in $KINDS; do
+    for seed in $SEEDS; do set -- "$@" "$kind-$seed"; done
+  done
+fi
+for one in "$@"; do
+  if [ "$one" = prepare ]; then
+    prepare
+  elif recorded "$one"; then
+    say "$one is recorded: $records/$one.json"
+  elif [ "$one" = gate ]; then
+    gate
+  elif [[ $one =~ ^pre-(normal|switched)$ ]]; then
+    pre "${BASH_REMATCH[1]}"
+  elif [[ " $KINDS " == *" ${one%-*} "* && ${one##*-} =~ ^[0-9]+$ ]]; then
+    row "${one%-*}" "${one##*-}"
+  else
+    echo "$one: expected prepare, gate, pre-normal, pre-switched or KIND-SEED with KIND of $KINDS" >&2
+    exit 2
+  fi
+done

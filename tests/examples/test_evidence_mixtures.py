@@ -1,0 +1,162 @@
+"""The declared experiments on SB-MoE and CoT-MoTE run whole at toy size; a second run does no work; their controls are what they say."""
+
+import gzip
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from moeir.architectures.base import EncoderOutput
+from moeir.architectures.checkpoint import open_checkpoint
+from moeir.backbones.packed_tokens import PackedTokens
+from moeir.mixtures.embedding import EmbeddingMixture
+from moeir.representations.dense import Dense
+from moeir.training.losses import EncodedBatch
+from moeir.training.objectives import contrastive
+from tests.examples.shell import CommandServer
+from tests.examples.test_evidence import FOLDER, rows_of, run, write_collection
+
+
+def load_module(name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(f"evidence_{name}", FOLDER / f"{name}.py")
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """squad and medquad with train and dev questions."""
+    folder = tmp_path_factory.mktemp("collections")
+    train = [f"train {number}" for number in range(4)]
+    write_collection(folder / "squad", {"train": train, "dev": ["dev 0", "dev 1"]})
+    write_collection(folder / "medquad", {"train": train, "dev": ["dev"]})
+    return folder
+
+
+def run_twice(script: str, server: CommandServer, *arguments: object, **settings: object) -> None:
+    """The whole script; then once more, without a command that does any work."""
+    for number in range(2):
+        before = len(server.calls()) if server.journal.exists() else 0
+        completed = run(script, server, *arguments, **settings)
+        assert completed.returncode == 0, completed.stderr
+        assert (len(server.calls()) - before > 20) == (number == 0), "the second run does no work"
+
+
+def test_sbmoe(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+    results, work = tmp_path / "results", tmp_path / "work"
+    run_twice("sbmoe.sh", server, collections, work, tiny_model, RESULTS=results, KEEP="no")
+    records = results / "sbmoe-toy"
+    rows = {f"shallow-{kind}-2" for kind in ("plain", "adapter", "random", "top1", "all")} | {"deep-random-2"}
+    assert rows_of(records) == {"bm25", "shallow-untrained", "deep-untrained", *rows}
+    row = json.loads((records / "shallow-top1-2.json").read_text())
+    scores = json.loads(gzip.decompress((records / "shallow-top1-2.scores.gz").read_bytes()))
+    assert row["sets"].keys() == scores.keys() == row["trainings"].keys() == {"squad", "medquad"}
+    for kind in ("plain", "top1"):
+        row = json.loads((records / f"shallow-{kind}-2.json").read_text())
+        for name, of_set in row["sets"].items():
+            best = best_choice(records / "choice", f"shallow-{kind}-{name}", 2 if kind == "plain" else 1)
+            settings, similarity = row["trainings"][name]["settings"], "20" if best["similarity"] == "cosine" else best["similarity"]
+            assert settings["learning-rate"] == best["training"]["settings"]["learning-rate"] == float(best["rate"])
+            assert f"scale={similarity}" in settings["arch"] and of_set["questions"] == len(scores[name]["global"]) > 0
+    log = [json.loads(line) for line in gzip.decompress((records / "shallow-top1-2.log.gz").read_bytes()).splitlines()]
+    assert all({"step", "squad.loss", "medquad.loss"} <= line.keys() for line in log)
+    shallow, deep = (json.loads((records / f"{depth}-random-2.json").read_text())["training"]["counts"] for depth in ("shallow", "deep"))
+    assert shallow["parameters"] < deep["parameters"]
+    heldout, train, dev = (read_ids(work / f"data/squad-{part}-queries.jsonl") for part in ("heldout", "train", "dev"))
+    assert heldout and train and dev and len(heldout | train | dev) == len(heldout) + len(train) + len(dev), "no question in two parts"
+
+
+def read_ids(path: Path) -> set[str]:
+    return {json.loads(line)["_id"] for line in path.read_text(encoding="utf-8").splitlines()}
+
+
+def best_choice(folder: Path, group: str, count: int) -> dict[str, Any]:
+    """The tried setting of a group with the highest value."""
+    tried = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"{group}-*.json"))]
+    assert len(tried) == count and all(path.stat().st_size < 4000 for path in folder.iterdir())
+    return max(tried, key=lambda facts: facts["nDCG@10"])
+
+
+def test_mote(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+    results, work = tmp_path / "results", tmp_path / "work"
+    run_twice("mote.sh", server, collections, work, tiny_model, RESULTS=results)
+    records = results / "mote-toy"
+    kinds = ("normal", "switched", "raw", "siamese", "separate", "parts")
+    assert rows_of(records) == {"bm25", "gate", "pre-normal", "pre-switched", *(f"{kind}-2" for kind in kinds)}
+    rows = {kind: json.loads((records / f"{kind}-2.json").read_text()) for kind in kinds}
+    for row in rows.values():
+        assert row["sets"].keys() == {"squad", "medquad"}
+        assert row["sets"]["squad"]["means"].keys() == {"global", "lexical", "fused"}
+    starts = {kind: json.dumps(row["training"]["start"]) for kind, row in rows.items()}
+    assert starts["normal"] != starts["switched"] and starts["raw"] == starts["siamese"] == starts["separate"] == starts["parts"]
+    switched = json.loads((records / "pre-switched.json").read_text())
+    assert "switch_corpus=true" in switched["training"]["settings"]["objective"]
+    log = [json.loads(line) for line in gzip.decompress((records / "gate.log.gz").read_bytes()).splitlines()]
+    assert "bottleneck_gain" in log[-1]
+    refused = run("mote.sh", server, collections, work, tiny_model, "normal-7", RESULTS=results, GAIN=100)
+    assert refused.returncode == 1 and "gate: not passed" in refused.stderr and "normal-7" not in rows_of(records)
+
+
+@pytest.mark.parametrize("script", ["sbmoe.sh", "mote.sh"])
+def test_an_unknown_row_is_refused(script: str, collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+    completed = run(script, server, collections, tmp_path / "work", tiny_model, "best-2", RESULTS=tmp_path)
+    assert completed.returncode == 2 and completed.stderr.startswith("best-2: expected prepare, ")
+
+
+def test_a_cut_model_has_the_first_layers_as_they_are(tiny_model: Path, moeir, tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / "cut_layers.py"), str(tiny_model)]
+    subprocess.run([*command, str(tmp_path / "cut"), "2"], check=True)
+    refused = subprocess.run([*command, str(tmp_path / "more"), "5"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 1 and "found 4 layers, expected at least 5" in refused.stderr
+    states = {}
+    for name, folder in (("whole", tiny_model), ("cut", tmp_path / "cut")):
+        assert moeir("init", "--model", folder, "--arch", "dense:pooling=mean", "--output", tmp_path / name / "ckpt").code == 0
+        states[name] = open_checkpoint(tmp_path / name / "ckpt").architecture.state_dict()
+    assert states["cut"].keys() == {name for name in states["whole"] if ".layers.2." not in name and ".layers.3." not in name}
+    assert all(torch.equal(tensor, states["whole"][name]) for name, tensor in states["cut"].items())
+
+
+def test_a_tied_adapter_is_a_block_whose_experts_are_equal() -> None:
+    tied = load_module("tied_adapter").TiedMixture(8, experts=3)
+    block = EmbeddingMixture(8, experts=3)
+    block.gate.load_state_dict(tied.gate.state_dict())
+    block.noise.load_state_dict(tied.noise.state_dict())
+    for expert in block.experts:
+        expert.load_state_dict(tied.experts[0].state_dict())
+    assert len(tied.experts) == 1
+    vectors, tokens = torch.randn(16, 8), PackedTokens.from_lists([[1, 2]] * 16, "query")
+    for training in (True, False):
+        outputs = []
+        for mixture in (tied, block):
+            torch.manual_seed(1)
+            outputs.append(mixture.train(training)(vectors, tokens))
+        assert torch.allclose(*outputs)
+    lengths = (outputs[0] - vectors).norm(dim=1)
+    assert bool((lengths < 0.6).all()), "a correction starts at the gate's weight, not at 1"
+    outputs[0].sum().backward()
+    assert tied.gate.down.weight.grad.abs().sum() > 0, "the gate learns its weight"
+
+
+def test_the_loss_of_sum_and_parts() -> None:
+    torch.manual_seed(0)
+    queries, documents = (
+        EncoderOutput({name: Dense(torch.randn(count, 4)) for name in ("global", "lexical")}, {}, {"hybrid": ("global", "lexical")})
+        for count in (3, 6)
+    )
+    batch = EncodedBatch(queries, documents, torch.zeros(3, 6, dtype=torch.bool), 0, 1)
+    output = load_module("sum_and_parts").sum_and_parts(batch, parts=0.5)
+    both = contrastive(batch).metrics["loss"]
+    alone = [
+        contrastive(EncodedBatch(*(EncoderOutput({"global": one[name]}) for one in (queries, documents)), batch.ignore_mask, 0, 1)).loss
+        for name in ("global", "lexical")
+    ]
+    assert torch.isclose(output.loss, both + 0.5 * (alone[0] + alone[1]) / 2)
+    assert {"loss.hybrid", "loss.global", "loss.lexical"} <= output.metrics.keys()

@@ -28,7 +28,7 @@ VARIABLE = re.compile(r"%(\(\w+\))?[-#0-9.]*[a-z]|\{[^}]*\}")  # what a message 
 FEWEST_QUERY_WORDS, MOST_QUERY_WORDS, FEWEST_PASSAGE_WORDS, MOST_PASSAGE_WORDS = 4, 30, 8, 50
 MOST_METHODS, MOST_ERRORS, MOST_ERROR_WORDS, FEWEST_LETTERS = 8, 2, 6, 3
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-Definition = ast.ClassDef | Function
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def read_module(tree: ast.Module, module: str) -> Iterator[DocumentedObject]:
             parameters = {} if constructor is None else parameters_of(constructor)
             methods = tuple(dict.fromkeys(child.name for child in functions if not child.name.startswith("_")))[:MOST_METHODS]
             yield DocumentedObject(module=module, names=names, text=text, is_class=True, parameters=parameters, methods=methods)
-        elif text:
+        elif text and isinstance(node, Function):
             errors = tuple(dict.fromkeys(errors_of(node)))[:MOST_ERRORS]
             yield DocumentedObject(module=module, names=names, text=text, parameters=parameters_of(node), errors=errors)
 
@@ -125,7 +125,7 @@ def message_of(node: ast.expr) -> str:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=values):
-            return "".join(part.value if isinstance(part, ast.Constant) else "%s" for part in values)
+            return "".join(str(part.value) if isinstance(part, ast.Constant) else "%s" for part in values)
         case ast.BinOp(left=left, op=ast.Mod()) | ast.Call(func=ast.Attribute(value=left, attr="format")):
             return message_of(left)
         case ast.BinOp(left=left, op=ast.Add(), right=right) if start := message_of(left):

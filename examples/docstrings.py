@@ -9,7 +9,9 @@ Queries have a field `kind`:
 Modules are divided into train, dev and test, so that no test module is in the training part. A description that its own passage contains
 verbatim is left out, and so are repeated texts, and names that fit the passages of two objects.
 
-    python examples/docstrings.py FOLDER    # corpus.jsonl, {train,dev,test}-queries.jsonl, {train,dev,test}.qrels
+    python examples/docstrings.py FOLDER [SOURCES]    # corpus.jsonl, {train,dev,test}-queries.jsonl, {train,dev,test}.qrels
+
+SOURCES is a folder of other Python sources, such as your own.
 """
 
 import ast
@@ -211,15 +213,15 @@ def build(objects: Iterator[DocumentedObject]) -> tuple[list[str], list[tuple[st
     vocabularies = [{word.lower() for word in words_of(passage)} for passage in passages]
     for query in names:
         known = {word.lower() for word in words_of(query[3])}
-        if sum(known <= vocabulary for vocabulary in vocabularies) < 2:
+        if not any(known <= vocabulary for number, vocabulary in enumerate(vocabularies) if number != query[1]):
             queries.append(query)
-    return passages, sorted(queries, key=lambda query: query[1:])
+    return passages, sorted(queries, key=lambda query: query[1:3])
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, sources: Path) -> None:
     """Write the collection."""
     folder.mkdir(parents=True, exist_ok=True)
-    passages, queries = build(read_library(Path(sysconfig.get_paths()["stdlib"])))
+    passages, queries = build(read_library(sources))
     corpus = [{"_id": f"d{number:05d}", "text": passage} for number, passage in enumerate(passages)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus), encoding="utf-8")
     sizes = []
@@ -233,4 +235,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2] if len(sys.argv) > 2 else sysconfig.get_paths()["stdlib"]))

@@ -227,7 +227,7 @@ def main(folder: Path, sources: Path) -> None:
     sizes = []
     for part in ("train", "dev", "test"):
         judged = [(query, *fields[1:]) for query, fields in enumerate(queries) if fields[0] == part]
-        rows = [({"_id": f"q{query:05d}", "text": text, "kind": kind}, number) for query, number, kind, text in judged]
+        rows = [({"_id": f"{kind}-{query:05d}", "text": text, "kind": kind}, number) for query, number, kind, text in judged]
         (folder / f"{part}-queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row, _ in rows), encoding="utf-8")
         (folder / f"{part}.qrels").write_text("".join(f"{row['_id']} 0 d{number:05d} 1\n" for row, number in rows), encoding="utf-8")
         sizes.append(f"{len(rows)} {part} ({sum(row['kind'] == 'name' for row, _ in rows)} names)")

@@ -98,12 +98,12 @@ def texts(folder):
 
 
 def test_wins_are_counted_by_a_field_of_the_queries(moeir, folder):
-    kinds = {"a": "name", "b": "description", "c": "name"}
+    kinds = {"a": "name", "b": "description", "c": "name", "unjudged": "error"}
     records = [{"_id": query, "text": "owl", "kind": kind} for query, kind in kinds.items()]
     (folder / "kinds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     command = ("analyze", "wins", *TWO, "abc.qrels", "--measure", "RR", "--queries", "kinds.jsonl", "--form", "jsonl", "--group-by")
     rows = [json.loads(line) for line in moeir(*command, "kind").stdout.splitlines()]
-    assert list(dict.fromkeys(row["by"] for row in rows)) == ["all", "kind", "length", "question"]
+    assert list(dict.fromkeys(row["by"] for row in rows)) == ["all", "kind"], "a kind without judged queries has no row"
     by_kind = [(row["group"], row["queries"], row["run"], row["wins"]) for row in rows if row["by"] == "kind"]
     listed = moeir("analyze", "wins", "--list", *TWO, "abc.qrels", "--measure", "RR", "--form", "jsonl").stdout.splitlines()
     winners = [(kinds[row["query"]], row["winner"]) for row in map(json.loads, listed)]
@@ -176,7 +176,7 @@ def test_ranks_of_relevant_documents_in_each_run(folder, moeir, texts):
         (
             "wins --list --run first.trec --run second.trec --qrels abc.qrels --queries z.tsv --group-by kind",
             2,
-            "wins: --group-by cannot be combined with --list",
+            "wins: --group-by excludes --corpus and --list",
         ),
         ("ranks --run first.trec --qrels abc.qrels --group-by kind", 2, "ranks: does not read --group-by; it belongs to analyze wins"),
         ("scores --list --run first.trec", 2, "analyze scores: does not read --list-queries; it belongs to analyze wins"),

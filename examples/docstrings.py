@@ -11,7 +11,7 @@ verbatim is left out, and so are repeated texts, and names that fit the passages
 
     python examples/docstrings.py FOLDER [SOURCES]    # corpus.jsonl, {train,dev,test}-queries.jsonl, {train,dev,test}.qrels
 
-SOURCES is a folder of other Python sources, such as your own.
+Each .qrels stands there for each kind, too: test-name.qrels. SOURCES is a folder of other Python sources, such as your own.
 """
 
 import ast
@@ -28,6 +28,7 @@ SKIPPED = {"test", "tests", "idle_test", "idlelib", "lib2to3", "site-packages", 
 SENTENCE = re.compile(r"(?<=[a-z\)\"'`\]])[.!?:](?=\s)")
 VARIABLE = re.compile(r"%(\(\w+\))?[-#0-9.]*[a-z]|\{[^}]*\}")  # what a message fills in
 FEWEST_QUERY_WORDS, MOST_QUERY_WORDS, FEWEST_PASSAGE_WORDS, MOST_PASSAGE_WORDS = 4, 30, 8, 50
+KINDS = ("description", "name")
 MOST_METHODS, MOST_ERRORS, MOST_ERROR_WORDS, FEWEST_LETTERS = 8, 2, 6, 3
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -229,7 +230,9 @@ def main(folder: Path, sources: Path) -> None:
         judged = [(query, *fields[1:]) for query, fields in enumerate(queries) if fields[0] == part]
         rows = [({"_id": f"{kind}-{query:05d}", "text": text, "kind": kind}, number) for query, number, kind, text in judged]
         (folder / f"{part}-queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row, _ in rows), encoding="utf-8")
-        (folder / f"{part}.qrels").write_text("".join(f"{row['_id']} 0 d{number:05d} 1\n" for row, number in rows), encoding="utf-8")
+        for suffix, kinds in (("", KINDS), *((f"-{kind}", (kind,)) for kind in KINDS)):
+            lines = (f"{row['_id']} 0 d{number:05d} 1\n" for row, number in rows if row["kind"] in kinds)
+            (folder / f"{part}{suffix}.qrels").write_text("".join(lines), encoding="utf-8")
         sizes.append(f"{len(rows)} {part} ({sum(row['kind'] == 'name' for row, _ in rows)} names)")
     sys.stderr.write(f"{len(corpus)} passages; queries: {', '.join(sizes)}\n")
 

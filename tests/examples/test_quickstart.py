@@ -23,6 +23,9 @@ def write_small_collection(folder: Path) -> None:
             by_kind = ([line for line in lines if line.removeprefix('{"_id": "').startswith(f"{kind}-")] for kind in KINDS)
             lines = [line for part_of_kind in by_kind for line in part_of_kind[:QUERIES]]
             file.write_text("".join(lines), encoding="utf-8")
+        for kind in KINDS:
+            judged = [line for line in lines if line.startswith(f"{kind}-")]
+            (folder / f"{part}-{kind}.qrels").write_text("".join(judged), encoding="utf-8")
         passage_ids |= {line.split()[2] for line in lines}
     corpus = (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (folder / "corpus.jsonl").write_text("".join(line for line in corpus if json.loads(line)["_id"] in passage_ids), encoding="utf-8")
@@ -45,4 +48,4 @@ def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(server
     assert [manifests.read_manifest(checkpoints / name)["counts"]["queries_read"] for name in ("first", "second")] == [16, 16]
     assert manifests.read_manifest(checkpoints / "second")["settings"]["skip-queries"] == 16, "those that the first training read"
     assert set(manifests.read_manifest(checkpoints / "calibrated")["counts"]["scales"]) == {"lexical", "local", "global"}
-    assert completed.stderr.count("already made") == 21, "the second run skips every finished stage"
+    assert completed.stderr.count("already made") == 22, "the second run skips every finished stage"

@@ -9,7 +9,7 @@
 #           BM25 finds nothing else for many a name; then from the experts' own lists. The second training goes on in the shuffled queries
 #           where the first stopped: with 150 steps of 8 they read 2,400 of 3,850 queries.
 # Scales:   one factor for each expert's scores is fitted on the dev modules, which no training reads; `fused` has them, `uncalibrated` not.
-# Hardware: 2 cores, 8 GB. Time: about TIME minutes once the environment exists. No GPU; network only for pip.
+# Hardware: 2 cores, 8 GB. Time: about 12 minutes once the environment exists. No GPU; network only for pip.
 #
 #     bash examples/quickstart.sh [FOLDER]          # default: demo/
 #     MOEIR=moeir MODEL=path/to/weights STEPS=2     # use an installed moeir and other weights; creates no environment

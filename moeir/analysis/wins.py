@@ -61,8 +61,11 @@ def win_table(values: RunValues, groups: Mapping[str, Mapping[str, str]]) -> lis
 
 
 def order_groups(criterion: str, group_of: Mapping[str, str]) -> list[str]:
-    """Classes with at least one query, in ascending order, or in the order of `QUESTION_WORDS`."""
-    return [group for group in ORDERS.get(criterion, (ALL,)) if group in set(group_of.values())]
+    """Classes with at least one query, in ascending order, or in the order of `QUESTION_WORDS`; values of a field by their letters."""
+    present = set(group_of.values())
+    if criterion not in ORDERS:
+        return sorted(present)
+    return [group for group in ORDERS[criterion] if group in present]
 
 
 def length_class(query: str) -> str:

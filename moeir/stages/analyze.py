@@ -39,7 +39,7 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
     "usage": ((*TEXTS_AND_MODEL, "threshold"), ("model",)),
     "divergence": ((*TEXTS_AND_MODEL, "qrels", "expert", "pairs", "bandwidth", "seed"), ("model", "queries", "corpus", "qrels")),
     "shares": (("model", "rows"), ("model",)),
-    "wins": (("run", "qrels", "measure", "queries", "corpus", "list_queries"), ("run", "qrels")),
+    "wins": (("run", "qrels", "measure", "queries", "corpus", "group_by", "list_queries"), ("run", "qrels")),
     "ranks": (("run", "qrels", "queries", "query", "depth"), ("run", "qrels")),
     "grid": (("run", "qrels", "measure", "plot"), ("run", "qrels")),
     "costs": (("run",), ("run",)),
@@ -106,6 +106,7 @@ class Analyze(Stage):
         "nDCG@10",
         aliases=("--metric", "-m"),
     )
+    group_by: str | None = option("wins: group queries by the values of this field of --queries instead of length and question word.", None)
     list_queries: bool = option("wins: list each query with its winner and values, largest difference first.", False, aliases=("--list",))
     query: tuple[str, ...] = option(
         "ranks: id of a judged query; repeat the flag [default: all]. projection: id of the query of --of-run.", ()
@@ -262,6 +263,9 @@ class Analyze(Stage):
             raise UsageError(f"analyze {name}: needs --corpus, --queries or both")
         if name == "wins" and self.corpus is not None and self.queries is None:
             raise UsageError("analyze wins: --corpus needs --queries, whose words are compared with the relevant documents")
+        if self.group_by is not None and (self.queries is None or self.corpus is not None or self.list_queries):
+            problem = "needs --queries, the records that have the field" if self.queries is None else "excludes --corpus and --list"
+            raise UsageError(f"analyze wins: --group-by {problem}")
 
     def summary(self, counts: Facts) -> str:
         return f"{self._analysis_name()}, {format_count(counts['rows'], 'row')}"
@@ -324,7 +328,10 @@ class Analyze(Stage):
         if self.corpus is not None:
             relevant = {document for query in queries for document, grade in grades[query].items() if grade > 0}
             answers = {text.id: text.content for text in texts.read_texts(self.corpus, keep_empty=True) if text.id in relevant}
-        return wins.analyze_wins(values, self.measure, wins.group_queries(queries, grades, answers))
+        if self.group_by is None:
+            return wins.analyze_wins(values, self.measure, wins.group_queries(queries, grades, answers))
+        group_of = {query: group for query, group in texts.read_field(self.queries, self.group_by).items() if query in queries}
+        return wins.analyze_wins(values, self.measure, {self.group_by: group_of})
 
     def _analyze_ranks(self) -> "AnalysisResult":
         from moeir.analysis.wins import analyze_ranks

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TABLE_HEADERS = {"run", "model", "group", "side", "R@100", "nDCG@10"}
+TABLE_HEADERS = {"run", "by", "model", "group", "side", "R@100", "nDCG@10"}
 LEGEND = "significantly better"  # below a table with marks
 
 

@@ -1,0 +1,169 @@
+"""The collection of the quickstart: the standard library's whole, and a library that can be read by eye."""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from moeir.records import qrels, texts
+from tests.examples.shell import EXAMPLES
+
+PARTS = ("train", "dev", "test")
+NEST = '''"""Nests of birds and of mice: all of this is about where they sleep at night.
+
+A nest has one door.
+"""
+
+class Nest(object):
+    """A place of straw where animals sleep. It is made of straw or of moss, and has one door to the south."""
+
+    def __init__(self, straw, *, moss=None):
+        self.straw = straw
+
+    def line(self): ...
+    def fill_with_moss(self, amount=3): ...
+    def _hide(self): ...
+
+
+class Burrow(Nest):
+    def dig_tunnel(self, depth, /, width="narrow", *, exits):
+        """Dig a tunnel that leads out of the burrow. The tunnel goes down first, so that no rain comes into the chamber.
+        """
+        def helper():
+            raise KeyError("not one of its errors")
+        if depth > 9:
+            raise errors.DepthError("the tunnel is too deep: %d metres below" % depth)
+        raise ValueError(f"width {width} does not " + "fit")
+        raise OSError(depth)
+
+    async def leave(self, *exits):
+        """Leave by the exit that is next to the animal. Leave by the exit that is next to the animal; no exit is closed."""
+
+
+def measure(nest, unit, scale):
+    """Measure how wide the nest is inside. The result is a number of straws, which differ in length from year to year."""
+
+
+def estimate(nest, unit, scale):
+    """Estimate how wide the nest may be. The result is a number of straws, which differ in length from one to the other."""
+
+
+def too_short(nest):
+    """Give no answer to anybody. Short."""
+'''
+
+
+def build(folder: Path, *arguments: object, hash_seed: int = 0) -> Path:
+    environment = os.environ | {"PYTHONHASHSEED": str(hash_seed)}
+    subprocess.run([sys.executable, EXAMPLES / "docstrings.py", folder, *map(str, arguments)], check=True, env=environment)
+    return folder
+
+
+def words_of(text: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"\w+(?:'\w+)*", text)}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("library"))
+
+
+@pytest.fixture(scope="module")
+def passages(library: Path) -> dict[str, str]:
+    return {text.id: text.text for text in texts.read_texts(library / "corpus.jsonl")}
+
+
+def read_part(folder: Path, part: str) -> list[tuple[str, str, str]]:
+    """Kind, text and passage of every query of a part."""
+    kinds = texts.read_field(folder / f"{part}-queries.jsonl", "kind")
+    judged = qrels.read_qrels(folder / f"{part}.qrels")
+    queries = list(texts.read_texts(folder / f"{part}-queries.jsonl"))
+    assert {query.id for query in queries} == set(judged) and all(list(grades.values()) == [1] for grades in judged.values())
+    return [(kinds[query.id], query.text, next(iter(judged[query.id]))) for query in queries]
+
+
+def test_every_part_has_both_kinds_and_modules_of_its_own(library: Path, passages: dict[str, str]) -> None:
+    modules, ids = {}, []
+    for part in PARTS:
+        rows = read_part(library, part)
+        kinds = Counter(kind for kind, _, _ in rows)
+        assert set(kinds) == {"description", "name"} and 0.3 < kinds["name"] / len(rows) < 0.6, (part, kinds)
+        modules[part] = {re.split(r"[.,]", passages[document])[0] for _, _, document in rows}
+        ids += [text.id for text in texts.read_texts(library / f"{part}-queries.jsonl")]
+    assert all(modules[one].isdisjoint(modules[other]) for one in PARTS for other in PARTS if one != other)
+    buckets = {module: int(hashlib.sha256(module.encode()).hexdigest(), 16) % 100 for module in modules["test"]}
+    assert all(bucket >= 84 for bucket in buckets.values()), "the part of a module is that of its hash"
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_judgements_of_the_kinds_are_those_of_the_part(library: Path, part: str) -> None:
+    kinds = texts.read_field(library / f"{part}-queries.jsonl", "kind")
+    by_kind = {kind: qrels.read_qrels(library / f"{part}-{kind}.qrels") for kind in ("description", "name")}
+    assert by_kind["description"] | by_kind["name"] == dict(qrels.read_qrels(library / f"{part}.qrels"))
+    assert {query: kind for kind, judged in by_kind.items() for query in judged} == kinds
+
+
+def test_no_description_is_in_its_passage_and_no_text_is_there_twice(library: Path, passages: dict[str, str]) -> None:
+    rows = [row for part in PARTS for row in read_part(library, part)]
+    descriptions = [text.lower() for kind, text, _ in rows if kind == "description"]
+    assert not [text for kind, text, document in rows if kind == "description" and text.lower() in passages[document].lower()]
+    assert len(descriptions) == len(set(descriptions))
+    assert len(set(passages.values())) == len(passages) > 1000
+
+
+def test_no_other_passage_has_all_words_of_a_name(library: Path, passages: dict[str, str]) -> None:
+    vocabularies = {document: words_of(passage) for document, passage in passages.items()}
+    names = [(words_of(text), document) for kind, text, document in read_part(library, "test") if kind == "name"]
+    assert len(names) > 100
+    for words, document in names:
+        assert {other for other, vocabulary in vocabularies.items() if words <= vocabulary} <= {document}, words
+
+
+def test_the_collection_is_the_same_whatever_the_order_of_sets(library: Path, tmp_path: Path) -> None:
+    again = build(tmp_path / "again", hash_seed=7)
+    assert {file.name for file in again.iterdir()} == {file.name for file in library.iterdir()}
+    assert all((again / file.name).read_bytes() == file.read_bytes() for file in library.iterdir())
+
+
+def test_passages_and_queries_of_a_library_read_by_eye(tmp_path: Path) -> None:
+    sources = tmp_path / "sources"
+    (sources / "animals" / "tests").mkdir(parents=True)
+    (sources / "animals" / "nest.py").write_text(NEST)
+    (sources / "animals" / "tests" / "skipped.py").write_text(NEST.replace("nest", "cave"))
+    (sources / "not-a-module.py").write_text(NEST.replace("nest", "cave"))
+    (sources / "broken.py").write_text("def")
+    folder = build(tmp_path / "collection", sources)
+    passages = {text.id: text.text for text in texts.read_texts(folder / "corpus.jsonl")}
+    rows = [row for part in PARTS if (folder / f"{part}.qrels").stat().st_size for row in read_part(folder, part)]
+    tunnel = (
+        "animals.nest, class Burrow, dig_tunnel(depth, width='narrow', exits). The tunnel goes down first, so that no rain comes into the "
+        "chamber. Raises DepthError: the tunnel is too deep: %d metres below; ValueError: width %s does not fit."
+    )
+    nest = (
+        "animals.nest, class Nest(straw, moss=None). It is made of straw or of moss, and has one door to the south. "
+        "Methods: line, fill_with_moss."
+    )
+    results = [
+        f"animals.nest, {name}(nest, unit, scale). The result is a number of straws, which differ in length from {words}."
+        for name, words in (("measure", "year to year"), ("estimate", "one to the other"))
+    ]
+    module = "animals.nest. all of this is about where they sleep at night. A nest has one door."
+    assert list(passages.values()) == [module, nest, tunnel, *results]
+    queries = {document: [(kind, text) for kind, text, judged in rows if judged == document] for document in passages}
+    descriptions, names = (
+        [[text for one, text in queries[document] if one == kind] for document in passages] for kind in ("description", "name")
+    )
+    assert descriptions == [
+        ["Nests of birds and of mice"], ["A place of straw where animals sleep"], ["Dig a tunnel that leads out of the burrow"],
+        ["Measure how wide the nest is inside"], ["Estimate how wide the nest may be"],
+    ]  # fmt: skip
+    assert sorted(names[1][0].split()) == ["fill_with_moss", "line"] and names[1][1] in ("Nest straw", "Nest moss")
+    assert names[2][0] == "DepthError the tunnel is too deep metres" and names[2][1].split()[0] == "dig_tunnel"
+    assert [text.split()[0] for texts_of_one in names[3:] for text in texts_of_one] == ["measure", "estimate"]
+    assert len(names[3]) == len(names[4]) == 1, "the three parameters belong to both functions"

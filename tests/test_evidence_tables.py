@@ -13,6 +13,8 @@ import pytest
 import scipy
 import yaml
 
+from moeir.errors import DataError
+
 FOLDER = Path(__file__).parent / "benchmarks" / "evidence"
 DECLARED = sorted(path.stem for path in (FOLDER / "declarations").glob("*.yaml"))
 
@@ -32,8 +34,13 @@ def write_row(folder: Path, row: str, scores: dict[str, dict[str, list[float]]])
         name: {run: {"nDCG@10": float(np.mean(values)), "RR@10": 0.5, "R@100": 1.0} for run, values in runs.items()}
         for name, runs in scores.items()
     }
-    sets = {name: {"questions": 4, "digest": "d", "means": of_set, "rbo": {}} for name, of_set in means.items()}
-    record = {"row": row, "size": "cores", "date": "2026-01-01", "commit": "abc", "machine": machine, "sets": sets}
+    sets = {name: {"questions": 20, "qrels": "q", "corpus": "c", "means": of_set, "rbo": {}} for name, of_set in means.items()}
+    trainings = {
+        "": {"settings": {"steps": 2, "batch-size": 4}, "sources": {"model": ["m"], "train": ["t"]}, "weights": "w", "seconds": 60}
+    }
+    record = {"row": row, "size": "cores", "variables": {"STEPS": "2"}, "date": "2026-01-01", "commit": "abc", "machine": machine}
+    record |= {"sets": sets, "trainings": {} if row == "bm25" else trainings}
+    scores = {name: runs | {"documents": [number // 2 for number in range(20)]} for name, runs in scores.items()}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{row}.json").write_text(json.dumps(record), encoding="utf-8")
     (folder / f"{row}.scores.gz").write_bytes(gzip.compress(json.dumps(scores).encode()))
@@ -43,7 +50,7 @@ def write_row(folder: Path, row: str, scores: dict[str, dict[str, list[float]]])
 def experiment(tables: ModuleType, tmp_path: Path) -> Any:
     declared = {
         "title": "t", "declared": "2026-01-01", "question": "q", "sets": ["one"], "seeds": [1, 2], "rows": {"new": "n", "old": "o"},
-        "references": ["bm25"], "curves": [], "null_result": "none",
+        "references": ["bm25"], "curves": [], "null_result": "none", "smallest_effect": 0.01, "common_start": ["new", "old"],
         "primary": [["new/fused", "old/fused"]],
         "secondary": [["new/best", "bm25/bm25"], {"of": ["new/fused", "old/fused"], "sets": ["one", "two"]}, ["never/fused", "old/fused"]],
     }  # fmt: skip
@@ -57,19 +64,39 @@ def experiment(tables: ModuleType, tmp_path: Path) -> Any:
     return tables.Experiment("x", tmp_path / "declarations", tmp_path / "results")
 
 
-def test_a_contrast_is_the_paired_t_test_of_means_over_seeds(experiment: Any) -> None:
-    (primary,) = experiment.contrasts("primary")
-    new, old = (np.mean([experiment.scores(f"{row}-{seed}", "fused", "one") for seed in (1, 2)], axis=0) for row in ("new", "old"))
+def test_without_common_documents_it_is_the_paired_t_test(tables: ModuleType) -> None:
+    new, old = np.random.default_rng(1).random((2, 30))
     expected = scipy.stats.ttest_rel(new, old)
     interval = expected.confidence_interval()
-    assert (primary.mean, primary.low, primary.high, primary.p) == pytest.approx(
-        ((new - old).mean(), interval.low, interval.high, expected.pvalue)
+    mean, low, high, effect, p = tables.test_differences([new - old], [np.arange(30)])
+    assert (mean, low, high, p) == pytest.approx(((new - old).mean(), interval.low, interval.high, expected.pvalue))
+    assert effect == pytest.approx((new - old).mean() / (new - old).std(ddof=1))
+
+
+def test_questions_of_one_document_count_as_one_where_they_are_alike(tables: ModuleType) -> None:
+    single = np.random.default_rng(1).random(30)
+    twice, documents = np.repeat(single, 2), np.repeat(np.arange(30), 2)
+    assert tables.test_differences([twice], [documents])[1:3] == pytest.approx(tables.test_differences([single], [np.arange(30)])[1:3])
+    assert tables.test_differences([twice], [np.arange(60)])[4] < tables.test_differences([twice], [documents])[4]
+
+
+def test_a_contrast_is_of_means_over_the_seeds_that_both_rows_have(experiment: Any) -> None:
+    (primary,) = experiment.contrasts("primary")
+    new, old = (np.mean([experiment.scores(f"{row}-{seed}", "fused", "one") for seed in (1, 2)], axis=0) for row in ("new", "old"))
+    assert primary.mean == pytest.approx((new - old).mean()) and primary.whole
+    assert list(primary.by_seed) == [1, 2] and np.mean(list(primary.by_seed.values())) == pytest.approx(primary.mean)
+    experiment.declared["seeds"] = [1, 2, 3]
+    del experiment.records["old-1"]
+    (partly,) = experiment.contrasts("primary")
+    assert list(partly.by_seed) == [2] and not partly.whole and not partly.is_claimed
+    assert partly.by_seed[2] == pytest.approx(
+        (experiment.scores("new-2", "fused", "one") - experiment.scores("old-2", "fused", "one")).mean()
     )
-    assert np.mean(primary.by_seed) == pytest.approx(primary.mean)
-    assert primary.effect == pytest.approx((new - old).mean() / (new - old).std(ddof=1))
+    del experiment.records["new-2"]
+    assert experiment.contrasts("primary") == ["new/fused − old/fused"], "no seed in common"
 
 
-def test_several_sets_count_alike_and_a_row_without_seeds_stands_beside_each(experiment: Any) -> None:
+def test_several_sets_count_alike_and_a_row_without_seeds_stands_beside_each(experiment: Any, tables: ModuleType) -> None:
     best, macro, missing = experiment.contrasts("secondary")
     per_set = [
         np.mean(
@@ -78,13 +105,42 @@ def test_several_sets_count_alike_and_a_row_without_seeds_stands_beside_each(exp
         for name in ("one", "two")
     ]
     assert macro.mean == pytest.approx(np.mean([values.mean() for values in per_set]))
-    error = np.sqrt(sum(values.var(ddof=1) / 20 for values in per_set)) / 2
-    assert (macro.high - macro.low) / 2 / error == pytest.approx(2.02, abs=0.02), "about 38 degrees of freedom"
+    pairs = [values.reshape(10, 2).mean(1) for values in per_set]  # two questions for each document, equally many for all
+    error = np.sqrt(sum(values.var(ddof=1) / 10 for values in pairs)) / 2
+    assert (macro.high - macro.low) / 2 / error == pytest.approx(2.1, abs=0.05), "about 18 degrees of freedom"
     experts = [
         np.maximum(experiment.scores(f"new-{seed}", "lexical", "one"), experiment.scores(f"new-{seed}", "global", "one")) for seed in (1, 2)
     ]
     assert best.mean == pytest.approx(np.mean(experts) - experiment.scores("bm25", "bm25", "one").mean())
     assert missing == "never/fused − old/fused"
+    table = tables.contrasts_table([best, macro, missing], "holm")
+    corrected = [line.split("|")[6].strip() for line in table.splitlines()[2:]]
+    assert corrected[2] == "" and float(corrected[0].lstrip("<")) >= min(1.0, 2 * best.p) - 0.001, "corrected over three, not over two"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda record: record.update(size="h200"), "size"),
+        (lambda record: record["variables"].update(STEPS="3"), "variables"),
+        (lambda record: record["sets"]["one"].update(corpus="other"), "corpus of one"),
+        (lambda record: record["trainings"][""]["sources"].update(model=["other"]), "what they start from"),
+    ],
+)
+def test_records_that_must_not_be_mixed_are_an_error(experiment: Any, change: Any, message: str) -> None:
+    experiment.check()
+    change(experiment.records["old-2"])
+    with pytest.raises(DataError, match=message):
+        experiment.check()
+
+
+def test_a_difference_is_claimed_if_every_seed_has_its_sign(tables: ModuleType) -> None:
+    values = {"label": "a", "mean": 0.02, "low": 0.01, "high": 0.03, "effect": 0.1, "p": 0.001, "whole": True}
+    assert "at least 0.01" in tables.judge(tables.Contrast(**values, by_seed={1: 0.03, 2: 0.01}), 0.01)
+    assert "No difference is claimed" in tables.judge(tables.Contrast(**values, by_seed={1: 0.05, 2: -0.01}), 0.01)
+    null = values | {"mean": 0.001, "low": -0.004, "high": 0.006, "p": 0.6}
+    assert "excludes differences of 0.01" in tables.judge(tables.Contrast(**null, by_seed={1: 0.001}), 0.01)
+    assert "nothing is concluded" in tables.judge(tables.Contrast(**(values | {"whole": False}), by_seed={1: 0.02}), 0.01)
 
 
 def test_a_difference_of_differences(experiment: Any) -> None:
@@ -120,7 +176,7 @@ def test_the_settings_that_were_tried_are_shown(tables: ModuleType, experiment: 
 def test_a_pretraining_without_negatives_is_among_what_ran(tables: ModuleType, experiment: Any, tmp_path: Path) -> None:
     path = tmp_path / "results" / "x" / "bm25.json"
     record = json.loads(path.read_text(encoding="utf-8"))
-    record |= {"training": {"settings": {"steps": 20, "batch-size": 16}, "seconds": 120}, "sets": {}}
+    record |= {"trainings": {"": {"settings": {"steps": 20, "batch-size": 16}, "seconds": 120}}, "sets": {}}
     path.write_text(json.dumps(record), encoding="utf-8")
     changed = tables.Experiment("x", tmp_path / "declarations", tmp_path / "results")
     assert "| bm25 | 20 × 16 | 2 |" in " ".join(tables.runs_table(changed).split())
@@ -135,7 +191,20 @@ def test_the_committed_pages_are_those_of_the_committed_records(tables: ModuleTy
 def test_a_declaration_is_whole(tables: ModuleType, name: str) -> None:
     declared = tables.Experiment(name).declared
     known = {*declared["rows"], *declared.get("references", [])}
-    assert {"title", "declared", "question", "data", "steps", "test", "null_result", "primary", "sets", "curves"} <= declared.keys()
+    assert {
+        "title",
+        "declared",
+        "question",
+        "data",
+        "steps",
+        "test",
+        "smallest_effect",
+        "null_result",
+        "primary",
+        "sets",
+        "curves",
+    } <= declared.keys()
+    assert set(declared.get("common_start", [])) <= set(declared["rows"])
     for entry in [*declared["primary"], *declared["secondary"]]:
         for term in entry["of"] if isinstance(entry, dict) else entry:
             assert term.rpartition("/")[0] in known, f"{name}: {term} is of no declared row"

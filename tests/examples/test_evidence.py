@@ -67,15 +67,25 @@ def test_the_fork(collections: Path, tiny_model: Path, server: CommandServer, tm
         assert completed.returncode == 0, completed.stderr
     records = results / "came_fork-toy"
     assert rows_of(records) == {"bm25", "start", "gate", "standardised-2", "competitive-2", "permuted-2", "temperature-1-2"}
+    assert completed.stderr.count("is recorded") == 5, "all rows but prepare"
     row = json.loads((records / "permuted-2.json").read_text())
-    assert "permuted=true" in row["training"]["settings"]["objective"]
+    assert "permuted=true" in row["trainings"][""]["settings"]["objective"]
+    assert row["variables"]["STEPS"] == "2" and row["variables"]["BAND"] == "first=0,last=20"
     scores = json.loads(gzip.decompress((records / "permuted-2.scores.gz").read_bytes()))
-    assert scores["test"].keys() == {"lexical", "local", "global", "fused"}
+    assert scores["test"].keys() == {"lexical", "local", "global", "fused", "documents"}
     assert len(scores["test"]["fused"]) == row["sets"]["test"]["questions"] > 0
     parts = {part: set(qrels.read_qrels(tmp_path / "work/data" / f"{part}.tsv")) for part in ("first", "second", "dev", "test")}
     assert sum(map(len, parts.values())) == len(set().union(*parts.values())), "no question in two parts"
-    starts = [json.loads((records / f"{name}-2.json").read_text())["training"]["start"] for name in ("standardised", "competitive")]
+    starts = [json.loads((records / f"{name}-2.json").read_text())["trainings"][""]["sources"] for name in ("standardised", "competitive")]
     assert starts[0] == starts[1]
+    start = json.loads((records / "start.json").read_text())
+    start["trainings"][""]["weights"] = "others"
+    (records / "start.json").write_text(json.dumps(start))
+    (records / "permuted-2.json").unlink()
+    completed = run("came_fork.sh", server, collections, tmp_path / "work", tiny_model, "permuted-2", RESULTS=results)
+    assert completed.returncode == 1 and "recorded with other weights than ckpt/start" in completed.stderr
+    completed = run("came_fork.sh", server, collections, tmp_path / "work", tiny_model, "gate", RESULTS=results, BATCH=3)
+    assert "BATCH is set: records go to" in completed.stderr and not (records / "permuted-2.json").exists()
 
 
 def test_the_mixture_and_its_parts(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
@@ -85,9 +95,14 @@ def test_the_mixture_and_its_parts(collections: Path, tiny_model: Path, server: 
         assert completed.returncode == 0, completed.stderr
     records = results / "came_parts-toy"
     assert rows_of(records) == {"bm25", "came-1", "models-1"}
-    for row in ("came-1", "models-1"):
-        runs = json.loads((records / f"{row}.json").read_text())["sets"]["test"]["means"]
-        assert runs.keys() == {"lexical", "local", "global", "fused", "calibrated", "with-bm25"}
+    trainings = {
+        "came-1": {"first", "second"},
+        "models-1": {f"{expert}{part}" for expert in ("lexical", "local", "global") for part in ("", "-first")},
+    }
+    for row, names in trainings.items():
+        record = json.loads((records / f"{row}.json").read_text())
+        assert record["trainings"].keys() == names
+        assert record["sets"]["test"]["means"].keys() == {"lexical", "local", "global", "fused", "calibrated", "with-bm25"}
 
 
 def test_taser(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
@@ -98,7 +113,7 @@ def test_taser(collections: Path, tiny_model: Path, server: CommandServer, tmp_p
     records = results / "taser-toy"
     assert rows_of(records) == {"bm25", "separate-1", "shared-1", "role-1", "sequence-1"}
     assert json.loads((records / "role-1.json").read_text())["sets"].keys() == {"squad", "nfcorpus", "scifact", "cacm", "cranfield"}
-    objective = json.loads((records / "sequence-1.json").read_text())["training"]["settings"]["objective"]
+    objective = json.loads((records / "sequence-1.json").read_text())["trainings"][""]["settings"]["objective"]
     assert "load_balance=0.01" in objective
 
 
@@ -108,10 +123,15 @@ def test_lce(collections: Path, tiny_model: Path, server: CommandServer, tmp_pat
         completed = run("lce.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
         assert completed.returncode == 0, completed.stderr
     records = results / "lce-toy"
-    assert rows_of(records) == {"dense", "lce-1", "bce7-1", "bce-1", "bce2-1"}
-    settings = {row: json.loads((records / f"{row}-1.json").read_text())["training"]["settings"] for row in ("lce", "bce7", "bce", "bce2")}
+    assert rows_of(records) == {"dense", "start", "lce-1", "bce7-1", "bce-1", "bce2-1"}
+    settings = {
+        row: json.loads((records / f"{row}-1.json").read_text())["trainings"][""]["settings"] for row in ("lce", "bce7", "bce", "bce2")
+    }
     assert {row: (one["batch-size"], one["negatives"]) for row, one in settings.items()} == {
         "lce": (2, 7), "bce7": (2, 7), "bce": (8, 1), "bce2": (2, 1),
     }  # fmt: skip
-    starts = {json.loads((records / f"{row}-1.json").read_text())["training"]["start"][0] for row in ("lce", "bce7", "bce", "bce2")}
+    starts = {
+        json.loads((records / f"{row}-1.json").read_text())["trainings"][""]["sources"]["model"][0]
+        for row in ("lce", "bce7", "bce", "bce2")
+    }
     assert len(starts) == 1

@@ -3,16 +3,17 @@
 #
 # Declared: declarations/came_fork.yaml
 # Rows:     prepare, the data, BM25's negatives, the start and the negatives of its three experts; gate, 20 competing steps from it;
-#           standardised-SEED, competitive-SEED, permuted-SEED for seeds 2 3 4; temperature-T-2 for T of 0.1 0.25 1
+#           standardised-SEED, competitive-SEED, permuted-SEED for seeds 2 3 4; temperature-T-2 for T of 0.1 0.5 1
 # Sizes:    cores: 300 + 250 steps of 8 queries x (1 + 7) passages of 96 tokens; half an hour a training on one core (AVX-512 BF16, no AMX), 6 hours in all
 #           h200:  3,000 + 2,500 steps of 32 x (1 + 7), 256 tokens, seeds 2 to 6, with weights that have not seen SQuAD (MODEL_FOLDER of BERT base):
 #                  about 12 hours, estimated
 set -euo pipefail
+sizes=(FIRST_STEPS STEPS BATCH NEGATIVES LENGTH QUERY_LENGTH SHARED_LAYERS OTHERS TITLES DEV_TITLES TEMPERATURE BAND DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 FIRST_STEPS=${FIRST_STEPS:-$(sized 300 3000 2)} STEPS=${STEPS:-$(sized 250 2500 2)} BATCH=${BATCH:-$(sized 8 32 2)} NEGATIVES=${NEGATIVES:-$(sized 7 7 2)}
 LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} SHARED_LAYERS=${SHARED_LAYERS:-$(sized 3 6 1)} OTHERS=${OTHERS:-$(sized 3000 18891 3)}
 TITLES=${TITLES:-$(sized 12 12 1)} DEV_TITLES=${DEV_TITLES:-$(sized 4 4 1)} SEEDS=${SEEDS:-$(sized "2 3 4" "2 3 4 5 6" 2)} EVERY=${EVERY:-$(sized 50 250 1)}
-TEMPERATURE=${TEMPERATURE:-0.5} TEMPERATURES=${TEMPERATURES:-$(sized "0.1 0.25 1" "0.1 0.25 1" 1)} BAND=${BAND:-first=0,last=50}
+TEMPERATURE=${TEMPERATURE:-0.2} TEMPERATURES=${TEMPERATURES:-$(sized "0.1 0.5 1" "0.1 0.5 1" 1)} BAND=${BAND:-first=0,last=20} GATE=${GATE:-$(sized 1.0 1.0 1.1)}
 corpora=([test]=data/corpus.jsonl [dev]=data/dev-corpus.jsonl)
 queries=([test]=data/test-queries.jsonl [dev]=data/dev-queries.jsonl)
 qrels=([test]=data/test.tsv [dev]=data/dev.tsv)
@@ -26,11 +27,11 @@ learned() { # NAME MODEL PART STEPS SEED SHARES [FLAGS]: objectives differ in SH
 }
 watched+=(--evaluate-every "$EVERY")
 
-negatives() { # PART RUN...
-  local part=$1 run runs=()
-  shift
+negatives() { # PART BAND RUN...
+  local part=$1 band=$2 run runs=()
+  shift 2
   for run in "$@"; do runs+=(--run "$run"); done
-  $MOEIR mine-negatives "${runs[@]}" --qrels "data/$part.tsv" --method "band:$BAND" --output "data/$part.jsonl"
+  $MOEIR mine-negatives "${runs[@]}" --qrels "data/$part.tsv" --method "band:$band" --output "data/$part.jsonl"
 }
 
 prepare() {
@@ -38,24 +39,34 @@ prepare() {
   bm25 test dev
   say "the start: $FIRST_STEPS standardised steps on BM25's negatives"
   $MOEIR search --index "idx/bm25/$(shelf test)" --queries data/first-queries.jsonl --depth 50 --output runs/bm25/first.trec
-  BAND=first=0,last=50 negatives first runs/bm25/first.trec
+  negatives first first=0,last=50 runs/bm25/first.trec
   learned start "$model" first "$FIRST_STEPS" 1 standardised=1 --query-length "$QUERY_LENGTH" --document-length "$LENGTH" \
     --arch "came:shared_layers=$SHARED_LAYERS,pooling=mean,normalise=true,global_scale=20,local_scale=0.5" "${watched[@]}"
   searched ckpt/start start test dev
-  KEEP=yes record start ckpt/start test dev
+  if recorded start; then same_weights start ckpt/start; else KEEP=yes record start ckpt/start test dev; fi
   say "negatives of the start's experts, for questions that it has not read"
   $MOEIR search --index "idx/start/$(shelf test)" --queries data/second-queries.jsonl --depth 50 --output runs/start/second
-  negatives second runs/start/second/{lexical,local,global}.trec
+  negatives second "$BAND" runs/start/second/{lexical,local,global}.trec
 }
 
-gate() {
+gate() { # the competition that is declared is one: else nothing is compared
   learned gate ckpt/start second "$(sized 20 20 2)" 2 "standardised=0,temperature=$TEMPERATURE"
-  $PYTHON - ckpt/gate/metrics.jsonl <<'P'
-import json, math, sys
-shares = [json.loads(line)["entropy.shares"] for line in open(sys.argv[1])]
-print(f"gate: mean entropy of the shares in the first {len(shares)} steps: {sum(shares) / len(shares):.4f} (declared: below 1.0; ln 3 = {math.log(3):.4f})")
-P
   record gate ckpt/gate
+}
+
+check_gate() {
+  if ! recorded gate; then
+    echo "the gate is not recorded: run the row gate first" >&2
+    exit 2
+  fi
+  $PYTHON - "$records/gate.log.gz" "$GATE" <<'P'
+import gzip, json, math, sys
+shares = [json.loads(line)["entropy.shares"] for line in gzip.open(sys.argv[1], "rt")]
+entropy, limit = sum(shares) / len(shares), float(sys.argv[2])
+print(f"gate: mean entropy of the shares in the first {len(shares)} steps {entropy:.4f} (declared: below {limit:g}; ln 3 = {math.log(3):.4f})")
+if entropy >= limit:
+    sys.exit("gate: not passed. The experts hardly compete, and arms of this kind answer nothing: find out why first")
+P
 }
 
 row() { # STANDARDISED|COMPETITIVE|PERMUTED|TEMPERATURE-T SEED
@@ -67,6 +78,8 @@ row() { # STANDARDISED|COMPETITIVE|PERMUTED|TEMPERATURE-T SEED
   temperature-*) shares=standardised=0,temperature=${1#temperature-} ;;
   *) echo "$1: no such row" >&2 && exit 2 ;;
   esac
+  check_gate
+  same_weights start ckpt/start
   say "training $1, seed $2"
   learned "$1-$2" ckpt/start second "$STEPS" "$2" "$shares" "${watched[@]}"
   searched "ckpt/$1-$2" "$1-$2" test dev

@@ -6,13 +6,14 @@
 # Sizes:    cores: 640 steps of at most 16 pairs of 128 tokens: about 15 minutes a row on one core (AVX-512 BF16, no AMX); 3.5 hours in all
 #           h200:  20,000 steps of at most 256 pairs of 256 tokens (MODEL_FOLDER of BERT base), seeds 1 to 4: about 24 hours, estimated
 set -euo pipefail
+sizes=(STEPS PAIRS START_STEPS LENGTH TRAIN TESTED WATCHED POOL RERANKED START_BAND DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 STEPS=${STEPS:-$(sized 640 20000 2)} PAIRS=${PAIRS:-$(sized 16 256 16)} START_STEPS=${START_STEPS:-$(sized 300 2000 1)} LENGTH=${LENGTH:-$(sized 128 256 24)}
-TRAIN=${TRAIN:-$(sized 3000 90000 12)} TESTED=${TESTED:-$(sized 300 10570 3)} POOL=${POOL:-$(sized 5200 20958 12)} SEEDS=${SEEDS:-$(sized "1 2 3" "1 2 3 4" 1)}
+TRAIN=${TRAIN:-$(sized 3000 90000 12)} TESTED=${TESTED:-$(sized 700 10570 3)} POOL=${POOL:-$(sized 5200 20958 12)} SEEDS=${SEEDS:-$(sized "1 2 3" "1 2 3 4" 1)}
 WATCHED=${WATCHED:-$(sized 60 300 2)} RERANKED=${RERANKED:-$(sized 20 100 4)} EVERY=${EVERY:-$(sized 128 1000 1)} START_BAND=${START_BAND:-$(sized first=50,last=150 first=50,last=150 first=2,last=9)}
 sets=(squad medquad)
 for set in "${sets[@]}"; do
-  corpora[$set]=data/$set/pool.jsonl queries[$set]=data/$set/dev-queries.jsonl qrels[$set]=data/$set/dev.tsv
+  corpora[$set]=data/$set/pool.jsonl queries[$set]=data/$set/test-queries.jsonl qrels[$set]=data/$set/test.tsv
 done
 both=() # flags of a training on both sets; EXAMPLES is the file of each
 examples() { # FILE
@@ -26,11 +27,8 @@ prepare() {
   for set in "${sets[@]}"; do
     if [ ! -s "data/$set/pool.jsonl" ]; then
       $PYTHON "$here/../sample_squad.py" "$data/$set" "data/$set" "$TRAIN" $((TESTED + WATCHED))
-      for part in -queries.jsonl .tsv; do # the last ones are watched while training
-        tail -n "$WATCHED" "data/$set/dev$part" >"data/$set/watched$part"
-        head -n "-$WATCHED" "data/$set/dev$part" >"data/$set/rest$part" && mv "data/$set/rest$part" "data/$set/dev$part"
-      done
-      cat "data/$set/"{train,dev,watched}.tsv >"data/$set/judged.tsv"
+      divided "data/$set/dev-queries.jsonl" "data/$set/dev.tsv" "$WATCHED" "data/$set/watched" "data/$set/test"
+      cat "data/$set/"{train,test,watched}.tsv >"data/$set/judged.tsv"
       $PYTHON "$here/../sample_corpus.py" "$data/$set/corpus.jsonl.gz" "data/$set/judged.tsv" "data/$set/pool.jsonl" "$POOL"
     fi
     searched ckpt/dense dense "$set"
@@ -49,8 +47,13 @@ prepare() {
   awk '$4 <= 10' runs/dense-watched/{squad,medquad}.trec >data/watched.trec
   say "the common start: pairs from ranks of BM25 that no list's first documents have taught"
   examples start.jsonl
-  $MOEIR finetune --model "$model" --arch cross-encoder:fields=title+text --objective lce "${both[@]}" --query-length $((LENGTH / 4)) --document-length "$LENGTH" \
-    --batch-size 2 --negatives 7 --steps "$START_STEPS" --learning-rate 1e-4 --group-rate head=1e-3 --seed 1 --cache tokens --output ckpt/start
+  $MOEIR finetune --model "$model" --arch cross-encoder:fields=title+text --objective lce "${both[@]}" --query-length $((LENGTH / 4)) \
+    --document-length "$LENGTH" --batch-size 2 --negatives 7 --steps "$START_STEPS" --learning-rate 1e-4 --group-rate head=1e-3 --seed 1 \
+    --cache tokens --output ckpt/ranked
+  # lce leaves a pair's score free up to a shift for each query; so that bce does not have to learn that first, the start has learned it
+  $MOEIR finetune --model ckpt/ranked --objective bce:positive_weight=7 "${both[@]}" --batch-size 2 --negatives 7 --steps $((START_STEPS / 3 + 1)) \
+    --learning-rate 1e-4 --group-rate head=1e-3 --seed 2 --cache tokens --output ckpt/start
+  if recorded start; then same_weights start ckpt/start; else KEEP=yes record start ckpt/start; fi
 }
 
 row() { # ARM SEED
@@ -61,6 +64,7 @@ row() { # ARM SEED
   bce) batch=$((PAIRS / 2)) negatives=1 ;;
   bce2) batch=$((PAIRS / 8)) negatives=1 ;;
   esac
+  same_weights start ckpt/start
   say "training $1, seed $2"
   examples own.jsonl
   $MOEIR finetune --model ckpt/start --objective "$objective" "${both[@]}" --batch-size "$batch" --negatives "$negatives" --steps "$STEPS" \

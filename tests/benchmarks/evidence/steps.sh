@@ -7,7 +7,8 @@
 # SIZE        cores (the declared size), h200 (the same experiment on one H200), toy (for tests); the script says what each means
 # RESULTS     folder of the records: NAME/ROW.json, ROW.scores.gz, ROW.log.gz (default: tests/benchmarks/results/evidence)
 # KEEP        no: checkpoints, encodings and indexes of a row are removed once it is recorded
-# Any size of a script can be set alone, e.g. STEPS=500; its records then say so.
+# A script names its size variables in `sizes` before it sources this file. Any of them can be set alone, e.g. STEPS=500; records then go to
+# NAME-custom, so that no table mixes them with the declared ones, and every record has all of them.
 # shellcheck shell=bash
 MOEIR=${MOEIR:-moeir} PYTHON=${PYTHON:-python3} SIZE=${SIZE:-cores} KEEP=${KEEP:-yes}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -20,11 +21,17 @@ data=$(realpath "$1") model=$(realpath "$3")
 RESULTS=$(realpath -m "${RESULTS:-$here/../results/evidence}")
 records=$RESULTS/$name
 [ "$SIZE" = cores ] || records=$records-$SIZE
+for one in "${sizes[@]}"; do
+  if [ -n "${!one+set}" ]; then
+    case $records in *-custom) ;; *) records=$records-custom && echo "$one is set: records go to $records" >&2 ;; esac
+  fi
+done
 mkdir -p "$2" "$records"
 cd "$2"
 shift 3
 export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1} TOKENIZERS_PARALLELISM=false OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 declare -A corpora queries qrels # of each test set
+commit=$($PYTHON "$here/record.py" --commit) # of the code that runs, before anything is trained
 DEPTH=${DEPTH:-100}
 
 say() { printf '\n== %s  %s\n' "$(date +%H:%M)" "$*" >&2; }
@@ -71,20 +78,35 @@ calibrated() { # ROW RUN...: fused/ROW/test/calibrated.trec, a sum with weights 
     --output "fused/$row/test/with-bm25.trec"
 }
 
-record() { # ROW CHECKPOINT SET...: the record of {runs,fused}/ROW/SET/*.trec, with the log and settings of the training (- for none)
-  local row=$1 checkpoint=$2 set judged=()
+record() { # ROW [NAME=]CHECKPOINT,... SET...: the record of {runs,fused}/ROW/SET/*.trec, and logs and settings of trainings (- for none)
+  local row=$1 trainings=$2 set one flags=()
   shift 2
-  for set in "$@"; do judged+=("$set=${qrels[$set]}"); done
+  [ "$trainings" = - ] || for one in ${trainings//,/ }; do flags+=(--training "$one"); done
+  for one in "${sizes[@]}"; do flags+=(--variable "$one=${!one}"); done
+  for set in "$@"; do flags+=("$set=${qrels[$set]}=${corpora[$set]}"); done
   say "recording $row"
-  SIZE=$SIZE $PYTHON "$here/record.py" "$row" "$records" --training "$checkpoint" "${judged[@]}"
+  SIZE=$SIZE COMMIT=$commit $PYTHON "$here/record.py" "$row" "$records" "${flags[@]}"
   if [ "$KEEP" = no ]; then rm -rf "enc/$row" "idx/$row" "ckpt/$row"; fi
 }
 
-articles() { # data/: SQuAD's development articles, those that train in two halves (articles.py); `dev-watched` are 300 of the questions of dev
-  [ -s data/dev-corpus.jsonl ] || $PYTHON "$here/articles.py" "$data/squad" data --test "$TITLES" --dev "$DEV_TITLES" --others "$OTHERS"
-  if [ ! -s data/dev-watched.tsv ]; then
-    head -n 300 data/dev-queries.jsonl >data/dev-watched.jsonl
-    head -n 300 data/dev.tsv >data/dev-watched.tsv
-  fi
+same_weights() { # ROW CHECKPOINT: an error unless ROW was recorded with the weights of CHECKPOINT
+  $PYTHON "$here/record.py" "$1" "$records" --same "$2"
 }
-watched=(--dev-queries data/dev-watched.jsonl --dev-qrels data/dev-watched.tsv --dev-corpus data/dev-corpus.jsonl --keep last)
+
+divided() { # QUERIES QRELS COUNT FIRST REST: FIRST-queries.jsonl and FIRST.tsv with the first COUNT questions, REST-queries.jsonl and REST.tsv
+  $PYTHON - "$@" <<'P'
+import sys
+from moeir.records import qrels, texts
+queries, judgements, count, first, rest = sys.argv[1:]
+questions, judged = list(texts.read_texts(queries)), qrels.read_qrels(judgements)
+for name, part in ((first, questions[: int(count)]), (rest, questions[int(count) :])):
+    texts.write_texts(part, f"{name}-queries.jsonl")
+    qrels.write_qrels({question.id: judged[question.id] for question in part}, f"{name}.tsv")
+P
+}
+
+articles() { # data/: SQuAD's development articles, those that train in two halves (articles.py); 300 of the questions of dev are watched
+  [ -s data/dev-corpus.jsonl ] || $PYTHON "$here/articles.py" "$data/squad" data --test "$TITLES" --dev "$DEV_TITLES" --others "$OTHERS"
+  [ -s data/watched.tsv ] || divided data/dev-queries.jsonl data/dev.tsv 300 data/watched data/unwatched
+}
+watched=(--dev-queries data/watched-queries.jsonl --dev-qrels data/watched.tsv --dev-corpus data/dev-corpus.jsonl --keep last)

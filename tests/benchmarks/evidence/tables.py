@@ -2,9 +2,13 @@
 
     python tables.py [NAME...] [--check]
 
-For each declarations/NAME.yaml whose records are in ../results/evidence/NAME: writes ../results/evidence/NAME.svg (curves of the trainings)
-and, between two marked lines of ../results/evidence/NAME.md, what was declared, the means, and the declared contrasts. What a person wrote
-outside the marked lines stays. --check writes nothing and fails if a page is not what its records say.
+NAME is that of a declaration, or with the size of other records: came_fork-h200. Where ../results/evidence/NAME has records it writes
+../results/evidence/NAME.svg (curves of the trainings) and, between two marked lines of ../results/evidence/NAME.md, what was declared, the
+means, and the declared contrasts. What a person wrote outside the marked lines stays. --check writes nothing and fails if a page is
+not what its records say.
+
+Standard errors are clustered by relevant document, because questions about one document are not independent. Records of unlike settings,
+collections or starts are an error.
 
 A contrast is [A, B], the mean of A - B over questions, or [A, B, C, D], (A - B) - (C - D); each is ROW/RUN, averaged over
 the declared seeds question by question. The run `best` takes the best expert of each question. Over several sets the sets count alike.
@@ -28,6 +32,7 @@ import yaml
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from moeir.errors import DataError
 from moeir.evaluation.result_tables import format_p
 from moeir.evaluation.significance import confidence_interval, correct_p_values
 from moeir.evaluation.tables import format_markdown
@@ -36,6 +41,7 @@ from moeir.reporting.plots import COLOURS, STYLE
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "evidence"
 BEGIN, END = "<!-- written by tables.py, from the records -->", "<!-- end of what tables.py writes -->"
+DOCUMENTS = "documents"  # beside the runs: the number of each question's first relevant document
 SUMS = ("fused", "calibrated", "with-bm25", "bm25")  # runs that are no experts
 WAITING = "not run yet"
 SMOOTHED = 10  # steps of a mean in a curve that has a point for every step
@@ -44,7 +50,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Contrast:
-    """A declared difference: its mean with a 95 % interval, Cohen's d, and p of a two-sided t-test."""
+    """A declared difference: its mean with a 95 % interval, Cohen's d, p of a two-sided t-test, and the means of single seeds."""
 
     label: str
     mean: float
@@ -52,20 +58,33 @@ class Contrast:
     high: float
     effect: float
     p: float
-    by_seed: tuple[float, ...]
+    by_seed: Mapping[int, float]
+    whole: bool  # whether all declared seeds have run
+
+    @property
+    def is_claimed(self) -> bool:
+        """p below .05 with all seeds run, each with the sign of the mean."""
+        return self.whole and self.p < 0.05 and all(value * self.mean > 0 for value in self.by_seed.values())
 
 
-def test_differences(sets: Sequence[Floats]) -> tuple[float, float, float, float, float]:
-    """Mean, interval, Cohen's d and p of differences per question; of several sets the mean of their means (Welch and Satterthwaite).
+def test_differences(sets: Sequence[Floats], clusters: Sequence[Floats]) -> tuple[float, float, float, float, float]:
+    """Mean, interval, Cohen's d and p of differences per question, clustered; of several sets that of their means (Welch, Satterthwaite).
 
-    >>> [round(value, 4) for value in test_differences([np.array([0.2, 0.1, 0.3])])]
+    With clusters of one question it is the paired t-test.
+
+    >>> [round(value, 4) for value in test_differences([np.array([0.2, 0.1, 0.3])], [np.arange(3)])]
     [0.2, -0.0484, 0.4484, 2.0, 0.0742]
     """
-    variances = [float(values.var(ddof=1)) / len(values) for values in sets]
+    variances, counts = [], []
+    for values, documents in zip(sets, clusters, strict=True):
+        sums = np.bincount(documents.astype(int), weights=values - values.mean())
+        sums = sums[np.bincount(documents.astype(int)) > 0]
+        counts.append(len(sums))
+        variances.append(float((sums**2).sum()) / len(values) ** 2 * len(sums) / (len(sums) - 1))
     mean, error = float(np.mean([values.mean() for values in sets])), math.sqrt(sum(variances)) / len(sets)
     if not error:
         return mean, mean, mean, 0.0 if not mean else math.copysign(math.inf, mean), 1.0 if not mean else 0.0
-    freedom = sum(variances) ** 2 / sum(variance**2 / (len(values) - 1) for variance, values in zip(variances, sets, strict=True))
+    freedom = sum(variances) ** 2 / sum(variance**2 / (count - 1) for variance, count in zip(variances, counts, strict=True))
     reach = float(scipy.stats.t.ppf(0.975, freedom)) * error
     spread = math.sqrt(float(np.mean([values.var(ddof=1) for values in sets])))
     return mean, mean - reach, mean + reach, mean / spread, 2 * float(scipy.stats.t.sf(abs(mean) / error, freedom))
@@ -76,24 +95,48 @@ class Experiment:
 
     def __init__(self, name: str, declarations: Path = HERE / "declarations", results: Path = RESULTS) -> None:
         self.name, self.results = name, results
-        self.declared: dict[str, Any] = yaml.safe_load((declarations / f"{name}.yaml").read_text(encoding="utf-8"))
+        declaration, _, other_size = name.partition("-")
+        self.declared: dict[str, Any] = yaml.safe_load((declarations / f"{declaration}.yaml").read_text(encoding="utf-8"))
         paths = sorted((results / name).glob("*.json"))
         self.records: dict[str, Any] = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+        if other_size:  # its seeds are those that have run
+            self.declared["seeds"] = sorted({int(seed) for one in self.records if (seed := one.rpartition("-")[2]).isdigit()})
         self.choices = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((results / name / "choice").glob("*.json"))]
 
     @property
     def sets(self) -> list[str]:
         return list(self.declared["sets"])
 
+    def seeds_of(self, row: str) -> dict[int, str]:
+        """The records of a row by seed; the seed 0 is that of a row without seeds."""
+        if row in self.records:
+            return {0: row}
+        return {seed: f"{row}-{seed}" for seed in self.declared["seeds"] if f"{row}-{seed}" in self.records}
+
     def records_of(self, row: str) -> list[str]:
         """The records of a row: one for each seed that has run, or its own."""
-        if row in self.records:
-            return [row]
-        return [f"{row}-{seed}" for seed in self.declared["seeds"] if f"{row}-{seed}" in self.records]
+        return list(self.seeds_of(row).values())
 
-    def is_whole(self, row: str) -> bool:
-        """Whether every seed of a row has run."""
-        return row in self.records or len(self.records_of(row)) == len(self.declared["seeds"])
+    def check(self) -> None:
+        """DataError if records that a table would compare are of unlike sizes, variables, collections or starts."""
+        rows = [*self.declared["rows"], *self.declared.get("references", [])]
+        records = {name: self.records[name] for row in rows for name in self.records_of(row)}
+
+        def compare(what: str, facts: Mapping[str, Any]) -> None:
+            first = next(iter(facts), "")
+            if unlike := [name for name in facts if facts[name] != facts[first]]:
+                folder = self.results / self.name
+                raise DataError(f"{folder}: {unlike[0]} and {first} differ in {what}: a table would mix them; remove one, and run it again")
+
+        compare("size", {name: record["size"] for name, record in records.items()})
+        compare("variables", {name: record["variables"] for name, record in records.items()})
+        for of_set in [*self.sets, *self.declared.get("other_sets", [])]:
+            tested = {name: record["sets"][of_set] for name, record in records.items() if of_set in record["sets"]}
+            for what in ("qrels", "corpus"):
+                compare(f"{what} of {of_set}", {name: facts[what] for name, facts in tested.items()})
+        common = [name for row in self.declared.get("common_start", []) for name in self.records_of(row)]
+        for what in ("model", "train"):
+            compare(f"what they start from ({what})", {name: records[name]["trainings"][""]["sources"].get(what) for name in common})
 
     @cached_property
     def _scores(self) -> dict[str, Any]:
@@ -105,26 +148,29 @@ class Experiment:
             self._scores[record] = json.loads(gzip.decompress((self.results / self.name / f"{record}.scores.gz").read_bytes()))
         runs = self._scores[record][of_set]
         if run == "best":
-            return np.max([values for name, values in runs.items() if name not in SUMS], axis=0)
+            return np.max([values for name, values in runs.items() if name not in (*SUMS, DOCUMENTS)], axis=0)
         return np.array(runs[run])
 
     def contrast(self, terms: Sequence[str], sets: Sequence[str]) -> Contrast | None:
         """A declared contrast, of the seeds that all its rows have; None without any."""
-        rows = [self.records_of(term.rpartition("/")[0]) for term in terms]
-        count = max(map(len, rows))
-        if not all(rows) or any(len(row) not in (1, count) for row in rows):
+        rows = [self.seeds_of(term.rpartition("/")[0]) for term in terms]
+        seeded = [set(row) for row in rows if list(row) != [0]]
+        seeds = sorted(set.intersection(*seeded)) if seeded else [0]
+        if not all(rows) or not seeds:
             return None
-        seeds = []  # of each seed the differences in each set
-        for index in range(count):
-            values = [
-                [self.scores(row[min(index, len(row) - 1)], term.rpartition("/")[2], one) for one in sets]
-                for row, term in zip(rows, terms, strict=True)
-            ]
-            signs = (1, -1, -1, 1)[: len(terms)]
-            seeds.append([sum(sign * of_term[number] for sign, of_term in zip(signs, values, strict=True)) for number in range(len(sets))])
-        mean, low, high, effect, p = test_differences([np.mean([seed[number] for seed in seeds], axis=0) for number in range(len(sets))])
-        by_seed = tuple(float(np.mean([differences.mean() for differences in seed])) for seed in seeds)
-        return Contrast(label_contrast(terms, sets if len(self.sets) > 1 else ()), mean, low, high, effect, p, by_seed)
+        signs = (1, -1, -1, 1)[: len(terms)]
+
+        def differences(seed: int, of_set: str) -> Floats:
+            names = [row.get(seed, row.get(0, "")) for row in rows]
+            scores = [self.scores(name, term.rpartition("/")[2], of_set) for name, term in zip(names, terms, strict=True)]
+            return np.sum([sign * values for sign, values in zip(signs, scores, strict=True)], axis=0)
+
+        by_seed = {seed: [differences(seed, of_set) for of_set in sets] for seed in seeds}
+        means = [np.mean([by_seed[seed][number] for seed in seeds], axis=0) for number in range(len(sets))]
+        clusters = [self.scores(next(iter(rows[0].values())), DOCUMENTS, of_set) for of_set in sets]
+        of_seeds = {seed: float(np.mean([values.mean() for values in of_sets])) for seed, of_sets in by_seed.items()}
+        whole = not seeded or len(seeds) == len(self.declared["seeds"])
+        return Contrast(label_contrast(terms, sets if len(self.sets) > 1 else ()), *test_differences(means, clusters), of_seeds, whole)
 
     def contrasts(self, kind: str) -> list[Contrast | str]:
         """The declared contrasts of a kind, primary or secondary; those that have not run as their labels."""
@@ -160,18 +206,34 @@ def means_table(experiment: Experiment, of_set: str, rows: Iterable[str]) -> str
 
 
 def contrasts_table(contrasts: Sequence[Contrast | str], correction: str) -> str:
-    """A line for each contrast; p is corrected over those that have run."""
-    run = [one for one in contrasts if isinstance(one, Contrast)]
-    corrected = dict(zip((one.label for one in run), correct_p_values([one.p for one in run], correction), strict=True))
+    """A line for each contrast; p only of those with all seeds, corrected over all that are declared."""
+    p_values = [1.0 if isinstance(one, str) or not one.whole else one.p for one in contrasts]
     lines: list[list[object]] = []
-    for one in contrasts:
+    for one, corrected in zip(contrasts, correct_p_values(p_values, correction), strict=True):
         if isinstance(one, str):
             lines.append([one, WAITING, "", "", "", "", ""])
-        else:
-            seeds = " ".join(f"{value:+.4f}" for value in one.by_seed)
-            cells = [f"{one.mean:+.4f}", f"{one.low:+.4f} to {one.high:+.4f}", f"{one.effect:+.3f}", format_p(one.p)]
-            lines.append([one.label, *cells, format_p(corrected[one.label]), seeds])
+            continue
+        seeds = " ".join(f"{value:+.4f}" for value in one.by_seed.values())
+        cells = [f"{one.mean:+.4f}", f"{one.low:+.4f} to {one.high:+.4f}", f"{one.effect:+.3f}"]
+        tests = [format_p(one.p), format_p(corrected)] if one.whole else ["seeds missing", ""]
+        lines.append([one.label, *cells, *tests, seeds])
     return format_markdown(["contrast (nDCG@10)", "difference", "95 %", "d", "p", f"p ({correction})", "by seed"], lines)
+
+
+def judge(one: Contrast | str, smallest: float) -> str:
+    """What the primary contrast says by the declared rule."""
+    if isinstance(one, str) or not one.whole:
+        return "Not all declared seeds have run: nothing is concluded yet."
+    if one.is_claimed:
+        size = "at least" if abs(one.mean) >= smallest else "below"
+        return f"p < .05, and every seed has the sign of the mean: the difference is claimed. It is {size} {smallest}, what would matter."
+    excluded = max(abs(one.low), abs(one.high))
+    beyond = (
+        f"the interval excludes differences of {smallest} and more"
+        if excluded < smallest
+        else f"differences up to {excluded:.4f} are not excluded"
+    )
+    return f"No difference is claimed (p < .05 and the same sign in every seed were declared); {beyond}."
 
 
 def experts_table(experiment: Experiment, of_set: str) -> str | None:
@@ -221,13 +283,22 @@ def runs_table(experiment: Experiment) -> str:
     """Date, commit, machine and time of each record."""
     lines = []
     for name, record in experiment.records.items():
-        training = record.get("training", {})
-        counts = training.get("settings", {})
+        trainings = list(record["trainings"].values())
+        counts = trainings[0]["settings"] if trainings else {}
         machine = record["machine"]
         what = f"{machine['processor']} ({', '.join(machine['extensions']) or 'none'}), {machine['threads']} threads"
         steps = f"{counts['steps']} × {counts['batch-size']}" if counts.get("steps") else ""
         steps += f" × (1 + {counts['negatives']})" if "negatives" in counts else ""  # a pre-training has none
-        lines.append([name, steps, f"{training['seconds'] / 60:.0f}" if training else "", record["date"], record["commit"], what])
+        lines.append(
+            [
+                name,
+                steps,
+                f"{sum(one['seconds'] for one in trainings) / 60:.0f}" if trainings else "",
+                record["date"],
+                record["commit"],
+                what,
+            ]
+        )
     return format_markdown(["record", "steps", "minutes", "date", "commit", "machine"], lines)
 
 
@@ -247,7 +318,8 @@ def describe(experiment: Experiment) -> str:
     parts += [f"**Rows**, seeds {', '.join(map(str, declared['seeds']))}:\n\n{rows}"]
     if declared.get("changes"):
         parts += ["**Changes** of the declaration, with their reasons:\n\n" + "\n".join(f"* {change}" for change in declared["changes"])]
-    parts += ["### The primary contrast", contrasts_table(experiment.contrasts("primary"), "none")]
+    primary = experiment.contrasts("primary")
+    parts += ["### The primary contrast", contrasts_table(primary, "none"), judge(primary[0], declared["smallest_effect"])]
     parts += ["### The secondary contrasts", contrasts_table(experiment.contrasts("secondary"), "holm")]
     whole = [*declared["rows"], *declared.get("references", [])]
     for of_set in [*experiment.sets, *declared.get("other_sets", [])]:
@@ -321,6 +393,7 @@ def main(names: Sequence[str], write: Callable[[str], object] = sys.stdout.write
         experiment = Experiment(name)
         if not experiment.records:
             continue
+        experiment.check()
         if not check:
             plot_curves(experiment, RESULTS / f"{name}.svg")
         same = write_page(RESULTS / f"{name}.md", experiment.declared["title"], describe(experiment), check=check)

@@ -75,13 +75,16 @@ def resolve(reference: Entry, measurement: Entry, where: str) -> tuple[str, list
     for seed in reference.get("seeds", [""]):
         one = fill_seed({"table": measurement.get("table"), "column": measurement.get("column")} | reference, seed)
         for column in one.get("columns", [one["column"]]):
-            cell, _, p = read(one | {"column": column}).rstrip(")").partition(" (")  # quickstart.md has `value (p)`
+            cell, _, p = read(one | {"column": column}).rstrip(")").partition(" (")  # quickstart.md has `value (p)`, in either row
             if cell == WAITING and measurement.get("pending"):
                 return None
             values.setdefault(one.get("label", column), []).append(cell)
-            baseline = parse_points(read({**one, "column": column} | one["against"]), where) if "against" in one else 0.0
+            other, _, p_of_other = (
+                read({**one, "column": column} | one["against"]).rstrip(")").partition(" (") if "against" in one else ("0", "", "")
+            )
+            baseline = parse_points(other, where)
             tests = [read(one | {"after": column, "column": one[key]}) if one.get(key) else "" for key in ("p", "interval")]
-            p = (p or tests[0]).replace(" ", "")
+            p = (p or p_of_other or tests[0]).replace(" ", "")
             if p:
                 parse_points(p.lstrip("<"), where)
             differences.append(Difference(parse_points(cell, where) - baseline, p, tests[1]))

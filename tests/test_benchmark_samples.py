@@ -23,7 +23,9 @@ def sampling() -> ModuleType:
     return module
 
 
-def write_collection(folder: Path, questions: dict[str, str], judged: Mapping[str, qrels.Qrels], documents: dict[str, tuple[str, str]]) -> None:
+def write_collection(
+    folder: Path, questions: dict[str, str], judged: Mapping[str, qrels.Qrels], documents: dict[str, tuple[str, str]]
+) -> None:
     """Documents are pairs of title and text."""
     texts.write_texts([Text(name, words) for name, words in questions.items()], folder / "queries.jsonl.gz")
     texts.write_texts([Text(name, words, title) for name, (title, words) in documents.items()], folder / "corpus.jsonl.gz")

@@ -1,9 +1,9 @@
-"""Questions for a benchmark: seeded samples of training questions and of another part's, one of each wording, with all their relevant documents.
+"""Questions for a benchmark: seeded samples of training questions and of another part's, one of each wording, with what is relevant to it.
 
     python sample_squad.py FOLDER OUTPUT_FOLDER TRAIN_COUNT PART_COUNT [SEED [PART]]
 
-PART defaults to `dev`. Reads BEIR files (queries.jsonl.gz, corpus.jsonl.gz, qrels/{train,PART}.tsv.gz); writes {train,PART}-queries.jsonl and
-{train,PART}.tsv.
+PART defaults to `dev`. Reads BEIR files (queries.jsonl.gz, corpus.jsonl.gz, qrels/{train,PART}.tsv.gz); writes
+{train,PART}-queries.jsonl and {train,PART}.tsv.
 
 Some collections ask the same question under several ids, each judged for one of the right documents (MedQuAD: 171 of its 897 development
 questions repeat another's words). The first one stays, in the tested part if it is in both, with the judgements of all. To its relevant

@@ -53,9 +53,8 @@ def run_and_repeat(script: str, server: CommandServer, rows: list[str], repeated
 
 def test_sbmoe(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     results, work = tmp_path / "results", tmp_path / "work"
-    rows = ["shallow-plain-2", "shallow-adapter-2", "shallow-top1-2", "deep-random-2"]
-    folders = (collections, work, tiny_model)
-    run_and_repeat("sbmoe.sh", server, ["prepare", *rows], rows[0], *folders, RESULTS=results, KEEP="no")
+    rows, folders = ["shallow-plain-2", "shallow-adapter-2", "shallow-top1-2"], (collections, work, tiny_model)
+    run_and_repeat("sbmoe.sh", server, ["prepare", *rows, "choice-deep-random-squad"], rows[0], *folders, RESULTS=results, KEEP="no")
     records = results / "sbmoe-toy"
     assert rows_of(records) == {"bm25", "shallow-untrained", "deep-untrained", "shallow-all-2", *rows}
     row = json.loads((records / "shallow-top1-2.json").read_text())
@@ -70,8 +69,8 @@ def test_sbmoe(collections: Path, tiny_model: Path, server: CommandServer, tmp_p
             assert f"scale={similarity}" in settings["arch"] and of_set["questions"] == len(scores[name]["global"]) > 0
     log = [json.loads(line) for line in gzip.decompress((records / "shallow-top1-2.log.gz").read_bytes()).splitlines()]
     assert all({"step", "squad.loss", "medquad.loss"} <= line.keys() for line in log)
-    counts = [json.loads((records / f"{row}-2.json").read_text())["trainings"]["squad"]["counts"] for row in ("shallow-top1", "deep-random")]
-    assert counts[0]["parameters"] < counts[1]["parameters"]
+    shallow, deep = (best_choice(records / "choice", f"{one}-squad", 1)["training"] for one in ("shallow-top1", "deep-random"))
+    assert shallow["counts"]["parameters"] < deep["counts"]["parameters"] and "gate=random" in deep["settings"]["arch"]
     heldout, train, dev = (read_ids(work / f"data/squad-{part}-queries.jsonl") for part in ("heldout", "train", "dev"))
     assert heldout and train and dev and len(heldout | train | dev) == len(heldout) + len(train) + len(dev), "no question in two parts"
 
@@ -90,16 +89,17 @@ def best_choice(folder: Path, group: str, count: int) -> dict[str, Any]:
 def test_mote(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     results, work = tmp_path / "results", tmp_path / "work"
     folders = (collections, work, tiny_model)
-    run_and_repeat("mote.sh", server, [], "pre-normal", *folders, RESULTS=results)
+    kinds = ("normal", "switched", "separate", "parts")
+    rows_to_run = ["prepare", "gate", *(f"{kind}-2" for kind in kinds)]
+    run_and_repeat("mote.sh", server, rows_to_run, "pre-normal", *folders, RESULTS=results)
     records = results / "mote-toy"
-    kinds = ("normal", "switched", "raw", "siamese", "separate", "parts")
     assert rows_of(records) == {"bm25", "gate", "pre-normal", *(f"{kind}-2" for kind in kinds)}
     rows = {kind: json.loads((records / f"{kind}-2.json").read_text()) for kind in kinds}
     for row in rows.values():
         assert row["sets"].keys() == {"squad", "medquad"}
         assert row["sets"]["squad"]["means"].keys() == {"global", "lexical", "fused"}
     starts = {kind: row["trainings"][""]["sources"]["model"] for kind, row in rows.items()}
-    assert starts["normal"] != starts["switched"] and starts["raw"] == starts["siamese"] == starts["separate"] == starts["parts"]
+    assert starts["normal"] != starts["switched"] and starts["separate"] == starts["parts"]
     log = [json.loads(line) for line in gzip.decompress((records / "gate.log.gz").read_bytes()).splitlines()]
     assert "bottleneck_gain" in log[-1]
     refused = run("mote.sh", server, *folders, "gate", "normal-7", RESULTS=results, GAIN=100)

@@ -1,6 +1,7 @@
-"""The benchmarks never train on a question that they test."""
+"""The benchmarks never train on a question that they test, and know every relevant document of a question."""
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -10,7 +11,7 @@ from moeir.records import qrels, texts
 from moeir.records.texts import Text
 
 ROOT = Path(__file__).parents[1]
-SQUAD = ROOT.parent / "shared" / "data" / "squad"
+DATA = ROOT.parent / "shared" / "data"
 
 
 @pytest.fixture(scope="module")
@@ -22,22 +23,57 @@ def sampling() -> ModuleType:
     return module
 
 
+def write_collection(
+    folder: Path, questions: dict[str, str], judged: Mapping[str, qrels.Qrels], documents: dict[str, tuple[str, str]]
+) -> None:
+    """Documents are pairs of title and text."""
+    texts.write_texts([Text(name, words) for name, words in questions.items()], folder / "queries.jsonl.gz")
+    texts.write_texts([Text(name, words, title) for name, (title, words) in documents.items()], folder / "corpus.jsonl.gz")
+    (folder / "qrels").mkdir()
+    for part, of_part in judged.items():
+        qrels.write_qrels(of_part, folder / "qrels" / f"{part}.tsv.gz")
+
+
 def test_a_question_with_the_words_of_a_tested_one_is_never_drawn_for_training(sampling: ModuleType, tmp_path: Path) -> None:
     questions = {"t1": "Who built it?", "t2": "Where?", "t3": "WHEN, then", "d1": "who built  it", "d2": "when then?"}
-    texts.write_texts([Text(name, words) for name, words in questions.items()], tmp_path / "queries.jsonl.gz")
-    (tmp_path / "qrels").mkdir()
-    qrels.write_qrels({name: {"p": 1} for name in ("t1", "t2", "t3")}, tmp_path / "qrels" / "train.tsv.gz")
-    qrels.write_qrels({name: {"p": 1} for name in ("d1", "d2")}, tmp_path / "qrels" / "dev.tsv.gz")
-    samples = sampling.sample_queries(tmp_path, 10, 10, seed=1)
+    judged = {"train": {name: {"p": 1} for name in ("t1", "t2", "t3")}, "dev": {name: {"p": 1} for name in ("d1", "d2")}}
+    write_collection(tmp_path, questions, judged, {"p": ("", "words")})
+    samples, _ = sampling.sample_queries(tmp_path, 10, 10, seed=1)
     assert [question.id for question in samples["train"]] == ["t2"]
     assert {question.id for question in samples["dev"]} == {"d1", "d2"}
 
 
-@pytest.mark.skipif(not SQUAD.is_dir(), reason=f"the SQuAD files are not at {SQUAD}")
-def test_on_squad_no_development_question_is_trained_on(sampling: ModuleType) -> None:
-    samples = sampling.sample_queries(SQUAD, 90_000, 11_000, seed=42)
-    ids = {part: {question.id for question in questions} for part, questions in samples.items()}
-    words = {part: {sampling._words(question.text) for question in questions} for part, questions in samples.items()}
-    assert len(ids["dev"]) == 10_570 and len(ids["train"]) > 87_000
-    assert not ids["train"] & ids["dev"]
-    assert not words["train"] & words["dev"]
+def test_one_question_of_each_wording_stays_with_the_judgements_of_all(sampling: ModuleType, tmp_path: Path) -> None:
+    questions = {"t1": "What is flu ?", "t2": "What is gout ?", "t3": "what is Gout", "d1": "What is flu?", "d2": "what is FLU"}
+    judged = {"train": {"t1": {"a": 1}, "t2": {"b": 1}, "t3": {"c": 2}}, "dev": {"d1": {"d": 1}, "d2": {"e": 1, "a": 0}}}
+    write_collection(tmp_path, questions, judged, {name: (f"title {name}", f"text {name}") for name in "abcde"})
+    sampling.main(tmp_path, tmp_path / "out", 10, 10)
+    assert qrels.read_qrels(tmp_path / "out" / "dev.tsv") == {"d1": {"d": 1, "e": 1, "a": 1}}, "the higher of two grades"
+    assert qrels.read_qrels(tmp_path / "out" / "train.tsv") == {"t2": {"b": 1, "c": 2}}
+    assert texts.read_texts_by_id(tmp_path / "out" / "train-queries.jsonl").keys() == {"t2"}
+
+
+def test_documents_of_equal_text_are_relevant_together_if_the_text_names_the_subject(sampling: ModuleType, tmp_path: Path) -> None:
+    documents = {
+        "n": ("Noonan syndrome", "Noonan syndrome is rare."),
+        "n1": ("Noonan syndrome 1", "Noonan syndrome  is rare"),
+        "x": ("Barth syndrome", "This condition is inherited."),
+        "y": ("Danon disease", "This condition is inherited."),
+        "e": ("", "A text without a title."),
+        "f": ("", "A text without a title."),
+    }
+    judged = {"train": {"t1": {"e": 1}, "t2": {"n": 0}}, "dev": {"d1": {"n1": 1}, "d2": {"x": 1}}}
+    write_collection(tmp_path, {"t1": "e", "t2": "n", "d1": "one", "d2": "two"}, judged, documents)
+    _, merged = sampling.sample_queries(tmp_path, 10, 10, seed=1)
+    assert merged == {"t1": {"e": 1, "f": 1}, "t2": {"n": 0}, "d1": {"n": 1, "n1": 1}, "d2": {"x": 1}}
+
+
+@pytest.mark.parametrize(("name", "tested", "trained", "several"), [("squad", 10_529, 87_299, 10), ("medquad", 726, 12_103, 102)])
+def test_of_the_collections(sampling: ModuleType, name: str, tested: int, trained: int, several: int) -> None:
+    if not (DATA / name).is_dir():
+        pytest.skip(f"the collection is not at {DATA / name}")
+    samples, judged = sampling.sample_queries(DATA / name, 90_000, 11_000, seed=42)
+    assert {part: len(questions) for part, questions in samples.items()} == {"dev": tested, "train": trained}
+    words = [sampling._words(question.text) for questions in samples.values() for question in questions]
+    assert len(set(words)) == len(words), "no two questions of both parts have the same words"
+    assert sum(len(judged[question.id]) > 1 for question in samples["dev"]) == several

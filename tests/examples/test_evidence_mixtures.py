@@ -41,21 +41,22 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_twice(script: str, server: CommandServer, *arguments: object, **settings: object) -> None:
-    """The whole script; then once more, without a command that does any work."""
-    for number in range(2):
+def run_and_repeat(script: str, server: CommandServer, rows: list[str], repeated: str, *folders: object, **settings: object) -> None:
+    """The rows of a script; then one of them once more, without a command."""
+    for calls, names in ((20, rows), (0, [repeated])):
         before = len(server.calls()) if server.journal.exists() else 0
-        completed = run(script, server, *arguments, **settings)
+        completed = run(script, server, *folders, *names, **settings)
         assert completed.returncode == 0, completed.stderr
-        assert (len(server.calls()) - before > 20) == (number == 0), "the second run does no work"
+        assert len(server.calls()) - before >= calls, completed.stderr
+    assert len(server.calls()) == before, "the second run does no work"
 
 
 def test_sbmoe(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     results, work = tmp_path / "results", tmp_path / "work"
-    run_twice("sbmoe.sh", server, collections, work, tiny_model, RESULTS=results, KEEP="no")
+    rows, folders = ["shallow-plain-2", "shallow-adapter-2", "shallow-top1-2"], (collections, work, tiny_model)
+    run_and_repeat("sbmoe.sh", server, ["prepare", *rows, "choice-deep-random-squad"], rows[0], *folders, RESULTS=results, KEEP="no")
     records = results / "sbmoe-toy"
-    rows = {f"shallow-{kind}-2" for kind in ("plain", "adapter", "random", "top1", "all")} | {"deep-random-2"}
-    assert rows_of(records) == {"bm25", "shallow-untrained", "deep-untrained", *rows}
+    assert rows_of(records) == {"bm25", "shallow-untrained", "deep-untrained", "shallow-all-2", *rows}
     row = json.loads((records / "shallow-top1-2.json").read_text())
     scores = json.loads(gzip.decompress((records / "shallow-top1-2.scores.gz").read_bytes()))
     assert row["sets"].keys() == scores.keys() == row["trainings"].keys() == {"squad", "medquad"}
@@ -68,8 +69,8 @@ def test_sbmoe(collections: Path, tiny_model: Path, server: CommandServer, tmp_p
             assert f"scale={similarity}" in settings["arch"] and of_set["questions"] == len(scores[name]["global"]) > 0
     log = [json.loads(line) for line in gzip.decompress((records / "shallow-top1-2.log.gz").read_bytes()).splitlines()]
     assert all({"step", "squad.loss", "medquad.loss"} <= line.keys() for line in log)
-    shallow, deep = (json.loads((records / f"{depth}-random-2.json").read_text())["training"]["counts"] for depth in ("shallow", "deep"))
-    assert shallow["parameters"] < deep["parameters"]
+    shallow, deep = (best_choice(records / "choice", f"{one}-squad", 1)["training"] for one in ("shallow-top1", "deep-random"))
+    assert shallow["counts"]["parameters"] < deep["counts"]["parameters"] and "gate=random" in deep["settings"]["arch"]
     heldout, train, dev = (read_ids(work / f"data/squad-{part}-queries.jsonl") for part in ("heldout", "train", "dev"))
     assert heldout and train and dev and len(heldout | train | dev) == len(heldout) + len(train) + len(dev), "no question in two parts"
 
@@ -87,22 +88,50 @@ def best_choice(folder: Path, group: str, count: int) -> dict[str, Any]:
 
 def test_mote(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     results, work = tmp_path / "results", tmp_path / "work"
-    run_twice("mote.sh", server, collections, work, tiny_model, RESULTS=results)
+    folders = (collections, work, tiny_model)
+    kinds = ("normal", "switched", "separate", "parts")
+    rows_to_run = ["prepare", "gate", *(f"{kind}-2" for kind in kinds)]
+    run_and_repeat("mote.sh", server, rows_to_run, "pre-normal", *folders, RESULTS=results)
     records = results / "mote-toy"
-    kinds = ("normal", "switched", "raw", "siamese", "separate", "parts")
-    assert rows_of(records) == {"bm25", "gate", "pre-normal", "pre-switched", *(f"{kind}-2" for kind in kinds)}
+    assert rows_of(records) == {"bm25", "gate", "pre-normal", *(f"{kind}-2" for kind in kinds)}
     rows = {kind: json.loads((records / f"{kind}-2.json").read_text()) for kind in kinds}
     for row in rows.values():
         assert row["sets"].keys() == {"squad", "medquad"}
         assert row["sets"]["squad"]["means"].keys() == {"global", "lexical", "fused"}
-    starts = {kind: json.dumps(row["training"]["start"]) for kind, row in rows.items()}
-    assert starts["normal"] != starts["switched"] and starts["raw"] == starts["siamese"] == starts["separate"] == starts["parts"]
-    switched = json.loads((records / "pre-switched.json").read_text())
-    assert "switch_corpus=true" in switched["training"]["settings"]["objective"]
+    starts = {kind: row["trainings"][""]["sources"]["model"] for kind, row in rows.items()}
+    assert starts["normal"] != starts["switched"] and starts["separate"] == starts["parts"]
     log = [json.loads(line) for line in gzip.decompress((records / "gate.log.gz").read_bytes()).splitlines()]
     assert "bottleneck_gain" in log[-1]
-    refused = run("mote.sh", server, collections, work, tiny_model, "normal-7", RESULTS=results, GAIN=100)
-    assert refused.returncode == 1 and "gate: not passed" in refused.stderr and "normal-7" not in rows_of(records)
+    refused = run("mote.sh", server, *folders, "gate", "normal-7", RESULTS=results, GAIN=100)
+    assert refused.returncode == 1 and "gate: not passed" in refused.stderr
+    assert rows_of(results / "mote-toy-custom") == {"gate"}
+    record = json.loads((records / "pre-normal.json").read_text())
+    record["trainings"][""]["weights"] = "others"
+    (records / "pre-normal.json").write_text(json.dumps(record))
+    refused = run("mote.sh", server, *folders, "switched-7", RESULTS=results)
+    assert refused.returncode == 1 and "recorded with other weights than pre/normal" in refused.stderr
+    assert "switched-7" not in rows_of(records)
+
+
+def test_the_switched_pretraining_is_the_normal_one_with_its_experts_exchanged(
+    collections: Path, tiny_model: Path, moeir, tmp_path: Path
+) -> None:
+    spans = tmp_path / "spans"
+    subprocess.run([sys.executable, str(FOLDER.parent / "pretraining_texts.py"), str(spans), str(collections / "squad")], check=True)
+    files = ("--corpus", spans / "corpus.jsonl", "--queries", spans / "queries.jsonl", "--document-length", 24, "--query-length", 12)
+    settings = ("--steps", 6, "--batch-size", 4, "--learning-rate", 1e-3, "--clip", 0, "--short-spans", 0)
+    states = {}
+    for name, objective in (("normal", "mote"), ("switched", "mote:switch_corpus=true")):
+        arguments = ("--arch", "mote:pooling=mean", "--objective", objective, *files, *settings, "--output", tmp_path / name)
+        assert moeir("pretrain", "--model", tiny_model, *arguments).code == 0
+        states[name] = open_checkpoint(tmp_path / name).architecture.state_dict()
+    load_module("exchange_experts").exchange_experts(tmp_path / "normal", tmp_path / "exchanged")
+    states["exchanged"] = open_checkpoint(tmp_path / "exchanged").architecture.state_dict()
+
+    def same(one: str, other: str) -> bool:
+        return all(torch.equal(tensor, states[other][name]) for name, tensor in states[one].items())
+
+    assert same("exchanged", "switched") and not same("normal", "switched")
 
 
 @pytest.mark.parametrize("script", ["sbmoe.sh", "mote.sh"])

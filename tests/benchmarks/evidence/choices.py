@@ -32,7 +32,7 @@ def record_choice(folder: Path, group: str, setting: str, checkpoint: Path) -> N
         "loss": [round(sum(part) / len(part), 4) for part in (losses[:tenth], losses[-tenth:])],
         "size": os.environ.get("SIZE", "cores"),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": record.describe_commit(Path(__file__).parent),
+        "commit": os.environ.get("COMMIT") or record.describe_commit(),
         "machine": record.describe_machine(),
         "training": record.describe_training(checkpoint),
     }

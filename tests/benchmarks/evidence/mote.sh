@@ -2,20 +2,23 @@
 # CoT-MoTE: does it matter that queries and passages are pre-trained by their own experts? Table 4, with a gate on whether the decoder uses its vector.
 #
 # Declared: declarations/mote.yaml
-# Rows:     prepare, the data and BM25; gate, 300 steps of the pre-training; pre-normal and pre-switched, the pre-trainings (M1); KIND-SEED for
-#           seeds 2 3, fine-tunings (M2). KIND: normal and switched, from the pre-training of that name, which is made first where WORK_FOLDER
-#           has none; raw, siamese, separate and parts from MODEL_FOLDER
+# Rows:     prepare, the data and BM25; gate, 300 steps of the pre-training; pre-normal, the pre-training (M1); KIND-SEED for seeds 2 3,
+#           fine-tunings (M2). KIND: normal, from the pre-training, and switched, from the same with its experts exchanged; where WORK_FOLDER
+#           has none it is made first; raw, siamese, separate and parts from MODEL_FOLDER
 # Sizes:    cores: M1 1,800 steps of 16 spans of 128 tokens and their queries (2.2 s each); M2 600 steps of 8 x (1 + 3), 128 tokens, on both
-#                  collections (2.7 s). Minutes of one core, estimated from 10 and 6 steps: prepare 5, gate 13, a pre-training 70, a fine-tuning
-#                  with its search 35; 10 hours in all. Weights of a pre-training are not committed: with both its fine-tunings it takes 2 h 20 min
-#           h200:  M1 10,000 steps of 256, M2 3,000 of 64 x (1 + 15), BERT base, all questions and passages: about 12 hours, estimated
+#                  collections (2.7 s). Minutes of one core, estimated from 10 and 6 steps: prepare 5, gate 13, the pre-training 70, a fine-tuning
+#                  with its search 35; 8.5 hours in all. Weights of the pre-training are not committed: with its four fine-tunings, in two calls
+#                  after the row pre-normal, it takes 2 h 20 min of two cores
+#           h200:  M1 10,000 steps of 256, M2 1,800 of 64 x (1 + 15) with negatives of BM25's first 30, BERT base, all questions (SQuAD's 0.7
+#                  times, MedQuAD's 4.8) and passages: about 7 hours, estimated
 set -euo pipefail
+sizes=(LEARN_STEPS LEARN_BATCH LEARN_RATE DECODER_RATE GATE_STEPS GAIN STEPS BATCH NEGATIVES BAND RATE LENGTH QUERY_LENGTH TRAIN DEV PASSAGES DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 LEARN_STEPS=${LEARN_STEPS:-$(sized 1800 10000 2)} LEARN_BATCH=${LEARN_BATCH:-$(sized 16 256 2)} LEARN_RATE=${LEARN_RATE:-5e-5}
 DECODER_RATE=${DECODER_RATE:-1e-3} GATE_STEPS=${GATE_STEPS:-$(sized 300 300 2)} GAIN=${GAIN:-$(sized 0.02 0.02 -1)}
-STEPS=${STEPS:-$(sized 600 3000 2)} BATCH=${BATCH:-$(sized 8 64 2)} NEGATIVES=${NEGATIVES:-$(sized 3 15 2)} RATE=${RATE:-3e-5}
-LENGTH=${LENGTH:-$(sized 128 128 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} TRAIN=${TRAIN:-$(sized 4000 100000 16)}
-DEV=${DEV:-$(sized 3000 10570 6)} PASSAGES=${PASSAGES:-$(sized 3000 20958 20)} SEEDS=${SEEDS:-$(sized "2 3" "2 3" 2)}
+STEPS=${STEPS:-$(sized 600 1800 2)} BATCH=${BATCH:-$(sized 8 64 2)} NEGATIVES=${NEGATIVES:-$(sized 3 15 2)} RATE=${RATE:-3e-5}
+BAND=${BAND:-$(sized first=0,last=10 first=0,last=30 first=0,last=10)} LENGTH=${LENGTH:-$(sized 128 128 24)} QUERY_LENGTH=${QUERY_LENGTH:-32}
+TRAIN=${TRAIN:-$(sized 4000 100000 16)} DEV=${DEV:-$(sized 3000 10570 6)} PASSAGES=${PASSAGES:-$(sized 3000 20958 20)} SEEDS=${SEEDS:-$(sized "2 3" "2 3" 2)}
 SETS="squad medquad" KINDS="normal switched raw siamese separate parts"
 for set in $SETS; do corpora[$set]=data/$set-pool.jsonl queries[$set]=data/$set-dev-queries.jsonl qrels[$set]=data/$set-dev.tsv; done
 ln -sf "$here/sum_and_parts.py" . # own code is read from the working directory
@@ -29,7 +32,7 @@ collection() { # SET: training and development questions, their passages, BM25's
   $PYTHON "$here/../sample_corpus.py" "$data/$set/corpus.jsonl.gz" "${qrels[$set]}" "${corpora[$set]}" "$PASSAGES"
   $MOEIR index --corpus "$data/$set/corpus.jsonl.gz" --engine bm25 --output "idx/bm25/$set-whole"
   $MOEIR search --index "idx/bm25/$set-whole" --queries "data/$set/train-queries.jsonl" --depth 50 --output "runs/bm25/$set-train.trec"
-  $MOEIR mine-negatives --run "runs/bm25/$set-train.trec" --qrels "data/$set/train.tsv" --method band:first=0,last=10 \
+  $MOEIR mine-negatives --run "runs/bm25/$set-train.trec" --qrels "data/$set/train.tsv" --method "band:$BAND" \
     --output "data/$set-train.jsonl"
 }
 
@@ -42,9 +45,9 @@ prepare() {
   recorded bm25 || bm25 $SETS
 }
 
-pretrained() { # NAME OBJECTIVE STEPS: pre/NAME
-  $MOEIR pretrain --model "$model" --arch mote:pooling=mean --objective "$2" --corpus data/spans/corpus.jsonl --queries data/spans/queries.jsonl \
-    --short-spans 0 --document-length "$LENGTH" --query-length "$QUERY_LENGTH" --steps "$3" --batch-size "$LEARN_BATCH" \
+pretrained() { # NAME STEPS: pre/NAME
+  $MOEIR pretrain --model "$model" --arch mote:pooling=mean --objective mote --corpus data/spans/corpus.jsonl --queries data/spans/queries.jsonl \
+    --short-spans 0 --document-length "$LENGTH" --query-length "$QUERY_LENGTH" --steps "$2" --batch-size "$LEARN_BATCH" \
     --learning-rate "$LEARN_RATE" --group-rate "decoder.*=$DECODER_RATE" --seed 1 --output "pre/$1"
 }
 
@@ -64,25 +67,24 @@ P
 }
 
 gate() {
-  pretrained gate mote "$GATE_STEPS"
+  pretrained gate "$GATE_STEPS"
   record gate pre/gate
   check_gate
 }
 
-pre() { # NORMAL|SWITCHED: made again where its record exists and its weights do not
-  local objective=mote
-  [ "$1" = normal ] || objective=mote:switch_corpus=true
+pre() { # pre/normal, made again where its record exists and its weights do not, and pre/switched
   check_gate
-  say "pre-training $1"
-  pretrained "$1" "$objective" "$LEARN_STEPS"
-  recorded "pre-$1" || record "pre-$1" "pre/$1"
+  say "pre-training"
+  pretrained normal "$LEARN_STEPS"
+  if recorded pre-normal; then same_weights pre-normal pre/normal; else record pre-normal pre/normal; fi
+  [ -e pre/switched ] || $PYTHON "$here/exchange_experts.py" pre/normal pre/switched
 }
 
 row() { # KIND SEED
   local start=$model encoders=mote objective=contrastive:flops_query=0,flops_document=0 set inputs=()
   case $1 in
   normal | switched)
-    pre "$1" # not in a list with &&, in which a failure would not end the script
+    pre # not in a list with &&, in which a failure would not end the script
     start=pre/$1
     ;;
   siamese | separate) encoders=$1 ;;
@@ -102,7 +104,7 @@ row() { # KIND SEED
 }
 
 if [ $# = 0 ]; then
-  set -- prepare gate pre-normal pre-switched
+  set -- prepare gate pre-normal
   for kind in $KINDS; do
     for seed in $SEEDS; do set -- "$@" "$kind-$seed"; done
   done
@@ -114,12 +116,12 @@ for one in "$@"; do
     say "$one is recorded: $records/$one.json"
   elif [ "$one" = gate ]; then
     gate
-  elif [[ $one =~ ^pre-(normal|switched)$ ]]; then
-    pre "${BASH_REMATCH[1]}"
+  elif [ "$one" = pre-normal ]; then
+    pre
   elif [[ " $KINDS " == *" ${one%-*} "* && ${one##*-} =~ ^[0-9]+$ ]]; then
     row "${one%-*}" "${one##*-}"
   else
-    echo "$one: expected prepare, gate, pre-normal, pre-switched or KIND-SEED with KIND of $KINDS" >&2
+    echo "$one: expected prepare, gate, pre-normal or KIND-SEED with KIND of $KINDS" >&2
     exit 2
   fi
 done

@@ -6,17 +6,18 @@
 #           training questions; DEPTH-KIND-SEED for seeds 2 3, a training with the chosen setting on each collection, which makes its missing
 #           choices first. DEPTH: shallow (the first layers of MODEL_FOLDER), deep (all). KIND: plain adapter random top1; a row top1 records
 #           `all` too, the same training searched with all experts. SET: squad medquad
-# Sizes:    cores: 300 steps of 4 questions x (1 + 3) passages of 48 tokens, MiniLM cut to 2 layers and whole (6). Minutes of one core: prepare 6; a
-#                  choice 10 (shallow) or 22 (deep), of plain 13 or 29; a row 3 or 6, of top1 5 or 8; 6 hours in all, 156 tried settings and
-#                  32 trainings. Estimated from 10 steps (.4 and .16 s each)
-#           h200:  1,000 steps of 64 x (1 + 7), 128 tokens, BERT base cut to 4 layers and whole, all questions and passages: about 10 hours,
-#                  estimated
+# Sizes:    cores: 300 steps of 4 questions x (1 + 3) passages of 72 tokens, MiniLM cut to 2 layers and whole (6). Minutes of one core: prepare 6; a
+#                  choice 12 (shallow) or 30 (deep), of plain 16 or 39; a row 4 or 9, of top1 7 or 12; 8 hours in all, 156 tried settings and
+#                  32 trainings. Estimated from 10 steps of 48 tokens (.4 and .16 s each), times 1.47 for the tokens
+#           h200:  800 steps of 64 x (1 + 7), 128 tokens, BERT base cut to 4 layers and whole, all questions (SQuAD's 0.6 times, MedQuAD's 4.6)
+#                  and passages: about 8 hours, estimated
 # Two calls may share a WORK_FOLDER if they run different choices; run all choices before the rows, which otherwise make their own.
 set -euo pipefail
+sizes=(STEPS BATCH NEGATIVES LENGTH QUERY_LENGTH SHALLOW EXPERTS MIXTURE_RATE TRAIN HELD_OUT HELD_OUT_PASSAGES DEV PASSAGES SIMILARITIES RATES DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
-STEPS=${STEPS:-$(sized 300 1000 2)} BATCH=${BATCH:-$(sized 4 64 2)} NEGATIVES=${NEGATIVES:-$(sized 3 7 2)} LENGTH=${LENGTH:-$(sized 48 128 24)}
+STEPS=${STEPS:-$(sized 300 800 2)} BATCH=${BATCH:-$(sized 4 64 2)} NEGATIVES=${NEGATIVES:-$(sized 3 7 2)} LENGTH=${LENGTH:-$(sized 72 128 24)}
 QUERY_LENGTH=${QUERY_LENGTH:-24} SHALLOW=${SHALLOW:-$(sized 2 4 1)} EXPERTS=${EXPERTS:-$(sized 6 6 3)} MIXTURE_RATE=${MIXTURE_RATE:-1e-3}
-TRAIN=${TRAIN:-$(sized 4000 100000 16)} HELD_OUT=${HELD_OUT:-$(sized 300 1000 4)} HELD_OUT_PASSAGES=${HELD_OUT_PASSAGES:-$(sized 1000 10000 8)}
+TRAIN=${TRAIN:-$(sized 4000 100000 16)} HELD_OUT=${HELD_OUT:-$(sized 300 1000 4)} HELD_OUT_PASSAGES=${HELD_OUT_PASSAGES:-$(sized 600 10000 8)}
 DEV=${DEV:-$(sized 3000 10570 6)} PASSAGES=${PASSAGES:-$(sized 3000 20958 20)} SEEDS=${SEEDS:-$(sized "2 3" "2 3" 2)}
 SIMILARITIES=${SIMILARITIES:-$(sized "0.2 0.5 1" "0.2 0.5 1" 0.5)} RATES=${RATES:-$(sized "1e-6 1e-5 3e-5" "1e-6 1e-5 3e-5" 1e-5)}
 SETS="squad medquad" KINDS="plain adapter random top1" DEEP_KINDS=$(sized "plain adapter random top1" "plain adapter random top1" random)
@@ -59,11 +60,9 @@ searched_set() { # CHECKPOINT ROW SET [FLAGS]: runs/ROW/SET/global.trec
   $MOEIR search --index "idx/$row/$set" --queries "${queries[$set]}" --depth "$DEPTH" --output "runs/$row/$set/global.trec" "$@"
 }
 
-recorded_jointly() { # ROW CHECKPOINT: its record; CHECKPOINT-SET trained on each collection, or -
-  local set parts=()
-  for set in $SETS; do parts+=("$set=${qrels[$set]}=$([ "$2" = - ] && echo - || echo "$2-$set")"); done
-  say "recording $1"
-  SIZE=$SIZE $PYTHON "$here/joint_record.py" "$1" "$records" "${parts[@]}"
+record_both() { # ROW CHECKPOINT: its record; CHECKPOINT-SET was trained on each collection
+  # shellcheck disable=SC2086
+  record "$1" "squad=$2-squad,medquad=$2-medquad" $SETS
 }
 
 collection() { # SET: training, held-out and development questions, their passages, BM25's negatives
@@ -72,15 +71,7 @@ collection() { # SET: training, held-out and development questions, their passag
   $PYTHON "$here/../sample_squad.py" "$data/$set" "data/$set" $((TRAIN + HELD_OUT)) "$DEV"
   mv "data/$set/dev-queries.jsonl" "${queries[$set]}"
   mv "data/$set/dev.tsv" "${qrels[$set]}"
-  $PYTHON - "data/$set" "$HELD_OUT" <<'P'
-import sys
-from moeir.records import qrels, texts
-folder, count = sys.argv[1], int(sys.argv[2])
-questions, judged = list(texts.read_texts(f"{folder}/train-queries.jsonl")), qrels.read_qrels(f"{folder}/train.tsv")
-for part, own in (("heldout", questions[:count]), ("train", questions[count:])):
-    texts.write_texts(own, f"{folder}-{part}-queries.jsonl")
-    qrels.write_qrels({question.id: judged[question.id] for question in own}, f"{folder}-{part}.tsv")
-P
+  divided "data/$set/train-queries.jsonl" "data/$set/train.tsv" "$HELD_OUT" "data/$set-heldout" "data/$set-train"
   $PYTHON "$here/../sample_corpus.py" "$data/$set/corpus.jsonl.gz" "${qrels[$set]}" "${corpora[$set]}" "$PASSAGES"
   $PYTHON "$here/../sample_corpus.py" "$data/$set/corpus.jsonl.gz" "data/$set-heldout.tsv" "data/$set-heldout-pool.jsonl" "$HELD_OUT_PASSAGES"
   $MOEIR index --corpus "$data/$set/corpus.jsonl.gz" --engine bm25 --output "idx/bm25/$set-whole"
@@ -101,7 +92,8 @@ prepare() {
     $MOEIR init --model "$(weights "$depth")" --arch dense:pooling=mean,normalise=true --query-length "$QUERY_LENGTH" \
       --document-length "$LENGTH" --output "ckpt/$depth-untrained"
     for set in $SETS; do searched_set "ckpt/$depth-untrained" "$depth-untrained" "$set"; done
-    recorded_jointly "$depth-untrained" -
+    # shellcheck disable=SC2086
+    KEEP=yes record "$depth-untrained" - $SETS
   done
 }
 
@@ -113,7 +105,7 @@ choice() { # DEPTH KIND SET: a record of each setting
     say "trying $setting for $1 $2 on $3"
     learned "ckpt/choice-$name" "$1" "$2" "$3" "$setting" 1 --dev-queries "data/$3-heldout-queries.jsonl" \
       --dev-qrels "data/$3-heldout.tsv" --dev-corpus "data/$3-heldout-pool.jsonl" --evaluate-every "$STEPS" --keep last
-    $PYTHON "$here/choices.py" record "$records/choice" "$1-$2-$3" "$setting" "ckpt/choice-$name"
+    SIZE=$SIZE COMMIT=$commit $PYTHON "$here/choices.py" record "$records/choice" "$1-$2-$3" "$setting" "ckpt/choice-$name"
     rm -rf "ckpt/choice-$name"
   done
 }
@@ -132,8 +124,8 @@ row() { # DEPTH KIND SEED
       searched_set "ckpt/$all-$set" "$all" "$set"
     fi
   done
-  if [ "$2" = top1 ]; then recorded_jointly "$all" "ckpt/$row"; fi
-  recorded_jointly "$row" "ckpt/$row" # last: where it is, `all` is too
+  if [ "$2" = top1 ]; then record_both "$all" "ckpt/$row"; fi
+  record_both "$row" "ckpt/$row" # last: where it is, `all` is too
   if [ "$KEEP" = no ]; then rm -rf ckpt/"$row"-* ckpt/"$all"-* enc/{"$row","$all"} idx/{"$row","$all"}; fi
 }
 

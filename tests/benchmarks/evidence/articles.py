@@ -6,7 +6,8 @@ SQUAD_FOLDER is in BEIR's layout with qrels/{train,dev}.tsv.gz. The articles of 
 articles is divided once more, by question, into `first` and `second`, so that a second training and its mined negatives see only questions
 that the first did not read. Questions that have the words of a test question are left out of the others. Writes
 {first,second,dev,test}-queries.jsonl with {first,second,dev,test}.tsv, corpus.jsonl (all paragraphs of these articles and OTHERS of the
-training part's, whose questions are used nowhere) and dev-corpus.jsonl (those of the development articles and a tenth of the others).
+training part's, whose questions are used nowhere; `--others all` takes them all, and their questions train) and dev-corpus.jsonl (those
+of the development articles and a tenth of the others).
 """
 
 import argparse
@@ -52,8 +53,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("output", type=Path)
-    for name, default in (("test", 12), ("dev", 4), ("others", 3000), ("seed", 1)):
+    for name, default in (("test", 12), ("dev", 4), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--others", default="3000", help="a number, or all")
     options = parser.parse_args()
     rng = random.Random(options.seed)
     passages = {text.id: text for text in texts.read_texts(options.folder / "corpus.jsonl.gz", keep_empty=True)}
@@ -63,7 +65,12 @@ def main() -> None:
     part_of_title = divide_titles(articles, options.test, options.dev, rng)
     part_of = {text.id: part_of_title[text.title] for text in passages.values() if text.title in part_of_title}
     elsewhere = [text.id for text in passages.values() if text.id not in part_of and text.content]
-    others = rng.sample(elsewhere, min(options.others, len(elsewhere)))
+    if options.others == "all":
+        others, more = elsewhere, qrels.read_qrels(options.folder / "qrels" / "train.tsv.gz")
+        part_of |= dict.fromkeys(others, "train")
+        judged |= more
+    else:
+        others = rng.sample(elsewhere, min(int(options.others), len(elsewhere)))
 
     options.output.mkdir(parents=True, exist_ok=True)
     for part, ids in divide_questions(judged, part_of, questions, rng).items():

@@ -5,13 +5,13 @@
 # Rows:     prepare, the data, BM25's negatives, the start and the negatives of its three experts; gate, 20 competing steps from it;
 #           standardised-SEED, competitive-SEED, permuted-SEED for seeds 2 3 4; temperature-T-2 for T of 0.1 0.5 1
 # Sizes:    cores: 300 + 250 steps of 8 queries x (1 + 7) passages of 96 tokens; half an hour a training on one core (AVX-512 BF16, no AMX), 6 hours in all
-#           h200:  3,000 + 2,500 steps of 32 x (1 + 7), 256 tokens, seeds 2 to 6, with weights that have not seen SQuAD (MODEL_FOLDER of BERT base):
-#                  about 12 hours, estimated
+#           h200:  3,000 + 2,500 steps of 32 x (1 + 7), 256 tokens, seeds 2 to 6, on SQuAD's training part, too, with weights that
+#                  have not seen it (MODEL_FOLDER of BERT base): about 12 hours, estimated
 set -euo pipefail
 sizes=(FIRST_STEPS STEPS BATCH NEGATIVES LENGTH QUERY_LENGTH SHARED_LAYERS OTHERS TITLES DEV_TITLES TEMPERATURE BAND DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 FIRST_STEPS=${FIRST_STEPS:-$(sized 300 3000 2)} STEPS=${STEPS:-$(sized 250 2500 2)} BATCH=${BATCH:-$(sized 8 32 2)} NEGATIVES=${NEGATIVES:-$(sized 7 7 2)}
-LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} SHARED_LAYERS=${SHARED_LAYERS:-$(sized 3 6 1)} OTHERS=${OTHERS:-$(sized 3000 18891 3)}
+LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} SHARED_LAYERS=${SHARED_LAYERS:-$(sized 3 6 1)} OTHERS=${OTHERS:-$(sized 3000 all 3)}
 TITLES=${TITLES:-$(sized 12 12 1)} DEV_TITLES=${DEV_TITLES:-$(sized 4 4 1)} SEEDS=${SEEDS:-$(sized "2 3 4" "2 3 4 5 6" 2)} EVERY=${EVERY:-$(sized 50 250 1)}
 TEMPERATURE=${TEMPERATURE:-0.2} TEMPERATURES=${TEMPERATURES:-$(sized "0.1 0.5 1" "0.1 0.5 1" 1)} BAND=${BAND:-first=0,last=20} GATE=${GATE:-$(sized 1.0 1.0 1.1)}
 corpora=([test]=data/corpus.jsonl [dev]=data/dev-corpus.jsonl)

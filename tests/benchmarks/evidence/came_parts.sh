@@ -6,13 +6,13 @@
 # Each is trained twice: on BM25's negatives with the first half of the questions, then with the other half on negatives of its own lists.
 # Sizes:    cores: 2 x 385 steps of 8 queries x (1 + 3) passages of 96 tokens: about 45 minutes for came-SEED, 75 for models-SEED, on one core
 #                  (AVX-512 BF16, no AMX); 4 hours in all
-#           h200:  2 x 4,000 steps of 32 x (1 + 7), 256 tokens, 10 shared and 2 private layers (MODEL_FOLDER of BERT base), seeds 1 to 5: about 14
-#                  hours, estimated
+#           h200:  2 x 4,000 steps of 32 x (1 + 7), 256 tokens, 10 shared and 2 private layers (MODEL_FOLDER of BERT base), on SQuAD's training part,
+#                  too, seeds 1 to 5: about 14 hours, estimated
 set -euo pipefail
 sizes=(STEPS BATCH NEGATIVES SHARED_LAYERS LENGTH QUERY_LENGTH OTHERS TITLES DEV_TITLES DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 STEPS=${STEPS:-$(sized 385 4000 2)} BATCH=${BATCH:-$(sized 8 32 2)} NEGATIVES=${NEGATIVES:-$(sized 3 7 2)} SHARED_LAYERS=${SHARED_LAYERS:-$(sized 4 10 1)}
-LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} OTHERS=${OTHERS:-$(sized 3000 18891 3)} SEEDS=${SEEDS:-$(sized "1 2" "1 2 3 4 5" 1)}
+LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} OTHERS=${OTHERS:-$(sized 3000 all 3)} SEEDS=${SEEDS:-$(sized "1 2" "1 2 3 4 5" 1)}
 TITLES=${TITLES:-$(sized 12 12 1)} DEV_TITLES=${DEV_TITLES:-$(sized 4 4 1)} EVERY=${EVERY:-$(sized 77 400 1)}
 corpora=([test]=data/corpus.jsonl [dev]=data/corpus.jsonl [second]=data/corpus.jsonl)
 queries=([test]=data/test-queries.jsonl [dev]=data/dev-queries.jsonl [second]=data/second-queries.jsonl)

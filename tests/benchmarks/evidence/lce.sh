@@ -4,11 +4,11 @@
 # Declared: declarations/lce.yaml
 # Rows:     prepare, samples, the lists of a dense retriever, their negatives, and the common start; lce-SEED, bce7-SEED, bce-SEED, bce2-SEED
 # Sizes:    cores: 640 steps of at most 16 pairs of 128 tokens: about 15 minutes a row on one core (AVX-512 BF16, no AMX); 3.5 hours in all
-#           h200:  20,000 steps of at most 256 pairs of 256 tokens (MODEL_FOLDER of BERT base), seeds 1 to 4: about 24 hours, estimated
+#           h200:  4,000 steps of at most 256 pairs of 256 tokens (MODEL_FOLDER of BERT base), seeds 1 to 4: about 6 hours, estimated
 set -euo pipefail
 sizes=(STEPS PAIRS START_STEPS LENGTH TRAIN TESTED WATCHED POOL RERANKED START_BAND DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
-STEPS=${STEPS:-$(sized 640 20000 2)} PAIRS=${PAIRS:-$(sized 16 256 16)} START_STEPS=${START_STEPS:-$(sized 300 2000 1)} LENGTH=${LENGTH:-$(sized 128 256 24)}
+STEPS=${STEPS:-$(sized 640 4000 2)} PAIRS=${PAIRS:-$(sized 16 256 16)} START_STEPS=${START_STEPS:-$(sized 300 2000 1)} LENGTH=${LENGTH:-$(sized 128 256 24)}
 TRAIN=${TRAIN:-$(sized 3000 90000 12)} TESTED=${TESTED:-$(sized 700 10570 3)} POOL=${POOL:-$(sized 5200 20958 12)} SEEDS=${SEEDS:-$(sized "1 2 3" "1 2 3 4" 1)}
 WATCHED=${WATCHED:-$(sized 60 300 2)} RERANKED=${RERANKED:-$(sized 20 100 4)} EVERY=${EVERY:-$(sized 128 1000 1)} START_BAND=${START_BAND:-$(sized first=50,last=150 first=50,last=150 first=2,last=9)}
 sets=(squad medquad)

@@ -5,11 +5,11 @@
 # Rows:     prepare, the data and BM25's negatives; separate-SEED, shared-SEED, role-SEED, sequence-SEED
 # Sizes:    cores: 2,000 steps of 16 questions x (1 + 1) passages of 96 tokens: about 80 minutes a row on one core (AVX-512 BF16, no AMX), and 10 of
 #                  search; 12 hours in all
-#           h200:  40,000 steps of 128 x (1 + 1), 256 tokens, every third layer, seeds 1 to 4 (MODEL_FOLDER of BERT base): about 40 hours, estimated
+#           h200:  8,000 steps of 128 x (1 + 1), 256 tokens, every third layer, seeds 1 to 4 (MODEL_FOLDER of BERT base): about 10 hours, estimated
 set -euo pipefail
 sizes=(STEPS BATCH LENGTH QUERY_LENGTH TRAIN TESTED WATCHED POOL EXPERTS_EVERY DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
-STEPS=${STEPS:-$(sized 2000 40000 2)} BATCH=${BATCH:-$(sized 16 128 2)} LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-$(sized 24 32 12)}
+STEPS=${STEPS:-$(sized 2000 8000 2)} BATCH=${BATCH:-$(sized 16 128 2)} LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-$(sized 24 32 12)}
 TRAIN=${TRAIN:-$(sized 40000 87599 12)} TESTED=${TESTED:-$(sized 10570 10570 6)} POOL=${POOL:-$(sized 6000 20958 12)} EVERY=${EVERY:-$(sized 250 2000 1)}
 WATCHED=${WATCHED:-$(sized 300 1000 2)} EXPERTS_EVERY=${EXPERTS_EVERY:-$(sized 3 3 2)} SEEDS=${SEEDS:-$(sized "1 2" "1 2 3 4" 1)}
 zero_shot=(nfcorpus scifact cacm cranfield)

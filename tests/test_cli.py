@@ -61,6 +61,24 @@ def test_no_help_loads_a_heavy_module(moeir_outside):
     assert result.stdout.count("Usage: moeir") == len(commands) - 1
 
 
+def test_commands_that_only_read_runs_do_not_load_torch(moeir_outside, room):
+    runs, judged = ["--run", "one.trec", "--run", "two.trec"], ["--qrels", "test-qrels.tsv"]
+    commands = [
+        ["evaluate", *runs, *judged, "--output", "table.tsv"],
+        [*FUSE, "--output", "fused.trec"],
+        ["mine-negatives", *runs, *judged, "--output", "mined.jsonl"],
+        ["analyze", "overlap", *runs, "--output", "overlap.tsv"],
+        ["learn-fusion", *runs, *judged, "--kind", "linear", "--output", "learned.json"],
+    ]
+    program = "import sys, os\n" + "\n".join(
+        f"if os.fork() == 0:\n    exec({HELP.format(arguments=arguments, heavy=['torch', 'numba', 'transformers'])!r})\n"
+        f"if os.waitstatus_to_exitcode(os.wait()[1]): sys.exit('a heavy module, or a failure: {arguments[0]}')"
+        for arguments in commands
+    )
+    result = moeir_outside(program=program)
+    assert result.code == 0, result.stderr
+
+
 @pytest.mark.parametrize("said, expected", [(None, "1"), ("0", "0")])
 def test_torch_is_asked_for_large_pages_unless_the_user_says_otherwise(said, expected, monkeypatch):
     monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)

@@ -115,9 +115,7 @@ class ScoreLists:
         return ends
 
 
-def align(
-    lists: RankedLists, score: Scorer, missing: Scorer, weights: Iterable[float] = repeat(1.0)
-) -> tuple[NDArray[np.int64], Float64s]:
+def align(lists: RankedLists, score: Scorer, missing: Scorer, weights: Iterable[float] = repeat(1.0)) -> tuple[NDArray[np.int64], Float64s]:
     """The union of the documents [n], ascending, and each list's contributions [E, n]: `score` of its hits, `missing` elsewhere."""
     stacks = [ScoreLists.from_hits(one) for one in lists]
     hits = sum(len(one.documents) for one in stacks)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 from moeir.errors import DataError
-from moeir.kernels import memory
+from moeir.kernels.heap import trim_heap
 from moeir.records import compiled_loops, lines
 from moeir.records.ids import MAX_FIXED_BYTES, ByteStrings, DictionaryEncoder, Ids, as_byte_strings
 
@@ -85,7 +85,7 @@ def release_memory(rows: int) -> None:
     if rows < 2**20:
         return
     _arrow.default_memory_pool().release_unused()
-    memory.trim_heap()
+    trim_heap()
 
 
 def _parse_arrow(block: bytes, width: int, wanted: tuple[int, ...], number: int) -> list[NDArray[Any]] | None:

@@ -243,7 +243,7 @@ class Finetune(TrainingStage, InputOptions):
         from moeir.architectures.initialize import build_checkpoint, is_cross_encoder
         from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
         from moeir.backbones.device import select_dtype
-        from moeir.kernels.memory import mmap_large_tensors
+        from moeir.kernels.heap import mmap_large_tensors
         from moeir.training import dev_sets, retrieval_task, token_cache
 
         process_group = self.process_group()

@@ -112,7 +112,7 @@ class Pretrain(TrainingStage):
 
         from moeir.architectures.initialize import build_checkpoint
         from moeir.backbones.device import select_dtype
-        from moeir.kernels.memory import mmap_large_tensors
+        from moeir.kernels.heap import mmap_large_tensors
         from moeir.pretraining.task import PretrainingTask
 
         process_group = self.process_group()

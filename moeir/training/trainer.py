@@ -21,7 +21,7 @@ from moeir.artifacts.unfinished import TRAINING_STATE
 from moeir.backbones.device import set_determinism
 from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import MoeirError
-from moeir.kernels.memory import trim_heap
+from moeir.kernels.heap import trim_heap
 from moeir.training import live_display, param_groups, resume_state, trackers
 
 LOWER_RATE_ADVICE = "start over with a lower --learning-rate and --force; until then the last saved state is kept"

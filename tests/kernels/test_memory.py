@@ -5,7 +5,8 @@ import sys
 import pytest
 import torch
 
-from moeir.kernels.memory import available_bytes, describe_out_of_memory, trim_heap
+from moeir.kernels.heap import trim_heap
+from moeir.kernels.memory import available_bytes, describe_out_of_memory
 
 
 def resident() -> int:

@@ -15,6 +15,7 @@ import datetime
 import gzip
 import json
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,6 @@ from moeir.analysis.overlap import analyze_overlap
 from moeir.artifacts import manifests
 from moeir.evaluation import measures
 from moeir.records import qrels, runs
-from moeir.retrieval.latency import _processor_name
 
 SUMS = ("fused", "calibrated", "with-bm25", "bm25")  # runs that are no experts
 MEASURES = ("nDCG@10", "RR@10", "R@100")
@@ -79,10 +79,11 @@ def join_logs(logs: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Mapping
 
 def describe_machine() -> dict[str, Any]:
     """Processor, its extensions that matter for bfloat16 and int8, and threads."""
-    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    extensions = [name for name in ("avx512_bf16", "avx512_vnni", "amx_bf16") if name in flags]
+    facts = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    names = [line.partition(":")[2].strip() for line in facts.splitlines() if line.startswith("model name")]
+    extensions = [name for name in ("avx512_bf16", "avx512_vnni", "amx_bf16") if name in facts]
     threads = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))
-    return {"processor": _processor_name(), "extensions": extensions, "threads": threads}
+    return {"processor": (names or [platform.processor()])[0], "extensions": extensions, "threads": threads}
 
 
 def describe_commit(folder: Path = Path(moeir.__file__).parent) -> str:

@@ -82,12 +82,12 @@ def read_texts_by_id(source: Path | str, *, keep_empty: bool = False) -> dict[st
 
 
 def read_field(source: Path | str, field: str) -> dict[str, str]:
-    """Read one field of every record, by id, such as a question's relation; DataError for a record without it."""
+    """Read one field of every record, by id, such as a question's relation; DataError for a record without it, or unprintable."""
     values = {}
     for where, record in read_records(str(source)):
         text, value = parse_text(record, where), record.get(field)
-        if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
-            problem = f"field {field!r} of {text.id!r} is not a string or a whole number: {_preview(value)}"
+        if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip() or not str(value).isprintable():
+            problem = f"field {field!r} of {text.id!r} is not a printable string or a whole number: {_preview(value)}"
             raise DataError(f"{where}: {problem}", code="text-not-a-string")
         values[text.id] = str(value)
     return values
@@ -173,7 +173,7 @@ def _find_field(record: dict[str, Any], names: Sequence[str], what: str, where: 
 
 
 def _preview(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=repr)
+    text = json.dumps(value, ensure_ascii=not str(value).isprintable(), default=repr)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -112,7 +112,7 @@ def test_wins_are_counted_by_a_field_of_the_queries(moeir, folder):
         for kind, count in (("description", 1), ("name", 2)) for run in ("one", "two", "tied")
     ]  # fmt: skip
     result = moeir(*command, "sort")
-    assert result.code == 3 and "kinds.jsonl:1: field 'sort' of 'a' is not a string or a whole number" in result.stderr
+    assert result.code == 3 and "kinds.jsonl:1: field 'sort' of 'a' is not a printable string or a whole number" in result.stderr
 
 
 def test_wins_are_listed_query_by_query_with_the_largest_difference_first(moeir, texts):

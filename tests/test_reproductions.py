@@ -233,6 +233,17 @@ def test_a_declared_file_may_be_missing_until_it_is_there(results: Path) -> None
         resolve({}, **file, pending=True)
 
 
+@pytest.mark.parametrize("cells", ["not run yet |  |", "+.01 | seeds missing |"])
+def test_a_table_that_is_not_complete_is_declared_not_run(results: Path, cells: str) -> None:
+    (results / "fork.md").write_text(
+        f"# Fork\n\n## Primary\n\n| row | difference | p |\n|---|---|---|\n| b − a | {cells}\n", encoding="utf-8"
+    )
+    reference, file = {"table": "Primary", "row": "b − a", "column": "difference", "p": "p"}, {"file": "fork.md"}
+    assert resolve(reference, **file, pending=True) is None
+    with pytest.raises(DataError, match="expected a cell that starts with a number"):
+        resolve(reference, **file)
+
+
 @pytest.mark.parametrize(
     ("differences", "paper", "verdict"),
     [

@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "tests" / "benchmarks" / "results"
 DATA = Path(__file__).with_name("reproductions.yaml")
 NUMBER = re.compile(r"[+−-]?\d*\.?\d+")
-NOT_RUN, DECLARED, WAITING = "not run", "declared, not yet run", "not run yet"  # WAITING: in a table of results that is not complete
+NOT_RUN, DECLARED = "not run", "declared, not yet run"
+WAITING = ("not run yet", "seeds missing")  # in a table of results that is not complete
 ANSWERS = ("same sign", "opposite sign", "no common sign")
 KEYS = {"at", "table", "row", "column", "columns", "label", "after", "against", "p", "interval", "seeds", "text", "why"}
 Entry = dict[str, Any]
@@ -76,14 +77,14 @@ def resolve(reference: Entry, measurement: Entry, where: str) -> tuple[str, list
         one = fill_seed({"table": measurement.get("table"), "column": measurement.get("column")} | reference, seed)
         for column in one.get("columns", [one["column"]]):
             cell, _, p = read(one | {"column": column}).rstrip(")").partition(" (")  # quickstart.md has `value (p)`, in either row
-            if cell == WAITING and measurement.get("pending"):
-                return None
             values.setdefault(one.get("label", column), []).append(cell)
+            tests = [read(one | {"after": column, "column": one[key]}) if one.get(key) else "" for key in ("p", "interval")]
+            if measurement.get("pending") and (cell in WAITING or tests[0] in WAITING):
+                return None
             other, _, p_of_other = (
                 read({**one, "column": column} | one["against"]).rstrip(")").partition(" (") if "against" in one else ("0", "", "")
             )
             baseline = parse_points(other, where)
-            tests = [read(one | {"after": column, "column": one[key]}) if one.get(key) else "" for key in ("p", "interval")]
             p = (p or p_of_other or tests[0]).replace(" ", "")
             if p:
                 parse_points(p.lstrip("<"), where)

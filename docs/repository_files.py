@@ -18,8 +18,10 @@ def page_name(path: str) -> str:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the files as pages; a program is a block of code."""
+    """Add the files as pages, a program as a block of code, and the pictures that they show."""
     for folder in FOLDERS:
+        for picture in sorted((ROOT / folder).rglob("*.svg")):
+            files.append(File.generated(config, picture.relative_to(ROOT).as_posix(), abs_src_path=str(picture)))
         for path in sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in LANGUAGES):
             name, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
             if language := LANGUAGES[path.suffix]:

@@ -4,15 +4,16 @@
 # Declared: declarations/came_fork.yaml
 # Rows:     prepare, the data, BM25's negatives, the start and the negatives of its three experts; gate, 20 competing steps from it;
 #           standardised-SEED, competitive-SEED, permuted-SEED for seeds 2 3 4; temperature-T-2 for T of 0.1 0.5 1
-# Sizes:    cores: 300 + 250 steps of 8 queries x (1 + 7) passages of 96 tokens; half an hour a training on one core (AVX-512 BF16, no AMX), 6 hours in all
-#           h200:  3,000 + 2,500 steps of 32 x (1 + 7), 256 tokens, seeds 2 to 6, on SQuAD's training part, too, with weights that
-#                  have not seen it (MODEL_FOLDER of BERT base): about 12 hours, estimated
+# Sizes:    cores: 60 + 200 steps of 8 queries x (1 + 7) passages of 96 tokens; half an hour a training on one core (AVX-512 BF16, no AMX), 6 hours in all
+#           h200:  200 + 800 steps of 32 x (1 + 7), 256 tokens, seeds 2 to 6, all of MedQuAD, with weights that have not been trained to
+#                  retrieve (MODEL_FOLDER of BERT base): about 4 hours, estimated
 set -euo pipefail
-sizes=(FIRST_STEPS STEPS BATCH NEGATIVES LENGTH QUERY_LENGTH SHARED_LAYERS OTHERS TITLES DEV_TITLES TEMPERATURE BAND DEPTH)
+sizes=(FIRST_STEPS STEPS BATCH NEGATIVES LENGTH QUERY_LENGTH SHARED_LAYERS TESTED DEV FIRST SECOND OTHERS TEMPERATURE BAND DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
-FIRST_STEPS=${FIRST_STEPS:-$(sized 300 3000 2)} STEPS=${STEPS:-$(sized 250 2500 2)} BATCH=${BATCH:-$(sized 8 32 2)} NEGATIVES=${NEGATIVES:-$(sized 7 7 2)}
-LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} SHARED_LAYERS=${SHARED_LAYERS:-$(sized 3 6 1)} OTHERS=${OTHERS:-$(sized 3000 all 3)}
-TITLES=${TITLES:-$(sized 12 12 1)} DEV_TITLES=${DEV_TITLES:-$(sized 4 4 1)} SEEDS=${SEEDS:-$(sized "2 3 4" "2 3 4 5 6" 2)} EVERY=${EVERY:-$(sized 50 250 1)}
+FIRST_STEPS=${FIRST_STEPS:-$(sized 60 200 2)} STEPS=${STEPS:-$(sized 200 800 2)} BATCH=${BATCH:-$(sized 8 32 2)} NEGATIVES=${NEGATIVES:-$(sized 7 7 2)}
+LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} SHARED_LAYERS=${SHARED_LAYERS:-$(sized 3 6 1)}
+TESTED=${TESTED:-$(sized 4000 4000 6)} DEV=${DEV:-$(sized 800 800 6)} FIRST=${FIRST:-$(sized 480 2400 6)} SECOND=${SECOND:-$(sized 1600 5600 6)}
+OTHERS=${OTHERS:-$(sized 500 20000 2)} SEEDS=${SEEDS:-$(sized "2 3 4" "2 3 4 5 6" 2)} EVERY=${EVERY:-$(sized 50 100 1)}
 TEMPERATURE=${TEMPERATURE:-0.2} TEMPERATURES=${TEMPERATURES:-$(sized "0.1 0.5 1" "0.1 0.5 1" 1)} BAND=${BAND:-first=0,last=20} GATE=${GATE:-$(sized 1.0 1.0 1.1)}
 corpora=([test]=data/corpus.jsonl [dev]=data/dev-corpus.jsonl)
 queries=([test]=data/test-queries.jsonl [dev]=data/dev-queries.jsonl)
@@ -26,6 +27,14 @@ learned() { # NAME MODEL PART STEPS SEED SHARES [FLAGS]: objectives differ in SH
     --negatives "$NEGATIVES" --learning-rate 5e-5 --group-rate heads.local=5e-4 --group-rate towers.lexical=1e-4 --seed "$seed" --output "$output" "$@"
 }
 watched+=(--evaluate-every "$EVERY")
+clusters=title # of MedQuAD's documents: their subject
+
+subjects() { # data/: MedQuAD, one question of each wording, divided by subject (subjects.py); 300 of the questions of dev are watched
+  [ -s data/medquad/dev.tsv ] || $PYTHON "$here/../sample_squad.py" "$data/medquad" data/medquad 100000 100000
+  [ -s data/dev-corpus.jsonl ] || $PYTHON "$here/subjects.py" "$data/medquad/corpus.jsonl.gz" data/medquad data --test "$TESTED" --dev "$DEV" \
+    --first "$FIRST" --second "$SECOND" --others "$OTHERS"
+  [ -s data/watched.tsv ] || divided data/dev-queries.jsonl data/dev.tsv 300 data/watched data/unwatched
+}
 
 negatives() { # PART BAND RUN...
   local part=$1 band=$2 run runs=()
@@ -35,7 +44,7 @@ negatives() { # PART BAND RUN...
 }
 
 prepare() {
-  articles
+  subjects
   bm25 test dev
   say "the start: $FIRST_STEPS standardised steps on BM25's negatives"
   $MOEIR search --index "idx/bm25/$(shelf test)" --queries data/first-queries.jsonl --depth 50 --output runs/bm25/first.trec

@@ -221,8 +221,15 @@ def build(objects: Iterator[DocumentedObject]) -> tuple[list[str], list[tuple[st
 
 def main(folder: Path, sources: Path) -> None:
     """Write the collection."""
-    folder.mkdir(parents=True, exist_ok=True)
+    if not sources.is_dir():
+        sys.exit(f"{sources}: no such folder; expected SOURCES, a folder of Python sources")
     passages, queries = build(read_library(sources))
+    if not passages:
+        sys.exit(
+            f"{sources}: no docstring that makes a passage; expected a folder of Python sources with docstrings of "
+            f"{FEWEST_PASSAGE_WORDS} words or more"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
     corpus = [{"_id": f"d{number:05d}", "text": passage} for number, passage in enumerate(passages)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in corpus), encoding="utf-8")
     sizes = []
@@ -238,4 +245,6 @@ def main(folder: Path, sources: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2] if len(sys.argv) > 2 else sysconfig.get_paths()["stdlib"]))
+    if len(sys.argv) not in (2, 3):
+        sys.exit(f"use: {sys.argv[0]} FOLDER [SOURCES]")
+    main(Path(sys.argv[1]), Path(sys.argv[2] if len(sys.argv) == 3 else sysconfig.get_paths()["stdlib"]))

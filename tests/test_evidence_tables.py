@@ -68,7 +68,7 @@ def test_without_common_documents_it_is_the_paired_t_test(tables: ModuleType) ->
     new, old = np.random.default_rng(1).random((2, 30))
     expected = scipy.stats.ttest_rel(new, old)
     interval = expected.confidence_interval()
-    mean, low, high, effect, p = tables.test_differences([new - old], [np.arange(30)])
+    mean, low, high, effect, p = tables.estimate_difference([new - old], [np.arange(30)])
     assert (mean, low, high, p) == pytest.approx(((new - old).mean(), interval.low, interval.high, expected.pvalue))
     assert effect == pytest.approx((new - old).mean() / (new - old).std(ddof=1))
 
@@ -76,8 +76,10 @@ def test_without_common_documents_it_is_the_paired_t_test(tables: ModuleType) ->
 def test_questions_of_one_document_count_as_one_where_they_are_alike(tables: ModuleType) -> None:
     single = np.random.default_rng(1).random(30)
     twice, documents = np.repeat(single, 2), np.repeat(np.arange(30), 2)
-    assert tables.test_differences([twice], [documents])[1:3] == pytest.approx(tables.test_differences([single], [np.arange(30)])[1:3])
-    assert tables.test_differences([twice], [np.arange(60)])[4] < tables.test_differences([twice], [documents])[4]
+    assert tables.estimate_difference([twice], [documents])[1:3] == pytest.approx(
+        tables.estimate_difference([single], [np.arange(30)])[1:3]
+    )
+    assert tables.estimate_difference([twice], [np.arange(60)])[4] < tables.estimate_difference([twice], [documents])[4]
 
 
 def test_a_contrast_is_of_means_over_the_seeds_that_both_rows_have(experiment: Any) -> None:

@@ -5,7 +5,7 @@ Input of the tables is run → label → measure → query or group → value, a
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +30,8 @@ def group_samples(values: MeasureValues, groups: Mapping[str, str], field: str) 
     >>> {label: measures.aggregate_values(one)["RR"] for label, one in values.items()}
     {'set=x': 0.5, 'set=y': 1.0, 'macro': 0.75, 'micro': 0.6667}
     """
-    missing = [query for by_query in values.values() for query in by_query if query not in groups]
-    if missing:
-        raise DataError(f"query {missing[0]!r} is judged but not among the queries with the field {field}")
+    for by_query in values.values():
+        check_groups(by_query, groups, field)
     within: dict[str, dict[str, dict[str, float]]] = {}
     for measure, by_query in values.items():
         for query, value in by_query.items():
@@ -40,6 +39,12 @@ def group_samples(values: MeasureValues, groups: Mapping[str, str], field: str) 
     by_group: dict[str, MeasureValues] = {label: within[label] for label in sorted(within)}
     means = {label: measures.aggregate_values(group_values) for label, group_values in by_group.items()}
     return by_group | {MACRO: {measure: {label: means[label][measure] for label in means} for measure in values}, MICRO: values}
+
+
+def check_groups(judged: Iterable[str], groups: Mapping[str, str], field: str) -> None:
+    """DataError for a judged query of which no group is known."""
+    if missing := next((query for query in judged if query not in groups), None):
+        raise DataError(f"query {missing!r} is judged but not among the queries with the field {field}")
 
 
 @dataclass(frozen=True)

@@ -314,6 +314,7 @@ class Analyze(Stage):
 
     def _analyze_wins(self) -> "AnalysisResult":
         from moeir.analysis import wins
+        from moeir.evaluation.result_tables import check_groups
         from moeir.records import texts
 
         grades, answers = self._read_qrels(), None
@@ -330,7 +331,9 @@ class Analyze(Stage):
             answers = {text.id: text.content for text in texts.read_texts(self.corpus, keep_empty=True) if text.id in relevant}
         if self.group_by is None:
             return wins.analyze_wins(values, self.measure, wins.group_queries(queries, grades, answers))
-        group_of = {query: group for query, group in texts.read_field(self.queries, self.group_by).items() if query in queries}
+        group_of = texts.read_field(self.queries, self.group_by)
+        check_groups(grades, group_of, self.group_by)
+        group_of = {query: group_of[query] for query in grades}
         return wins.analyze_wins(values, self.measure, {self.group_by: group_of})
 
     def _analyze_ranks(self) -> "AnalysisResult":

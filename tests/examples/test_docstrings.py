@@ -131,6 +131,24 @@ def test_the_collection_is_the_same_whatever_the_order_of_sets(library: Path, tm
     assert all((again / file.name).read_bytes() == file.read_bytes() for file in library.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "FOLDER [SOURCES]"),
+        (("collection", "none"), "none: no such folder; expected SOURCES, a folder of Python sources"),
+        (
+            ("collection", "."),
+            ".: no docstring that makes a passage; expected a folder of Python sources with docstrings of 8 words or more",
+        ),
+    ],
+)
+def test_wrong_sources_are_one_line_and_write_nothing(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    command = [sys.executable, EXAMPLES / "docstrings.py", *arguments]
+    refused = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert refused.returncode == 1 and refused.stderr.endswith(f"{message}\n") and refused.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_passages_and_queries_of_a_library_read_by_eye(tmp_path: Path) -> None:
     sources = tmp_path / "sources"
     (sources / "animals" / "tests").mkdir(parents=True)

@@ -56,15 +56,35 @@ def run(script: str, server: CommandServer, *arguments: object, **settings: obje
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200, check=False)
 
 
+def run_twice(script: str, server: CommandServer, *arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
+    """The second run, after a first one that ended well, too."""
+    for _ in range(2):
+        completed = run(script, server, *arguments, **settings)
+        assert completed.returncode == 0, completed.stderr
+    return completed
+
+
 def rows_of(folder: Path) -> set[str]:
     return {path.name.removesuffix(".json") for path in folder.glob("*.json")}
 
 
+@pytest.mark.parametrize("script", ["came_fork.sh", "came_parts.sh", "taser.sh", "lce.sh", "sbmoe.sh", "mote.sh"])
+def test_a_wrong_call_is_one_line(script: str, collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+    def refuse(data: Path, model: Path, row: str = "prepare", **settings: str) -> str:
+        completed = run(script, server, data, tmp_path / "work", model, row, RESULTS=tmp_path / "results", **settings)
+        assert completed.returncode == 2
+        assert completed.stderr.count("\n") == 1
+        return completed.stderr
+
+    assert refuse(collections, tiny_model, "best-2").startswith("best-2: no such row; expected prepare, ")
+    assert refuse(collections, tiny_model, SIZE="large") == "SIZE=large: expected cores, h200 or toy\n"
+    assert refuse(tmp_path / "none", tiny_model).startswith(f"{tmp_path / 'none'}: no such folder; expected DATA_FOLDER")
+    assert refuse(collections, collections).startswith(f"{collections}: no config.json; expected MODEL_FOLDER")
+
+
 def test_the_fork(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    for _ in range(2):
-        completed = run("came_fork.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
-        assert completed.returncode == 0, completed.stderr
+    completed = run_twice("came_fork.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
     records = results / "came_fork-toy"
     assert rows_of(records) == {"bm25", "start", "gate", "standardised-2", "competitive-2", "permuted-2", "temperature-1-2"}
     assert completed.stderr.count("is recorded") == 5, "all rows but prepare"
@@ -90,9 +110,7 @@ def test_the_fork(collections: Path, tiny_model: Path, server: CommandServer, tm
 
 def test_the_mixture_and_its_parts(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    for _ in range(2):
-        completed = run("came_parts.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
-        assert completed.returncode == 0, completed.stderr
+    run_twice("came_parts.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
     records = results / "came_parts-toy"
     assert rows_of(records) == {"bm25", "came-1", "models-1"}
     trainings = {
@@ -107,9 +125,7 @@ def test_the_mixture_and_its_parts(collections: Path, tiny_model: Path, server: 
 
 def test_taser(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    for _ in range(2):
-        completed = run("taser.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
-        assert completed.returncode == 0, completed.stderr
+    run_twice("taser.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
     records = results / "taser-toy"
     assert rows_of(records) == {"bm25", "separate-1", "shared-1", "role-1", "sequence-1"}
     assert json.loads((records / "role-1.json").read_text())["sets"].keys() == {"squad", "nfcorpus", "scifact", "cacm", "cranfield"}
@@ -119,9 +135,7 @@ def test_taser(collections: Path, tiny_model: Path, server: CommandServer, tmp_p
 
 def test_lce(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    for _ in range(2):
-        completed = run("lce.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
-        assert completed.returncode == 0, completed.stderr
+    run_twice("lce.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
     records = results / "lce-toy"
     assert rows_of(records) == {"dense", "start", "lce-1", "bce7-1", "bce-1", "bce2-1"}
     settings = {

@@ -134,12 +134,6 @@ def test_the_switched_pretraining_is_the_normal_one_with_its_experts_exchanged(
     assert same("exchanged", "switched") and not same("normal", "switched")
 
 
-@pytest.mark.parametrize("script", ["sbmoe.sh", "mote.sh"])
-def test_an_unknown_row_is_refused(script: str, collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
-    completed = run(script, server, collections, tmp_path / "work", tiny_model, "best-2", RESULTS=tmp_path)
-    assert completed.returncode == 2 and completed.stderr.startswith("best-2: expected prepare, ")
-
-
 def test_a_cut_model_has_the_first_layers_as_they_are(tiny_model: Path, moeir, tmp_path: Path) -> None:
     command = [sys.executable, str(FOLDER / "cut_layers.py"), str(tiny_model)]
     subprocess.run([*command, str(tmp_path / "cut"), "2"], check=True)

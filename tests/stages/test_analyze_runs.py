@@ -113,6 +113,9 @@ def test_wins_are_counted_by_a_field_of_the_queries(moeir, folder):
     ]  # fmt: skip
     result = moeir(*command, "sort")
     assert result.code == 3 and "kinds.jsonl:1: field 'sort' of 'a' is not a printable string or a whole number" in result.stderr
+    (folder / "kinds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records if record["_id"] != "b"))
+    result = moeir(*command, "kind")
+    assert result.code == 3 and "query 'b' is judged but not among the queries with the field kind" in result.stderr
 
 
 def test_wins_are_listed_query_by_query_with_the_largest_difference_first(moeir, texts):

@@ -85,7 +85,6 @@ row() { # STANDARDISED|COMPETITIVE|PERMUTED|TEMPERATURE-T SEED
   competitive) shares=standardised=0,temperature=$TEMPERATURE ;;
   permuted) shares=standardised=0,temperature=$TEMPERATURE,permuted=true ;;
   temperature-*) shares=standardised=0,temperature=${1#temperature-} ;;
-  *) echo "$1: no such row" >&2 && exit 2 ;;
   esac
   check_gate
   same_weights start ckpt/start
@@ -95,11 +94,12 @@ row() { # STANDARDISED|COMPETITIVE|PERMUTED|TEMPERATURE-T SEED
   record "$1-$2" "ckpt/$1-$2" test dev
 }
 
+run_row() { if [ "$1" = gate ]; then gate; else row "${1%-*}" "${1##*-}"; fi; }
+
 if [ $# = 0 ]; then
   set -- prepare gate
   for seed in $SEEDS; do set -- "$@" "standardised-$seed" "competitive-$seed" "permuted-$seed"; done
   for temperature in $TEMPERATURES; do set -- "$@" "temperature-$temperature-${SEEDS%% *}"; done
 fi
-for one in "$@"; do
-  if [ "$one" = prepare ]; then prepare; elif recorded "$one"; then say "$one is recorded: $records/$one.json"; elif [ "$one" = gate ]; then gate; else row "${one%-*}" "${one##*-}"; fi
-done
+run_rows "prepare, gate, or standardised, competitive, permuted or temperature-T with -SEED" \
+  'prepare|gate|(standardised|competitive|permuted|temperature-[0-9.]+)-[0-9]+' "$@"

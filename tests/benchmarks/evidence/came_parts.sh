@@ -83,18 +83,10 @@ models() { # SEED: the runs of three models as the runs of one row
   record "$row" "${trainings#,}" test dev
 }
 
+run_row() { "${1%-*}" "${1##*-}"; }
+
 if [ $# = 0 ]; then
   set -- prepare
   for seed in $SEEDS; do set -- "$@" "came-$seed" "models-$seed"; done
 fi
-for one in "$@"; do
-  if recorded "$one"; then
-    say "$one is recorded: $records/$one.json"
-  else
-    case $one in
-    prepare) prepare ;;
-    came-* | models-*) "${one%-*}" "${one##*-}" ;;
-    *) echo "$one: expected prepare, came-SEED or models-SEED" >&2 && exit 2 ;;
-    esac
-  fi
-done
+run_rows "prepare, came-SEED or models-SEED" 'prepare|(came|models)-[0-9]+' "$@"

@@ -77,18 +77,10 @@ row() { # ARM SEED
   record "$1-$2" "ckpt/$1-$2" "${sets[@]}"
 }
 
+run_row() { row "${1%-*}" "${1##*-}"; }
+
 if [ $# = 0 ]; then
   set -- prepare
   for seed in $SEEDS; do set -- "$@" "lce-$seed" "bce7-$seed" "bce-$seed" "bce2-$seed"; done
 fi
-for one in "$@"; do
-  if recorded "$one"; then
-    say "$one is recorded: $records/$one.json"
-  else
-    case $one in
-    prepare) prepare ;;
-    lce-* | bce7-* | bce-* | bce2-*) row "${one%-*}" "${one##*-}" ;;
-    *) echo "$one: expected prepare, or lce, bce7, bce or bce2 with -SEED" >&2 && exit 2 ;;
-    esac
-  fi
-done
+run_rows "prepare, or lce, bce7, bce or bce2 with -SEED" 'prepare|(lce|bce7|bce|bce2)-[0-9]+' "$@"

@@ -103,25 +103,18 @@ row() { # KIND SEED
   record "$1-$2" "ckpt/$1-$2" $SETS
 }
 
+run_row() {
+  case $1 in
+  gate) gate ;;
+  pre-normal) pre ;;
+  *) row "${1%-*}" "${1##*-}" ;;
+  esac
+}
+
 if [ $# = 0 ]; then
   set -- prepare gate pre-normal
   for kind in $KINDS; do
     for seed in $SEEDS; do set -- "$@" "$kind-$seed"; done
   done
 fi
-for one in "$@"; do
-  if [ "$one" = prepare ]; then
-    prepare
-  elif recorded "$one"; then
-    say "$one is recorded: $records/$one.json"
-  elif [ "$one" = gate ]; then
-    gate
-  elif [ "$one" = pre-normal ]; then
-    pre
-  elif [[ " $KINDS " == *" ${one%-*} "* && ${one##*-} =~ ^[0-9]+$ ]]; then
-    row "${one%-*}" "${one##*-}"
-  else
-    echo "$one: expected prepare, gate, pre-normal or KIND-SEED with KIND of $KINDS" >&2
-    exit 2
-  fi
-done
+run_rows "prepare, gate, pre-normal or KIND-SEED with KIND of $KINDS" "prepare|gate|pre-normal|(${KINDS// /|})-[0-9]+" "$@"

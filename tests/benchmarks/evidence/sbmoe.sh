@@ -44,7 +44,6 @@ learned() { # OUTPUT DEPTH KIND SET SETTING SEED [FLAGS]
   adapter-*) arch=tied_adapter:TiedAdapter:experts=$EXPERTS,scale=$similarity ;;
   random-*) arch=sbmoe:experts=$EXPERTS,gate=random,scale=$similarity ;;
   top1-*) arch=sbmoe:experts=$EXPERTS,scale=$similarity ;;
-  *) echo "$kind: no such row" >&2 && exit 2 ;;
   esac
   $MOEIR finetune --model "$(weights "$depth")" --arch "$arch" --objective contrastive:entropy=0 --train "data/$set-train.jsonl" \
     --corpus "$data/$set/corpus.jsonl.gz" --queries "data/$set-train-queries.jsonl" --query-length "$QUERY_LENGTH" --document-length "$LENGTH" \
@@ -129,6 +128,12 @@ row() { # DEPTH KIND SEED
   if [ "$KEEP" = no ]; then rm -rf ckpt/"$row"-* ckpt/"$all"-* enc/{"$row","$all"} idx/{"$row","$all"}; fi
 }
 
+run_row() { # choice-DEPTH-KIND-SET or DEPTH-KIND-SEED
+  local depth kind rest
+  IFS=- read -r depth kind rest <<<"${1#choice-}"
+  if [ "$1" = "choice-$depth-$kind-$rest" ]; then choice "$depth" "$kind" "$rest"; else row "$depth" "$kind" "$rest"; fi
+}
+
 if [ $# = 0 ]; then
   set -- prepare
   for kind in $KINDS; do set -- "$@" "choice-shallow-$kind-squad" "choice-shallow-$kind-medquad"; done
@@ -138,18 +143,5 @@ if [ $# = 0 ]; then
     for kind in $DEEP_KINDS; do set -- "$@" "deep-$kind-$seed"; done
   done
 fi
-for one in "$@"; do
-  IFS=- read -r first second third fourth <<<"$one"
-  if [ "$one" = prepare ]; then
-    prepare
-  elif [ "$first" = choice ]; then
-    choice "$second" "$third" "$fourth"
-  elif [[ " shallow deep " != *" $first "* || " $KINDS " != *" $second "* || ! $third =~ ^[0-9]+$ ]]; then
-    echo "$one: expected prepare, choice-DEPTH-KIND-SET or DEPTH-KIND-SEED, with DEPTH shallow or deep, KIND of $KINDS" >&2
-    exit 2
-  elif recorded "$one"; then
-    say "$one is recorded: $records/$one.json"
-  else
-    row "$first" "$second" "$third"
-  fi
-done
+run_rows "prepare, choice-DEPTH-KIND-SET or DEPTH-KIND-SEED, with DEPTH shallow or deep, KIND of $KINDS, SET of $SETS" \
+  "prepare|choice-(shallow|deep)-(${KINDS// /|})-(${SETS// /|})|(shallow|deep)-(${KINDS// /|})-[0-9]+" "$@"

@@ -17,6 +17,9 @@ if [ $# -lt 3 ]; then
   echo "use: $0 DATA_FOLDER WORK_FOLDER MODEL_FOLDER [ROW...]" >&2
   exit 2
 fi
+case $SIZE in cores | h200 | toy) ;; *) echo "SIZE=$SIZE: expected cores, h200 or toy" >&2 && exit 2 ;; esac
+[ -d "$1" ] || { echo "$1: no such folder; expected DATA_FOLDER, with collections in BEIR's layout below it" >&2 && exit 2; }
+[ -e "$3/config.json" ] || { echo "$3: no config.json; expected MODEL_FOLDER, with a model in Hugging Face's layout" >&2 && exit 2; }
 data=$(realpath "$1") model=$(realpath "$3")
 RESULTS=$(realpath -m "${RESULTS:-$here/../results/evidence}")
 records=$RESULTS/$name
@@ -38,10 +41,21 @@ clusters=document # questions about one are not independent; title: about docume
 say() { printf '\n== %s  %s\n' "$(date +%H:%M)" "$*" >&2; }
 
 sized() { # CORES H200 TOY: the value of the size at hand
-  case $SIZE in cores) echo "$1" ;; h200) echo "$2" ;; toy) echo "$3" ;; *) echo "SIZE=$SIZE: expected cores, h200 or toy" >&2; exit 2 ;; esac
+  case $SIZE in cores) echo "$1" ;; h200) echo "$2" ;; toy) echo "$3" ;; esac
 }
 
 recorded() { [ -e "$records/$1.json" ]; } # ROW
+
+run_rows() { # EXPECTED PATTERN ROW...: `prepare`, and `run_row ROW` for each that is not recorded; all names are checked before the first runs
+  local expected=$1 pattern=$2 one
+  shift 2
+  for one in "$@"; do
+    if [[ ! $one =~ ^($pattern)$ ]]; then echo "$one: no such row; expected $expected" >&2 && exit 2; fi
+  done
+  for one in "$@"; do
+    if [ "$one" = prepare ]; then prepare; elif recorded "$one"; then say "$one is recorded: $records/$one.json"; else run_row "$one"; fi
+  done
+}
 
 shelf() { # SET: the name of its corpus below enc/ and idx/; sets that share a corpus share it
   echo "$(basename "$(dirname "${corpora[$1]}")")-$(basename "${corpora[$1]}")"

@@ -21,7 +21,6 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -67,12 +66,12 @@ class Contrast:
         return self.whole and self.p < 0.05 and all(value * self.mean > 0 for value in self.by_seed.values())
 
 
-def test_differences(sets: Sequence[Floats], clusters: Sequence[Floats]) -> tuple[float, float, float, float, float]:
+def estimate_difference(sets: Sequence[Floats], clusters: Sequence[Floats]) -> tuple[float, float, float, float, float]:
     """Mean, interval, Cohen's d and p of differences per question, clustered; of several sets that of their means (Welch, Satterthwaite).
 
     With clusters of one question it is the paired t-test.
 
-    >>> [round(value, 4) for value in test_differences([np.array([0.2, 0.1, 0.3])], [np.arange(3)])]
+    >>> [round(value, 4) for value in estimate_difference([np.array([0.2, 0.1, 0.3])], [np.arange(3)])]
     [0.2, -0.0484, 0.4484, 2.0, 0.0742]
     """
     variances, counts = [], []
@@ -99,6 +98,7 @@ class Experiment:
         self.declared: dict[str, Any] = yaml.safe_load((declarations / f"{declaration}.yaml").read_text(encoding="utf-8"))
         paths = sorted((results / name).glob("*.json"))
         self.records: dict[str, Any] = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+        self._scores: dict[str, Any] = {}  # of the records that were read
         if other_size:  # its seeds are those that have run
             self.declared["seeds"] = sorted({int(seed) for one in self.records if (seed := one.rpartition("-")[2]).isdigit()})
         self.choices = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((results / name / "choice").glob("*.json"))]
@@ -138,10 +138,6 @@ class Experiment:
         for what in ("model", "train"):
             compare(f"what they start from ({what})", {name: records[name]["trainings"][""]["sources"].get(what) for name in common})
 
-    @cached_property
-    def _scores(self) -> dict[str, Any]:
-        return {}
-
     def scores(self, record: str, run: str, of_set: str) -> Floats:
         """nDCG@10 of each question."""
         if record not in self._scores:
@@ -170,7 +166,7 @@ class Experiment:
         clusters = [self.scores(next(iter(rows[0].values())), DOCUMENTS, of_set) for of_set in sets]
         of_seeds = {seed: float(np.mean([values.mean() for values in of_sets])) for seed, of_sets in by_seed.items()}
         whole = not seeded or len(seeds) == len(self.declared["seeds"])
-        return Contrast(label_contrast(terms, sets if len(self.sets) > 1 else ()), *test_differences(means, clusters), of_seeds, whole)
+        return Contrast(label_contrast(terms, sets if len(self.sets) > 1 else ()), *estimate_difference(means, clusters), of_seeds, whole)
 
     def contrasts(self, kind: str) -> list[Contrast | str]:
         """The declared contrasts of a kind, primary or secondary; those that have not run as their labels."""

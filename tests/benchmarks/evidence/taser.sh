@@ -51,18 +51,10 @@ row() { # KIND SEED
   record "$1-$2" "ckpt/$1-$2" squad "${zero_shot[@]}"
 }
 
+run_row() { row "${1%-*}" "${1##*-}"; }
+
 if [ $# = 0 ]; then
   set -- prepare
   for seed in $SEEDS; do set -- "$@" "separate-$seed" "shared-$seed" "role-$seed" "sequence-$seed"; done
 fi
-for one in "$@"; do
-  if recorded "$one"; then
-    say "$one is recorded: $records/$one.json"
-  else
-    case $one in
-    prepare) prepare ;;
-    separate-* | shared-* | role-* | sequence-*) row "${one%-*}" "${one##*-}" ;;
-    *) echo "$one: expected prepare, or separate, shared, role or sequence with -SEED" >&2 && exit 2 ;;
-    esac
-  fi
-done
+run_rows "prepare, or separate, shared, role or sequence with -SEED" 'prepare|(separate|shared|role|sequence)-[0-9]+' "$@"

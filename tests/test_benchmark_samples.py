@@ -16,7 +16,7 @@ DATA = ROOT.parent / "shared" / "data"
 
 @pytest.fixture(scope="module")
 def sampling() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sample_squad", ROOT / "tests" / "benchmarks" / "sample_squad.py")
+    spec = importlib.util.spec_from_file_location("sample_questions", ROOT / "tests" / "benchmarks" / "sample_questions.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,9 +1,13 @@
-"""Tables of the declared experiments: contrasts against scipy, and the committed pages against the committed records."""
+"""Programs of the declared experiments: contrasts against scipy, committed pages against committed records, a prediction by hand."""
 
+import doctest
 import gzip
 import importlib.util
 import json
+import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,18 +18,23 @@ import scipy
 import yaml
 
 from moeir.errors import DataError
+from moeir.records import qrels
 
 FOLDER = Path(__file__).parent / "benchmarks" / "evidence"
 DECLARED = sorted(path.stem for path in (FOLDER / "declarations").glob("*.yaml"))
 
 
-@pytest.fixture(scope="module")
-def tables() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("evidence_tables", FOLDER / "tables.py")
+def load_program(name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(f"evidence_{name}", FOLDER / f"{name}.py")
     assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
+    module = sys.modules[specification.name] = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
+    return load_program("tables")
 
 
 def write_row(folder: Path, row: str, scores: dict[str, dict[str, list[float]]]) -> None:
@@ -211,3 +220,24 @@ def test_a_declaration_is_whole(tables: ModuleType, name: str) -> None:
         for term in entry["of"] if isinstance(entry, dict) else entry:
             assert term.rpartition("/")[0] in known, f"{name}: {term} is of no declared row"
     assert (FOLDER / f"{name}.sh").exists(), "a script runs it"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.py")))
+def test_the_examples_in_the_programs_are_right(name: str) -> None:
+    assert doctest.testmod(load_program(name)).failed == 0
+
+
+def test_the_entropy_of_shares_is_predicted_from_lists(tmp_path: Path) -> None:
+    judged, documents = {f"q{number}": {"d0": 1} for number in range(4)}, [f"d{number}" for number in range(9)]
+    qrels.write_qrels(judged, tmp_path / "qrels")
+    first = {query: {document: -float(rank) for rank, document in enumerate(documents)} for query in judged}
+    behind = {document: -float(rank) for rank, document in enumerate([*documents[1:], "d0"])}
+    second = {**first, "q0": behind, "q1": {document: score for document, score in behind.items() if document != "d0"}}
+    for name, run in (("one", first), ("two", second)):
+        lines = (f"{query} Q0 {document} {-score:.0f} {score} x\n" for query, scores in run.items() for document, score in scores.items())
+        (tmp_path / name).write_text("".join(lines))
+    command = [sys.executable, FOLDER / "predict_shares.py", "qrels", "one", "two", "--last", "8", "--temperature", "0.5"]
+    predicted = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    share = 1 / (1 + math.exp((1 / 8 - 1) / 0.5))  # of ranks 1 and 8; q1 does not count, the others are equal
+    entropy = (-share * math.log(share) - (1 - share) * math.log(1 - share) + 2 * math.log(2)) / 3
+    assert predicted == f"3 of 4 queries count; ranks differ for 33%; ln 2 = 0.6931\ntemperature 0.5: mean entropy {entropy:.4f}\n"

@@ -24,7 +24,7 @@ cd "$work"
 
 sampled() { # SET PART: training and tested queries, all documents that they are judged on, and others
   [ ! -s "$1/queries.jsonl" ] || return 0
-  "$PYTHON" "$here/sample_squad.py" "$source/$1" "$1" "$TRAIN" "$TEST" 42 "$2"
+  "$PYTHON" "$here/sample_questions.py" "$source/$1" "$1" "$TRAIN" "$TEST" 42 "$2"
   [ "$2" = test ] || for file in -queries.jsonl .tsv; do mv "$1/$2$file" "$1/test$file"; done
   cat "$1/train.tsv" "$1/test.tsv" > "$1/judged.tsv"
   "$PYTHON" "$here/sample_corpus.py" "$source/$1/corpus.jsonl.gz" "$1/judged.tsv" "$1/corpus.jsonl" "$DOCUMENTS"

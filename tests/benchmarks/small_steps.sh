@@ -3,7 +3,7 @@
 
 prepared() { # data/: training questions with BM25's negatives, development questions, and the passages they are searched in
   [ ! -s data/train.jsonl ] || return 0
-  [ -s data/dev.tsv ] || python "$here/sample_squad.py" "$source" data "$TRAIN" "$DEV"
+  [ -s data/dev.tsv ] || python "$here/sample_questions.py" "$source" data "$TRAIN" "$DEV"
   [ -s data/corpus.jsonl ] || python "$here/sample_corpus.py" "$source/corpus.jsonl.gz" data/dev.tsv data/corpus.jsonl "$PASSAGES"
   moeir index --corpus "$source/corpus.jsonl.gz" --engine bm25 --output idx/bm25-whole
   moeir search --index idx/bm25-whole --queries data/train-queries.jsonl --depth 50 --output runs/train.trec

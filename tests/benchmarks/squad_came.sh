@@ -15,7 +15,7 @@ TRAIN=${TRAIN:-4000} DEV=${DEV:-1000} RATE=${RATE:-5e-5} DEPTH=${DEPTH:-100} FLO
 mkdir -p "$work"
 cd "$work"
 corpus=$squad/corpus.jsonl.gz
-[ -s data/dev.tsv ] || python "$here/sample_squad.py" "$squad" data "$TRAIN" "$DEV"
+[ -s data/dev.tsv ] || python "$here/sample_questions.py" "$squad" data "$TRAIN" "$DEV"
 
 moeir index --corpus "$corpus" --engine bm25 --output idx/bm25
 moeir search --index idx/bm25 --queries data/dev-queries.jsonl --depth "$DEPTH" --output runs/bm25.trec

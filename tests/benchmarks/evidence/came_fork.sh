@@ -4,7 +4,7 @@
 # Declared: declarations/came_fork.yaml
 # Rows:     prepare, the data, BM25's negatives, the start and the negatives of its three experts; gate, 20 competing steps from it;
 #           standardised-SEED, competitive-SEED, permuted-SEED for seeds 2 3 4; temperature-T-2 for T of 0.1 0.5 1
-# Sizes:    cores: 60 + 200 steps of 8 queries x (1 + 7) passages of 96 tokens; half an hour a training on one core (AVX-512 BF16, no AMX), 6 hours in all
+# Sizes:    cores: 60 + 200 steps of 8 queries x (1 + 7) passages of 96 tokens; forty minutes a training on one core (AVX-512 BF16, no AMX), 8 hours in all
 #           h200:  200 + 800 steps of 32 x (1 + 7), 256 tokens, seeds 2 to 6, all of MedQuAD, with weights that have not been trained to
 #                  retrieve (MODEL_FOLDER of BERT base): about 4 hours, estimated
 set -euo pipefail
@@ -30,7 +30,7 @@ watched+=(--evaluate-every "$EVERY")
 clusters=title # of MedQuAD's documents: their subject
 
 subjects() { # data/: MedQuAD, one question of each wording, divided by subject (subjects.py); 300 of the questions of dev are watched
-  [ -s data/medquad/dev.tsv ] || $PYTHON "$here/../sample_squad.py" "$data/medquad" data/medquad 100000 100000
+  [ -s data/medquad/dev.tsv ] || $PYTHON "$here/../sample_questions.py" "$data/medquad" data/medquad 100000 100000
   [ -s data/dev-corpus.jsonl ] || $PYTHON "$here/subjects.py" "$data/medquad/corpus.jsonl.gz" data/medquad data --test "$TESTED" --dev "$DEV" \
     --first "$FIRST" --second "$SECOND" --others "$OTHERS"
   [ -s data/watched.tsv ] || divided data/dev-queries.jsonl data/dev.tsv 300 data/watched data/unwatched

@@ -26,7 +26,7 @@ prepare() {
   $MOEIR init --model "$model" --arch dense:pooling=mean,normalise=true --query-length 64 --document-length "$LENGTH" --output ckpt/dense
   for set in "${sets[@]}"; do
     if [ ! -s "data/$set/pool.jsonl" ]; then
-      $PYTHON "$here/../sample_squad.py" "$data/$set" "data/$set" "$TRAIN" $((TESTED + WATCHED))
+      $PYTHON "$here/../sample_questions.py" "$data/$set" "data/$set" "$TRAIN" $((TESTED + WATCHED))
       divided "data/$set/dev-queries.jsonl" "data/$set/dev.tsv" "$WATCHED" "data/$set/watched" "data/$set/test"
       cat "data/$set/"{train,test,watched}.tsv >"data/$set/judged.tsv"
       $PYTHON "$here/../sample_corpus.py" "$data/$set/corpus.jsonl.gz" "data/$set/judged.tsv" "data/$set/pool.jsonl" "$POOL"

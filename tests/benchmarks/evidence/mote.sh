@@ -26,7 +26,7 @@ ln -sf "$here/sum_and_parts.py" . # own code is read from the working directory
 collection() { # SET: training and development questions, their passages, BM25's negatives
   local set=$1
   [ ! -s "data/$set-train.jsonl" ] || return 0
-  $PYTHON "$here/../sample_squad.py" "$data/$set" "data/$set" "$TRAIN" "$DEV"
+  $PYTHON "$here/../sample_questions.py" "$data/$set" "data/$set" "$TRAIN" "$DEV"
   mv "data/$set/dev-queries.jsonl" "${queries[$set]}"
   mv "data/$set/dev.tsv" "${qrels[$set]}"
   $PYTHON "$here/../sample_corpus.py" "$data/$set/corpus.jsonl.gz" "${qrels[$set]}" "${corpora[$set]}" "$PASSAGES"

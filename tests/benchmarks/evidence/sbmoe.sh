@@ -67,7 +67,7 @@ record_both() { # ROW CHECKPOINT: its record; CHECKPOINT-SET was trained on each
 collection() { # SET: training, held-out and development questions, their passages, BM25's negatives
   local set=$1
   [ ! -s "data/$set-train.jsonl" ] || return 0
-  $PYTHON "$here/../sample_squad.py" "$data/$set" "data/$set" $((TRAIN + HELD_OUT)) "$DEV"
+  $PYTHON "$here/../sample_questions.py" "$data/$set" "data/$set" $((TRAIN + HELD_OUT)) "$DEV"
   mv "data/$set/dev-queries.jsonl" "${queries[$set]}"
   mv "data/$set/dev.tsv" "${qrels[$set]}"
   divided "data/$set/train-queries.jsonl" "data/$set/train.tsv" "$HELD_OUT" "data/$set-heldout" "data/$set-train"

@@ -3,7 +3,7 @@
     python subjects.py CORPUS QUESTIONS_FOLDER OUTPUT_FOLDER
         [--test 4000] [--dev 800] [--first 480] [--second 1600] [--others 500] [--seed 1]
 
-QUESTIONS_FOLDER has {train,dev}-queries.jsonl with {train,dev}.tsv, of which no two questions have the same words (sample_squad.py).
+QUESTIONS_FOLDER has {train,dev}-queries.jsonl with {train,dev}.tsv, of which no two questions have the same words (sample_questions.py).
 Subjects that share a question or differ in capitals alone are one. Subjects are drawn until their questions are TEST, then DEV; of the
 questions of the others FIRST and SECOND train, one part each. Writes {first,second,dev,test}-queries.jsonl with
 {first,second,dev,test}.tsv, corpus.jsonl (all documents of the subjects that test or develop, those that the training questions are

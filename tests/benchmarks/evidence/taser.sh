@@ -22,7 +22,7 @@ prepare() {
   local set
   for set in squad medquad; do # the questions of both, without training questions that have the words of a question that is tested
     if [ ! -s "data/$set/rest.tsv" ]; then
-      $PYTHON "$here/../sample_squad.py" "$data/$set" "data/$set" "$TRAIN" "$TESTED"
+      $PYTHON "$here/../sample_questions.py" "$data/$set" "data/$set" "$TRAIN" "$TESTED"
       divided "data/$set/train-queries.jsonl" "data/$set/train.tsv" "$WATCHED" "data/$set/watched" "data/$set/rest"
     fi
     $MOEIR index --corpus "$data/$set/corpus.jsonl.gz" --engine bm25 --output "idx/bm25/$set"

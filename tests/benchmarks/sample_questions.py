@@ -1,6 +1,6 @@
 """Questions for a benchmark: seeded samples of training questions and of another part's, one of each wording, with what is relevant to it.
 
-    python sample_squad.py FOLDER OUTPUT_FOLDER TRAIN_COUNT PART_COUNT [SEED [PART]]
+    python sample_questions.py FOLDER OUTPUT_FOLDER TRAIN_COUNT PART_COUNT [SEED [PART]]
 
 PART defaults to `dev`. Reads BEIR files (queries.jsonl.gz, corpus.jsonl.gz, qrels/{train,PART}.tsv.gz); writes
 {train,PART}-queries.jsonl and {train,PART}.tsv.

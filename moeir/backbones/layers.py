@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig, PreNormConfig
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.kernels.attention import PackedLayout, apply_rotary, attention, cls_attention
+from moeir.kernels.packed_linear import FUSED_ACTIVATIONS, PackedLinear, add_linear
 
 
 class Attention(nn.Module):
@@ -17,19 +18,24 @@ class Attention(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.query, self.key, self.value, self.output = (nn.Linear(config.hidden, config.hidden) for _ in range(4))
+        self.joint: PackedLinear | None = None  # query, key and value of the form for inference
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
         self.dropout, self.attention_dropout = nn.Dropout(config.dropout), config.attention_dropout
         self.heads = config.heads
 
     def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """states [T, H] -> [T, H]."""
-        query, key, value = self._project(states, self.query, self.key, self.value)
+        query, key, value = self._project_all(states)
         return self._add_and_norm(states, attention(query, key, value, layout, dropout=self._dropout_rate))
 
     def forward_cls(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """The output of `forward` at the first token of each text: [T, H] -> [B, H]."""
         cls_states = states.index_select(0, layout.starts[:-1])
-        (query,), (key, value) = self._project(cls_states, self.query), self._project(states, self.key, self.value)
+        if self.joint is None:
+            (query,), (key, value) = self._project(cls_states, self.query), self._project(states, self.key, self.value)
+        else:
+            query, key, value = self._project_all(states)
+            query = query.index_select(0, layout.starts[:-1])
         return self._add_and_norm(cls_states, cls_attention(query, key, value, layout, self._dropout_rate))
 
     def _project(self, states: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...]:
@@ -37,12 +43,18 @@ class Attention(nn.Module):
         weight, bias = torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps])
         return F.linear(states, weight, bias).unflatten(-1, (len(maps), self.heads, -1)).unbind(1)
 
+    def _project_all(self, states: Tensor) -> tuple[Tensor, ...]:
+        """The heads [n, heads, width] of query, key and value."""
+        if self.joint is None:
+            return self._project(states, self.query, self.key, self.value)
+        return self.joint(states).unflatten(-1, (3, self.heads, -1)).unbind(1)
+
     @property
     def _dropout_rate(self) -> float:
         return self.attention_dropout if self.training else 0.0
 
     def _add_and_norm(self, states: Tensor, mixed: Tensor) -> Tensor:
-        output: Tensor = self.norm(states + self.dropout(self.output(mixed.flatten(-2))))
+        output: Tensor = self.norm(add_linear(self.output, mixed.flatten(-2), states, self.dropout))
         return output
 
 
@@ -68,8 +80,7 @@ class RotaryAttention(nn.Module):
         angles = layout.rotary_angles(self.theta, query.shape[-1])
         query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)
         mixed = attention(query, key, value, layout, self.window, self.attention_dropout if self.training else 0.0)
-        output: Tensor = states + self.dropout(self.output(mixed.flatten(-2)))
-        return output
+        return add_linear(self.output, mixed.flatten(-2), states, self.dropout)
 
 
 class FeedForward(nn.Module):
@@ -83,11 +94,15 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(config.intermediate_size, config.hidden)
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
         self.dropout = nn.Dropout(config.dropout)
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
+
+    def expand(self, states: Tensor) -> Tensor:
+        """The activated inner states: [n, H] -> [n, I]."""
+        return self.activation(self.up(states))
 
     def compute_update(self, states: Tensor) -> Tensor:
         """The update of the states before dropout and residual: [n, H] -> [n, H]."""
-        update: Tensor = self.down(self.activation(self.up(states)))
+        update: Tensor = self.down(self.expand(states))
         return update
 
     def add_and_norm(self, states: Tensor, update: Tensor) -> Tensor:
@@ -97,7 +112,8 @@ class FeedForward(nn.Module):
 
     def transform(self, states: Tensor) -> Tensor:
         """The whole layer: [n, H] -> [n, H]."""
-        return self.add_and_norm(states, self.compute_update(states))
+        normalized: Tensor = self.norm(add_linear(self.down, self.expand(states), states, self.dropout))
+        return normalized
 
     def forward(self, states: Tensor, tokens: PackedTokens, layer_input: Tensor) -> Tensor:
         """states [T, H] after attention; `layer_input` [T, H], the states before attention, is for mixtures whose gate reads it."""
@@ -113,17 +129,21 @@ class GatedFeedForward(FeedForward):
         self.up = nn.Linear(config.hidden, 2 * config.intermediate_size, bias=prenorm.feedforward_bias)
         self.down = nn.Linear(config.intermediate_size, config.hidden, bias=prenorm.feedforward_bias)
         self.dropout = nn.Dropout(config.dropout)
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
 
-    def compute_update(self, states: Tensor) -> Tensor:
-        """The update of the states before the residual: [n, H] -> [n, H]."""
+    def expand(self, states: Tensor) -> Tensor:
+        """The gated inner states, after dropout: [n, H] -> [n, I]."""
         value, gate = self.up(self.norm(states)).chunk(2, dim=-1)
-        update: Tensor = self.down(self.dropout(self.activation(value) * gate))
-        return update
+        inner: Tensor = self.dropout(self.activation(value) * gate)
+        return inner
 
     def add_and_norm(self, states: Tensor, update: Tensor) -> Tensor:
         """The residual alone: [n, H] -> [n, H]."""
         return states + update
+
+    def transform(self, states: Tensor) -> Tensor:
+        """The whole layer: [n, H] -> [n, H]."""
+        return add_linear(self.down, self.expand(states), states)
 
 
 class Layer(nn.Module):
@@ -159,6 +179,29 @@ class Layer(nn.Module):
             return self(states, tokens, layout).index_select(0, tokens.starts[:-1])
         attended = self.attention.forward_cls(states, layout)
         return self.feedforward.transform(attended)
+
+
+def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:
+    """Replace the linear maps of all layers by packed ones, for inference on a CPU; states are in `dtype` from the first of them on.
+
+    Query, key and value become one product, an activation part of the product before it, a residual part of the product before it.
+    """
+    for module in model.modules():
+        kind = type(module)  # own code may derive its layers from these: those stay as they are
+        if kind is Attention:
+            maps = [module.query, module.key, module.value]
+            weight, bias = torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps])
+            module.joint = PackedLinear(weight.to(dtype), bias)
+            del module.query, module.key, module.value
+            module.output = PackedLinear.from_linear(module.output, dtype)
+        elif kind is RotaryAttention:
+            module.joint, module.output = (PackedLinear.from_linear(part, dtype) for part in (module.joint, module.output))
+        elif kind in (FeedForward, GatedFeedForward):
+            fused = module.activation_name if kind is FeedForward and module.activation_name in FUSED_ACTIVATIONS else None
+            module.up = PackedLinear.from_linear(module.up, dtype, fused)
+            module.down = PackedLinear.from_linear(module.down, dtype)
+            if fused is not None:
+                module.activation = nn.Identity()
 
 
 def init_weights(module: nn.Module, std: float) -> None:

@@ -156,6 +156,9 @@ class RoutedFeedForward(nn.Module):
 
         def apply(expert: int, own: Tensor, rows: Tensor | None) -> Tensor:
             layer = self.experts[expert]
+            if whole and strength is None:
+                output: Tensor = layer.transform(own)
+                return output
             change: Tensor = layer.compute_update(own)
             if strength is not None:
                 change = change * (strength if rows is None else strength.index_select(0, rows)).to(change.dtype)

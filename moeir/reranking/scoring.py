@@ -93,6 +93,7 @@ def score_candidates(
 ) -> tuple[Scores, dict[str, Any]]:
     """Scores of a checkpoint for all candidates [n], NaN if skipped, and counts of the work."""
     checkpoint = open_checkpoint(model, config.device)
+    checkpoint.pack_for_inference(config.dtype)
     query, document = candidates.query, candidates.document
     if not checkpoint.architecture.reads_pairs:
         if config.patience is not None:

@@ -247,6 +247,8 @@ def open_index(
         else open_checkpoint(manifests.find_checkpoint(paths[0], recorded, None if model is None else Path(model)), target)
     )
     precision = torch.float32 if checkpoint is None else select_dtype(dtype, target)
+    if checkpoint is not None:
+        checkpoint.pack_for_inference(precision)
     return Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
 
 

@@ -175,6 +175,7 @@ class Encode(Stage):
         dtype = select_dtype(self.dtype, device)
         checkpoint = open_checkpoint(self.model, device)
         checkpoint.check_is_bi_encoder(self.model)
+        checkpoint.pack_for_inference(dtype)
         pruning = Pruning(self.terms, self.least_weight, self.pool_factor)
         pruning.check_kinds(checkpoint.architecture.representation_kinds)
         first, last = self._shard_range()

@@ -92,6 +92,8 @@ def test_the_fork(collections: Path, tiny_model: Path, server: CommandServer, tm
     assert "permuted=true" in row["trainings"][""]["settings"]["objective"]
     assert row["variables"]["STEPS"] == "2" and row["variables"]["BAND"] == "first=0,last=20"
     scores = json.loads(gzip.decompress((records / "permuted-2.scores.gz").read_bytes()))
+    assert row["sets"].keys() == {"test", "description", "name", "dev"}
+    assert row["sets"]["test"]["questions"] == row["sets"]["description"]["questions"] + row["sets"]["name"]["questions"]
     assert scores["test"].keys() == {"lexical", "local", "global", "fused", "documents"}
     assert len(scores["test"]["fused"]) == row["sets"]["test"]["questions"] > 0
     parts = {part: set(qrels.read_qrels(tmp_path / "work/data" / f"{part}.tsv")) for part in ("first", "second", "dev", "test")}

@@ -5,19 +5,21 @@
 # Rows:     prepare, the data, BM25's negatives, the start and the negatives of its three experts; gate, 20 competing steps from it;
 #           standardised-SEED, competitive-SEED, permuted-SEED for seeds 2 3 4; temperature-T-2 for T of 0.1 0.5 1
 # Sizes:    cores: 60 + 200 steps of 8 queries x (1 + 7) passages of 96 tokens; forty minutes a training on one core (AVX-512 BF16, no AMX), 8 hours in all
-#           h200:  200 + 800 steps of 32 x (1 + 7), 256 tokens, seeds 2 to 6, all of MedQuAD, with weights that have not been trained to
-#                  retrieve (MODEL_FOLDER of BERT base): about 4 hours, estimated
+#           h200:  200 + 600 steps of 32 x (1 + 7), 256 tokens, seeds 2 to 6, all queries of the modules that train, with weights that have
+#                  not been trained to retrieve (MODEL_FOLDER of BERT base): about 3 hours, estimated
+# The collection is made of the docstrings of the installed torch (LIBRARY; constraints.txt names the version); DATA_FOLDER is not read.
 set -euo pipefail
-sizes=(FIRST_STEPS STEPS BATCH NEGATIVES LENGTH QUERY_LENGTH SHARED_LAYERS TESTED DEV FIRST SECOND OTHERS TEMPERATURE BAND DEPTH)
+sizes=(FIRST_STEPS STEPS BATCH NEGATIVES LENGTH QUERY_LENGTH SHARED_LAYERS LIBRARY TESTED DEV FIRST SECOND TEMPERATURE BAND DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
-FIRST_STEPS=${FIRST_STEPS:-$(sized 60 200 2)} STEPS=${STEPS:-$(sized 200 800 2)} BATCH=${BATCH:-$(sized 8 32 2)} NEGATIVES=${NEGATIVES:-$(sized 7 7 2)}
+FIRST_STEPS=${FIRST_STEPS:-$(sized 60 200 2)} STEPS=${STEPS:-$(sized 200 600 2)} BATCH=${BATCH:-$(sized 8 32 2)} NEGATIVES=${NEGATIVES:-$(sized 7 7 2)}
 LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} SHARED_LAYERS=${SHARED_LAYERS:-$(sized 3 6 1)}
-TESTED=${TESTED:-$(sized 4000 4000 6)} DEV=${DEV:-$(sized 800 800 6)} FIRST=${FIRST:-$(sized 480 2400 6)} SECOND=${SECOND:-$(sized 1600 5600 6)}
-OTHERS=${OTHERS:-$(sized 500 20000 2)} SEEDS=${SEEDS:-$(sized "2 3 4" "2 3 4 5 6" 2)} EVERY=${EVERY:-$(sized 50 100 1)}
+LIBRARY=${LIBRARY:-$(sized torch torch email)}
+TESTED=${TESTED:-$(sized 4500 4500 6)} DEV=${DEV:-$(sized 800 800 6)} FIRST=${FIRST:-$(sized 480 1600 6)} SECOND=${SECOND:-$(sized 1600 4800 6)}
+SEEDS=${SEEDS:-$(sized "2 3 4" "2 3 4 5 6" 2)} EVERY=${EVERY:-$(sized 100 100 1)}
 TEMPERATURE=${TEMPERATURE:-0.2} TEMPERATURES=${TEMPERATURES:-$(sized "0.1 0.5 1" "0.1 0.5 1" 1)} BAND=${BAND:-first=0,last=20} GATE=${GATE:-$(sized 1.0 1.0 1.1)}
-corpora=([test]=data/corpus.jsonl [dev]=data/dev-corpus.jsonl)
-queries=([test]=data/test-queries.jsonl [dev]=data/dev-queries.jsonl)
-qrels=([test]=data/test.tsv [dev]=data/dev.tsv)
+corpora=([dev]=data/dev-corpus.jsonl) queries=([dev]=data/dev-queries.jsonl)
+qrels=([test]=data/test.tsv [description]=data/test-description.tsv [name]=data/test-name.tsv [dev]=data/dev.tsv)
+for set in test description name; do corpora[$set]=data/corpus.jsonl queries[$set]=data/test-queries.jsonl; done
 
 learned() { # NAME MODEL PART STEPS SEED SHARES [FLAGS]: objectives differ in SHARES alone
   local output=ckpt/$1 start=$2 part=$3 steps=$4 seed=$5 shares=$6
@@ -27,13 +29,24 @@ learned() { # NAME MODEL PART STEPS SEED SHARES [FLAGS]: objectives differ in SH
     --negatives "$NEGATIVES" --learning-rate 5e-5 --group-rate heads.local=5e-4 --group-rate towers.lexical=1e-4 --seed "$seed" --output "$output" "$@"
 }
 watched+=(--evaluate-every "$EVERY")
-clusters=title # of MedQuAD's documents: their subject
 
-subjects() { # data/: MedQuAD, one question of each wording, divided by subject (subjects.py); 300 of the questions of dev are watched
-  [ -s data/medquad/dev.tsv ] || $PYTHON "$here/../sample_questions.py" "$data/medquad" data/medquad 100000 100000
-  [ -s data/dev-corpus.jsonl ] || $PYTHON "$here/subjects.py" "$data/medquad/corpus.jsonl.gz" data/medquad data --test "$TESTED" --dev "$DEV" \
-    --first "$FIRST" --second "$SECOND" --others "$OTHERS"
+docstrings() { # data/: what modules.py writes; 300 of the queries of dev are watched
+  local folder
+  folder=$($PYTHON -c 'import importlib, sys; print(importlib.import_module(sys.argv[1]).__path__[0])' "$LIBRARY")
+  [ -s data/docstrings/test.qrels ] || $PYTHON "$here/../../../examples/docstrings.py" data/docstrings "$folder"
+  [ -s data/dev-corpus.jsonl ] || $PYTHON "$here/modules.py" data/docstrings data --test "$TESTED" --dev "$DEV" --first "$FIRST" --second "$SECOND"
   [ -s data/watched.tsv ] || divided data/dev-queries.jsonl data/dev.tsv 300 data/watched data/unwatched
+}
+
+kinds() { # ROW: its runs on all test queries stand for those on the queries of each kind
+  ln -sfn test "runs/$1/description"
+  ln -sfn test "runs/$1/name"
+}
+
+tried() { # CHECKPOINT ROW: searched and recorded
+  searched "$1" "$2" test dev
+  kinds "$2"
+  record "$2" "$1" test description name dev
 }
 
 negatives() { # PART BAND RUN...
@@ -44,15 +57,16 @@ negatives() { # PART BAND RUN...
 }
 
 prepare() {
-  subjects
-  bm25 test dev
+  docstrings
+  bm25 test description name dev
   say "the start: $FIRST_STEPS standardised steps on BM25's negatives"
   $MOEIR search --index "idx/bm25/$(shelf test)" --queries data/first-queries.jsonl --depth 50 --output runs/bm25/first.trec
   negatives first first=0,last=50 runs/bm25/first.trec
   learned start "$model" first "$FIRST_STEPS" 1 standardised=1 --query-length "$QUERY_LENGTH" --document-length "$LENGTH" \
     --arch "came:shared_layers=$SHARED_LAYERS,pooling=mean,normalise=true,global_scale=20,local_scale=0.5" "${watched[@]}"
-  searched ckpt/start start test dev
-  if recorded start; then same_weights start ckpt/start; else KEEP=yes record start ckpt/start test dev; fi
+  if recorded start; then same_weights start ckpt/start; else KEEP=yes tried ckpt/start start; fi
+  $MOEIR encode --model ckpt/start --corpus "${corpora[test]}" --output "enc/start/$(shelf test)"
+  $MOEIR index --encodings "enc/start/$(shelf test)" --output "idx/start/$(shelf test)"
   say "negatives of the start's experts, for questions that it has not read"
   $MOEIR search --index "idx/start/$(shelf test)" --queries data/second-queries.jsonl --depth 50 --output runs/start/second
   negatives second "$BAND" runs/start/second/{lexical,local,global}.trec
@@ -90,8 +104,7 @@ row() { # STANDARDISED|COMPETITIVE|PERMUTED|TEMPERATURE-T SEED
   same_weights start ckpt/start
   say "training $1, seed $2"
   learned "$1-$2" ckpt/start second "$STEPS" "$2" "$shares" "${watched[@]}"
-  searched "ckpt/$1-$2" "$1-$2" test dev
-  record "$1-$2" "ckpt/$1-$2" test dev
+  tried "ckpt/$1-$2" "$1-$2"
 }
 
 run_row() { if [ "$1" = gate ]; then gate; else row "${1%-*}" "${1##*-}"; fi; }

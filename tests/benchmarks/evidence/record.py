@@ -1,13 +1,13 @@
 """Write the record of a row: what was run, on which machine, the values of every test question, and the log of its training.
 
-    python record.py ROW FOLDER [--training [NAME=]CHECKPOINT]... [--variable NAME=VALUE]... [--clusters title] SET=QRELS=CORPUS...
+    python record.py ROW FOLDER [--training [NAME=]CHECKPOINT]... [--variable NAME=VALUE]... SET=QRELS=CORPUS...
     python record.py ROW FOLDER --same CHECKPOINT    # fails unless the row was recorded with the weights of CHECKPOINT
     python record.py --commit                        # of the code that runs
 
 Reads runs/ROW/SET/*.trec and fused/ROW/SET/*.trec below the current folder. Writes FOLDER/ROW.json (settings, digests, machine, commit,
-means, overlaps), FOLDER/ROW.scores.gz (nDCG@10 of each question in the order of QRELS, and which questions have a relevant document, or
-its title, in common) and, of a training, FOLDER/ROW.log.gz (its metrics.jsonl; of several trainings the metrics as NAME.METRIC). These
-are small enough to be committed, and tables.py needs nothing else.
+means, overlaps), FOLDER/ROW.scores.gz (nDCG@10 of each question in the order of QRELS, and which questions have a relevant document in
+common) and, of a training, FOLDER/ROW.log.gz (its metrics.jsonl; of several trainings the metrics as NAME.METRIC). These are small
+enough to be committed, and tables.py needs nothing else.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import moeir
 from moeir.analysis.overlap import analyze_overlap
 from moeir.artifacts import manifests
 from moeir.evaluation import measures
-from moeir.records import qrels, runs, texts
+from moeir.records import qrels, runs
 
 SUMS = ("fused", "calibrated", "with-bm25", "bm25")  # runs that are no experts
 MEASURES = ("nDCG@10", "RR@10", "R@100")
@@ -93,9 +93,7 @@ def describe_commit(folder: Path = Path(moeir.__file__).parent) -> str:
     return completed.stdout.strip() or "unknown"
 
 
-def evaluate_set(
-    folders: Sequence[Path], judgements: Path, corpus: Path, clusters: str = "document"
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def evaluate_set(folders: Sequence[Path], judgements: Path, corpus: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Means and overlaps of a set's runs, and nDCG@10 of every question."""
     judged = qrels.read_qrels(judgements)
     loaded = {path.stem: runs.read_run(path) for folder in folders for path in sorted(folder.glob("*.trec"))}
@@ -108,21 +106,15 @@ def evaluate_set(
     pairs = analyze_overlap(experts, "rbo:persistence=0.9").rows if len(experts) > 1 else []
     overlaps = {f"{one}-{other}": round(value, 4) for one, other, _, value in pairs}
     scores = {name: [round(of_run[MEASURES[0]][question], 4) for question in judged] for name, of_run in values.items()}
-    titles = {text.id: text.title.lower() for text in texts.read_texts(corpus, keep_empty=True)} if clusters == "title" else {}
-    scores["documents"] = number_documents(judged, titles)
+    scores["documents"] = number_documents(judged)
     digests = {"qrels": manifests.compute_sha256(judgements), "corpus": manifests.compute_sha256(corpus)}
     return {"questions": len(judged), **digests, "means": means, "rbo": overlaps}, scores
 
 
-def number_documents(judged: qrels.Qrels, titles: Mapping[str, str]) -> list[float]:
-    """The number of each question's first relevant document, or of its title: questions about one document are not independent.
-
-    >>> number_documents({"q1": {"a": 1}, "q2": {"b": 1}, "q3": {"c": 1}}, {"a": "flu", "b": "flu"})
-    [0, 0, 1]
-    """
+def number_documents(judged: qrels.Qrels) -> list[float]:
+    """The number of each question's first relevant document: questions about one document are not independent."""
     numbers: dict[str, int] = {}
-    firsts = [next((document for document, grade in grades.items() if grade > 0), "") for grades in judged.values()]
-    return [numbers.setdefault(titles.get(document, document), len(numbers)) for document in firsts]
+    return [numbers.setdefault(next((name for name, grade in grades.items() if grade > 0), ""), len(numbers)) for grades in judged.values()]
 
 
 def write_gzip(path: Path, text: str) -> None:
@@ -131,19 +123,13 @@ def write_gzip(path: Path, text: str) -> None:
 
 
 def write_record(
-    row: str,
-    folder: Path,
-    checkpoints: Mapping[str, Path],
-    variables: Mapping[str, str],
-    sets: Sequence[Sequence[str]],
-    clusters: str = "document",
+    row: str, folder: Path, checkpoints: Mapping[str, Path], variables: Mapping[str, str], sets: Sequence[Sequence[str]]
 ) -> None:
     """Write the files of a row; `sets` has name, judgements and corpus of each test set."""
     record: dict[str, Any] = {
         "row": row,
         "size": os.environ.get("SIZE", "cores"),
         "variables": variables,
-        "clusters": clusters,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": os.environ.get("COMMIT") or describe_commit(),
         "machine": describe_machine(),
@@ -157,7 +143,7 @@ def write_record(
     scores = {}
     for name, judgements, corpus in sets:
         folders = [Path(kind) / row / name for kind in ("runs", "fused")]
-        record["sets"][name], scores[name] = evaluate_set(folders, Path(judgements), Path(corpus), clusters)
+        record["sets"][name], scores[name] = evaluate_set(folders, Path(judgements), Path(corpus))
     write_gzip(folder / f"{row}.scores.gz", json.dumps(scores))
     partial = folder / f".{row}.partial"  # last and in one step: its presence says that the row is whole
     partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -172,7 +158,6 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", metavar="SET=QRELS=CORPUS")
     parser.add_argument("--training", action="append", default=[], metavar="[NAME=]CHECKPOINT")
     parser.add_argument("--variable", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--clusters", choices=("document", "title"), default="document")
     parser.add_argument("--same", type=Path, metavar="CHECKPOINT")
     parser.add_argument("--commit", action="store_true")
     options = parser.parse_intermixed_args()
@@ -184,9 +169,7 @@ def main() -> None:
         named = [one.rpartition("=") for one in options.training]
         variables = dict(one.split("=", 1) for one in options.variable)
         sets = [one.split("=", 2) for one in options.sets]
-        write_record(
-            options.row, options.folder, {name: Path(checkpoint) for name, _, checkpoint in named}, variables, sets, options.clusters
-        )
+        write_record(options.row, options.folder, {name: Path(checkpoint) for name, _, checkpoint in named}, variables, sets)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,6 @@ export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1} TOKENIZERS_PARALLELISM=false OMP_WAIT
 declare -A corpora queries qrels # of each test set
 commit=$($PYTHON "$here/record.py" --commit) # of the code that runs, before anything is trained
 DEPTH=${DEPTH:-100}
-clusters=document # questions about one are not independent; title: about documents of one title
 
 say() { printf '\n== %s  %s\n' "$(date +%H:%M)" "$*" >&2; }
 
@@ -94,7 +93,7 @@ calibrated() { # ROW RUN...: fused/ROW/test/calibrated.trec, a sum with weights 
 }
 
 record() { # ROW [NAME=]CHECKPOINT,... SET...: the record of {runs,fused}/ROW/SET/*.trec, and logs and settings of trainings (- for none)
-  local row=$1 trainings=$2 set one flags=(--clusters "$clusters")
+  local row=$1 trainings=$2 set one flags=()
   shift 2
   [ "$trainings" = - ] || for one in ${trainings//,/ }; do flags+=(--training "$one"); done
   for one in "${sizes[@]}"; do flags+=(--variable "$one=${!one}"); done

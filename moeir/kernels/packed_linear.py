@@ -1,0 +1,60 @@
+"""Linear maps for inference on a CPU: weights in the layout of the processor's matrix products, activation and residual computed inside."""
+
+import torch
+from torch import Tensor, nn
+
+FUSED_ACTIVATIONS = {  # name in config.json → name and algorithm of oneDNN's operation after the product
+    "gelu": ("gelu", "none"),
+    "gelu_new": ("gelu", "tanh"),
+    "gelu_pytorch_tanh": ("gelu", "tanh"),
+    "relu": ("relu", ""),
+    "silu": ("swish", ""),
+    "tanh": ("tanh", ""),
+}
+NO_ACTIVATION = ("none", "")
+
+
+class PackedLinear(nn.Module):
+    """activation(x · Wᵀ + b), in the weight's dtype whatever autocast says: [..., K] -> [..., N]. For inference only.
+
+    weight [N, K] float32 or bfloat16, bias [N] or None.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
+        super().__init__()
+        self.dtype = weight.dtype
+        self.bias = None if bias is None else bias.detach().to(weight.dtype)
+        self.operation = NO_ACTIVATION if activation is None else FUSED_ACTIVATIONS[activation]
+        self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())  # opaque: no parameter, no buffer
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, dtype: torch.dtype, activation: str | None = None) -> "PackedLinear":
+        """The packed form of a linear map."""
+        return cls(linear.weight.to(dtype), linear.bias, activation)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        name, algorithm = self.operation
+        output: Tensor = torch.ops.mkldnn._linear_pointwise(inputs.to(self.dtype), self.weight, self.bias, name, [], algorithm)
+        return output
+
+    def add(self, inputs: Tensor, residual: Tensor) -> Tensor:
+        """residual + x · Wᵀ + b: inputs [n, K], residual [n, N] -> [n, N], a new tensor."""
+        output: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
+            inputs.to(self.dtype), residual.to(self.dtype), self.weight, self.bias, "add"
+        )
+        return output
+
+
+def supports_packing(dtype: torch.dtype) -> bool:
+    """Whether this processor and this torch have the packed products of a dtype."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
+
+
+def add_linear(linear: nn.Module, inputs: Tensor, residual: Tensor, dropout: nn.Module | None = None) -> Tensor:
+    """residual + dropout(linear(inputs)), in one operation if the map is packed."""
+    if isinstance(linear, PackedLinear):
+        return linear.add(inputs, residual)
+    update = linear(inputs)
+    return residual + (update if dropout is None else dropout(update))

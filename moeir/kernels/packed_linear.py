@@ -22,7 +22,7 @@ class PackedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> None:
         super().__init__()
-        self.dtype = weight.dtype
+        self.dtype, (self.out_features, self.in_features) = weight.dtype, weight.shape
         self.bias = None if bias is None else bias.detach().to(weight.dtype)
         self.operation = NO_ACTIVATION if activation is None else FUSED_ACTIVATIONS[activation]
         self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())  # opaque: no parameter, no buffer

@@ -1,0 +1,99 @@
+"""The form of layers for inference scores as the plain form does: every architecture, every family of weights, both dtypes."""
+
+import copy
+
+import pytest
+import torch
+
+from moeir.architectures.initialize import build_checkpoint
+from moeir.backbones.device import autocast
+from moeir.backbones.layers import Attention, pack_layers
+from moeir.backbones.packed_tokens import PackedTokens
+from moeir.kernels.packed_linear import FUSED_ACTIVATIONS, PackedLinear, supports_packing
+from tests.architectures.test_expert_architectures import SPECS, TEXTS, build, perturb, scores
+from tests.backbones.tiny_models import LENGTHS, TINY_MODELS, is_close, make_pair, random_ids
+
+OTHERS = ["dense", "dense:pooling=mean,normalise=true", "splade", "colbert:dim=8", "coil"]
+needs_packing = pytest.mark.skipif(not supports_packing(torch.float32), reason="this torch has no packed products")
+needs_bfloat16 = pytest.mark.skipif(not supports_packing(torch.bfloat16), reason="this processor has no packed products of bfloat16")
+
+
+@needs_packing
+@pytest.mark.parametrize("spec", [*SPECS, *OTHERS])
+def test_scores_are_those_of_the_plain_form(tiny_model_with_head, spec):
+    plain, packed = (perturb(build(tiny_model_with_head, spec)) for _ in range(2))
+    packed.pack_for_inference(torch.float32)
+    assert not any(
+        isinstance(module, torch.nn.Linear) for layer in packed.architecture.encoder.layers for module in layer.attention.modules()
+    )
+    expected = scores(plain)
+    for name, actual in scores(packed).items():
+        assert is_close(actual, expected[name]), name
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(
+    "spec", ["came:shared_layers=2,routing=role,local_dim=8", "taser:routing=token,experts=3,every=1", "mote", "dense"]
+)
+def test_bfloat16_is_as_near_to_float32_as_autocast_is(tiny_model_with_head, spec):
+    exact, plain, packed = (perturb(build(tiny_model_with_head, spec)) for _ in range(3))
+    packed.pack_for_inference(torch.bfloat16)
+    expected = scores(exact)
+    with autocast(torch.bfloat16, "cpu"):
+        half, own = scores(plain), scores(packed)
+    for name, values in expected.items():
+        spread = (values.max() - values.min()).item()
+        assert (own[name] - values).abs().max() <= 2 * (half[name] - values).abs().max() + 0.02 * spread, name
+
+
+@needs_packing
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_every_family_has_the_form(tmp_path, name):
+    _, plain = make_pair(name, tmp_path)
+    packed = copy.deepcopy(plain)
+    pack_layers(packed, torch.float32)
+    tokens = PackedTokens.from_lists(random_ids(), "document")
+    with torch.no_grad():
+        assert is_close(packed(tokens), plain(tokens))
+        assert is_close(packed.encode_cls(tokens), plain.encode_cls(tokens))
+    assert len(packed(tokens)) == sum(LENGTHS)
+
+
+@needs_packing
+def test_a_cross_encoder_has_the_form(tiny_model):
+    spec = "cross-encoder"
+    plain, packed = (perturb(build_checkpoint(tiny_model, spec, {"query_length": 12, "document_length": 16}, TEXTS, 0)) for _ in range(2))
+    packed.pack_for_inference(torch.float32)
+    tokens = PackedTokens.from_lists(random_ids(lengths=(5, 9, 16)), "pair")
+    with torch.no_grad():
+        first, second = (one.architecture.eval()(tokens)["relevance"].vectors for one in (plain, packed))
+    assert is_close(second, first)
+
+
+@needs_packing
+def test_layers_of_own_code_stay_as_they_are(tiny_model_with_head):
+    class OwnAttention(Attention):
+        pass
+
+    checkpoint = build(tiny_model_with_head, "dense")
+    own = checkpoint.architecture.encoder.layers[1].attention
+    own.__class__ = OwnAttention
+    checkpoint.pack_for_inference(torch.float32)
+    assert own.joint is None and isinstance(own.output, torch.nn.Linear)
+    assert isinstance(checkpoint.architecture.encoder.layers[0].attention.joint, PackedLinear)
+
+
+@needs_packing
+@pytest.mark.parametrize("activation", [None, *FUSED_ACTIVATIONS])
+@pytest.mark.parametrize("rows", [0, 1, 33])
+def test_activation_and_residual_are_part_of_the_product(activation, rows):
+    from moeir.backbones.config import ACTIVATIONS
+
+    torch.manual_seed(0)
+    linear, inputs, residual = torch.nn.Linear(24, 40), torch.randn(rows, 24), torch.randn(rows, 40)
+    packed = PackedLinear.from_linear(linear, torch.float32, activation)
+    with torch.no_grad():
+        product = linear(inputs)
+        expected = product if activation is None else ACTIVATIONS[activation](product)
+        assert torch.allclose(packed(inputs), expected, atol=1e-5)
+        assert torch.allclose(PackedLinear.from_linear(linear, torch.float32).add(inputs, residual), residual + product, atol=1e-5)

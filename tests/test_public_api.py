@@ -227,7 +227,7 @@ def test_an_opened_checkpoint_scores_as_the_index_does(index: Path, came_checkpo
     hits = dict(moeir.open_index(index).search(["a question about cats"], len(documents), "global")[0])
     scores = queries["global"].scores(encoded["global"])[0]
     for document, score in zip(documents, scores.tolist(), strict=True):
-        assert hits[document.id] == pytest.approx(score, abs=2e-3)  # vectors on disk are float16
+        assert hits[document.id] == pytest.approx(score, abs=5e-3)  # vectors on disk are float16, of layers in bfloat16
 
 
 def test_runs_that_are_paths_keep_the_names_of_their_mapping(bm25_index: Path, toy: Path, tmp_path: Path) -> None:

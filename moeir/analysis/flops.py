@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 EXPERT_NAME = re.compile(r"(?P<prefix>.+)\.experts\.(?P<number>\d+)\.(?P<rest>.+)")
+QUERY_WEIGHTS = ".query_weights"  # of tokens, in place of an encoder
 EXPERT_PREFIXES = ("towers.", "private_embeddings.", "heads.")
 EMBEDDING_TABLES = (".words.weight", ".places.weight", ".kinds.weight")
 ROUTER_NAMES = ("router.", ".gate.", ".noise.")
@@ -102,10 +103,21 @@ class ParameterAccount:
         """Whether this parameter is used for a text of a side."""
         if name.startswith(self.unused_prefixes) or (".vocabulary_head." in name and "sparse" not in self.representation_kinds.values()):
             return False
+        if name.endswith(QUERY_WEIGHTS):
+            return side == "query"
+        if side == "query" and (
+            self._unread_queries.issuperset(self.representation_kinds) or self.find_owner(name) in self._unread_queries
+        ):
+            return False
         if self._has_separate_encoders and name.startswith(("encoder.", "document_encoder.")):
             return name.startswith("document_encoder.") == (side == "document")
         mixture = self._find_mixture(name)
         return mixture is None or int(_match_expert(name)["number"]) in mixture.active_experts[side]
+
+    @property
+    def _unread_queries(self) -> set[str]:
+        """Experts whose queries no encoder reads."""
+        return {expert for expert in self.representation_kinds if f"heads.{expert}{QUERY_WEIGHTS}" in self.shapes}
 
     @property
     def _has_separate_encoders(self) -> bool:
@@ -138,7 +150,8 @@ class ParameterAccount:
                 count += 4 * shape[0] * pairs
         encoder = "document_encoder." if self._has_separate_encoders and side == "document" else "encoder."
         words = math.prod(self.shapes[f"{encoder}embeddings.words.weight"])
-        return count + 2 * length * words * sum(kind == "sparse" for kind in self.representation_kinds.values())
+        unread = self._unread_queries if side == "query" else set()
+        return count + 2 * length * words * sum(kind == "sparse" and name not in unread for name, kind in self.representation_kinds.items())
 
     def _multiplications(self, name: str, length: int) -> int:
         """Number of multiplications of a matrix for one text: once per token, or once."""

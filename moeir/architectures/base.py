@@ -13,6 +13,7 @@ from moeir.backbones.encoder import Encoder, Layer
 from moeir.backbones.layers import RotaryAttention
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
+from moeir.heads.lexical import LexicalHead
 from moeir.mixtures.dispatch import RouterOutput
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward, find_routers
@@ -104,17 +105,27 @@ class Architecture(nn.Module):
         return {name: str(head.kind) for name, head in self.heads.items()}
 
     def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        """expert -> states [T, H], or [B, H] of first tokens, the input of its head: those of the encoder's last layer."""
+        """expert -> states [T, H], or [B, H] of first tokens, the input of its head: those of the encoder's last layer.
+
+        Experts that do not read this side have none.
+        """
+        read = self.experts_that_read(tokens.side)
+        if not read:
+            return {}
         encoder = self.encoder_for(tokens.side)
-        return dict.fromkeys(self.heads, encoder.encode_cls(tokens) if self.reads_cls else encoder(tokens))
+        return dict.fromkeys(read, encoder.encode_cls(tokens) if self.reads_cls else encoder(tokens))
+
+    def experts_that_read(self, side: str) -> list[str]:
+        """The experts for which the encoder reads texts of a side: all but a lexical one with `queries=tokens`, which needs none."""
+        return [name for name, head in self.heads.items() if not isinstance(head, LexicalHead) or head.reads_states(side)]
 
     def cls_only_layers(self) -> list[Layer]:
         """Layers whose output is used only at the first ([CLS]) position."""
         encoders = (self.encoder,) if self.document_encoder is None else (self.encoder, self.document_encoder)
         return [encoder.layers[-1] for encoder in encoders] if self.reads_cls else []
 
-    def apply_head(self, expert: str, states: Tensor, tokens: PackedTokens) -> Representation:
-        """An expert's representation from its states."""
+    def apply_head(self, expert: str, states: Tensor | None, tokens: PackedTokens) -> Representation:
+        """An expert's representation from its states; None for an expert that does not read this side."""
         if self.representation_kinds[expert] == "sparse":
             representation: Representation = self.heads[expert](states, tokens, self.encoder_for(tokens.side))
         else:
@@ -154,7 +165,7 @@ class Architecture(nn.Module):
         states = self.encode_states(ordered)
         representations = {}
         for expert in self.representation_kinds:
-            representation, scale = self.apply_head(expert, states[expert], ordered), self.scales.get(expert, 1.0)
+            representation, scale = self.apply_head(expert, states.get(expert), ordered), self.scales.get(expert, 1.0)
             representations[expert] = representation.scale(scale) if tokens.side == "query" and scale != 1.0 else representation
         encoded = EncoderOutput(representations, self._take_routing(), self.summed_experts)
         return encoded if ordered.order is None else encoded.select(ordered.order, permutation=True)

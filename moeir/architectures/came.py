@@ -23,6 +23,7 @@ class Came(Architecture):
     The shared layers can hold routed feed-forward experts (`routing=role` makes them textual experts, `routed_every=0` puts them in every
     shared layer), and the global expert can have a gated block over its vector (`global_experts=6`).
     `experts`: some of lexical+local+global. `embeddings`: shared or private (with shared_layers=0). `lexical_pooling`: max or sum.
+    `lexical_queries`: encoder, or tokens (a learned weight for each token of the vocabulary: no tower reads a query).
     `local_padding`: neginf or zero. `pooling`: cls or mean. `normalise` is of the global expert, `local_normalise` of the local one:
     finetune sets global_scale to 20 with normalise=true, unless it is set (--temperature), and never local_scale. `routing`: shared,
     role, sequence or token. `routed_gradient`, `routed_gate_start`: as gradient and gate_start of taser. `global_inference`: top1, all or
@@ -40,6 +41,7 @@ class Came(Architecture):
         experts: tuple[str, ...] = ("lexical", "local", "global"),
         embeddings: str = "shared",
         lexical_pooling: str = "max",
+        lexical_queries: str = "encoder",
         local_dim: int = 128,
         local_normalise: bool = False,
         local_separator: bool = True,
@@ -78,7 +80,9 @@ class Came(Architecture):
             self.private_embeddings.update({name: copy.deepcopy(encoder.embeddings) for name in experts[1:]})
         options = {"normalise": local_normalise, "separator": local_separator, "punctuation": local_punctuation, "padding": local_padding}
         heads = {
-            "lexical": lambda: LexicalHead(pooling=lexical_pooling),
+            "lexical": lambda: LexicalHead(
+                pooling=lexical_pooling, queries=lexical_queries, vocabulary=encoder.config.vocabulary, special_tokens=special_tokens
+            ),
             "local": lambda: TokenVectorHead(encoder.config.hidden, special_tokens, dimension=local_dim, **options),
             "global": lambda: PoolingHead(pooling=pooling, normalise=normalise),
         }
@@ -92,12 +96,15 @@ class Came(Architecture):
         self.enable_markers(markers, augmentation)
 
     def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        """The shared layers run once, then each tower; with private embeddings each expert embeds the tokens itself."""
+        """The shared layers run once, then each tower whose expert reads this side; with private embeddings each expert embeds the tokens
+        itself."""
+        read = self.experts_that_read(tokens.side)
+        if not read:
+            return {}
         shared = run_layers(self.encoder.layers, self.encoder.embeddings(tokens), tokens)
-        inputs = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in self.towers}
+        inputs = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in read}
         return {
-            name: (run_layers_cls if name in self._cls_experts else run_layers)(tower, inputs[name], tokens)
-            for name, tower in self.towers.items()
+            name: (run_layers_cls if name in self._cls_experts else run_layers)(self.towers[name], inputs[name], tokens) for name in read
         }
 
     def cls_only_layers(self) -> list[Layer]:

@@ -23,6 +23,7 @@ from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, UsageError
 from moeir.heads import mlm_head
 from moeir.heads.classification import binary_to_single_logit
+from moeir.heads.lexical import LexicalHead
 from moeir.heads.mlm_head import UntransformedMlmHead
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.mixtures.feedforward import RoutedFeedForward
@@ -135,6 +136,9 @@ def _from_plain_weights(
         _centre_gates(model, centred, list(texts) or _random_vocabulary_texts(tokenizer, seed))
     if architecture.encoder.vocabulary_head is not None and not random_weights and not weights_io.has_vocabulary_head(folder):
         _fit_mlm_head(model, texts, seed)
+    for head in architecture.heads.values():
+        if isinstance(head, LexicalHead) and head.query_weights is not None:
+            head.set_query_weights(_start_query_weights(model, texts))
     return model
 
 
@@ -205,6 +209,18 @@ def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> Non
         "word for %.0f %% of them, and %.4f %% of terms start above zero",
         *(report.token_count, len(sample), "texts" if texts else "lists of words", 100 * report.top1_share, 100 * report.positive_share),
     )
+
+
+def _start_query_weights(model: RetrievalModel, texts: Sequence[str]) -> Tensor:
+    """Weights of tokens in queries that no encoder reads: their inverse document frequencies in the texts, ln((N + 1) / (n + 1)), divided by
+    the mean over the texts' tokens, or 1 without texts; [V]. The tokens of the queries' prefix, which say nothing about a query, have 0.
+    """
+    weights = torch.ones(model.architecture.encoder.config.vocabulary)
+    if texts:
+        ids_by_text = [torch.tensor(ids).unique() for ids in model.token_ids(list(texts), "document")[0]]
+        idf = torch.log((len(texts) + 1) / (torch.bincount(torch.cat(ids_by_text), minlength=len(weights)) + 1))
+        weights = idf / torch.cat([idf[ids] for ids in ids_by_text]).mean()
+    return weights.index_fill(0, torch.tensor(model.token_ids([""], "query")[0][0]), 0.0)
 
 
 def _random_vocabulary_texts(tokenizer: TextTokenizer, seed: int) -> list[str]:

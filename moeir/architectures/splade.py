@@ -9,10 +9,14 @@ from moeir.heads.lexical import LexicalHead
 class Splade(Architecture):
     """Learned sparse weights over the vocabulary, inner product; CAME's lexical expert alone, or summed over positions as SPLADE v1.
 
-    `pooling`: max or sum.
+    `pooling`: max or sum. `queries`: encoder, or tokens (a learned weight for each token of the vocabulary: no encoder reads a query).
     """
 
-    def __init__(self, encoder: Encoder, special_tokens: SpecialTokens, *, pooling: str = "max", scale: float = 1.0) -> None:
+    def __init__(
+        self, encoder: Encoder, special_tokens: SpecialTokens, *, pooling: str = "max", queries: str = "encoder", scale: float = 1.0
+    ) -> None:
         super().__init__(encoder, special_tokens)
-        self.heads["lexical"] = LexicalHead(pooling=pooling)
+        vocabulary = encoder.config.vocabulary
+        self.heads["lexical"] = LexicalHead(pooling=pooling, queries=queries, vocabulary=vocabulary, special_tokens=special_tokens)
         self.scales = {"lexical": scale}
+        self.is_hf_compatible = queries == "encoder"

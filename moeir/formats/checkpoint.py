@@ -48,7 +48,7 @@ class SentenceTransformers(Format):
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model = next(items)
         name, options = _architecture_options(model, ("dense", "splade"), "sentence-transformers")
-        _require_options(options, {"encoders": "siamese"}, "sentence-transformers")
+        _require_options(options, {"encoders": "siamese", "queries": "encoder"}, "sentence-transformers")
         normalise = name == "dense" and bool(options.get("normalise"))
         if not normalise:
             _drop_scale(model, conversion)

@@ -1,33 +1,74 @@
-"""One weight per vocabulary term: log-saturated logits, maximum or sum over positions (SPLADE; CAME eq. 3)."""
+"""One weight per vocabulary term: log-saturated logits, maximum or sum over positions (SPLADE; CAME eq. 3), or for queries a weight of
+each of their own tokens, without an encoder.
+"""
 
 import torch
 from torch import Tensor, nn
 
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.packed_tokens import PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
 from moeir.kernels.splade import find_max_positions, log_saturated_sum, selected_logits
 from moeir.representations.sparse import Sparse
 
 POOLINGS = ("max", "sum")
+QUERIES = ("encoder", "tokens")
+WEIGHT_UNIT = 100.0  # of a query token's weight per unit of its parameter: a rate for encoders, 5e-5, moves a weight by .005 a step
 
 
 class LexicalHead(nn.Module):
     """weight(text, term) = log(1 + relu(logit)), pooled over positions. It uses the encoder's MLM head and has no parameters.
 
-    `max` is SPLADE-max (Formal et al. 2021b) and CAME's; `sum` is the first SPLADE (Formal et al. 2021a, eq. 2).
+    `max` is SPLADE-max (Formal et al. 2021b) and CAME's; `sum` is the first SPLADE (Formal et al. 2021a, eq. 2). With `queries=tokens`
+    the weights of a query are those of its tokens, each learned once for the vocabulary, and no encoder reads it: SPLADE-doc (Formal et
+    al. 2021b) has 1 for all of them, Nardini et al. (2025) learn them.
     """
 
     kind = Sparse.kind
 
-    def __init__(self, *, pooling: str = "max") -> None:
+    def __init__(
+        self, *, pooling: str = "max", queries: str = "encoder", vocabulary: int = 0, special_tokens: SpecialTokens | None = None
+    ) -> None:
         super().__init__()
         if pooling not in POOLINGS:
             raise UsageError(f"lexical pooling={pooling}: expected {' or '.join(POOLINGS)}")
+        if queries not in QUERIES:
+            raise UsageError(f"lexical queries={queries}: expected {' or '.join(QUERIES)}")
         self.pooling = pooling
+        self.query_weights: nn.Parameter | None = None
+        if queries == "tokens":
+            assert special_tokens is not None
+            self.query_weights = nn.Parameter(torch.full((vocabulary,), 1.0 / WEIGHT_UNIT))
+            special_ids = [getattr(special_tokens, name) for name in ("beginning", "separator", "mask", "query_marker")]
+            self.register_buffer("special_ids", torch.tensor([one for one in special_ids if one is not None]), persistent=False)
 
-    def forward(self, states: Tensor, tokens: PackedTokens, encoder: Encoder) -> Sparse:
-        """states [T, H] -> sparse weights over V terms for B texts."""
+    def reads_states(self, side: str) -> bool:
+        """Whether texts of a side go through the encoder."""
+        return side != "query" or self.query_weights is None
+
+    def set_query_weights(self, weights: Tensor) -> None:
+        """Let the weight of each token in a query be `weights` [V]."""
+        assert self.query_weights is not None
+        with torch.no_grad():
+            self.query_weights.copy_(weights / WEIGHT_UNIT)
+
+    def weigh_tokens(self, tokens: PackedTokens) -> Sparse:
+        """The weights of the tokens of each query, each token once; differentiable."""
+        assert self.query_weights is not None
+        vocabulary = len(self.query_weights)
+        ordinary = (~torch.isin(tokens.ids, self.special_ids)).nonzero()[:, 0]
+        pairs = torch.unique(tokens.text_indices().index_select(0, ordinary) * vocabulary + tokens.ids.index_select(0, ordinary))
+        terms = pairs % vocabulary
+        weights = self.query_weights.float().index_select(0, terms) * WEIGHT_UNIT
+        positive = (weights > 0).nonzero()[:, 0]
+        texts, terms, weights = (part.index_select(0, positive) for part in (pairs // vocabulary, terms, weights))
+        return Sparse.from_pairs(texts, terms, weights, len(tokens), vocabulary)
+
+    def forward(self, states: Tensor | None, tokens: PackedTokens, encoder: Encoder) -> Sparse:
+        """states [T, H] -> sparse weights over V terms for B texts; states are None for a side that is not read."""
+        if not self.reads_states(tokens.side):
+            return self.weigh_tokens(tokens)
+        assert states is not None
         head, words = encoder.vocabulary_head, encoder.embeddings.words.weight
         assert head is not None
         transformed = head(states)

@@ -75,6 +75,13 @@ def test_parts_say_what_is_shared_and_what_each_expert_has():
     }  # fmt: skip
 
 
+def test_an_encoder_that_reads_no_query_is_not_active_for_one():
+    assert parts("splade:queries=tokens") == {"shared": (BERT, 0, BERT), "lexical": (HEAD + 30_522, 30_522, HEAD)}
+    came, tokens = parts("came"), parts("came:lexical_queries=tokens")
+    assert tokens["lexical"] == (TOWER + HEAD + 30_522, 30_522, TOWER + HEAD)
+    assert {name: tokens[name] for name in ("shared", "local", "global")} == {name: came[name] for name in ("shared", "local", "global")}
+
+
 def test_private_embeddings_belong_to_their_experts():
     groups = parts("came:shared_layers=0,embeddings=private")
     assert "shared" not in groups and sum(count for count, *_ in groups.values()) == 327_395_898
@@ -99,6 +106,8 @@ def test_one_normalisation_for_all_experts_is_shared():
         *("sbmoe:inference=hash_uniform", "sbmoe:experts=1,normalise=true", "taser:routing=token,gradient=pair,every=0,experts=3"),
         *("sbmoe:inference=random", "taser:expert_ln=false,every=0", "coil:cls_dim=0,dim=8,separator=true"),
         "came:shared_layers=2,local_dim=8,routing=token,global_experts=3",
+        *("splade:queries=tokens", "came:shared_layers=2,local_dim=8,lexical_queries=tokens"),
+        "came:shared_layers=2,experts=lexical,lexical_queries=tokens",
     ],
 )
 def test_operations_are_those_that_torch_counts(spec, side):

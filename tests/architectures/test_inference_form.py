@@ -14,6 +14,7 @@ from tests.architectures.test_expert_architectures import SPECS, TEXTS, build, p
 from tests.backbones.tiny_models import LENGTHS, TINY_MODELS, is_close, make_pair, random_ids
 
 OTHERS = ["dense", "dense:pooling=mean,normalise=true", "splade", "colbert:dim=8", "coil"]
+OTHERS += ["splade:queries=tokens", "came:shared_layers=2,lexical_queries=tokens,local_dim=8"]
 needs_packing = pytest.mark.skipif(not supports_packing(torch.float32), reason="this torch has no packed products")
 needs_bfloat16 = pytest.mark.skipif(not supports_packing(torch.bfloat16), reason="this processor has no packed products of bfloat16")
 

@@ -75,6 +75,40 @@ def test_lexical_weights_are_the_saturated_maxima_of_the_logits(silent):
     assert bool((output.weights > 0).all())
 
 
+def make_token_head():
+    head = LexicalHead(queries="tokens", vocabulary=20, special_tokens=SIGNS)
+    head.set_query_weights(torch.arange(20.0) - 11.0)
+    return head
+
+
+def test_queries_of_tokens_have_the_weight_of_each_token_once():
+    head = make_token_head()
+    texts = [[CLS, 5, 13, 12, 13, 11, SEP], [CLS, SEP, MASK], [CLS, 14, SEP]]
+    output = head(None, PackedTokens.from_lists(texts, "query"), Encoder(EncoderConfig(20, H, 1, 1, 8, "gelu", 1e-5, 32, 0)))
+    assert output.starts.tolist() == [0, 2, 2, 3] and output.vocabulary == 20, "a weight of 0 or less is none, a special token is no term"
+    assert output.terms.tolist() == [12, 13, 14] and output.weights.tolist() == pytest.approx([1.0, 2.0, 3.0])
+
+
+def test_a_rate_for_encoders_moves_the_weight_of_a_token():
+    head = make_token_head()
+    optimizer = torch.optim.AdamW(head.parameters(), lr=5e-5)
+    before = head.weigh_tokens(PackedTokens.from_lists([[CLS, 14, SEP]], "query")).weights
+    before.sum().backward()
+    optimizer.step()
+    after = head.weigh_tokens(PackedTokens.from_lists([[CLS, 14, SEP]], "query")).weights
+    assert (before - after).item() == pytest.approx(0.005, rel=1e-2)
+    assert head.query_weights.grad.count_nonzero() == 1
+
+
+def test_documents_of_a_head_with_queries_of_tokens_are_read_by_the_encoder():
+    torch.manual_seed(0)
+    encoder = Encoder(EncoderConfig(20, H, 1, 1, 8, "gelu", 1e-5, 32, 0), vocabulary_head=True)
+    plain, own = (head(states(), tokens(), encoder) for head in (LexicalHead(), make_token_head()))
+    assert torch.equal(plain.to_matrix(), own.to_matrix())
+    with pytest.raises(UsageError, match="lexical queries=none: expected encoder or tokens"):
+        LexicalHead(queries="none")
+
+
 def test_lexical_weights_are_positive_under_autocast_too():
     torch.manual_seed(0)
     encoder = Encoder(EncoderConfig(3000, H, 1, 2, 8, initializer_range=0.02), vocabulary_head=True).eval()

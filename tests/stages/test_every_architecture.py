@@ -16,7 +16,8 @@ SMALL_SIZES = {"came": "shared_layers=2,local_dim=8", "coil": "dim=8,cls_dim=16"
 NAMES = [variant.name for variant in variants.list_variants("architectures") if variant.name != "cross-encoder"]  # which reads pairs
 PLAIN = [f"{name}:{SMALL_SIZES[name]}" if name in SMALL_SIZES else name for name in NAMES]
 VARIED = [
-    "dense:encoders=separate", "splade:pooling=sum", "coil:dim=8,cls_dim=0", "mote:encoders=siamese", "mote:encoders=separate",
+    "dense:encoders=separate", "splade:pooling=sum", "splade:queries=tokens", "coil:dim=8,cls_dim=0", "mote:encoders=siamese",
+    "mote:encoders=separate",
     "mote:similarity=dense", "mote:similarity=sparse,sparse_head=raw", "taser:routing=shared", "taser:routing=sequence,experts=3",
     "taser:routing=token,gates=per_layer", "sbmoe:inference=all", "sbmoe:inference=random,gate=random",
     "colbert:dim=8,markers=true,augmentation=true,normalise=true,punctuation=false",
@@ -25,6 +26,7 @@ COMBINED = [
     f"came:{SMALL_SIZES['came']},routing=role", f"came:{SMALL_SIZES['came']},routing=token,routed_experts=3",
     f"came:{SMALL_SIZES['came']},global_experts=3",
     f"came:{SMALL_SIZES['came']},routing=role,global_experts=3,experts=lexical+global,lexical_pooling=sum",
+    f"came:{SMALL_SIZES['came']},lexical_queries=tokens",
 ]  # fmt: skip
 RULES = ("--query-length", 12, "--document-length", 24)
 TRAINING = ("--steps", 3, "--batch-size", 2, "--negatives", 2, "--learning-rate", 1e-3, "--dtype", "float32")

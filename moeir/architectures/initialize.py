@@ -212,7 +212,7 @@ def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> Non
 
 
 def _start_query_weights(model: RetrievalModel, texts: Sequence[str]) -> Tensor:
-    """Weights of tokens in queries that no encoder reads: their inverse document frequencies in the texts, ln((N + 1) / (n + 1)), divided by
+    """Weights of tokens in queries that no encoder reads: inverse document frequencies in the texts, ln((N + 1) / (n + 1)), divided by
     the mean over the texts' tokens, or 1 without texts; [V]. The tokens of the queries' prefix, which say nothing about a query, have 0.
     """
     weights = torch.ones(model.architecture.encoder.config.vocabulary)

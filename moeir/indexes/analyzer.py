@@ -1,5 +1,6 @@
 """English tokenisation as in Lucene's EnglishAnalyzer: tokens, possessives, lower case, stop words, stems."""
 
+import re
 from collections.abc import Sequence
 
 import regex
@@ -27,7 +28,14 @@ def _word_pattern() -> str:
     return rf"{word}|\p{{LB=SA}}++|[\p{{Script=Han}}\p{{Script=Hiragana}}]{marks}"
 
 
+def _ascii_word_pattern() -> str:
+    """The same for texts of ASCII characters alone, which the standard library's `re` finds three times as fast."""
+    run = r"(?:[A-Za-z](?:['.:](?=[A-Za-z]))?|[0-9](?:[,;'.](?=[0-9]))?)++"
+    return rf"_*{run}(?:_+{run})*_*"
+
+
 WORD_PATTERN = regex.compile(_word_pattern())
+ASCII_WORD_PATTERN = re.compile(_ascii_word_pattern())
 
 
 class EnglishAnalyzer:
@@ -40,7 +48,7 @@ class EnglishAnalyzer:
             raise UsageError(f"stop_words {stop_words!r} is unknown; known: {', '.join(STOP_WORD_LISTS)}")
         self._stemmer = None if stemmer == "none" else Stemmer.Stemmer(stemmer)
         self._stop_words = STOP_WORD_LISTS[stop_words]
-        self._term_cache: dict[str, str] = {}
+        self._terms_of_token: dict[str, tuple[str, ...]] = {}
 
     def terms(self, text: str) -> Sequence[str]:
         """The terms of a text, in order.
@@ -48,18 +56,18 @@ class EnglishAnalyzer:
         >>> EnglishAnalyzer().terms("The cat's U.S. flights, in 1,000 cities")
         ['cat', 'u.', 'flight', '1,000', 'citi']
         """
-        terms = []
-        for token in WORD_PATTERN.findall(text):
-            for first in range(0, len(token), MAX_TOKEN_LENGTH):
-                term = self._term(token[first : first + MAX_TOKEN_LENGTH])
-                if term:
-                    terms.append(term)
+        pattern, cache = ASCII_WORD_PATTERN if text.isascii() else WORD_PATTERN, self._terms_of_token
+        terms: list[str] = []
+        for token in pattern.findall(text):
+            known = cache.get(token)
+            terms += self._add_to_cache(token) if known is None else known
         return terms
 
-    def _term(self, token: str) -> str:
-        """The term of a token, empty for a stop word."""
-        if token not in self._term_cache:
-            word = (token[:-2] if token.endswith(POSSESSIVES) else token).lower()
-            stopped = word in self._stop_words
-            self._term_cache[token] = "" if stopped else word if self._stemmer is None else self._stemmer.stemWord(word)
-        return self._term_cache[token]
+    def _add_to_cache(self, token: str) -> tuple[str, ...]:
+        """The terms of a token: one, none for a stop word, several for a token that is cut."""
+        parts = (token[first : first + MAX_TOKEN_LENGTH] for first in range(0, len(token), MAX_TOKEN_LENGTH))
+        words = ((part[:-2] if part.endswith(POSSESSIVES) else part).lower() for part in parts)
+        kept = [word for word in words if word not in self._stop_words]
+        stems = kept if self._stemmer is None else self._stemmer.stemWords(kept)
+        self._terms_of_token[token] = tuple(stem for stem in stems if stem)
+        return self._terms_of_token[token]

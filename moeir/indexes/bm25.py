@@ -4,6 +4,7 @@ import json
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +97,13 @@ class Bm25(PostingsIndex, Index):
 
     def _query_rows(self, queries: Sequence[str]) -> SparseRows:
         """Terms of the queries and their frequencies; terms that no document has are dropped."""
-        counters = [Counter(self._vocabulary[term] for term in self._analyzer.terms(text) if term in self._vocabulary) for text in queries]
-        starts = np.concatenate([[0], np.cumsum([len(terms) for terms in counters])]).astype(np.int64)
-        terms = np.array([term for counts in counters for term in counts], dtype=np.int64)
-        return SparseRows(starts, terms, np.array([count for counts in counters for count in counts.values()], dtype=np.float32))
+        known = self._vocabulary
+        terms = [[known[term] for term in self._analyzer.terms(text) if term in known] for text in queries]
+        owners = np.repeat(np.arange(len(queries)), [len(of_query) for of_query in terms])
+        keys = owners * len(known) + np.fromiter(chain.from_iterable(terms), np.int64, len(owners))
+        keys, counts = np.unique(keys, return_counts=True)
+        starts = np.searchsorted(keys, np.arange(len(queries) + 1) * len(known)).astype(np.int64)
+        return SparseRows(starts, keys % max(len(known), 1), counts.astype(np.float32))
 
     def _write(self, folder: Path) -> dict[str, Any]:
         self._sort_vocabulary()

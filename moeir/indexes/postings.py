@@ -63,9 +63,9 @@ class Postings:
         return postings
 
     def search(self, queries: SparseRows, id_ranks: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """The `depth` best documents of each query, unsorted and perhaps with others -> rows int64 [Q, n], scores float32 [Q, n].
+        """The `depth` best documents of each query -> rows int64 [Q, n · depth], scores float32 [Q, n · depth]: n lists, each best first.
 
-        Ties at the cut go to the highest id rank. Unused entries hold row -1 and score −∞.
+        Ties go to the highest id rank. Unused entries hold row -1 and score −∞.
         """
         count, threads = len(queries.starts) - 1, numba.get_num_threads()
         windows = -(-len(id_ranks) // self.window)
@@ -143,7 +143,11 @@ class PostingsIndex(base.Index):
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         id_ranks = self.id_ranks
-        base.fill_all_ranked_hits(*self._postings.search(self._query_rows(queries), id_ranks, depth), id_ranks, rows, scores)
+        hits, values = self._postings.search(self._query_rows(queries), id_ranks, depth)
+        if hits.shape == rows.shape:  # one list for each query: ranked already
+            rows[:], scores[:] = hits, values
+        else:
+            base.fill_all_ranked_hits(hits, values, id_ranks, rows, scores)
 
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         return self._postings.score_pairs(self._query_rows(queries), query_rows, document_rows)

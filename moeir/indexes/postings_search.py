@@ -180,6 +180,7 @@ def choose_cutoffs(share: float, error: int, depth: int, bins: Any, state: Any, 
 
 
 HASH_SLOTS = 2**16  # of the hash table of a query's terms
+SEARCH_COST = 4  # seeking a term in a document costs as much as looking up so many of the document's
 ROUNDING_SLACK = 1.0 + 2.0**-20  # upper bound of the relative rounding error in float64 and to float32
 
 
@@ -199,7 +200,14 @@ def heap_push(rows: Any, scores: Any, id_ranks: Any, count: int, row: int, score
         return count + 1
     if score < scores[0] or (score == scores[0] and id_rank < id_ranks[rows[0]]):
         return count
-    hole = 0
+    _sift_down(rows, scores, id_ranks, count, row, score)
+    return count
+
+
+@njit_cached()
+def _sift_down(rows: Any, scores: Any, id_ranks: Any, count: int, row: int, score: Any) -> None:
+    """Put an entry in the place of the root of a heap of `count` entries."""
+    hole, id_rank = 0, id_ranks[row]
     while 2 * hole + 1 < count:
         child = 2 * hole + 1
         other = child + 1
@@ -212,7 +220,15 @@ def heap_push(rows: Any, scores: Any, id_ranks: Any, count: int, row: int, score
         scores[hole], rows[hole] = scores[child], rows[child]
         hole = child
     scores[hole], rows[hole] = score, row
-    return count
+
+
+@njit_cached()
+def sort_heap(rows: Any, scores: Any, id_ranks: Any, count: int) -> None:
+    """Sort the first `count` entries of a heap, best first."""
+    for last in range(count - 1, 0, -1):
+        row, score = rows[last], scores[last]
+        rows[last], scores[last] = rows[0], scores[0]
+        _sift_down(rows, scores, id_ranks, last, row, score)
 
 
 @njit_cached()
@@ -236,10 +252,27 @@ def _clear_hash(terms: Any, slots: Any) -> None:
 
 @njit_cached()
 def _score_document(row: int, forward: Any, shift: float, terms: Any, weights: Any, slots: Any) -> tuple[float, bool]:
-    """The score of a document, and whether it shares a term with the query."""
+    """The score of a document, and whether it shares a term with the query; terms of both are ascending.
+
+    Few terms are sought in the document, of many the document's are looked up in the hash table: the same sum in the same order.
+    """
     starts, document_terms, values = forward
     total, shared = 0.0, False
-    for entry in range(starts[row], starts[row + 1]):
+    begin, last = starts[row], starts[row + 1]
+    if len(terms) * SEARCH_COST < last - begin:
+        for term_index in range(len(terms)):
+            term, end = terms[term_index], last
+            while begin < end:
+                middle = (begin + end) >> 1
+                if document_terms[middle] < term:
+                    begin = middle + 1
+                else:
+                    end = middle
+            if begin < last and document_terms[begin] == term:
+                total += weights[term_index] * (np.float64(values[begin]) - shift)
+                shared = True
+        return total + 0.0, shared  # −0 becomes 0
+    for entry in range(begin, last):
         term = np.int64(document_terms[entry])
         slot = term & (len(slots) - 1)
         while slots[slot] > 0:
@@ -286,7 +319,7 @@ def _rerank_candidates(
     candidates: Any, scans: Any, best: int, unit: float, forward: Any, shift: float, terms: Any, weights: Any, slots: Any,
     id_ranks: Any, rows: Any, scores: Any,
 ) -> None:  # fmt: skip
-    """Score candidates, first those whose scan reaches `best`, then those that can still be among the best; keep the best in a heap."""
+    """Score candidates, first those whose scan reaches `best`, then those that can still be among the best; keep the best, best first."""
     count = 0
     for first in (True, False):
         for i in range(len(candidates)):
@@ -294,6 +327,7 @@ def _rerank_candidates(
                 score, shared = _score_document(candidates[i], forward, shift, terms, weights, slots)
                 if shared:
                     count = heap_push(rows, scores, id_ranks, count, candidates[i], np.float32(score))
+    sort_heap(rows, scores, id_ranks, count)
 
 
 @njit_cached(parallel=True)

@@ -1,8 +1,10 @@
 """Terms of Lucene's EnglishAnalyzer."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from moeir.indexes.analyzer import LUCENE_STOP_WORDS, WORD_PATTERN, EnglishAnalyzer
+from moeir.indexes.analyzer import ASCII_WORD_PATTERN, LUCENE_STOP_WORDS, WORD_PATTERN, EnglishAnalyzer
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,8 @@ def test_stems_are_porters():
 
 def test_overlong_tokens_are_cut_at_255():
     assert [len(term) for term in EnglishAnalyzer("none").terms("x" * 600)] == [255, 255, 90]
+
+
+@given(st.text(alphabet="ab1 _.,;:'-\"\n2Z%\t", max_size=30) | st.text(alphabet=st.characters(max_codepoint=127)))
+def test_texts_of_ascii_alone_have_the_same_tokens(text):
+    assert ASCII_WORD_PATTERN.findall(text) == WORD_PATTERN.findall(text)

@@ -135,3 +135,19 @@ def test_a_search_leaves_the_number_of_threads_of_torch_alone() -> None:
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("count", [1, 3, 20, 49, 51, 150])
+def test_few_terms_and_many_are_summed_in_the_same_order(count):
+    generator = np.random.default_rng(count)
+    documents = [dict(zip(range(200), generator.random(200).astype(np.float32).tolist(), strict=True)) for _ in range(70)]
+    chosen = sorted(generator.permutation(205)[:count].tolist())  # the last ones are in no document
+    query = dict(zip(chosen, generator.random(count).astype(np.float32).tolist(), strict=True))
+    rows, scores = build_index(pack(documents, 205)).search(pack([query], 205), 60)
+    expected = []
+    for document in documents:
+        total = 0.0
+        for term in chosen:
+            total += query[term] * document.get(term, 0.0)
+        expected.append(np.float32(total))
+    assert scores[0].tolist() == [expected[row] for row in rows[0]] == sorted(expected, reverse=True)[:60]

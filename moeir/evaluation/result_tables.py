@@ -31,7 +31,7 @@ def group_samples(values: MeasureValues, groups: Mapping[str, str], field: str) 
     {'set=x': 0.5, 'set=y': 1.0, 'macro': 0.75, 'micro': 0.6667}
     """
     for by_query in values.values():
-        check_groups(by_query, groups, field)
+        require_groups(by_query, groups, field)
     within: dict[str, dict[str, dict[str, float]]] = {}
     for measure, by_query in values.items():
         for query, value in by_query.items():
@@ -41,7 +41,7 @@ def group_samples(values: MeasureValues, groups: Mapping[str, str], field: str) 
     return by_group | {MACRO: {measure: {label: means[label][measure] for label in means} for measure in values}, MICRO: values}
 
 
-def check_groups(judged: Iterable[str], groups: Mapping[str, str], field: str) -> None:
+def require_groups(judged: Iterable[str], groups: Mapping[str, str], field: str) -> None:
     """DataError for a judged query of which no group is known."""
     if missing := next((query for query in judged if query not in groups), None):
         raise DataError(f"query {missing!r} is judged but not among the queries with the field {field}")

@@ -46,8 +46,8 @@ class PackedLinear(nn.Module):
 
 
 def supports_packing(dtype: torch.dtype) -> bool:
-    """Whether this processor and this torch have the packed products of a dtype."""
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+    """Whether this processor has packed products of a dtype."""
+    if not torch.backends.mkldnn.is_available():
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
 

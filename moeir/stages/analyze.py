@@ -314,7 +314,7 @@ class Analyze(Stage):
 
     def _analyze_wins(self) -> "AnalysisResult":
         from moeir.analysis import wins
-        from moeir.evaluation.result_tables import check_groups
+        from moeir.evaluation.result_tables import require_groups
         from moeir.records import texts
 
         grades, answers = self._read_qrels(), None
@@ -332,7 +332,7 @@ class Analyze(Stage):
         if self.group_by is None:
             return wins.analyze_wins(values, self.measure, wins.group_queries(queries, grades, answers))
         group_of = texts.read_field(self.queries, self.group_by)
-        check_groups(grades, group_of, self.group_by)
+        require_groups(grades, group_of, self.group_by)
         group_of = {query: group_of[query] for query in grades}
         return wins.analyze_wins(values, self.measure, {self.group_by: group_of})
 

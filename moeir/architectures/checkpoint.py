@@ -19,9 +19,8 @@ from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
 from moeir.architectures.sentence_transformers_files import write_dense_files
 from moeir.artifacts.unfinished import describe_unfinished
-from moeir.backbones.encoder import Encoder
+from moeir.backbones.encoder import Encoder, pack_encoders
 from moeir.backbones.families import weights_io
-from moeir.backbones.layers import pack_layers
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, UsageError
@@ -122,7 +121,7 @@ class RetrievalModel:
         under `autocast(dtype)`. On a CPU with such products only: elsewhere nothing changes."""
         self.architecture.eval()
         if self.device.type == "cpu" and supports_packing(dtype):
-            pack_layers(self.architecture, dtype)
+            pack_encoders(self.architecture, dtype)
 
     @torch.no_grad()
     def encode_batches(self, batches: "TokenBatches") -> EncoderOutput:

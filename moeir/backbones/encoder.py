@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig
-from moeir.backbones.layers import Layer
+from moeir.backbones.layers import Layer, pack_layers
 from moeir.backbones.packed_tokens import PackedTokens
 
 
@@ -69,6 +69,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.layers))
         self.vocabulary_head = VocabularyHead(config) if vocabulary_head else None
         self.pooler: nn.Linear | None = None
+        self.product_words: Tensor | None = None  # of the form for inference: the word embeddings in the dtype of products
         self.apply(self._init_weights)
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -93,6 +94,14 @@ class Encoder(nn.Module):
     def copy_layers_from(self, start: int) -> nn.ModuleList:
         """An independent copy of the layers from `start` up."""
         return nn.ModuleList(copy.deepcopy(layer) for layer in list(self.layers)[start:])
+
+
+def pack_encoders(model: nn.Module, dtype: torch.dtype) -> None:
+    """Give every encoder of a model its form for inference on a CPU (`pack_layers`); a vocabulary head's words are cast once."""
+    pack_layers(model, dtype)
+    for module in model.modules():
+        if isinstance(module, Encoder) and module.vocabulary_head is not None:
+            module.product_words = module.embeddings.words.weight.detach().to(dtype)
 
 
 def run_layers_cls(layers: nn.ModuleList, states: Tensor, tokens: PackedTokens) -> Tensor:

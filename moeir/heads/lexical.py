@@ -75,7 +75,8 @@ class LexicalHead(nn.Module):
         if self.pooling == "sum":
             texts, terms, weights = log_saturated_sum(transformed, tokens.layout, words, head.bias)
         else:  # log(1 + x) is monotonic, so the maximum is taken first
-            texts, terms, positions = find_max_positions(transformed, tokens.layout, words, head.bias)
+            product_words = words if encoder.product_words is None else encoder.product_words
+            texts, terms, positions = find_max_positions(transformed, tokens.layout, product_words, head.bias)
             logits = selected_logits(transformed, words, head.bias, terms, positions)
             if logits.is_cuda:  # rounding can leave weights of 0; dropping them here would synchronise
                 weights = torch.log1p(logits.relu())

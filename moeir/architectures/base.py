@@ -1,7 +1,7 @@
 """Base class of architectures: packed tokens in, one representation per expert out."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -105,19 +105,18 @@ class Architecture(nn.Module):
         return {name: str(head.kind) for name, head in self.heads.items()}
 
     def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        """expert -> states [T, H], or [B, H] of first tokens, the input of its head: those of the encoder's last layer.
-
-        Experts that do not read this side have none.
-        """
-        read = self.experts_that_read(tokens.side)
-        if not read:
-            return {}
+        """expert -> states [T, H], or [B, H] of first tokens, the input of its head: those of the encoder's last layer."""
         encoder = self.encoder_for(tokens.side)
-        return dict.fromkeys(read, encoder.encode_cls(tokens) if self.reads_cls else encoder(tokens))
+        return dict.fromkeys(self.heads, encoder.encode_cls(tokens) if self.reads_cls else encoder(tokens))
 
-    def experts_that_read(self, side: str) -> list[str]:
-        """The experts for which the encoder reads texts of a side: all but a lexical one with `queries=tokens`, which needs none."""
-        return [name for name, head in self.heads.items() if not isinstance(head, LexicalHead) or head.reads_states(side)]
+    def encode_states_of(self, experts: Sequence[str], tokens: PackedTokens) -> dict[str, Tensor]:
+        """`encode_states` of at least these experts; of none, if no expert needs the encoder."""
+        return self.encode_states(tokens) if experts else {}
+
+    def reads_states(self, expert: str, side: str) -> bool:
+        """Whether an expert needs the encoder for texts of a side: all do but a lexical one with `queries=tokens`."""
+        head = self.heads[expert]
+        return not isinstance(head, LexicalHead) or head.reads_states(side)
 
     def cls_only_layers(self) -> list[Layer]:
         """Layers whose output is used only at the first ([CLS]) position."""
@@ -125,7 +124,7 @@ class Architecture(nn.Module):
         return [encoder.layers[-1] for encoder in encoders] if self.reads_cls else []
 
     def apply_head(self, expert: str, states: Tensor | None, tokens: PackedTokens) -> Representation:
-        """An expert's representation from its states; None for an expert that does not read this side."""
+        """An expert's representation from its states; None for one that needs no encoder."""
         if self.representation_kinds[expert] == "sparse":
             representation: Representation = self.heads[expert](states, tokens, self.encoder_for(tokens.side))
         else:
@@ -159,15 +158,16 @@ class Architecture(nn.Module):
                 outputs[name], router.last_routing = router.last_routing, None
         return outputs
 
-    def forward(self, tokens: PackedTokens) -> EncoderOutput:
-        """Every expert's representation of B texts, in their order."""
+    def forward(self, tokens: PackedTokens, experts: Collection[str] | None = None) -> EncoderOutput:
+        """The representations of B texts, in their order: every expert's, or those of some experts, without the work of the others."""
         ordered = tokens.sort_by_length()
-        states = self.encode_states(ordered)
+        wanted = [expert for expert in self.representation_kinds if experts is None or expert in experts]
+        states = self.encode_states_of([expert for expert in wanted if self.reads_states(expert, tokens.side)], ordered)
         representations = {}
-        for expert in self.representation_kinds:
+        for expert in wanted:
             representation, scale = self.apply_head(expert, states.get(expert), ordered), self.scales.get(expert, 1.0)
             representations[expert] = representation.scale(scale) if tokens.side == "query" and scale != 1.0 else representation
-        encoded = EncoderOutput(representations, self._take_routing(), self.summed_experts)
+        encoded = EncoderOutput(representations, self._take_routing(), self.summed_experts if experts is None else {})
         return encoded if ordered.order is None else encoded.select(ordered.order, permutation=True)
 
     def truncate_and_mark(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:

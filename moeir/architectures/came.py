@@ -1,6 +1,7 @@
 """CAME: shared lower layers and a private tower per expert (Cai et al. 2023, §3.2)."""
 
 import copy
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
@@ -96,15 +97,16 @@ class Came(Architecture):
         self.enable_markers(markers, augmentation)
 
     def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        """The shared layers run once, then each tower whose expert reads this side; with private embeddings each expert embeds the tokens
-        itself."""
-        read = self.experts_that_read(tokens.side)
-        if not read:
+        return self.encode_states_of(tuple(self.towers), tokens)
+
+    def encode_states_of(self, experts: Sequence[str], tokens: PackedTokens) -> dict[str, Tensor]:
+        """The shared layers run once, then the tower of each expert; with private embeddings each embeds the tokens itself."""
+        if not experts:
             return {}
         shared = run_layers(self.encoder.layers, self.encoder.embeddings(tokens), tokens)
-        inputs = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in read}
+        inputs = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in experts}
         return {
-            name: (run_layers_cls if name in self._cls_experts else run_layers)(self.towers[name], inputs[name], tokens) for name in read
+            name: (run_layers_cls if name in self._cls_experts else run_layers)(self.towers[name], inputs[name], tokens) for name in experts
         }
 
     def cls_only_layers(self) -> list[Layer]:

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -92,15 +92,17 @@ class RetrievalModel:
         ids, silent = self.token_ids(texts, side)
         return PackedTokens.from_lists(ids, side, silent).to(self.device)
 
-    def encode(self, texts: Sequence[str], side: str = "document", *, max_tokens: int = 8192) -> EncoderOutput:
-        """Representations of texts, in their order, in float32; `side` is query or document."""
+    def encode(
+        self, texts: Sequence[str], side: str = "document", *, max_tokens: int = 8192, experts: Collection[str] | None = None
+    ) -> EncoderOutput:
+        """Representations of texts, in their order, in float32; `side` is query or document. `experts`: only these, at their cost."""
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             kind = "one text" if isinstance(texts, str) else "values of another type"
             raise UsageError(f"encode: expected a list of texts, found {kind}")
         if not len(texts):
             raise UsageError("encode: expected at least one text")
         self.check_is_bi_encoder("encode")
-        return self.encode_batches(self.tokenize_batches(texts, side, max_tokens=max_tokens)).drop_zero_weights()
+        return self.encode_batches(self.tokenize_batches(texts, side, max_tokens=max_tokens), experts).drop_zero_weights()
 
     def tokenize_batches(self, texts: Sequence[str], side: str, *, max_tokens: int = 8192) -> "TokenBatches":
         """Texts as batches of packed tokens in host memory, pinned if the model is on CUDA; each of at most `max_tokens` tokens or one
@@ -124,10 +126,11 @@ class RetrievalModel:
             pack_encoders(self.architecture, dtype)
 
     @torch.no_grad()
-    def encode_batches(self, batches: "TokenBatches") -> EncoderOutput:
-        """Representations in the order of the texts, on the model's device; sparse ones may hold weights of 0 on CUDA."""
+    def encode_batches(self, batches: "TokenBatches", experts: Collection[str] | None = None) -> EncoderOutput:
+        """Representations in the order of the texts, on the model's device, of all experts or some; sparse ones may hold weights of 0 on
+        CUDA."""
         self.architecture.eval()
-        parts = [self.architecture(tokens.to(self.device)) for tokens in batches.tokens]
+        parts = [self.architecture(tokens.to(self.device), experts) for tokens in batches.tokens]
         encoded = concatenate_outputs(parts).select(batches.order.to(self.device, non_blocking=True), permutation=True)
         return encoded.scale(self.calibration) if self.calibration and batches.tokens[0].side == "query" else encoded
 

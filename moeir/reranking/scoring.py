@@ -218,14 +218,15 @@ def _score_with_experts(
     scores, by_document = np.empty(len(query), dtype=np.float32), np.argsort(document, kind="stable")
     bounds = np.searchsorted(document[by_document], np.arange(int(document.max(initial=-1)) + 2))
     with autocast(config.dtype, str(checkpoint.device)):
-        encoded_queries = checkpoint.encode(texts.queries, "query", max_tokens=config.max_tokens)
+        encoded_queries = checkpoint.encode(texts.queries, "query", max_tokens=config.max_tokens, experts=experts)
         done = 0
         while window := list(islice(documents, DOCUMENTS_PER_BATCH)):
             parts = [by_document[bounds[row] : bounds[row + 1]] for row, _ in window]
             pairs = np.concatenate(parts)
             document_rows = np.repeat(np.arange(len(window)), [len(part) for part in parts])
             if done >= score_log.done:
-                encoded_documents = checkpoint.encode([text for _, text in window], "document", max_tokens=config.max_tokens)
+                contents = [text for _, text in window]
+                encoded_documents = checkpoint.encode(contents, "document", max_tokens=config.max_tokens, experts=experts)
                 score_log.add(_paired_scores(encoded_queries, encoded_documents, experts, query[pairs], document_rows))
             scores[pairs] = score_log.scores[done : done + len(pairs)]
             done += len(pairs)

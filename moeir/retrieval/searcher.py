@@ -6,7 +6,7 @@ Indexes of the parts of a collection are searched as one, with exactly the resul
 import importlib
 import json
 import tempfile
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -154,7 +154,7 @@ class Searcher:
         engines = {name: self.engines[name] for name in experts}
         parts: dict[str, list[HitColumns]] = {name: [] for name in [*experts, *([FUSED] if exact and len(experts) > 1 else [])]}
         proven = dict.fromkeys(sorted({min(10, depth), depth}), 0)
-        for first, batch in self.encode_batches(queries, batch_size, latency):
+        for first, batch in self.encode_batches(queries, batch_size, latency, experts):
             count = min(batch_size, len(queries) - first)
             with latency.time_step("search", count):
                 lists = {name: engine.search(batch[name], depth) for name, engine in engines.items()}
@@ -186,15 +186,17 @@ class Searcher:
                 f"{name}: its engine returned row {rows.max()}; expected rows below {len(self.ids)}, and {NO_ROW} after the last hit"
             )
 
-    def encode_batches(self, queries: list[str], batch_size: int, speed: LatencyRecorder) -> Iterator[tuple[int, Any]]:
-        """Batches of queries in the form the engines take: (row of the first, expert -> queries)."""
+    def encode_batches(
+        self, queries: list[str], batch_size: int, speed: LatencyRecorder, experts: Collection[str] | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Batches of queries in the form the engines take: (row of the first, expert -> queries); of all experts or some."""
         for first in range(0, len(queries), batch_size):
             batch = queries[first : first + batch_size]
             if self.checkpoint is None:
                 yield first, dict.fromkeys(self.engines, batch)
             else:
                 with speed.time_step("encode", len(batch)), autocast(self.dtype, str(self.checkpoint.device)):
-                    encoded = self.checkpoint.encode(batch, "query")
+                    encoded = self.checkpoint.encode(batch, "query", experts=experts)
                 yield first, encoded
 
     def _build_runs(self, names: list[str], parts: Mapping[str, list[HitColumns]], depth: int) -> dict[str, Run]:

@@ -251,3 +251,21 @@ def test_a_random_gate_of_an_older_checkpoint_keeps_its_scores(tiny_model_with_h
     (tmp_path / "new").mkdir()
     checkpoint.save(tmp_path / "new")
     assert not torch.allclose(scores(open_checkpoint(tmp_path / "new"))["global"], scores(checkpoint)["global"])
+
+
+@pytest.mark.parametrize("spec", ["came:shared_layers=2,local_dim=8", "came:shared_layers=2,local_dim=8,lexical_queries=tokens", "mote"])
+@pytest.mark.parametrize("side", ["query", "document"])
+def test_some_experts_are_what_they_are_among_all_and_cost_no_other(tiny_model_with_head, spec, side):
+    checkpoint = perturb(build(tiny_model_with_head, spec))
+    every, ran = checkpoint.encode(TEXTS, side), []
+    towers = getattr(checkpoint.architecture, "towers", {})
+    for name, tower in towers.items():
+        tower[0].register_forward_hook(lambda *_, name=name: ran.append(name))
+    for wanted in (["global"], ["global", "lexical"], ["lexical"]):
+        ran.clear()
+        some = checkpoint.encode(TEXTS, side, experts=wanted)
+        assert set(some) == set(wanted)
+        for name in wanted:
+            assert torch.equal(some[name].scores(every[name]), every[name].scores(every[name])), name
+        unread = {"lexical"} if side == "query" and "tokens" in spec else set()
+        assert set(ran) == (set(wanted) - unread if towers else set())

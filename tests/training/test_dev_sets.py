@@ -66,11 +66,16 @@ def test_scores_that_are_trained_as_a_sum_are_added_before_the_cut(given, tiny_m
         assert runs["fused"].documents_of(query) == rank_order(dict(zip(given.documents, row, strict=True)))[:2]
 
 
-def test_the_measure_is_that_of_search_and_evaluate(given, came_checkpoint, index, toy, tmp_path, moeir):
+def test_the_measure_is_that_of_search_and_evaluate(given, came_checkpoint, toy, tmp_path, moeir):
     from moeir.architectures.checkpoint import open_checkpoint
 
     values_by_metric = dev_sets.evaluate(open_checkpoint(came_checkpoint), given, torch.float32)
-    assert moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs").code == 0
+    for command in (
+        ("encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "enc"),
+        ("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx"),
+        ("search", "--index", tmp_path / "idx", "--queries", toy / "test-queries.tsv", "--dtype", "float32", "--output", tmp_path / "runs"),
+    ):
+        assert moeir(*command).code == 0
     for name in ("lexical", "local", "global", "fused"):
         result = moeir("evaluate", "--run", tmp_path / f"runs/{name}.trec", "--qrels", toy / "test-qrels.tsv", "--measure", "nDCG@10",
                      "--per-query", "--output", tmp_path / f"{name}.tsv")  # fmt: skip

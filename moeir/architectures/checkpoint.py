@@ -102,6 +102,9 @@ class RetrievalModel:
         if not len(texts):
             raise UsageError("encode: expected at least one text")
         self.check_is_bi_encoder("encode")
+        kinds = self.architecture.representation_kinds
+        if experts is not None and (isinstance(experts, str) or not experts or not kinds.keys() >= set(experts)):
+            raise UsageError(f"encode: experts={experts!r}: expected a list of some of {', '.join(kinds)}")
         return self.encode_batches(self.tokenize_batches(texts, side, max_tokens=max_tokens), experts).drop_zero_weights()
 
     def tokenize_batches(self, texts: Sequence[str], side: str, *, max_tokens: int = 8192) -> "TokenBatches":
@@ -130,7 +133,8 @@ class RetrievalModel:
         """Representations in the order of the texts, on the model's device, of all experts or some; sparse ones may hold weights of 0 on
         CUDA."""
         self.architecture.eval()
-        parts = [self.architecture(tokens.to(self.device), experts) for tokens in batches.tokens]
+        wanted = () if experts is None or self.architecture.representation_kinds.keys() <= set(experts) else (experts,)
+        parts = [self.architecture(tokens.to(self.device), *wanted) for tokens in batches.tokens]  # own code may override forward(tokens)
         encoded = concatenate_outputs(parts).select(batches.order.to(self.device, non_blocking=True), permutation=True)
         return encoded.scale(self.calibration) if self.calibration and batches.tokens[0].side == "query" else encoded
 

@@ -269,3 +269,6 @@ def test_some_experts_are_what_they_are_among_all_and_cost_no_other(tiny_model_w
             assert torch.equal(some[name].scores(every[name]), every[name].scores(every[name])), name
         unread = {"lexical"} if side == "query" and "tokens" in spec else set()
         assert set(ran) == (set(wanted) - unread if towers else set())
+    for wrong in ("global", [], ["global", "none"]):
+        with pytest.raises(UsageError, match=r"encode: experts=.*: expected a list of some of "):
+            checkpoint.encode(TEXTS, side, experts=wrong)

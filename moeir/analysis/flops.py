@@ -106,7 +106,8 @@ class ParameterAccount:
         if name.endswith(QUERY_WEIGHTS):
             return side == "query"
         if side == "query" and (
-            self._unread_queries.issuperset(self.representation_kinds) or self.find_owner(name) in self._unread_queries
+            self._experts_without_query_encoder.issuperset(self.representation_kinds)
+            or self.find_owner(name) in self._experts_without_query_encoder
         ):
             return False
         if self._has_separate_encoders and name.startswith(("encoder.", "document_encoder.")):
@@ -115,7 +116,7 @@ class ParameterAccount:
         return mixture is None or int(_match_expert(name)["number"]) in mixture.active_experts[side]
 
     @property
-    def _unread_queries(self) -> set[str]:
+    def _experts_without_query_encoder(self) -> set[str]:
         """Experts whose queries no encoder reads."""
         return {expert for expert in self.representation_kinds if f"heads.{expert}{QUERY_WEIGHTS}" in self.shapes}
 
@@ -150,7 +151,7 @@ class ParameterAccount:
                 count += 4 * shape[0] * pairs
         encoder = "document_encoder." if self._has_separate_encoders and side == "document" else "encoder."
         words = math.prod(self.shapes[f"{encoder}embeddings.words.weight"])
-        unread = self._unread_queries if side == "query" else set()
+        unread = self._experts_without_query_encoder if side == "query" else set()
         return count + 2 * length * words * sum(kind == "sparse" and name not in unread for name, kind in self.representation_kinds.items())
 
     def _multiplications(self, name: str, length: int) -> int:

@@ -67,7 +67,7 @@ class EnglishAnalyzer:
         """The terms of a token: one, none for a stop word, several for a token that is cut."""
         parts = (token[first : first + MAX_TOKEN_LENGTH] for first in range(0, len(token), MAX_TOKEN_LENGTH))
         words = ((part[:-2] if part.endswith(POSSESSIVES) else part).lower() for part in parts)
-        kept = [word for word in words if word not in self._stop_words]
-        stems = kept if self._stemmer is None else self._stemmer.stemWords(kept)
+        content_words = [word for word in words if word not in self._stop_words]
+        stems = content_words if self._stemmer is None else self._stemmer.stemWords(content_words)
         self._terms_of_token[token] = tuple(stem for stem in stems if stem)
         return self._terms_of_token[token]

@@ -37,7 +37,7 @@ class PackedLinear(nn.Module):
         output: Tensor = torch.ops.mkldnn._linear_pointwise(inputs.to(self.dtype), self.weight, self.bias, name, [], algorithm)
         return output
 
-    def add(self, inputs: Tensor, residual: Tensor) -> Tensor:
+    def add_to_residual(self, inputs: Tensor, residual: Tensor) -> Tensor:
         """residual + x · Wᵀ + b: inputs [n, K], residual [n, N] -> [n, N], a new tensor."""
         output: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
             inputs.to(self.dtype), residual.to(self.dtype), self.weight, self.bias, "add"
@@ -55,6 +55,6 @@ def supports_packing(dtype: torch.dtype) -> bool:
 def add_linear(linear: nn.Module, inputs: Tensor, residual: Tensor, dropout: nn.Module | None = None) -> Tensor:
     """residual + dropout(linear(inputs)), in one operation if the map is packed."""
     if isinstance(linear, PackedLinear):
-        return linear.add(inputs, residual)
+        return linear.add_to_residual(inputs, residual)
     update = linear(inputs)
     return residual + (update if dropout is None else dropout(update))

@@ -97,4 +97,6 @@ def test_activation_and_residual_are_part_of_the_product(activation, rows):
         product = linear(inputs)
         expected = product if activation is None else ACTIVATIONS[activation](product)
         assert torch.allclose(packed(inputs), expected, atol=1e-5)
-        assert torch.allclose(PackedLinear.from_linear(linear, torch.float32).add(inputs, residual), residual + product, atol=1e-5)
+        assert torch.allclose(
+            PackedLinear.from_linear(linear, torch.float32).add_to_residual(inputs, residual), residual + product, atol=1e-5
+        )

@@ -46,10 +46,10 @@ def ask_sentence_transformers(options: argparse.Namespace, contents: list[str]) 
     import faiss
     from sentence_transformers import SentenceTransformer
 
-    model, kept = SentenceTransformer(str(options.model), device="cpu"), options.work / "sentence-transformers.npy"
-    if not kept.exists():
-        np.save(kept, model.encode(contents, batch_size=32, normalize_embeddings=True))
-    vectors = np.load(kept)
+    model, vectors_file = SentenceTransformer(str(options.model), device="cpu"), options.work / "sentence-transformers.npy"
+    if not vectors_file.exists():
+        np.save(vectors_file, model.encode(contents, batch_size=32, normalize_embeddings=True))
+    vectors = np.load(vectors_file)
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
     faiss.omp_set_num_threads(options.threads)

@@ -7,7 +7,7 @@
 # Sizes:    cores: 60 + 200 steps of 8 queries x (1 + 7) passages of 96 tokens; forty minutes a training on one core (AVX-512 BF16, no AMX), 8 hours in all
 #           h200:  200 + 600 steps of 32 x (1 + 7), 256 tokens, seeds 2 to 6, all queries of the modules that train, with weights that have
 #                  not been trained to retrieve (MODEL_FOLDER of BERT base): about 3 hours, estimated
-# The collection is made of the docstrings of the installed torch (LIBRARY; constraints.txt names the version); DATA_FOLDER is not read.
+# The collection is made of the docstrings of the installed torch (LIBRARY; constraints.txt names the version); DATA_FOLDER is not read: any folder will do.
 set -euo pipefail
 sizes=(FIRST_STEPS STEPS BATCH NEGATIVES LENGTH QUERY_LENGTH SHARED_LAYERS LIBRARY TESTED DEV FIRST SECOND TEMPERATURE BAND DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"

@@ -82,8 +82,8 @@ def main() -> None:
     texts.write_texts(passages.values(), options.output / "corpus.jsonl")
     develop = {passage for query in ids["dev"] for passage in judged[query]}
     rest = [name for name in passages if name not in develop]
-    kept = develop | set(rng.sample(rest, min(len(develop), len(rest))))
-    texts.write_texts([passage for name, passage in passages.items() if name in kept], options.output / "dev-corpus.jsonl")
+    dev_passages = develop | set(rng.sample(rest, min(len(develop), len(rest))))
+    texts.write_texts([passage for name, passage in passages.items() if name in dev_passages], options.output / "dev-corpus.jsonl")
 
 
 if __name__ == "__main__":

@@ -53,13 +53,14 @@ def main() -> None:
     for query, grades in judged.items():
         relevant = {document for document, grade in grades.items() if grade > 0}
         ranks.append(rank_positive([dict(one.hits(query)) for one in lists], relevant, options.last, options.negatives, rng))
-    found = torch.tensor([one for one in ranks if one is not None]).T  # [experts, queries]
-    if not found.numel():
+    expert_ranks = torch.tensor([one for one in ranks if one is not None]).T  # [experts, queries]
+    if not expert_ranks.numel():
         raise SystemExit(f"{options.qrels}: no query has its positive in every run and {options.negatives} negatives")
-    differ = (found != found[0]).any(0).float().mean()
-    print(f"{found.shape[1]} of {len(judged)} queries count; ranks differ for {differ:.0%}; ln {len(lists)} = {math.log(len(lists)):.4f}")
+    differ = (expert_ranks != expert_ranks[0]).any(0).float().mean()
+    count = f"{expert_ranks.shape[1]} of {len(judged)} queries count"
+    print(f"{count}; ranks differ for {differ:.0%}; ln {len(lists)} = {math.log(len(lists)):.4f}")
     for temperature in options.temperature:
-        entropy = torch.special.entr(competition.expert_shares(1 / found, temperature)).sum(0).mean()
+        entropy = torch.special.entr(competition.expert_shares(1 / expert_ranks, temperature)).sum(0).mean()
         print(f"temperature {temperature:g}: mean entropy {entropy:.4f}")
 
 

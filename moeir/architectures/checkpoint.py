@@ -4,7 +4,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,15 +23,19 @@ from moeir.artifacts.unfinished import describe_unfinished
 from moeir.backbones.encoder import Encoder, pack_encoders
 from moeir.backbones.families import weights_io
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.backbones.prefetch import map_batches
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, UsageError
 from moeir.heads.pooling import PoolingHead
 from moeir.kernels.packed_linear import supports_packing
 from moeir.kernels.token_budget import split_by_tokens
+from moeir.mixtures.embedding import EmbeddingMixture
+from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward
 from moeir.parsing import format_value
 
 FORMAT_VERSION, MAX_SCALE = 1, 1e6
 METADATA_FILE = "moeir.json"
+TOKENS_AT_ONCE = 2048  # of a batch on one thread: products of more rows are no faster, and leave the cache
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class RetrievalModel:
     config: dict[str, Any]
     path: Path | None = None
     calibration: dict[str, float] = field(default_factory=dict)
+    is_packed: bool = field(default=False, init=False)  # whether its layers have their form for inference
 
     def __repr__(self) -> str:
         return f"RetrievalModel({self.path or 'unsaved'}: {self.spec})"
@@ -111,6 +117,7 @@ class RetrievalModel:
         """Texts as batches of packed tokens in host memory, pinned if the model is on CUDA; each of at most `max_tokens` tokens or one
         text, sorted by length."""
         ids, silent = self.token_ids(texts, side)
+        max_tokens = min(max_tokens, TOKENS_AT_ONCE) if self.is_concurrent else max_tokens
         rows = sorted(range(len(ids)), key=lambda row: len(ids[row]))
         batches = []
         for first, last in split_by_tokens([len(ids[row]) for row in rows], max_tokens):
@@ -127,16 +134,54 @@ class RetrievalModel:
         self.architecture.eval()
         if self.device.type == "cpu" and supports_packing(dtype):
             pack_encoders(self.architecture, dtype)
+            self.is_packed = True
 
-    @torch.no_grad()
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether several batches may run at once: in the form for inference, without learned routers, which remember their last decision;
+        not own code."""
+        if not self.is_packed or variants.own_module(self.spec):
+            return False
+        routed = (part for part in self.architecture.modules() if isinstance(part, EmbeddingMixture | RoutedFeedForward))
+        return not any(isinstance(part, EmbeddingMixture) or part.routing in LEARNED_ROUTINGS for part in routed)
+
+    @property
+    def batches_at_once(self) -> int:
+        """How many batches to run at once: as many as torch has threads, or one if it is not `is_concurrent`."""
+        return torch.get_num_threads() if self.is_concurrent else 1
+
     def encode_batches(self, batches: "TokenBatches", experts: Collection[str] | None = None) -> EncoderOutput:
         """Representations in the order of the texts, on the model's device, of all experts or some; sparse ones may hold weights of 0 on
         CUDA."""
+        threads = self.batches_at_once if len(batches.tokens) >= self.batches_at_once else 1
+        (encoded,) = self.iterate_encoded([batches], experts, threads=threads)
+        return encoded
+
+    def iterate_encoded(
+        self, windows: Iterable["TokenBatches"], experts: Collection[str] | None = None, *, threads: int | None = None
+    ) -> Iterator[EncoderOutput]:
+        """`encode_batches` of each of many; the batches of several may run at once, on `threads` threads (None: `batches_at_once`)."""
         self.architecture.eval()
         wanted = () if experts is None or self.architecture.representation_kinds.keys() <= set(experts) else (experts,)
-        parts = [self.architecture(tokens.to(self.device), *wanted) for tokens in batches.tokens]  # own code may override forward(tokens)
-        encoded = concatenate_outputs(parts).select(batches.order.to(self.device, non_blocking=True), permutation=True)
-        return encoded.scale(self.calibration) if self.calibration and batches.tokens[0].side == "query" else encoded
+        pending: deque[TokenBatches] = deque()
+
+        def iterate_batches() -> Iterator[PackedTokens]:
+            for window in windows:
+                pending.append(window)
+                yield from window.tokens
+
+        def run(tokens: PackedTokens) -> EncoderOutput:
+            output: EncoderOutput = self.architecture(tokens.to(self.device), *wanted)  # own code may override forward(tokens)
+            return output
+
+        parts = []
+        for part in map_batches(run, iterate_batches(), threads or self.batches_at_once):
+            parts.append(part)
+            if len(parts) == len(pending[0].tokens):
+                window = pending.popleft()
+                encoded = concatenate_outputs(parts).select(window.order.to(self.device, non_blocking=True), permutation=True)
+                yield encoded.scale(self.calibration) if self.calibration and window.tokens[0].side == "query" else encoded
+                parts = []
 
     def save(self, folder: Path) -> None:
         """Write config.json, model.safetensors, tokenizer files and moeir.json into an existing folder; for a dense retriever with one

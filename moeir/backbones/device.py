@@ -9,9 +9,11 @@ import os
 import torch
 
 from moeir.errors import UsageError
+from moeir.kernels.int8_linear import inference_dtype, supports_int8
 from moeir.kernels.precision import BFLOAT16_CAPABILITY, has_native_bfloat16
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+INFERENCE_DTYPES = DTYPES | {"int8": torch.int8}
 log = logging.getLogger(__name__)
 
 
@@ -52,10 +54,19 @@ def list_devices(name: str) -> list[str]:
     return [f"cuda:{number}" for number in range(torch.cuda.device_count())] if all_devices else [device]
 
 
-def select_dtype(name: str, device: str) -> torch.dtype:
-    """The dtype for a --dtype value; `auto` depends on the device. Logs the choice. UsageError for bfloat16 on a CUDA device without it."""
-    if name not in ("auto", *DTYPES):
-        raise UsageError(f"--dtype {name}: expected auto, {' or '.join(DTYPES)}")
+def select_dtype(name: str, device: str, *, inference: bool = False) -> torch.dtype:
+    """The dtype for a --dtype value; `auto` depends on the device. Logs the choice. `int8` is for `inference` on a CPU.
+
+    UsageError for bfloat16 on a CUDA device without it, and for int8 on CUDA or a processor without 8-bit products.
+    """
+    known = INFERENCE_DTYPES if inference else DTYPES
+    if name not in ("auto", *known):
+        raise UsageError(f"--dtype {name}: expected one of auto, {', '.join(known)}")
+    if name == "int8":
+        if device.startswith("cuda"):
+            raise UsageError("--dtype int8: products of 8-bit integers are computed on a CPU only; use --device cpu, or --dtype bfloat16")
+        if not supports_int8():
+            raise UsageError("--dtype int8: this processor has no exact products of 8-bit integers (VNNI); use --dtype auto")
     on_cuda, native = device.startswith("cuda"), has_native_bfloat16(device)
     device_name = _describe_device(device) if on_cuda else "this processor"
     if name == "bfloat16" and on_cuda and not native:
@@ -66,7 +77,7 @@ def select_dtype(name: str, device: str) -> torch.dtype:
         support = f"{device_name} multiplies bfloat16 in hardware" if native else f"{device_name} has no bfloat16 units"
         reason = support if name == "auto" else f"--dtype {name}"
         log.info("dtype: %s; %s%s", dtype_name, reason, _tf32_note() if on_cuda and dtype_name == "float32" else "")
-    return DTYPES[dtype_name]
+    return known[dtype_name]
 
 
 def _describe_device(device: str) -> str:
@@ -83,7 +94,8 @@ def _tf32_note() -> str:
 
 
 def autocast(dtype: torch.dtype, device: str) -> torch.autocast:
-    """Autocast for half precision; disabled for float32."""
+    """Autocast for half precision; disabled for float32. What int8 does not reach is computed in `inference_dtype`."""
+    dtype = inference_dtype() if dtype == torch.int8 else dtype
     return torch.autocast(torch.device(device).type, dtype=dtype, enabled=dtype != torch.float32)
 
 

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig
 from moeir.backbones.layers import Layer, pack_layers
 from moeir.backbones.packed_tokens import PackedTokens
+from moeir.kernels.int8_linear import Int8Words
 
 
 class Embeddings(nn.Module):
@@ -69,7 +70,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.layers))
         self.vocabulary_head = VocabularyHead(config) if vocabulary_head else None
         self.pooler: nn.Linear | None = None
-        self.product_words: Tensor | None = None  # of the form for inference: the word embeddings in the dtype of products
+        self.product_words: Tensor | Int8Words | None = None  # of the form for inference: the word embeddings as factors of products
         self.apply(self._init_weights)
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -101,7 +102,8 @@ def pack_encoders(model: nn.Module, dtype: torch.dtype) -> None:
     pack_layers(model, dtype)
     for module in model.modules():
         if isinstance(module, Encoder) and module.vocabulary_head is not None:
-            module.product_words = module.embeddings.words.weight.detach().to(dtype)
+            words = module.embeddings.words.weight.detach()
+            module.product_words = Int8Words(words) if dtype == torch.int8 else words.to(dtype)
 
 
 def run_layers_cls(layers: nn.ModuleList, states: Tensor, tokens: PackedTokens) -> Tensor:

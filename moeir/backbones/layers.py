@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig, PreNormConfig
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.kernels.attention import PackedLayout, apply_rotary, attention, cls_attention
-from moeir.kernels.packed_linear import FUSED_ACTIVATIONS, PackedLinear, add_linear
+from moeir.kernels.packed_linear import add_linear, fused_activations, pack_linear
 
 
 class Attention(nn.Module):
@@ -18,7 +18,7 @@ class Attention(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.query, self.key, self.value, self.output = (nn.Linear(config.hidden, config.hidden) for _ in range(4))
-        self.joint: PackedLinear | None = None  # query, key and value of the form for inference
+        self.joint: nn.Module | None = None  # query, key and value of the form for inference
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
         self.dropout, self.attention_dropout = nn.Dropout(config.dropout), config.attention_dropout
         self.heads = config.heads
@@ -182,7 +182,8 @@ class Layer(nn.Module):
 
 
 def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:
-    """Replace the linear maps of all layers by packed ones, for inference on a CPU; states are in `dtype` from the first of them on.
+    """Replace the linear maps of all layers by packed ones, for inference on a CPU; states are in `dtype` from the first of them on (for
+    int8 in `inference_dtype`).
 
     Query, key and value become one product, an activation part of the product before it, a residual part of the product before it.
     """
@@ -191,15 +192,15 @@ def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:
         if kind is Attention:
             maps = [module.query, module.key, module.value]
             weight, bias = torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps])
-            module.joint = PackedLinear(weight.to(dtype), bias)
+            module.joint = pack_linear(weight, bias, dtype)
             del module.query, module.key, module.value
-            module.output = PackedLinear.from_linear(module.output, dtype)
+            module.output = pack_linear(module.output.weight, module.output.bias, dtype)
         elif kind is RotaryAttention:
-            module.joint, module.output = (PackedLinear.from_linear(part, dtype) for part in (module.joint, module.output))
+            module.joint, module.output = (pack_linear(part.weight, part.bias, dtype) for part in (module.joint, module.output))
         elif kind in (FeedForward, GatedFeedForward):
-            fused = module.activation_name if kind is FeedForward and module.activation_name in FUSED_ACTIVATIONS else None
-            module.up = PackedLinear.from_linear(module.up, dtype, fused)
-            module.down = PackedLinear.from_linear(module.down, dtype)
+            fused = module.activation_name if kind is FeedForward and module.activation_name in fused_activations(dtype) else None
+            module.up = pack_linear(module.up.weight, module.up.bias, dtype, fused)
+            module.down = pack_linear(module.down.weight, module.down.bias, dtype)
             if fused is not None:
                 module.activation = nn.Identity()
 

@@ -1,7 +1,11 @@
 """Linear maps for inference on a CPU: weights in the layout of the processor's matrix products, activation and residual computed inside."""
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, nn
+
+from moeir.kernels.int8_linear import Int8Linear, supports_int8
 
 FUSED_ACTIVATIONS = {  # name in config.json → name and algorithm of oneDNN's operation after the product
     "gelu": ("gelu", "none"),
@@ -27,11 +31,6 @@ class PackedLinear(nn.Module):
         self.operation = NO_ACTIVATION if activation is None else FUSED_ACTIVATIONS[activation]
         self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())  # opaque: no parameter, no buffer
 
-    @classmethod
-    def from_linear(cls, linear: nn.Linear, dtype: torch.dtype, activation: str | None = None) -> "PackedLinear":
-        """The packed form of a linear map."""
-        return cls(linear.weight.to(dtype), linear.bias, activation)
-
     def forward(self, inputs: Tensor) -> Tensor:
         name, algorithm = self.operation
         output: Tensor = torch.ops.mkldnn._linear_pointwise(inputs.to(self.dtype), self.weight, self.bias, name, [], algorithm)
@@ -45,16 +44,30 @@ class PackedLinear(nn.Module):
         return output
 
 
+def pack_linear(weight: Tensor, bias: Tensor | None, dtype: torch.dtype, activation: str | None = None) -> PackedLinear | Int8Linear:
+    """The form for inference of a linear map, weight [N, K], and of the activation after it, which must be one of `fused_activations`."""
+    if dtype == torch.int8:
+        return Int8Linear(weight, bias, gelu=activation is not None)
+    return PackedLinear(weight.to(dtype), bias, activation)
+
+
+def fused_activations(dtype: torch.dtype) -> Collection[str]:
+    """Activations that can be part of a packed product of this dtype."""
+    return ("gelu",) if dtype == torch.int8 else FUSED_ACTIVATIONS
+
+
 def supports_packing(dtype: torch.dtype) -> bool:
     """Whether this processor has packed products of a dtype."""
+    if dtype == torch.int8:
+        return supports_int8()
     if not torch.backends.mkldnn.is_available():
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
 
 
 def add_linear(linear: nn.Module, inputs: Tensor, residual: Tensor, dropout: nn.Module | None = None) -> Tensor:
-    """residual + dropout(linear(inputs)), in one operation if the map is packed."""
-    if isinstance(linear, PackedLinear):
+    """residual + dropout(linear(inputs)); a packed map has no dropout."""
+    if isinstance(linear, PackedLinear | Int8Linear):
         return linear.add_to_residual(inputs, residual)
     update = linear(inputs)
     return residual + (update if dropout is None else dropout(update))

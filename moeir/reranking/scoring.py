@@ -19,7 +19,7 @@ from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.backbones.device import autocast
 from moeir.backbones.packed_pairs import Numbers, PackedPairs, RaggedIds
 from moeir.backbones.packed_tokens import PackedTokens
-from moeir.backbones.prefetch import prefetch
+from moeir.backbones.prefetch import map_batches, prefetch
 from moeir.errors import DataError, UsageError
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.reranking.candidates import Candidates, CandidateTexts
@@ -162,7 +162,6 @@ class _PairProgress:
         self._advance(self._done * self._pairs // self._passages - before * self._pairs // self._passages)
 
 
-@torch.no_grad()
 def score_pairs(
     checkpoint: RetrievalModel,
     pairs: PackedPairs,
@@ -177,10 +176,16 @@ def score_pairs(
     order = np.argsort(-pairs.lengths, kind="stable")
     score_log = score_log or ScoreJournal(None).open_log("scores", len(order))
     advance(score_log.done)
+
+    def score(tokens: PackedTokens) -> Scores:
+        batch_scores: Scores = architecture(tokens.to(device))["relevance"].vectors[:, 0].cpu().numpy()
+        return batch_scores
+
     with autocast(dtype, device):
-        for tokens in prefetch(_pair_batches(pairs, order[score_log.done :], max_tokens, device)):
-            score_log.add(architecture(tokens.to(device))["relevance"].vectors[:, 0].cpu().numpy())
-            advance(len(tokens))
+        batches = prefetch(_pair_batches(pairs, order[score_log.done :], max_tokens, device))
+        for batch_scores in map_batches(score, batches, checkpoint.batches_at_once):
+            score_log.add(batch_scores)
+            advance(len(batch_scores))
     scores = np.empty(len(order), dtype=np.float32)
     scores[order] = score_log.close()
     return scores

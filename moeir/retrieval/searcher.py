@@ -248,7 +248,7 @@ def open_index(
         if recorded is None
         else open_checkpoint(manifests.find_checkpoint(paths[0], recorded, None if model is None else Path(model)), target)
     )
-    precision = torch.float32 if checkpoint is None else select_dtype(dtype, target)
+    precision = torch.float32 if checkpoint is None else select_dtype(dtype, target, inference=True)
     if checkpoint is not None:
         checkpoint.pack_for_inference(precision)
     return Searcher(paths, all_ids, engines, order, checkpoint, precision, target)

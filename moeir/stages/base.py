@@ -31,6 +31,10 @@ DTYPE: dict[str, Any] = {  # of every stage that runs a model
     "default": "auto",
     "choices": ("auto", "float32", "bfloat16"),
 }
+INFERENCE_DTYPE = DTYPE | {
+    "help": f"{DTYPE['help'].removesuffix(', float32 or bfloat16.')}, float32, bfloat16, or int8: on a CPU, faster and a little coarser.",
+    "choices": (*DTYPE["choices"], "int8"),
+}
 START, END = "the start", "the end"
 ANYTHING = "anything"  # the kind of a source that may be a file or a folder of any kind
 TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion")

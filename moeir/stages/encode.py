@@ -1,10 +1,12 @@
 """`moeir encode`: one pass over a corpus, or a shard of it, one representation per expert, resumable.
 
 A corpus is encoded in windows of `CHUNK` texts; within a window, batches hold texts of similar length. A shard is a range of whole
-windows: the batches are the same in shards or at once, interrupted or not. Windows are read ahead and written in the background.
+windows: the batches are the same in shards or at once, interrupted or not, on any number of threads. Windows are read ahead and written
+in the background; on a CPU each thread runs batches of its own.
 """
 
 import logging
+from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -15,12 +17,13 @@ from moeir.artifacts import manifests, shards
 from moeir.console import format_count, silence
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field, to_dict
-from moeir.stages.base import DTYPE, STREAM, Counts, Facts, Stage, checkpoint_reference, log_product
+from moeir.stages.base import INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, checkpoint_reference, log_product
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from moeir.architectures.base import EncoderOutput
+    from moeir.architectures.checkpoint import TokenBatches
     from moeir.distributed import ProcessGroup
     from moeir.representations.encodings import ResumableEncodingWriter
     from moeir.stages import worker_pool
@@ -56,7 +59,7 @@ class Encode(Stage):
         aliases=("--token-pooling",),
     )
     max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False)
-    dtype: str = option(**DTYPE)
+    dtype: str = option(**INFERENCE_DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = output_field("encodings", "Folder to write.")
@@ -172,7 +175,7 @@ class Encode(Stage):
         from moeir.representations.encodings import Pruning, ResumableEncodingWriter
 
         device = select_device(self.device)
-        dtype = select_dtype(self.dtype, device)
+        dtype = select_dtype(self.dtype, device, inference=True)
         checkpoint = open_checkpoint(self.model, device)
         checkpoint.check_is_bi_encoder(self.model)
         checkpoint.pack_for_inference(dtype)
@@ -186,9 +189,17 @@ class Encode(Stage):
             for _ in islice(documents, writer.text_count):
                 counter.advance()
             windows = ((window, tokenize([text.content for text in window])) for window in texts.split_chunks(documents, CHUNK))
-            for window, batches in prefetch(windows):
-                submit(partial(_write_window, writer, [text.id for text in window], copy_to_host(checkpoint.encode_batches(batches))))
-                counter.advance(len(window))
+            window_ids: deque[list[str]] = deque()  # of the windows that are being encoded
+
+            def iterate_batches() -> "Iterator[TokenBatches]":
+                for window, batches in prefetch(windows):
+                    window_ids.append([text.id for text in window])
+                    yield batches
+
+            for encoded in checkpoint.iterate_encoded(iterate_batches()):
+                ids = window_ids.popleft()
+                submit(partial(_write_window, writer, ids, copy_to_host(encoded)))
+                counter.advance(len(ids))
         writer.close()
         facts = {"texts": writer.text_count, "dtype": str(dtype), "experts": checkpoint.architecture.representation_kinds}
         if pruning.active_options():

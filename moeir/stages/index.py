@@ -106,8 +106,8 @@ class Index(Stage):
         shard_folders = shards.shard_folders(folder)
         shard_counts = [manifests.read_manifest(shard)["counts"] for shard in shard_folders]
         facts = shard_counts[0]
-        if len(halves := sorted({str(counts["dtype"]) for counts in shard_counts})) > 1:
-            log.warning("%s: its shards were encoded in %s; encode with --dtype to have one", folder, " and ".join(halves))
+        if len(dtypes := sorted({str(counts["dtype"]) for counts in shard_counts})) > 1:
+            log.warning("%s: its shards were encoded in %s; encode with --dtype to have one", folder, " and ".join(dtypes))
         engines = self._choose_engines(facts["experts"])
         for expert, spec in engines.items():
             index: Engine = variants.bind_variant("indexes", spec)()
@@ -121,7 +121,7 @@ class Index(Stage):
         checkpoint = (shard_folders[0] / facts["checkpoint"]["path"]).resolve()
         reference = checkpoint_reference(checkpoint, self.output, facts["checkpoint"])
         pruning_entry = {"shortened": facts["shortened"]} if "shortened" in facts else {}
-        return {"texts": len(ids), "experts": engines, **pruning_entry, **reference}
+        return {"texts": len(ids), "experts": engines, "dtype": ", ".join(dtypes), **pruning_entry, **reference}
 
     def _choose_engines(self, kinds: dict[str, str]) -> dict[str, str]:
         """The engine of each expert: the one that --engine names, or the exact one of its representation."""

@@ -17,7 +17,7 @@ from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, DTYPE, STREAM, Counts, Facts, Stage
+from moeir.stages.base import DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import name_runs, read_run_with_depth, run_paths
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Rerank(Stage):
         "Maximum tokens per batch [default: 4096 on a CPU, 65536 on CUDA].", None, minimum=1, affects_result=False
     )
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, affects_result=False)
-    dtype: str = option(**DTYPE)
+    dtype: str = option(**INFERENCE_DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     tag: str | None = option("Run tag [default: moeir.rerank].", None, single_word=True, aliases=("--runtag",))
@@ -122,7 +122,9 @@ class Rerank(Stage):
         device = select_device(self.device)
         passages = PassageSplitter(self.passages, self.passage_length, self.stride)
         token_budget = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
-        scoring_config = ScoringConfig(select_dtype(self.dtype, device), device, token_budget, passages, self.expert, self.patience)
+        scoring_config = ScoringConfig(
+            select_dtype(self.dtype, device, inference=True), device, token_budget, passages, self.expert, self.patience
+        )
         journal = ScoreJournal(None if self.output == STREAM else atomic_write.resume_path(self.output))
         score = partial(score_candidates, texts=candidate_texts, config=scoring_config, journal=journal)
         round_facts = []

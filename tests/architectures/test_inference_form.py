@@ -9,13 +9,15 @@ from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.device import autocast
 from moeir.backbones.layers import Attention, pack_layers
 from moeir.backbones.packed_tokens import PackedTokens
-from moeir.kernels.packed_linear import FUSED_ACTIVATIONS, PackedLinear, supports_packing
+from moeir.kernels.int8_linear import Int8Linear, supports_int8
+from moeir.kernels.packed_linear import FUSED_ACTIVATIONS, PackedLinear, pack_linear, supports_packing
 from tests.architectures.test_expert_architectures import SPECS, TEXTS, build, perturb, scores
 from tests.backbones.tiny_models import LENGTHS, TINY_MODELS, is_close, make_pair, random_ids
 
 OTHERS = ["dense", "dense:pooling=mean,normalise=true", "splade", "colbert:dim=8", "coil"]
 OTHERS += ["splade:queries=tokens", "came:shared_layers=2,lexical_queries=tokens,local_dim=8"]
 needs_packing = pytest.mark.skipif(not supports_packing(torch.float32), reason="this torch has no packed products")
+needs_int8 = pytest.mark.skipif(not supports_int8(), reason="this processor has no exact products of 8-bit integers")
 needs_bfloat16 = pytest.mark.skipif(not supports_packing(torch.bfloat16), reason="this processor has no packed products of bfloat16")
 
 
@@ -45,6 +47,54 @@ def test_bfloat16_is_as_near_to_float32_as_autocast_is(tiny_model_with_head, spe
     for name, values in expected.items():
         spread = (values.max() - values.min()).item()
         assert (own[name] - values).abs().max() <= 2 * (half[name] - values).abs().max() + 0.02 * spread, name
+
+
+@needs_int8
+@pytest.mark.parametrize("spec", [*SPECS, *OTHERS])
+def test_int8_scores_are_near_those_of_float32(tiny_model_with_head, spec):
+    exact, packed = (perturb(build(tiny_model_with_head, spec)) for _ in range(2))
+    packed.pack_for_inference(torch.int8)
+    layers = [module for module in packed.architecture.modules() if isinstance(module, Int8Linear)]
+    assert len(layers) >= 4 * len(packed.architecture.encoder.layers)
+    expected = scores(exact)
+    with autocast(torch.int8, "cpu"):
+        own = scores(packed)
+    for name, values in expected.items():
+        spread = (values.max() - values.min()).item()
+        assert (own[name] - values).abs().max() <= 0.15 * spread, name
+
+
+@needs_packing
+@pytest.mark.parametrize("spec", ["came:shared_layers=2,routing=role,local_dim=8", "splade"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_bytes_do_not_depend_on_the_number_of_threads(tiny_model_with_head, spec, dtype):
+    if not supports_packing(dtype):
+        pytest.skip(f"this processor has no packed products of {dtype}")
+    checkpoint = perturb(build(tiny_model_with_head, spec))
+    checkpoint.pack_for_inference(dtype)
+    assert checkpoint.is_concurrent
+    windows = [checkpoint.tokenize_batches(texts, "document", max_tokens=24) for texts in (TEXTS * 3, TEXTS[:1], TEXTS)]
+    outputs, before = {}, torch.get_num_threads()
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        try:
+            with autocast(dtype, "cpu"):
+                outputs[threads] = [list(one.tensors()) for one in checkpoint.iterate_encoded(iter(windows))]
+            assert torch.get_num_threads() == threads
+        finally:
+            torch.set_num_threads(before)
+    assert len(outputs[3]) == len(windows)
+    for one, many in zip(outputs[1], outputs[3], strict=True):
+        assert all(torch.equal(first, second) for first, second in zip(one, many, strict=True))
+        assert not any(part.requires_grad for part in many)
+
+
+@needs_packing
+@pytest.mark.parametrize("spec", ["taser:routing=token,experts=3,every=1", "sbmoe:experts=2"])
+def test_models_that_remember_their_routing_run_on_one_batch_at_a_time(tiny_model_with_head, spec):
+    checkpoint = build(tiny_model_with_head, spec)
+    checkpoint.pack_for_inference(torch.float32)
+    assert not checkpoint.is_concurrent and checkpoint.batches_at_once == 1
 
 
 @needs_packing
@@ -92,11 +142,11 @@ def test_activation_and_residual_are_part_of_the_product(activation, rows):
 
     torch.manual_seed(0)
     linear, inputs, residual = torch.nn.Linear(24, 40), torch.randn(rows, 24), torch.randn(rows, 40)
-    packed = PackedLinear.from_linear(linear, torch.float32, activation)
+    packed = pack_linear(linear.weight, linear.bias, torch.float32, activation)
     with torch.no_grad():
         product = linear(inputs)
         expected = product if activation is None else ACTIVATIONS[activation](product)
         assert torch.allclose(packed(inputs), expected, atol=1e-5)
         assert torch.allclose(
-            PackedLinear.from_linear(linear, torch.float32).add_to_residual(inputs, residual), residual + product, atol=1e-5
+            pack_linear(linear.weight, linear.bias, torch.float32).add_to_residual(inputs, residual), residual + product, atol=1e-5
         )

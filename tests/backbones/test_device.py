@@ -75,6 +75,29 @@ def test_bfloat16_is_refused_where_a_device_has_none_and_allowed_on_any_processo
     assert select_dtype("bfloat16", "cpu") is torch.bfloat16
 
 
+def test_int8_is_for_inference_on_a_processor_that_has_it(cards, monkeypatch):
+    cards(1)
+    for supported, expected in (
+        (True, None),
+        (False, "--dtype int8: this processor has no exact products of 8-bit integers (VNNI); use --dtype auto"),
+    ):
+        monkeypatch.setattr("moeir.backbones.device.supports_int8", lambda supported=supported: supported)
+        if expected is None:
+            assert select_dtype("int8", "cpu", inference=True) is torch.int8
+            continue
+        with pytest.raises(UsageError) as refused:
+            select_dtype("int8", "cpu", inference=True)
+        assert str(refused.value) == expected
+    with pytest.raises(UsageError) as refused:
+        select_dtype("int8", "cuda:0", inference=True)
+    assert str(refused.value) == (
+        "--dtype int8: products of 8-bit integers are computed on a CPU only; use --device cpu, or --dtype bfloat16"
+    )
+    with pytest.raises(UsageError) as refused:
+        select_dtype("int8", "cpu")
+    assert str(refused.value) == "--dtype int8: expected one of auto, float32, bfloat16"
+
+
 def test_the_log_says_where_a_process_has_allowed_tf32(cards, caplog):
     cards(1)
     caplog.set_level(logging.INFO)

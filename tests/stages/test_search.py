@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from moeir import cli, settings
+from moeir.kernels.int8_linear import supports_int8
+from moeir.records.runs import read_run
 from tests.conftest import CommandResult
 
 Moeir = Callable[..., CommandResult]
@@ -70,7 +72,10 @@ def test_every_stage_that_runs_a_model_has_the_same_dtype() -> None:
     fields = {name: item for name in cli.STAGES for item in settings.list_settings(cli.stage_class(name)) if item.name == "dtype"}
     dtypes = {name: (field.help, field.default, field.choices) for name, field in fields.items()}
     assert {"encode", "search", "calibrate", "rerank", "analyze", "finetune", "pretrain", "generate-queries"} == set(dtypes)
-    assert len(set(dtypes.values())) == 1 and dtypes["search"][1:] == ("auto", ("auto", "float32", "bfloat16"))
+    inference = {"encode", "search", "rerank"}
+    assert len({dtypes[name] for name in inference}) == 1 and dtypes["search"][1:] == ("auto", ("auto", "float32", "bfloat16", "int8"))
+    others = {dtypes[name] for name in set(dtypes) - inference}
+    assert len(others) == 1 and others.pop()[1:] == ("auto", ("auto", "float32", "bfloat16"))
 
 
 def test_queries_are_encoded_in_the_precision_of_documents_by_default(
@@ -84,6 +89,31 @@ def test_queries_are_encoded_in_the_precision_of_documents_by_default(
     assert [result.code for result in made] == [0, 0, 0]
     documents, queries = (json.loads((tmp_path / name / "manifest.json").read_text())["counts"]["dtype"] for name in ("enc", "runs"))
     assert documents == queries
+
+
+@pytest.mark.skipif(not supports_int8(), reason="this processor has no exact products of 8-bit integers")
+def test_documents_and_queries_in_int8_are_ranked_nearly_as_in_float32_and_their_files_say_so(
+    came_checkpoint: Path, toy: Path, tmp_path: Path, moeir: Moeir
+) -> None:
+    for dtype in ("float32", "int8"):
+        enc, idx, runs = (tmp_path / f"{name}-{dtype}" for name in ("enc", "idx", "runs"))
+        made = [
+            moeir("encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", dtype, "--output", enc),
+            moeir("index", "--encodings", enc, "--output", idx),
+            moeir("search", "--index", idx, "--queries", toy / "test-queries.tsv", "--dtype", dtype, "--output", runs),
+        ]
+        assert [result.code for result in made] == [0, 0, 0], made[-1].stderr
+        facts = [json.loads((folder / "manifest.json").read_text())["counts"]["dtype"] for folder in (enc, idx, runs)]
+        assert facts == [f"torch.{dtype}"] * 3
+    for name in ("lexical", "local", "global", "fused"):
+        exact, rounded = (read_run(tmp_path / f"runs-{dtype}" / f"{name}.trec").top(10) for dtype in ("float32", "int8"))
+        shared = [len(set(exact.documents_of(query)) & set(rounded.documents_of(query))) for query in exact.queries]
+        assert sum(shared) >= 0.8 * len(exact.scores), name
+    refused = moeir(
+        "finetune", "--model", came_checkpoint, "--train", tmp_path, "--corpus", toy / "corpus.jsonl", "--dtype", "int8",
+        "--output", tmp_path / "ckpt",
+    )  # fmt: skip
+    assert refused.code == 2 and "--dtype" in refused.stderr and "int8" in refused.stderr and not (tmp_path / "ckpt").exists()
 
 
 def test_an_index_of_words_has_no_precision(bm25_index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:

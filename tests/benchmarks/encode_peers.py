@@ -1,0 +1,134 @@
+"""Other ways to encode on a CPU, for encode_speed.py and rerank_speed.py: OpenVINO and ONNX Runtime, whole and in 8-bit integers.
+
+    python encode_peers.py WAY MODEL_FOLDER CORPUS WORK_FOLDER [--length 256]
+
+Needs sentence-transformers 6.2, optimum-intel, openvino, nncf, datasets, onnx and onnxruntime, which want another transformers than ours:
+run it with an interpreter of its own (`encode_speed.py --peers PYTHON`). `openvino` picks its precision; `openvino-int8` is quantised
+after calibration on the first 300 texts of CORPUS by sentence-transformers' own `export_static_quantized_openvino_model`; `onnx-int8` is
+quantised dynamically with a scale for each channel, which is what its `avx512_vnni` setting asks of onnxruntime. All use sentence-
+transformers' tokenizer, sorting by length, batches of 32 and pooling. Models are prepared on first use. Prints one line of JSON: seconds
+of the clock and of the processor, peak MiB.
+"""
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+BATCH = 32
+CALIBRATION = 300  # texts
+
+
+def read_contents(corpus: Path) -> list[str]:
+    """Titles and texts of a corpus, joined as ours joins them."""
+    records = map(json.loads, corpus.read_text().splitlines())
+    return [" ".join(filter(None, (one.get("title", ""), one["text"]))) for one in records]
+
+
+def open_openvino(way: str, options: argparse.Namespace) -> Any:
+    """A SentenceTransformer on OpenVINO, exported and quantised on first use."""
+    from sentence_transformers import SentenceTransformer, export_static_quantized_openvino_model
+
+    folder = options.work / f"openvino-{options.model.parent.name}"
+    if not folder.exists():
+        SentenceTransformer(str(options.model), device="cpu", backend="openvino").save_pretrained(str(folder))
+    files = {"openvino": "openvino/openvino_model.xml", "openvino-int8": "openvino/openvino_model_qint8_quantized.xml"}
+    if not (folder / files[way]).exists():
+        calibration = options.work / "calibration"
+        calibration.mkdir(exist_ok=True)
+        rows = ({"text": content} for content in islice(read_contents(options.corpus), CALIBRATION))
+        (calibration / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        whole = SentenceTransformer(str(folder), device="cpu", backend="openvino", model_kwargs={"file_name": "openvino_model.xml"})
+        export_static_quantized_openvino_model(whole, None, str(folder), str(calibration), "default", "train", "text")
+    return SentenceTransformer(str(folder), device="cpu", backend="openvino", model_kwargs={"file_name": Path(files[way]).name})
+
+
+class Positional(torch.nn.Module):
+    """An encoder whose inputs are positional, as the exporter hands them over."""
+
+    def __init__(self, encoder: torch.nn.Module, names: list[str]) -> None:
+        """Inputs come in the order of these names."""
+        super().__init__()
+        self.encoder, self.names = encoder, names
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """States of the last layer; the mask is widened here, because the exporter cannot follow how transformers does it."""
+        named = dict(zip(self.names, inputs, strict=True))
+        named["attention_mask"] = (1.0 - named["attention_mask"][:, None, None, :].float()) * torch.finfo(torch.float32).min
+        states: torch.Tensor = self.encoder(**named).last_hidden_state
+        return states
+
+
+class Session(torch.nn.Module):
+    """An ONNX Runtime session in the place of a Hugging Face encoder."""
+
+    def __init__(self, file: Path, config: Any) -> None:
+        """Open the file with as many threads as OMP_NUM_THREADS says."""
+        import onnxruntime
+
+        super().__init__()
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS", "0"))
+        self.session, self.config = onnxruntime.InferenceSession(str(file), settings, ["CPUExecutionProvider"]), config
+
+    def forward(self, **inputs: Any) -> Any:
+        """States of the last layer [texts, tokens, wide], as the encoder gives them."""
+        from transformers.modeling_outputs import BaseModelOutput
+
+        names = [one.name for one in self.session.get_inputs()]
+        (states,) = self.session.run(None, {name: inputs[name].numpy() for name in names})
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
+
+
+def open_onnx(way: str, options: argparse.Namespace) -> Any:
+    """A SentenceTransformer whose encoder is an ONNX Runtime session, exported and quantised on first use."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(options.model), device="cpu", model_kwargs={"attn_implementation": "eager"})
+    encoder = model[0].auto_model.eval()
+    files = {kind: options.work / f"{options.model.parent.name}-{kind}.onnx" for kind in ("onnx-float32", "onnx-int8")}
+    if not files["onnx-float32"].exists():
+        inputs = dict(model.tokenizer(["a text", "another text, longer"], padding=True, return_tensors="pt"))
+        axes = {name: {0: "texts", 1: "tokens"} for name in [*inputs, "last_hidden_state"]}
+        torch.onnx.export(
+            Positional(encoder, list(inputs)), tuple(inputs.values()), str(files["onnx-float32"]), input_names=list(inputs),
+            output_names=["last_hidden_state"], dynamic_axes=axes, opset_version=17, dynamo=False,
+        )  # fmt: skip
+    if not files[way].exists():
+        quantize_dynamic(str(files["onnx-float32"]), str(files[way]), per_channel=True, weight_type=QuantType.QInt8)
+    model[0].auto_model = Session(files[way], encoder.config)
+    return model
+
+
+def main() -> None:
+    """Encode the corpus in one way, save the vectors, print the clocks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("way", choices=["openvino", "openvino-int8", "onnx-float32", "onnx-int8"])
+    for name in ("model", "corpus", "work"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--length", type=int, default=256)
+    options = parser.parse_args()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    model = (open_openvino if options.way.startswith("openvino") else open_onnx)(options.way, options)
+    model.max_seq_length = options.length
+    contents = read_contents(options.corpus)
+    model.encode(contents[:BATCH], batch_size=BATCH)
+    before = time.monotonic(), time.process_time()
+    vectors = model.encode(contents, batch_size=BATCH)
+    np.save(options.work / f"{options.way}.npy", vectors)
+    after = time.monotonic(), time.process_time()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    sys.stdout.write(json.dumps({"clock": after[0] - before[0], "processor": after[1] - before[1], "memory": memory}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
-"""Other ways to encode on a CPU, for encode_speed.py and rerank_speed.py: OpenVINO and ONNX Runtime, whole and in 8-bit integers.
+"""OpenVINO and ONNX Runtime on a CPU, whole and in 8-bit integers, as peers of encode_speed.py and rerank_speed.py.
 
-    python encode_peers.py WAY MODEL_FOLDER CORPUS WORK_FOLDER [--length 256]
+    python encode_peers.py WAY MODEL_FOLDER CORPUS WORK_FOLDER [--length 256 --pairs]
 
 Needs sentence-transformers 6.2, optimum-intel, openvino, nncf, datasets, onnx and onnxruntime, which want another transformers than ours:
 run it with an interpreter of its own (`encode_speed.py --peers PYTHON`). `openvino` picks its precision; `openvino-int8` is quantised
@@ -16,6 +16,7 @@ import os
 import resource
 import sys
 import time
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,22 +34,29 @@ def read_contents(corpus: Path) -> list[str]:
     return [" ".join(filter(None, (one.get("title", ""), one["text"]))) for one in records]
 
 
-def open_openvino(way: str, options: argparse.Namespace) -> Any:
-    """A SentenceTransformer on OpenVINO, exported and quantised on first use."""
-    from sentence_transformers import SentenceTransformer, export_static_quantized_openvino_model
+def read_pairs(file: Path) -> list[tuple[str, str]]:
+    """Pairs of texts, an array of two in each line."""
+    return [(one[0], one[1]) for one in map(json.loads, file.read_text().splitlines())]
 
-    folder = options.work / f"openvino-{options.model.parent.name}"
+
+def open_openvino(way: str, options: argparse.Namespace) -> Any:
+    """A SentenceTransformer, or with --pairs a CrossEncoder, on OpenVINO, exported and quantised on first use."""
+    from sentence_transformers import CrossEncoder, SentenceTransformer, export_static_quantized_openvino_model
+
+    kind: Any = CrossEncoder if options.pairs else SentenceTransformer
+    folder = options.work / f"openvino-{options.model.parent.name}-{options.model.name}"
     if not folder.exists():
-        SentenceTransformer(str(options.model), device="cpu", backend="openvino").save_pretrained(str(folder))
+        kind(str(options.model), device="cpu", backend="openvino").save_pretrained(str(folder))
     files = {"openvino": "openvino/openvino_model.xml", "openvino-int8": "openvino/openvino_model_qint8_quantized.xml"}
     if not (folder / files[way]).exists():
         calibration = options.work / "calibration"
         calibration.mkdir(exist_ok=True)
-        rows = ({"text": content} for content in islice(read_contents(options.corpus), CALIBRATION))
+        contents = [" ".join(pair) for pair in read_pairs(options.corpus)] if options.pairs else read_contents(options.corpus)
+        rows = ({"text": content} for content in islice(contents, CALIBRATION))
         (calibration / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        whole = SentenceTransformer(str(folder), device="cpu", backend="openvino", model_kwargs={"file_name": "openvino_model.xml"})
+        whole = kind(str(folder), device="cpu", backend="openvino", model_kwargs={"file_name": "openvino_model.xml"})
         export_static_quantized_openvino_model(whole, None, str(folder), str(calibration), "default", "train", "text")
-    return SentenceTransformer(str(folder), device="cpu", backend="openvino", model_kwargs={"file_name": Path(files[way]).name})
+    return kind(str(folder), device="cpu", backend="openvino", model_kwargs={"file_name": Path(files[way]).name})
 
 
 class Positional(torch.nn.Module):
@@ -110,21 +118,26 @@ def open_onnx(way: str, options: argparse.Namespace) -> Any:
 
 
 def main() -> None:
-    """Encode the corpus in one way, save the vectors, print the clocks."""
+    """Encode the corpus, or score the pairs, in one way, save the vectors or scores, print the clocks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("way", choices=["openvino", "openvino-int8", "onnx-float32", "onnx-int8"])
     for name in ("model", "corpus", "work"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--pairs", action="store_true", help="CORPUS holds pairs, an array of two in each line; openvino only")
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     model = (open_openvino if options.way.startswith("openvino") else open_onnx)(options.way, options)
-    model.max_seq_length = options.length
-    contents = read_contents(options.corpus)
-    model.encode(contents[:BATCH], batch_size=BATCH)
+    inputs: list[Any] = read_pairs(options.corpus) if options.pairs else read_contents(options.corpus)
+    if options.pairs:
+        model.max_length = options.length
+        run = partial(model.predict, batch_size=BATCH, activation_fn=torch.nn.Identity())
+    else:
+        model.max_seq_length = options.length
+        run = partial(model.encode, batch_size=BATCH)
+    run(inputs[:BATCH])
     before = time.monotonic(), time.process_time()
-    vectors = model.encode(contents, batch_size=BATCH)
-    np.save(options.work / f"{options.way}.npy", vectors)
+    np.save(options.work / f"{options.way}.npy", run(inputs))
     after = time.monotonic(), time.process_time()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     sys.stdout.write(json.dumps({"clock": after[0] - before[0], "processor": after[1] - before[1], "memory": memory}) + "\n")

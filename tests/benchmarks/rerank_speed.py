@@ -3,17 +3,21 @@
     python rerank_speed.py MODEL_FOLDER RUN QUERIES CORPUS WORK_FOLDER [--queries-used 8 --depth 50 --rounds 3 --threads 2 --length 512]
 
 The first documents of the first queries of a run, from texts in memory to scores, with one cross-encoder from the weights (its head is
-random). Each way is timed in turns in one process, the model open; `theirs-float32` is predict's default (batches of 32, sorted by
-length). Ours includes the tokenization of each query and document. The share of the peak is of the largest rate of matrix products
-measured here, in that precision, by 2 operations for each weight of a layer and each token.
+random). Each way is timed in turns, the model open; `theirs-float32` is predict's default (batches of 32, sorted by length); `openvino`
+and `openvino-int8` are encode_peers.py's, each round in a process of the interpreter `--peers`. Ours includes the tokenization of each
+query and document. The share of the peak is of the largest rate of matrix products measured here, in that precision, by 2 operations for
+each weight of a layer and each token.
 """
 
 import argparse
+import json
 import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +32,9 @@ from moeir.records.texts import Text
 from moeir.reranking import scoring
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-WAYS = ("theirs-float32", "theirs-bfloat16", "ours-float32", "ours-bfloat16")
+OURS = DTYPES | {"int8": torch.int8}
+Timed = tuple[np.ndarray, float, float]
+WAYS = ("theirs-float32", "theirs-bfloat16", "ours-float32", "ours-bfloat16", "ours-int8")
 
 
 def load_pairs(arguments: argparse.Namespace) -> list[tuple[Text, Text]]:
@@ -57,7 +63,21 @@ def ours(checkpoint: RetrievalModel, pairs: list[tuple[Text, Text]], dtype: torc
     return scoring.score_pairs(checkpoint, pairing.make_pairs(*token_ids, *rows), dtype=dtype, max_tokens=max_tokens)
 
 
-def time_call(work: Callable[[], np.ndarray]) -> tuple[np.ndarray, float, float]:
+def time_peer(way: str, pairs: list[tuple[str, str]], options: argparse.Namespace) -> Timed:
+    """A way of encode_peers.py, in a process of its own; opening its model is not counted."""
+    file, peers = options.work / "pairs.jsonl", Path(__file__).with_name("encode_peers.py")
+    file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    checkpoint = options.work / "cross-encoder"
+    command = [options.peers, peers, way, checkpoint, file, options.work, "--length", options.length, "--pairs"]
+    environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "RAYON_NUM_THREADS": str(options.threads)}
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    clocks = json.loads(done.stdout.splitlines()[-1])
+    return np.load(options.work / f"{way}.npy").reshape(-1), clocks["clock"], clocks["processor"]
+
+
+def time_call(work: Callable[[], np.ndarray]) -> Timed:
     """Scores, seconds of the clock, seconds of the processor."""
     began, spent = time.monotonic(), time.process_time()
     scores = work()
@@ -94,6 +114,7 @@ def main() -> None:
     for name, default in {"queries-used": 8, "depth": 50, "rounds": 3, "threads": 2, "length": 512, "max-tokens": 4096}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--ways", nargs="*", default=WAYS)
+    parser.add_argument("--peers", default=sys.executable, help="Python interpreter that has what encode_peers.py needs")
     arguments = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     from sentence_transformers import CrossEncoder
@@ -107,14 +128,19 @@ def main() -> None:
         sys.exit("no cross-encoder")
     checkpoint, pairs = open_checkpoint(checkpoint_folder), load_pairs(arguments)
     plain = [(query.content, document.content) for query, document in pairs]
-    ways: dict[str, Callable[[], np.ndarray]] = {}
+    ways: dict[str, Callable[[], Timed]] = {}
     for name, dtype in DTYPES.items():
         theirs = CrossEncoder(str(checkpoint_folder), device="cpu", max_length=arguments.length, model_kwargs={"dtype": dtype})
-        ways[f"theirs-{name}"] = lambda theirs=theirs: theirs.predict(plain, activation_fn=torch.nn.Identity())
-        ways[f"ours-{name}"] = lambda dtype=dtype: ours(checkpoint, pairs, dtype, arguments.max_tokens)
+        ways[f"theirs-{name}"] = partial(time_call, partial(theirs.predict, plain, activation_fn=torch.nn.Identity()))
+    for name, dtype in OURS.items():
+        packed = open_checkpoint(checkpoint_folder)
+        packed.pack_for_inference(dtype)
+        ways[f"ours-{name}"] = partial(time_call, partial(ours, packed, pairs, dtype, arguments.max_tokens))
+    for name in ("openvino", "openvino-int8"):
+        ways[name] = partial(time_peer, name, plain, arguments)
     for way in arguments.ways:
         ways[way]()  # warm up
-    rounds = [{way: time_call(ways[way]) for way in arguments.ways} for _ in range(arguments.rounds)]
+    rounds = [{way: ways[way]() for way in arguments.ways} for _ in range(arguments.rounds)]
     lengths = [len(ids) for ids in checkpoint.tokenizer.encode_without_special([" ".join(pair) for pair in plain])]
     sys.stdout.write(f"{len(pairs)} pairs of {np.mean(lengths) + 3:.0f} tokens, {arguments.threads} threads\n")
     done = operations(checkpoint, [min(arguments.length, length + 3) for length in lengths])
@@ -123,9 +149,10 @@ def main() -> None:
         clock = statistics.median(len(pairs) / one[way][1] for one in rounds)
         ratios = {other: statistics.median(one[other][1] / one[way][1] for one in rounds) for other in arguments.ways if other != way}
         difference = np.abs(rounds[0][way][0].astype(np.float64) - first).max() / np.abs(first).max()
-        share = done / len(pairs) * clock / peak_rate(DTYPES[way.partition("-")[2]])
+        dtype = DTYPES.get(way.partition("-")[2])
+        share = "" if dtype is None else f"{done / len(pairs) * clock / peak_rate(dtype):5.1%} of the peak  "
         words = "  ".join(f"{ratio:.2f} x {other}" for other, ratio in ratios.items())
-        sys.stdout.write(f"{way:16} {clock:7.1f} pairs/s  {share:5.1%} of the peak  largest difference {difference:.1e}  {words}\n")
+        sys.stdout.write(f"{way:16} {clock:7.1f} pairs/s  {share}largest difference {difference:.1e}  {words}\n")
 
 
 if __name__ == "__main__":

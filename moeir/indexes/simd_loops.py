@@ -6,11 +6,13 @@ Loops over float16 vectors, given as their bits (uint16) and read in place: conv
 Exact results have the same bits as the torch forms in `two_step`, with any number of threads.
 """
 
+import platform
 from typing import Any
 
 import numba
 import numpy as np
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -110,6 +112,45 @@ def dot_32(typing: Any, lane_tokens: Any, singles: Any, products: Any) -> Any:
     return types.none(lane_tokens, singles, products), generate
 
 
+HALF_LANES, SUMS = 16, 4  # float16 numbers of a vector; sums that are added to in turn, so that none waits for its last addition
+
+
+@intrinsic
+def dot_float16(typing: Any, query: Any, float16_bits: Any) -> Any:
+    """Σ_d query[d] · document[d] in float32, summed in any order, with float16 converted by the processor: float32 [D], bits uint16 [D]."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        arrays = [context.make_array(kind)(context, builder, one) for kind, one in zip(signature.args, arguments, strict=True)]
+        (width,) = cgutils.unpack_tuple(builder, arrays[0].shape)
+        size, number, lanes = width.type, ir.FloatType(), ir.VectorType(ir.FloatType(), HALF_LANES)
+        halves, fused = ir.VectorType(ir.HalfType(), HALF_LANES), ("contract",)
+
+        def add_product(total: Any, first: Any, kind: Any, half_kind: Any) -> None:
+            """Add the product of a vector or a number that begins at `first`."""
+            addresses = (builder.gep(array.data, [first]) for array in arrays)
+            singles, float16 = (builder.bitcast(at, one.as_pointer()) for at, one in zip(addresses, (kind, half_kind), strict=True))
+            product = builder.fmul(builder.load(singles, align=4), builder.fpext(builder.load(float16, align=2), kind), flags=fused)
+            builder.store(builder.fadd(builder.load(total), product, flags=fused), total)
+
+        totals = [cgutils.alloca_once_value(builder, ir.Constant(lanes, [0.0] * HALF_LANES)) for _ in range(SUMS)]
+        step = ir.Constant(size, HALF_LANES * SUMS)
+        most = builder.sub(width, builder.urem(width, step))
+        with cgutils.for_range_slice(builder, ir.Constant(size, 0), most, step, size) as (first, _):
+            for place, total in enumerate(totals):
+                add_product(total, builder.add(first, ir.Constant(size, place * HALF_LANES)), lanes, halves)
+        vector_sum, result = builder.load(totals[0]), cgutils.alloca_once_value(builder, ir.Constant(number, 0.0))
+        for total in totals[1:]:
+            vector_sum = builder.fadd(vector_sum, builder.load(total))
+        for lane in range(HALF_LANES):
+            part = builder.extract_element(vector_sum, ir.Constant(ir.IntType(32), lane))
+            builder.store(builder.fadd(builder.load(result), part), result)
+        with cgutils.for_range_slice(builder, most, width, ir.Constant(size, 1), size) as (rest, _):
+            add_product(result, rest, number, ir.HalfType())
+        return builder.load(result)
+
+    return types.float32(query, float16_bits), generate
+
+
 SIGN_BIT, MAGNITUDE_BITS, SMALLEST_NORMAL, EXPONENT_BITS = np.uint16(0x8000), np.uint16(0x7FFF), np.uint16(0x400), np.uint16(0x7C00)
 BF16_BIAS_SHIFT = np.uint16((127 - 15) << 7)
 FLOAT32_BIAS_SHIFT = np.uint32((127 - 15) << 23)
@@ -195,9 +236,30 @@ def exact_pair_dots(float16_bits: Any, queries: Any, query: Any, rows: Any, scor
         scores[pair] = pairwise_sum_loop(terms, width)
 
 
-@njit_cached(parallel=True)
 def scan_few_queries(float16_bits: Any, queries: Any, scores: Any) -> None:
     """float32 products of few queries with all documents, read once: bits [n, D], queries float32 [Q, D] -> scores float32 [Q, n]."""
+    scan = scan_by_conversion if converts_float16() else scan_by_bits
+    scan(float16_bits, queries, scores)
+
+
+def converts_float16() -> bool:
+    """Whether compiled loops convert float16 to float32 by an instruction of the processor."""
+    by_numba = vars(numba.config)
+    return by_numba["CPU_NAME"] is None and (platform.machine() in ("aarch64", "arm64") or bool(get_host_cpu_features().get("f16c")))
+
+
+@njit_cached(parallel=True)
+def scan_by_conversion(float16_bits: Any, queries: Any, scores: Any) -> None:
+    """`scan_few_queries` with float16 converted by the processor while it multiplies."""
+    for part in numba.prange((len(float16_bits) + 255) // 256):
+        for row in range(256 * part, min(256 * part + 256, len(float16_bits))):
+            for query in range(len(queries)):
+                scores[query, row] = dot_float16(queries[query], float16_bits[row])
+
+
+@njit_cached(parallel=True)
+def scan_by_bits(float16_bits: Any, queries: Any, scores: Any) -> None:
+    """`scan_few_queries` on a processor that does not convert float16."""
     for part in numba.prange((len(float16_bits) + 255) // 256):
         bits, score = np.empty((1, float16_bits.shape[1]), np.uint32), np.empty(1, np.float32)
         values = bits.view(np.float32)

@@ -1,6 +1,7 @@
 """The compiled loops over float16 bits give the numbers and sums of the torch forms."""
 
 import numpy as np
+import pytest
 import torch
 
 from moeir.indexes import simd_loops
@@ -24,6 +25,26 @@ def test_every_normal_float16_becomes_the_bfloat16_torch_gives_and_smaller_ones_
     normal = FINITE.abs() >= 2.0**-14
     assert torch.equal(rounded[0][normal], FINITE.bfloat16()[normal])
     assert (rounded[0][~normal] == 0).all()
+
+
+@pytest.mark.parametrize("scan", [simd_loops.scan_by_bits, simd_loops.scan_by_conversion, simd_loops.scan_few_queries])
+@pytest.mark.parametrize("width", [1, 15, 64, 67, 384])
+def test_a_scan_for_few_queries_has_the_products(scan, width):
+    if scan is simd_loops.scan_by_conversion and not simd_loops.converts_float16():
+        pytest.skip("this processor does not convert float16")
+    generator = torch.Generator().manual_seed(width)
+    documents, queries = torch.randn(300, width, generator=generator).half(), torch.randn(3, width, generator=generator)
+    documents[7] = 2.0**-20  # a subnormal number
+    scores = np.empty((3, 300), np.float32)
+    scan(as_uint16(documents), queries.numpy(), scores)
+    exact = queries.double() @ documents.double().T
+    bound = (width + 8) * 2.0**-24 * queries.double().norm(dim=1)[:, None] * documents.double().norm(dim=1)
+    assert ((torch.from_numpy(scores).double() - exact).abs() <= bound + 1e-12).all()
+
+
+def test_a_processor_set_by_hand_is_not_asked_for_conversions(monkeypatch):
+    monkeypatch.setitem(vars(simd_loops.numba.config), "CPU_NAME", "generic")
+    assert not simd_loops.converts_float16()
 
 
 def test_norms_and_what_bfloat16_loses_are_measured():

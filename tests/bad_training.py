@@ -27,7 +27,7 @@ TRAINING = [
     BadInput("development without a corpus", write_file("bad.jsonl", INLINE + "\n"), ALONE + DEVELOPMENT, 2,
         "--dev-queries: needs --dev-corpus"),
     BadInput("development in a stream that is read", None, (TRAIN + "good.jsonl" + DEVELOPMENT).replace("corpus.jsonl", "-"), 2,
-        "--corpus -: standard input can be read only once, and --dev-queries searches the corpus too"),
+        "--corpus -: a pipe can be read only once, and --dev-queries searches the corpus too"),
     BadInput("development on other queries", write_file("test.qrels", "zz 0 owl 1\n"), TRAIN + "good.jsonl" + DEVELOPMENT, 3,
         "none of its queries is"),
     BadInput("an unknown measure to be best at", None, TRAIN + "good.jsonl --dev-measure nDGC@10" + DEVELOPMENT, 2, "did you mean nDCG"),

@@ -291,7 +291,7 @@ def test_more_processes_than_queries_are_refused(learn):
 def test_standard_input_is_not_shared(learn):
     _, results = learn(2, "came", "--corpus", "-", name="streamed")
     assert [one["code"] for one in results] == [2, 2]
-    assert "cannot share standard input" in results[0]["stderr"]
+    assert "cannot share a pipe" in results[0]["stderr"]
 
 
 def test_a_longer_document_of_another_process_is_gathered_whole():

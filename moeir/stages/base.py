@@ -123,6 +123,11 @@ class Stage:
         return split_run_name(path) if setting.kind == "run" else (None, path)
 
 
+def is_stream(path: Path) -> bool:
+    """Whether a path can be read once only, and has no digest: `-`, a pipe, or whatever else is neither a file nor a folder."""
+    return path == STREAM or (path.exists() and not path.is_file() and not path.is_dir())
+
+
 def split_run_name(path: Path, *, slashes: int = 0) -> tuple[str | None, Path]:
     """The name, with a number of slashes, and the path of a run given as NAME=PATH; no name if it is the path of a file.
 
@@ -208,9 +213,10 @@ def run_stage(stage: Stage, *, force: bool = False, single_process: bool = True)
 
 def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess", *, force: bool) -> None:
     product = stage.product()
-    streams = [setting.flag for setting, source in stage.sources() if source == STREAM]
+    streams = [(setting.flag, source) for setting, source in stage.sources() if is_stream(source)]
     if streams and process_group.size > 1:
-        raise UsageError(f"{streams[0]} -: {process_group.size} processes cannot share standard input; name a file")
+        flag, source = streams[0]
+        raise UsageError(f"{flag} {source}: {process_group.size} processes cannot share a pipe; name a file")
     provenance = _provenance(stage)
     if product is None or product[0] == STREAM:
         stream_counts = stage.work()
@@ -287,7 +293,7 @@ def _own_modules(stage: Stage) -> set[str]:
 
 def _source_digest(path: Path, setting: settings.Setting) -> str:
     """The digest of one source, after a check that it exists and has the right kind."""
-    if path == STREAM:
+    if is_stream(path):
         return "stdin"
     if setting.kind == "training":
         from moeir.analysis.training_monitor import find_metrics
@@ -331,7 +337,7 @@ def dry_run(stage: Stage) -> list[str]:
     _provenance(stage)
     lines = []
     for setting, path in stage.sources():
-        content = "a stream" if path == STREAM else _disk_size(path)
+        content = "a stream" if is_stream(path) else _disk_size(path)
         lines.append(f"read   {setting.flag} {path} ({content})")
     if (product := stage.product()) is not None:
         path, kind = product

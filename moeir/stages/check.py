@@ -13,7 +13,7 @@ from moeir import data_sources
 from moeir.console import format_count
 from moeir.errors import FAULT_KINDS, DataError, UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import STREAM, TEXT_KINDS, Counts, Stage
+from moeir.stages.base import TEXT_KINDS, Counts, Stage, is_stream
 from moeir.stages.run_arguments import run_paths
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class Check(Stage):
             return
         files = self._input_files()
         names = [path.name for path in files]
-        if STREAM in files or self.fix == STREAM:
-            raise UsageError("--fix: copies keep the names of their files, and - has no name; name a file")
+        if stream := next((path for path in (*files, self.fix) if is_stream(path)), None):
+            raise UsageError(f"--fix: copies keep the names of their files, and {stream} has no name; name a file")
         parts = [path for path in (self.queries, self.dev_queries) if path and data_sources.split_judged(path)[1] is not None]
         if other := next((path for path in (*files, *parts) if path in parts or data_sources.is_remote(path)), None):
             raise UsageError(f"--fix: repairs files, and {other} is not a file")

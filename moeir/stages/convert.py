@@ -9,7 +9,7 @@ from moeir import variants
 from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import ANYTHING, MAX_SEED, STREAM, Counts, Facts, Stage, checkpoint_reference
+from moeir.stages.base import ANYTHING, MAX_SEED, STREAM, Counts, Facts, Stage, checkpoint_reference, is_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,8 +56,8 @@ class Convert(Stage):
     output: Path = output_field("converted", "File or folder to write; - is stdout.", STREAM)
 
     def check(self) -> None:
-        if self.input == STREAM and self.source_format is None:
-            raise UsageError("--input -: a pipe can be read once; give its format with --from")
+        if is_stream(self.input) and self.source_format is None:
+            raise UsageError(f"--input {self.input}: a pipe can be read once; give its format with --from")
         if self.to is None and not self.is_subset:
             raise UsageError("convert needs --to, or --sample, --sample-documents or --split")
         if self.split:

@@ -17,7 +17,7 @@ from moeir.artifacts import manifests, shards
 from moeir.console import format_count, silence
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field, to_dict
-from moeir.stages.base import INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, checkpoint_reference, log_product
+from moeir.stages.base import INFERENCE_DTYPE, Counts, Facts, Stage, checkpoint_reference, is_stream, log_product
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,8 +80,8 @@ class Encode(Stage):
             raise UsageError(f"--shard {shard}: {self.output} holds shards of {other.total}; move those away or write elsewhere")
 
     def _check_countable(self, flag: str) -> None:
-        if self.corpus == STREAM:
-            raise UsageError(f"{flag}: needs a corpus whose texts can be counted before they are read; --corpus - is a pipe")
+        if is_stream(self.corpus):
+            raise UsageError(f"{flag}: needs a corpus whose texts can be counted before they are read; {self.corpus} is a pipe")
 
     def execute(self, *, force: bool) -> None:
         """Encode in this process, in worker processes with a shard each, or, under torchrun, the shard of this rank."""

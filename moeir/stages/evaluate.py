@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Facts, Stage
+from moeir.stages.base import STREAM, Counts, Facts, Stage, is_stream
 from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
     MATCHES,
@@ -105,8 +105,8 @@ class Evaluate(Stage):
             raise UsageError("--explain needs --compat TOOL: the tool whose numbers differ")
         if self.compat is not None and (self.answers, self.group_by) != (None, None):
             raise UsageError("--compat needs --qrels, and takes no --group-by: the tools use judgements only")
-        if self.compat is not None and STREAM in run_paths(self.run):
-            raise UsageError("--compat --run -: the run is read more than once; name a file")
+        if self.compat is not None and (stream := next(filter(is_stream, run_paths(self.run)), None)):
+            raise UsageError(f"--compat --run {stream}: the run is read more than once; name a file")
         if self.ties and (self.compat or self.answers or self.group_by):
             raise UsageError("--ties needs --qrels, and cannot be combined with --compat or --group-by")
         check_judgements("evaluate", self.qrels, self.answers)
@@ -117,7 +117,7 @@ class Evaluate(Stage):
         return f"{format_count(counts['runs'], 'run')}, {format_count(counts['queries'], 'query')}"
 
     def next_command(self) -> list[object] | None:
-        if self.qrels is None or self.qrels == STREAM or STREAM in run_paths(self.run):
+        if self.qrels is None or any(map(is_stream, (self.qrels, *run_paths(self.run)))):
             return None
         runs = [word for run in self.run for word in ("--run", run)]
         return ["report", *runs, "--qrels", self.qrels, "--output", "report.html"]

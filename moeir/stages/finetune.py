@@ -10,7 +10,7 @@ from moeir import variants
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import STREAM, Counts
+from moeir.stages.base import Counts, is_stream
 from moeir.stages.checkpoint_options import InputOptions, TrainingStage, command_after_checkpoint
 
 if TYPE_CHECKING:
@@ -153,9 +153,9 @@ class Finetune(TrainingStage, InputOptions):
             raise UsageError(f"{flags[0]}: needs --dev-queries and --dev-qrels")
         if self.dev_queries is not None and self.dev_corpus is None and not self.corpus:
             raise UsageError("--dev-queries: needs --dev-corpus, the documents to search")
-        if self.dev_queries is not None and self.dev_corpus is None and STREAM in self.corpus:
+        if self.dev_queries is not None and self.dev_corpus is None and (stream := next(filter(is_stream, self.corpus), None)):
             advice = "name a file, or set --dev-corpus"
-            raise UsageError(f"--corpus -: standard input can be read only once, and --dev-queries searches the corpus too; {advice}")
+            raise UsageError(f"--corpus {stream}: a pipe can be read only once, and --dev-queries searches the corpus too; {advice}")
         if self.dev_queries is not None and not self._is_dev_loss:
             from moeir.evaluation import measures
 

@@ -13,7 +13,7 @@ from moeir.artifacts.shards import Shard
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage, path_or_example
+from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage, is_stream, path_or_example
 
 BLOCK = 512
 log = logging.getLogger(__name__)
@@ -45,11 +45,13 @@ class GenerateQueries(Stage):
     output: Path = output_field("texts", "Output file: JSON lines with _id and queries, in corpus order; - is stdout.")
 
     def check(self) -> None:
-        if self.shard is not None and Shard.parse(self.shard) and self.corpus == STREAM:
-            raise UsageError("--shard: needs a corpus whose passages can be counted before they are read; --corpus - is a pipe")
+        if self.shard is not None and Shard.parse(self.shard) and is_stream(self.corpus):
+            raise UsageError(
+                f"--shard: needs a corpus whose passages can be counted before they are read; {self.corpus} is a pipe"
+            )
 
     def estimate(self) -> list[str]:
-        if self.corpus == STREAM:
+        if is_stream(self.corpus):
             return []
         first, last = self._shard_range()
         passages = (self._count_passages() if last is None else last) - first

@@ -17,7 +17,7 @@ from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage
+from moeir.stages.base import DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
 from moeir.stages.run_arguments import name_runs, read_run_with_depth, run_paths
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class Rerank(Stage):
             shards.Shard.parse(self.shard)
         if self.patience is not None and max(len(one.models) for one in self._cascade()) > 1:
             raise UsageError(f"--patience {self.patience}: several models would stop a query at different documents; leave it out")
-        if self.corpus == STREAM and sum(len(one.models) for one in self._cascade()) > 1:
-            raise UsageError("--corpus -: every model reads it, and standard input can be read once; name a file")
+        if is_stream(self.corpus) and sum(len(one.models) for one in self._cascade()) > 1:
+            raise UsageError(f"--corpus {self.corpus}: every model reads it, and a pipe can be read once; name a file")
 
     def sources(self) -> Iterator[tuple[settings.Setting, Path]]:
         yield from super().sources()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moeir.artifacts import atomic_write, manifests
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.stages.base import STREAM, split_run_name
+from moeir.stages.base import STREAM, is_stream, split_run_name
 
 if TYPE_CHECKING:
     from moeir.evaluation.answer_match import Answers
@@ -45,8 +45,8 @@ def check_groups(group_by: str | None, queries: Path | None, answers: Path | Non
         raise UsageError("--group-by needs --queries: the records that have the field")
     if queries is not None and group_by is None:
         raise UsageError("--queries needs --group-by: the field whose values are the groups")
-    if group_by is not None and queries is None and answers == STREAM:
-        raise UsageError("--answers -: --group-by reads them too, and standard input can be read once; name a file")
+    if group_by is not None and queries is None and answers is not None and is_stream(answers):
+        raise UsageError(f"--answers {answers}: --group-by reads them too, and a pipe can be read once; name a file")
 
 
 def choose_form(form: str, output: Path, stream_form: str, forms: Mapping[str, str] = NO_FORMS) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from moeir.artifacts import atomic_write, manifests
 from moeir.errors import UsageError
 from moeir.settings import to_dict
-from moeir.stages.base import STREAM, Stage
+from moeir.stages.base import STREAM, Stage, is_stream
 
 
 def check_side_outputs(stage: Stage, flags: Mapping[str, Path | None]) -> None:
@@ -35,7 +35,7 @@ def write_side_output(stage: Stage, path: Path, kind: str) -> Iterator[tuple[Pat
     """The partial path and the counts of a side output, renamed to `path` when the block ends without an error."""
     provenance: dict[str, Any] = {"stage": stage.name, "settings": to_dict(stage, results_only=True), "sources": {}}
     for setting, source in stage.sources():
-        digest = "stdin" if source == STREAM else manifests.compute_digest(source)
+        digest = "stdin" if is_stream(source) else manifests.compute_digest(source)
         provenance["sources"].setdefault(setting.flag.removeprefix("--"), []).append(digest)
     with atomic_write.atomic_output(path, kind, provenance, force=True, folder=False) as partial:
         yield partial

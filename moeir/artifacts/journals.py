@@ -9,6 +9,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from moeir.errors import ArtifactError
+
 HEADER_BYTES = 128
 
 
@@ -36,12 +38,19 @@ class JsonlJournal(_SyncedFile):
     def __init__(self, path: Path) -> None:
         content = path.read_bytes() if path.exists() else b""
         complete = content[: content.rfind(b"\n") + 1]
-        self.entries: list[dict[str, Any]] = [json.loads(line) for line in complete.splitlines()]
+        self.entries: list[dict[str, Any]] = [_parse_entry(line, path, number) for number, line in enumerate(complete.splitlines(), 1)]
         super().__init__(path, len(complete))
 
     def write(self, entry: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(entry).encode() + b"\n")
         self.flush()
+
+
+def _parse_entry(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        return dict(json.loads(line))
+    except (ValueError, TypeError):
+        raise ArtifactError(f"{path}:{number}: damaged: not an entry of a journal; --force starts over") from None
 
 
 class AppendableText(_SyncedFile):

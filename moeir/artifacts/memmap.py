@@ -8,6 +8,7 @@ Caches: folders named by a hash of their inputs, built atomically or resumed, an
 
 import hashlib
 import json
+import logging
 import mmap
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ MAX_RESIDENT_BYTES = 2**30  # of all mapped files together; up to this nothing i
 RELEASE_INTERVAL_BYTES = 2**28  # bytes read between two releases
 ROW_READ_BYTES = 2**16  # bytes that reading a single row can page in
 
+log = logging.getLogger(__name__)
 _open_maps: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
 _bytes_read = 0
 
@@ -58,10 +60,16 @@ def bounded_chunks(rows: Any) -> Iterator[Any]:
 def get_or_build(
     folder: Path, kind: str, record: Mapping[str, Any], fill: Callable[[Path], dict[str, int]], *, rebuild: bool = False
 ) -> Path:
-    """The cache folder for `record` (stage, settings and sources); `fill` writes its files if there is none, or if `rebuild`."""
+    """The cache folder for `record` (stage, settings and sources); `fill` writes its files if there is none, if one is damaged, or if
+    `rebuild`."""
     folder.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
     path = folder / f"{kind}-{key}"
+    if not rebuild and manifests.is_up_to_date(path, record):
+        files = {path / name: entry for name, entry in manifests.read_manifest(path)["files"].items()}
+        if (damaged := manifests.first_mismatch(files)) is not None:
+            log.warning("%s: damaged: its checksum is not the one in the manifest; the cache is made again", damaged)
+            rebuild = True
     if rebuild or not manifests.is_up_to_date(path, record):
         with atomic_write.atomic_output(path, f"{kind} cache", record, force=rebuild, folder=True) as (partial, counts):
             counts.update(fill(partial))

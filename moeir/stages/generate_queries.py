@@ -46,9 +46,7 @@ class GenerateQueries(Stage):
 
     def check(self) -> None:
         if self.shard is not None and Shard.parse(self.shard) and is_stream(self.corpus):
-            raise UsageError(
-                f"--shard: needs a corpus whose passages can be counted before they are read; {self.corpus} is a pipe"
-            )
+            raise UsageError(f"--shard: needs a corpus whose passages can be counted before they are read; {self.corpus} is a pipe")
 
     def estimate(self) -> list[str]:
         if is_stream(self.corpus):

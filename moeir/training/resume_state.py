@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from moeir.artifacts import atomic_write
+from moeir.artifacts import atomic_write, manifests
 from moeir.artifacts.unfinished import TRAINING_STATE
 from moeir.backbones.families.weights_io import write_tensors
 from moeir.errors import ArtifactError
@@ -59,10 +59,10 @@ def save_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer,
 
 
 def load_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> TrainingState:
-    """Load what `save_state` wrote into model and optimiser; an empty folder means step 0."""
+    """Load what `save_state` wrote into model and optimiser; an empty folder means step 0. ArtifactError if a byte of it has changed."""
     if not (folder / STATE_FILE).exists():
         return TrainingState(0, 0)
-    state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+    state = _read_state(folder)
     model.load_state_dict(load_file(folder / WEIGHTS_FILE))
     moments: dict[int, dict[str, Tensor]] = {}
     for key, value in load_file(folder / "optimiser.safetensors").items():
@@ -79,10 +79,27 @@ def save_best(folder: Path, model: nn.Module, step: int) -> None:
 
 def load_best(folder: Path, model: nn.Module, step: int) -> None:
     """Load the best weights into the model; ArtifactError unless they were saved after `step` steps."""
-    saved_step = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["step"]
+    saved_step = _read_state(folder)["step"]
     if saved_step != step:
         raise ArtifactError(f"{folder}: holds the weights of step {saved_step}, step {step} was the best; start over with --force")
     model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
+    """What `_replace_state` wrote, after a check of its checksums."""
+    advice = "--force starts the training over"
+    try:
+        text = (folder / STATE_FILE).read_text(encoding="utf-8")
+        state = json.loads(text)
+    except (FileNotFoundError, ValueError):
+        text, state = "", None
+    if not isinstance(state, dict) or "files" not in state or text != manifests.serialize_manifest(state):
+        raise ArtifactError(f"{folder / STATE_FILE}: damaged: not a saved training state; {advice}")
+    files = {folder / name: entry for name, entry in state["files"].items()}
+    changed = (file for file, entry in files.items() if not file.is_file() or file.stat().st_size != entry["bytes"])
+    if (file := next(changed, None) or manifests.first_mismatch(files)) is not None:
+        raise ArtifactError(f"{file}: damaged: its checksum is not the one that was saved; {advice}")
+    return state
 
 
 def _replace_state(folder: Path, model: nn.Module, state: dict[str, Any], optimiser: torch.optim.Optimizer | None = None) -> None:
@@ -93,5 +110,7 @@ def _replace_state(folder: Path, model: nn.Module, state: dict[str, Any], optimi
         states = optimiser.state_dict()["state"].items()
         moments = {f"{number}.{name}": value for number, values in states for name, value in values.items()}
         write_tensors({name: value.cpu().contiguous() for name, value in moments.items()}, temporary / "optimiser.safetensors")
-    atomic_write.write_text_atomically(temporary / STATE_FILE, json.dumps(state) + "\n")
+    files = sorted(temporary.glob("*.safetensors"))
+    entries = {file.name: entry for file, entry in zip(files, manifests.compute_checksums(files), strict=True)}
+    atomic_write.write_text_atomically(temporary / STATE_FILE, manifests.serialize_manifest(state | {"files": entries}))
     atomic_write.replace_folder(temporary, folder)

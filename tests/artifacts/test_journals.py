@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from moeir.artifacts.journals import AppendableNpy, AppendableText, JsonlJournal
+from moeir.errors import ArtifactError
 
 BLOCKS = [np.arange(6).reshape(2, 3), np.arange(3).reshape(1, 3) + 10, np.zeros((0, 3)), np.arange(9).reshape(3, 3) - 5]
 
@@ -23,6 +24,17 @@ def test_a_journal_keeps_whole_lines_and_forgets_a_torn_one(tmp_path):
         again.write({"number": 2})
         again.close()
         assert (tmp_path / "journal.jsonl").read_text() == '{"number": 0}\n{"number": 1}\n{"number": 2}\n'
+
+
+@pytest.mark.parametrize("line", ["x{}", "[1]", "7", "\\udc80"])
+def test_a_journal_with_a_changed_line_is_refused(tmp_path, line):
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b'{"number": 0}\n' + line.encode("utf-8", "backslashreplace") + b'\n{"number": 2}\n')
+    before = path.read_bytes()
+    with pytest.raises(ArtifactError) as refused:
+        JsonlJournal(path)
+    assert str(refused.value) == f"{path}:2: damaged: not an entry of a journal; --force starts over"
+    assert path.read_bytes() == before
 
 
 def write_blocks(path, blocks, dtype="float16", rows=0):

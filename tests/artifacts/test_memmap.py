@@ -61,3 +61,24 @@ def test_rows_in_parts_are_the_rows_and_count_as_read(monkeypatch):
     assert [part.tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6]]
     assert sum(counted) == 7 * memmap.ROW_READ_BYTES
     assert list(memmap.bounded_chunks(np.arange(0))) == []
+
+
+@pytest.mark.parametrize("position", [0, 127, 128, 700, -1])
+def test_a_cache_with_a_changed_bit_is_made_again(tmp_path, caplog, position):
+    calls = []
+
+    def fill(folder):
+        calls.append(folder)
+        np.save(folder / "ids.npy", np.arange(100))
+        return {"texts": 100}
+
+    record = {"stage": "finetune", "settings": {}, "sources": {"corpus": ["1"]}}
+    path = memmap.get_or_build(tmp_path, "texts", record, fill)
+    assert memmap.get_or_build(tmp_path, "texts", record, fill) == path and len(calls) == 1
+    content = bytearray((path / "ids.npy").read_bytes())
+    content[position] ^= 1
+    (path / "ids.npy").write_bytes(content)
+    assert memmap.get_or_build(tmp_path, "texts", record, fill) == path and len(calls) == 2
+    assert f"{path / 'ids.npy'}: damaged: its checksum is not the one in the manifest; the cache is made again" in caplog.text
+    assert memmap.open_readonly(path / "ids.npy").tolist() == list(range(100))
+    assert memmap.get_or_build(tmp_path, "texts", record, fill) == path and len(calls) == 2

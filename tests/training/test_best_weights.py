@@ -165,6 +165,29 @@ def test_best_weights_of_another_step_are_refused(learning, tmp_path, tiny_model
         resume_state.load_best(tmp_path / BEST_FOLDER, model, 5)
 
 
+@pytest.mark.parametrize("name", ["state.json", "weights.safetensors", "optimiser.safetensors"])
+def test_a_saved_state_with_a_changed_bit_is_refused(tmp_path, tiny_model, name):
+    model, folder = build_checkpoint(tiny_model, "dense", RULES).architecture, tmp_path / STATE_FOLDER
+    optimiser = torch.optim.AdamW(model.parameters())
+    sum(parameter.sum() for parameter in model.parameters()).backward()
+    optimiser.step()
+    resume_state.save_state(folder, model, optimiser, resume_state.TrainingState(3, 120, steps=8))
+    assert resume_state.load_state(folder, model, optimiser).step == 3
+    whole = (folder / name).read_bytes()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    for position in {0, 9, len(whole) // 2, len(whole) - 2}:
+        content = bytearray(whole)
+        content[position] ^= 1
+        (folder / name).write_bytes(content)
+        with pytest.raises(ArtifactError, match=f"{name}: damaged: .*; --force starts the training over"):
+            resume_state.load_state(folder, model, optimiser)
+    (folder / name).unlink()
+    if name != "state.json":
+        with pytest.raises(ArtifactError, match=f"{name}: damaged"):
+            resume_state.load_state(folder, model, optimiser)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
 def dev_values(folder, metric):
     return {line["step"]: line[metric] for line in untimed_metrics(folder) if metric in line}
 

@@ -161,15 +161,15 @@ def _lock(path: Path) -> Iterator[None]:
             lock.unlink(missing_ok=True)
 
 
-def check_overwrite(path: Path, record: Mapping[str, Any], *, force: bool) -> None:
-    """UsageError if `path` exists and may not be replaced."""
+def check_overwrite(path: Path, record: Mapping[str, Any], *, force: bool, flag: str = "--output") -> None:
+    """UsageError if `path`, which `flag` names, exists and may not be replaced."""
     if not path.exists():
         return
     if not manifest_path(path).is_file():
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
             return
-        raise UsageError(f"{path}: exists and was not made by moeir; move it away or choose another --output")
+        raise UsageError(f"{path}: exists and was not made by moeir; move it away or choose another {flag}")
     if not force:
         manifest = read_manifest(path)
         differences = diff_records(manifest, record)

@@ -105,6 +105,10 @@ class Stage:
         products = [(getattr(self, item.name), item.kind) for item in settings.list_settings(type(self)) if item.role == "product"]
         return products[0] if products else None
 
+    def side_products(self) -> Mapping[str, Path]:
+        """Further files that the stage writes, by flag."""
+        return {}
+
     def makes_folder(self) -> bool:
         """Whether the product is a folder."""
         return (product := self.product()) is not None and product[1] in FOLDER_KINDS
@@ -217,7 +221,12 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
     if streams and process_group.size > 1:
         flag, source = streams[0]
         raise UsageError(f"{flag} {source}: {process_group.size} processes cannot share a pipe; name a file")
-    provenance = _provenance(stage)
+    provenance = build_provenance(stage)
+    sides = stage.side_products()
+    made = {path for path in sides.values() if path.exists() and not streams and manifests.is_up_to_date(path, provenance)}
+    for flag, side in sides.items():
+        if side not in made:  # what these settings and sources make may be made again
+            atomic_write.check_overwrite(side, provenance, force=force, flag=flag)
     if product is None or product[0] == STREAM:
         stream_counts = stage.work()
         if stage.summarizes_streams and stream_counts and (figure := stage.summary(stream_counts)):
@@ -225,12 +234,13 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
         return
     path, kind = product
     _check_output_path(stage, path)
-    if path.exists() and not force and not streams and manifests.is_up_to_date(path, provenance):  # the content of a stream is unknown
+    is_made = path.exists() and not streams and manifests.is_up_to_date(path, provenance)  # the content of a stream is unknown
+    if is_made and not force and made == set(sides.values()):
         atomic_write.clean_leftovers(path, provenance)
         log.info("%s: already made with these settings and sources; --force makes it again", path)
         process_group.all_gather_object(None, START)
         return
-    atomic_write.check_overwrite(path, provenance, force=force)
+    atomic_write.check_overwrite(path, provenance, force=force or is_made)
     with atomic_write.atomic_output(path, kind, provenance, force=force or bool(streams), folder=stage.makes_folder()) as (
         partial_path,
         counts,
@@ -265,7 +275,8 @@ def _run_worker(stage: Stage, process_group: "ProcessGroup | SingleProcess") -> 
         process_group.all_gather_object(None, END)
 
 
-def _provenance(stage: Stage) -> dict[str, Any]:
+def build_provenance(stage: Stage) -> dict[str, Any]:
+    """What a product is made from: the stage, the settings that can change it, and the digests of its sources, which are checked."""
     provenance = {"stage": stage.name, "settings": settings.to_dict(stage, results_only=True), "sources": source_digests(stage)}
     return dict(json.loads(json.dumps(provenance)))
 
@@ -334,7 +345,7 @@ def _weights_digest(path: Path, setting: settings.Setting) -> str:
 def dry_run(stage: Stage) -> list[str]:
     """The lines of `--dry-run`: what a run would read, write and spend; settings and sources are checked."""
     check_settings(stage)
-    _provenance(stage)
+    build_provenance(stage)
     lines = []
     for setting, path in stage.sources():
         content = "a stream" if is_stream(path) else _disk_size(path)

@@ -179,7 +179,10 @@ class Check(Stage):
         digests = [manifests.compute_digest(path) for path in self._input_files()]
         provenance: dict[str, Any] = {"stage": self.name, "settings": {"allow": list(self.allow), "keep-empty": self.keep_empty}}
         provenance["sources"] = {"files": digests}
-        atomic_write.check_overwrite(folder, provenance, force=manifests.manifest_path(folder).is_file())
+        is_made = manifests.manifest_path(folder).is_file()
+        if is_made and (maker := manifests.read_manifest(folder).get("stage")) != self.name:
+            raise UsageError(f"--fix {folder}: exists, made by moeir {maker}; name another folder")
+        atomic_write.check_overwrite(folder, provenance, force=is_made, flag="--fix")  # copies of earlier files are replaced
         with atomic_write.atomic_output(folder, "mended", provenance, force=True, folder=True) as (partial_path, counts):
             for path, repaired_lines in checked_files:
                 name = self._copy_name(path)

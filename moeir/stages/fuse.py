@@ -95,7 +95,7 @@ class Fuse(Stage):
         variant, options = variants.resolve_spec("fusion", method)
         self._check_learned()
         self._check_ablation()
-        side_outputs.check_side_outputs(self, {"--save": self.save, "--attribution": self.attribution, "--ablation": self.ablation})
+        side_outputs.check_side_outputs(self)
         if self.tune is not None:
             self._check_tuning(variant, options)
         elif any(path is not None for path in (self.answers, self.corpus, self.group_by)) or (self.qrels and not self.ablation):
@@ -134,6 +134,11 @@ class Fuse(Stage):
             raise UsageError("--measure is for --ablation FILE; --tune names its own")
         if self.ablation is not None or self.attribution is not None:
             name_runs(self.run)
+
+    def side_products(self) -> dict[str, Path]:
+        """What --save, --attribution and --ablation name."""
+        paths = {"--save": self.save, "--attribution": self.attribution, "--ablation": self.ablation}
+        return {flag: path for flag, path in paths.items() if path is not None}
 
     def execute(self, *, force: bool) -> None:
         """Execute with the method that applies, so that the manifest names it."""

@@ -96,8 +96,11 @@ class Search(Stage):
     def _check_explain(self) -> None:
         if self.corpus is not None and self.explain is None and not self.interactive:
             raise UsageError("--corpus: is read only with --explain or --interactive")
-        if self.explain is not None and not self._explains_in_output(self.output):
-            side_outputs.check_side_outputs(self, {"--explain": self.explain})
+        side_outputs.check_side_outputs(self)
+
+    def side_products(self) -> dict[str, Path]:
+        """What --explain names, outside the folder of --output."""
+        return {} if self.explain is None or self._explains_in_output(self.output) else {"--explain": self.explain}
 
     def _explains_in_output(self, output: Path) -> bool:
         """Whether --explain is a file of the folder that --output writes."""

@@ -1,22 +1,20 @@
 """Optional side outputs of a stage, checked and written atomically like its main output."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from moeir.artifacts import atomic_write, manifests
+from moeir.artifacts import atomic_write
 from moeir.errors import UsageError
-from moeir.settings import to_dict
-from moeir.stages.base import STREAM, Stage, is_stream
+from moeir.stages.base import STREAM, Stage, build_provenance
 
 
-def check_side_outputs(stage: Stage, flags: Mapping[str, Path | None]) -> None:
-    """UsageError if a side output would replace a source, a file that moeir did not make, or another output."""
-    outputs = {flag: path for flag, path in flags.items() if path is not None}
+def check_side_outputs(stage: Stage) -> None:
+    """UsageError if a side output would replace a source or another output; `run_stage` checks what exists."""
     product = stage.product()
     claimed = {} if product is None or product[0] == STREAM else {product[0].resolve(): "--output"}
-    for flag, path in outputs.items():
+    for flag, path in stage.side_products().items():
         if path == STREAM or path.is_dir():
             raise UsageError(f"{flag} {path}: expected a file to write")
         if (other_flag := claimed.setdefault(path.resolve(), flag)) != flag:
@@ -26,16 +24,10 @@ def check_side_outputs(stage: Stage, flags: Mapping[str, Path | None]) -> None:
         for setting, source in stage.sources():
             if source != STREAM and path.resolve() == source.resolve():
                 raise UsageError(f"{flag} {path}: would replace what {setting.flag} reads; write elsewhere")
-        if path.exists() and not manifests.manifest_path(path).is_file():
-            raise UsageError(f"{flag} {path}: exists and was not made by moeir; move it away or choose another name")
 
 
 @contextmanager
 def write_side_output(stage: Stage, path: Path, kind: str) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The partial path and the counts of a side output, renamed to `path` when the block ends without an error."""
-    provenance: dict[str, Any] = {"stage": stage.name, "settings": to_dict(stage, results_only=True), "sources": {}}
-    for setting, source in stage.sources():
-        digest = "stdin" if is_stream(source) else manifests.compute_digest(source)
-        provenance["sources"].setdefault(setting.flag.removeprefix("--"), []).append(digest)
-    with atomic_write.atomic_output(path, kind, provenance, force=True, folder=False) as partial:
+    with atomic_write.atomic_output(path, kind, build_provenance(stage), force=True, folder=False) as partial:
         yield partial

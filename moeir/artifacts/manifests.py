@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from moeir.artifacts.unfinished import describe_unfinished
+from moeir.artifacts.unfinished import describe_unfinished, read_json
 from moeir.errors import ArtifactError
 
 MANIFEST = "manifest.json"
@@ -125,6 +125,19 @@ def _with_article(kind: str) -> str:
 
 def _repair_hint(manifest: Mapping[str, Any]) -> str:
     return f"run moeir {manifest.get('stage')} again with --force"
+
+
+def verify_file(path: Path) -> None:
+    """ArtifactError if moeir made a file, alone or in a folder, and its checksum is not the one in the manifest."""
+    if manifest_path(path).is_file():
+        manifest = read_manifest(path)
+    elif _is_manifest(read_json(path.parent / MANIFEST)):
+        manifest = read_manifest(path.parent)
+    else:
+        return
+    entry = manifest["files"].get(path.name)
+    if entry is not None and compute_sha256(path) != entry["sha256"]:
+        raise ArtifactError(f"{path}: damaged: its checksum is not the one in the manifest; {_repair_hint(manifest)}")
 
 
 def is_up_to_date(path: Path, record: Mapping[str, Any]) -> bool:

@@ -309,13 +309,17 @@ def _source_digest(path: Path, setting: settings.Setting) -> str:
     if setting.kind == "training":
         from moeir.analysis.training_monitor import find_metrics
 
-        return manifests.compute_sha256(find_metrics(path))
+        metrics_file = find_metrics(path)
+        manifests.verify_file(metrics_file)
+        return manifests.compute_sha256(metrics_file)
     if setting.kind in (*TEXT_KINDS, ANYTHING):
         if data_sources.is_remote(path):
             return str(path)
         _check_exists(path, setting)
         if path.is_dir() and setting.kind != ANYTHING:
             raise DataError(f"{path}: expected a file for {setting.flag}, found a folder")
+        if setting.kind == "fusion":
+            manifests.verify_file(path)
         return manifests.compute_digest(path)
     if setting.kind == "weights":
         return _weights_digest(path, setting)

@@ -171,3 +171,16 @@ def test_a_manifest_without_blocks_is_verified_by_the_whole(files):
     assert manifests.first_mismatch(plain) is None
     files[-1].write_bytes(bytes(1000))
     assert manifests.first_mismatch(plain) == files[-1]
+
+
+def test_one_file_of_an_artifact_is_verified_and_other_files_are_not(artifact, tmp_path):
+    manifests.verify_file(artifact / "README.md")
+    (artifact / "README.md").write_text("made at midnight")
+    with pytest.raises(ArtifactError, match="README.md: damaged: its checksum is not the one in the manifest; run moeir encode again"):
+        manifests.verify_file(artifact / "README.md")
+    (artifact / "notes.txt").write_text("of one's own")
+    manifests.verify_file(artifact / "notes.txt")
+    (tmp_path / "alone.json").write_text("{}")
+    manifests.verify_file(tmp_path / "alone.json")
+    (tmp_path / "manifest.json").write_text("no JSON")
+    manifests.verify_file(tmp_path / "alone.json")

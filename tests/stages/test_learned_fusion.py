@@ -131,3 +131,18 @@ def test_what_is_lost_without_a_run_is_what_the_others_make(room, moeir):
         sum(hit in runs_by_name[name].documents_of(query) for name in NAMES) for query in fused.queries for hit in fused.documents_of(query)
     ]
     assert alone == holders.count(1)
+
+
+def test_a_changed_digit_of_a_learned_fusion_is_refused(room, moeir):
+    assert moeir(*LEARN, "--kind", "linear", "--output", "sum.json").code == 0
+    text = (room / "sum.json").read_text()
+    digit = next(index for index, sign in enumerate(text) if sign.isdigit())
+    (room / "sum.json").write_text(text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1 :])
+    result = moeir("fuse", *RUNS, "--learned", "sum.json", "--output", "out.trec")
+    assert (
+        result.code == 4 and "sum.json: damaged: its checksum is not the one in the manifest; run moeir learn-fusion again" in result.stderr
+    )
+    (room / "sum.json.manifest.json").unlink()  # a file of one's own
+    (room / "manifest.json").write_text('{"name": "of something else"}')
+    assert moeir("fuse", *RUNS, "--learned", "sum.json", "--output", "out.trec").code in (0, 3, 4)
+    assert "checksum" not in moeir("fuse", *RUNS, "--learned", "sum.json", "--output", "out.trec").stderr

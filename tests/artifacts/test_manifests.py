@@ -176,7 +176,7 @@ def test_a_manifest_without_blocks_is_verified_by_the_whole(files):
 def test_one_file_of_an_artifact_is_verified_and_other_files_are_not(artifact, tmp_path):
     manifests.verify_file(artifact / "README.md")
     (artifact / "README.md").write_text("made at midnight")
-    with pytest.raises(ArtifactError, match="README.md: damaged: its checksum is not the one in the manifest; run moeir encode again"):
+    with pytest.raises(ArtifactError, match=r"README\.md: damaged: its checksum is not the one in the manifest; run moeir encode again"):
         manifests.verify_file(artifact / "README.md")
     (artifact / "notes.txt").write_text("of one's own")
     manifests.verify_file(artifact / "notes.txt")

@@ -4,6 +4,7 @@ Ids are strings, unique and without white space; a faulty record raises DataErro
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -119,6 +120,9 @@ def parse_text(record: Any, where: str) -> Text:
     return Text(text_id, record[name], title, url, tuple(answers or ()))
 
 
+CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
 def parse_id(value: Any, where: str) -> str:
     """An id as a string, or an error: ids are strings or whole numbers, not empty, without white space."""
     if isinstance(value, bool) or not isinstance(value, str | Integral):
@@ -128,6 +132,8 @@ def parse_id(value: Any, where: str) -> str:
         raise DataError(f"{where}: id is blank", code="blank-id")
     if name.split() != [name]:
         raise DataError(f"{where}: id with white space: {name!r}; expected one word, as in a run", code="id-with-space")
+    if not name.isprintable() and CONTROL_CHARACTER.search(name):
+        raise DataError(f"{where}: id with a control character: {name!r}; expected one word, as in a run", code="id-not-a-word")
     return name
 
 

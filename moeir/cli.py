@@ -4,6 +4,7 @@ import inspect
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,7 +14,10 @@ from typer.core import TyperCommand
 
 from moeir import __version__, console, settings
 from moeir.errors import MoeirError, UsageError, is_out_of_memory
+from moeir.parsing import shorten_message
 from moeir.stages import STAGES, base, stage_class
+
+BUG, PACKAGE = 70, Path(__file__).parent  # exit code of an error that nobody foresaw: EX_SOFTWARE of sysexits.h
 
 COMMANDS_ELSEWHERE = {  # what other tools call our commands
     **dict.fromkeys(("train", "fine-tune", "train-reranker"), "finetune"),
@@ -213,8 +217,12 @@ def _exit_code(arguments: list[str]) -> int:
         return _report_error(problem, 1)
     except (MemoryError, RuntimeError) as problem:
         if not is_out_of_memory(problem):
-            raise
+            return _report_bug(problem)
         return _report_error(problem, 1, "out of memory; lower the batch size or shard the work")
+    except (SystemExit, GeneratorExit):
+        raise
+    except BaseException as problem:  # noqa: BLE001 - whatever no other line foresaw; a panic of Rust's code is no Exception
+        return _report_bug(problem)
 
 
 def _invoke(arguments: list[str]) -> int:
@@ -272,7 +280,7 @@ def _report_usage_error(problem: typer.TyperException) -> int:
     answers = (f"did you mean {similar}?" if context and (similar := _find_flag(flag, context.command)) else "", FLAG_ADVICE.get(flag, ""))
     if any(answers):
         message = " ".join((f"No such option: {flag};", *filter(None, answers)))
-    log.error("%s: %s (see %s --help)", path, " ".join(message.split()), path)
+    log.error("%s: %s (see %s --help)", path, shorten_message(message), path)
     return problem.exit_code
 
 
@@ -282,10 +290,19 @@ def _find_flag(flag: str, command: Any) -> str | None:
     return next((name for name in FLAGS_ELSEWHERE.get(flag, ()) if name in own), None)
 
 
-def _report_error(problem: Exception, code: int, message: str | None = None) -> int:
+def _report_bug(problem: BaseException) -> int:
+    """Report an error that nobody foresaw, with the place it comes from."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(PACKAGE)] or frames
+    place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    advice = "this is a bug of moeir; please report this line and the command, and what MOEIR_TRACEBACK=1 shows"
+    return _report_error(problem, BUG, f"{type(problem).__name__}{place}: {shorten_message(str(problem))}; {advice}")
+
+
+def _report_error(problem: BaseException, code: int, message: str | None = None) -> int:
     if os.environ.get("MOEIR_TRACEBACK") == "1":
         raise problem
     if message is None and isinstance(problem, OSError) and problem.strerror:
         message = f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror
-    log.error("error: %s", " ".join((message or str(problem) or type(problem).__name__).split()))
+    log.error("error: %s", shorten_message(message or str(problem) or type(problem).__name__))
     return code

@@ -14,6 +14,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment, Segments
 
+from moeir.parsing import escape_controls
+
 Item = TypeVar("Item")
 StyledLine = Sequence[tuple[str, str]]  # segments of a line, each with its style
 SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_REFRESHES = 30.0, 0.25
@@ -26,11 +28,18 @@ _listener: Callable[[int], object] | None = None
 def configure_logging() -> None:
     """Send moeir's log lines to stderr."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(_LineFormatter())
     logger = logging.getLogger("moeir")
     logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO)
     logger.propagate = False
+
+
+class _LineFormatter(logging.Formatter):
+    """One line for each record, whatever the texts in it hold."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_controls(super().format(record))
 
 
 def silence() -> None:
@@ -117,7 +126,7 @@ class _LivePanel(ProgressMeter):
 
 
 def _line_segments(console: Console, line: StyledLine) -> list[Segment]:
-    return [*(Segment(words, console.get_style(style or "none")) for words, style in line), Segment.line()]
+    return [*(Segment(escape_controls(words), console.get_style(style or "none")) for words, style in line), Segment.line()]
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Parse and format typed option values: those of flags, of specs and of YAML."""
 
 import math
+import re
 from typing import Any
 
 from moeir.errors import UsageError
@@ -57,3 +58,27 @@ def kebab_case(name: str) -> str:
     'mine-negatives'
     """
     return "".join("-" * (letter.isupper() and index > 0) + letter.lower() for index, letter in enumerate(name))
+
+
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+LONGEST_WORD, LONGEST_MESSAGE, SHOWN = 400, 4000, 80  # characters
+
+
+def escape_controls(text: str) -> str:
+    r"""Text from outside for a line of a log, a table or a terminal, which it could split: control characters as Python writes them.
+
+    >>> print(escape_controls("two\nlines \x1b[2J"))
+    two\nlines \x1b[2J
+    """
+    return text if text.isprintable() else CONTROL_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def shorten_message(text: str) -> str:
+    """A message on one line, with its endless words cut, and itself.
+
+    >>> shorten_message(f"id {'x' * 1000} is too long").replace(80 * "x", "xx")
+    'id xx… (1,000 characters) is too long'
+    """
+    words = (word if len(word) <= LONGEST_WORD else f"{word[:SHOWN]}… ({len(word):,} characters)" for word in text.split())
+    line = " ".join(words)
+    return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]}…"

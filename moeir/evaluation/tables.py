@@ -5,6 +5,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
+from moeir.parsing import escape_controls
+
 MARKS = "†‡§¶‖ᵃᵇᶜᵈᵉᶠᵍʰ"  # raised, behind numbers
 _LATEX_SPECIAL = re.compile(rf"[&%$#_{{}}~^\\<>]|[{MARKS}]+")
 _LATEX_ESCAPES = {
@@ -24,7 +26,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[object]], number
     came     0.7123       43
     """
     cells = [[_format_cell(cell, number_format) for cell in row] for row in rows]
-    lines = [list(header), *cells]
+    lines = [list(map(escape_controls, header)), *cells]
     widths = [max(_display_width(line[column]) for line in lines) for column in range(len(header))]
     right = _right_aligned(len(header), cells)
     lines.insert(1, ["-" * width for width in widths])
@@ -79,7 +81,7 @@ def format_lines(header: Sequence[str], rows: Iterable[Sequence[object]], form: 
         return
     yield "\t".join(header)
     for row in rows:
-        yield "\t".join("" if cell is None else f"{cell:.9g}" if isinstance(cell, float) else str(cell) for cell in row)
+        yield "\t".join("" if cell is None else f"{cell:.9g}" if isinstance(cell, float) else escape_controls(str(cell)) for cell in row)
 
 
 def _right_aligned(width: int, cells: Sequence[Sequence[str]]) -> list[bool]:
@@ -106,7 +108,7 @@ def _to_latex(letter: re.Match[str]) -> str:
 
 
 def _format_cell(cell: object, number_format: str) -> str:
-    return "-" if cell is None else format(cell, number_format) if isinstance(cell, float) else str(cell)
+    return "-" if cell is None else format(cell, number_format) if isinstance(cell, float) else escape_controls(str(cell))
 
 
 def _pad_cell(cell: str, width: int, right: bool) -> str:

@@ -194,6 +194,7 @@ def _default_hint(setting: settings.Setting) -> str:
 
 def main() -> NoReturn:
     """Run the command line; only this function prints errors and exits."""
+    console.prepare_streams()
     console.configure_logging()
     sys.exit(_exit_code(sys.argv[1:]))
 

@@ -1,13 +1,15 @@
 """Output for people: log lines and progress on stderr, colours only on a terminal. stdout is for data only."""
 
+import errno
 import importlib
+import io
 import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from rich.console import Console
 from rich.live import Live
@@ -33,6 +35,40 @@ def configure_logging() -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO)
     logger.propagate = False
+
+
+class _ClosedStream(io.TextIOBase):
+    """Stands for a standard stream that the caller has closed: an error for whoever needs it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def buffer(self) -> "_ClosedStream":
+        """Itself, for readers and writers of bytes."""
+        return self
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def read(self, *arguments: Any) -> NoReturn:
+        raise OSError(errno.EBADF, "is closed", self._name)
+
+    readline = __next__ = write = read
+
+
+def prepare_streams() -> None:
+    """Let the standard streams of a process fail clearly if they are closed, and print characters that their encoding lacks as Python
+    writes them."""
+    for name in ("stdin", "stdout"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, _ClosedStream({"stdin": "standard input", "stdout": "standard output"}[name]))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace" if name == "stdin" else "backslashreplace")
 
 
 class _LineFormatter(logging.Formatter):

@@ -224,16 +224,40 @@ def _read_config(settings: tuple[Setting, ...], config: Path | None) -> typing.I
     if config is None:
         return
     known = {name.lstrip("-").replace("-", "_"): setting for setting in settings for name in (setting.name, *setting.aliases)}
+    keys: dict[str, Any] = {}
     for key, value in read_yaml(config).items():
         name = str(key).replace("-", "_")
         if name not in known:
             matches = difflib.get_close_matches(name, known, n=1)
             raise UsageError(f"{config}: unknown key {key!r}" + (f"; did you mean {matches[0]!r}?" if matches else ""))
+        if (other := keys.setdefault(known[name].name, key)) != key:
+            raise UsageError(f"{config}: {other!r} and {key!r} are the same setting; leave one out")
         yield known[name], value, f"{config}: {key}"
 
 
+class _SettingsLoader(yaml.SafeLoader):
+    """YAML of settings: text, which their settings parse as they parse flags; no aliases, no key twice."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.constructor.ConstructorError(None, None, "aliases (*name) and merged keys are not for settings", None)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [key.value for key, _ in node.value]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_SettingsLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.rsplit(":", 1)[-1] in ("null", "merge")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}  # without numbers and booleans: 010 would be 8, 1:30 be 90, and the name `no` false
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file with one mapping (safe loader; at most 1 MB)."""
+    """Read a YAML file with one mapping (at most 1 MB), without aliases; numbers and booleans are text."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as problem:
@@ -243,10 +267,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if len(text) > 1_000_000:
         raise DataError(f"{path}: expected a YAML mapping of settings up to 1 MB, found {len(text):,} characters")
     try:
-        loaded = yaml.safe_load(text)
+        loaded = _SettingsLoader(text).get_single_data()
     except yaml.YAMLError as problem:
         raise DataError(f"{path}: not YAML: {' '.join(str(problem).split())}") from None
-    except (ValueError, RecursionError) as problem:
+    except (ValueError, RecursionError, LookupError, AttributeError, TypeError) as problem:  # of tags with values that they do not take
         raise DataError(f"{path}: not YAML of settings: {problem}") from None
     if not isinstance(loaded, dict):
         raise DataError(f"{path}: expected a mapping `flag: value`, found {type(loaded).__name__}")
@@ -268,6 +292,8 @@ def _parse_single(setting: Setting, value: Any, where: str) -> Any:
     if value is None or isinstance(value, Mapping | list | tuple | set):
         raise UsageError(f"{where}: expected one plain value, found {'none' if value is None else type(value).__name__}")
     text = str(value).lower() if isinstance(value, bool) else str(value)
+    if not text.isprintable() and ("\0" in text or any("\ud800" <= sign <= "\udfff" for sign in text)):
+        raise UsageError(f"{where}: {text!r}: expected UTF-8 text without zero bytes; rename the file, or set a locale of UTF-8")
     if not text and (setting.role in ("source", "product") or setting.name == "split"):
         raise UsageError(f"{where}: expected a {'name' if setting.name == 'split' else 'path'}, found nothing")
     if "Path" in setting.annotation:

@@ -5,8 +5,10 @@ Bad input: impossible architecture specs, damaged checkpoints, answers, grids, a
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+from moeir.artifacts import manifests
 from tests.bad_input import (
     ENCODE,
     EVALUATE,
@@ -103,14 +105,19 @@ DIVERGENCE = "analyze divergence --model came --queries train-queries.jsonl --co
 
 
 def rewrite_checkpoint_facts(**changes: object) -> Setup:
-    """Change moeir.json of a checkpoint without updating its checksum in the manifest."""
+    """Change moeir.json of a checkpoint, and its entry in the manifest, as another version might have written it."""
+    return rewrite_facts(set_keys(**changes))
+
+
+def rewrite_facts(change: Callable[[Path], object]) -> Setup:
+    """Change moeir.json of a checkpoint, and its entry in the manifest."""
 
     def setup(folder: Path) -> None:
-        damaged_copy(*facts, set_keys(**changes))(folder)
-        manifest = folder / "bad/manifest.json"
-        size = (folder / "bad/moeir.json").stat().st_size
-        files = json.loads(manifest.read_text())["files"]
-        set_keys(files={"moeir.json": files["moeir.json"] | {"bytes": size}})(manifest)
+        damaged_copy(*facts, change)(folder)
+        manifest, changed = folder / "bad/manifest.json", folder / "bad/moeir.json"
+        content = json.loads(manifest.read_text())
+        content["files"]["moeir.json"] = manifests.compute_checksums([changed])[0]
+        manifest.write_text(manifests.serialize_manifest(content))
 
     return setup
 
@@ -139,7 +146,7 @@ SPECS = [
 ]  # fmt: skip
 
 CHECKPOINTS = [
-    BadInput("facts that are a list", damaged_copy(*facts, overwrite("[]")), "info bad", 4,
+    BadInput("facts that are a list", rewrite_facts(overwrite("[]")), "info bad", 4,
         "bad/moeir.json: damaged: a JSON object was expected"),
     BadInput("no architecture", rewrite_checkpoint_facts(architecture=None), "info bad", 4,
         "bad/moeir.json: damaged: `architecture` or `reading` is missing"),

@@ -1,6 +1,9 @@
 """Errors that nobody foresaw, and texts from outside in what is printed: one line, no traceback, no control characters."""
 
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -55,3 +58,43 @@ def test_other_letters_stay_as_they_are():
     assert escape_controls("Zürich – 東京 \u200b🙂") == "Zürich – 東京 \u200b🙂"
     assert shorten_message("  many   words\n") == "many words"
     assert len(shorten_message("word " * 10_000)) == 4_001
+
+
+def run_in_shell(line, folder, **environment):
+    """A shell's line with the command as $MOEIR: its exit code, what it printed, and its errors."""
+    environment = os.environ | {"MOEIR": f"{sys.executable} -m moeir"} | environment
+    done = subprocess.run(["sh", "-c", line], cwd=folder, env=environment, capture_output=True, timeout=300, check=False)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.fixture
+def runs(tmp_path):
+    (tmp_path / "run.trec").write_text("1 Q0 d1 1 2.0 x\n", encoding="utf-8")
+    (tmp_path / "qrels").write_text("1 0 d1 1\n", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        ("$MOEIR variants fusion >&-", 1, "error: standard output: is closed"),
+        ("$MOEIR evaluate --run run.trec --qrels qrels >&-", 1, "error: standard output: is closed"),
+        ("$MOEIR evaluate --run - --qrels qrels <&-", 3, "error: standard input: cannot be read: is closed"),
+        ("$MOEIR evaluate --run run.trec --qrels qrels --output scores.tsv >&- <&-", 0, "made scores.tsv"),
+        ("$MOEIR evaluate --run run.trec --qrels qrels --output scores.tsv 2>&-", 0, ""),
+    ],
+)
+def test_closed_streams_fail_only_who_needs_them(runs, line, code, message):
+    found, _, errors = run_in_shell(line, runs)
+    assert found == code and message in errors and "Traceback" not in errors and (not code or errors.count("\n") == 1), errors
+    assert (runs / "scores.tsv").exists() == ("scores.tsv" in line)
+
+
+def test_a_terminal_without_utf_8_shows_what_it_can(runs):
+    code, printed, errors = run_in_shell("$MOEIR variants objectives", runs, PYTHONIOENCODING="ascii")
+    assert code == 0 and printed.isascii() and "\\u" in printed, errors
+
+
+def test_a_name_that_is_not_utf_8_is_refused(runs):
+    code, _, errors = run_in_shell("$MOEIR evaluate --run $(printf 'b\\377.trec') --qrels qrels", runs)
+    assert code == 2 and errors.count("\n") == 1 and "expected UTF-8 text without zero bytes; rename the file" in errors, errors

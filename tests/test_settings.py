@@ -45,6 +45,12 @@ def test_keys_are_flags_with_hyphens_or_underscores_and_their_other_names(tmp_pa
     assert settings.build_stage(Brew, {}, config) == Brew(leaves=(Path("a"),), minutes=9)
 
 
+def test_numbers_and_words_are_what_they_are_on_the_command_line(tmp_path):
+    config = write(tmp_path, "leaves: [no, 010, 1e3, ~x]\nminutes: 010\nsweet: no\n")
+    brew = settings.build_stage(Brew, {}, config)
+    assert brew.leaves == (Path("no"), Path("010"), Path("1e3"), Path("~x")) and brew.minutes == 10 and brew.sweet is False
+
+
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
@@ -55,7 +61,17 @@ def test_keys_are_flags_with_hyphens_or_underscores_and_their_other_names(tmp_pa
         ("minutes: {a: 5}", UsageError, "minutes: expected one plain value, found dict"),
         ("minutes:", UsageError, "minutes: expected one plain value, found none"),
         ("leaves: [[a]]", UsageError, "leaves: expected one plain value, found list"),
-        ("leaves: &a [b, *a]", UsageError, "leaves: expected one plain value, found list"),
+        ("leaves: &a [b, *a]", DataError, "not YAML: aliases (*name) and merged keys are not for settings"),
+        ("x: &a {b: c}\nminutes: {<<: *a}", DataError, "not YAML: aliases (*name) and merged keys are not for settings"),
+        ("minutes: 5\nminutes: 7", DataError, "not YAML: the key 'minutes' is there twice"),
+        ("minutes: 5\ntime: 7", UsageError, "'minutes' and 'time' are the same setting; leave one out"),
+        ("minutes: 1:30", UsageError, "minutes: expected a whole number, found '1:30'"),
+        ("minutes: 0o17", UsageError, "minutes: expected a whole number, found '0o17'"),
+        ("minutes: !!bool x", DataError, "not YAML"),
+        ('minutes: !!int ""', DataError, "not YAML"),
+        ("minutes: !!timestamp foo", DataError, "not YAML"),
+        ('leaves: "a\\0b"', UsageError, "leaves: 'a\\x00b': expected UTF-8 text without zero bytes"),
+        ('leaves: "a\\uD800b"', UsageError, "leaves: 'a\\ud800b': expected UTF-8 text without zero bytes"),
         ("sweet: 7", UsageError, "sweet: expected true or false, found '7'"),
         ("a: [", DataError, "not YAML: while parsing a flow node"),
         ("[" * 5000, DataError, "not YAML"),

@@ -52,7 +52,7 @@ def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bo
             is_expected = isinstance(problem, MoeirError | OSError)  # a user's error or a disk's; any other failure may be resumed
             if not _has_resumable_state(partial) and (is_expected or not (partial / RESUME / TOKEN_CACHE).exists()):
                 _remove(partial, resume_path(partial), record_file, record_file.with_name(record_file.name + ".new"))
-            if isinstance(problem, OSError) and problem.filename is None:
+            if isinstance(problem, OSError) and problem.filename is None and problem.errno is not None:
                 problem.filename = str(path)
             raise
         _remove(resume_path(partial), record_file)
@@ -184,9 +184,13 @@ def check_overwrite(path: Path, record: Mapping[str, Any], *, force: bool, flag:
 def write_text_atomically(path: Path, text: str) -> None:
     """Write a small file atomically: partial file, fsync, rename."""
     partial = path.with_name(path.name + ".new")
-    partial.write_text(text, encoding="utf-8")
-    _fsync(partial)
-    os.replace(partial, path)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        _fsync(partial)
+        os.replace(partial, path)
+    except OSError:  # a full disk, say
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def replace_folder(partial: Path, path: Path) -> None:

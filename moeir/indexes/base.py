@@ -1,5 +1,6 @@
 """The interface of every engine: add documents, save plain files, return the first rows by score and then id."""
 
+import errno
 import inspect
 import json
 import shutil
@@ -16,6 +17,7 @@ from moeir.errors import ArtifactError, UsageError
 from moeir.records import runs
 
 SETTINGS_FILE = "engine.json"
+NOT_ITS_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EIO)  # errors that say nothing about an index
 NO_ROW = -1
 
 
@@ -153,6 +155,8 @@ class Index(SearchableIndex):
             index = cls(id_ranks, device, **settings["options"])
             index._open_files(folder, settings)
         except (KeyError, TypeError, ValueError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in NOT_ITS_FAULT:
+                raise
             raise ArtifactError(f"{folder}: damaged {name} index: {error}; run `moeir index` again") from error
         if len(index) != settings["documents"]:
             raise ArtifactError(

@@ -146,24 +146,24 @@ def _decompress_zstandard(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _split_blocks(chunks: Iterator[bytes], name: str, check: bool) -> Iterator[tuple[int, bytes]]:
-    number, rest = 1, b""
+    number, rest = 1, list[bytes]()  # joined once: a line may be as long as the file
     try:
         for chunk in chunks:
             end = chunk.rfind(b"\n")
             if end < 0:
-                rest += chunk
+                rest.append(chunk)
                 continue
-            whole = b"".join((rest, memoryview(chunk)[:end]))
+            whole = b"".join((*rest, memoryview(chunk)[:end]))
             yield number, _check_text(whole, number, name) if check else whole
             newlines = np.frombuffer(whole or b" ", np.uint8) == 10  # faster than bytes.count
             number += int(np.count_nonzero(newlines)) + 1
-            rest = chunk[end + 1 :]
+            rest = [chunk[end + 1 :]]
     except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as fault:
         raise DataError(f"{name}: damaged archive near line {number}: {fault}", code="damaged-archive") from None
     except OSError as fault:
         raise DataError(f"{name}: cannot be read: {fault.strerror or fault}", code="damaged-archive") from None
-    if rest:
-        yield number, _check_text(rest, number, name) if check else rest
+    if last := b"".join(rest):
+        yield number, _check_text(last, number, name) if check else last
 
 
 def _check_text(block: bytes, number: int, name: str) -> bytes:

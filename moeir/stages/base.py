@@ -204,6 +204,9 @@ def _check_output_path(stage: Stage, path: Path) -> None:
     for setting, source in stage.sources():
         if source != STREAM and path.resolve() in (source.resolve(), *source.resolve().parents):
             raise UsageError(f"--output {path}: would replace what {setting.flag} reads, {source}; write elsewhere")
+        is_plain_folder = source != STREAM and source.is_dir() and not manifests.manifest_path(source).is_file()
+        if is_plain_folder and path.resolve().is_relative_to(source.resolve()):  # it would be another source from then on
+            raise UsageError(f"--output {path}: is inside the folder that {setting.flag} reads, {source}; write elsewhere")
 
 
 def run_stage(stage: Stage, *, force: bool = False, single_process: bool = True) -> None:

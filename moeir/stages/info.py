@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir import data_sources
-from moeir.errors import ArtifactError
+from moeir.errors import ArtifactError, UsageError
 from moeir.settings import argument, option
-from moeir.stages.base import TEXT_KINDS, Counts, Stage
+from moeir.stages.base import TEXT_KINDS, Counts, Stage, is_stream
 
 if TYPE_CHECKING:
     from moeir.analysis.flops import ParameterAccount
@@ -47,7 +47,11 @@ class Info(Stage):
             raise ArtifactError(f"{self.path}: {words}")
         if not self.path.exists():
             raise ArtifactError(f"{self.path}: no such file or folder")
+        if is_stream(self.path) and self.source_format is None:
+            raise UsageError(f"{self.path}: a pipe can be read once; give its format with --from")
         if finished_shards := shards.finished_shards(self.path):
+            for shard in finished_shards.values():
+                manifests.verify_artifact(shard, "encodings")
             self._write_facts(_describe_shards(self.path, finished_shards))
             return None
         if (self.path / "config.json").is_file() and not (self.path / manifests.MANIFEST).is_file():
@@ -56,6 +60,8 @@ class Info(Stage):
             self._write_facts(self._describe_data())
             return None
         manifest = manifests.read_manifest(self.path)
+        if self.path.is_dir():
+            manifests.verify_artifact(self.path, manifest["kind"])
         facts = {"path": str(self.path), "kind": manifest["kind"], "stage": manifest.get("stage")}
         names = ("settings", "counts", "sources", "seconds", "versions")
         described = {name: manifest[name] for name in names if manifest.get(name)}
@@ -71,6 +77,8 @@ class Info(Stage):
         from moeir.formats import summary
 
         facts = summary.summarize(self.path, self.source_format)
+        if is_stream(self.path):
+            return facts
         files = [file for file in self.path.rglob("*") if file.is_file()] if self.path.is_dir() else [self.path]
         return facts | {"bytes": {"all": sum(file.stat().st_size for file in files)}}
 

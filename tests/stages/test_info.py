@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,16 @@ def test_what_says_nothing_of_itself_is_refused_in_a_line(tiny_model, toy, tmp_p
     assert (result.code, result.stdout) == (2, "") and f"{toy}: format not recognised; name it with --from" in result.stderr
     assert moeir("info", tiny_model, "--form", "xml") == (2, "", "error: --form xml: expected table or json\n")
     assert moeir("info").code == 2
+
+
+@pytest.mark.parametrize("name", ["ids.txt", "manifest.json", "lexical"])
+def test_a_damaged_artifact_is_not_described(index, tmp_path, moeir, name):
+    copy = tmp_path / "index"
+    shutil.copytree(index, copy)
+    assert moeir("info", copy).code == 0
+    file = copy / name if (copy / name).is_file() else max((copy / name).iterdir(), key=lambda one: one.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    result = moeir("info", copy)
+    assert result.code == 4 and result.stderr.count("\n") == 1 and "damaged" in result.stderr, result.stderr

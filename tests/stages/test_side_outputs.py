@@ -21,7 +21,9 @@ def fuse(tmp_path: Path, moeir: Moeir, monkeypatch: pytest.MonkeyPatch) -> Calla
 
 
 @pytest.mark.parametrize("output", [("--output", "fused.trec"), ()])
-def test_a_missing_or_damaged_side_output_is_made_again(fuse: Callable[..., CommandResult], output: tuple[str, ...]) -> None:
+def test_a_missing_side_output_is_made_again_and_an_unknown_one_is_not_replaced(
+    fuse: Callable[..., CommandResult], output: tuple[str, ...]
+) -> None:
     assert fuse("--method", "rrf", *output).code == 0
     before = Path("parts.tsv").read_bytes()
     again = fuse("--method", "rrf", *output)

@@ -72,7 +72,7 @@ class RunChecker:
         return (query, document, rank, score) if self._file.has_known_ids(number, query, document) else None
 
     def _parse_rank(self, word: str, number: int) -> int:
-        if word.isdecimal():
+        if word.isdecimal() and len(word) <= runs.MAX_RANK_DIGITS:
             return int(word)
         self._file.add(number, "rank-not-a-number", f"rank is {word!r}")
         return -1

@@ -118,7 +118,11 @@ def _load_json(line: str, where: str) -> Any:
     except DataError as problem:
         if problem.code != "control-character":
             raise
-        return texts.parse_json(json.dumps(json.JSONDecoder(strict=False).decode(line)), where)
+        try:
+            without_controls = json.dumps(json.JSONDecoder(strict=False).decode(line))
+        except (ValueError, RecursionError):
+            raise problem from None
+        return texts.parse_json(without_controls, where)
 
 
 def _has_control_characters(line: str) -> bool:

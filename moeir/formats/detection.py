@@ -67,7 +67,7 @@ def detect_from_lines(head: list[str], path: Path) -> str | None:
         return None
     if dpr.is_array(head[0]):
         return "dpr"
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         return _detect_json(json.loads(head[0]))
     if head[0].startswith("{"):
         return "json-run" if lines.strip_compression_suffix(path).suffix == ".json" else None

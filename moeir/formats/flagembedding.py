@@ -67,6 +67,8 @@ def _drop_duplicates(record: dict[str, Any], where: str, conversion: Conversion)
         lists = [name for name in (f"{side}_scores", f"{side}_provenance") if isinstance(record.get(name), list)]
         unique = []
         for index, passage in enumerate(passages):
+            if isinstance(passage["docid"], list | dict):
+                raise DataError(f"{where}: an id is not a string: {str(passage['docid'])[:80]}", code="id-not-a-word")
             if passage["docid"] in seen_ids:
                 conversion.drop_or_refuse(where, "a duplicate passage")
             else:

@@ -84,7 +84,7 @@ class TabSeparatedRun(base.Format):
 
 
 def _parse_rank(rank: str, where: str) -> int:
-    if not rank.isdecimal():
+    if not rank.isdecimal() or len(rank) > runs.MAX_RANK_DIGITS:
         raise DataError(f"{where}: rank is not a whole number: {rank!r}", code="rank-not-a-number")
     return int(rank)
 

@@ -95,6 +95,8 @@ def _collect_scores(record: dict[str, Any], where: str) -> dict[str, Any]:
     """The record with the scores of its passages moved into lists of scores."""
     converted = dict(record)
     sides = {side: record.get(f"{side}_passages") or [] for side in ("positive", "negative")}
+    if other := next((side for side, passages in sides.items() if not isinstance(passages, list)), None):
+        raise DataError(f"{where}: {other}_passages is not a list", code="not-a-list")
     all_passages = [passage for passages in sides.values() for passage in passages if isinstance(passage, dict)]
     if any("score" in passage for passage in all_passages):
         if not all("score" in passage for passage in all_passages):

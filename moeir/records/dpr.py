@@ -151,7 +151,8 @@ class _ArrayReader:
 
     def skip(self, expected: str) -> None:
         """Consume one character."""
-        assert self.peek() == expected
+        if (found := self.peek()) != expected:
+            raise self.error(repr(expected), repr(found) if found else "")
         self.position += 1
 
     def read_object(self) -> dict[str, Any]:

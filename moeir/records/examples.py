@@ -238,5 +238,5 @@ def _parse_provenance(record: dict[str, Any], negatives: int, where: str) -> tup
         raise DataError(f"{where}: {negatives} negatives, but negative_provenance has {len(entries)} entries", code="provenance")
     try:
         return tuple(tuple(Provenance(str(one["run"]), int(one["rank"]), float(one["score"])) for one in entry) for entry in entries)
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, OverflowError):
         raise DataError(f'{where}: negative_provenance is not a list of lists of {{"run", "rank", "score"}}', code="provenance") from None

@@ -11,6 +11,7 @@ from moeir.records import lines, remote_rows
 
 Qrels: TypeAlias = dict[str, dict[str, int]]
 
+MAX_GRADE = 2**53  # larger numbers are not exact in float64
 _GRADE_HEADERS = {"score", "grade", "rel", "relevance", "label", "qrel"}
 ROW_FIELDS = {  # of `hf:` and `irds:` sources, by what they hold
     "query": ("query-id", "query_id", "qid"),
@@ -94,9 +95,13 @@ def _parse_grade(text: str, where: str) -> int:
     try:
         if "_" in text:
             raise ValueError
-        return int(text)
+        grade = int(text)
     except ValueError:
         pass
+    else:
+        if abs(grade) > MAX_GRADE:
+            raise DataError(f"{where}: grade is too large: {text[:40]!r}; expected at most {MAX_GRADE:,}", code="grade-not-a-number")
+        return grade
     try:
         float(text)
     except ValueError:

@@ -69,6 +69,8 @@ def _load_hf(source: str, location: str) -> Any:
     """A table, or tables by split."""
     import datasets
 
+    if not location.strip("/"):
+        raise UsageError(f"{source}: expected the name of a data set behind it")
     with _one_line(source):
         if Path(location).is_dir():
             is_saved = any((Path(location) / file).is_file() for file in ("dataset_dict.json", "state.json"))

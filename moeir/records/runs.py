@@ -24,6 +24,7 @@ Codes: TypeAlias = NDArray[np.int32]
 Scores: TypeAlias = NDArray[np.float32]
 
 RUN_COLUMNS = ("query", "Q0", "document", "rank", "score", "tag")
+MAX_RANK_DIGITS = 18
 _SCORE_FORMAT = ".9g"
 
 

@@ -1,0 +1,63 @@
+"""Files that no tool writes and somebody will send: one line with the place, the code of data, and nothing made."""
+
+import json
+
+import pytest
+
+PASSAGES = {"query_id": "q", "query": "who", "positive_passages": [{"docid": "1", "text": "a"}], "negative_passages": []}
+FLAG = {"query": "who", "pos": ["a"], "neg": ["b"], "query_id": "q", "pos_id": [["x"]], "neg_id": ["n"]}
+DPR = {"question": "who", "answers": ["x"], "positive_ctxs": [{"title": "t", "text": "a"}], "negative_ctxs": [], "hard_negative_ctxs": []}
+EXAMPLE = {"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b"]}
+CASES = {
+    "deep": ("deep.jsonl", "[" * 3000, "info deep.jsonl", None),
+    "csv with a return": ("d.csv", "anchor,positive\na\rb,c\n", "info d.csv --from pairs", "d.csv:"),
+    "endless rank of a provenance": (
+        "g.jsonl",
+        json.dumps(EXAMPLE | {"negative_provenance": [[{"run": "x", "rank": 1, "score": 10**400}]]}),
+        "info g.jsonl",
+        "g.jsonl:1: negative_provenance is not a list of lists",
+    ),
+    "no rank of a provenance": (
+        "g2.jsonl",
+        json.dumps(EXAMPLE)[:-1] + ', "negative_provenance": [[{"run": "x", "rank": Infinity, "score": 1}]]}',
+        "info g2.jsonl",
+        "g2.jsonl:1: ",
+    ),
+    "negatives that are a number": (
+        "h.jsonl", json.dumps(PASSAGES | {"negative_passages": -1}), "info h.jsonl", "h.jsonl:1: negative_passages is not a list",
+    ),
+    "ids in ids": ("i.jsonl", json.dumps(FLAG), "info i.jsonl --from flagembedding", "i.jsonl:1: an id is not a string"),
+    "contexts that are a text": (
+        "b4.json", json.dumps([DPR | {"negative_ctxs": "x"}]), "info b4.json --from dpr", "negative_ctxs",
+    ),
+    "contexts without texts": (
+        "b5.json", json.dumps([DPR | {"negative_ctxs": [7]}]), "info b5.json --from dpr", "expected contexts with a text and a title",
+    ),
+    "no array": ("a.json", "{}", "info a.json --from dpr", "a.json:1: expected '[' in the array"),
+    "a rank of 5,000 digits": ("f.trec", f"1 Q0 a {'9' * 5000} 1.0 x\n", "check --run f.trec", None),
+    "the same in a table": ("j.tsv", f"1\ta\t{'9' * 5000}\n", "info j.tsv --from msmarco-run", "j.tsv:1: rank is"),
+    "a control character in broken JSON": ("m.jsonl", '{"_id": "1", "text": "a\x01"', "check --corpus m.jsonl", None),
+    "a grade of 2^63": ("l.qrels", "1 0 a 9223372036854775808\n", "evaluate --run run.trec --qrels l.qrels", "l.qrels:1: grade is too large"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_hostile_file_is_told_in_one_line(case, tmp_path, moeir, monkeypatch):
+    name, content, command, message = CASES[case]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(content.encode())
+    (tmp_path / "run.trec").write_text("1 Q0 a 1 1.0 x\n")
+    result = moeir(*command.split())
+    assert result.code == (2 if case == "deep" else 3), result.stderr
+    assert "bug of moeir" not in result.stderr and len(result.stderr) < 2_000
+    assert message is None or (message in result.stderr and result.stderr.count("\n") == 1), result.stderr
+
+
+def test_a_long_field_of_a_table_is_read(tmp_path, moeir):
+    (tmp_path / "long.csv").write_text(f"anchor,positive\n{'w ' * 100_000},c\n")
+    assert moeir("info", tmp_path / "long.csv", "--from", "pairs").code == 0
+
+
+def test_a_data_set_without_a_name_is_refused(moeir):
+    result = moeir("info", "hf:")
+    assert result.code == 2 and result.stderr.count("\n") == 1 and "bug" not in result.stderr, result.stderr

@@ -61,7 +61,8 @@ def select_dtype(name: str, device: str, *, inference: bool = False) -> torch.dt
     """
     known = INFERENCE_DTYPES if inference else DTYPES
     if name not in ("auto", *known):
-        raise UsageError(f"--dtype {name}: expected one of auto, {', '.join(known)}")
+        *others, last = known
+        raise UsageError(f"--dtype {name}: expected auto, {', '.join(others)} or {last}")
     if name == "int8":
         if device.startswith("cuda"):
             raise UsageError("--dtype int8: products of 8-bit integers are computed on a CPU only; use --device cpu, or --dtype bfloat16")

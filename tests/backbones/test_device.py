@@ -95,7 +95,7 @@ def test_int8_is_for_inference_on_a_processor_that_has_it(cards, monkeypatch):
     )
     with pytest.raises(UsageError) as refused:
         select_dtype("int8", "cpu")
-    assert str(refused.value) == "--dtype int8: expected one of auto, float32, bfloat16"
+    assert str(refused.value) == "--dtype int8: expected auto, float32 or bfloat16"
 
 
 def test_the_log_says_where_a_process_has_allowed_tf32(cards, caplog):

@@ -141,8 +141,8 @@ def test_a_cut_model_has_the_first_layers_as_they_are(tiny_model: Path, moeir, t
     assert refused.returncode == 1 and "found 4 layers, expected at least 5" in refused.stderr
     states = {}
     for name, folder in (("whole", tiny_model), ("cut", tmp_path / "cut")):
-        assert moeir("init", "--model", folder, "--arch", "dense:pooling=mean", "--output", tmp_path / name / "ckpt").code == 0
-        states[name] = open_checkpoint(tmp_path / name / "ckpt").architecture.state_dict()
+        assert moeir("init", "--model", folder, "--arch", "dense:pooling=mean", "--output", tmp_path / "ckpt" / name).code == 0
+        states[name] = open_checkpoint(tmp_path / "ckpt" / name).architecture.state_dict()
     assert states["cut"].keys() == {name for name in states["whole"] if ".layers.2." not in name and ".layers.3." not in name}
     assert all(torch.equal(tensor, states["whole"][name]) for name, tensor in states["cut"].items())
 

@@ -295,9 +295,9 @@ def _report_bug(problem: BaseException) -> int:
     """Report an error that nobody foresaw, with the place it comes from."""
     frames = traceback.extract_tb(problem.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(PACKAGE)] or frames
-    place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    location = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
     advice = "this is a bug of moeir; please report this line and the command, and what MOEIR_TRACEBACK=1 shows"
-    return _report_error(problem, BUG, f"{type(problem).__name__}{place}: {shorten_message(str(problem))}; {advice}")
+    return _report_error(problem, BUG, f"{type(problem).__name__}{location}: {shorten_message(str(problem))}; {advice}")
 
 
 def _report_error(problem: BaseException, code: int, message: str | None = None) -> int:

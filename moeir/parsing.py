@@ -70,7 +70,7 @@ def escape_controls(text: str) -> str:
     >>> print(escape_controls("two\nlines \x1b[2J"))
     two\nlines \x1b[2J
     """
-    return text if text.isprintable() else CONTROL_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], text)
+    return text if text.isprintable() else CONTROL_CHARACTERS.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def shorten_message(text: str) -> str:

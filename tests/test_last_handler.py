@@ -85,8 +85,8 @@ def runs(tmp_path):
     ],
 )
 def test_closed_streams_fail_only_who_needs_them(runs, line, code, message):
-    found, _, errors = run_in_shell(line, runs)
-    assert found == code and message in errors and "Traceback" not in errors and (not code or errors.count("\n") == 1), errors
+    exit_code, _, errors = run_in_shell(line, runs)
+    assert exit_code == code and message in errors and "Traceback" not in errors and (not code or errors.count("\n") == 1), errors
     assert (runs / "scores.tsv").exists() == ("scores.tsv" in line)
 
 

@@ -22,17 +22,22 @@ def prefetch_steps(make: Callable[[int], Item], first: int, last: int, *, depth:
     [4, 9, 16]
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
-        futures: deque[Future[Item]] = deque()
-        try:
-            for step in range(first, last):
-                futures.append(pool.submit(make, step))
-                if len(futures) > depth:
-                    yield futures.popleft().result()
-            while futures:
+        yield from _iterate_results(pool, make, range(first, last), depth)
+
+
+def _iterate_results(pool: ThreadPoolExecutor, function: Callable[[Any], Result], items: Iterable[Any], depth: int) -> Iterator[Result]:
+    """`function(item)` of each item, in order, computed in the pool up to `depth` items ahead; those that are not wanted are cancelled."""
+    futures: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            futures.append(pool.submit(function, item))
+            if len(futures) > depth:
                 yield futures.popleft().result()
-        finally:
-            for future in futures:
-                future.cancel()
+        while futures:
+            yield futures.popleft().result()
+    finally:
+        for future in futures:
+            future.cancel()
 
 
 class StepPrefetcher(Generic[Item]):
@@ -89,22 +94,14 @@ def map_batches(run: Callable[[Item], Result], batches: Iterable[Item], threads:
         return
     enabled, dtype, before = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.get_num_threads()
 
-    def start() -> None:
+    def set_up_thread() -> None:
         torch.set_num_threads(1)
         torch.autocast("cpu", dtype=dtype, enabled=enabled).__enter__()  # until the thread ends, so that weights are cast once
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="model", initializer=start) as pool:
-        futures: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="model", initializer=set_up_thread) as pool:
         try:
-            for batch in batches:
-                futures.append(pool.submit(run_batch, batch))
-                if len(futures) > threads:
-                    yield futures.popleft().result()
-            while futures:
-                yield futures.popleft().result()
+            yield from _iterate_results(pool, run_batch, batches, threads)
         finally:
-            for future in futures:
-                future.cancel()
             torch.set_num_threads(before)  # new threads take the number that was set last
 
 

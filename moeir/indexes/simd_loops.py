@@ -136,8 +136,8 @@ def dot_float16(typing: Any, query: Any, float16_bits: Any) -> Any:
         step = ir.Constant(size, HALF_LANES * SUMS)
         most = builder.sub(width, builder.urem(width, step))
         with cgutils.for_range_slice(builder, ir.Constant(size, 0), most, step, size) as (first, _):
-            for place, total in enumerate(totals):
-                add_product(total, builder.add(first, ir.Constant(size, place * HALF_LANES)), lanes, halves)
+            for number_of_sum, total in enumerate(totals):
+                add_product(total, builder.add(first, ir.Constant(size, number_of_sum * HALF_LANES)), lanes, halves)
         vector_sum, result = builder.load(totals[0]), cgutils.alloca_once_value(builder, ir.Constant(number, 0.0))
         for total in totals[1:]:
             vector_sum = builder.fadd(vector_sum, builder.load(total))

@@ -58,7 +58,7 @@ P5, P6, P7, P8, P9 = map(np.float32, (-1.44597434e-05, 7.19002117e-07, -2.398792
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
-def _finish_row(values: Any, scale: Any, bias: Any, gelu: bool) -> None:
+def _rescale_row(values: Any, scale: Any, bias: Any, gelu: bool) -> None:
     for i in range(len(values)):
         values[i] = values[i] * scale + bias[i]
     if gelu:
@@ -74,7 +74,7 @@ def _finish_row(values: Any, scale: Any, bias: Any, gelu: bool) -> None:
 def rescale_float32(products: Any, scales: Any, bias: Any, gelu: bool) -> None:
     """scale · product + bias, or GELU of it, in place: float32 [n, N], scales [n], bias [N]."""
     for number in range(len(products)):
-        _finish_row(products[number], scales[number], bias, gelu)
+        _rescale_row(products[number], scales[number], bias, gelu)
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
@@ -87,6 +87,6 @@ def rescale_bfloat16(products: Any, scales: Any, bias: Any, gelu: bool) -> None:
         row = products[number]
         for i in range(width):
             bits[i] = np.uint32(row[i]) << WORD
-        _finish_row(values, scales[number], bias, gelu)
+        _rescale_row(values, scales[number], bias, gelu)
         for i in range(width):  # to the nearest, ties to even
             row[i] = np.uint16((bits[i] + np.uint32(0x7FFF) + ((bits[i] >> WORD) & np.uint32(1))) >> WORD)

@@ -151,8 +151,8 @@ class _ArrayReader:
 
     def skip(self, expected: str) -> None:
         """Consume one character."""
-        if (found := self.peek()) != expected:
-            raise self.error(repr(expected), repr(found) if found else "")
+        if (character := self.peek()) != expected:
+            raise self.error(repr(expected), repr(character) if character else "")
         self.position += 1
 
     def read_object(self) -> dict[str, Any]:

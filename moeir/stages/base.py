@@ -226,9 +226,9 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
         raise UsageError(f"{flag} {source}: {process_group.size} processes cannot share a pipe; name a file")
     provenance = build_provenance(stage)
     sides = stage.side_products()
-    made = {path for path in sides.values() if path.exists() and not streams and manifests.is_up_to_date(path, provenance)}
+    current_sides = {path for path in sides.values() if path.exists() and not streams and manifests.is_up_to_date(path, provenance)}
     for flag, side in sides.items():
-        if side not in made:  # what these settings and sources make may be made again
+        if side not in current_sides:  # what these settings and sources make may be made again
             atomic_write.check_overwrite(side, provenance, force=force, flag=flag)
     if product is None or product[0] == STREAM:
         stream_counts = stage.work()
@@ -237,13 +237,13 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
         return
     path, kind = product
     _check_output_path(stage, path)
-    is_made = path.exists() and not streams and manifests.is_up_to_date(path, provenance)  # the content of a stream is unknown
-    if is_made and not force and made == set(sides.values()):
+    is_current = path.exists() and not streams and manifests.is_up_to_date(path, provenance)  # the content of a stream is unknown
+    if is_current and not force and current_sides == set(sides.values()):
         atomic_write.clean_leftovers(path, provenance)
         log.info("%s: already made with these settings and sources; --force makes it again", path)
         process_group.all_gather_object(None, START)
         return
-    atomic_write.check_overwrite(path, provenance, force=force or is_made)
+    atomic_write.check_overwrite(path, provenance, force=force or is_current)
     with atomic_write.atomic_output(path, kind, provenance, force=force or bool(streams), folder=stage.makes_folder()) as (
         partial_path,
         counts,

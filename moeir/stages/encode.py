@@ -58,7 +58,12 @@ class Encode(Stage):
         minimum=1,
         aliases=("--token-pooling",),
     )
-    max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False)
+    max_tokens: int = option(
+        "Maximum tokens per batch (on a CPU at most 2,048, one batch for each thread); lower it if memory runs out.",
+        16384,
+        minimum=1,
+        affects_result=False,
+    )
     dtype: str = option(**INFERENCE_DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)

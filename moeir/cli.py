@@ -216,10 +216,12 @@ def _exit_code(arguments: list[str]) -> int:
         return _report_error(problem, problem.exit_code)
     except OSError as problem:
         return _report_error(problem, 1)
-    except (MemoryError, RuntimeError) as problem:
+    except (MemoryError, RuntimeError, ImportError) as problem:
         if not is_out_of_memory(problem):
             return _report_bug(problem)
-        return _report_error(problem, 1, "out of memory; lower the batch size or shard the work")
+        return _report_error(
+            problem, 1, "out of memory; lower the batch size or shard the work, or raise the limit of this shell (ulimit -v)"
+        )
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as problem:  # noqa: BLE001 - whatever no other line foresaw; a panic of Rust's code is no Exception

@@ -212,7 +212,7 @@ def print_styled(lines: Iterable[StyledLine]) -> None:
     console = Console(highlight=False) if sys.stdout.isatty() else None
     for line in lines:
         if console is None:
-            sys.stdout.write("".join(words for words, _ in line).rstrip() + "\n")
+            sys.stdout.write(escape_controls("".join(words for words, _ in line).rstrip()) + "\n")
         else:
             console.print(Segments(_line_segments(console, line)), end="")
     sys.stdout.flush()

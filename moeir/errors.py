@@ -6,7 +6,7 @@ A message is one line: where, what was found, what was expected, and the command
 import re
 from typing import ClassVar, NamedTuple
 
-_OUT_OF_MEMORY = re.compile("out of memory|allocate memory")  # in torch's messages
+_OUT_OF_MEMORY = re.compile("out of memory|allocate memory|failed to map segment")  # in the messages of torch and of the loader
 
 
 class FaultKind(NamedTuple):
@@ -114,5 +114,7 @@ class OutOfMemory(MoeirError):
 
 def is_out_of_memory(problem: BaseException) -> bool:
     """Whether an exception of Python or torch means that memory has run out."""
-    matches = isinstance(problem, RuntimeError) and (type(problem).__name__ == "OutOfMemoryError" or _OUT_OF_MEMORY.search(str(problem)))
+    matches = isinstance(problem, RuntimeError | ImportError) and (
+        type(problem).__name__ == "OutOfMemoryError" or _OUT_OF_MEMORY.search(str(problem))
+    )
     return isinstance(problem, MemoryError) or bool(matches)

@@ -100,6 +100,10 @@ def make_read_only(folder: Path) -> None:
         (folder / "locked").mkdir(mode=0o500)
 
 
+def lead_in_a_circle(folder: Path) -> None:
+    (folder / "circle").symlink_to("circle")
+
+
 class FullDisk:
     """Limit the size of files, as a full disk would, until closed."""
 
@@ -261,7 +265,12 @@ OUTPUTS = [
     BadInput("unfinished work of other settings", leave_unfinished_work, ENCODE + "came", 2,
         "unfinished work of other settings (corpus, dtype,"),
     BadInput("output that is read", None, FUSE.replace(" out", " one") + "two.trec --force", 2, "would replace what --run reads"),
-    BadInput("output around what is read", None, ENCODE.replace(" out", " .") + "came --force", 2, "would replace what --corpus reads"),
+    BadInput("output around what is read", None, ENCODE.replace(" out", " ../shop") + "came --force", 2, "would replace what --corpus"),
+    BadInput("output without a name", None, ENCODE.replace(" out", " .") + "came --force", 2, "--output .: expected the name of a"),
+    BadInput("output above", None, FUSE.replace(" out.trec", " ..") + "two.trec --force", 2, "--output ..: expected the name of a"),
+    BadInput("output of everything", None, FUSE.replace(" out.trec", " /") + "two.trec --force", 2, "--output /: expected the name of a"),
+    BadInput("output in a circle", lead_in_a_circle, FUSE.replace("out.", "circle/") + "two.trec", 2, "symbolic links that lead"),
+    BadInput("integer of 65 bits", None, FUSE + "two.trec --depth 9223372036854775808", 2, "expected at most 9,223,"),
     BadInput("read-only folder", make_read_only, FUSE.replace("out.", "locked/out.") + "two.trec", 1, DENIED),
     BadInput("disk full at the first byte", FullDisk, ENCODE + "came", 1, "out: File too large"),
     BadInput("disk full at the weights", partial(FullDisk, bytes=20_000), INIT + "--arch dense", 1, "model.safetensors: cannot be written"),

@@ -148,7 +148,7 @@ PROBLEMS = [
     (ArtifactError("a"), 4, "error: a"),
     (OSError(28, "No space left on device"), 1, "error: No space left on device"),
     (PermissionError(13, "Permission denied", "place"), 1, "error: place: Permission denied"),
-    (MemoryError(), 1, "error: out of memory; lower the batch size or shard the work"),
+    (MemoryError(), 1, "error: out of memory; lower the batch size or shard the work, or raise the limit of this shell (ulimit -v)"),
     (KeyboardInterrupt(), 130, "stopped; the same command continues, or starts over"),
 ]
 

@@ -11,6 +11,7 @@ from moeir import cli, console
 from moeir.evaluation import tables
 from moeir.parsing import escape_controls, shorten_message
 from moeir.stages.evaluate import Evaluate
+from tests.conftest import run_in_subprocess
 
 
 class Panic(BaseException):
@@ -38,6 +39,37 @@ def test_the_traceback_is_shown_on_request(monkeypatch):
     monkeypatch.setattr(Evaluate, "check", fail)
     with pytest.raises(KeyError):
         cli._exit_code(["evaluate", "--run", "x.trec", "--qrels", "q.tsv"])
+
+
+INTERRUPTED_IMPORT = """
+import builtins, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler if sys.argv.pop() == "heard" else signal.SIG_IGN)
+import_module = builtins.__import__
+def interrupt(name, *arguments):
+    if name == "typer":
+        os.kill(os.getpid(), signal.SIGINT)
+    return import_module(name, *arguments)
+builtins.__import__ = interrupt
+from moeir.__main__ import run_command_line
+run_command_line()
+"""
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_one_line_unless_it_is_ignored():
+    result = run_in_subprocess("--version", "heard", program=INTERRUPTED_IMPORT)
+    assert (result.code, result.stdout, result.stderr) == (130, "", "stopped; the same command starts over\n")
+    result = run_in_subprocess("--version", "ignored", program=INTERRUPTED_IMPORT)
+    assert (result.code, result.stderr) == (0, "") and result.stdout.startswith("moeir ")
+
+
+def test_libraries_that_do_not_fit_into_the_memory_are_told_as_that(monkeypatch, moeir):
+    def fail(self):
+        raise ImportError("libtorch_cpu.so: failed to map segment from shared object")
+
+    monkeypatch.delenv("MOEIR_TRACEBACK", raising=False)
+    monkeypatch.setattr(Evaluate, "check", fail)
+    result = moeir("evaluate", "--run", "x.trec", "--qrels", "q.tsv")
+    assert result.code == 1 and result.stderr.startswith("error: out of memory; ") and "ulimit -v" in result.stderr
 
 
 def test_a_log_line_stays_a_line(capsys):

@@ -2,7 +2,9 @@
 
 import json
 import os
+import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,7 +13,7 @@ import numpy.typing as npt
 
 from moeir.errors import ArtifactError
 
-HEADER_BYTES = 128
+HEADER_BYTES, CHECKSUM = 128, "crc32"
 
 
 class _SyncedFile:
@@ -33,7 +35,7 @@ class _SyncedFile:
 
 
 class JsonlJournal(_SyncedFile):
-    """A journal of JSON lines, each synced to disk before the next; an incomplete last line is dropped."""
+    """A journal of JSON lines, each with a checksum and synced to disk before the next; an incomplete last line is dropped."""
 
     def __init__(self, path: Path) -> None:
         content = path.read_bytes() if path.exists() else b""
@@ -42,15 +44,20 @@ class JsonlJournal(_SyncedFile):
         super().__init__(path, len(complete))
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(entry).encode() + b"\n")
+        self._file.write(json.dumps({**entry, CHECKSUM: _checksum(entry)}).encode() + b"\n")
         self.flush()
 
 
+def _checksum(entry: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(entry).encode())
+
+
 def _parse_entry(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    try:
-        return dict(json.loads(line))
-    except (ValueError, TypeError):
-        raise ArtifactError(f"{path}:{number}: damaged: not an entry of a journal; --force starts over") from None
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        entry = dict(json.loads(line))
+        if entry.pop(CHECKSUM) == _checksum(entry):
+            return entry
+    raise ArtifactError(f"{path}:{number}: damaged: not an entry of a journal; --force starts over")
 
 
 class AppendableText(_SyncedFile):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from moeir.errors import FAULT_KINDS, DataError
+from moeir.parsing import escape_controls, shorten_message
 from moeir.records import lines
 
 _KIND_ORDER = list(FAULT_KINDS)
@@ -48,7 +49,7 @@ class Findings:
         group = self._groups[file, kind]
         group.count += 1
         if not self._max_lines or len(group.lines) < self._max_lines:
-            group.lines.append((line, message))
+            group.lines.append((line, escape_controls(shorten_message(message))))
 
     def add_error(self, file: str, problem: DataError) -> None:
         """Add a reader's error as a finding, at the line that the message names."""
@@ -111,7 +112,7 @@ class Findings:
     def text_lines(self) -> Iterator[str]:
         """Text lines for people, a paragraph per file and kind."""
         for group in self.groups:
-            yield f"{group.file}: {group.kind}, {group.count:,}{' (note)' * group.note}: {group.advice}"
+            yield f"{escape_controls(group.file)}: {group.kind}, {group.count:,}{' (note)' * group.note}: {group.advice}"
             yield from (f"    {group.location(line)}: {message}" for line, message in group.lines)
             if more := group.count - len(group.lines):
                 yield f"    and {more:,} more"

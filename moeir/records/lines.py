@@ -1,6 +1,7 @@
 """Read and write lines of text in files, `.gz`, `.zst` and pipes; every fault has its file and line number.
 
-Only a newline ends a line; a byte order mark and carriage returns are dropped.
+Only a newline ends a line; a byte order mark and carriage returns are dropped. Memory holds a block, or one line of at most
+`LineLimit.bytes`, so that no small archive fills it.
 """
 
 import gzip
@@ -16,8 +17,10 @@ import numpy as np
 import zstandard
 
 from moeir.errors import DataError
+from moeir.parsing import LineLimit
 
 BLOCK_BYTES = 1 << 20
+ZSTANDARD_BYTES = 1 << 12  # compressed bytes at a time: a few of them may stand for 128 KiB of text
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -134,30 +137,37 @@ def _read_chunks(stream: BinaryIO, suffix: str) -> Iterator[bytes]:
 
 def _decompress_zstandard(stream: BinaryIO) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
-    has_data = False
-    while compressed := stream.read(BLOCK_BYTES):
+    has_data, parts, size = False, list[bytes](), 0
+    while compressed := stream.read(ZSTANDARD_BYTES):
         while compressed:
             if decompressor.eof:
                 decompressor = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
-            yield decompressor.decompress(compressed)
-            compressed, has_data = decompressor.unused_data, True
+            parts.append(decompressor.decompress(compressed))
+            compressed, has_data, size = decompressor.unused_data, True, size + len(parts[-1])
+        if size >= BLOCK_BYTES:
+            yield b"".join(parts)
+            parts, size = [], 0
+    yield b"".join(parts)
     if has_data and not decompressor.eof:
         raise EOFError("the file ends within a frame")
 
 
 def _split_blocks(chunks: Iterator[bytes], name: str, check: bool) -> Iterator[tuple[int, bytes]]:
-    number, rest = 1, list[bytes]()  # joined once: a line may be as long as the file
+    number, rest, size = 1, list[bytes](), 0  # joined once: a line may be as long as the file
     try:
         for chunk in chunks:
             end = chunk.rfind(b"\n")
             if end < 0:
                 rest.append(chunk)
+                size += len(chunk)
+                if size > LineLimit.bytes:
+                    raise DataError(f"{name}:{number}: a line of more than {LineLimit.bytes:,} bytes; --longest-line allows more")
                 continue
             whole = b"".join((*rest, memoryview(chunk)[:end]))
             yield number, _check_text(whole, number, name) if check else whole
             newlines = np.frombuffer(whole or b" ", np.uint8) == 10  # faster than bytes.count
             number += int(np.count_nonzero(newlines)) + 1
-            rest = [chunk[end + 1 :]]
+            rest, size = [chunk[end + 1 :]], len(chunk) - end - 1
     except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as fault:
         raise DataError(f"{name}: damaged archive near line {number}: {fault}", code="damaged-archive") from None
     except OSError as fault:

@@ -9,7 +9,7 @@ from moeir import console
 from moeir.console import StyledLine
 from moeir.errors import MoeirError, UsageError
 from moeir.indexes.analyzer import EnglishAnalyzer
-from moeir.parsing import parse_value
+from moeir.parsing import parse_value, shorten_message
 from moeir.records.runs import Run, format_score
 from moeir.retrieval.explain import Explainer
 from moeir.retrieval.latency import LatencyRecorder
@@ -143,7 +143,7 @@ def run_session(session: InteractiveSession) -> None:
         try:
             console.print_styled(session.respond(line))
         except MoeirError as problem:
-            console.print_styled([[(str(problem), "red")]])
+            console.print_styled([[(shorten_message(str(problem)), "red")]])
 
 
 def _parse_positive(text: str, command: str) -> int:

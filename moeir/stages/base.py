@@ -1,6 +1,7 @@
 """The life cycle shared by all stages: check sources, write to a partial path, work, write the manifest, rename."""
 
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -17,7 +18,7 @@ from moeir.artifacts import atomic_write, manifests, shards
 from moeir.artifacts.unfinished import describe_unfinished
 from moeir.console import format_bytes, silence
 from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
-from moeir.parsing import kebab_case
+from moeir.parsing import LineLimit, kebab_case
 from moeir.settings import option
 
 if TYPE_CHECKING:
@@ -61,6 +62,13 @@ class Stage:
     code: tuple[str, ...] = option(
         "Python module to import, so that files (a checkpoint, an index) may name its classes and functions; repeat the flag.",
         (),
+        affects_result=False,
+        group="Every stage",
+    )
+    longest_line: int = option(
+        "Most bytes of a line of text, so that no small archive fills the memory.",
+        LineLimit.bytes,
+        minimum=1 << 20,
         affects_result=False,
         group="Every stage",
     )
@@ -174,18 +182,32 @@ def check_settings(stage: Stage) -> None:
     """UsageError if a setting is outside its limits, settings contradict one another, or two sources are standard input."""
     for module in stage.code:
         variants.import_own_code(module)
+    LineLimit.bytes = stage.longest_line
     for setting in settings.list_settings(type(stage)):
         value = getattr(stage, setting.name)
         setting.check(value)
         if setting.room and value is not None:
             variants.import_code_of(value)
             variants.resolve_spec(setting.room, value)
+    if (product := stage.product()) is not None:
+        _check_output_name(product[0])
     stage.check()
-    if (product := stage.product()) is not None and product[0] == STREAM and stage.makes_folder():
+    if product is not None and product[0] == STREAM and stage.makes_folder():
         raise UsageError("--output -: the output is a folder; name one")
     flags = [setting.flag for setting, path in stage.sources() if path == STREAM]
     if len(flags) > 1:
         raise UsageError(f"{flags[0]} - and {flags[1]} -: standard input can be read once; name a file for one of them")
+
+
+def _check_output_name(path: Path) -> None:
+    """UsageError if nothing can be renamed to the path of an output."""
+    if path.name in ("", ".."):
+        raise UsageError(f"--output {path}: expected the name of a file or a folder to write")
+    try:
+        path.stat()
+    except OSError as problem:
+        if problem.errno == errno.ELOOP:
+            raise UsageError(f"--output {path}: symbolic links that lead in a circle; remove them, or write elsewhere") from None
 
 
 def _check_exists(path: Path, setting: settings.Setting) -> None:

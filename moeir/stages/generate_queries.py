@@ -33,7 +33,7 @@ class GenerateQueries(Stage):
     )
     temperature: float = option("Sampling temperature: the logits are divided by it; --top-k 1 takes the most likely token.", 1.0, above=0)
     max_input: int = option("Maximum tokens of a passage, with prefix and end token.", 512, minimum=2)
-    max_output: int = option("Maximum tokens of a query, with the end token.", 64, minimum=1)
+    max_output: int = option("Maximum tokens of a query, with the end token.", 64, minimum=1, maximum=1_000_000)
     max_tokens: int = option(
         "Maximum tokens of passages and queries per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeir import data_sources
 from moeir.errors import ArtifactError, UsageError
+from moeir.parsing import escape_controls
 from moeir.settings import argument, option
 from moeir.stages.base import TEXT_KINDS, Counts, Stage, is_stream
 
@@ -62,13 +63,15 @@ class Info(Stage):
         manifest = manifests.read_manifest(self.path)
         if self.path.is_dir():
             manifests.verify_artifact(self.path, manifest["kind"])
+        else:
+            manifests.verify_file(self.path)
         facts = {"path": str(self.path), "kind": manifest["kind"], "stage": manifest.get("stage")}
         names = ("settings", "counts", "sources", "seconds", "versions")
         described = {name: manifest[name] for name in names if manifest.get(name)}
         facts |= _describe_checkpoint(self.path) if manifest["kind"] == "checkpoint" else described
         facts["bytes"] = _bytes_by_folder(manifest["files"])
         is_collection = manifest["kind"] == "converted" and (self.path / "corpus.jsonl").is_file()
-        if is_collection or (manifest["kind"] in TEXT_KINDS and self.path.is_file()):
+        if is_collection or (manifest["kind"] in TEXT_KINDS and manifest["kind"] != "fusion" and self.path.is_file()):
             facts |= {"holds": {name: value for name, value in self._describe_data().items() if name not in ("path", "kind", "bytes")}}
         self._write_facts(facts)
         return None
@@ -198,7 +201,7 @@ def _format_checkpoint(facts: Mapping[str, Any], rows: list[list[str]]) -> Itera
 
 def _format_rows(rows: list[list[str]]) -> str:
     width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
+    return "\n".join(escape_controls(f"{name:<{width}}  {value}".rstrip()) for name, value in rows)
 
 
 def _format_value(value: Any) -> str:

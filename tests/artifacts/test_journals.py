@@ -1,5 +1,7 @@
 """Work can be interrupted anywhere: what the journal records is on disk, and the rest is done again."""
 
+import itertools
+import json
 import os
 
 import numpy as np
@@ -23,18 +25,42 @@ def test_a_journal_keeps_whole_lines_and_forgets_a_torn_one(tmp_path):
         assert again.entries == [{"number": 0}, {"number": 1}]
         again.write({"number": 2})
         again.close()
-        assert (tmp_path / "journal.jsonl").read_text() == '{"number": 0}\n{"number": 1}\n{"number": 2}\n'
+        assert [json.loads(line)["number"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("line", ["x{}", "[1]", "7", "\\udc80"])
+@pytest.mark.parametrize("line", ["x{}", "[1]", "7", "\\udc80", "{}", '{"number": 1}', '{"number": 1, "crc32": 7}', 9_999 * "["])
 def test_a_journal_with_a_changed_line_is_refused(tmp_path, line):
     path = tmp_path / "journal.jsonl"
-    path.write_bytes(b'{"number": 0}\n' + line.encode("utf-8", "backslashreplace") + b'\n{"number": 2}\n')
+    journal = JsonlJournal(path)
+    for number in range(3):
+        journal.write({"number": number})
+    journal.close()
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + line.encode("utf-8", "backslashreplace") + b"\n" + lines[2])
     before = path.read_bytes()
     with pytest.raises(ArtifactError) as refused:
         JsonlJournal(path)
     assert str(refused.value) == f"{path}:2: damaged: not an entry of a journal; --force starts over"
     assert path.read_bytes() == before
+
+
+def test_each_flipped_bit_of_a_journal_is_refused(tmp_path):
+    """But for one that turns the last line into a torn one, which is forgotten."""
+    path = tmp_path / "journal.jsonl"
+    journal = JsonlJournal(path)
+    for number in (1, 2):
+        journal.write({"texts": number, "experts": {"global": {"rows": 10 * number}}})
+    journal.close()
+    whole, refused = path.read_bytes(), 0
+    for position, bit in itertools.product(range(len(whole)), range(8)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1 << bit]) + whole[position + 1 :])
+        try:
+            entries = JsonlJournal(path).entries
+        except ArtifactError:
+            refused += 1
+            continue
+        assert position == len(whole) - 1 and [entry["texts"] for entry in entries] == [1]
+    assert refused == 8 * (len(whole) - 1)
 
 
 def write_blocks(path, blocks, dtype="float16", rows=0):

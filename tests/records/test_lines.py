@@ -1,11 +1,14 @@
 import gzip
 import io
+import re
 
 import pytest
 import zstandard
 
 from moeir.errors import DataError
+from moeir.parsing import LineLimit
 from moeir.records import lines
+from tests.conftest import run_in_process
 
 
 def read(path):
@@ -83,6 +86,37 @@ def test_faults_name_file_and_line(tmp_path):
             read(path)
         assert str(caught.value).startswith(f"{path}{message}")
         assert "\n" not in str(caught.value)
+
+
+def test_blocks_of_a_small_archive_of_much_text_are_bounded(tmp_path):
+    path = tmp_path / "zeros.zst"
+    path.write_bytes(zstandard.compress(b"a\n" * (150 << 20)))
+    assert path.stat().st_size < 40_000
+    with lines.read_blocks(path, check=False) as blocks:
+        sizes = [len(block) for _, block in blocks]
+    assert sum(sizes) + len(sizes) == 300 << 20  # each block lacks its last newline
+    assert max(sizes) <= 140 << 20
+
+
+def test_a_line_has_a_most_of_bytes(tmp_path, monkeypatch):
+    for name, compress in {"a.txt": bytes, "a.gz": gzip.compress, "a.zst": zstandard.compress}.items():
+        path = tmp_path / name
+        path.write_bytes(compress(b"short\n" + b"a" * (5 << 20)))
+        with monkeypatch.context() as patch:
+            patch.setattr(LineLimit, "bytes", 3 << 20)
+            with pytest.raises(
+                DataError, match="^" + re.escape(f"{path}:2: a line of more than 3,145,728 bytes; --longest-line allows more")
+            ):
+                read(path)
+        assert len(read(path)[1][1]) == 5 << 20
+
+
+def test_the_longest_line_is_a_flag(tmp_path):
+    (tmp_path / "texts.tsv").write_text("1\t" + "a" * (3 << 20) + "\n")
+    arguments = ("check", "--corpus", tmp_path / "texts.tsv")
+    result = run_in_process(*arguments, "--longest-line", 2 << 20)
+    assert result.code == 3 and "texts.tsv:1: a line of more than 2,097,152 bytes" in result.stdout + result.stderr
+    assert run_in_process(*arguments).code == 0
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -131,6 +132,15 @@ def test_what_is_lost_without_a_run_is_what_the_others_make(room, moeir):
         sum(hit in runs_by_name[name].documents_of(query) for name in NAMES) for query in fused.queries for hit in fused.documents_of(query)
     ]
     assert alone == holders.count(1)
+
+
+def test_info_describes_a_learned_fusion(room, moeir):
+    assert moeir(*LEARN, "--kind", "linear", "--output", "sum.json").code == 0
+    result = moeir("info", "sum.json")
+    assert result.code == 0 and re.search(r"^method +linear:weights=", result.stdout, re.MULTILINE), result.stderr
+    (room / "sum.json").write_text((room / "sum.json").read_text() + " ")
+    result = moeir("info", "sum.json")
+    assert result.code == 4 and "sum.json: damaged" in result.stderr
 
 
 def test_a_changed_digit_of_a_learned_fusion_is_refused(room, moeir):

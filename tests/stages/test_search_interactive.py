@@ -77,6 +77,21 @@ def test_what_cannot_be_done_is_said_and_asked_again(index: Path, toy: Path, moe
     assert lines[-1].startswith(":quit")
 
 
+def test_bytes_that_are_not_utf8_are_searched_as_what_they_could_be(bm25_index: Path, toy: Path) -> None:
+    command = [sys.executable, "-m", "moeir", *SEARCH, "--index", str(bm25_index), "--interactive", "--corpus", str(toy / "corpus.jsonl")]
+    done = subprocess.run(command, input=b"m\xffice \x1b[31m\nowls \xe9\n:f\x1b[2Joo\n", capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"  owl  " in done.stdout and b"\x1b" not in done.stdout and b":f\\x1b[2Joo: no such command" in done.stdout
+
+
+def test_texts_cannot_write_to_the_terminal(tmp_path: Path, moeir: Moeir) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"_id": "1", "title": "Owls\\u001b[2J", "text": "Mice \\u009b31m and \\u0007 owls"}\n')
+    assert moeir("index", "--engine", "bm25", "--corpus", corpus, "--output", tmp_path / "idx").code == 0
+    result = moeir("search", "--index", tmp_path / "idx", "--interactive", "--corpus", corpus, stdin="mice\n")
+    assert "Owls\\x1b[2J: Mice \\x9b31m and \\x07 owls" in result.stdout and not re.search(r"[\x1b\x9b\x07]", result.stdout)
+
+
 def test_texts_are_not_needed(index: Path, moeir: Moeir) -> None:
     result = moeir(*SEARCH, "--index", index, "--interactive", "--expert", "global", stdin="mice\n:explain 1")
     assert result.code == 0 and re.search(r"^  global: rank 1, score ", result.stdout, re.MULTILINE)

@@ -28,10 +28,12 @@ def parse_value(text: str, annotation: str, where: str) -> Any:
 def _parse_number(text: str, kind: str, where: str) -> float:
     try:
         number = int(text) if kind == "int" else float(text)
-        if not math.isfinite(number):
-            raise ValueError
     except ValueError:
-        raise UsageError(f"{where}: expected {'a whole number' if kind == 'int' else 'a number'}, found {text!r}") from None
+        number = math.inf
+    if not -math.inf < number < math.inf:  # math.isfinite overflows for integers of 400 digits
+        raise UsageError(f"{where}: expected {'a whole number' if kind == 'int' else 'a number'}, found {text!r}")
+    if kind == "int" and abs(number) > LARGEST_INTEGER:
+        raise UsageError(f"{where}: expected at most {LARGEST_INTEGER:,}, found {text}")
     return number
 
 
@@ -60,6 +62,7 @@ def kebab_case(name: str) -> str:
     return "".join("-" * (letter.isupper() and index > 0) + letter.lower() for index, letter in enumerate(name))
 
 
+LARGEST_INTEGER = 2**63 - 1  # of numpy and torch
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 LONGEST_WORD, LONGEST_MESSAGE, SHOWN = 400, 4000, 80  # characters
 

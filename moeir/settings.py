@@ -26,7 +26,6 @@ LIMITS = {
     "maximum": ("at most", operator.le),
     "below": ("less than", operator.lt),
 }
-LARGEST_INTEGER = 2**63 - 1  # of numpy and torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +95,6 @@ class Setting:
             if self.choices and item not in self.choices:
                 *others, last = map(str, self.choices)
                 raise UsageError(f"{self.flag} {item}: expected {', '.join(others)} or {last}")
-            if isinstance(item, int) and not -LARGEST_INTEGER <= item <= LARGEST_INTEGER:
-                raise UsageError(f"{self.flag} {item}: expected at most {LARGEST_INTEGER:,}")
             if self.single_word and item.split() != [item]:
                 raise UsageError(f"{self.flag} {item!r}: expected a word without spaces")
             if not all(holds(item, limit) for _, limit, holds in limits):

@@ -58,11 +58,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
         if words := describe_unfinished(path):
             raise ArtifactError(f"{path}: {words}") from None
         raise ArtifactError(f"{path}: has no {MANIFEST}: unfinished, or not made by moeir; run the stage that makes it again") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         loaded = None
     if not _is_manifest(loaded):
         raise ArtifactError(f"{file}: damaged: not a manifest; run the stage that made it again with --force")
-    if ("format" in loaded or SEAL in loaded) and text != serialize_manifest(loaded):
+    if ("format" in loaded or SEAL in loaded) and not _has_seal(text, loaded):
         raise ArtifactError(f"{file}: damaged: manifest checksum mismatch; {_repair_hint(loaded)}")
     return dict(loaded)
 
@@ -75,6 +75,13 @@ def serialize_manifest(manifest: Mapping[str, Any]) -> str:
     """
     text = json.dumps({name: value for name, value in manifest.items() if name != SEAL} | {SEAL: ""}, indent=1, ensure_ascii=False)
     return f"{text.removesuffix(JSON_END)}{hashlib.sha256(text.encode()).hexdigest()}{JSON_END}\n"
+
+
+def _has_seal(text: str, manifest: Mapping[str, Any]) -> bool:
+    try:
+        return text == serialize_manifest(manifest)
+    except UnicodeEncodeError:  # half a character, which no file can hold
+        return False
 
 
 def _is_manifest(loaded: Any) -> bool:

@@ -134,7 +134,7 @@ class _ArrayReader:
     """Buffer of the array being read: whole lines, and the position decoded so far."""
 
     def __init__(self, name: str, numbered: NumberedLines) -> None:
-        first = next(numbered)
+        first = next(numbered, (1, ""))
         self.name, self.numbered_lines = name, chain([first], numbered)
         self.text, self.position, self.line, self.next_line = "", 0, first[0], first[0]
 

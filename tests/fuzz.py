@@ -1,0 +1,381 @@
+"""Mutated inputs for everything that reads bytes from outside: each case ends in a result or in a MoeirError, in bounded time and memory.
+
+`python -m tests.fuzz --cases 1000000 --jobs 2` mutates at random, by seed; `--guided` lets atheris follow the coverage, where it is
+installed. An input that fails is written to tests/fuzz_inputs/TARGET/, which tests/test_fuzz.py reads again.
+"""
+
+import argparse
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import io
+import json
+import logging
+import multiprocessing
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moeir import settings, variants
+from moeir.artifacts import journals, manifests
+from moeir.errors import MoeirError
+from moeir.formats import detection, summary
+from moeir.formats.base import Conversion
+from moeir.fusion import files as fusion_files
+from moeir.records.generated_queries import read_generated_queries
+from moeir.reporting import training_curves
+from moeir.stages import stage_class
+from moeir.stages.base import run_stage
+from moeir.stages.check import Check
+
+INPUTS = Path(__file__).parent / "fuzz_inputs"
+SECONDS, EXTRA_MEMORY = 20, 4 << 30  # of one case
+BATCH = 2_000
+EXAMPLE = {
+    "query_id": "q1", "query": "who hunts mice", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"],
+    "negative_provenance": [[{"run": "bm25", "rank": 3, "score": 1.5}], []], "positive_scores": [2.0], "negative_scores": [0.5, 0.25],
+}  # fmt: skip
+INLINE = {
+    "query_id": "q1", "query": "who hunts", "positive_passages": [{"docid": "1", "title": "t", "text": "an owl", "score": 1.5}],
+    "negative_passages": [{"docid": "2", "text": "a cat", "score": 0.5}],
+}  # fmt: skip
+DPR = {
+    "question": "who hunts", "answers": ["an owl"], "question_id": "7",
+    "positive_ctxs": [{"title": "Owl", "text": "An owl", "passage_id": "1"}],
+    "negative_ctxs": [], "hard_negative_ctxs": [{"title": "Cat", "text": "A cat", "score": 3}],
+}  # fmt: skip
+FLAG = {
+    "query": "who",
+    "pos": ["a"],
+    "neg": ["b"],
+    "query_id": "q",
+    "pos_id": ["x"],
+    "neg_id": ["n"],
+    "pos_scores": [1.0],
+    "neg_scores": [0.5],
+}
+FORMATS: dict[str, tuple[str, ...]] = {  # format -> whole files of it
+    "examples": (json.dumps(EXAMPLE), json.dumps(INLINE)),
+    "tevatron": (json.dumps(INLINE),),
+    "tevatron-ids": (json.dumps({"query_id": "q", "query_text": "w", "positive_document_ids": ["a"], "negative_document_ids": ["b"]}),),
+    "dpr": (json.dumps([DPR, DPR], indent=1), json.dumps([DPR])),
+    "flagembedding": (json.dumps(FLAG),),
+    "pairs": ("anchor\tpositive\nwho\tan owl\nwhat\ta cat\n", '{"anchor": "who", "positive": "an owl"}'),
+    "triplets": ("anchor\tpositive\tnegative\nwho\tan owl\ta cat\n", '{"anchor": "w", "positive": "o", "negative": "c"}'),
+    "tuples": ("anchor\tpositive\tnegative_1\tnegative_2\nwho\tan owl\ta cat\ta bat\n",),
+    "labelled": ("query\tpassage\tlabel\nwho\tan owl\t1\nwho\ta cat\t0\n", '{"sentence1": "a", "sentence2": "b", "label": 1}'),
+    "texts": ('{"_id": "owl", "title": "Owl", "text": "An owl hunts.", "url": "u", "answers": ["x"]}\n{"_id": "2", "text": "Zürich"}\n',),
+    "tsv": ("1\tAn owl hunts.\n2\tA cat \"waits\".\n",),
+    "anserini-texts": ('{"id": "1", "contents": "Owl\\nAn owl hunts."}\n',),
+    "tevatron-texts": ('{"docid": "1", "title": "Owl", "text": "An owl."}\n',),
+    "top1000": ("q1\td1\twho hunts\tan owl\nq1\td2\twho hunts\ta cat\n",),
+    "qrels": ("q1 0 owl 1\nq1 0 cat 0\nq2 0 owl 2\n",),
+    "beir-qrels": ("query-id\tcorpus-id\tscore\nq1\towl\t1\nq2\tcat\t0\n",),
+    "run": ("q1 Q0 owl 1 2.5 bm25\nq1 Q0 cat 2 -1.5e-3 bm25\nq2 Q0 owl 1 0.25 bm25\n",),
+    "msmarco-run": ("q1\towl\t1\nq1\tcat\t2\n",),
+    "tevatron-run": ("q1\towl\t2.5\nq1\tcat\t1.5\n",),
+    "colbert-run": ("0\t7\t1\t12.5\n0\t3\t2\t11.25\n",),
+    "json-run": ('{"q1": {"owl": 2.5, "cat": 1}, "q2": {"owl": 0.25}}',),
+}  # fmt: skip
+CONFIGURED = ("fuse", "finetune", "search")
+CONFIGS = (  # of each
+    "run: [a.trec, b.trec]\nmethod: rrf:constant=60\ndepth: 100\n",
+    "model: ckpt\narch: came:shared_layers=3,pooling=mean\nlearning-rate: 2e-5\nsteps: 100\n"
+    "train: [a.jsonl]\ncorpus: c.tsv\nqueries: q.tsv\noutput: out\n",
+    "# words\nqueries: 'q.tsv'\nindex:\n  - idx\nexpert: [lexical, global]\nlongest-line: 10000000\n",
+)
+SPECS = (
+    "came:shared_layers=3,pooling=mean,global_scale=20", "rrf:constant=60", "linear:weights=0.5+-1e-3+2", "plaid:rescore=true",
+    "inverted:quantise=8", "competitive:temperature=0.5", "contrastive", "mlm:rate=0.3", "taser:routing=token,experts=4", "qdrant",
+)  # fmt: skip
+TOKENS = (
+    b"null", b"true", b"-1", b"0", b"1e999", b"-1e-400", b"NaN", b"Infinity", b"9223372036854775808", b"18446744073709551616", b"9" * 400,
+    b"[" * 300, b"{" * 300, b"[]", b"{}", b'""', b'"', b"'", b"\\", b"\\ud800", b"\\u0000", b"\0", b"\x1b[2J", b"\xff", b"\xef\xbb\xbf",
+    b"\xc3\xbc", b"\r", b"\n", b"\t", b" ",
+    b"\x85", b"\xe2\x80\xa8", b",", b":", b"=", b"+", b"#", b"&a", b"*a", b"<<: ", b"!!int ", b"- ", b"010", b"1_000",
+    b"0x1f", b".5", b"1.", b"+1", b"\xd9\xa3", b"../", b"/etc/passwd", b"-", b"\n\n", b"Q0", b"a" * 5_000,
+)  # fmt: skip
+
+
+class Hang(BaseException):
+    """A case took longer than `SECONDS`."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader: what it does with a file of mutated content, the name of the file, and whole files to mutate."""
+
+    read: Callable[[Path], object]
+    file: str
+    seeds: tuple[bytes, ...]
+
+
+def _suffix(content: str) -> str:
+    return {"[": ".json", "{": ".jsonl"}.get(content[0], ".tsv")
+
+
+def _read_vectors(path: Path) -> None:
+    reader = variants.bind_variant("formats", "anserini-vectors")()
+    list(reader.read(path, Conversion("anserini-vectors", "anserini-vectors", lossy=True)))
+
+
+def _check_file(path: Path, setting: str) -> None:
+    """`moeir check`, which reads faulty lines, too, and ends with an error if there are any."""
+    value: Any = path if setting in ("corpus", "queries") else (path,)
+    run_stage(Check(**{setting: value}))
+
+
+def _read_config(path: Path) -> None:
+    """The file as settings of some stages."""
+    problems = 0
+    for name in CONFIGURED:
+        try:
+            settings.to_yaml(settings.build_stage(stage_class(name), {}, path))
+        except MoeirError:
+            problems += 1
+    if problems == len(CONFIGURED):
+        raise MoeirError("of no stage")
+
+
+def _resolve_spec(path: Path) -> None:
+    """The content as a spec of every room."""
+    text, problems = path.read_text(encoding="utf-8", errors="replace"), 0
+    for room in variants.ROOMS:
+        try:
+            variants.resolve_spec(room, text)
+        except MoeirError:
+            problems += 1
+    if problems == len(variants.ROOMS):
+        raise MoeirError("of no room")
+
+
+def _read_sealed_manifest(path: Path) -> None:
+    """The content as a manifest of a folder, its checksum made right where it is JSON, as a foreign tool would write it."""
+    with contextlib.suppress(ValueError, RecursionError, AttributeError):
+        path.write_text(manifests.serialize_manifest(json.loads(path.read_bytes())), encoding="utf-8", errors="surrogatepass")
+    manifests.verify_artifact(path.parent, "index")
+
+
+def _read_journal(path: Path) -> None:
+    journals.JsonlJournal(path).close()
+
+
+def _read_metrics(path: Path) -> None:
+    training_curves.format_trainings(training_curves.load_trainings([path]))
+
+
+def _make_manifest() -> bytes:
+    """The manifest of a folder with one file, `ids.txt`, that the fuzzer writes beside it."""
+    content = b"a\nb\n"
+    entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    facts = {"kind": "index", "format": manifests.FORMATS.get("index", 1), "stage": "index", "settings": {"engine": ["flat"], "depth": 3}}
+    more = {
+        "sources": {"corpus": [entry["sha256"]]},
+        "files": {"ids.txt": entry},
+        "versions": {"moeir": "0.1.0"},
+        "counts": {"documents": 2},
+    }
+    return manifests.serialize_manifest(facts | more).encode()
+
+
+def list_targets() -> dict[str, Target]:
+    """The readers, by name."""
+    targets = {
+        f"{name}{suffix}": Target(
+            functools.partial(summary.summarize, spec=name),
+            f"data{suffix}",
+            tuple(seed.encode() for seed in seeds if _suffix(seed) == suffix),
+        )
+        for name, seeds in FORMATS.items()
+        for suffix in {_suffix(seed): True for seed in seeds}
+    }
+    vectors = (b'{"id": "1", "contents": "", "vector": {"owl": 1.5}}\n', b'{"docid": "1", "vector": [0.5, -1e-3]}\n')
+    targets["anserini-vectors"] = Target(_read_vectors, "data.jsonl", vectors)
+    every_format = tuple(seed.encode() for seeds in FORMATS.values() for seed in seeds)
+    targets["detection"] = Target(lambda path: summary.summarize(path, detection.detect_format(path)), "data.jsonl", every_format)
+    targets["csv"] = Target(functools.partial(summary.summarize, spec="pairs"), "data.csv", (b'anchor,positive\n"who, he",an owl\n',))
+    for setting, name in {"corpus": "texts", "qrels": "qrels", "run": "run", "train": "examples"}.items():
+        seeds = tuple(seed.encode() for seed in FORMATS[name])
+        targets[f"check {setting}"] = Target(functools.partial(_check_file, setting=setting), "data.jsonl", seeds)
+    generated = b'{"_id": "owl", "queries": ["who hunts", "what flies"]}\n{"_id": "cat", "queries": ["who waits"]}\n'
+    targets["generated queries"] = Target(lambda path: list(read_generated_queries(path)), "data.jsonl", (generated,))
+    targets["config"] = Target(_read_config, "settings.yaml", tuple(text.encode() for text in CONFIGS))
+    targets["spec"] = Target(_resolve_spec, "spec.txt", tuple(text.encode() for text in SPECS))
+    targets["manifest"] = Target(_read_sealed_manifest, manifests.MANIFEST, (_make_manifest(),))
+    fusion = {"moeir_fusion": 1, "method": "linear:weights=0.5+1", "runs": ["a", "b"], "found": {"by": "moeir fuse", "depth": 100}}
+    targets["fusion"] = Target(fusion_files.read_fusion, "fusion.json", (json.dumps(fusion, indent=1).encode(),))
+    with tempfile.TemporaryDirectory() as folder:
+        journal = journals.JsonlJournal(Path(folder, "journal.jsonl"))
+        for rows in (4, 8):
+            journal.write({"texts": rows, "experts": {"global": {"rows": rows}}})
+        journal.close()
+        targets["journal"] = Target(_read_journal, "journal.jsonl", (Path(folder, "journal.jsonl").read_bytes(),))
+    steps = [
+        {"step": step, "loss": 1 / step, "shares": {"lexical": 0.5, "global": 0.5}, "seconds": 0.5, "tokens": 99} for step in (1, 2, 3)
+    ]
+    metrics = "".join(f"{json.dumps(step)}\n" for step in [*steps, {"step": 3, "dev": {"nDCG@10": 0.5}, "best": True}])
+    targets["metrics"] = Target(_read_metrics, "metrics.jsonl", (metrics.encode(),))
+    return targets
+
+
+def mutate(content: bytes, seeds: tuple[bytes, ...], generator: random.Random) -> bytes:
+    """One to four changes: bits, bytes, tokens in place of words, spans cut, doubled or moved, a splice with another seed, a cut end."""
+    for _ in range(generator.choice((1, 1, 1, 2, 3, 4))):
+        begin = generator.randrange(len(content) + 1)
+        end = min(len(content), begin + generator.choice((1, 2, 4, 16, 64)))
+        match generator.randrange(8):
+            case 0 if content:
+                position = begin % len(content)
+                content = content[:position] + bytes([content[position] ^ 1 << generator.randrange(8)]) + content[position + 1 :]
+            case 1:
+                content = content[:begin] + generator.choice(TOKENS) + content[begin:]
+            case 2:
+                content = content[:begin] + generator.choice(TOKENS) + content[end:]
+            case 3:
+                words = [index for index, byte in enumerate(content) if byte in b' \t\n",:[]{}=+']
+                if len(words) > 1:
+                    first = generator.randrange(len(words) - 1)
+                    content = content[: words[first] + 1] + generator.choice(TOKENS) + content[words[first + 1] :]
+            case 4:
+                content = content[:begin] + content[end:]
+            case 5:
+                content = content[:end] + content[begin:end] * generator.choice((1, 2, 50)) + content[end:]
+            case 6:
+                other = generator.choice(seeds)
+                content = content[:begin] + other[generator.randrange(len(other) + 1) :]
+            case 7:
+                content = content[:begin]
+    return content
+
+
+def run_case(target: Target, content: bytes, folder: Path) -> str:
+    """`accepted`, `refused`, or the failure of a target that reads `content`."""
+    path = folder / target.file
+    path.write_bytes(content)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            target.read(path)
+    except (MoeirError, OSError) as refusal:  # the command line prints both as a line
+        return "refused" if str(refusal) else "a refusal without words"
+    except (Exception, Hang) as problem:  # noqa: BLE001 that is what is looked for
+        return f"{type(problem).__name__}: {problem}"[:200]
+    return "accepted"
+
+
+@contextlib.contextmanager
+def bound_cases() -> Iterator[None]:
+    """Within the block a case has SECONDS; the process has EXTRA_MEMORY more than now."""
+
+    def raise_hang(*_: object) -> None:
+        raise Hang(f"no end after {SECONDS} s")
+
+    logging.getLogger("moeir").setLevel(logging.CRITICAL)
+    limits, handler = resource.getrlimit(resource.RLIMIT_AS), signal.signal(signal.SIGALRM, raise_hang)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + EXTRA_MEMORY, limits[1]))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def fuzz(name: str, target: Target, cases: int, seed: int) -> tuple[str, Counter[str], list[tuple[str, bytes]]]:
+    """Run seeded cases of a target: its name, how many were accepted, refused and failed, and the first failing input of each message."""
+    generator, counts, failures = random.Random(f"{name} {seed}"), Counter[str](), dict[str, bytes]()
+    with tempfile.TemporaryDirectory() as text, bound_cases():
+        folder = Path(text)
+        (folder / "ids.txt").write_bytes(b"a\nb\n")
+        for _ in range(cases):
+            content = mutate(generator.choice(target.seeds), target.seeds, generator)
+            signal.setitimer(signal.ITIMER_REAL, SECONDS)
+            outcome = run_case(target, content, folder)
+            counts[outcome if outcome in ("accepted", "refused") else "failed"] += 1
+            if outcome not in ("accepted", "refused"):
+                failures.setdefault(outcome, content)
+    return name, counts, list(failures.items())
+
+
+def fuzz_batch(task: tuple[str, int, int]) -> tuple[str, Counter[str], list[tuple[str, bytes]]]:
+    """A batch of cases, in a process of its own: target, cases, seed."""
+    name, cases, seed = task
+    return fuzz(name, list_targets()[name], cases, seed)
+
+
+def fuzz_guided(name: str, cases: int, seed: int) -> None:
+    """Let atheris mutate by coverage; it does not return, and exits with 77 after a failure."""
+    import atheris
+
+    target, folder = list_targets()[name], Path(tempfile.mkdtemp())
+    (folder / "ids.txt").write_bytes(b"a\nb\n")
+    (folder / "corpus").mkdir()
+    for number, content in enumerate(target.seeds):
+        (folder / "corpus" / str(number)).write_bytes(content)
+    logging.getLogger("moeir").setLevel(logging.CRITICAL)
+
+    def run_one(content: bytes) -> None:
+        outcome = run_case(target, content, folder)
+        if outcome not in ("accepted", "refused"):
+            raise RuntimeError(outcome)
+
+    atheris.instrument_all()
+    limits = [f"-runs={cases}", f"-seed={seed}", f"-timeout={SECONDS}", "-rss_limit_mb=4096", "-max_len=4096"]
+    atheris.Setup([name, *limits, f"-artifact_prefix={folder}/failure-", str(folder / "corpus")], run_one)
+    atheris.Fuzz()
+
+
+def _save_failures(name: str, failures: list[tuple[str, bytes]]) -> None:
+    for message, content in failures:
+        path = INPUTS / name.replace(" ", "_") / hashlib.sha256(content).hexdigest()[:12]
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_bytes(content)
+        sys.stderr.write(f"{name}: {message}\n    {path}\n")
+
+
+def main() -> int:
+    """Run all or some targets and print a table; 1 if there is a failure."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("targets", nargs="*", help="all unless named")
+    parser.add_argument("--cases", type=int, default=1_000_000, help="of all targets together")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--guided", action="store_true", help="by coverage, with atheris")
+    options = parser.parse_args()
+    names = options.targets or list(list_targets())
+    share, started = options.cases // len(names), time.monotonic()
+    if options.guided:
+        if len(names) == 1:
+            fuzz_guided(names[0], share, options.seed)
+        if importlib.util.find_spec("atheris") is None:
+            sys.exit("--guided needs atheris: pip install atheris")
+        command = [sys.executable, "-m", "tests.fuzz", "--guided", f"--cases={share}", f"--seed={options.seed}"]
+        codes = {name: subprocess.run([*command, name], stderr=subprocess.DEVNULL, check=False).returncode for name in names}
+        sys.stdout.writelines(f"{name}\t{share:,} cases\texit {code}\n" for name, code in codes.items())
+        return int(any(codes.values()))
+    tasks = [(name, min(BATCH, share - first), options.seed + first) for name in names for first in range(0, share, BATCH)]
+    totals: dict[str, Counter[str]] = {name: Counter() for name in names}
+    with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=50) as pool:
+        for name, counts, failures in pool.imap_unordered(fuzz_batch, tasks):
+            totals[name] += counts
+            _save_failures(name, failures)
+    columns = ("accepted", "refused", "failed")
+    sys.stdout.write("target\tcases\t" + "\t".join(columns) + "\n")
+    for name, counts in [*totals.items(), ("all", sum(totals.values(), Counter()))]:
+        sys.stdout.write("\t".join((name, f"{counts.total():,}", *(f"{counts[column]:,}" for column in columns))) + "\n")
+    sys.stdout.write(f"{time.monotonic() - started:.0f} s\n")
+    return int(any(counts["failed"] for counts in totals.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

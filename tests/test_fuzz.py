@@ -1,0 +1,60 @@
+"""A slice of the fuzzing of readers, every input that once failed, and that the fuzzer finds what fails."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from moeir.errors import MoeirError
+from tests import fuzz
+from tests.fuzz import Target
+
+TARGETS = fuzz.list_targets()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_mutated_inputs_are_read_or_refused(name):
+    _, counts, failures = fuzz.fuzz(name, TARGETS[name], 60, seed=0)
+    assert failures == []
+    assert counts.total() == 60 and counts["refused"]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_inputs_to_mutate_are_read(name, tmp_path):
+    (tmp_path / "ids.txt").write_bytes(b"a\nb\n")
+    with fuzz.bound_cases():
+        outcomes = [fuzz.run_case(TARGETS[name], seed, tmp_path) for seed in TARGETS[name].seeds]
+    assert set(outcomes) == {"accepted"} or (name == "detection" and "accepted" in outcomes)
+
+
+@pytest.mark.parametrize("path", sorted(path for path in fuzz.INPUTS.rglob("*") if path.is_file()), ids=lambda path: path.name)
+def test_inputs_that_once_failed(path, tmp_path):
+    (tmp_path / "ids.txt").write_bytes(b"a\nb\n")
+    name = next(name for name in TARGETS if name.replace(" ", "_") == path.parent.name)
+    with fuzz.bound_cases():
+        assert fuzz.run_case(TARGETS[name], path.read_bytes(), tmp_path) in ("accepted", "refused")
+
+
+def read_carelessly(path: Path) -> None:
+    try:
+        record = json.loads(path.read_bytes())
+    except ValueError:
+        raise MoeirError("no JSON") from None
+    while record["depth"] != 1:
+        pass
+
+
+def test_the_fuzzer_finds_errors_and_loops_without_an_end(monkeypatch):
+    monkeypatch.setattr(fuzz, "SECONDS", 0.05)
+    target = Target(read_carelessly, "x.json", (b'{"depth": 1}',))
+    _, counts, failures = fuzz.fuzz("careless", target, 300, seed=0)
+    messages = {message.split(":")[0] for message, _ in failures}
+    assert counts["accepted"] and counts["refused"] and counts["failed"] and messages >= {"KeyError", "TypeError", "Hang"}
+    assert [fuzz.fuzz("careless", target, 300, seed=0)[2]] == [failures]
+
+
+def test_a_case_may_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(fuzz, "EXTRA_MEMORY", 1 << 30)
+    with fuzz.bound_cases():
+        outcome = fuzz.run_case(Target(lambda path: bytearray(4 << 30), "x", ()), b"", tmp_path)
+    assert outcome.startswith("MemoryError")

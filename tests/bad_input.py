@@ -266,6 +266,7 @@ OUTPUTS = [
         "unfinished work of other settings (corpus, dtype,"),
     BadInput("output that is read", None, FUSE.replace(" out", " one") + "two.trec --force", 2, "would replace what --run reads"),
     BadInput("output around what is read", None, ENCODE.replace(" out", " ../shop") + "came --force", 2, "would replace what --corpus"),
+    BadInput("output inside plain weights", None, INIT.replace(" out", " tiny/out") + "--arch dense", 2, "is inside the folder"),
     BadInput("output without a name", None, ENCODE.replace(" out", " .") + "came --force", 2, "--output .: expected the name of a"),
     BadInput("output above", None, FUSE.replace(" out.trec", " ..") + "two.trec --force", 2, "--output ..: expected the name of a"),
     BadInput("output of everything", None, FUSE.replace(" out.trec", " /") + "two.trec --force", 2, "--output /: expected the name of a"),

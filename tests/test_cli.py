@@ -146,6 +146,7 @@ PROBLEMS = [
     (UsageError("a\nb"), 2, "error: a b"),
     (DataError("a:1: b"), 3, "error: a:1: b"),
     (ArtifactError("a"), 4, "error: a"),
+    (OSError(), 1, "error: OSError"),
     (OSError(28, "No space left on device"), 1, "error: No space left on device"),
     (PermissionError(13, "Permission denied", "place"), 1, "error: place: Permission denied"),
     (MemoryError(), 1, "error: out of memory; lower the batch size or shard the work, or raise the limit of this shell (ulimit -v)"),

@@ -252,3 +252,16 @@ def test_a_small_file_is_whole_or_as_before(tmp_path):
             break
         assert (tmp_path / "facts").read_text() == "old"
     assert moment == 2 and (tmp_path / "facts").read_text() == "new"
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_small_file_that_cannot_be_written_leaves_nothing_beside_it(tmp_path, monkeypatch, call):
+    atomic_write.write_text_atomically(tmp_path / "facts", "old")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(f"os.{call}", fail)
+    with pytest.raises(OSError, match="No space left"):
+        atomic_write.write_text_atomically(tmp_path / "facts", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["facts"] and (tmp_path / "facts").read_text() == "old"

@@ -1,5 +1,7 @@
 """Exact dense search."""
 
+import errno
+
 import numpy as np
 import pytest
 import torch
@@ -128,6 +130,17 @@ def test_a_saved_index_is_the_same_index(tmp_path):
     assert sorted(path.name for path in (tmp_path / "index").iterdir()) == ["engine.json", "vectors.npy"]
     assert np.load(tmp_path / "index" / "vectors.npy").tobytes() == documents.numpy().tobytes()
     assert same_bytes(index.search(Dense(queries), 30), opened.search(Dense(queries), 30))
+
+
+def test_too_many_open_files_are_no_damage(tmp_path, monkeypatch):
+    build_index(np.eye(3)).save(tmp_path)
+
+    def fail(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("moeir.artifacts.memmap.open_memmap", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        Flat.open(tmp_path)
 
 
 def test_an_empty_index_finds_nothing_saved_or_not(tmp_path):

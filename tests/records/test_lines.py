@@ -1,6 +1,7 @@
 import gzip
 import io
 import re
+import time
 
 import pytest
 import zstandard
@@ -86,6 +87,14 @@ def test_faults_name_file_and_line(tmp_path):
             read(path)
         assert str(caught.value).startswith(f"{path}{message}")
         assert "\n" not in str(caught.value)
+
+
+def test_a_long_line_takes_linear_time(tmp_path):
+    (tmp_path / "long.txt").write_bytes(b"a" * (128 << 20))
+    began = time.process_time()
+    with lines.read_blocks(tmp_path / "long.txt") as blocks:
+        assert sum(len(block) for _, block in blocks) == 128 << 20
+    assert time.process_time() - began < 5  # in quadratic time, 10
 
 
 def test_blocks_of_a_small_archive_of_much_text_are_bounded(tmp_path):

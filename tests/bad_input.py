@@ -77,6 +77,7 @@ def overwrite(content: str) -> Callable[[Path], object]:
     return lambda path: path.write_text(content)
 
 
+EMPTY_PATTERN = {"type": "Replace", "pattern": {"String": ""}, "content": "x"}
 config, weights, tokenizer = (partial(damaged_copy, "tiny", name) for name in ("config.json", "model.safetensors", "tokenizer.json"))
 manifest = partial(damaged_copy, "idx", "manifest.json")
 
@@ -203,11 +204,16 @@ ARTIFACTS = [
     BadInput("no config.json", config(Path.unlink), START, 4, "bad: no config.json"),
     BadInput("config.json broken", config(overwrite("{")), START, 4, "not a JSON object"),
     BadInput("config.json without sizes", config(set_keys(hidden_size=None)), START, 4, "hidden_size"),
+    BadInput("config.json of true layers", config(set_keys(num_hidden_layers=True)), START, 4,
+        "bad/config.json: num_hidden_layers is True; expected a whole number from 1 to 1,000"),
+    BadInput("config.json of endless layers", config(set_keys(num_hidden_layers=2**31)), START, 4, "num_hidden_layers is 2147483648"),
     BadInput("unknown family", config(set_keys(model_type="t5")), START, 2, "model_type is 't5'"),
     BadInput("weights of another size", config(set_keys(num_hidden_layers=5)), START, 4, "weights are missing"),
     BadInput("no tokenizer", tokenizer(lambda path: (path.unlink(), path.with_name("vocab.txt").unlink())),
         START, 4, "bad: no tokenizer.json or vocab.txt"),
     BadInput("broken tokenizer", tokenizer(overwrite("{}")), START, 4, "tokenizer cannot be opened"),
+    BadInput("tokenizer that replaces nothing", tokenizer(set_keys(normalizer=EMPTY_PATTERN)), START, 4,
+        "bad: its tokenizer has a Replace with an empty pattern"),
     BadInput("weights nowhere", None, "init --model owner/absent --arch dense --output out", 2,
         "not a folder, and it cannot be loaded from the hub"),
 ]  # fmt: skip

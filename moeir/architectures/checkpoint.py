@@ -20,6 +20,7 @@ from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
 from moeir.architectures.sentence_transformers_files import write_dense_files
 from moeir.artifacts.unfinished import describe_unfinished
+from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder, pack_encoders
 from moeir.backbones.families import weights_io
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
@@ -299,9 +300,12 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
     config, tokenizer = weights_io.read_config(folder), TextTokenizer(folder)
     read_on = "meta" if device == "meta" else "cpu"
     weights = weights_io.read_weights(folder, config, device=read_on)
-    head = any(name.startswith("vocabulary_head.") for name in weights)
+    head, encoder_config = any(name.startswith("vocabulary_head.") for name in weights), weights_io.parse_encoder_config(config, folder)
+    if not variants.own_module(spec):  # own code may shape its layers otherwise
+        weights_io.check_shapes(folder, encoder_config.meta_weights(), weights)  # before anything of the config's sizes is allocated
+        check_token_ids(folder, tokenizer, encoder_config)
     with torch.device(read_on):
-        encoder = Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=head)
+        encoder = Encoder(encoder_config, vocabulary_head=head)
         architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
     state = architecture.state_dict()
     names = {name.removeprefix("encoder."): name for name in state}  # as in the file -> in the architecture
@@ -315,6 +319,14 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
     weights_io.check_shapes(folder, expected, weights)
     architecture.load_state_dict({names[name]: value for name, value in weights.items()})
     return RetrievalModel(architecture.to(device), tokenizer, input_config, canonical_spec(spec), config)
+
+
+def check_token_ids(folder: Path, tokenizer: TextTokenizer, config: EncoderConfig) -> None:
+    """ArtifactError for a tokenizer with ids beyond the word embeddings."""
+    if (tokens := tokenizer.vocabulary_size) > (rows := config.vocabulary):
+        raise ArtifactError(
+            f"{folder}: the tokenizer has ids up to {tokens - 1}, the weights only {rows} tokens; expected files of one model"
+        )
 
 
 def build_architecture(spec: str, encoder: Encoder, special_tokens: SpecialTokens) -> Architecture:

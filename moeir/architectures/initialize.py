@@ -13,11 +13,20 @@ from torch import Tensor
 
 from moeir import variants
 from moeir.architectures.base import Architecture
-from moeir.architectures.checkpoint import RetrievalModel, build_architecture, canonical_spec, is_checkpoint, load_with_spec, read_metadata
+from moeir.architectures.checkpoint import (
+    RetrievalModel,
+    build_architecture,
+    canonical_spec,
+    check_token_ids,
+    is_checkpoint,
+    load_with_spec,
+    read_metadata,
+)
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.families import weights_io
+from moeir.backbones.json_fields import CheckedFields, read_json_object
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, UsageError
@@ -115,8 +124,7 @@ def _from_plain_weights(
     else:
         encoder = weights_io.read_encoder(folder, vocabulary_head=True, device=device)
     positions = encoder.config.positions
-    if tokenizer.vocabulary_size > encoder.config.vocabulary:
-        raise ArtifactError(f"{folder}: the tokenizer knows {tokenizer.vocabulary_size} tokens, the weights {encoder.config.vocabulary}")
+    check_token_ids(folder, tokenizer, encoder.config)
     with torch.device(device):
         architecture = build_architecture(arch, encoder, tokenizer.special_tokens)
     if architecture.reads_pairs and "query_length" in folder_config:  # the folder's length is that of one text
@@ -236,13 +244,13 @@ def read_sentence_transformers_config(folder: Path) -> tuple[dict[str, Any], dic
         return {}, {}
     try:
         modules = [part["type"].rsplit(".", 1)[-1] for part in json.loads((folder / "modules.json").read_text(encoding="utf-8"))]
-        pooling = _read_json(folder / "1_Pooling" / "config.json")
-        input_fields: dict[str, Any] = {}
-        if (length := _read_json(folder / "sentence_bert_config.json").get("max_seq_length")) is not None:
-            input_fields |= {"query_length": int(length), "document_length": int(length)}
-        prompts = _read_json(folder / "config_sentence_transformers.json").get("prompts") or {}
-    except (ValueError, KeyError, TypeError) as problem:
-        raise ArtifactError(f"{folder}: sentence-transformers files cannot be read: {problem}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ArtifactError(f"{folder}/modules.json: damaged: expected a list of objects, each with a type") from None
+    pooling = _read_fields(folder / "1_Pooling" / "config.json")
+    input_fields: dict[str, Any] = {}
+    if (length := _read_fields(folder / "sentence_bert_config.json").get("max_seq_length")) is not None:
+        input_fields |= {"query_length": length, "document_length": length}
+    prompts = _read_fields(folder / "config_sentence_transformers.json").get("prompts") or {}
     document = prompts.get("document") or prompts.get("passage") or ""
     input_fields |= {key: text for key, text in (("query_prefix", prompts.get("query") or ""), ("document_prefix", document)) if text}
     if unsupported := [name for name in modules if name not in SUPPORTED_MODULES]:
@@ -257,8 +265,8 @@ def read_sentence_transformers_config(folder: Path) -> tuple[dict[str, Any], dic
     return input_fields, options
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+def _read_fields(file: Path) -> CheckedFields:
+    return CheckedFields(read_json_object(file) if file.is_file() else {}, file)
 
 
 @torch.no_grad()

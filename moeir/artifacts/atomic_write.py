@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from moeir.artifacts.manifests import MANIFEST, build_manifest, diff_records, manifest_path, read_manifest, serialize_manifest
 from moeir.artifacts.unfinished import RESUME as RESUME
@@ -34,10 +34,9 @@ def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bo
 
     `record` has the stage, settings and source digests: unfinished work of the same record is yielded again to be resumed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
     record_file = record_path(path)
-    with _lock(path):
+    with _make_parents(path), _lock(path):
         _recover(path)
         _discard_stale_work(path, partial, read_json(record_file), record, force=force)
         began, counts = time.time(), dict[str, Any]()
@@ -145,10 +144,32 @@ def _recover(path: Path) -> None:
 
 
 @contextmanager
+def _make_parents(path: Path) -> Iterator[None]:
+    """Make the folders above a path; if the block fails, those that were made and are empty are removed again."""
+    missing = [folder for folder in path.parents if not folder.exists()]  # the innermost first
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for folder in missing:
+            with contextlib.suppress(OSError):  # it holds what is to be resumed, or what another process writes
+                folder.rmdir()
+        raise
+
+
+def _open_lock(lock: Path) -> IO[str]:
+    try:
+        return open(lock, "w", encoding="utf-8")
+    except FileNotFoundError:  # another process has failed and removed the folders that it had made
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        return open(lock, "w", encoding="utf-8")
+
+
+@contextmanager
 def _lock(path: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")
     refusal = ArtifactError(f"{path}: another process is writing it; wait for it, or write elsewhere")
-    with open(lock, "w", encoding="utf-8") as file:
+    with _open_lock(lock) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

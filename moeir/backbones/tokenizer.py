@@ -1,9 +1,8 @@
 """Tokenization with the tokenizer files of a checkpoint."""
 
-import json
 import shutil
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,10 @@ from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPEToken
 from tokenizers.processors import RobertaProcessing
 
 from moeir.artifacts import manifests
+from moeir.backbones.json_fields import CheckedFields, read_json_object
 from moeir.backbones.packed_pairs import PairTemplate
 from moeir.backbones.packed_tokens import SpecialTokens
+from moeir.backbones.tokenizer_checks import check_tokenizer, refuse_failures
 from moeir.errors import ArtifactError
 
 TOKENIZER_FILES = (
@@ -27,15 +28,18 @@ BYTE_LEVEL_DEFAULTS = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "<
 
 
 class TextTokenizer:
-    """The tokenizer of a folder; encodes texts with the special tokens of the family."""
+    """The tokenizer of a folder; encodes texts with the special tokens of the family. `vocabulary_size` is its highest id plus 1."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._tokenizer = load_tokenizer(folder)
-        self._space_symbol = _find_space_symbol(self._tokenizer)
-        self.special_tokens = self._find_special_tokens()
+        self._tokenizer, vocabulary = load_tokenizer(folder)
+        self._space_symbol = _find_space_symbol(self._tokenizer, folder)
+        self.vocabulary_size = max(vocabulary.values()) + 1
+        self.special_tokens = self._find_special_tokens(vocabulary)
+        if set(vocabulary.values()) <= set(self.special_ids):
+            raise ArtifactError(f"{folder}: its tokenizer has special tokens only; expected tokens of texts")
 
-    def _find_special_tokens(self) -> SpecialTokens:
+    def _find_special_tokens(self, vocabulary: Mapping[str, int]) -> SpecialTokens:
         """Special tokens as named in the files, else by the family's default names."""
         mask_name, empty_text_ids = _tokenizer_config(self.folder).get("mask_token"), self._tokenizer.encode("").ids
         if len(empty_text_ids) < 2:
@@ -47,12 +51,12 @@ class TextTokenizer:
             mask=next((number for number in masks if number is not None), None),
             query_marker=self._token_id("[unused0]"),
             document_marker=self._token_id("[unused1]"),
-            punctuation=self._punctuation_ids(),
+            punctuation=self._punctuation_ids(vocabulary),
         )
 
-    def _punctuation_ids(self) -> tuple[int, ...]:
+    def _punctuation_ids(self, vocabulary: Mapping[str, int]) -> tuple[int, ...]:
         """Ids of tokens that consist of punctuation, with or without a space before it."""
-        bare_tokens = ((token.removeprefix(self._space_symbol), number) for token, number in self._tokenizer.get_vocab().items())
+        bare_tokens = ((token.removeprefix(self._space_symbol), number) for token, number in vocabulary.items())
         return tuple(sorted(number for token, number in bare_tokens if token and set(token) <= set(string.punctuation)))
 
     def _token_id(self, token: object) -> int | None:
@@ -60,11 +64,13 @@ class TextTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, with special tokens, not truncated."""
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
+        with refuse_failures(self.folder, "encode a text"):
+            return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
 
     def encode_without_special(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text without special tokens, not truncated."""
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        with refuse_failures(self.folder, "encode a text"):
+            return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def pair_template(self) -> PairTemplate:
         """The special tokens around the two texts of a pair."""
@@ -82,7 +88,8 @@ class TextTokenizer:
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
         """Token ids of each text without special tokens, and the character offset at which each token starts."""
-        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        with refuse_failures(self.folder, "encode a text"):
+            encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [(encoding.ids, [begin for begin, _ in encoding.offsets]) for encoding in encodings]
 
     def vocabulary_pieces(self) -> Iterator[tuple[int, str, str]]:
@@ -110,8 +117,8 @@ class TextTokenizer:
         return tuple(sorted(added | named - {None}))
 
     def id_to_token(self, number: int) -> str:
-        """The token with this id."""
-        return str(self._tokenizer.id_to_token(number))
+        """The token with this id, empty if there is none."""
+        return str(self._tokenizer.id_to_token(number) or "")
 
     def whole_word(self, number: int) -> str:
         """The word that a token consists of or starts, without the space before it; empty for any other token."""
@@ -131,11 +138,6 @@ class TextTokenizer:
         files = (self.folder / name for name in TOKENIZER_FILES)
         return manifests.digest_files({file.name: {"sha256": manifests.compute_sha256(file)} for file in files if file.exists()})
 
-    @property
-    def vocabulary_size(self) -> int:
-        """Vocabulary size V, with added tokens."""
-        return int(self._tokenizer.get_vocab_size())
-
     def copy_files(self, folder: Path) -> None:
         """Copy the tokenizer files to a folder."""
         for name in TOKENIZER_FILES:
@@ -145,14 +147,16 @@ class TextTokenizer:
             self._tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """Load the tokenizer of a folder: without padding or truncation; special tokens written in a text are encoded as text."""
+def load_tokenizer(folder: Path) -> tuple[Tokenizer, dict[str, int]]:
+    """Load the tokenizer of a folder and the ids of its tokens: without padding or truncation; special tokens written in a text are
+    encoded as text."""
     tokenizer = _read_tokenizer_files(folder)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True  # "[MASK]" in a passage is text
+    vocabulary = check_tokenizer(tokenizer, folder)
     _split_special_tokens(tokenizer)
-    return tokenizer
+    return tokenizer, vocabulary
 
 
 def _tokenizer_config(folder: Path) -> dict[str, Any]:
@@ -160,10 +164,7 @@ def _tokenizer_config(folder: Path) -> dict[str, Any]:
     config: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         if (folder / name).exists():
-            try:
-                config |= json.loads((folder / name).read_text(encoding="utf-8"))
-            except (ValueError, TypeError):
-                raise ArtifactError(f"{folder / name}: not a JSON object; expected the tokenizer's own file") from None
+            config |= CheckedFields(read_json_object(folder / name), folder / name)
     return config
 
 
@@ -171,11 +172,13 @@ def _token_text(token: object) -> str:
     return str(token.get("content") if isinstance(token, dict) else token)
 
 
-def _find_space_symbol(tokenizer: Tokenizer) -> str:
+def _find_space_symbol(tokenizer: Tokenizer, folder: Path) -> str:
     """The symbol for a space before a word: Ġ (byte level), ▁ (SentencePiece) or nothing (WordPiece)."""
     if tokenizer.pre_tokenizer is None:
         return ""
-    return str(tokenizer.pre_tokenizer.pre_tokenize_str("a a")[-1][0]).removesuffix("a")
+    with refuse_failures(folder, "split a text"):
+        words = tokenizer.pre_tokenizer.pre_tokenize_str("a a")
+    return str(words[-1][0]).removesuffix("a") if words else ""
 
 
 def _split_special_tokens(tokenizer: Tokenizer) -> None:
@@ -189,16 +192,14 @@ def _split_special_tokens(tokenizer: Tokenizer) -> None:
 
 def _read_tokenizer_files(folder: Path) -> Tokenizer:
     """Read tokenizer.json, BERT's WordPiece from vocab.txt, or RoBERTa's byte-level BPE from vocab.json and merges.txt."""
-    try:
+    with refuse_failures(folder, "be opened"):
         if (folder / "tokenizer.json").exists():
             return Tokenizer.from_file(str(folder / "tokenizer.json"))
         if (folder / "vocab.txt").exists():
-            lowercase = _tokenizer_config(folder).get("do_lower_case", True)
-            return BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lowercase)._tokenizer
+            lowercase = _tokenizer_config(folder).get("do_lower_case")
+            return BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lowercase is not False)._tokenizer
         if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
             return _load_byte_level(folder)
-    except Exception as problem:  # noqa: BLE001 - the tokenizers library raises bare Exception for a broken file
-        raise ArtifactError(f"{folder}: its tokenizer cannot be opened: {str(problem).splitlines()[0]}") from None
     if pieces := sorted(folder.glob("*.model")):
         raise ArtifactError(f"{folder}: no tokenizer.json beside {pieces[0].name}; AutoTokenizer of transformers reads it and saves one")
     raise ArtifactError(f"{folder}: no tokenizer.json or vocab.txt, or vocab.json with merges.txt; expected the tokenizer of the weights")

@@ -80,8 +80,26 @@ def test_what_cannot_be_read_is_said(sentence_transformer, caplog):
         assert "pooling" not in read_sentence_transformers_config(sentence_transformer)[1]
     assert "neither cls nor mean" in caplog.text and "module Dense is not supported" in caplog.text
     (sentence_transformer / "modules.json").write_text("{")
-    with pytest.raises(ArtifactError, match="sentence-transformers files cannot be read"):
+    with pytest.raises(ArtifactError, match=r"modules.json: damaged: expected a list of objects"):
         read_sentence_transformers_config(sentence_transformer)
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        *(("modules.json", content) for content in (None, 7, {"type": "Pooling"}, [7], [{}], [{"type": 7}], ["Pooling"])),
+        *(("sentence_bert_config.json", {"max_seq_length": value}) for value in (0, -1, True, "x", 1.5, 1e300, float("inf"), [16])),
+        ("sentence_bert_config.json", [16]),
+        *(("config_sentence_transformers.json", {"prompts": value}) for value in (7, "x", ["x"], {"query": 7}, {"document": ["x"]})),
+        *(("1_Pooling/config.json", {"pooling_mode_cls_token": value}) for value in (None, 1, "true", [])),
+        ("1_Pooling/config.json", "cls"),
+    ],
+)
+def test_sentence_transformers_files_of_other_types_are_refused(name, content, sentence_transformer):
+    (sentence_transformer / name).write_text(json.dumps(content))
+    with pytest.raises(ArtifactError, match=rf"{sentence_transformer / name}: .*expected ") as caught:
+        read_sentence_transformers_config(sentence_transformer)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_missing_vocabulary_head_is_fitted_and_the_log_says_so(tiny_model, caplog):

@@ -72,6 +72,54 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path, problem, exi
     assert state(tmp_path / "out") == ("old" if exists else None)
 
 
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_failure_takes_the_folders_along_that_were_made_for_it(tmp_path, folder):
+    (tmp_path / "old").mkdir()
+    for problem in (ArtifactError("x"), OSError(28, "No space left on device"), KeyboardInterrupt()):
+        path = tmp_path / "old" / "new" / "newer" / "out"
+        with pytest.raises(type(problem)), atomic_write.atomic_output(path, "encodings", NEW, force=False, folder=folder):
+            raise problem
+        assert [one.name for one in tmp_path.rglob("*")] == ["old"]
+
+
+def test_a_failure_leaves_new_folders_that_others_write_into(tmp_path):
+    first, second = tmp_path / "new" / "first", tmp_path / "new" / "second"
+    with pytest.raises(ArtifactError), atomic_write.atomic_output(first, "encodings", NEW, force=False, folder=True):
+        make(second, "new", NEW)
+        raise ArtifactError("x")
+    assert state(second) == "new" and names(tmp_path / "new") == {"second"}
+
+
+def test_a_folder_that_another_failure_took_along_is_made_again(tmp_path, monkeypatch):
+    """Between the making of the folder and that of the lock in it."""
+    mkdir = Path.mkdir
+
+    def make_and_remove(path, *arguments, **options):
+        monkeypatch.undo()
+        mkdir(path, *arguments, **options)
+        path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", make_and_remove)
+    make(tmp_path / "new" / "out", "new", NEW)
+    assert state(tmp_path / "new" / "out") == "new"
+
+
+def test_unfinished_work_stays_in_a_new_folder(tmp_path):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        atomic_write.atomic_output(tmp_path / "new" / "out", "encodings", NEW, force=False, folder=True) as (
+            partial,
+            _,
+        ),
+    ):
+        (partial / atomic_write.RESUME).mkdir()
+        (partial / atomic_write.RESUME / "journal.jsonl").write_text("{}")
+        raise KeyboardInterrupt
+    assert (tmp_path / "new" / ".out.partial").is_dir()
+    make(tmp_path / "new" / "out", "new", NEW)
+    assert state(tmp_path / "new" / "out") == "new"
+
+
 def test_a_full_disk_says_where(tmp_path):
     with pytest.raises(OSError) as caught, atomic_write.atomic_output(tmp_path / "out", "encodings", NEW, force=False, folder=True):
         raise OSError(28, "No space left on device")

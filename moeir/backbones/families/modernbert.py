@@ -39,7 +39,8 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     if not config.get("decoder_bias", True):
         raise UsageError("config.json: decoder_bias is False; moeir reads ModernBERT with True")
     depth, global_interval = config["num_hidden_layers"], config.get("global_attn_every_n_layers", 3)
-    kinds = config.get("layer_types") or [LOCAL if number % global_interval else FULL for number in range(depth)]
+    if (kinds := config.get("layer_types")) is None:
+        kinds = [LOCAL if number % global_interval else FULL for number in range(depth)]
     thetas = {kind: _parse_theta(config, kind) for kind in THETAS}
     if unknown := sorted(set(kinds) - set(THETAS)):
         raise UsageError(f"config.json: layer_types has {unknown[0]!r}; moeir reads {FULL} and {LOCAL}")
@@ -69,7 +70,7 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
             embedding_dropout=config.get("embedding_dropout", 0.0),
         ),
         classification_head=ClassificationHeadConfig(
-            config.get("classifier_activation", "gelu"), config.get("classifier_dropout", 0.0), norm=True, pooling=pooling
+            config.get("classifier_activation", "gelu"), config.get("classifier_dropout") or 0.0, norm=True, pooling=pooling
         ),
     )
 
@@ -78,10 +79,8 @@ def _parse_theta(config: Mapping[str, Any], kind: str) -> float:
     """The rotary base of layers of a type."""
     if config.get("rope_scaling") is not None:
         raise UsageError(f"config.json: rope_scaling is {config['rope_scaling']!r}; moeir reads ModernBERT without")
-    parameters = (config.get("rope_parameters") or {}).get(kind) or {}
+    parameters: Mapping[str, Any] = (config.get("rope_parameters") or {}).get(kind) or {}
     if (rope_type := parameters.get("rope_type", "default")) != "default":
         raise UsageError(f"config.json: rope_type is {rope_type!r}; moeir reads ModernBERT with 'default'")
     old_key, default = THETAS[kind]
-    if (theta := parameters.get("rope_theta", config.get(old_key, default))) is None:
-        raise UsageError(f"config.json: {old_key} is None; expected a number, as {default:g}")
-    return float(theta)
+    return float(parameters["rope_theta"] if "rope_theta" in parameters else config.get(old_key, default))

@@ -35,7 +35,7 @@ class NameMap:
             if self.final_norm is not None and bare.startswith(self.final_norm):
                 own_names[name] = f"layers.{layers - 1}.closing." + bare.removeprefix(self.final_norm)
             elif bare.startswith(self.layer_prefix):
-                number, rest = bare.removeprefix(self.layer_prefix).split(".", 1)
+                number, _, rest = bare.removeprefix(self.layer_prefix).partition(".")
                 own_names[name] = f"layers.{number}.{_replace_prefix(rest, layer)}"
             else:
                 own_names[name] = _replace_prefix(bare, model)

@@ -28,7 +28,7 @@ NAMES = NameMap(
 def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     """Parse a RoBERTa config.json: of its 514 positions, the two up to the padding id are unused."""
     fields = read_sizes(config, "RoBERTa")
-    first = 1 if config.get("pad_token_id") is None else int(config["pad_token_id"])
+    first = 1 if config.get("pad_token_id") is None else config["pad_token_id"]
     fields |= {"first_position": first + 1, "positions": fields["positions"] - first - 1, "head_activation": "gelu"}
     head = ClassificationHeadConfig(dropout=read_classifier_dropout(config, fields), dropout_first=True)
     return EncoderConfig(**fields, classification_head=head)

@@ -4,7 +4,9 @@ import importlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+import re
+import reprlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,12 +18,14 @@ from torch import Tensor
 
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder
+from moeir.backbones.json_fields import CheckedFields, read_json_object
 from moeir.errors import ArtifactError, MoeirError, UsageError
 
 NOT_FAMILIES = ("__init__", "weights_io", "name_map")
 FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in NOT_FAMILIES))
 CLASSIFIER_PREFIX = "heads.relevance."  # prefix of the classification head's weights
 OMITTED_KEYS = ("moeir_family", "transformers_version", "_name_or_path", "torch_dtype")  # keys of config.json that are not copied
+_WEIGHT_FILE = re.compile(r"[^/\\\x00]+\.safetensors")  # a file in the folder itself
 log = logging.getLogger(__name__)
 
 
@@ -43,14 +47,9 @@ def resolve_model(model: Path) -> Path:
 def read_config(folder: Path) -> dict[str, Any]:
     """Read config.json of a folder of weights."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if not isinstance(config, dict):
-            raise ValueError
+        return read_json_object(folder / "config.json")
     except FileNotFoundError:
         raise ArtifactError(f"{folder}: no config.json; expected a folder that transformers or moeir wrote") from None
-    except ValueError:
-        raise ArtifactError(f"{folder}/config.json: not a JSON object") from None
-    return dict(config)
 
 
 def import_family(config: Mapping[str, Any], folder: Path) -> ModuleType:
@@ -63,23 +62,20 @@ def import_family(config: Mapping[str, Any], folder: Path) -> ModuleType:
 
 def parse_encoder_config(config: Mapping[str, Any], folder: Path) -> EncoderConfig:
     """The encoder configuration of a folder's config.json."""
+    family, fields = import_family(config, folder), CheckedFields(config, folder / "config.json")
     try:
-        shape: EncoderConfig = import_family(config, folder).parse_config(config)
+        encoder_config: EncoderConfig = family.parse_config(fields)
     except KeyError as problem:
         raise ArtifactError(f"{folder}/config.json: key {problem} is missing; expected the file that came with the weights") from None
-    return shape
+    except UsageError as problem:
+        raise UsageError(f"{folder}/{problem}") from None
+    return encoder_config
 
 
 def read_weights(folder: Path, config: Mapping[str, Any], *, device: str = "cpu") -> dict[str, Tensor]:
     """Read all weights of a folder in float32, under our names; on `meta` only their shapes."""
-    files = list_weight_files(folder)
     names, layers = import_family(config, folder).NAMES, parse_encoder_config(config, folder).layers
-    loaded: dict[str, Tensor] = {}
-    for name in files:
-        try:
-            loaded |= _read_shapes(folder / name) if device == "meta" else load_file(folder / name)
-        except SafetensorError as problem:
-            raise ArtifactError(f"{folder / name}: damaged: {problem}") from None
+    loaded = read_shapes(folder) if device == "meta" else _read_files(folder, load_file)
     weights = {
         own: value.float() if (value := loaded.pop(name)).is_floating_point() else value
         for name, own in names.from_hf(loaded.keys(), layers).items()
@@ -94,8 +90,22 @@ def read_weights(folder: Path, config: Mapping[str, Any], *, device: str = "cpu"
     return weights
 
 
-def _read_shapes(file: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file on the meta device, without reading them."""
+def _read_files(folder: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for name in list_weight_files(folder):
+        try:
+            tensors |= read(folder / name)
+        except SafetensorError as problem:
+            raise ArtifactError(f"{folder / name}: damaged: {problem}") from None
+    return tensors
+
+
+def read_shapes(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a folder of weights under the names in its files, on the meta device: only their headers are read."""
+    return _read_files(folder, _read_header)
+
+
+def _read_header(file: Path) -> dict[str, Tensor]:
     with safe_open(file, framework="pt") as tensors:
         return {name: torch.empty(tensors.get_slice(name).get_shape(), device="meta") for name in tensors.keys()}  # noqa: SIM118
 
@@ -107,11 +117,13 @@ def list_weight_files(folder: Path) -> list[str]:
         if not (folder / "model.safetensors").exists():
             raise ArtifactError(f"{folder}: no model.safetensors; convert other formats with transformers' save_pretrained first")
         return ["model.safetensors"]
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ArtifactError(f"{index}: damaged: expected a weight_map of file names") from None
-    if missing := [name for name in names if not (folder / name).exists()]:
+    weight_map = read_json_object(index).get("weight_map")
+    if type(weight_map) is not dict or not weight_map:
+        raise ArtifactError(f"{index}: damaged: expected a weight_map of file names")
+    if outside := [name for name in weight_map.values() if not (isinstance(name, str) and _WEIGHT_FILE.fullmatch(name))]:
+        raise ArtifactError(f"{index}: damaged: weight_map names {reprlib.repr(outside[0])}; expected .safetensors files beside it")
+    names = sorted(set(weight_map.values()))
+    if missing := [name for name in names if not (folder / name).is_file()]:
         raise ArtifactError(f"{folder}: no {missing[0]}, which its index names ({len(missing)} of {len(names)} files are missing)")
     return names
 
@@ -125,20 +137,30 @@ def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, device: 
     weights = read_weights(folder, config, device=device)
     has_head = any(name.startswith("vocabulary_head.") for name in weights)
     with_head = has_head if vocabulary_head is None else vocabulary_head
+    encoder_config = parse_encoder_config(config, folder)
+    check_whole(folder, encoder_config.meta_weights(), weights)  # before anything of the config's sizes is allocated
     with torch.device(device):
-        encoder = Encoder(parse_encoder_config(config, folder), vocabulary_head=with_head)
+        encoder = Encoder(encoder_config, vocabulary_head=with_head)
     expected = encoder.state_dict()
-    missing = [name for name in expected if name not in weights and (has_head or not name.startswith("vocabulary_head."))]
-    if missing:
-        raise ArtifactError(f"{folder}: weights are missing, first {missing[0]} ({len(missing)} in all); expected a whole checkpoint")
-    check_shapes(folder, expected, weights)
+    check_whole(folder, {name: expected[name] for name in expected if has_head or not name.startswith("vocabulary_head.")}, weights)
+    if unread := [name for name in weights if name.startswith(("embeddings.", "layers.")) and name not in expected]:
+        log.warning("%s: %d weights are not read, first %s: config.json describes an encoder without", folder, len(unread), unread[0])
     encoder.load_state_dict({name: weights[name] for name in expected if name in weights}, strict=False)
     return encoder
 
 
+def check_whole(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """ArtifactError if one of the expected weights is missing or of another shape."""
+    if missing := [name for name in expected if name not in weights]:
+        raise ArtifactError(f"{folder}: weights are missing, first {missing[0]} ({len(missing)} in all); expected a whole checkpoint")
+    check_shapes(folder, expected, weights)
+
+
 def check_shapes(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """ArtifactError if a weight's shape differs from the expected one."""
+    """ArtifactError if a weight's shape differs from the expected one, or if it holds whole numbers for fractions."""
     for name, target in expected.items():
+        if name in weights and target.is_floating_point() and not weights[name].is_floating_point():
+            raise ArtifactError(f"{folder}: {name} is of {weights[name].dtype}; moeir reads weights that are not quantised")
         if name in weights and weights[name].shape != target.shape:
             actual, declared = list(weights[name].shape), list(target.shape)
             raise ArtifactError(f"{folder}: {name} has shape {actual}; config.json says {declared}")

@@ -105,6 +105,21 @@ def test_holm_steps_down(chances):
     assert correct_p_values(chances, "holm") == pytest.approx(reporting.holm(chances), abs=1e-14)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 0, 3, 1)])
+def test_benjamini_hochberg_takes_the_least_of_the_larger_ranks(order):
+    """By hand, p · 4 / rank: .04, .078, .0533…, .5. The second is larger than the third, so it becomes the third."""
+    raw, expected = (0.01, 0.039, 0.04, 0.5), (0.04, 0.16 / 3, 0.16 / 3, 0.5)
+    corrected = correct_p_values([raw[place] for place in order], "bh")
+    assert corrected == pytest.approx([expected[place] for place in order], abs=1e-14)
+
+
+@given(some.lists(some.floats(0, 1), max_size=6))
+def test_benjamini_hochberg_is_the_minimum_over_the_ranks_from_ones_own_up(chances):
+    ordered, count = sorted(chances), len(chances)
+    by_rank = [min(ordered[other] * count / (other + 1) for other in range(rank, count)) for rank in range(count)]
+    assert correct_p_values(chances, "bh") == pytest.approx([by_rank[ordered.index(chance)] for chance in chances], abs=1e-14)
+
+
 def test_corrections_are_scipys_and_keep_the_order():
     generator = np.random.default_rng(4)
     for size in (1, 2, 7):

@@ -173,6 +173,14 @@ def test_known_positives_elsewhere_in_the_batch_are_ignored():
     assert batch.false_negative_mask().tolist() == [[False, False, True, True], [False, False, False, False]]
 
 
+@pytest.mark.parametrize("queries, size", [(1, 3), (3, 1), (4, 5)])
+def test_other_queries_documents_are_masked(queries, size):
+    documents = tuple(f"d{number}" for number in range(queries * size))
+    batch = BatchIds(tuple(f"q{number}" for number in range(queries)), documents, (frozenset(),) * queries)
+    expected = [[column < row * size or column >= (row + 1) * size for column in range(queries * size)] for row in range(queries)]
+    assert batch.other_queries_mask().tolist() == expected
+
+
 @pytest.mark.parametrize(
     "given, options, error, message",
     [

@@ -1,7 +1,6 @@
 """Work can be interrupted anywhere: what the journal records is on disk, and the rest is done again."""
 
 import os
-
 from pathlib import Path
 
 import numpy as np

@@ -73,7 +73,8 @@ class Source:
     def edits(self) -> Iterator[Edit]:
         """Every edit of the file."""
         for node in walk(self.tree):
-            for left, operation, right in operations(node):
+            sides = operands(node)
+            for (left, right), operation in zip(itertools.pairwise(sides), getattr(node, "ops", len(sides) * [getattr(node, "op", None)])):
                 old, *others = TOKENS.get(type(operation).__name__, [""])
                 begin = self.span(left)[1]
                 gap = re.search(re.escape(old).replace(r"\ ", r"\s+").encode(), self.text[begin : self.span(right)[0]])
@@ -102,20 +103,14 @@ class Source:
                 yield "negated", *self.span(node.value), f"not ({ast.unparse(node.value)})"
 
 
-def operations(node: Any) -> Iterable[tuple[Any, Any, Any]]:
-    """(left, operation, right) of a node whose operations have two sides."""
-    match node:
-        case ast.Compare():
-            return zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
-        case ast.BoolOp():
-            return [(left, node.op, right) for left, right in itertools.pairwise(node.values)]
-        case ast.AugAssign():
-            return [(node.target, node.op, node.value)]
-        case ast.BinOp():
-            values = [getattr(side, "value", side) for side in (node.left, node.right)]
-            is_text = any(value is None or isinstance(value, str | bytes | ast.JoinedStr | ast.List | ast.Tuple) for value in values)
-            return [] if is_text else [(node.left, node.op, node.right)]
-    return []
+def operands(node: Any) -> list[ast.AST]:
+    """The operands of a node's operations, but not of those on text or lists, such as `"x" + a`."""
+    if isinstance(node, ast.BinOp):
+        values = [getattr(side, "value", side) for side in (node.left, node.right)]
+        is_text = any(value is None or isinstance(value, str | bytes | ast.JoinedStr | ast.List | ast.Tuple) for value in values)
+        return [] if is_text else [node.left, node.right]
+    names = {ast.Compare: ("left", "comparators"), ast.BoolOp: ("values",), ast.AugAssign: ("target", "value")}.get(type(node), ())
+    return [side for name in names for side in (getattr(node, name) if name.endswith("s") else [getattr(node, name)])]
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:

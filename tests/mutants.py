@@ -34,8 +34,9 @@ MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "heads/classification": "architectures/test_cross_encoder training/test_cross_encoders", "heads/lexical": "architectures/test_options",
     "heads/pooling": "architectures/test_options", "heads/token_vectors": "architectures/test_options",
     "indexes/base": "indexes/test_flat indexes/test_inverted", "indexes/sparse_rows": "indexes/test_inverted indexes/test_exact_match",
-    "indexes/postings_search": "indexes/test_inverted",
-    "training/losses": "training/test_objectives training/test_formulas",
+    "indexes/postings_search": "indexes/test_inverted", "training/losses": "training/test_objectives training/test_formulas",
+    **dict.fromkeys(["indexes/bm25", "indexes/faiss", "indexes/lucene", "indexes/plaid", "indexes/seismic"], "test_variants"),
+    "fusion/formulas": "test_variants", "training/objectives": "test_variants",
 }  # fmt: skip
 NEVER = ("tests/device/", "tests/examples/", "tests/stages/", "tests/test_")  # other machines, whole programs, tests of the whole tree
 
@@ -150,7 +151,7 @@ def tests_of(module: str) -> tuple[list[str], list[str]]:
     """What can kill a mutant of moeir/PACKAGE/NAME.py: its examples, the tests of its name and MORE_TESTS; and others that import it."""
     package, name = Path(module).parts[-2], Path(module).stem
     imports = re.compile(rf"moeir\.{package}\.{name}\b|from moeir\.{package} import [^\n]*\b{name}\b")
-    files = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").glob("*/test_*.py"))]
+    files = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").glob("**/test_*.py"))]
     prefixes = tuple(f"tests/{prefix}" for prefix in [f"{package}/test_{name}", *MORE_TESTS.get(f"{package}/{name}", "").split()])
     named = [module] if ">>>" in (ROOT / module).read_text() else []
     named += [file for file in files if file.startswith(prefixes)]

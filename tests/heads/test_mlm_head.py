@@ -53,6 +53,14 @@ def test_the_strongest_terms_start_near_the_strength_asked_for(read, strongest):
     assert best.median() == pytest.approx(strongest, rel=0.1)
 
 
+@pytest.mark.parametrize("options", [{"ridge": 2e-2}, {"strongest": 4.0}, {"positive": 4e-2}])
+def test_the_options_have_the_documented_defaults(options, read):
+    defaults = fit_head(read, ridge=1e-2, strongest=2.0, positive=2e-4)[0].state_dict()
+    plain, other = fit_head(read)[0].state_dict(), fit_head(read, **options)[0].state_dict()
+    assert all(torch.equal(plain[name], defaults[name]) for name in plain)
+    assert any(not torch.equal(plain[name], other[name]) for name in plain)
+
+
 def test_weights_are_finite_and_nothing_random_remains(read):
     first, second = fit_head(read, seed=1)[0].state_dict(), fit_head(read, seed=2)[0].state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -91,6 +91,7 @@ def test_the_rate_rises_and_falls_linearly(steps, warmup):
 def test_the_rates_of_ten_steps_by_hand():
     rates = [Schedule(10, 1.0, 0.2).learning_rate_at(step) for step in range(10)]
     assert rates == [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
+    assert [Schedule(20, 1.0).learning_rate_at(step) for step in range(3)] == [0.5, 1.0, 1.0], "a tenth of the steps is warm-up"
 
 
 @pytest.fixture(scope="module")
@@ -263,6 +264,14 @@ def test_weight_decay_shrinks_matrices_and_leaves_biases_and_norms_alone(learnin
         if value.is_floating_point():
             factor = 1.0 - 0.5 * 1e-3 if value.ndim > 1 else 1.0
             assert torch.allclose(after[name], value * factor, rtol=1e-6, atol=0.0), name
+
+
+def test_the_seed_and_the_step_decide_what_dropout_drops(learning, tmp_path):
+    losses = {}
+    for name, seed in (("a", 1), ("b", 2), ("c", 1)):
+        learning(tmp_path / name, steps=2, rate=1e-9, seed=seed)
+        losses[name] = [line["loss"] for line in metric_lines(tmp_path / name)]
+    assert losses["a"] == losses["c"] and all(one != other for one, other in zip(losses["a"], losses["b"], strict=True))
 
 
 class LeastSquares:

@@ -35,9 +35,9 @@ MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "heads/pooling": "architectures/test_options", "heads/token_vectors": "architectures/test_options",
     "indexes/base": "indexes/test_flat indexes/test_inverted", "indexes/sparse_rows": "indexes/test_inverted indexes/test_exact_match",
     "indexes/postings_search": "indexes/test_inverted", "training/losses": "training/test_objectives training/test_formulas",
-    **dict.fromkeys(["indexes/bm25", "indexes/faiss", "indexes/lucene", "indexes/plaid", "indexes/seismic"], "test_variants"),
-    "fusion/formulas": "test_variants", "training/objectives": "test_variants",
 }  # fmt: skip
+HAVE_OPTIONS = ("indexes/bm25", "indexes/faiss", "indexes/plaid", "indexes/seismic", "fusion/formulas", "training/objectives")
+MORE_TESTS |= dict.fromkeys(HAVE_OPTIONS, "test_docs.py::test_the_pages_about_the_program_are_the_programs")
 NEVER = ("tests/device/", "tests/examples/", "tests/stages/", "tests/test_")  # other machines, whole programs, tests of the whole tree
 
 SWAPPED = {"min": "max", "amin": "amax", "minimum": "maximum", "argmin": "argmax", "mean": "sum", "any": "all", "floor": "ceil"}
@@ -152,9 +152,9 @@ def tests_of(module: str) -> tuple[list[str], list[str]]:
     package, name = Path(module).parts[-2], Path(module).stem
     imports = re.compile(rf"moeir\.{package}\.{name}\b|from moeir\.{package} import [^\n]*\b{name}\b")
     files = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").glob("**/test_*.py"))]
-    prefixes = tuple(f"tests/{prefix}" for prefix in [f"{package}/test_{name}", *MORE_TESTS.get(f"{package}/{name}", "").split()])
+    prefixes = [f"tests/{prefix}" for prefix in [f"{package}/test_{name}", *MORE_TESTS.get(f"{package}/{name}", "").split()]]
     named = [module] if ">>>" in (ROOT / module).read_text() else []
-    named += [file for file in files if file.startswith(prefixes)]
+    named += [file for file in files if file.startswith(tuple(prefixes))] + [prefix for prefix in prefixes if "::" in prefix]
     others = [file for file in files if not file.startswith(NEVER) and imports.search((ROOT / file).read_text())]
     return named, [file for file in others if file not in named]
 

@@ -110,10 +110,6 @@ def test_resolving_loads_nothing_heavy():
     assert process.stderr.strip() == ""
 
 
-def test_all_variants_and_the_defaults_of_their_options_are_as_reviewed(moeir, check_golden):
-    check_golden("variants.txt", moeir("variants").stdout)
-
-
 def test_variants_are_listed(moeir):
     result = moeir("variants", "fusion")
     assert result.stdout.splitlines()[0] == "fusion" and "  rrf            Reciprocal rank fusion" in result.stdout

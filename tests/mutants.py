@@ -125,25 +125,21 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
                 yield from walk(child)
 
 
-def shuffle(source: Source, seed: str) -> Iterator[Mutant]:
-    """All mutants of a file in a random order, in which the operators take turns."""
-    by_operator, edits = collections.defaultdict(list), list(source.edits())
-    for edit in random.Random(seed).sample(edits, len(edits)):
+def shuffle(path: Path, seed: int) -> Iterator[tuple[str, tuple[str, Mutant]]]:
+    """The mutants of a module in a random order, in which the operators take turns: key of the result, module, mutant."""
+    name, source, by_operator = path.relative_to(ROOT).as_posix(), Source(path.read_text()), collections.defaultdict(list)
+    edits, digest = list(source.edits()), hashlib.sha256(source.text).hexdigest()[:12]
+    for edit in random.Random(f"{seed}:{name}").sample(edits, len(edits)):
         by_operator[edit[0].split()[0]].append(edit)
-    turns = itertools.chain.from_iterable(itertools.zip_longest(*by_operator.values()))
-    return filter(None, (source.mutant(edit) for edit in turns if edit))
+    for edit in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*by_operator.values()))):
+        if mutant := source.mutant(edit):
+            yield f"{name}:{mutant.line}:{mutant.column}:{mutant.operator}:{seed}:{digest}", (name, mutant)
 
 
 def choose(count: int, seed: int, packages: Sequence[str] = PACKAGES) -> dict[str, tuple[str, Mutant]]:
-    """`count` mutants in rounds of one for each module: key of the result -> module and mutant."""
+    """`count` mutants in rounds of one for each module."""
     modules = sorted(path for package in packages for path in (ROOT / "moeir" / package).glob("[!_]*.py"))
-
-    def keyed(path: Path) -> Iterator[tuple[str, tuple[str, Mutant]]]:
-        name, digest = path.relative_to(ROOT).as_posix(), hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-        for mutant in shuffle(Source(path.read_text()), f"{seed}:{name}"):
-            yield f"{name}:{mutant.line}:{mutant.column}:{mutant.operator}:{seed}:{digest}", (name, mutant)
-
-    rounds = itertools.zip_longest(*map(keyed, random.Random(seed).sample(modules, len(modules))))
+    rounds = itertools.zip_longest(*(shuffle(path, seed) for path in random.Random(seed).sample(modules, len(modules))))
     return dict(itertools.islice(filter(None, itertools.chain.from_iterable(rounds)), count))
 
 
@@ -205,11 +201,11 @@ class Copy:
             sys.stdout.flush()
             os._exit(code)
 
-    def try_mutant(self, module: str, mutant: Mutant) -> tuple[str, float, str]:
+    def try_mutant(self, module: str, mutant: Mutant) -> dict[str, Any]:
         """The outcome of the module's examples and the tests of its name, then of the others: those that pass without a mutant."""
-        outcome, (named, others) = ("no test", 0.0, ""), tests_of(module)
+        outcome = ("no test", 0.0, "")
         path, old, is_compiled = self.folder / module, (self.folder / module).stat(), "njit" in mutant.source
-        for group in (named, others):
+        for group in tests_of(module):
             for test in group:
                 if test not in self.seconds:
                     status, seconds, failed = self.run([test], 900)
@@ -225,7 +221,8 @@ class Copy:
             os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
             if outcome[0].startswith("killed"):
                 break
-        return outcome
+        sys.stdout.write(f"{outcome[0]}: {module}:{mutant.line} {mutant.after} {outcome[2]} {outcome[1]} s\n")
+        return dict(zip(("status", "seconds", "killer"), outcome, strict=True))
 
 
 def summarise(results: Sequence[dict[str, Any]]) -> str:
@@ -248,21 +245,15 @@ def run_jobs(jobs: int, waiting: dict[str, tuple[str, Mutant]], results: Path) -
     with tempfile.TemporaryDirectory() as scratch:
         for job in range(jobs := min(jobs, len(modules))):
             if os.fork() == 0:
-                share = {key: one for key, one in waiting.items() if one[0] in modules[job::jobs]}
-                run_job(Copy(Path(scratch) / f"job{job}"), share, results)
+                copy = Copy(Path(scratch) / f"job{job}")
+                for key, (module, mutant) in waiting.items():
+                    if module in modules[job::jobs]:
+                        outcome = copy.try_mutant(module, mutant)
+                        with open(results, "a") as file:
+                            file.write(json.dumps({"key": key, "module": module, **mutant._replace(source="")._asdict(), **outcome}) + "\n")
                 os._exit(0)
         for _ in range(jobs):
             os.wait()
-
-
-def run_job(copy: Copy, waiting: dict[str, tuple[str, Mutant]], results: Path) -> None:
-    """Run mutants one after the other."""
-    for key, (module, mutant) in waiting.items():
-        status, seconds, killer = copy.try_mutant(module, mutant)
-        facts = {"key": key, "module": module, "status": status, "seconds": seconds, "killer": killer, **mutant._asdict()}
-        with open(results, "a") as file:
-            file.write(json.dumps({name: value for name, value in facts.items() if name != "source"}) + "\n")
-        sys.stdout.write(f"{status}: {module}:{mutant.line} {mutant.after} {killer} {seconds} s\n")
 
 
 def main() -> None:

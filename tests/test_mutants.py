@@ -131,11 +131,11 @@ def test_mutants_are_killed_survive_and_run_out_of_time_in_a_copy(little_tree, m
     )
     by_line = {mutant.after: mutant for mutant in all_mutants(original.decode())}
     for line, status in {"return x * 2 if x >= 0 else 0": "killed", "return x / 2 if x > 0 else 0": "survived"}.items():
-        outcome, _, killer = copy.try_mutant("moeir/heads/half.py", by_line[line])
-        assert outcome == status and ("test_half" in killer) == (status == "killed")
+        outcome = copy.try_mutant("moeir/heads/half.py", by_line[line])
+        assert outcome["status"] == status and ("test_half" in outcome["killer"]) == (status == "killed")
     run = copy.run
     monkeypatch.setattr(copy, "run", lambda tests, limit, recompile: run(tests, 5.0, recompile))
-    assert copy.try_mutant("moeir/heads/half.py", by_line["pass"])[0] == "killed by time"
+    assert copy.try_mutant("moeir/heads/half.py", by_line["pass"])["status"] == "killed by time"
     assert (copy.folder / "moeir/heads/half.py").read_bytes() == original == (little_tree / "moeir/heads/half.py").read_bytes()
 
 

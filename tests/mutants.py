@@ -31,10 +31,12 @@ WARM = "torch torch._dynamo transformers.models.bert.modeling_bert numba scipy.s
 MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "artifacts/unfinished": "training/test_unfinished artifacts/test_atomic_write", "artifacts/shards": "stages/test_encode_shards",
     "fusion/files": "stages/test_learned_fusion stages/test_fuse", "fusion/score_lists": "fusion/",
-    "heads/classification": "architectures/test_cross_encoder training/test_cross_encoders", "heads/lexical": "architectures/test_options",
-    "heads/pooling": "architectures/test_options", "heads/token_vectors": "architectures/test_options",
+    "heads/classification": "architectures/test_cross_encoder training/test_cross_encoders",
+    "heads/lexical": "heads/ architectures/test_options", "heads/pooling": "heads/ architectures/test_options",
+    "heads/token_vectors": "heads/ architectures/test_options",
     "indexes/base": "indexes/test_flat indexes/test_inverted", "indexes/sparse_rows": "indexes/test_inverted indexes/test_exact_match",
-    "indexes/postings_search": "indexes/test_inverted", "training/losses": "training/test_objectives training/test_formulas",
+    "indexes/postings_search": "indexes/test_inverted", "mixtures/dispatch": "mixtures/",
+    "training/losses": "training/test_objectives training/test_formulas",
 }  # fmt: skip
 HAVE_OPTIONS = ("indexes/bm25", "indexes/faiss", "indexes/plaid", "indexes/seismic", "fusion/formulas", "training/objectives")
 MORE_TESTS |= dict.fromkeys(HAVE_OPTIONS, "test_docs.py::test_the_pages_about_the_program_are_the_programs")

@@ -35,6 +35,14 @@ def test_most_tokens_find_their_own_word(read, activation):
     assert (logits.argmax(1) == ids).float().mean() > 0.9  # of the head itself, not only of the report
 
 
+def test_what_the_activation_reads_has_a_standard_deviation_of_one(read):
+    head, _ = fit_head(read)
+    with torch.no_grad():
+        before_activation = head.transform(read[1])
+    assert before_activation.std().item() == pytest.approx(1.0, rel=1e-3)
+    assert before_activation.mean().item() == pytest.approx(mlm_head.SHIFT, abs=1e-3)
+
+
 @pytest.mark.parametrize("positive", [2e-2, 1e-2])
 def test_the_share_of_positive_pairs_is_near_the_one_asked_for(read, positive):
     head, report = fit_head(read, positive=positive)

@@ -7,7 +7,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(shell n=$$(nproc); echo $$((n 
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test device torture environment lint docs clean
+.PHONY: demo test device torture mutants environment lint docs clean
 
 demo:
 	bash examples/quickstart.sh
@@ -37,6 +37,10 @@ device: environment
 torture: environment
 	$(PYTEST) -m torture tests/device
 	$(PYTEST) -m torture
+
+# 400 changes of one expression each, and the tests that should notice; hours, but a second run goes on where the first was stopped
+mutants: environment
+	$(BIN)/python tests/mutants.py --count 400 --jobs $(shell nproc)
 
 # the documentation as a site, in site/
 docs: environment

@@ -1,5 +1,6 @@
 """Every option of every architecture, against plain computations on the same states."""
 
+import shutil
 from itertools import pairwise
 
 import pytest
@@ -49,6 +50,23 @@ def test_dense_is_transformers_mean_pooled_and_normalised(model, normalise):
     actual = checkpoint.encode(TEXTS)["global"].vectors
     expected = by_hand(model, TEXTS, checkpoint.tokenizer, normalise)
     assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_separate_encoders_read_their_own_side(model, tmp_path):
+    """Documents with the weights of another model, loaded by transformers from its own folder; queries with the first one's."""
+    other = shutil.copytree(model, tmp_path / "other")
+    changed = BertModel.from_pretrained(model)
+    with torch.no_grad():
+        for parameter in changed.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())))
+    changed.save_pretrained(other)
+    checkpoint = build(model, "dense:pooling=mean,normalise=false,encoders=separate")
+    of_other = build(other, "dense:pooling=mean,normalise=false").architecture.encoder
+    checkpoint.architecture.document_encoder.load_state_dict(of_other.state_dict())
+    for side, folder in (("query", model), ("document", other)):
+        expected = by_hand(folder, TEXTS[:2], checkpoint.tokenizer, normalise=False)
+        actual = checkpoint.encode(TEXTS[:2], side)["global"].vectors
+        assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max(), side
 
 
 def test_dense_cls_is_the_first_state(model):

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,13 @@ def state(path: Path) -> str | None:
 
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+def test_the_manifest_says_how_long_the_product_took(tmp_path):
+    with atomic_write.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
+        fill(partial, "old", folder=True)
+        time.sleep(0.05)
+    assert 0.05 <= manifests.read_manifest(tmp_path / "out")["seconds"] < 60
 
 
 @pytest.mark.parametrize("folder", [True, False])

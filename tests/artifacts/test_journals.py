@@ -3,12 +3,18 @@
 import itertools
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from moeir.artifacts.journals import AppendableNpy, AppendableText, JsonlJournal
+from moeir.backbones.token_files import TokenFileWriter
 from moeir.errors import ArtifactError
+from moeir.representations import encodings
+from moeir.representations.dense import Dense
+from moeir.reranking import score_journal
 
 BLOCKS = [np.arange(6).reshape(2, 3), np.arange(3).reshape(1, 3) + 10, np.zeros((0, 3)), np.arange(9).reshape(3, 3) - 5]
 
@@ -118,3 +124,79 @@ def test_lines_continued_after_a_kill_have_the_undisturbed_bytes(tmp_path):
     assert again.flush() == size + 2
     again.close()
     assert (tmp_path / "ids.txt").read_bytes() == "a\né\nb\n".encode()
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """What reaches the disk, in order: (name, bytes in the file) of every fsync, which other tests replace by nothing."""
+    events = []
+
+    def fsync(descriptor):
+        events.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, os.fstat(descriptor).st_size))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return events
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to know the file of a descriptor")
+
+
+@needs_proc
+def test_every_entry_is_on_disk_before_the_next(tmp_path, synced):
+    journal, size = JsonlJournal(tmp_path / "journal.jsonl"), 0
+    for number in range(3):
+        journal.write({"number": number})
+        size += len(f'{{"number": {number}}}\n')
+        assert synced.pop() == ("journal.jsonl", size) and not synced
+    journal.close()
+
+
+@needs_proc
+def test_a_flush_brings_all_rows_and_lines_to_disk(tmp_path, synced):
+    array, text = write_blocks(tmp_path / "a.npy", BLOCKS), AppendableText(tmp_path / "lines.txt")
+    text.append(["one", "two"])
+    assert not synced
+    assert (array.flush(), text.flush()) == (128 + 6 * 3 * 2, 8)
+    assert synced == [("a.npy", 128 + 6 * 3 * 2), ("lines.txt", 8)]
+
+
+def write_encodings(folder):
+    writer = encodings.ResumableEncodingWriter(folder, ["global"], encodings.Pruning())
+    for number in range(2):
+        writer.add(["a", "bb"], {"global": Dense(torch.full((2, 4), float(number)))})
+    writer.close()
+
+
+def write_token_files(folder):
+    writer = TokenFileWriter(folder, {"ids": np.uint16, "starts": np.int64})
+    for number in range(2):
+        writer.append(ids=[number] * 3, starts=[3 * number])
+        writer.commit()
+    writer.close()
+
+
+def write_scores(folder):
+    journal = score_journal.ScoreJournal(folder)
+    log = journal.open_log("model", 4)
+    for _ in range(2):
+        log.add(np.ones(2, np.float32))
+    journal.close()
+
+
+@needs_proc
+@pytest.mark.parametrize("write, files", [
+    (write_encodings, {"vectors.npy": 2 * 4 * 2, "ids.txt": 5}),
+    (write_token_files, {"ids.npy": 3 * 2, "starts.npy": 8}),
+    (write_scores, {"model.npy": 2 * 4}),
+])  # fmt: skip
+def test_a_journal_counts_only_what_is_on_disk(write, files, tmp_path, synced, monkeypatch):
+    """A power cut keeps only what was synced, so every file comes to disk before the entry that counts its rows."""
+    for module in (encodings, score_journal):
+        monkeypatch.setattr(module, "FLUSH_SECONDS", 0.0)
+    write(tmp_path)
+    for entry in (1, 2):
+        block, synced[: len(files) + 1] = synced[: len(files) + 1], []
+        header = {name: 128 if name.endswith(".npy") else 0 for name in files}
+        assert dict(block[:-1]) == {name: header[name] + entry * size for name, size in files.items()}
+        assert block[-1][0] == "journal.jsonl"
+    assert not synced

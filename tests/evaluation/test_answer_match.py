@@ -135,6 +135,12 @@ def test_a_run_of_another_corpus_is_refused(corpus):
         answer_match.qrels_from_answers([Run.from_hits({"q1": {"z": 1}})], ANSWERS, corpus)
 
 
+def test_an_empty_document_that_a_run_names_has_no_answer(tmp_path):
+    (tmp_path / "corpus.tsv").write_text("a\towl\nempty\t\n")
+    run = Run.from_hits({"q1": {"empty": 2, "a": 1}})
+    assert answer_match.qrels_from_answers([run], ANSWERS, tmp_path / "corpus.tsv") == [{"q1": {"empty": 0, "a": 1}, "q2": {}, "q3": {}}]
+
+
 def test_no_hits_at_all_are_judged(corpus):
     assert answer_match.qrels_from_answers([Run.from_hits({})], ANSWERS, corpus) == [{"q1": {}, "q2": {}, "q3": {}}]
 

@@ -67,6 +67,13 @@ def test_p_values_of_drawn_tests_are_near_students_and_never_zero(test):
     assert test(by_query([0.1]), by_query([0.9])) == 1.0, "one query decides nothing"
 
 
+@pytest.mark.parametrize("test", [randomisation_test, bootstrap_test])
+def test_drawn_tests_are_those_of_seed_42_unless_another_is_asked_for(test):
+    first, second = np.random.default_rng(3).random((2, 30))
+    drawn = test(by_query(first), by_query(second + 0.1))
+    assert drawn == test(by_query(first), by_query(second + 0.1), 42) != test(by_query(first), by_query(second + 0.1), 41)
+
+
 def test_an_interval_is_scipys():
     """By hand: 2, 4, 6 have mean 4 and standard error 2 / √3; t of 2 degrees at 97.5 % is 4.302653."""
     reach = 4.302653 * 2 / 3**0.5
@@ -88,8 +95,8 @@ def test_an_interval_of_a_measure_is_that_of_the_logit():
     expected = [1 / (1 + np.exp(-(np.log(0.975 / 0.025) + sign * reach))) for sign in (-1, 1)]
     assert confidence_interval([0.9, 1.0, 1.0, 1.0], is_measure=True) == pytest.approx(expected, rel=1e-6)
     assert confidence_interval([0.9, 1.0, 1.0, 1.0])[1] > 1.05
-    counts = [3.0, 5.0, 9.0]
-    assert confidence_interval(counts, is_measure=True) == confidence_interval(counts)
+    for others in ([3.0, 5.0, 9.0], [0.2, 0.3, 1.5], [-0.5, 0.75, 0.75]):  # one value outside is no measure either
+        assert confidence_interval(others, is_measure=True) == confidence_interval(others)
     samples = (np.random.default_rng(2).random((400, 30)) < 0.9).astype(float)
     assert 370 <= sum(low <= 0.9 <= high for low, high in (confidence_interval(sample, is_measure=True) for sample in samples)) <= 400
 
@@ -103,6 +110,21 @@ def test_an_interval_holds_the_mean_as_often_as_it_says():
 @given(some.lists(some.floats(0, 1), max_size=6))
 def test_holm_steps_down(chances):
     assert correct_p_values(chances, "holm") == pytest.approx(reporting.holm(chances), abs=1e-14)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (2, 0, 3, 1)])
+def test_benjamini_hochberg_takes_the_least_of_the_larger_ranks(order):
+    """By hand, p · 4 / rank: .04, .078, .0533…, .5. The second is larger than the third, so it becomes the third."""
+    raw, expected = (0.01, 0.039, 0.04, 0.5), (0.04, 0.16 / 3, 0.16 / 3, 0.5)
+    corrected = correct_p_values([raw[place] for place in order], "bh")
+    assert corrected == pytest.approx([expected[place] for place in order], abs=1e-14)
+
+
+@given(some.lists(some.floats(0, 1), max_size=6))
+def test_benjamini_hochberg_is_the_minimum_over_the_ranks_from_ones_own_up(chances):
+    ordered, count = sorted(chances), len(chances)
+    by_rank = [min(ordered[other] * count / (other + 1) for other in range(rank, count)) for rank in range(count)]
+    assert correct_p_values(chances, "bh") == pytest.approx([by_rank[ordered.index(chance)] for chance in chances], abs=1e-14)
 
 
 def test_corrections_are_scipys_and_keep_the_order():

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,3 +39,16 @@ def test_where_nothing_is_better_the_first_start_stays():
     assert tuning.coordinate_search([[1, 1], [2, 3]], mean_scorer(lambda weights: 0.5))[0] == "1+1"
     assert tuning.coordinate_search([[1, 1], [2, 3]], mean_scorer(lambda weights: float(weights == [2, 3])))[0] == "2+3"
     assert tuning.format_weights([1e7, 1e-9]) == "1e07+1e-09"
+
+
+def test_every_factor_can_be_undone_and_reaches_any_weight_within_an_eighth_of_a_power_of_two():
+    for factors in (tuning.COARSE_FACTORS[1:], tuning.FINE_FACTORS):
+        exponents = [math.log2(factor) for factor in factors]
+        assert exponents == sorted(exponents) and np.allclose(exponents, [-exponent for exponent in reversed(exponents)])
+    assert tuning.COARSE_FACTORS[0] == 0.0, "a run can be left out"
+
+    def near(texts):
+        return [-abs(math.log2(max(float(text.split("+")[1]), 1e-9) / 5.3)) for text in texts]
+
+    best, _ = tuning.coordinate_search([[1, 1]], near)
+    assert near([best])[0] >= -1 / 8

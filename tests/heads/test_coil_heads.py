@@ -58,7 +58,8 @@ def test_projected_is_a_linear_map_with_bias_of_the_first_token():
 
 
 def test_the_maps_start_with_the_spread_of_bert():
-    for head in (CoilHead(768, SIGNS), ProjectionHead(768)):
+    for head, width in ((CoilHead(768, SIGNS), 32), (ProjectionHead(768), 768)):  # COIL's own widths
+        assert head.projection.weight.shape == (width, 768)
         assert head.projection.weight.std().item() == pytest.approx(0.02, rel=0.02) and not head.projection.bias.any()
 
 

@@ -35,6 +35,14 @@ def test_most_tokens_find_their_own_word(read, activation):
     assert (logits.argmax(1) == ids).float().mean() > 0.9  # of the head itself, not only of the report
 
 
+def test_what_the_activation_reads_has_a_standard_deviation_of_one(read):
+    head, _ = fit_head(read)
+    with torch.no_grad():
+        before_activation = head.transform(read[1])
+    assert before_activation.std().item() == pytest.approx(1.0, rel=1e-3)
+    assert before_activation.mean().item() == pytest.approx(mlm_head.SHIFT, abs=1e-3)
+
+
 @pytest.mark.parametrize("positive", [2e-2, 1e-2])
 def test_the_share_of_positive_pairs_is_near_the_one_asked_for(read, positive):
     head, report = fit_head(read, positive=positive)
@@ -51,6 +59,14 @@ def test_the_strongest_terms_start_near_the_strength_asked_for(read, strongest):
     with torch.no_grad():
         best = (head(states) @ words.T + head.bias).amax(1)
     assert best.median() == pytest.approx(strongest, rel=0.1)
+
+
+@pytest.mark.parametrize("options", [{"ridge": 2e-2}, {"strongest": 4.0}, {"positive": 4e-2}])
+def test_the_options_have_the_documented_defaults(options, read):
+    defaults = fit_head(read, ridge=1e-2, strongest=2.0, positive=2e-4)[0].state_dict()
+    plain, other = fit_head(read)[0].state_dict(), fit_head(read, **options)[0].state_dict()
+    assert all(torch.equal(plain[name], defaults[name]) for name in plain)
+    assert any(not torch.equal(plain[name], other[name]) for name in plain)
 
 
 def test_weights_are_finite_and_nothing_random_remains(read):

@@ -1,6 +1,7 @@
 """Late interaction with vectors in 2 bits per dimension."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -117,6 +118,14 @@ def test_pairs_score_as_they_are_found(rescore):
     assert index.score_pairs(queries, query, rows[query, rank]).tolist() == scores[query, rank].tolist()
     blank = int((documents.starts.diff() == 0).nonzero()[0])
     assert index.score_pairs(queries, np.array([1, 0]), np.array([3, blank])).tolist() == [0.0, -np.inf]
+
+
+@pytest.mark.parametrize("count", [100, 300, 1200])
+def test_the_default_number_of_centroids_is_the_power_of_two_nearest_to_four_roots(count, tmp_path):
+    _, documents = random_texts(count=count)
+    nearest = min((2**exponent for exponent in range(12)), key=lambda power: abs(math.log2(power / (4 * len(documents.vectors) ** 0.5))))
+    build_index(documents).save(tmp_path)
+    assert len(np.load(tmp_path / "centroids.npy")) == nearest
 
 
 def test_a_vector_of_128_dimensions_takes_at_most_36_bytes(tmp_path):

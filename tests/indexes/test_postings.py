@@ -57,6 +57,25 @@ def test_what_is_left_out_of_the_scan_changes_nothing(depth):
     assert [array.tobytes() for array in whole] == [array.tobytes() for array in result]
 
 
+@pytest.mark.parametrize("first_window", ["one far above", "heavy tail"])
+def test_what_a_misleading_first_window_leaves_out_is_found_by_a_full_scan(first_window):
+    """The cutoffs come from the first window's scans; in the others the best documents consist of postings below them."""
+    generator = np.random.default_rng(5)
+    weights = np.where(generator.random((3072, 30)) < 0.8, generator.uniform(0.02, 0.2, (3072, 30)), 0.0)
+    if first_window == "one far above":
+        weights[17] = 5.0
+    else:
+        weights[:256] *= np.exp(generator.normal(0.0, 2.5, (256, 1)))
+    documents = Sparse.from_matrix(torch.from_numpy(weights).float())
+    queries = Sparse.from_matrix(torch.from_numpy(generator.uniform(0.5, 1.0, (8, 30))).float())
+    rows, scores = build_index(documents, 256).search(queries, 12)
+    dictionaries = as_dictionaries(documents)
+    for line, query in enumerate(as_dictionaries(queries)):
+        expected = oracle.top_rows(oracle.sparse(query, dictionaries), range(3072), 12)
+        assert rows[line].tolist() == [row for row, _ in expected]
+        assert scores[line].tolist() == pytest.approx([score for _, score in expected], rel=1e-6)
+
+
 def test_a_single_query_on_several_threads_finds_the_same():
     documents, queries = skewed_texts(DOCUMENTS, 2, 12), skewed_texts(1, 3, 20)
     index, threads = build_index(documents, 512), numba.get_num_threads()

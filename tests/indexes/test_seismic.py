@@ -1,6 +1,7 @@
 """Seismic; without its package, a one-line error."""
 
 import importlib.util
+import os
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from moeir.errors import ArtifactError, UsageError
 from moeir.indexes.base import read_settings
 from moeir.indexes.inverted import Inverted
-from moeir.indexes.seismic import Seismic
+from moeir.indexes.seismic import Seismic, stdout_to_stderr
 from moeir.representations.sparse import Sparse
 
 IS_INSTALLED = importlib.util.find_spec("seismic") is not None
@@ -32,6 +33,18 @@ def test_without_the_package_one_line_names_the_command():
 def test_wrong_options_are_refused(options):
     with pytest.raises(UsageError, match="postings and query_terms must be at least 1, caution above 0 and at most 1"):
         Seismic(**options)
+
+
+def test_what_a_library_prints_goes_to_stderr_and_stdout_is_stdout_again(capfd):
+    open_before = len(os.listdir("/dev/fd"))
+    with stdout_to_stderr():
+        os.write(1, b"building\n")
+    os.write(1, b"data\n")
+    assert capfd.readouterr() == ("data\n", "building\n")
+    with pytest.raises(KeyError), stdout_to_stderr():
+        raise KeyError
+    os.write(1, b"more\n")
+    assert capfd.readouterr() == ("more\n", "") and len(os.listdir("/dev/fd")) == open_before
 
 
 @needs_seismic

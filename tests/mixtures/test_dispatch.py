@@ -1,10 +1,12 @@
 """Dispatch of rows to experts and back, and router outputs per text."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.mixtures.dispatch import RouterOutput, dispatch_to_experts
+from moeir.errors import UsageError
+from moeir.mixtures.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40))
@@ -34,3 +36,14 @@ def test_texts_keep_their_decisions_when_they_move():
     both = RouterOutput.concatenate([routing, RouterOutput.from_text_probabilities(torch.tensor([[1.0, 0.0]])), permuted])
     assert len(both) == 7 and both.starts.tolist() == [0, 1, 4, 6, 7, 9, 10, 13]
     assert torch.equal(both.select(torch.tensor([1])).probabilities, routing.select(torch.tensor([1])).probabilities)
+
+
+@pytest.mark.parametrize(
+    "experts, options, accepted", [(1, {}, False), (2, {}, True), (0, {"minimum": 1}, False), (1, {"minimum": 1}, True)]
+)
+def test_a_mixture_has_two_experts_at_least_unless_one_is_enough(experts, options, accepted):
+    if accepted:
+        check_expert_count(experts, **options)
+    else:
+        with pytest.raises(UsageError):
+            check_expert_count(experts, **options)

@@ -129,8 +129,10 @@ def test_a_group_in_parts_has_the_gradients_of_the_whole(objective, at_once, ste
     assert stepped(objective, recompute=True)[0] == stepped(objective)[0]
 
 
-def test_a_step_is_the_loss_of_every_pair_read_alone(stepped):
-    *_, task = stepped()
+@pytest.mark.parametrize("objective", [objectives.lce, objectives.contrastive])
+def test_a_step_is_the_loss_of_every_pair_read_alone(objective, stepped):
+    """The pairs of another query are no candidates, also for `contrastive`, which takes all that a retriever's batch has."""
+    *_, task = stepped(objective)
     task.model.eval()
     ids = task.sampler.batch_at(0)
     checkpoint = task.checkpoint

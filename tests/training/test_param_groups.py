@@ -96,9 +96,17 @@ def test_people_are_told_how_many_parameters_learn_how_fast(architectures, caplo
     mixture = sum(one.numel() for one in architectures["sbmoe"].mixture.parameters())
     rest = architectures["sbmoe"].parameter_count() - mixture
     messages = [line.getMessage() for line in caplog.records]
+    names = [name for name, _ in architectures["sbmoe"].mixture.named_parameters(prefix="mixture")]
+    assert messages[1].endswith(f" in {len(names)} tensors ({names[0]} to {names[-1]})")
     assert [word.split(" in ")[0] for word in messages] == [
         f"learning rate up to 1e-06: {rest:,} parameters", f"learning rate up to 0.0001: {mixture:,} parameters",
     ]  # fmt: skip
+
+
+def test_a_single_tensor_is_told_by_its_name(architectures, caplog):
+    with caplog.at_level(logging.INFO):
+        param_groups.make_param_groups(architectures["dense"], learning_rate=1e-6, group_rates={"embeddings.words": 1e-4})
+    assert caplog.records[-1].getMessage().endswith(" in 1 tensors (encoder.embeddings.words.weight)")
 
 
 def test_each_group_follows_its_own_peak_on_the_same_curve():

@@ -2,13 +2,15 @@
 
 import json
 from collections import Counter
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from moeir.errors import DataError, UsageError
 from moeir.records import examples
 from moeir.records.examples import Example
-from moeir.training.sampling import BatchIds, MultiDatasetSampler, make_sampler, require_texts
+from moeir.training.sampling import BatchIds, MultiDatasetSampler, ShardSpec, make_sampler, require_texts, shard_texts
 
 
 def make_examples(count=10, positives=2, negatives=9):
@@ -171,6 +173,38 @@ def test_no_negatives_can_be_asked_for():
 def test_known_positives_elsewhere_in_the_batch_are_ignored():
     batch = BatchIds(("a", "b"), ("x", "n", "y", "x"), (frozenset({"x", "y"}), frozenset({"y"})))
     assert batch.false_negative_mask().tolist() == [[False, False, True, True], [False, False, False, False]]
+
+
+class LengthsOnly:
+    """Texts of which only the lengths matter; a packed part is the list of its rows."""
+
+    def __init__(self, lengths):
+        self.starts = np.cumsum([0, *lengths])
+
+    def pack(self, rows, side):
+        return SimpleNamespace(rows=list(rows), sort_by_length=lambda: SimpleNamespace(rows=list(rows)))
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4])
+def test_texts_are_dealt_by_length_back_and_forth_and_found_again(processes):
+    lengths = np.random.default_rng(processes).permutation(np.arange(1, 24)).tolist()
+    hands = [[] for _ in range(processes)]
+    for number, row in enumerate(sorted(range(23), key=lengths.__getitem__)):
+        turn, seat = divmod(number, processes)
+        hands[processes - 1 - seat if turn % 2 else seat].append(row)
+    shares = [shard_texts(LengthsOnly(lengths), range(23), "document", ShardSpec(rank, processes)) for rank in range(processes)]
+    dealt = [row for share in shares for part in share.parts for row in part.rows]
+    assert dealt == [row for hand in hands for row in hand]
+    for share in shares:
+        assert [dealt[number] for number in share.restore_order.tolist()] == list(range(23)) and share.total_tokens == sum(lengths)
+
+
+@pytest.mark.parametrize("queries, size", [(1, 3), (3, 1), (4, 5)])
+def test_other_queries_documents_are_masked(queries, size):
+    documents = tuple(f"d{number}" for number in range(queries * size))
+    batch = BatchIds(tuple(f"q{number}" for number in range(queries)), documents, (frozenset(),) * queries)
+    expected = [[column < row * size or column >= (row + 1) * size for column in range(queries * size)] for row in range(queries)]
+    assert batch.other_queries_mask().tolist() == expected
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ def test_the_rate_rises_and_falls_linearly(steps, warmup):
 def test_the_rates_of_ten_steps_by_hand():
     rates = [Schedule(10, 1.0, 0.2).learning_rate_at(step) for step in range(10)]
     assert rates == [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
+    assert [Schedule(20, 1.0).learning_rate_at(step) for step in range(3)] == [0.5, 1.0, 1.0], "a tenth of the steps is warm-up"
 
 
 @pytest.fixture(scope="module")
@@ -263,6 +264,46 @@ def test_weight_decay_shrinks_matrices_and_leaves_biases_and_norms_alone(learnin
         if value.is_floating_point():
             factor = 1.0 - 0.5 * 1e-3 if value.ndim > 1 else 1.0
             assert torch.allclose(after[name], value * factor, rtol=1e-6, atol=0.0), name
+
+
+def test_the_seed_and_the_step_decide_what_dropout_drops(learning, tmp_path):
+    losses = {}
+    for name, seed in (("a", 1), ("b", 2), ("c", 1)):
+        learning(tmp_path / name, steps=2, rate=1e-9, seed=seed)
+        losses[name] = [line["loss"] for line in metric_lines(tmp_path / name)]
+    assert losses["a"] == losses["c"] and all(one != other for one, other in zip(losses["a"], losses["b"], strict=True))
+
+
+class LeastSquares:
+    """Batches of two rows of a linear regression without bias, as a training task; its gradients are known."""
+
+    def __init__(self, rows, targets):
+        self.model, self.rows, self.targets, self.size = torch.nn.Linear(rows.shape[1], 1, bias=False), rows, targets, len(rows)
+        torch.nn.init.zeros_(self.model.weight)
+
+    def compute_loss(self, batch):
+        chosen = slice(2 * batch, 2 * batch + 2)
+        loss = (self.model(self.rows[chosen])[:, 0] - self.targets[chosen]).square().mean()
+        return loss, {"loss": loss.detach()}, 2
+
+
+def test_accumulated_batches_are_one_large_batch(tmp_path):
+    """The gradient of mean((x·w − y)²) is 2 Xᵀ(Xw − y) / n over all n rows of a step. Clipping shows its size, which Adam does not."""
+    generator = torch.Generator().manual_seed(3)
+    rows, targets = torch.randn(16, 3, generator=generator), torch.randn(16, generator=generator)
+    task = LeastSquares(rows, targets)
+    expected, weight, moment, square = [], torch.zeros(3, dtype=torch.float64), 0.0, 0.0
+    for step in range(2):
+        x, y = rows[8 * step : 8 * step + 8].double(), targets[8 * step : 8 * step + 8].double()
+        loss, gradient = (x @ weight - y).square().mean(), 2 * x.T @ (x @ weight - y) / 8
+        expected.append({"loss": float(loss), "gradient_norm": float(gradient.norm())})
+        clipped = gradient * min(1.0, 0.3 / float(gradient.norm()))
+        moment, square = 0.9 * moment + 0.1 * clipped, 0.999 * square + 0.001 * clipped**2
+        weight = weight - 0.1 * (moment / (1 - 0.9 ** (step + 1))) / ((square / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8)
+    train(task, Schedule(2, 0.1, 0.0, decay="constant", clip=0.3, accumulate=4), tmp_path, device="cpu")
+    for line, values in zip(metric_lines(tmp_path), expected, strict=True):
+        assert {name: line[name] for name in values} == pytest.approx(values, rel=1e-5) and line["tokens"] == 8
+    assert task.model.weight[0].tolist() == pytest.approx(weight.tolist(), rel=1e-5)
 
 
 def test_the_gradient_is_clipped_and_zero_does_not_clip(learning, tmp_path, monkeypatch):

@@ -1,0 +1,159 @@
+"""The generator of mutants: what each operator yields, that mutants compile, and that a copy is as it was after every run."""
+
+import ast
+import importlib
+import json
+import random
+
+import pytest
+
+from tests import mutants
+
+SAMPLE = '''"""A docstring with 1 + 2 and "not"."""
+from math import floor
+
+LIMIT: "int | None" = 7
+
+
+@decorated(1)
+def first(a: int = 3, *, wide: bool = True) -> bool:
+    """Another of a < b."""
+    if not a or wide is None:
+        raise ValueError(f"{a + 1}: expected less than 4")
+    assert a < 5
+    log.info("%d", a * 2)
+    total = -a + min(a, 2.5)  # ½ of the bytes before
+    total += tensor.mean(dim=-1)
+    tensor.clear()
+    return a <= total and b in c
+'''
+EXPECTED = {
+    ("number +1", 'LIMIT: "int | None" = 8'),
+    ("number -1", 'LIMIT: "int | None" = 6'),
+    ("number *2", 'LIMIT: "int | None" = 14'),
+    ("number 0", 'LIMIT: "int | None" = 0'),
+    ("boolean", "def first(a: int = 3, *, wide: bool = False) -> bool:"),
+    ("no sign", "if  a or wide is None:"),
+    ("or and", "if not a and wide is None:"),
+    ("is is not", "if not a or wide is not None:"),
+    ("no sign", "total = a + min(a, 2.5)  # ½ of the bytes before"),
+    ("+ -", "total = -a - min(a, 2.5)  # ½ of the bytes before"),
+    ("reduction", "total = -a + max(a, 2.5)  # ½ of the bytes before"),
+    ("number 0", "total = -a + min(a, 0.0)  # ½ of the bytes before"),
+    ("reduction", "total += tensor.sum(dim=-1)"),
+    ("dim", "total += tensor.mean(dim=0)"),
+    ("+ -", "total -= tensor.mean(dim=-1)"),
+    ("deleted", "pass"),
+    ("<= <", "return a < total and b in c"),
+    ("<= >=", "return a >= total and b in c"),
+    ("and or", "return a <= total or b in c"),
+    ("in not in", "return a <= total and b not in c"),
+    ("negated", "return not (a <= total and b in c)"),
+}
+
+
+def all_mutants(text):
+    source = mutants.Source(text)
+    return [source.mutant(edit) for edit in source.edits()]
+
+
+def test_every_operator_yields_what_it_says_and_words_for_people_are_left_alone():
+    produced = {(mutant.operator, mutant.after) for mutant in all_mutants(SAMPLE)}
+    assert produced >= EXPECTED
+    assert {operator for operator, _ in produced} == {operator for operator, _ in EXPECTED}
+    untouched = [number for number, line in enumerate(SAMPLE.splitlines(), 1) if any(word in line for word in ("docstring", "@", "Another",
+                 "raise", "assert", "log", "import"))]  # fmt: skip
+    assert not [mutant for mutant in all_mutants(SAMPLE) if mutant.line in untouched]
+
+
+@pytest.mark.parametrize("old, new", [
+    ("a < b", {"a <= b", "a > b"}), ("a > b", {"a >= b", "a < b"}), ("a >= b", {"a > b", "a <= b"}), ("a == b", {"a != b"}),
+    ("a is  not b", {"a is b"}), ("a not in b", {"a in b"}), ("(a) * (b)", {"(a) / (b)"}), ("a // b", {"a * b"}), ("a << b", {"a >> b"}),
+    ("a & b", {"a | b"}), ("'x' + a", set()), ("a % (b,)", set()), ("a < b < c", {"a <= b < c", "a > b < c", "a < b <= c", "a < b > c"}),
+    ("x.argmin()", {"x.argmax()"}), ("sum(a)", set()), ("all(a)", {"any(a)"}), ("x(axis=0)", {"x(axis=1)", "x(axis=-1)"}),
+])  # fmt: skip
+def test_an_expression_has_these_mutants(old, new):
+    one_value = {mutant.after for mutant in all_mutants(f"y = {old}") if not mutant.operator.startswith("number +")}
+    assert one_value == {f"y = {expression}" for expression in new}
+
+
+def test_mutants_of_real_modules_compile_and_differ_in_one_place():
+    modules = sorted((mutants.ROOT / "moeir" / "training").glob("[!_]*.py"))
+    for path in random.Random(0).sample(modules, 4):
+        text, source = path.read_text(), mutants.Source(path.read_text())
+        for edit in random.Random(1).sample(list(source.edits()), 5):
+            if (mutant := source.mutant(edit)) is not None:
+                assert ast.dump(ast.parse(mutant.source)) != ast.dump(ast.parse(text))
+                assert text.splitlines()[mutant.line - 1].strip() == mutant.before != mutant.after
+
+
+def test_the_first_mutants_are_one_of_each_module_and_the_same_each_time():
+    count = sum(len(list((mutants.ROOT / "moeir" / name).glob("[!_]*.py"))) for name in ("heads", "mixtures"))
+    chosen = mutants.choose(count, 3, ("heads", "mixtures"))
+    assert len({module for module, _ in chosen.values()}) == count
+    assert list(mutants.choose(count - 2, 3, ("heads", "mixtures"))) == list(chosen)[: count - 2]
+    assert list(mutants.choose(count, 4, ("heads", "mixtures"))) != list(chosen)
+
+
+HALF = """
+def half(x):
+    while x > 100:
+        x -= 100
+    return x / 2 if x >= 0 else 0
+"""
+
+
+@pytest.fixture
+def little_tree(tmp_path, monkeypatch):
+    """A package of one function and its tests, in place of this tree."""
+    importlib.import_module("numba")
+    files = {
+        "moeir/heads/__init__.py": "", "moeir/__init__.py": "", "setup.cfg": "[tool:pytest]\naddopts = --import-mode=importlib\n",
+        "moeir/heads/half.py": HALF,
+        "tests/heads/test_half.py": "from moeir.heads.half import half\n\ndef test_half():\n    assert half(8) == half(108) == 4\n",
+        "tests/mutants_explained.tsv": "moeir/heads/half.py\t> >=\twhile x > 100:\twhile x >= 100:\tno test has 100\n",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    mutants.subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    monkeypatch.setattr(mutants, "WARM", "numba")
+    return tmp_path
+
+
+def test_mutants_are_killed_survive_and_run_out_of_time_in_a_copy(little_tree, monkeypatch, capfd):
+    original = (little_tree / "moeir/heads/half.py").read_bytes()
+    copy = mutants.Copy(little_tree.with_name("copy") / "job0")
+    tests, others = mutants.tests_of("moeir/heads/half.py")
+    assert (tests, others) == (["tests/heads/test_half.py"], []) and copy.run(tests, 60)[0] == "survived", (
+        "nothing is changed, so nothing fails"
+    )
+    by_line = {mutant.after: mutant for mutant in all_mutants(original.decode())}
+    for line, status in {"return x * 2 if x >= 0 else 0": "killed", "return x / 2 if x > 0 else 0": "survived"}.items():
+        outcome = copy.try_mutant("moeir/heads/half.py", by_line[line])
+        assert outcome["status"] == status and ("test_half" in outcome["killer"]) == (status == "killed")
+    run = copy.run
+    monkeypatch.setattr(copy, "run", lambda tests, limit, recompile: run(tests, 5.0, recompile))
+    assert copy.try_mutant("moeir/heads/half.py", by_line["pass"])["status"] == "killed by time"
+    assert (copy.folder / "moeir/heads/half.py").read_bytes() == original == (little_tree / "moeir/heads/half.py").read_bytes()
+
+
+def test_results_and_explained_mutants_are_not_run_again(little_tree, monkeypatch, capsys):
+    ran = []
+
+    def run_jobs(jobs, waiting, results):
+        with open(results, "a") as file:
+            for key, (module, mutant) in waiting.items():
+                ran.append(mutant.after)
+                file.write(json.dumps({"key": key, "module": module, "status": "survived", **mutant._asdict()}) + "\n")
+
+    monkeypatch.setattr(mutants, "run_jobs", run_jobs)
+    for count in (3, 1000):
+        monkeypatch.setattr(
+            mutants.sys, "argv", ["mutants", "--count", str(count), "--packages", "heads", "--results", str(little_tree / "r")]
+        )
+        mutants.main()
+    assert len(ran) == len(set(ran)) == len(all_mutants((little_tree / "moeir/heads/half.py").read_text())) - 1
+    assert "while x >= 100:" not in ran
+    assert f"| heads | 0 | 0 | {len(ran)} | 1 | 0 |" in capsys.readouterr().out

@@ -104,7 +104,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
 
 def _replace_state(folder: Path, model: nn.Module, state: dict[str, Any], optimiser: torch.optim.Optimizer | None = None) -> None:
     temporary = folder.with_name(folder.name + ".new")
-    temporary.mkdir(parents=True, exist_ok=True)
+    atomic_write.make_folder(temporary)
     write_tensors({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, temporary / WEIGHTS_FILE)
     if optimiser is not None:
         states = optimiser.state_dict()["state"].items()

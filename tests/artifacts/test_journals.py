@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from moeir.artifacts.journals import AppendableNpy, AppendableText, JsonlJournal
+from moeir.artifacts.journals import HEADER_BYTES, AppendableNpy, AppendableText, JsonlJournal
 from moeir.errors import ArtifactError
 
 BLOCKS = [np.arange(6).reshape(2, 3), np.arange(3).reshape(1, 3) + 10, np.zeros((0, 3)), np.arange(9).reshape(3, 3) - 5]
@@ -92,3 +92,13 @@ def test_lines_continued_after_a_kill_have_the_undisturbed_bytes(tmp_path):
     assert again.flush() == size + 2
     again.close()
     assert (tmp_path / "ids.txt").read_bytes() == "a\né\nb\n".encode()
+
+
+@pytest.mark.parametrize("size", [None, 0, HEADER_BYTES + 7])
+def test_a_file_shorter_than_its_journal_has_is_refused(tmp_path, size):
+    """Never filled with zeros, as by a truncation."""
+    path = tmp_path / "vectors.npy"
+    if size is not None:
+        path.write_bytes(bytes(size))
+    with pytest.raises(ArtifactError, match=f"vectors.npy: damaged: {size or 0} bytes, but its journal has 136; --force starts over"):
+        AppendableNpy(path, np.float32, rows=2)

@@ -21,11 +21,19 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from moeir.artifacts import manifests
-from moeir.errors import ArtifactError
-from tests import stage_scenarios
 from tests.conftest import CommandResult
-from tests.stage_scenarios import list_leftovers, read_product, run_command, run_earlier, working_folder, write_inputs
+from tests.stage_scenarios import (
+    SCENARIOS,
+    list_leftovers,
+    product_of,
+    read_if_present,
+    read_product,
+    refusal_of,
+    run_command,
+    run_earlier,
+    working_folder,
+    write_inputs,
+)
 
 CALLS = ("fsync", "rename", "replace", "unlink", "remove", "rmdir", "mkdir", "link", "symlink")
 SECTOR = 512  # bytes that a disk writes at once
@@ -232,14 +240,14 @@ class Programme:
     """A scenario and what it leaves when nothing fails, to compare with what a power cut and a second run leave."""
 
     def __init__(self, name: str, folder: Path, inputs: Path, cuts: dict[str, Cut] = CUTS, seed: int = 1) -> None:
-        self.scenario, self._folder, self._inputs = stage_scenarios.SCENARIOS[name], folder, inputs
+        self.scenario, self._folder, self._inputs = SCENARIOS[name], folder, inputs
         self.counts: Counter[tuple[str, str]] = Counter()
         self.refusals: list[str] = []
         write_inputs(inputs, (*self.scenario.earlier, *self.scenario.commands))
         with working_folder(folder / "whole", inputs) as here:
             (here / "out").mkdir()
             run_earlier(self.scenario)
-            self._earlier = {path: _read_if_present(here / path) for path in self.scenario.products}
+            self._earlier = {path: read_if_present(here / path) for path in self.scenario.products}
             recorder = Recorder(here / "out", cuts, seed)
             with recorder.watch():
                 for command in self.scenario.commands:
@@ -276,12 +284,12 @@ class Programme:
     def _check_products(self, state: State) -> str | None:
         """A product that no reader refuses must be whole: as this run or the one before made it."""
         for path in self.scenario.products:
-            content = _read_if_present(path)
+            content = read_if_present(path)
             if content is None:
                 if state.ended:
                     return f"{path}: the command had ended, but what it made is lost"
                 continue
-            if (refusal := _refusal(path)) is not None:
+            if (refusal := refusal_of(path)) is not None:
                 if state.ended:
                     return f"{path}: the command had ended, but what it made is refused: {refusal}"
                 continue
@@ -308,11 +316,11 @@ class Programme:
             self.counts[state.cut, "refusals"] += 1
             self.refusals += refusals
         for path in self.scenario.products:
-            if (content := _read_if_present(path)) != self._expected[path]:
+            if (content := read_if_present(path)) != self._expected[path]:
                 return f"{path}: differs after the second run: {_describe_difference(content or {}, self._expected[path])}"
-            if (refusal := _refusal(path)) is not None:
+            if (refusal := refusal_of(path)) is not None:
                 return f"{path}: refused after the second run: {refusal}"
-        leftovers = [path for path in list_leftovers(Path("out")) if str(_product_of(path)) not in existing]
+        leftovers = [path for path in list_leftovers(Path("out")) if str(product_of(path)) not in existing]
         return f"left {', '.join(map(str, leftovers))}" if leftovers else None
 
     def _follow_advice(self, result: CommandResult, commands: list[str], position: int) -> int | str:
@@ -344,29 +352,6 @@ def _materialise(disk: Disk, folder: Path) -> None:
         else:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(content)
-
-
-def _read_if_present(path: Path) -> Product | None:
-    return read_product(path) if path.exists() else None
-
-
-def _product_of(leftover: Path) -> Path:
-    """The product that a temporary file belongs to."""
-    return leftover.with_name(
-        re.sub(r"^\.(.*)\.(partial|partial\.resume|record|record\.new|lock|old)$|^(.*)\.new$", r"\1\3", leftover.name)
-    )
-
-
-def _refusal(path: Path) -> str | None:
-    """What every reader of a product says of it, None if it is taken for whole."""
-    try:
-        if path.is_dir():
-            manifests.verify_artifact(path, manifests.read_manifest(path)["kind"])
-        else:
-            manifests.verify_file(path)
-    except ArtifactError as problem:
-        return str(problem)
-    return None
 
 
 def _describe_difference(content: Product, expected: Product) -> str:

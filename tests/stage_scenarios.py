@@ -1,6 +1,7 @@
 """Stages on toy data for the programmes of faults: the commands, what precedes them, and the content that they should leave."""
 
 import json
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ import pytest
 from moeir.analysis.training_monitor import METRICS_FILE
 from moeir.artifacts import manifests
 from moeir.artifacts.shards import Shard
+from moeir.errors import ArtifactError
 from tests.conftest import TOY, CommandResult, run_in_process, write_tiny_bert
 from tests.tiny_t5 import write_tiny_t5
 
@@ -171,3 +173,26 @@ def _read_untimed(file: Path) -> bytes:
 def list_leftovers(folder: Path) -> list[Path]:
     """Hidden and temporary files, which no finished command leaves."""
     return sorted(path for path in folder.rglob("*") if path.name.startswith(".") or path.suffix in (".new", ".partial"))
+
+
+def read_if_present(path: Path) -> dict[str, bytes] | None:
+    """The content of a product as `read_product` has it; None if there is none."""
+    return read_product(path) if path.exists() else None
+
+
+def product_of(leftover: Path) -> Path:
+    """The product that a temporary file belongs to."""
+    suffixes = r"partial|partial\.resume|record|record\.new|lock|old"
+    return leftover.with_name(re.sub(rf"^\.(.*)\.({suffixes})$|^(.*)\.new$", r"\1\3", leftover.name))
+
+
+def refusal_of(path: Path) -> str | None:
+    """What every reader of a product says of it, None if it is taken for whole."""
+    try:
+        if path.is_dir():
+            manifests.verify_artifact(path, manifests.read_manifest(path)["kind"])
+        else:
+            manifests.verify_file(path)
+    except ArtifactError as problem:
+        return str(problem)
+    return None

@@ -66,7 +66,7 @@ def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
     if read_json(record_file) != dict(record):
         return
     with contextlib.suppress(ArtifactError, OSError), _lock(path):  # another process rebuilds it, or the folder is read-only
-        _remove(partial, resume_path(partial), _backup_path(path), record_file)
+        _remove(partial, resume_path(partial), _backup_path(path), _backup_path(manifest_path(path)), record_file)
 
 
 def _discard_stale_work(path: Path, partial: Path, unfinished: dict[str, Any] | None, record: Mapping[str, Any], *, force: bool) -> None:
@@ -105,9 +105,22 @@ def _commit(path: Path, partial: Path, manifest: dict[str, Any]) -> None:
         _swap_into_place(partial, path)
     else:
         _fsync(partial)
-        write_text_atomically(manifest_path(path), text)
-        _fsync(path.parent)  # before the product has its name, also on the disk
-        os.replace(partial, path)
+        manifest_file = manifest_path(path)
+        backup = _backup_path(manifest_file)
+        _remove(backup)
+        if manifest_file.exists():
+            write_text_atomically(backup, manifest_file.read_text(encoding="utf-8"))
+        try:
+            write_text_atomically(manifest_file, text)
+            _fsync(path.parent)  # before the product has its name, also on the disk
+            os.replace(partial, path)
+        except BaseException:  # the earlier product keeps its manifest; a full disk has room for a rename
+            if backup.exists():
+                os.replace(backup, manifest_file)
+            else:
+                manifest_file.unlink(missing_ok=True)
+            raise
+        _remove(backup)
         _fsync(path.parent)
 
 

@@ -72,6 +72,22 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path, problem, exi
     assert state(tmp_path / "out") == ("old" if exists else None)
 
 
+def test_an_earlier_file_keeps_its_manifest_if_the_new_one_cannot_be_renamed(tmp_path, monkeypatch):
+    make(tmp_path / "out", "old", OLD, folder=False)
+    replace = os.replace
+
+    def fail(one: Path, other: Path) -> None:
+        if other == tmp_path / "out":
+            raise OSError(5, "Input/output error")
+        replace(one, other)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        make(tmp_path / "out", "new", NEW, folder=False, force=True)
+    assert state(tmp_path / "out") == "old" and names(tmp_path) == {"out", "out.manifest.json"}
+    manifests.verify_file(tmp_path / "out")
+
+
 def test_a_full_disk_says_where(tmp_path):
     with pytest.raises(OSError) as caught, atomic_write.atomic_output(tmp_path / "out", "encodings", NEW, force=False, folder=True):
         raise OSError(28, "No space left on device")

@@ -4,7 +4,8 @@ import importlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder
-from moeir.errors import ArtifactError, MoeirError, UsageError
+from moeir.errors import ArtifactError, MoeirError, UsageError, is_out_of_memory
 
 NOT_FAMILIES = ("__init__", "weights_io", "name_map")
 FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in NOT_FAMILIES))
@@ -76,10 +77,7 @@ def read_weights(folder: Path, config: Mapping[str, Any], *, device: str = "cpu"
     names, layers = import_family(config, folder).NAMES, parse_encoder_config(config, folder).layers
     loaded: dict[str, Tensor] = {}
     for name in files:
-        try:
-            loaded |= _read_shapes(folder / name) if device == "meta" else load_file(folder / name)
-        except SafetensorError as problem:
-            raise ArtifactError(f"{folder / name}: damaged: {problem}") from None
+        loaded |= _read_shapes(folder / name) if device == "meta" else read_tensors(folder / name)
     weights = {
         own: value.float() if (value := loaded.pop(name)).is_floating_point() else value
         for name, own in names.from_hf(loaded.keys(), layers).items()
@@ -94,9 +92,28 @@ def read_weights(folder: Path, config: Mapping[str, Any], *, device: str = "cpu"
     return weights
 
 
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file; ArtifactError if it is damaged, MoeirError if the system cannot open or map it."""
+    with _reading(path):
+        return load_file(path)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raise the errors of safetensors and of torch, which maps the file, as ours; too little memory is left to the caller."""
+    try:
+        yield
+    except SafetensorError as problem:
+        raise ArtifactError(f"{path}: damaged: {problem}") from None
+    except RuntimeError as problem:
+        if is_out_of_memory(problem):
+            raise
+        raise MoeirError(f"{path}: cannot be read: {problem}") from None
+
+
 def _read_shapes(file: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file on the meta device, without reading them."""
-    with safe_open(file, framework="pt") as tensors:
+    with _reading(file), safe_open(file, framework="pt") as tensors:
         return {name: torch.empty(tensors.get_slice(name).get_shape(), device="meta") for name in tensors.keys()}  # noqa: SIM118
 
 

@@ -44,13 +44,15 @@ def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bo
             write_text_atomically(record_file, json.dumps(record))
             if folder:
                 partial.mkdir(exist_ok=True)
+                _remove(_new_path(partial / MANIFEST))  # of an interrupted commit; the next manifest would list it
+            _fsync(path.parent)
             yield partial, counts
             manifest = build_manifest(partial, kind, record, path.name, without=(RESUME, DISCARDED))
             _commit(path, partial, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
         except BaseException as problem:
             is_expected = isinstance(problem, MoeirError | OSError)  # a user's error or a disk's; any other failure may be resumed
             if not _has_resumable_state(partial) and (is_expected or not (partial / RESUME / TOKEN_CACHE).exists()):
-                _remove(partial, resume_path(partial), record_file, record_file.with_name(record_file.name + ".new"))
+                _remove(partial, resume_path(partial), record_file, _new_path(record_file))
             if isinstance(problem, OSError) and problem.filename is None and problem.errno is not None:
                 problem.filename = str(path)
             raise
@@ -63,7 +65,7 @@ def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
     if read_json(record_file) != dict(record):
         return
     with contextlib.suppress(ArtifactError, OSError), _lock(path):  # another process rebuilds it, or the folder is read-only
-        _remove(partial, resume_path(partial), _backup_path(path), record_file)
+        _remove(partial, resume_path(partial), _backup_path(path), _backup_path(manifest_path(path)), record_file)
 
 
 def _discard_stale_work(path: Path, partial: Path, unfinished: dict[str, Any] | None, record: Mapping[str, Any], *, force: bool) -> None:
@@ -75,8 +77,11 @@ def _discard_stale_work(path: Path, partial: Path, unfinished: dict[str, Any] | 
     if not force and (partial / RESUME / TOKEN_CACHE).is_dir():
         others = [path for folder in (partial, partial / RESUME) for path in folder.iterdir()]
         _remove(*(path for path in others if path not in (partial / RESUME, partial / RESUME / TOKEN_CACHE)))
-        return
-    _remove(partial, resume_path(partial))
+        _fsync(partial / RESUME)
+        _fsync(partial)
+    elif partial.exists() or resume_path(partial).exists():
+        _remove(partial, resume_path(partial))
+        _fsync(partial.parent)  # before the new record: it must not be that of the old state after a power cut
 
 
 def _has_resumable_state(partial: Path) -> bool:
@@ -99,8 +104,22 @@ def _commit(path: Path, partial: Path, manifest: dict[str, Any]) -> None:
         _swap_into_place(partial, path)
     else:
         _fsync(partial)
-        write_text_atomically(manifest_path(path), text)
-        os.replace(partial, path)
+        manifest_file = manifest_path(path)
+        backup = _backup_path(manifest_file)
+        _remove(backup)
+        if manifest_file.exists():
+            write_text_atomically(backup, manifest_file.read_text(encoding="utf-8"))
+        try:
+            write_text_atomically(manifest_file, text)
+            _fsync(path.parent)  # before the product has its name, also on the disk
+            os.replace(partial, path)
+        except BaseException:  # the earlier product keeps its manifest; a full disk has room for a rename
+            if backup.exists():
+                os.replace(backup, manifest_file)
+            else:
+                manifest_file.unlink(missing_ok=True)
+            raise
+        _remove(backup)
         _fsync(path.parent)
 
 
@@ -148,7 +167,7 @@ def _make_parents(path: Path) -> Iterator[None]:
     """Make the folders above a path; if the block fails, those that were made and are empty are removed again."""
     missing = [folder for folder in path.parents if not folder.exists()]  # the innermost first
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         yield
     except BaseException:
         for folder in missing:
@@ -204,7 +223,7 @@ def check_overwrite(path: Path, record: Mapping[str, Any], *, force: bool, flag:
 
 def write_text_atomically(path: Path, text: str) -> None:
     """Write a small file atomically: partial file, fsync, rename."""
-    partial = path.with_name(path.name + ".new")
+    partial = _new_path(path)
     try:
         partial.write_text(text, encoding="utf-8")
         _fsync(partial)
@@ -214,11 +233,29 @@ def write_text_atomically(path: Path, text: str) -> None:
         raise
 
 
+def _new_path(path: Path) -> Path:
+    return path.with_name(path.name + ".new")
+
+
 def replace_folder(partial: Path, path: Path) -> None:
     """Replace an inner folder (a saved training state) by a finished one."""
-    for file in sorted(partial.rglob("*")):
+    for file in (*sorted(partial.rglob("*")), partial):
         _fsync(file)
     _swap_into_place(partial, path)
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents, if missing, and sync their names to disk."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        _fsync(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Sync the content and the name of a file to disk."""
+    _fsync(path)
+    _fsync(path.parent)
 
 
 def _fsync(path: Path) -> None:

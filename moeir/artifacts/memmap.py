@@ -62,7 +62,7 @@ def get_or_build(
 ) -> Path:
     """The cache folder for `record` (stage, settings and sources); `fill` writes its files if there is none, if one is damaged, or if
     `rebuild`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write.make_folder(folder)
     key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
     path = folder / f"{kind}-{key}"
     if not rebuild and manifests.is_up_to_date(path, record):
@@ -73,6 +73,8 @@ def get_or_build(
     if rebuild or not manifests.is_up_to_date(path, record):
         with atomic_write.atomic_output(path, f"{kind} cache", record, force=rebuild, folder=True) as (partial, counts):
             counts.update(fill(partial))
+    else:
+        atomic_write.clean_leftovers(path, record)
     return path
 
 

@@ -22,6 +22,7 @@ import transformers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from moeir.artifacts.atomic_write import make_folder
 from moeir.artifacts.journals import AppendableText, JsonlJournal
 from moeir.backbones.families import weights_io
 from moeir.backbones.json_fields import CheckedFields
@@ -277,7 +278,7 @@ class ResumableQueryFile:
     """A growing file of finished blocks, and a journal of the current block: an interruption loses at most one batch."""
 
     def __init__(self, folder: Path, generator: BlockGenerator) -> None:
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         self._folder, self._generator = folder, generator
         self._journal = JsonlJournal(folder / "journal.jsonl")
         self._lines = AppendableText(folder / "lines.jsonl", self._journal.entries[-1]["bytes"] if self._journal.entries else 0)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from moeir.artifacts.atomic_write import RESUME
+from moeir.artifacts.atomic_write import RESUME, make_folder
 from moeir.artifacts.journals import AppendableNpy, JsonlJournal
 
 MAX_CHUNK_TEXTS, MAX_CHUNK_CHARACTERS = 1024, 1 << 21
@@ -34,7 +34,7 @@ class TokenFileWriter:
 
     def __init__(self, folder: Path, dtypes: Mapping[str, npt.DTypeLike], *, restart: bool = False) -> None:
         journal = folder / RESUME / "journal.jsonl"
-        journal.parent.mkdir(exist_ok=True)
+        make_folder(journal.parent)
         if restart:
             journal.unlink()
         self._journal = JsonlJournal(journal)

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor
 
 from moeir import variants
@@ -125,7 +124,7 @@ class StanfordColbert(Format):
             raise UsageError(f"--to stanford-colbert: supports BERT only; this encoder is {config['model_type']}")
         write_json(path / "config.json", config | {"architectures": ["HF_ColBERT"]})
         weight = _projection_weight(model)
-        weights = {f"bert.{name}": value for name, value in load_file(path / "model.safetensors").items()}
+        weights = {f"bert.{name}": value for name, value in weights_io.read_tensors(path / "model.safetensors").items()}
         weights_io.write_tensors(weights | {"linear.weight": weight}, path / "model.safetensors")
         query_marker, document_marker = _marker_tokens(model)
         metadata = {

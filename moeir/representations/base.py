@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from moeir.artifacts import memmap
+from moeir.artifacts.atomic_write import make_folder
 from moeir.artifacts.journals import HEADER_BYTES, AppendableNpy
 from moeir.errors import ArtifactError, DataError
 from moeir.representations.evidence import Evidence, ExplainedDocuments
@@ -217,7 +218,7 @@ class RepresentationWriter:
     """Appends representations of one kind to a folder; `row_counts` of an earlier `flush` resume it there."""
 
     def __init__(self, folder: Path, row_counts: dict[str, int] | None = None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._folder, self._row_counts = folder, row_counts or {}
         self._arrays: dict[str, AppendableNpy] = {}
         self._metadata: dict[str, int] = {}

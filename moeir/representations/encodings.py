@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from moeir.artifacts import manifests, shards
-from moeir.artifacts.atomic_write import RESUME
+from moeir.artifacts.atomic_write import RESUME, make_folder
 from moeir.artifacts.journals import AppendableText, JsonlJournal
 from moeir.errors import UsageError
 from moeir.representations.base import ByExpert, Representation, RepresentationWriter, representation_class
@@ -86,7 +86,7 @@ class ResumableEncodingWriter:
     """Appends ids and, for each expert, its arrays; a journal records what is complete on disk."""
 
     def __init__(self, folder: Path, kinds: Iterable[str], pruning: Pruning) -> None:
-        (folder / RESUME).mkdir(exist_ok=True)
+        make_folder(folder / RESUME)
         self._pruning, self._last_flush = pruning, time.monotonic()
         self._journal = JsonlJournal(folder / RESUME / "journal.jsonl")
         entry = _entry_to_resume(self._journal.entries)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from moeir.artifacts.atomic_write import make_folder
 from moeir.artifacts.journals import HEADER_BYTES, AppendableNpy, JsonlJournal
 
 FLUSH_SECONDS = 5.0  # between two writes to disk; shorter work is repeated instead
@@ -19,7 +20,7 @@ class ScoreJournal:
         self._folder, self._journal, self._flushed_at = folder, None, time.monotonic()
         self._saved_rows: dict[str, int] = {}
         if folder is not None:
-            folder.mkdir(exist_ok=True)
+            make_folder(folder)
             self._journal = JsonlJournal(folder / "journal.jsonl")
             for entry in self._journal.entries:
                 self._saved_rows |= entry

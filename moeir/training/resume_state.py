@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from moeir.artifacts import atomic_write, manifests
 from moeir.artifacts.unfinished import TRAINING_STATE
-from moeir.backbones.families.weights_io import write_tensors
+from moeir.backbones.families.weights_io import read_tensors, write_tensors
 from moeir.errors import ArtifactError
 
 STATE_FILE = TRAINING_STATE.name
@@ -63,9 +62,9 @@ def load_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer)
     if not (folder / STATE_FILE).exists():
         return TrainingState(0, 0)
     state = _read_state(folder)
-    model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+    model.load_state_dict(read_tensors(folder / WEIGHTS_FILE))
     moments: dict[int, dict[str, Tensor]] = {}
-    for key, value in load_file(folder / "optimiser.safetensors").items():
+    for key, value in read_tensors(folder / "optimiser.safetensors").items():
         number, name = key.split(".", 1)
         moments.setdefault(int(number), {})[name] = value
     optimiser.load_state_dict(optimiser.state_dict() | {"state": moments})
@@ -82,7 +81,7 @@ def load_best(folder: Path, model: nn.Module, step: int) -> None:
     saved_step = _read_state(folder)["step"]
     if saved_step != step:
         raise ArtifactError(f"{folder}: holds the weights of step {saved_step}, step {step} was the best; start over with --force")
-    model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+    model.load_state_dict(read_tensors(folder / WEIGHTS_FILE))
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
@@ -104,7 +103,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
 
 def _replace_state(folder: Path, model: nn.Module, state: dict[str, Any], optimiser: torch.optim.Optimizer | None = None) -> None:
     temporary = folder.with_name(folder.name + ".new")
-    temporary.mkdir(parents=True, exist_ok=True)
+    atomic_write.make_folder(temporary)
     write_tensors({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, temporary / WEIGHTS_FILE)
     if optimiser is not None:
         states = optimiser.state_dict()["state"].items()

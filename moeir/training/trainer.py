@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from moeir.analysis import training_monitor
 from moeir.analysis.training_monitor import METRICS_FILE
 from moeir.architectures.base import StepMetrics
-from moeir.artifacts.atomic_write import RESUME
+from moeir.artifacts.atomic_write import RESUME, sync_file
 from moeir.artifacts.unfinished import TRAINING_STATE
 from moeir.backbones.device import set_determinism
 from moeir.distributed import SINGLE_PROCESS, ProcessGroup
@@ -196,6 +196,7 @@ def _train_steps(trainer: "_Trainer", state: resume_state.TrainingState, folder:
                 trim_heap()
                 last_trim = time.monotonic()
             if (save_due or (is_best and trainer.process_group.is_main)) and step + 1 < schedule.steps:
+                sync_file(metrics_path)  # the state refers to its length
                 state_now = resume_state.TrainingState(step + 1, metrics_file.tell(), best, schedule.steps)
                 resume_state.save_state(folder / RESUME / STATE_FOLDER, trainer.task.model, trainer.optimiser, state_now)
                 last_save = time.monotonic()

@@ -128,6 +128,22 @@ def test_unfinished_work_stays_in_a_new_folder(tmp_path):
     assert state(tmp_path / "new" / "out") == "new"
 
 
+def test_an_earlier_file_keeps_its_manifest_if_the_new_one_cannot_be_renamed(tmp_path, monkeypatch):
+    make(tmp_path / "out", "old", OLD, folder=False)
+    replace = os.replace
+
+    def fail(one: Path, other: Path) -> None:
+        if other == tmp_path / "out":
+            raise OSError(5, "Input/output error")
+        replace(one, other)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        make(tmp_path / "out", "new", NEW, folder=False, force=True)
+    assert state(tmp_path / "out") == "old" and names(tmp_path) == {"out", "out.manifest.json"}
+    manifests.verify_file(tmp_path / "out")
+
+
 def test_a_full_disk_says_where(tmp_path):
     with pytest.raises(OSError) as caught, atomic_write.atomic_output(tmp_path / "out", "encodings", NEW, force=False, folder=True):
         raise OSError(28, "No space left on device")
@@ -199,9 +215,9 @@ def test_files_are_on_disk_before_the_manifest_and_the_manifest_before_the_name(
     monkeypatch.setattr(os, "rename", lambda one, other: (events.append(f"rename {Path(other).name}"), rename(one, other)))
     monkeypatch.setattr(os, "replace", lambda one, other: (events.append(f"rename {Path(other).name}"), replace(one, other)))
     make(tmp_path / "out", "old", OLD)
-    assert events[:2] == ["fsync .out.record.new", "rename .out.record"]
-    assert sorted(events[2:6]) == ["fsync expert", "fsync ids.txt", "fsync moeir.json", "fsync vectors.npy"]
-    assert events[6:] == ["fsync manifest.json.new", "rename manifest.json", "fsync .out.partial", "rename out", f"fsync {tmp_path.name}"]
+    assert events[:3] == ["fsync .out.record.new", "rename .out.record", f"fsync {tmp_path.name}"]
+    assert sorted(events[3:7]) == ["fsync expert", "fsync ids.txt", "fsync moeir.json", "fsync vectors.npy"]
+    assert events[7:] == ["fsync manifest.json.new", "rename manifest.json", "fsync .out.partial", "rename out", f"fsync {tmp_path.name}"]
 
 
 def test_a_second_writer_is_refused_and_harms_nothing(tmp_path):

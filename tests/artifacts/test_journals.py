@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.artifacts.journals import AppendableNpy, AppendableText, JsonlJournal
+from moeir.artifacts.journals import HEADER_BYTES, AppendableNpy, AppendableText, JsonlJournal
 from moeir.backbones.token_files import TokenFileWriter
 from moeir.errors import ArtifactError
 from moeir.representations import encodings
@@ -128,11 +128,13 @@ def test_lines_continued_after_a_kill_have_the_undisturbed_bytes(tmp_path):
 
 @pytest.fixture
 def synced(monkeypatch):
-    """What reaches the disk, in order: (name, bytes in the file) of every fsync, which other tests replace by nothing."""
+    """What reaches the disk, in order: (name, bytes in the file) of every fsync of a file, which other tests replace by nothing."""
     events = []
 
     def fsync(descriptor):
-        events.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, os.fstat(descriptor).st_size))
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if path.is_file():
+            events.append((path.name, os.fstat(descriptor).st_size))
 
     monkeypatch.setattr(os, "fsync", fsync)
     return events
@@ -146,7 +148,8 @@ def test_every_entry_is_on_disk_before_the_next(tmp_path, synced):
     journal, size = JsonlJournal(tmp_path / "journal.jsonl"), 0
     for number in range(3):
         journal.write({"number": number})
-        size += len(f'{{"number": {number}}}\n')
+        assert (tmp_path / "journal.jsonl").stat().st_size > size
+        size = (tmp_path / "journal.jsonl").stat().st_size
         assert synced.pop() == ("journal.jsonl", size) and not synced
     journal.close()
 
@@ -200,3 +203,13 @@ def test_a_journal_counts_only_what_is_on_disk(write, files, tmp_path, synced, m
         assert dict(block[:-1]) == {name: header[name] + entry * size for name, size in files.items()}
         assert block[-1][0] == "journal.jsonl"
     assert not synced
+
+
+@pytest.mark.parametrize("size", [None, 0, HEADER_BYTES + 7])
+def test_a_file_shorter_than_its_journal_has_is_refused(tmp_path, size):
+    """Never filled with zeros, as by a truncation."""
+    path = tmp_path / "vectors.npy"
+    if size is not None:
+        path.write_bytes(bytes(size))
+    with pytest.raises(ArtifactError, match=f"vectors.npy: damaged: {size or 0} bytes, but its journal has 136; --force starts over"):
+        AppendableNpy(path, np.float32, rows=2)

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertForMaskedLM, BertForPreTraining, BertModel
 
 from moeir.backbones.families import weights_io
-from moeir.errors import ArtifactError, UsageError
+from moeir.errors import ArtifactError, MoeirError, UsageError
 from tests.backbones.test_encoder import make_config, randomize_weights
 
 
@@ -151,6 +151,16 @@ def test_faulty_folders_are_refused_in_one_line(tmp_path, written):
     (empty / "model.safetensors").write_bytes(b"no weights at all")
     with pytest.raises(ArtifactError, match="damaged"):
         weights_io.read_encoder(empty)
+
+
+@pytest.mark.parametrize("device, reader", [("cpu", "load_file"), ("meta", "safe_open")])
+def test_weights_that_the_system_cannot_map_are_told_in_one_line(monkeypatch, written, device, reader):
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("unable to mmap 4 bytes: No such device (19)")
+
+    monkeypatch.setattr(weights_io, reader, fail)
+    with pytest.raises(MoeirError, match=r"model.safetensors: cannot be read: unable to mmap 4 bytes: No such device"):
+        weights_io.read_weights(written, weights_io.read_config(written), device=device)
 
 
 def test_a_hub_name_that_is_not_to_be_had_is_one_line(monkeypatch):

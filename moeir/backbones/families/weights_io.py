@@ -6,7 +6,8 @@ import logging
 import os
 import re
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.json_fields import CheckedFields, read_json_object
-from moeir.errors import ArtifactError, MoeirError, UsageError
+from moeir.errors import ArtifactError, MoeirError, UsageError, is_out_of_memory
 
 NOT_FAMILIES = ("__init__", "weights_io", "name_map")
 FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in NOT_FAMILIES))
@@ -75,7 +76,7 @@ def parse_encoder_config(config: Mapping[str, Any], folder: Path) -> EncoderConf
 def read_weights(folder: Path, config: Mapping[str, Any], *, device: str = "cpu") -> dict[str, Tensor]:
     """Read all weights of a folder in float32, under our names; on `meta` only their shapes."""
     names, layers = import_family(config, folder).NAMES, parse_encoder_config(config, folder).layers
-    loaded = read_shapes(folder) if device == "meta" else _read_files(folder, load_file)
+    loaded = read_shapes(folder) if device == "meta" else _read_files(folder, read_tensors)
     weights = {
         own: value.float() if (value := loaded.pop(name)).is_floating_point() else value
         for name, own in names.from_hf(loaded.keys(), layers).items()
@@ -91,13 +92,7 @@ def read_weights(folder: Path, config: Mapping[str, Any], *, device: str = "cpu"
 
 
 def _read_files(folder: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for name in list_weight_files(folder):
-        try:
-            tensors |= read(folder / name)
-        except SafetensorError as problem:
-            raise ArtifactError(f"{folder / name}: damaged: {problem}") from None
-    return tensors
+    return {key: tensor for name in list_weight_files(folder) for key, tensor in read(folder / name).items()}
 
 
 def read_shapes(folder: Path) -> dict[str, Tensor]:
@@ -106,8 +101,27 @@ def read_shapes(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_header(file: Path) -> dict[str, Tensor]:
-    with safe_open(file, framework="pt") as tensors:
+    with _reading(file), safe_open(file, framework="pt") as tensors:
         return {name: torch.empty(tensors.get_slice(name).get_shape(), device="meta") for name in tensors.keys()}  # noqa: SIM118
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file; ArtifactError if it is damaged, MoeirError if the system cannot open or map it."""
+    with _reading(path):
+        return load_file(path)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raise the errors of safetensors and of torch, which maps the file, as ours; too little memory is left to the caller."""
+    try:
+        yield
+    except SafetensorError as problem:
+        raise ArtifactError(f"{path}: damaged: {problem}") from None
+    except RuntimeError as problem:
+        if is_out_of_memory(problem):
+            raise
+        raise MoeirError(f"{path}: cannot be read: {problem}") from None
 
 
 def list_weight_files(folder: Path) -> list[str]:

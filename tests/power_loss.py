@@ -1,0 +1,363 @@
+"""Power loss: a model of the file system that keeps what was written apart from what was synced, and stages run again in what a cut leaves.
+
+A stage runs once, undisturbed. `Recorder` follows its folder at every call that changes names or syncs: each file has the content that it
+holds and the content that its last fsync made durable, each change of names is durable when a folder that it changes is synced. Between two
+calls the folder is scanned, so that what native code writes is seen as well. Just before every call and at the end, the power may be cut:
+`CUTS` says which changes of names and which unsynced contents the disk has then. POSIX promises no order among them.
+"""
+
+import hashlib
+import os
+import random
+import re
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.conftest import CommandResult
+from tests.stage_scenarios import (
+    SCENARIOS,
+    list_leftovers,
+    product_of,
+    read_if_present,
+    read_product,
+    refusal_of,
+    run_command,
+    run_earlier,
+    working_folder,
+    write_inputs,
+)
+
+CALLS = ("fsync", "rename", "replace", "unlink", "remove", "rmdir", "mkdir", "link", "symlink")
+SECTOR = 512  # bytes that a disk writes at once
+Disk = dict[str, bytes | None]  # what a cut leaves: the bytes of a file, None for a folder
+Product = dict[str, bytes]
+
+
+class Node:
+    """A file or a folder by its identity, which a rename keeps."""
+
+    def __init__(self, *, is_folder: bool) -> None:
+        self.is_folder, self.content, self.durable = is_folder, b"", b""
+        self.names: dict[str, Node] = {}
+
+
+Change = dict[tuple[Node, str], Node | None]  # of names, at once: (folder, name) -> what it names from then on
+
+
+class Cut(NamedTuple):
+    """What a power cut leaves of unsynced changes of names, in their order, and of unsynced contents (now, durable) of files."""
+
+    choose: Callable[[random.Random, list[Change]], list[Change]]
+    tear: Callable[[random.Random, bytes, bytes], bytes]
+
+
+def _keep_some(rng: random.Random, changes: list[Change]) -> list[Change]:
+    return [change for change in changes if rng.random() < 0.5]
+
+
+def _tear(rng: random.Random, now: bytes, durable: bytes) -> bytes:
+    """The first bytes are new, the rest is as it was."""
+    length = rng.randrange(len(now) + 1)
+    return now[:length] + durable[length:]
+
+
+def _fill_with_zeros(rng: random.Random, now: bytes, durable: bytes) -> bytes:
+    """The new size without the new bytes, as a file system that writes the size first."""
+    return durable[: len(now)].ljust(len(now), b"\0")
+
+
+def _mix_sectors(rng: random.Random, now: bytes, durable: bytes) -> bytes:
+    """Each sector is new or old."""
+    old = _fill_with_zeros(rng, now, durable)
+    return b"".join((now if rng.random() < 0.5 else old)[first : first + SECTOR] for first in range(0, len(now), SECTOR))
+
+
+def _tear_anyhow(rng: random.Random, now: bytes, durable: bytes) -> bytes:
+    return rng.choice((_tear, _fill_with_zeros, _mix_sectors, lambda *_: durable, lambda *_: now))(rng, now, durable)
+
+
+CUTS = {
+    "all lost": Cut(lambda _, changes: [], lambda _, now, durable: durable),
+    "contents lost": Cut(lambda _, changes: changes, lambda _, now, durable: durable),
+    "contents zero": Cut(lambda _, changes: changes, _fill_with_zeros),
+    "contents torn": Cut(lambda _, changes: changes, _tear),
+    "last names lost": Cut(lambda rng, changes: changes[: rng.randrange(len(changes) + 1)], _tear_anyhow),
+    "first names lost": Cut(lambda rng, changes: changes[rng.randrange(len(changes) + 1) :], _tear_anyhow),
+    "names lost": Cut(_keep_some, lambda _, now, durable: now),
+    "any": Cut(_keep_some, _tear_anyhow),
+}
+NO_LOSS = {"nothing lost": Cut(lambda _, changes: changes, lambda _, now, durable: now)}
+
+
+class State(NamedTuple):
+    """What a cut leaves on the disk; `lost` if that differs from what the stage had written, `ended` if the stage had ended."""
+
+    cut: str
+    event: str
+    disk: Disk
+    lost: bool
+    ended: bool
+
+
+class Recorder:
+    """Follows a folder whose content is durable at first, and collects the distinct states of it that cuts leave."""
+
+    def __init__(self, folder: Path, cuts: dict[str, Cut], seed: int) -> None:
+        self._folder, self._cuts, self._seed = folder, cuts, seed
+        self._root, self._changes = Node(is_folder=True), list[Change]()
+        self._node_of = {os.stat(folder).st_ino: self._root}
+        self._scan()
+        for node in self._node_of.values():
+            node.durable = node.content
+        self._durable_names = {node: dict(node.names) for node in self._node_of.values()}
+        self._changes.clear()
+        self._seen: set[tuple[str, bool]] = set()
+        self.states: list[State] = []
+        self.events = 0
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Record the calls of this process; the end counts as an event."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name in CALLS:
+                patch.setattr(os, name, self._record(name, getattr(os, name)))
+            yield
+        self._cut_power("end", ended=True)
+
+    def _record(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded_call(*arguments: Any, **options: Any) -> Any:
+            self.events += 1
+            self._cut_power(f"{name}, event {self.events}", ended=False)
+            result = call(*arguments, **options)
+            if name == "fsync":
+                self._sync(arguments[0])
+            else:
+                self._scan()
+            return result
+
+        return recorded_call
+
+    def _sync(self, descriptor: int) -> None:
+        """Make the content of a file durable, or all changes of the names in a folder."""
+        node = self._node_of.get(os.fstat(descriptor).st_ino)
+        if node is None:
+            return
+        node.durable = node.content
+        for change in [change for change in self._changes if any(folder is node for folder, _ in change)]:
+            earlier = self._changes[: self._changes.index(change)]
+            for older in earlier:  # what is durable is not undone by an older change that is not
+                for key in [key for key, moved in older.items() if key in change or (moved is not None and moved in change.values())]:
+                    del older[key]
+            self._changes.remove(change)
+            _apply(self._durable_names, change)
+
+    def _scan(self) -> None:
+        """Compare the folder with what is known of it: the changes since the last scan."""
+        names, new, node_of = dict[Node, dict[str, Node]](), set[Node](), {os.stat(self._folder).st_ino: self._root}
+        pending = [(self._root, str(self._folder))]
+        while pending:
+            folder, path = pending.pop()
+            names[folder] = {}
+            for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+                node = self._node_of.get(entry.inode())
+                if node is None or node.is_folder != entry.is_dir(follow_symlinks=False):
+                    node = Node(is_folder=entry.is_dir(follow_symlinks=False))
+                    new.add(node)
+                names[folder][entry.name] = node_of[entry.inode()] = node
+                if node.is_folder:
+                    pending.append((node, entry.path))
+                else:
+                    node.content = Path(entry.path).read_bytes()
+        single, move = list[Change](), Change()
+        for folder in dict.fromkeys((*names, *self._node_of.values())):
+            before, after = folder.names, names.get(folder, {})
+            for name in sorted(before.keys() | after.keys()):
+                if before.get(name) is not after.get(name):
+                    is_moved = (name in after and after[name] not in new) or before.get(name) in node_of.values()
+                    change: Change = {(folder, name): after.get(name)}
+                    move.update(change) if is_moved else single.append(change)
+            folder.names = after
+        self._changes += [*single, *([move] if move else [])]
+        self._node_of = node_of
+
+    def _cut_power(self, event: str, *, ended: bool) -> None:
+        self._scan()
+        current = self._write_out({node: node.names for node in self._node_of.values()}, lambda node: node.content)
+        for name, cut in self._cuts.items():
+            rng = random.Random(f"{self._seed} {name} {len(self._changes)}")
+            names = {folder: dict(entries) for folder, entries in self._durable_names.items()}
+            for change in cut.choose(rng, self._changes):
+                _apply(names, change)
+            disk = self._write_out(names, partial(_read_torn, cut, rng))
+            digest = _digest(disk)
+            if (digest, ended) not in self._seen:
+                self._seen.add((digest, ended))
+                self.states.append(State(name, event, disk, disk != current, ended))
+
+    def _write_out(self, names: dict[Node, dict[str, Node]], read: Callable[[Node], bytes]) -> Disk:
+        disk, pending = Disk(), [(self._root, "")]
+        while pending:
+            folder, path = pending.pop()
+            for name, node in sorted(names.get(folder, {}).items()):
+                disk[f"{path}{name}"] = None if node.is_folder else read(node)
+                if node.is_folder:
+                    pending.append((node, f"{path}{name}/"))
+        return disk
+
+
+def _read_torn(cut: Cut, rng: random.Random, node: Node) -> bytes:
+    return node.content if node.content == node.durable else cut.tear(rng, node.content, node.durable)
+
+
+def _digest(disk: Disk) -> str:
+    contents = sorted((path, content and hashlib.sha256(content).hexdigest()) for path, content in disk.items())
+    return hashlib.sha256(repr(contents).encode()).hexdigest()
+
+
+def _apply(names: dict[Node, dict[str, Node]], change: Change) -> None:
+    """Apply a change of names; what it moves loses its older name."""
+    placed = {node for node in change.values() if node is not None}
+    for entries in names.values():
+        for name in [name for name, node in entries.items() if node in placed]:
+            del entries[name]
+    for (folder, name), node in change.items():
+        entries = names.setdefault(folder, {})
+        if node is not None:
+            entries[name] = node
+        else:
+            entries.pop(name, None)
+
+
+class Programme:
+    """A scenario and what it leaves when nothing fails, to compare with what a power cut and a second run leave."""
+
+    def __init__(self, name: str, folder: Path, inputs: Path, cuts: dict[str, Cut] = CUTS, seed: int = 1) -> None:
+        self.scenario, self._folder, self._inputs = SCENARIOS[name], folder, inputs
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.refusals: list[str] = []
+        write_inputs(inputs, (*self.scenario.earlier, *self.scenario.commands))
+        with working_folder(folder / "whole", inputs) as here:
+            (here / "out").mkdir()
+            run_earlier(self.scenario)
+            self._earlier = {path: read_if_present(here / path) for path in self.scenario.products}
+            recorder = Recorder(here / "out", cuts, seed)
+            with recorder.watch():
+                for command in self.scenario.commands:
+                    result = run_command(command)
+                    assert result.code == 0, result.stderr
+            self._expected = {path: read_product(here / path) for path in self.scenario.products}
+        self.states = recorder.states
+
+    def check(self, states: Sequence[State]) -> list[str]:
+        """Run the stage again in each state; what was wrong, one line for each."""
+        failures = []
+        for state in states:
+            self.counts[state.cut, "cuts"] += 1
+            problem = self._check(state)
+            if problem is not None:
+                self.counts[state.cut, "failures"] += 1
+                failures.append(f"{state.cut}, at {state.event}: {problem}")
+        return failures
+
+    def table(self) -> dict[str, tuple[int, ...]]:
+        """By kind of cut: distinct states checked, how many of them were refused once, and how many failed."""
+        return {
+            cut: tuple(self.counts[cut, column] for column in ("cuts", "refusals", "failures")) for cut in CUTS if self.counts[cut, "cuts"]
+        }
+
+    def _check(self, state: State) -> str | None:
+        with working_folder(self._folder / "cut", self._inputs) as here:
+            _materialise(state.disk, here / "out")
+            try:
+                return self._check_products(state) or self._run_again(state)
+            finally:
+                shutil.rmtree(here / "out")
+
+    def _check_products(self, state: State) -> str | None:
+        """A product that no reader refuses must be whole: as this run or the one before made it."""
+        for path in self.scenario.products:
+            content = read_if_present(path)
+            if content is None:
+                if state.ended:
+                    return f"{path}: the command had ended, but what it made is lost"
+                continue
+            if (refusal := refusal_of(path)) is not None:
+                if state.ended:
+                    return f"{path}: the command had ended, but what it made is refused: {refusal}"
+                continue
+            if content not in ([self._expected[path]] if state.ended else [self._expected[path], self._earlier[path]]):
+                return f"{path}: looks whole and is not: {_describe_difference(content, self._expected[path])}"
+        return None
+
+    def _run_again(self, state: State) -> str | None:
+        existing = set(map(str, Path("out").rglob("*")))
+        commands = list(self.scenario.commands)
+        refusals = []
+        position = 0
+        while position < len(commands):
+            result = run_command(commands[position])
+            if result.code == 0:
+                position += 1
+                continue
+            refusals.append(result.stderr)
+            following = self._follow_advice(result, commands, position)
+            if isinstance(following, str) or len(refusals) > 3:
+                return f"{commands[position]}: {following}: {result.code} {result.stderr!r}"
+            position = following
+        if refusals:
+            self.counts[state.cut, "refusals"] += 1
+            self.refusals += refusals
+        for path in self.scenario.products:
+            if (content := read_if_present(path)) != self._expected[path]:
+                return f"{path}: differs after the second run: {_describe_difference(content or {}, self._expected[path])}"
+            if (refusal := refusal_of(path)) is not None:
+                return f"{path}: refused after the second run: {refusal}"
+        leftovers = [path for path in list_leftovers(Path("out")) if str(product_of(path)) not in existing]
+        return f"left {', '.join(map(str, leftovers))}" if leftovers else None
+
+    def _follow_advice(self, result: CommandResult, commands: list[str], position: int) -> int | str:
+        """Do what a refusal says; the position of the command to go on with, or why that cannot be done."""
+        errors = [line for line in result.messages if line.startswith("error: ")]
+        if result.code not in (1, 2, 3, 4) or len(errors) != 1:
+            return "not a refusal of one line"
+        if (again := re.search(r"run moeir (\S+) again|run the stage that ma(?:d|k)e", errors[0])) is not None:
+            stage = again[1] or shlex.split(commands[position])[0]
+            repaired = next((number for number, command in enumerate(commands) if shlex.split(command)[0] == stage), position)
+            if "--force" not in commands[repaired]:
+                commands[repaired] += " --force"
+            return repaired
+        if "--force" in errors[0] and "--force" not in commands[position]:
+            commands[position] += " --force"
+            return position
+        if "move it away" in errors[0]:
+            path = Path(errors[0].removeprefix("error: ").partition(": ")[0])
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            return position
+        return "does not say what to do"
+
+
+def _materialise(disk: Disk, folder: Path) -> None:
+    folder.mkdir()
+    for path, content in sorted(disk.items()):
+        if content is None:
+            (folder / path).mkdir(parents=True, exist_ok=True)
+        else:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
+
+
+def _describe_difference(content: Product, expected: Product) -> str:
+    names = sorted(content.keys() | expected.keys())
+    return ", ".join(f"{name} ({_state_of(content.get(name))})" for name in names if content.get(name) != expected.get(name))
+
+
+def _state_of(content: bytes | None) -> str:
+    return "missing" if content is None else f"{len(content)} bytes"

@@ -1,0 +1,129 @@
+"""Power cuts at any event of a stage: the next run gives the undisturbed bytes or says what to do, and nothing torn looks whole."""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from moeir.artifacts import atomic_write, journals, manifests
+from tests.power_loss import CUTS, NO_LOSS, Programme
+from tests.stage_scenarios import SCENARIOS
+
+SAMPLED = {"convert": 8, "search": 6, "fuse over another": 8, "encode": 8, "index of bm25": 8, "finetune": 6, "chain": 6}
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("power") / "inputs"
+    folder.mkdir()
+    return folder
+
+
+def check_sample(programme: Programme, count: int | None) -> list[str]:
+    """The failures of `count` states chosen by seed, or of all."""
+    states = programme.states if count is None else random.Random(1).sample(programme.states, min(count, len(programme.states)))
+    return programme.check(states)
+
+
+@pytest.mark.parametrize("name", [*SAMPLED, *(pytest.param(name, marks=pytest.mark.torture) for name in SCENARIOS if name not in SAMPLED)])
+@pytest.mark.parametrize("sampled", [True, pytest.param(False, marks=pytest.mark.torture)])
+def test_a_stage_after_a_power_cut_is_whole_or_refused(inputs, tmp_path, record_property, name, sampled):
+    if sampled and name not in SAMPLED:
+        pytest.skip("torture checks all of its states")
+    programme = Programme(name, tmp_path, inputs)
+    failures = check_sample(programme, SAMPLED[name] if sampled else None)
+    assert sum(state.lost for state in programme.states) > len(programme.states) // 3, "cuts lose something"
+    if not sampled:
+        record_property("faults", (name, programme.table()))
+    assert failures == []
+
+
+@pytest.mark.parametrize("name", ["fuse", "encode"])
+def test_nothing_is_lost_where_the_disk_keeps_everything(inputs, tmp_path, name):
+    programme = Programme(name, tmp_path, inputs, NO_LOSS)
+    assert not any(state.lost for state in programme.states)
+    assert check_sample(programme, 10) == [] and not programme.refusals
+
+
+def fsync_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(atomic_write, "_fsync", lambda path: None)
+
+
+def fsync_only_manifests(patch: pytest.MonkeyPatch) -> None:
+    fsync = atomic_write._fsync
+    patch.setattr(atomic_write, "_fsync", lambda path: fsync(path) if path.suffix == ".new" or path.is_dir() else None)
+
+
+def compare_no_checksum(patch: pytest.MonkeyPatch) -> None:
+    fsync_only_manifests(patch)
+    patch.setattr(manifests, "first_mismatch", lambda files: None)
+
+
+def rename_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
+    def commit(path: Path, partial: Path, manifest: dict[str, object]) -> None:
+        os.replace(partial, path)
+        atomic_write.write_text_atomically(manifests.manifest_path(path), manifests.serialize_manifest(manifest))
+        atomic_write.sync_file(path)
+
+    patch.setattr(atomic_write, "_commit", commit)
+
+
+def sync_no_journal(patch: pytest.MonkeyPatch) -> None:
+    def flush(file: journals.AppendableText) -> int:
+        file._file.flush()
+        return file._file.tell()
+
+    patch.setattr(journals._SyncedFile, "flush", flush)
+
+
+def sync_no_name_of_a_journal(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journals, "sync_file", atomic_write._fsync)
+
+
+def sync_no_new_folder(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(atomic_write, "make_folder", lambda path: path.mkdir(parents=True, exist_ok=True))
+
+
+def sync_no_metrics(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("moeir.training.trainer.sync_file", lambda path: None)
+
+
+def keep_a_torn_manifest(patch: pytest.MonkeyPatch) -> None:
+    remove = atomic_write._remove
+    patch.setattr(atomic_write, "_remove", lambda *paths: remove(*(path for path in paths if path.name != "manifest.json.new")))
+
+
+class Mutant(NamedTuple):
+    """A change of the code, the scenario and the cut that show it, and what is wrong then."""
+
+    mutate: Callable[[pytest.MonkeyPatch], None]
+    scenario: str
+    cut: str
+    message: str
+
+
+MUTANTS = {
+    "no fsync": Mutant(fsync_nothing, "fuse", "any", "looks whole and is not"),
+    "no fsync of products": Mutant(fsync_only_manifests, "init", "contents zero", "what it made is refused"),
+    "no fsync of products, no checksum": Mutant(compare_no_checksum, "init", "contents zero", "looks whole and is not"),
+    "rename before manifest": Mutant(rename_before_the_manifest, "fuse", "contents torn", "looks whole and is not"),
+    "no fsync of journals": Mutant(sync_no_journal, "encode", "any", "differs after the second run"),
+    "no fsync of names": Mutant(sync_no_name_of_a_journal, "encode", "all lost", "but its journal has"),  # refused; otherwise nothing is
+    "no fsync of new folders": Mutant(sync_no_new_folder, "search", "all lost", "had ended, but what it made is lost"),
+    "no fsync of metrics": Mutant(sync_no_metrics, "finetune", "all lost", "metrics.jsonl"),
+    "a torn manifest stays": Mutant(keep_a_torn_manifest, "encode", "contents torn", "manifest.json.new: damaged"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_of_the_code_fails(inputs, tmp_path, monkeypatch, name):
+    mutant = MUTANTS[name]
+    mutant.mutate(monkeypatch)
+    programme = Programme(mutant.scenario, tmp_path, inputs, {mutant.cut: CUTS[mutant.cut]})
+    for state in reversed(programme.states):  # the last ones are those of the renames
+        if any(mutant.message in problem for problem in programme.check([state]) + programme.refusals):
+            return
+    pytest.fail("no power cut shows the mutant")

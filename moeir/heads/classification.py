@@ -49,4 +49,4 @@ def binary_to_single_logit(weight: Tensor, bias: Tensor | None) -> tuple[Tensor,
     >>> binary_to_single_logit(torch.tensor([[1.0, 2.0], [4.0, 2.5]]), torch.tensor([0.5, 0.0]))
     (tensor([[3.0000, 0.5000]]), tensor([-0.5000]))
     """
-    return weight[1:] - weight[:1], None if bias is None else bias[1:] - bias[:1]
+    return weight[1:] - weight[:1], None if bias is None else bias.flatten()[1:] - bias.flatten()[:1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moeir.artifacts import atomic_write, manifests
+from moeir.artifacts import atomic_write, manifests, unfinished
 from moeir.errors import ArtifactError, UsageError
 from tests.kill_points import kill_at, kill_points
 
@@ -46,6 +46,16 @@ def state(path: Path) -> str | None:
 
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["out", ".hidden", "x.partial"])
+def test_unfinished_work_is_described_by_its_name_and_by_its_partial_path(tmp_path, name):
+    product = tmp_path / name
+    assert unfinished.describe_unfinished(product) is None
+    unfinished.partial_path(product).mkdir()
+    unfinished.record_path(product).write_text(json.dumps(NEW))
+    for path in (product, unfinished.partial_path(product)):
+        assert unfinished.describe_unfinished(path) == "unfinished: run the same encode command again to continue"
 
 
 def test_the_manifest_says_how_long_the_product_took(tmp_path):

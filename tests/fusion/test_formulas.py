@@ -73,6 +73,12 @@ def test_a_list_that_ends_before_the_depth_misses_documents_that_score_nothing()
     assert merge_hits(formulas.came_sum, {4: 1.0, 7: -2.0}, {1: 0.5, 4: 0.25, 7: 0.0}, depth=3) == {1: -1.5, 4: 1.25, 7: -2.0}
 
 
+@pytest.mark.parametrize("formula", [formulas.zscore, formulas.came_sum, formulas.normsum, formulas.sumrr])
+def test_an_empty_list_divides_nothing_by_zero(formula):
+    with np.errstate(all="raise"):
+        assert merge_hits(formula, LEXICAL, {}).keys() == LEXICAL.keys()
+
+
 def test_ranks_of_missing_documents_are_those_of_the_depth():
     assert merge_hits(formulas.sumrr, {4: 9.0, 7: 5.0}, {4: 0.75, 7: 0.5, 1: 0.25}, depth=8) == pytest.approx(
         {4: 2, 7: 1, 1: 1 / 8 + 1 / 3}

@@ -13,7 +13,8 @@ import mmap
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ _bytes_read = 0
 
 def open_memmap(path: Path) -> Any:
     """Map a `.npy` file, copy-on-write: assignments do not change the file. ValueError for any other file."""
-    array = np.load(path, mmap_mode="c", allow_pickle=False)
+    array = _map_npy(path, "c")
     _open_maps.add(array._mmap)
     return array
 
@@ -79,5 +80,12 @@ def get_or_build(
 
 
 def open_readonly(path: Path) -> npt.NDArray[Any]:
-    """A read-only memory-mapped array."""
-    return np.asarray(np.load(path, mmap_mode="r"))
+    """A read-only memory-mapped array. ValueError for any other file."""
+    return np.asarray(_map_npy(path, "r"))
+
+
+def _map_npy(path: Path, mode: Literal["c", "r"]) -> Any:
+    try:
+        return np.lib.format.open_memmap(path, mode=mode)
+    except (TypeError, OverflowError, TokenError) as problem:  # of a header that is no Python literal, or of an impossible shape
+        raise ValueError(str(problem)) from None

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from moeir.artifacts.atomic_write import RESUME, make_folder
 from moeir.artifacts.journals import AppendableNpy, JsonlJournal
 
+ID_DTYPES = (np.uint16, np.uint32)  # of token ids, by the size of the vocabulary
 MAX_CHUNK_TEXTS, MAX_CHUNK_CHARACTERS = 1024, 1 << 21
 
 

@@ -14,6 +14,7 @@ from moeir.errors import DataError, UsageError
 from moeir.formats.base import Conversion, Format, Vector
 from moeir.representations.base import Representation, RepresentationWriter, representation_class
 from moeir.representations.dense import Dense
+from moeir.representations.encodings import open_shard
 from moeir.representations.sparse import Sparse
 
 
@@ -41,17 +42,16 @@ class Encodings(Format):
         shards.verify_encodings(path)
         counts = manifests.read_manifest(parts[0])["counts"]
         expert = self._select_expert(counts["experts"], str(path))
-        representation_type = representation_class(counts["experts"][expert])
         for other in counts["experts"]:
             if other != expert:
                 conversion.drop_or_refuse(str(path), f"expert {other}")
-        is_sparse = representation_type.exported_as == "sparse"
+        is_sparse = representation_class(counts["experts"][expert]).exported_as == "sparse"
         names = load_terms(manifests.find_checkpoint(parts[0], counts["checkpoint"], conversion.model)) if is_sparse else []
         for part in parts:
-            representation = representation_type.open(part / expert)
-            for row, text_id in enumerate(manifests.read_lines(part / "ids.txt")):
+            ids, representations = open_shard(part)
+            for row, text_id in enumerate(ids):
                 text = (conversion.corpus or {}).get(text_id)
-                contents, values = "" if text is None else text.content, representation.export_row(row)
+                contents, values = "" if text is None else text.content, representations[expert].export_row(row)
                 if is_sparse:
                     pairs = zip(*(column.tolist() for column in values), strict=True)
                     yield Vector(text_id, terms={names[term]: weight for term, weight in pairs}, contents=contents)

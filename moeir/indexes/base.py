@@ -12,13 +12,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from moeir.artifacts import memmap
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.errors import ArtifactError, UsageError
 from moeir.records import runs
 
 SETTINGS_FILE = "engine.json"
 NOT_ITS_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EIO)  # errors that say nothing about an index
 NO_ROW = -1
+INDEX_AGAIN = "run moeir index again with --force"
 
 
 class SearchableIndex(ABC):
@@ -120,8 +121,11 @@ class Index(SearchableIndex):
         """Write the engine's files; returns its own entries of `engine.json`."""
 
     @abstractmethod
-    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
-        """Prepare to search the files of a folder; returns how many documents they hold. The `.npy` files are mapped in `arrays`."""
+    def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
+        """Prepare to search the files of a folder; returns how many documents they hold. The `.npy` files are mapped in `arrays`.
+
+        What compiled code reads is to be read with `arrays.read` and `arrays.read_offsets`, which check it.
+        """
 
     def search(self, queries: Any, depth: int) -> tuple[np.ndarray, np.ndarray]:
         self._open_unsaved()
@@ -165,8 +169,7 @@ class Index(SearchableIndex):
         return index
 
     def _open_files(self, folder: Path, settings: dict[str, Any]) -> None:
-        arrays = {path.stem: memmap.open_memmap(path) for path in sorted(folder.glob("*.npy"))}
-        self._document_count = self._load(arrays, folder, settings)
+        self._document_count = self._load(ArrayFolder(folder, INDEX_AGAIN), folder, settings)
         self._folder, self._is_built = folder, True
 
     def _open_unsaved(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.errors import DataError, UsageError
 from moeir.indexes.analyzer import EnglishAnalyzer
 from moeir.indexes.base import Index
@@ -111,10 +112,10 @@ class Bm25(PostingsIndex, Index):
         (folder / VOCABULARY_FILE).write_text(json.dumps(list(self._vocabulary), ensure_ascii=False) + "\n", encoding="utf-8")
         return {"vocabulary": len(self._vocabulary), "window": self.window}
 
-    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+    def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         names, documents = json.loads((folder / VOCABULARY_FILE).read_text(encoding="utf-8")), int(settings["documents"])
         if len(names) != settings["vocabulary"]:
             raise ValueError(f"{VOCABULARY_FILE} holds {len(names)} terms, not {settings['vocabulary']}")
         self._vocabulary = {name: rank for rank, name in enumerate(names)}
-        self._postings = Postings.from_arrays(arrays, settings["window"], False, documents, len(names))
+        self._postings = Postings.from_files(arrays, settings["window"], documents, len(names))
         return documents

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from moeir.artifacts.array_folder import ArrayFolder, nonempty_begins
 from moeir.indexes.base import Index
 from moeir.indexes.token_store import TokenShards, query_positions
 from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot, gamma, pairwise_sum
@@ -71,13 +72,17 @@ class ExactMatchIndex(TwoStepIndex, Index):
         self._shards.save(folder / "vectors.npy", order)
         return {"dimension": self._shards.width, "vectors": len(self._shards), "longest": self._shards.max_norm}
 
-    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
-        self._terms, self._starts, self._rows = (torch.from_numpy(np.asarray(arrays[name])) for name in ("terms", "starts", "rows"))
-        self._vectors = VectorStore(arrays["vectors"], self._device, settings["longest"], extra_bytes_per_row=BYTES_PER_ROW)
-        posting_count = int(self._starts[-1]) if len(self._starts) else 0
-        if not posting_count == len(self._rows) == len(self._vectors) or len(self._starts) not in (0, len(self._terms) + 1):
-            raise ValueError(f"{len(self._vectors)} vectors, {len(self._rows)} rows, starts.npy counts {posting_count}")
-        return int(settings["documents"])
+    def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
+        documents, postings = int(settings["documents"]), settings["vectors"]
+        vectors = arrays.read("vectors", np.float16, (postings, settings["dimension"]), finite=True)
+        self._vectors = VectorStore(vectors, self._device, settings["longest"], extra_bytes_per_row=BYTES_PER_ROW)
+        terms = arrays.read("terms", np.int32, (None,), below=2**31)
+        arrays.check_order("terms", np.zeros(0, np.int64))
+        starts = arrays.read_offsets("starts", len(terms), postings, "terms.npy and vectors.npy")
+        rows = arrays.read("rows", np.int32, (postings,), below=documents)
+        arrays.check_order("rows", nonempty_begins(starts))
+        self._terms, self._starts, self._rows = map(torch.from_numpy, (terms, starts, rows))
+        return documents
 
     @cached_property
     def _device_rows(self) -> torch.Tensor:

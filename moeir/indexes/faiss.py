@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.errors import DataError, UsageError
 from moeir.indexes.base import NO_ROW, Index, fill_all_ranked_hits
 from moeir.indexes.vector_store import VectorShards, VectorStore, check_width
@@ -81,15 +82,15 @@ class Faiss(Index):
             self._shards.save(folder / "vectors.npy")
         return {"longest": self._shards.max_norm, "lost": self._shards.max_bf16_error, "faiss": faiss.__version__}
 
-    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+    def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         try:
             self._engine = faiss.read_index(str(folder / INDEX_FILE), faiss.IO_FLAG_MMAP)
         except RuntimeError as error:
             raise ValueError(_error_text(error)) from error
         if self.rescore:
-            self._vectors = VectorStore(arrays["vectors"], torch.device("cpu"), settings["longest"])
-            if len(self._vectors) != self._engine.ntotal:
-                raise ValueError(f"{INDEX_FILE} holds {self._engine.ntotal} vectors, vectors.npy {len(self._vectors)}")
+            width = self._engine.d if self._engine.ntotal else None
+            vectors = arrays.read("vectors", np.float16, (self._engine.ntotal, width), finite=True)
+            self._vectors = VectorStore(vectors, torch.device("cpu"), settings["longest"])
         return int(self._engine.ntotal)
 
     def _train(self, engine: Any) -> None:

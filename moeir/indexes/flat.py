@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from moeir.artifacts import memmap
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.indexes import simd_loops
 from moeir.indexes.base import Index
 from moeir.indexes.two_step import QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot
@@ -39,8 +40,9 @@ class Flat(TwoStepIndex, Index):
         self._shards.save(folder / "vectors.npy")
         return {"dimension": self._shards.width, "longest": self._shards.max_norm, "lost": self._shards.max_bf16_error}
 
-    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
-        self._vectors = VectorStore(arrays["vectors"], self._device, settings["longest"], settings["lost"])
+    def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
+        vectors = arrays.read("vectors", np.float16, (settings["documents"], settings["dimension"]), finite=True)
+        self._vectors = VectorStore(vectors, self._device, settings["longest"], settings["lost"])
         return len(self._vectors)
 
     def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:

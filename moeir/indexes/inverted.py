@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.errors import UsageError
 from moeir.indexes.base import Index
 from moeir.indexes.postings import Postings, PostingsIndex, write_postings
@@ -38,10 +39,11 @@ class Inverted(PostingsIndex, Index):
             write_postings(self._shards.blocks(self.window), self._shards.max_weights, folder, steps_only=not self.exact)
         return {"vocabulary": self._shards.vocabulary, "window": self.window, "signed": self._shards.signed}
 
-    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+    def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         self._vocabulary, documents = settings["vocabulary"], int(settings["documents"])
         if self._vocabulary is not None:
-            self._postings = Postings.from_arrays(arrays, settings["window"], settings["signed"], documents, self._vocabulary)
+            sizes = settings["window"], documents, self._vocabulary
+            self._postings = Postings.from_files(arrays, *sizes, signed=settings["signed"], steps_only=not self.exact)
         return documents
 
     def _query_rows(self, queries: Any) -> SparseRows:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.base import Index, fill_ranked_hits
 
@@ -91,7 +92,7 @@ class Lucene(Index):
             values = np.array([score * query_lines[query_row][1] for _, score in query_hits], dtype=np.float32)
             fill_ranked_hits(np.array([row for row, _ in query_hits], dtype=np.int64), values, id_ranks, rows[query_row], scores[query_row])
 
-    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+    def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         if settings["documents"] and not (folder / LUCENE_FOLDER).is_dir():
             raise ValueError(f"{LUCENE_FOLDER}/ is missing")
         return int(settings["documents"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.indexes.base import Index
 from moeir.indexes.lucene import Lucene, java_command
 from moeir.indexes.sparse_rows import SparseShards, query_rows
@@ -49,7 +50,7 @@ class LuceneImpact(Lucene, Index):
     def _write(self, folder: Path) -> dict[str, Any]:
         return {**super()._write(folder), "vocabulary": self._shards.vocabulary, "highest": self._max_weight()}
 
-    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+    def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         self._vocabulary, self._highest = settings["vocabulary"], settings["highest"]
         return super()._load(arrays, folder, settings)
 

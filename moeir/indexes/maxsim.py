@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.indexes import simd_loops
 from moeir.indexes.base import Index
 from moeir.indexes.token_store import TokenShards, TokenVectorStore, query_blocks
@@ -41,7 +42,7 @@ class MaxSim(TwoStepIndex, Index):
         self._shards.save(folder / "vectors.npy")
         return self._shards.save_starts(folder)
 
-    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+    def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         self._texts = TokenVectorStore.from_files(arrays, settings, self._device)
         self._vectors = self._texts.vectors
         return len(self._texts)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from moeir.artifacts import memmap
+from moeir.artifacts.array_folder import ArrayFolder, nonempty_begins
 from moeir.artifacts.journals import AppendableNpy
 from moeir.errors import UsageError
 from moeir.indexes import residual_codec
@@ -19,7 +20,6 @@ from moeir.indexes.two_step import QueryBlock
 from moeir.indexes.vector_store import check_width
 from moeir.kernels.numba_cache import njit_cached
 
-COLUMNS = ("codes", "leading", "residuals")
 CANDIDATES_PER_ROOT, CANDIDATES_PER_RANK = 100, 16  # candidates: 100 · √documents, at least 16 for each rank of the depth
 FULL_SCORE_DIVISOR = 4  # one candidate in four is scored in full
 RESCORE_FACTOR, RESCORE_EXTRA = 3, 32  # hits rescored: 3 · depth + 32
@@ -77,7 +77,7 @@ class Plaid(Index):
 
     def _write_codes(self, codec: ResidualCodec, code_dtype: Any, folder: Path) -> None:
         """Write centroid numbers [n], the leading quarter of the residual bytes, and the other bytes."""
-        leading = -(-len(codec.words) // 4)
+        leading = codec.leading_bytes
         columns = (("codes", code_dtype, None), ("leading", np.uint8, leading), ("residuals", np.uint8, len(codec.words) - leading))
         files = [AppendableNpy(folder / f"{name}.npy", dtype, width) for name, dtype, width in columns]
         for block in self._shards.blocks():
@@ -87,14 +87,22 @@ class Plaid(Index):
         for file in files:
             file.close()
 
-    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
-        self._starts, self._dimension, self._max_norm = np.asarray(arrays["starts"]), settings["dimension"], settings["longest"]
+    def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
+        documents, vectors = settings["documents"], settings["vectors"]
+        self._dimension, self._max_norm = settings["dimension"], settings["longest"]
         self._texts = TokenVectorStore.from_files(arrays, settings, torch.device("cpu")) if self.rescore else None
-        self._codec = ResidualCodec(*(np.array(arrays[name]) for name in ("centroids", "rotation", "words")))
-        self._columns = [np.asarray(arrays[name]) for name in COLUMNS]
-        self._lists = np.asarray(arrays["list_starts"]), np.asarray(arrays["list_rows"])
-        if {*map(len, self._columns)} != {int(self._starts[-1])} or len(self._lists[0]) != len(self._codec.centroids) + 1:
-            raise ValueError(f"codes, leading, residuals and centroids disagree with starts.npy about {int(self._starts[-1])} vectors")
+        self._codec = ResidualCodec.from_files(arrays, self._dimension)
+        centroids, leading = len(self._codec.centroids), self._codec.leading_bytes
+        self._columns = [
+            arrays.read("codes", (np.uint16, np.uint32), (vectors,), by="engine.json and centroids.npy", below=centroids),
+            arrays.read("leading", np.uint8, (vectors, leading)),
+            arrays.read("residuals", np.uint8, (vectors, len(self._codec.words) - leading)),
+        ]
+        self._starts = arrays.read_offsets("starts", documents, vectors, "codes.npy")
+        list_rows = arrays.read("list_rows", np.int32, (None,), below=documents)
+        list_starts = arrays.read_offsets("list_starts", centroids, len(list_rows), "centroids.npy and list_rows.npy")
+        arrays.check_order("list_rows", nonempty_begins(list_starts))
+        self._lists = list_starts, list_rows
         return len(self._starts) - 1
 
     def token_vectors(self, row: int) -> np.ndarray:

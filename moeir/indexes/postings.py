@@ -10,6 +10,7 @@ import numba
 import numpy as np
 
 from moeir.artifacts import memmap
+from moeir.artifacts.array_folder import ArrayFolder, nonempty_begins
 from moeir.artifacts.journals import AppendableNpy
 from moeir.indexes import base
 from moeir.indexes.postings_search import HASH_SLOTS, SCAN_BLOCK, STEPS, score_row_pairs, search_postings
@@ -24,6 +25,7 @@ DTYPES = {
     "starts": np.int64, "terms": np.int32, "weights": np.float32, "highest": np.float32,
 }  # fmt: skip
 LIST_COLUMNS = ("windows", "begins", "ends")
+LISTS_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
@@ -49,18 +51,49 @@ class Postings:
     signed: bool  # some weight is negative: the scan proves nothing
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, np.ndarray], window: int, signed: bool, documents: int, vocabulary: int) -> "Postings":
-        """From memory maps; ValueError if their lengths disagree."""
-        if missing := [name for name in DTYPES if name not in arrays]:
-            raise ValueError(f"{', '.join(missing)}: missing, or written by an earlier version")
-        postings = cls(**{name: np.asarray(arrays[name]) for name in DTYPES}, window=window, signed=signed)
-        entries, lists = int(postings.starts[-1]), int(postings.lists[-1])
-        expected_lengths = {"starts": documents + 1, "lists": vocabulary + 1, "highest": vocabulary}
-        expected_lengths |= dict.fromkeys(("terms", "weights", "offsets", "steps"), entries) | dict.fromkeys(LIST_COLUMNS, lists)
-        if mismatched := [name for name, length in expected_lengths.items() if len(arrays[name]) != length]:
-            names = ", ".join(mismatched)
-            raise ValueError(f"{names}: not of {documents} documents, {vocabulary} terms, {lists} lists, {entries} postings")
+    def from_files(
+        cls, arrays: ArrayFolder, window: int, documents: int, vocabulary: int, *, signed: bool = False, steps_only: bool = False
+    ) -> "Postings":
+        """From memory maps; ArtifactError if they are not arrays of these sizes, or point outside each other."""
+        if not 1 <= window <= WINDOW_SIZE:
+            raise ValueError(f"a window of {window} documents")
+        dtypes = _column_dtypes(vocabulary, steps_only)
+        terms = arrays.read("terms", dtypes["terms"], (None,), below=vocabulary)
+        windows = arrays.read("windows", dtypes["windows"], (None,), below=-(-documents // window))
+        starts = arrays.read_offsets("starts", documents, len(terms), "terms.npy")
+        lists = arrays.read_offsets("lists", vocabulary, len(windows), "windows.npy")
+        others = {"highest": arrays.read("highest", np.float32, (vocabulary,), finite=True)}
+        others |= {name: arrays.read(name, np.int64, (len(windows),), by="windows.npy") for name in ("begins", "ends")}
+        for name in ("offsets", "steps", "weights"):
+            others[name] = arrays.read(name, dtypes[name], (len(terms),), by="terms.npy", finite=True)
+        postings = cls(lists=lists, windows=windows, starts=starts, terms=terms, **others, window=window, signed=signed)
+        postings._check_lists(arrays)
         return postings
+
+    def _check_lists(self, arrays: ArrayFolder) -> None:
+        """Check that the lists of a window lie among the postings of its documents, and cover all postings."""
+        documents, covered = len(self.starts) - 1, 0
+        for first in range(0, len(self.windows), LISTS_AT_ONCE):
+            windows, begins, ends = (column[first : first + LISTS_AT_ONCE] for column in (self.windows, self.begins, self.ends))
+            rows = windows.astype(np.int64) * self.window
+            last = self.starts[np.minimum(rows + self.window, documents)]
+            if ((begins < self.starts[rows]) | (begins >= last)).any():
+                arrays.refuse("begins", "postings of each list's window", "others")
+            if ((ends <= begins) | (ends > last)).any():
+                arrays.refuse("ends", "ends after begins.npy, within each list's window", "others")
+            if (self.steps[ends - 1] == 0).any():
+                arrays.refuse("steps", f"1 to {STEPS}", "0")
+            covered += int((ends - begins).sum())
+        if covered != len(self.terms):
+            arrays.refuse("ends", f"lists from begins.npy that cover {len(self.terms)} postings", f"{covered}")
+        for row in range(0, documents, self.window):
+            below = min(self.window, documents - row)
+            offsets = self.offsets[self.starts[row] : self.starts[row + below]]
+            if below < WINDOW_SIZE and offsets.max(initial=0) >= below:
+                arrays.refuse("offsets", f"documents below {below} in the window from document {row}", f"{offsets.max()}")
+        arrays.check_order("windows", nonempty_begins(self.lists))
+        arrays.check_order("terms", nonempty_begins(self.starts))
+        arrays.check_order("steps", self.begins, descending=True)
 
     def search(self, queries: SparseRows, id_ranks: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """The `depth` best documents of each query -> rows int64 [Q, n · depth], scores float32 [Q, n · depth]: n lists, each best first.
@@ -156,8 +189,7 @@ class PostingsIndex(base.Index):
 def write_postings(document_windows: Iterable[SparseRows], highest: np.ndarray, folder: Path, *, steps_only: bool = False) -> None:
     """Write the arrays of `Postings`, window by window."""
     vocabulary, entry_count = len(highest), 0
-    types = DTYPES | ({"weights": np.uint8} if steps_only else {}) | ({"terms": np.uint16} if vocabulary <= 2**16 else {})
-    files = {name: AppendableNpy(folder / f"{name}.npy", dtype) for name, dtype in types.items()}
+    files = {name: AppendableNpy(folder / f"{name}.npy", dtype) for name, dtype in _column_dtypes(vocabulary, steps_only).items()}
     directory: list[dict[str, np.ndarray]] = []
     files["starts"].append(np.zeros(1, np.int64))
     for window, texts in enumerate(document_windows):
@@ -179,6 +211,10 @@ def write_postings(document_windows: Iterable[SparseRows], highest: np.ndarray, 
     files["highest"].append(highest)
     for file in files.values():
         file.close()
+
+
+def _column_dtypes(vocabulary: int, steps_only: bool) -> dict[str, Any]:
+    return DTYPES | ({"weights": np.uint8} if steps_only else {}) | ({"terms": np.uint16} if vocabulary <= 2**16 else {})
 
 
 def _quantise_weights(weights: np.ndarray, highest: np.ndarray) -> np.ndarray:

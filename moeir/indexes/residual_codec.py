@@ -15,6 +15,7 @@ import numba
 import numpy as np
 import torch
 
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.indexes.simd_loops import LANES, dot_32, max_lookup_sum_32
 from moeir.indexes.vector_store import ROWS_AT_ONCE, VectorShards, as_uint16
 from moeir.kernels.numba_cache import njit_cached
@@ -60,6 +61,20 @@ class ResidualCodec:
         groups = -(-width // 4)
         shapes = ((0, width), (width, GROUP_DIMENSIONS * groups), (groups, CODEWORDS, GROUP_DIMENSIONS))
         return cls(*(np.zeros(shape, np.float32) for shape in shapes))
+
+    @classmethod
+    def from_files(cls, arrays: ArrayFolder, width: int) -> "ResidualCodec":
+        """From the arrays of a folder, read into memory, for vectors of D dimensions."""
+        groups = -(-width // 4)
+        centroids = arrays.read("centroids", np.float32, (None, width), finite=True)
+        rotation = arrays.read("rotation", np.float32, (width, GROUP_DIMENSIONS * groups), finite=True)
+        words = arrays.read("words", np.float32, (groups, CODEWORDS, GROUP_DIMENSIONS), finite=True)
+        return cls(centroids.copy(), rotation.copy(), words.copy())
+
+    @property
+    def leading_bytes(self) -> int:
+        """How many of a vector's S bytes are the leading ones."""
+        return -(-len(self.words) // 4)
 
     def encode(self, vectors: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Vectors [n, D] -> nearest centroids int32 [n], and residual bytes uint8 [n, S]."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.errors import ArtifactError
 from moeir.indexes.base import Index, fill_ranked_hits
 from moeir.representations.base import Representation, RepresentationWriter, representation_class
@@ -37,10 +38,10 @@ class Scan(Index):
         writer.close()
         return {}
 
-    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+    def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         if not settings["documents"]:
             return 0
-        self.kind, self._documents = settings["kind"], representation_class(settings["kind"]).open(folder)
+        self.kind, self._documents = settings["kind"], representation_class(settings["kind"]).open(folder, finite=True)
         self.score_if_not_found = 0.0 if self._documents.positive_scores_only else -np.inf
         return len(self._documents)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.errors import UsageError
 from moeir.indexes.base import Index, fill_ranked_hits
 from moeir.indexes.sparse_rows import SparseShards, query_rows
@@ -61,7 +62,7 @@ class Seismic(Index):
                     index.save(str(folder / INDEX_FILE))
         return {"vocabulary": self._shards.vocabulary}
 
-    def _load(self, arrays: dict[str, np.ndarray], folder: Path, settings: dict[str, Any]) -> int:
+    def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         self._vocabulary, documents = settings["vocabulary"], int(settings["documents"])
         if documents:
             self._index = _engine_class(self._vocabulary).load(str(next(folder.glob(f"{INDEX_FILE}*"), folder / INDEX_FILE)))

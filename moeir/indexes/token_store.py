@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from moeir.artifacts import memmap
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.indexes import simd_loops
 from moeir.indexes.simd_loops import LANES
 from moeir.indexes.two_step import UNDERFLOW, QueryBlock, chunk_slices, gamma
@@ -63,14 +64,13 @@ class TokenVectorStore:
 
     def __init__(self, starts: torch.Tensor, vectors: VectorStore) -> None:
         self.starts, self.vectors = starts, vectors
-        if int(starts[-1]) != len(vectors):
-            raise ValueError(f"{len(vectors)} vectors, starts.npy counts {int(starts[-1])}")
 
     @classmethod
-    def from_files(cls, arrays: dict[str, np.ndarray], settings: dict[str, Any], device: torch.device) -> Self:
+    def from_files(cls, arrays: ArrayFolder, settings: dict[str, Any], device: torch.device) -> Self:
         """From the memory maps of `starts` and `vectors`."""
-        vectors = VectorStore(arrays["vectors"], device, settings["longest"], settings["lost"])
-        return cls(torch.from_numpy(np.asarray(arrays["starts"])), vectors)
+        vectors = arrays.read("vectors", np.float16, (settings["vectors"], settings["dimension"]), finite=True)
+        starts = arrays.read_offsets("starts", settings["documents"], len(vectors), "vectors.npy")
+        return cls(torch.from_numpy(starts), VectorStore(vectors, device, settings["longest"], settings["lost"]))
 
     def __len__(self) -> int:
         return len(self.starts) - 1

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from moeir.artifacts import manifests, memmap
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.artifacts.journals import AppendableNpy, AppendableText
-from moeir.artifacts.memmap import open_readonly
-from moeir.backbones.token_files import TokenFileWriter, chunk_texts
+from moeir.backbones.token_files import ID_DTYPES, TokenFileWriter, chunk_texts
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.console import meter
 from moeir.errors import DataError, UsageError
@@ -31,7 +31,6 @@ from moeir.records.texts import Text
 CACHE_VERSION = 2  # of the file format and of the rules that split and pack
 TokenIds: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 SPAN_ARRAYS = ("ids", "sentences", "spans", "documents", "character_ends")
-QUERY_ARRAYS = ("ids", "starts", "links", "documents", "spans")
 CHUNK_QUERIES = 4096
 
 
@@ -47,9 +46,13 @@ class SpanCache:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Open a folder built by `build_span_cache`."""
+        """Open a folder built by `build_span_cache`; ArtifactError if its arrays disagree."""
         maximum = int(manifests.read_manifest(folder)["settings"]["maximum"])
-        ids, sentences, spans, documents, ends = (open_readonly(folder / f"{name}.npy") for name in SPAN_ARRAYS)
+        arrays = ArrayFolder(folder, f"delete {folder}", writable=False)
+        ids, ends = arrays.read("ids", ID_DTYPES, (None,)), arrays.read("character_ends", np.int64, (None,))
+        sentences = arrays.read_offsets("sentences", None, len(ids), "ids.npy")
+        spans = arrays.read_offsets("spans", len(ends), len(sentences) - 1, "character_ends.npy and sentences.npy")
+        documents = arrays.read_offsets("documents", None, len(ends), "spans.npy")
         return cls(folder, ids, SpanBoundaries(sentences, spans, documents, maximum), ends)
 
     def __len__(self) -> int:
@@ -184,9 +187,17 @@ class QueryCache:
     spans: Int64Array
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Open a folder built by `build_query_cache`."""
-        return cls(folder, *(open_readonly(folder / f"{name}.npy") for name in QUERY_ARRAYS))
+    def open(cls, folder: Path, corpus: SpanCache) -> Self:
+        """Open a folder built by `build_query_cache` for a corpus; ArtifactError if its arrays disagree."""
+        arrays = ArrayFolder(folder, f"delete {folder}", writable=False)
+        ids = arrays.read("ids", ID_DTYPES, (None,))
+        starts = arrays.read_offsets("starts", None, len(ids), "ids.npy")
+        links = arrays.read("links", np.int64, (None,), by="starts.npy", below=len(starts) - 1)
+        documents, spans = len(corpus.boundaries.documents) - 1, len(corpus)
+        of_documents = arrays.read("documents", np.int64, (documents + 1,), by="the corpus")
+        of_spans = arrays.read_offsets("spans", spans, len(links), "documents.npy and links.npy", begin=int(of_documents[-1]))
+        of_documents = arrays.read_offsets("documents", documents, int(of_spans[0]), "spans.npy")
+        return cls(folder, ids, starts, links, of_documents, of_spans)
 
     def __len__(self) -> int:
         """Number of queries."""
@@ -234,7 +245,7 @@ def build_query_cache(
         np.save(target / "spans.npy", offsets[rows.documents :])
         return {"queries": 1 + max(members), "links": len(members), "empty": empty}
 
-    return QueryCache.open(_get_or_build(folder, "queries", {"judged": judgements is not None}, sources, fill))
+    return QueryCache.open(_get_or_build(folder, "queries", {"judged": judgements is not None}, sources, fill), corpus)
 
 
 class _OwnerRows:

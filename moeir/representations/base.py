@@ -13,12 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from moeir.artifacts import memmap
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.artifacts.atomic_write import make_folder
-from moeir.artifacts.journals import HEADER_BYTES, AppendableNpy
+from moeir.artifacts.journals import AppendableNpy
 from moeir.errors import ArtifactError, DataError
 from moeir.representations.evidence import Evidence, ExplainedDocuments
 from moeir.representations.row_checks import Report
+
+WIDTHS: dict[str, tuple[None, ...]] = {"vectors": (None,), "terms": (), "weights": ()}  # shape of a row, where several kinds share a tensor
 
 
 class Representation(ABC):
@@ -34,6 +36,7 @@ class Representation(ABC):
     exported_as: ClassVar[str | None] = None  # dense, sparse or multivector; None: other engines cannot store it
     pruning_options: ClassVar[tuple[str, ...]] = ()  # the options that `prune` takes
     positive_scores_only: ClassVar[bool] = False  # documents that share nothing with a query, with a score of 0, are not retrieved
+    packed: ClassVar[bool] = False  # a text has any number of rows in the tensors, from the one that `starts.npy` holds
     value_column: ClassVar[str] = "vectors"  # the tensor whose values scores are proportional to
 
     def __len__(self) -> int:
@@ -125,15 +128,25 @@ class Representation(ABC):
         writer.close()
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Open the files of `folder`, memory-mapped."""
+    def open(cls, folder: Path, *, finite: bool = False) -> Self:
+        """Open the files of `folder`, memory-mapped; ArtifactError for arrays of another dtype or shape, or that disagree.
+
+        `finite` also looks for NaN and infinity, which an index refuses when it is built; see `ArrayFolder.read`.
+        """
         try:
-            arrays = {name: _memory_map(folder / f"{name}.npy") for name in cls.files}
-            starts = _memory_map(folder / "starts.npy") if (folder / "starts.npy").exists() else None
-            facts = json.loads((folder / "shape.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as problem:
+            facts = dict(json.loads((folder / "shape.json").read_text(encoding="utf-8")))
+            arrays, columns, starts = ArrayFolder(folder), dict[str, Tensor](), None
+            rows, first = None if cls.packed else facts["texts"], f"{next(iter(cls.files))}.npy"
+            for name, dtype in cls.files.items():
+                widths = WIDTHS[name] if name in WIDTHS else arrays[name].shape[1:]
+                below = facts.get("vocabulary", 2**31) if name == "terms" else None
+                columns[name] = torch.from_numpy(arrays.read(name, dtype, (rows, *widths), by=first, below=below, finite=finite))
+                rows = len(columns[name])
+            if cls.packed:
+                starts = torch.from_numpy(arrays.read_offsets("starts", facts["texts"], int(rows or 0), first))
+            return cls.from_arrays(columns, starts, facts)
+        except (OSError, ValueError, TypeError, LookupError) as problem:
             raise ArtifactError(f"{folder}: cannot be read as a {cls.kind} representation: {problem}") from None
-        return cls.from_arrays(arrays, starts, facts)
 
 
 class ByExpert(Mapping[str, Representation]):
@@ -165,6 +178,7 @@ class PackedRepresentation(Representation):
     """A kind whose texts have any number of rows in the columns: text b has starts[b]:starts[b+1]. starts [B+1]."""
 
     starts: Tensor
+    packed: ClassVar[bool] = True
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -206,12 +220,6 @@ def representation_class(kind: str) -> type[Representation]:
         if isinstance(member, type) and issubclass(member, Representation) and getattr(member, "kind", None) == kind:
             return member
     raise ArtifactError(f"this version of moeir has no representation of kind {kind!r}")
-
-
-def _memory_map(path: Path) -> Tensor:
-    if path.stat().st_size <= HEADER_BYTES:  # an empty file cannot be mapped
-        return torch.from_numpy(np.load(path, allow_pickle=False))
-    return torch.from_numpy(memmap.open_memmap(path))
 
 
 class RepresentationWriter:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from moeir.artifacts import manifests, shards
+from moeir.artifacts.array_folder import MAKE_AGAIN
 from moeir.artifacts.atomic_write import RESUME, make_folder
 from moeir.artifacts.journals import AppendableText, JsonlJournal
-from moeir.errors import UsageError
+from moeir.errors import ArtifactError, UsageError
 from moeir.representations.base import ByExpert, Representation, RepresentationWriter, representation_class
 
 OPTION_EXPERTS = {"terms": "sparse", "least_weight": "sparse", "pool_factor": "multivector"}  # in messages
@@ -37,13 +38,23 @@ def open_encodings(path: Path | str) -> OpenedEncodings:
     """Open the output of `moeir encode`, whole or in shards; ArtifactError if a file is missing or damaged."""
     folder = Path(path)
     shards.verify_encodings(folder)
-    parts = shards.shard_folders(folder)
-    ids = [name for part in parts for name in manifests.read_lines(part / "ids.txt")]
+    parts = [open_shard(part) for part in shards.shard_folders(folder)]
+    ids = [name for shard_ids, _ in parts for name in shard_ids]
     representations = {}
-    for expert, kind in manifests.read_manifest(parts[0])["counts"]["experts"].items():
-        opened = [representation_class(kind).open(part / expert) for part in parts]
+    for expert in parts[0][1]:
+        opened = [experts[expert] for _, experts in parts]
         representations[expert] = opened[0] if len(opened) == 1 else type(opened[0]).concatenate(opened)
     return OpenedEncodings(folder, ids, representations)
+
+
+def open_shard(folder: Path) -> tuple[list[str], dict[str, Representation]]:
+    """The ids and the representations by expert of encodings that are not sharded, or of one shard; ArtifactError if they disagree."""
+    ids, experts = manifests.read_lines(folder / "ids.txt"), manifests.read_manifest(folder)["counts"]["experts"]
+    representations = {expert: representation_class(kind).open(folder / expert) for expert, kind in experts.items()}
+    for expert, texts in representations.items():
+        if len(texts) != len(ids):
+            raise ArtifactError(f"{folder / expert}: damaged: expected {len(ids)} texts by ids.txt, found {len(texts)}; {MAKE_AGAIN}")
+    return ids, representations
 
 
 @dataclass(frozen=True)

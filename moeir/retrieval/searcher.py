@@ -21,7 +21,7 @@ from moeir.artifacts import manifests
 from moeir.backbones.device import autocast, select_device, select_dtype
 from moeir.errors import ArtifactError, UsageError
 from moeir.fusion import formulas
-from moeir.indexes.base import NO_ROW, Index, SearchableIndex, fill_all_ranked_hits
+from moeir.indexes.base import INDEX_AGAIN, NO_ROW, Index, SearchableIndex, fill_all_ranked_hits
 from moeir.indexes.exact_sum import fuse_exact
 from moeir.parsing import parse_value
 from moeir.records.runs import Run, id_ranks
@@ -262,7 +262,10 @@ def _open_engines(path: Path, specs: Mapping[str, str], order: np.ndarray, devic
         except UsageError as problem:
             raise ArtifactError(f"{path}: {problem}") from None
         engine: type[Index] = getattr(importlib.import_module(variant.module), variant.symbol)
-        engines[expert] = engine.open(path / expert, id_ranks=order, device=device)
+        engines[expert] = opened = engine.open(path / expert, id_ranks=order, device=device)
+        if len(opened) != len(order):
+            counts = f"expected {len(order)} documents by ids.txt, found {len(opened)}"
+            raise ArtifactError(f"{path / expert}: damaged: {counts}; {INDEX_AGAIN}")
     return engines
 
 

@@ -201,17 +201,16 @@ class Check(Stage):
         return Path("qrels", path.name) if path in self.qrels and path.parent == beside_corpus else Path(path.name)
 
     def _check_encodings(self, folder: Path, findings: "Findings", context: "CheckContext") -> None:
-        from moeir.artifacts import manifests, shards
+        from moeir.artifacts import shards
         from moeir.data_checks import texts
-        from moeir.representations.base import representation_class
+        from moeir.representations.encodings import open_shard
 
         all_ids: list[str] = []
         for shard in shards.shard_folders(folder):
-            ids = manifests.read_lines(shard / "ids.txt")
+            ids, representations = open_shard(shard)
             all_ids += ids
-            for expert, kind in manifests.read_manifest(shard)["counts"]["experts"].items():
-                report = partial(findings.add_row_fault, str(shard / expert), ids)
-                representation_class(kind).open(shard / expert).check_rows(report)
+            for expert, representation in representations.items():
+                representation.check_rows(partial(findings.add_row_fault, str(shard / expert), ids))
         texts.check_encoded_ids(str(folder / "ids.txt"), all_ids, findings, context.documents)
 
     def _write_findings(self, findings: "Findings") -> None:

@@ -73,18 +73,16 @@ class Export(Stage):
 
     def _read_documents(self, experts: list[str], collection: "ExportSchema") -> Iterator["ExportedDocument"]:
         """Every document, read from memory maps."""
-        from moeir.artifacts import manifests
         from moeir.export_targets.base import ExportedDocument
-        from moeir.representations.base import representation_class
+        from moeir.representations.encodings import open_shard
 
         texts, number = self._read_corpus(), 0
         for folder in self._shard_folders:
-            kinds = manifests.read_manifest(folder)["counts"]["experts"]
-            representations = {name: representation_class(kinds[name]).open(folder / name) for name in experts}
-            for row, document_id in enumerate(manifests.read_lines(folder / "ids.txt")):
+            ids, representations = open_shard(folder)
+            for row, document_id in enumerate(ids):
                 vectors: dict[str, dict[str, Any]] = {"dense": {}, "sparse": {}, "multivector": {}}
-                for name, representation in representations.items():
-                    vectors[collection.kinds[name]][name] = representation.export_row(row)
+                for name in experts:
+                    vectors[collection.kinds[name]][name] = representations[name].export_row(row)
                 yield ExportedDocument(number, _next_text(texts, document_id, self.corpus), **vectors)
                 number += 1
 

@@ -18,10 +18,11 @@ from torch import Tensor
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.artifacts import memmap
+from moeir.artifacts.array_folder import ArrayFolder
 from moeir.backbones.packed_pairs import Numbers, RaggedIds
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.prefetch import StepPrefetcher
-from moeir.backbones.token_files import TokenFileWriter, chunk_texts
+from moeir.backbones.token_files import ID_DTYPES, TokenFileWriter, chunk_texts
 from moeir.console import meter
 from moeir.errors import DataError
 from moeir.training.sampling import SINGLE_SHARD, BatchIds, BatchSampler, ShardedTexts, ShardSpec, shard_texts
@@ -40,8 +41,10 @@ class TokenCache(RaggedIds):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Open a folder that `build_token_cache` has written."""
-        return cls(*(memmap.open_readonly(folder / f"{name}.npy") for name in ARRAYS))
+        """Open a folder that `build_token_cache` has written; ArtifactError if its arrays disagree."""
+        arrays = ArrayFolder(folder, f"delete {folder}", writable=False)
+        ids, silent = arrays.read("ids", ID_DTYPES, (None,)), arrays.read("silent", np.int32, (None,))
+        return cls(ids, arrays.read_offsets("starts", len(silent), len(ids), "silent.npy and ids.npy"), silent)
 
     def pack(self, rows: Sequence[int], side: str) -> PackedTokens:
         """The texts of `rows`, in that order."""

@@ -135,8 +135,8 @@ def test_damaged_and_foreign_folders_are_refused(tmp_path):
     with pytest.raises(ArtifactError, match="an index of engine 'bm25', expected 'flat'"):
         Flat.open(tmp_path)
     (tmp_path / "terms.npy").write_bytes(b"x")
-    with pytest.raises(ArtifactError, match="damaged bm25 index"):
+    with pytest.raises(ArtifactError, match=r"terms.npy: damaged: expected an array, found another file"):
         Bm25.open(tmp_path)
     (tmp_path / "terms.npy").unlink()
-    with pytest.raises(ArtifactError, match="damaged bm25 index"):
+    with pytest.raises(ArtifactError, match=r"terms.npy: damaged: expected an array, found no file"):
         Bm25.open(tmp_path)

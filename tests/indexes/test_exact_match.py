@@ -130,7 +130,7 @@ def test_what_is_wrong_is_refused(tmp_path):
         index.search(pack([[(1, [1.0, 2])]], width=2), 1)
     index.save(tmp_path)
     np.save(tmp_path / "rows.npy", np.zeros(2, np.int32))
-    with pytest.raises(ArtifactError, match=r"damaged exact_match index: 1 vectors, 2 rows"):
+    with pytest.raises(ArtifactError, match=r"rows.npy: damaged: expected int32 \[1\], found int32 \[2\]"):
         ExactMatchIndex.open(tmp_path)
 
 

@@ -178,5 +178,7 @@ def test_what_is_wrong_is_refused(tmp_path):
     with pytest.raises(DataError, match="query 0: NaN"):
         index.search(MultiVector(torch.full((1, 20), float("nan")), torch.tensor([0, 1])), 1)
     np.save(tmp_path / "codes.npy", np.zeros(3, np.uint16))
-    with pytest.raises(ArtifactError, match="damaged plaid index"):
+    with pytest.raises(
+        ArtifactError, match=r"codes.npy: damaged: expected uint16 or uint32 \[1234\] .*, found uint16 \[3\]; run moeir index again with"
+    ):
         Plaid.open(tmp_path)

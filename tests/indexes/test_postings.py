@@ -165,7 +165,30 @@ def test_an_index_saved_after_a_search_is_the_one_saved_before(tmp_path):
 def test_an_index_of_an_earlier_version_is_refused(tmp_path):
     build_index(skewed_texts(50, 8, 12), 64).save(tmp_path)
     (tmp_path / "highest.npy").unlink()
-    with pytest.raises(ArtifactError, match="highest: missing, or written by an earlier version; run `moeir index` again"):
+    with pytest.raises(ArtifactError, match=r"highest.npy: damaged: expected an array, found no file, as in earlier versions; run"):
+        Inverted.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "position", "value", "words"),
+    [
+        ("offsets", 0, 64, "documents below 64 in the window from document 0, found 64"),
+        ("offsets", -1, 36, "documents below 36 in the window from document 64, found 36"),
+        ("windows", 0, 2, "numbers from 0 to 1, found 0 to 2"),
+        ("windows", 0, 1, "postings of each list's window"),
+        ("begins", 1, 0, "postings of each list's window, found others"),
+        ("begins", 0, 1, "lists from begins.npy that cover"),
+        ("ends", 0, 0, "ends after begins.npy, within each list's window"),
+        ("steps", 0, 0, "1 to 255, found 0|descending numbers in each list"),
+    ],
+)
+def test_lists_outside_their_window_are_refused(tmp_path, name, position, value, words):
+    build_index(skewed_texts(100, 8, 12), 64).save(tmp_path)
+    assert len(Inverted.open(tmp_path)) == 100
+    numbers = np.load(tmp_path / f"{name}.npy")
+    numbers[position] = value
+    np.save(tmp_path / f"{name}.npy", numbers)
+    with pytest.raises(ArtifactError, match=words):
         Inverted.open(tmp_path)
 
 

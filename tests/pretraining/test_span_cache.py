@@ -179,6 +179,19 @@ def test_generated_queries_belong_to_their_documents(tmp_path, reader):
     assert set(begins.tolist()) == {int(query_cache.starts[0]), int(query_cache.starts[1])}
 
 
+def test_arrays_that_disagree_are_refused(tmp_path, reader):
+    cache = build_cache(tmp_path, write_corpus(tmp_path / "c.jsonl", make_documents(5)), reader)
+    queries = span_cache.build_query_cache(tmp_path, cache, [write_queries(tmp_path / "q.jsonl")], None, reader, digests={"queries": ["q"]})
+    for opened, arguments in ((cache, ()), (queries, (cache,))):
+        for file in sorted(opened.folder.glob("*.npy")):
+            content, array = file.read_bytes(), np.load(file)
+            for changed in (array[:-1], np.append(array, array[-1:] + 1), array.astype(np.float64), array[:0], array[None]):
+                np.save(file, changed)
+                with pytest.raises(ArtifactError, match=rf"{opened.folder}/.*\.npy: damaged: expected .*; delete {opened.folder}"):
+                    type(opened).open(opened.folder, *arguments)
+            file.write_bytes(content)
+
+
 def test_judged_queries_belong_to_all_documents_that_answer_them(tmp_path, reader):
     cache = build_cache(tmp_path, write_corpus(tmp_path / "c.jsonl", make_documents(4)), reader)
     queries = write_corpus(tmp_path / "q.jsonl", [("q1", "", "the owl"), ("dev", "", "a hen"), ("q2", "", "the bee")])

@@ -120,7 +120,7 @@ def test_a_shard_goes_on_where_it_stopped(came_checkpoint, toy, tmp_path, monkey
 
     def failing(number):
         calls.append(number)
-        if len(calls) == 27:
+        if len(calls) == 45:
             raise OSError(28, "No space left on device")
         fsync(number)
 

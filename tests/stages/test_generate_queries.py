@@ -169,7 +169,7 @@ def test_what_was_on_disk_is_not_written_again(write, monkeypatch, moeir, t5_mod
 
 BAD = [
     (("--queries-per-passage", 0), 2, "--queries-per-passage 0: expected at least 1"),
-    (("--max-output", 0), 2, "--max-output 0: expected at least 1"),
+    (("--max-output", 0), 2, "--max-output 0: expected 1 to 1000000"),
     (("--max-tokens", 0), 2, "--max-tokens 0: expected at least 1"),
     (("--max-input", 1), 2, "--max-input 1: expected at least 2"),
     (("--max-input", 3, "--prefix", "bat: "), 2, "--max-input 3: the prefix and the end token leave no room"),

@@ -85,7 +85,7 @@ def test_killed_while_tokens_are_made_it_ends_in_the_same_bytes(finetune, tmp_pa
     monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 3)
     finetune("whole")
     finetune("faster", "--learning-rate", 1e-3)
-    for moment in (4, 9, 13, 22):
+    for moment in (10, 16, 21, 30):
         name = f"killed-{moment}"
         assert kill_at(lambda name=name: finetune(name), moment)
         partial_caches = list((tmp_path / f".{name}.partial" / "resume" / "tokens").glob(".texts-*.partial/ids.npy"))

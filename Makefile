@@ -1,5 +1,5 @@
-# `make demo` trains, searches and evaluates CAME on real text; `make test` runs the tests; `make torture` runs kills and damages at full
-# size, in about ten minutes. Each creates its environment.
+# `make demo` trains, searches and evaluates CAME on real text; `make test` runs the tests; `make torture` runs kills, damages, power cuts,
+# failing system calls and a million mutated inputs, in about an hour. Each creates its environment.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -37,6 +37,7 @@ device: environment
 torture: environment
 	$(PYTEST) -m torture tests/device
 	$(PYTEST) -m torture
+	$(BIN)/python -m tests.fuzz --cases 1000000 --jobs $(shell nproc)
 
 # 400 changes of one expression each, and the tests that should notice; hours, but a second run goes on where the first was stopped
 mutants: environment

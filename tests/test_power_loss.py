@@ -91,6 +91,14 @@ def sync_no_metrics(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("moeir.training.trainer.sync_file", lambda path: None)
 
 
+def sync_no_discarded_state(patch: pytest.MonkeyPatch) -> None:
+    def drop(partial: Path) -> None:
+        os.rename(partial / atomic_write.RESUME, partial / atomic_write.DISCARDED)
+        atomic_write._remove(partial / atomic_write.DISCARDED)
+
+    patch.setattr(atomic_write, "_drop_resume", drop)
+
+
 def keep_a_torn_manifest(patch: pytest.MonkeyPatch) -> None:
     remove = atomic_write._remove
     patch.setattr(atomic_write, "_remove", lambda *paths: remove(*(path for path in paths if path.name != "manifest.json.new")))
@@ -114,6 +122,7 @@ MUTANTS = {
     "no fsync of names": Mutant(sync_no_name_of_a_journal, "encode", "all lost", "but its journal has"),  # refused; otherwise nothing is
     "no fsync of new folders": Mutant(sync_no_new_folder, "search", "all lost", "had ended, but what it made is lost"),
     "no fsync of metrics": Mutant(sync_no_metrics, "finetune", "all lost", "metrics.jsonl"),
+    "no fsync of discarded state": Mutant(sync_no_discarded_state, "finetune", "names lost", "damaged"),  # refused; otherwise nothing is
     "a torn manifest stays": Mutant(keep_a_torn_manifest, "encode", "contents torn", "manifest.json.new: damaged"),
 }
 

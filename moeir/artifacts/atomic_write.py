@@ -128,6 +128,7 @@ def _drop_resume(partial: Path) -> None:
     _remove(partial / DISCARDED)
     if (partial / RESUME).exists():
         os.rename(partial / RESUME, partial / DISCARDED)
+        _fsync(partial)  # no power cut may leave a part of it under its name
         _remove(partial / DISCARDED)
 
 

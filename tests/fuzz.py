@@ -320,6 +320,8 @@ def fuzz_guided(name: str, cases: int, seed: int) -> None:
     target, folder = list_targets()[name], Path(tempfile.mkdtemp())
     (folder / "ids.txt").write_bytes(b"a\nb\n")
     (folder / "corpus").mkdir()
+    failures = _failure_folder(name)
+    failures.mkdir(exist_ok=True, parents=True)
     for number, content in enumerate(target.seeds):
         (folder / "corpus" / str(number)).write_bytes(content)
     logging.getLogger("moeir").setLevel(logging.CRITICAL)
@@ -331,13 +333,17 @@ def fuzz_guided(name: str, cases: int, seed: int) -> None:
 
     atheris.instrument_all()
     limits = [f"-runs={cases}", f"-seed={seed}", f"-timeout={SECONDS}", "-rss_limit_mb=4096", "-max_len=4096"]
-    atheris.Setup([name, *limits, f"-artifact_prefix={folder}/failure-", str(folder / "corpus")], run_one)
+    atheris.Setup([name, *limits, f"-artifact_prefix={failures}/", str(folder / "corpus")], run_one)
     atheris.Fuzz()
+
+
+def _failure_folder(name: str) -> Path:
+    return INPUTS / name.replace(" ", "_")
 
 
 def _save_failures(name: str, failures: list[tuple[str, bytes]]) -> None:
     for message, content in failures:
-        path = INPUTS / name.replace(" ", "_") / hashlib.sha256(content).hexdigest()[:12]
+        path = _failure_folder(name) / hashlib.sha256(content).hexdigest()[:12]
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_bytes(content)
         sys.stderr.write(f"{name}: {message}\n    {path}\n")

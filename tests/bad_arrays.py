@@ -4,9 +4,9 @@ may crash reads the artifact."""
 import io
 import json
 import os
-import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -136,10 +136,9 @@ def _changed(case: Case) -> Iterator[None]:
 
 def _run(artifact: Path, queries: Path) -> tuple[int, list[str]]:
     """Index or search through the command line."""
-    output = artifact.with_name(f"{artifact.name}.out")
     source = ("index", "--encodings", artifact) if _is_encodings(artifact) else ("search", "--index", artifact, "--queries", queries)
-    result = run_in_process(*source, "--output", output)
-    shutil.rmtree(output, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as folder:
+        result = run_in_process(*source, "--output", Path(folder) / "output")
     return result.code, [line for line in result.stderr.splitlines() if line.startswith("error: ")]
 
 
@@ -155,11 +154,9 @@ def _catch_work(artifact: Path, queries: Path) -> tuple[int, list[str]]:
 
 
 def _work(artifact: Path, queries: Path) -> None:
-    output = artifact.with_name(f"{artifact.name}.out")
-    output.mkdir(exist_ok=True)
-    is_encodings = _is_encodings(artifact)
-    (Index(encodings=artifact, output=output) if is_encodings else Search(index=(artifact,), queries=queries, output=output)).work()
-    shutil.rmtree(output)
+    with tempfile.TemporaryDirectory() as folder:
+        output, is_encodings = Path(folder), _is_encodings(artifact)
+        (Index(encodings=artifact, output=output) if is_encodings else Search(index=(artifact,), queries=queries, output=output)).work()
 
 
 def _is_encodings(artifact: Path) -> bool:

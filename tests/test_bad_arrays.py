@@ -82,6 +82,10 @@ def test_every_changed_array_is_refused_by_name(readings: list[Reading], artifac
 
 
 def test_ids_of_another_number_are_refused(encodings: Path, index: Path, tmp_path: Path) -> None:
+    expected = {
+        encodings: "ids.txt: damaged: expected 12 texts by manifest.json, found 11",
+        index: "expected 11 documents by ids.txt, found 12",
+    }
     for source, read in ((encodings, open_encodings), (index, open_index)):
         copy = tmp_path / source.name
         shutil.copytree(source, copy)
@@ -90,5 +94,5 @@ def test_ids_of_another_number_are_refused(encodings: Path, index: Path, tmp_pat
         facts = json.loads((copy / "manifest.json").read_text())
         facts["files"]["ids.txt"] = manifests.compute_checksums([copy / "ids.txt"])[0]
         (copy / "manifest.json").write_text(manifests.serialize_manifest(facts))
-        with pytest.raises(ArtifactError, match=rf"{source.name}/\w+: damaged: expected 11 \w+ by ids.txt, found 12; run .* --force"):
+        with pytest.raises(ArtifactError, match=f"{expected[source]}; run .* again with --force"):
             read(copy)

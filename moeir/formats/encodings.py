@@ -14,7 +14,7 @@ from moeir.errors import DataError, UsageError
 from moeir.formats.base import Conversion, Format, Vector
 from moeir.representations.base import Representation, RepresentationWriter, representation_class
 from moeir.representations.dense import Dense
-from moeir.representations.encodings import open_shard
+from moeir.representations.encodings import open_expert, read_ids
 from moeir.representations.sparse import Sparse
 
 
@@ -48,10 +48,10 @@ class Encodings(Format):
         is_sparse = representation_class(counts["experts"][expert]).exported_as == "sparse"
         names = load_terms(manifests.find_checkpoint(parts[0], counts["checkpoint"], conversion.model)) if is_sparse else []
         for part in parts:
-            ids, representations = open_shard(part)
-            for row, text_id in enumerate(ids):
+            representation = open_expert(part, expert)
+            for row, text_id in enumerate(read_ids(part)):
                 text = (conversion.corpus or {}).get(text_id)
-                contents, values = "" if text is None else text.content, representations[expert].export_row(row)
+                contents, values = "" if text is None else text.content, representation.export_row(row)
                 if is_sparse:
                     pairs = zip(*(column.tolist() for column in values), strict=True)
                     yield Vector(text_id, terms={names[term]: weight for term, weight in pairs}, contents=contents)

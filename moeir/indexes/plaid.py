@@ -98,7 +98,7 @@ class Plaid(Index):
             arrays.read("leading", np.uint8, (vectors, leading)),
             arrays.read("residuals", np.uint8, (vectors, len(self._codec.words) - leading)),
         ]
-        self._starts = arrays.read_offsets("starts", documents, vectors, "codes.npy")
+        self._starts = arrays.read_offsets("starts", documents, vectors, "engine.json and codes.npy")
         list_rows = arrays.read("list_rows", np.int32, (None,), below=documents)
         list_starts = arrays.read_offsets("list_starts", centroids, len(list_rows), "centroids.npy and list_rows.npy")
         arrays.check_order("list_rows", nonempty_begins(list_starts))

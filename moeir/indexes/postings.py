@@ -60,8 +60,8 @@ class Postings:
         dtypes = _column_dtypes(vocabulary, steps_only)
         terms = arrays.read("terms", dtypes["terms"], (None,), below=vocabulary)
         windows = arrays.read("windows", dtypes["windows"], (None,), below=-(-documents // window))
-        starts = arrays.read_offsets("starts", documents, len(terms), "terms.npy")
-        lists = arrays.read_offsets("lists", vocabulary, len(windows), "windows.npy")
+        starts = arrays.read_offsets("starts", documents, len(terms), "engine.json and terms.npy")
+        lists = arrays.read_offsets("lists", vocabulary, len(windows), "engine.json and windows.npy")
         others = {"highest": arrays.read("highest", np.float32, (vocabulary,), finite=True)}
         others |= {name: arrays.read(name, np.int64, (len(windows),), by="windows.npy") for name in ("begins", "ends")}
         for name in ("offsets", "steps", "weights"):

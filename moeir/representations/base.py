@@ -136,14 +136,14 @@ class Representation(ABC):
         try:
             facts = dict(json.loads((folder / "shape.json").read_text(encoding="utf-8")))
             arrays, columns, starts = ArrayFolder(folder), dict[str, Tensor](), None
-            rows, first = None if cls.packed else facts["texts"], f"{next(iter(cls.files))}.npy"
+            rows, by = (None, "") if cls.packed else (facts["texts"], "shape.json")
             for name, dtype in cls.files.items():
                 widths = WIDTHS[name] if name in WIDTHS else arrays[name].shape[1:]
                 below = facts.get("vocabulary", 2**31) if name == "terms" else None
-                columns[name] = torch.from_numpy(arrays.read(name, dtype, (rows, *widths), by=first, below=below, finite=finite))
-                rows = len(columns[name])
+                columns[name] = torch.from_numpy(arrays.read(name, dtype, (rows, *widths), by=by, below=below, finite=finite))
+                rows, by = len(columns[name]), by or f"{name}.npy"
             if cls.packed:
-                starts = torch.from_numpy(arrays.read_offsets("starts", facts["texts"], int(rows or 0), first))
+                starts = torch.from_numpy(arrays.read_offsets("starts", facts["texts"], int(rows or 0), f"shape.json and {by}"))
             return cls.from_arrays(columns, starts, facts)
         except (OSError, ValueError, TypeError, LookupError) as problem:
             raise ArtifactError(f"{folder}: cannot be read as a {cls.kind} representation: {problem}") from None

@@ -49,12 +49,27 @@ def open_encodings(path: Path | str) -> OpenedEncodings:
 
 def open_shard(folder: Path) -> tuple[list[str], dict[str, Representation]]:
     """The ids and the representations by expert of encodings that are not sharded, or of one shard; ArtifactError if they disagree."""
-    ids, experts = manifests.read_lines(folder / "ids.txt"), manifests.read_manifest(folder)["counts"]["experts"]
-    representations = {expert: representation_class(kind).open(folder / expert) for expert, kind in experts.items()}
-    for expert, texts in representations.items():
-        if len(texts) != len(ids):
-            raise ArtifactError(f"{folder / expert}: damaged: expected {len(ids)} texts by ids.txt, found {len(texts)}; {MAKE_AGAIN}")
-    return ids, representations
+    return read_ids(folder), {expert: open_expert(folder, expert) for expert in manifests.read_manifest(folder)["counts"]["experts"]}
+
+
+def read_ids(folder: Path) -> list[str]:
+    """The ids of a shard; ArtifactError if they are not as many as its texts."""
+    ids = manifests.read_lines(folder / "ids.txt")
+    _check_count(folder / "ids.txt", len(ids), manifests.read_manifest(folder)["counts"]["texts"])
+    return ids
+
+
+def open_expert(folder: Path, expert: str) -> Representation:
+    """One expert's representation of the texts of a shard; ArtifactError if it is damaged."""
+    counts = manifests.read_manifest(folder)["counts"]
+    representation = representation_class(counts["experts"][expert]).open(folder / expert)
+    _check_count(folder / expert, len(representation), counts["texts"])
+    return representation
+
+
+def _check_count(path: Path, actual: int, expected: int) -> None:
+    if actual != expected:
+        raise ArtifactError(f"{path}: damaged: expected {expected} texts by manifest.json, found {actual}; {MAKE_AGAIN}")
 
 
 @dataclass(frozen=True)

@@ -102,26 +102,26 @@ class Index(Stage):
     def _index_encodings(self, folder: Path) -> Counts:
         from moeir.artifacts import manifests, shards
         from moeir.artifacts.array_folder import MAKE_AGAIN
-        from moeir.representations.encodings import open_shard
+        from moeir.representations.encodings import open_expert, read_ids
 
         shard_folders = shards.shard_folders(folder)
         shard_counts = [manifests.read_manifest(shard)["counts"] for shard in shard_folders]
         facts = shard_counts[0]
         if len(dtypes := sorted({str(counts["dtype"]) for counts in shard_counts})) > 1:
             log.warning("%s: its shards were encoded in %s; encode with --dtype to have one", folder, " and ".join(dtypes))
-        engines, opened = self._choose_engines(facts["experts"]), [open_shard(shard) for shard in shard_folders]
+        engines = self._choose_engines(facts["experts"])
         for expert, spec in engines.items():
             index: Engine = variants.bind_variant("indexes", spec)()
             if index.kind not in (kind := facts["experts"][expert], "any"):
                 raise UsageError(f"--engine {expert}={spec}: {spec} takes {index.kind} representations, {expert} has {kind}")
-            for shard, (_, representations) in zip(shard_folders, opened, strict=True):
-                documents = representations[expert]
+            for shard in shard_folders:
+                documents = open_expert(shard, expert)
                 try:
                     index.add(documents)
                 except DataError as problem:
                     raise ArtifactError(f"{shard / expert / documents.value_column}.npy: {problem}; {MAKE_AGAIN}") from None
             index.save(self.output / expert)
-        ids = [document_id for shard_ids, _ in opened for document_id in shard_ids]
+        ids = [document_id for shard in shard_folders for document_id in read_ids(shard)]
         self._write_ids(ids)
         checkpoint = (shard_folders[0] / facts["checkpoint"]["path"]).resolve()
         reference = checkpoint_reference(checkpoint, self.output, facts["checkpoint"])

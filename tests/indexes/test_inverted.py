@@ -111,7 +111,9 @@ def test_what_is_wrong_is_refused(tmp_path):
         index.search(pack([{0: 1.0}], vocabulary=7), 1)
     index.save(tmp_path)
     np.save(tmp_path / "terms.npy", np.zeros(5, np.uint16))
-    with pytest.raises(ArtifactError, match=r"starts.npy: damaged: expected ascending offsets from 0 to 5 by terms.npy, found 0 to 1"):
+    with pytest.raises(
+        ArtifactError, match=r"starts.npy: damaged: expected ascending offsets from 0 to 5 by engine.json and terms.npy, found 0 to 1"
+    ):
         Inverted.open(tmp_path)
 
 

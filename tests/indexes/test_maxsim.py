@@ -126,7 +126,9 @@ def test_what_is_wrong_is_refused(tmp_path):
         index.search(pack([[[1.0, 2]]], width=2), 1)
     index.save(tmp_path)
     np.save(tmp_path / "starts.npy", np.array([0, 2, 2]))
-    with pytest.raises(ArtifactError, match=r"starts.npy: damaged: expected ascending offsets from 0 to 1 by vectors.npy, found 0 to 2"):
+    with pytest.raises(
+        ArtifactError, match=r"starts.npy: damaged: expected ascending offsets from 0 to 1 by engine.json and vectors.npy, found 0 to 2"
+    ):
         MaxSim.open(tmp_path)
 
 

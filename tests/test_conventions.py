@@ -22,6 +22,7 @@ ROOMS = {
 }
 CALLS = {"print", "eval", "exec", "compile", "hasattr", "breakpoint", "input", "__import__"}
 ATTRIBUTES = {"torch.load", "torch.save", "yaml.load", "os.system", "os.popen", "np.fromfile", "sys.exit", "os._exit", "tempfile.mktemp"}
+ATTRIBUTES |= {"np.save"}  # which overlooks an error of its last write
 MODULES = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "tarfile", "zipfile", "subprocess"}
 DISK = {"os.fsync", "os.rename", "os.replace", "fcntl.flock"}
 PROGRAMS = {("subprocess", "moeir/indexes/lucene.py")}  # Java in its own process

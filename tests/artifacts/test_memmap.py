@@ -82,3 +82,16 @@ def test_a_cache_with_a_changed_bit_is_made_again(tmp_path, caplog, position):
     assert f"{path / 'ids.npy'}: damaged: its checksum is not the one in the manifest; the cache is made again" in caplog.text
     assert memmap.open_readonly(path / "ids.npy").tolist() == list(range(100))
     assert memmap.get_or_build(tmp_path, "texts", record, fill) == path and len(calls) == 2
+
+
+@pytest.mark.parametrize("array", [np.arange(5), np.zeros((0, 3), np.float16), np.arange(6.0).reshape(2, 3), np.arange(8)[::2]])
+def test_a_saved_array_has_the_bytes_of_numpy(tmp_path, array):
+    memmap.save_array(tmp_path / "ours.npy", array)
+    np.save(tmp_path / "numpy.npy", array)
+    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+def test_an_error_of_the_last_write_is_no_truncated_array():
+    with pytest.raises(OSError, match="No space left"):
+        memmap.save_array(Path("/dev/full"), np.arange(5))

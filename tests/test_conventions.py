@@ -21,7 +21,10 @@ ROOMS = {
     *("formats", "data_sources"),
 }
 CALLS = {"print", "eval", "exec", "compile", "hasattr", "breakpoint", "input", "__import__"}
-ATTRIBUTES = {"torch.load", "torch.save", "yaml.load", "os.system", "os.popen", "np.fromfile", "sys.exit", "os._exit", "tempfile.mktemp"}
+ATTRIBUTES = {
+    *("torch.load", "torch.save", "yaml.load", "os.system", "os.popen", "np.fromfile", "sys.exit", "os._exit", "tempfile.mktemp"),
+    "np.save",  # overlooks an error of its last write; memmap.save_array does not
+}
 MODULES = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "tarfile", "zipfile", "subprocess"}
 DISK = {"os.fsync", "os.rename", "os.replace", "fcntl.flock"}
 PROGRAMS = {("subprocess", "moeir/indexes/lucene.py")}  # Java in its own process

@@ -36,6 +36,14 @@ def open_memmap(path: Path) -> Any:
     return array
 
 
+def save_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write a `.npy` file. numpy.save overlooks an error of the system in the last write, which leaves a truncated file."""
+    contiguous = np.ascontiguousarray(array)
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(contiguous))
+        file.write(contiguous.data)
+
+
 def note_pages_read(size: int) -> None:
     """Report that about `size` bytes of mapped arrays were read, and release pages beyond the limit."""
     global _bytes_read

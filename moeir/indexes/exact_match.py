@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from moeir.artifacts import memmap
 from moeir.indexes.base import Index
 from moeir.indexes.token_store import TokenShards, query_positions
 from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot, gamma, pairwise_sum
@@ -67,7 +68,7 @@ class ExactMatchIndex(TwoStepIndex, Index):
         rows = torch.repeat_interleave(torch.arange(len(self), dtype=torch.int32), self._shards.starts.diff())[order]
         arrays = {"terms": distinct_terms, "starts": lengths_to_starts(counts), "rows": rows}
         for name, array in arrays.items():
-            np.save(folder / f"{name}.npy", array.numpy(), allow_pickle=False)
+            memmap.save_array(folder / f"{name}.npy", array.numpy())
         self._shards.save(folder / "vectors.npy", order)
         return {"dimension": self._shards.width, "vectors": len(self._shards), "longest": self._shards.max_norm}
 

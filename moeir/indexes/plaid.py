@@ -70,7 +70,7 @@ class Plaid(Index):
         codes = memmap.open_memmap(folder / "codes.npy")
         list_starts, list_rows = _invert_codes(self._shards.starts.numpy(), np.asarray(codes), len(codec.centroids))
         for name, array in {**vars(codec), "list_starts": list_starts, "list_rows": list_rows}.items():
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+            memmap.save_array(folder / f"{name}.npy", array)
         if self.rescore:
             self._shards.save(folder / "vectors.npy")
         return self._shards.save_starts(folder)

@@ -54,7 +54,7 @@ class TokenShards(VectorShards):
 
     def save_starts(self, folder: Path) -> dict[str, Any]:
         """Write `starts.npy`; returns the entries for `engine.json`."""
-        np.save(folder / "starts.npy", self.starts.numpy(), allow_pickle=False)
+        memmap.save_array(folder / "starts.npy", self.starts.numpy())
         return {"dimension": self.width, "vectors": len(self), "longest": self.max_norm, "lost": self.max_bf16_error}
 
 

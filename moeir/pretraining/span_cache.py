@@ -229,9 +229,9 @@ def build_query_cache(
             raise DataError(f"{', '.join(map(str, queries))}: no query for a document of the corpus")
         linked, counts = np.array(owners, dtype=np.int64), np.bincount(owners, minlength=rows.documents + len(corpus))
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        np.save(target / "links.npy", np.array(members, dtype=np.int64)[np.argsort(linked, kind="stable")])
-        np.save(target / "documents.npy", offsets[: rows.documents + 1])
-        np.save(target / "spans.npy", offsets[rows.documents :])
+        memmap.save_array(target / "links.npy", np.array(members, dtype=np.int64)[np.argsort(linked, kind="stable")])
+        memmap.save_array(target / "documents.npy", offsets[: rows.documents + 1])
+        memmap.save_array(target / "spans.npy", offsets[rows.documents :])
         return {"queries": 1 + max(members), "links": len(members), "empty": empty}
 
     return QueryCache.open(_get_or_build(folder, "queries", {"judged": judgements is not None}, sources, fill))

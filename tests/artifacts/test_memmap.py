@@ -1,5 +1,6 @@
 """Mapped arrays: pages beyond the limit are released, and the values stay the same."""
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from moeir.artifacts import memmap
+from tests.bad_input import FullDisk
 
 SMAPS = Path("/proc/self/smaps")
 
@@ -82,3 +84,21 @@ def test_a_cache_with_a_changed_bit_is_made_again(tmp_path, caplog, position):
     assert f"{path / 'ids.npy'}: damaged: its checksum is not the one in the manifest; the cache is made again" in caplog.text
     assert memmap.open_readonly(path / "ids.npy").tolist() == list(range(100))
     assert memmap.get_or_build(tmp_path, "texts", record, fill) == path and len(calls) == 2
+
+
+@pytest.mark.parametrize("array", [np.arange(5), np.zeros((0, 3), np.float16), np.arange(6.0).reshape(2, 3), np.arange(8)[::2]])
+def test_a_saved_array_has_the_bytes_of_numpy(tmp_path, array):
+    memmap.save_array(tmp_path / "ours.npy", array)
+    np.save(tmp_path / "numpy.npy", array)
+    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
+
+
+@pytest.mark.parametrize("save, is_told", [(memmap.save_array, True), (np.save, False)])
+def test_a_disk_that_is_full_behind_the_header_is_told(tmp_path, save, is_told):
+    """Else the array would be truncated, and its manifest would call that whole, as with numpy."""
+    full = FullDisk(tmp_path, bytes=128)
+    try:
+        with pytest.raises(OSError, match="File too large") if is_told else contextlib.nullcontext():
+            save(tmp_path / "array.npy", np.arange(5))
+    finally:
+        full.close()

@@ -247,6 +247,7 @@ class Programme:
             Path("out").mkdir()
             run_earlier(self.scenario)
             self._earlier, self._before = read_if_present(self._product), _list_files()
+            self._finished = {file for file in self._before if not any(part.startswith(".") for part in file.parts)}
         with self._copy("whole"):
             assert run_command(self._command).code == 0
             self._expected, self._whole = read_product(self._product), _list_files()
@@ -328,7 +329,7 @@ class Programme:
         added = files - self._allowed_files(content)
         if unexpected := sorted(str(file) for file in added if not any(part.endswith(suffixes) for part in file.parts)):
             return f"leaves {', '.join(unexpected)}"
-        lost = set() if content == self._expected else self._before - files
+        lost = set() if content == self._expected else self._finished - files
         return f"loses {', '.join(sorted(map(str, lost)))}" if lost else None
 
     def _allowed_files(self, content: dict[str, bytes] | None) -> set[Path]:

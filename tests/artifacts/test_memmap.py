@@ -1,5 +1,6 @@
 """Mapped arrays: pages beyond the limit are released, and the values stay the same."""
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from moeir.artifacts import memmap
+from tests.bad_input import FullDisk
 
 SMAPS = Path("/proc/self/smaps")
 

@@ -16,7 +16,7 @@ from typing import BinaryIO, TextIO
 import numpy as np
 import zstandard
 
-from moeir.errors import DataError
+from moeir.errors import DataError, UsageError
 from moeir.parsing import LineLimit
 
 BLOCK_BYTES = 1 << 20
@@ -161,7 +161,7 @@ def _split_blocks(chunks: Iterator[bytes], name: str, check: bool) -> Iterator[t
                 rest.append(chunk)
                 size += len(chunk)
                 if size > LineLimit.bytes:
-                    raise DataError(f"{name}:{number}: a line of more than {LineLimit.bytes:,} bytes; --longest-line allows more")
+                    raise UsageError(f"{name}:{number}: a line of more than {LineLimit.bytes:,} bytes; --longest-line allows more")
                 continue
             whole = b"".join((*rest, memoryview(chunk)[:end]))
             yield number, _check_text(whole, number, name) if check else whole

@@ -1,6 +1,5 @@
 """Mapped arrays: pages beyond the limit are released, and the values stay the same."""
 
-import contextlib
 import re
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 
 from moeir.artifacts import memmap
-from tests.bad_input import FullDisk
 
 SMAPS = Path("/proc/self/smaps")
 

@@ -315,7 +315,10 @@ class Programme:
         errors = [line for line in outcome.stderr.splitlines() if line.startswith("error: ")]
         if outcome.code not in (1, 2, 3, 4) or len(errors) != 1 or outcome.met is None:
             return f"not a refusal of one line: {outcome.code} {outcome.stderr!r}"
-        if os.strerror(fault.error) not in errors[0] and not (fault.error == errno.ENOMEM and "out of memory" in errors[0]):
+        reasons = {os.strerror(fault.error), *(["out of memory"] if fault.error == errno.ENOMEM else [])}
+        if fault.kind == "open" and outcome.met.endswith(".safetensors"):
+            reasons.add(os.strerror(errno.ENOENT))  # safetensors' word for it, after our own open went well
+        if not any(reason in errors[0] for reason in reasons):
             return f"does not say why: {outcome.code} {errors[0]!r}"
         if content not in (self._earlier, self._expected) or (content is not None and (refusal := refusal_of(self._product))):
             return f"harms the product that was there: {refusal if content else content!r}"

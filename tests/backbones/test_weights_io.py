@@ -163,6 +163,16 @@ def test_weights_that_the_system_cannot_map_are_told_in_one_line(monkeypatch, wr
         weights_io.read_weights(written, weights_io.read_config(written), device=device)
 
 
+def test_weights_that_cannot_be_opened_are_not_called_missing(monkeypatch, written):
+    def fail(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    config = weights_io.read_config(written)
+    monkeypatch.setattr("builtins.open", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        weights_io.read_weights(written, config)
+
+
 def test_a_hub_name_that_is_not_to_be_had_is_one_line(monkeypatch):
     with pytest.raises(UsageError, match="nobody/nothing: not a folder, and it cannot be loaded from the hub") as caught:
         weights_io.resolve_model(weights_io.Path("nobody/nothing"))

@@ -114,6 +114,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Raise the errors of safetensors and of torch, which maps the file, as ours; too little memory is left to the caller."""
+    open(path, "rb").close()  # safetensors calls a file missing whatever the system says
     try:
         yield
     except SafetensorError as problem:

@@ -329,6 +329,8 @@ class Programme:
         files = _list_files()
         has_state = any(file.stat().st_size for file in files if any(part.endswith("resume") for part in file.parts))
         suffixes = (".partial", ".resume", ".record") if has_state else ()
+        if content == self._expected != self._earlier:  # in its place, but not yet on the disk for certain: the earlier one stays
+            suffixes += (".old",)
         added = files - self._allowed_files(content)
         if unexpected := sorted(str(file) for file in added if not any(part.endswith(suffixes) for part in file.parts)):
             return f"leaves {', '.join(unexpected)}"

@@ -1,5 +1,5 @@
 # `make demo` trains, searches and evaluates CAME on real text; `make test` runs the tests; `make torture` runs kills and damages at full
-# size, in about ten minutes. Each creates its environment.
+# size, in about half an hour on two cores. Each creates its environment.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -1,5 +1,5 @@
 # `make demo` trains, searches and evaluates CAME on real text; `make test` runs the tests; `make torture` runs kills, damages, power cuts,
-# failing system calls and a million mutated inputs, in about an hour. Each creates its environment.
+# failing system calls and a million mutated inputs, in an hour or more (estimated, not yet timed as a whole). Each creates its environment.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -33,7 +33,7 @@ def _parse_number(text: str, kind: str, where: str) -> float:
     if not -math.inf < number < math.inf:  # math.isfinite overflows for integers of 400 digits
         raise UsageError(f"{where}: expected {'a whole number' if kind == 'int' else 'a number'}, found {text!r}")
     if kind == "int" and abs(number) > LARGEST_INTEGER:
-        raise UsageError(f"{where}: expected at most {LARGEST_INTEGER:,}, found {text}")
+        raise UsageError(f"{where}: expected a whole number of 64 bits, found {text}")
     return number
 
 

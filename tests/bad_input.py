@@ -277,7 +277,7 @@ OUTPUTS = [
     BadInput("output above", None, FUSE.replace(" out.trec", " ..") + "two.trec --force", 2, "--output ..: expected the name of a"),
     BadInput("output of everything", None, FUSE.replace(" out.trec", " /") + "two.trec --force", 2, "--output /: expected the name of a"),
     BadInput("output in a circle", lead_in_a_circle, FUSE.replace("out.", "circle/") + "two.trec", 2, "symbolic links that lead"),
-    BadInput("integer of 65 bits", None, FUSE + "two.trec --depth 9223372036854775808", 2, "expected at most 9,223,"),
+    BadInput("integer of 65 bits", None, FUSE + "two.trec --depth 9223372036854775808", 2, "expected a whole number of 64 bits"),
     BadInput("read-only folder", make_read_only, FUSE.replace("out.", "locked/out.") + "two.trec", 1, DENIED),
     BadInput("disk full at the first byte", FullDisk, ENCODE + "came", 1, "out: File too large"),
     BadInput("disk full at the weights", partial(FullDisk, bytes=20_000), INIT + "--arch dense", 1, "model.safetensors: cannot be written"),

@@ -324,7 +324,7 @@ def _check_sizes(folder: Path, tokenizer: TextTokenizer, config: EncoderConfig, 
     """ArtifactError if config.json has other sizes than the files beside it: nothing of these sizes is allocated before."""
     if config.layers > len(weights):
         raise ArtifactError(f"{folder}/config.json: num_hidden_layers is {config.layers}, and there are only {len(weights)} weights")
-    weights_io.check_shapes(folder, config.meta_weights(), weights)
+    weights_io.check_shapes(folder, config.build_meta_weights(), weights)
     check_token_ids(folder, tokenizer, config)
 
 

@@ -57,10 +57,10 @@ class ArrayFolder(dict[str, npt.NDArray[Any]]):
             expected = f"{' or '.join(str(np.dtype(one)) for one in dtypes)} {_format_shape(shape)}"
             self.refuse(name, expected + _format_by(by), f"{array.dtype} {_format_shape(array.shape)}{order}")
         if below is not None and len(array) and (np.iinfo(array.dtype).min < 0 or np.iinfo(array.dtype).max >= below):
-            lows, highs = zip(*((int(block.min()), int(block.max())) for block in _blocks(array)), strict=True)
+            lows, highs = zip(*((int(block.min()), int(block.max())) for block in _iterate_blocks(array)), strict=True)
             if min(lows) < 0 or max(highs) >= below:
                 self.refuse(name, f"numbers from 0 to {below - 1}{_format_by(by)}", f"{min(lows)} to {max(highs)}")
-        if finite and array.dtype.kind == "f" and not all(np.isfinite(part).all() for part in _both_ends(array)):
+        if finite and array.dtype.kind == "f" and not all(np.isfinite(part).all() for part in _take_both_ends(array)):
             self.refuse(name, "finite numbers", "NaN or infinity")
         return array
 
@@ -70,7 +70,7 @@ class ArrayFolder(dict[str, npt.NDArray[Any]]):
         expected = f"ascending offsets from {begin} to {end}{_format_by(by)}"
         if not len(offsets) or (offsets[0], offsets[-1]) != (begin, end):
             self.refuse(name, expected, f"{offsets[0]} to {offsets[-1]}" if len(offsets) else "none")
-        if any((part[1:] < part[:-1]).any() for part in _blocks(offsets, 1)):
+        if any((part[1:] < part[:-1]).any() for part in _iterate_blocks(offsets, 1)):
             self.refuse(name, expected, "a smaller one after a larger one")
         return offsets
 
@@ -80,8 +80,8 @@ class ArrayFolder(dict[str, npt.NDArray[Any]]):
         Every place where the order breaks must be the beginning of a list, so it is enough to count both.
         """
         array, breaks_order = np.asarray(self[name]), np.greater if descending else np.less
-        breaks = sum(np.count_nonzero(breaks_order(part[1:], part[:-1])) for part in _blocks(array, 1))
-        for part in _blocks(begins):
+        breaks = sum(np.count_nonzero(breaks_order(part[1:], part[:-1])) for part in _iterate_blocks(array, 1))
+        for part in _iterate_blocks(begins):
             later = part[part > 0]
             breaks -= np.count_nonzero(breaks_order(array[later], array[later - 1]))
         if breaks:
@@ -92,17 +92,17 @@ class ArrayFolder(dict[str, npt.NDArray[Any]]):
         raise ArtifactError(f"{self._folder / name}.npy: damaged: expected {expected}, found {actual}; {self._advice}")
 
 
-def nonempty_begins(offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def find_nonempty_begins(offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The first row of each list that has any.
 
-    >>> nonempty_begins(np.array([0, 2, 2, 5])).tolist()
+    >>> find_nonempty_begins(np.array([0, 2, 2, 5])).tolist()
     [0, 2]
     """
     begins: npt.NDArray[np.int64] = offsets[:-1][offsets[1:] > offsets[:-1]]
     return begins
 
 
-def _blocks(array: npt.NDArray[Any], overlap: int = 0) -> Iterator[npt.NDArray[Any]]:
+def _iterate_blocks(array: npt.NDArray[Any], overlap: int = 0) -> Iterator[npt.NDArray[Any]]:
     """The rows in blocks, each with the first `overlap` rows of the next."""
     for first in range(0, len(array), ROWS_AT_ONCE):
         block = array[first : first + ROWS_AT_ONCE + overlap]
@@ -110,7 +110,7 @@ def _blocks(array: npt.NDArray[Any], overlap: int = 0) -> Iterator[npt.NDArray[A
         memmap.note_pages_read(block.nbytes)
 
 
-def _both_ends(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
+def _take_both_ends(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
     numbers, count = array.reshape(-1), FINITE_BYTES // array.itemsize
     return (numbers,) if len(numbers) <= 2 * count else (numbers[:count], numbers[-count:])
 

@@ -181,7 +181,7 @@ def _open_lock(lock: Path) -> IO[str]:
     try:
         return open(lock, "w", encoding="utf-8")
     except FileNotFoundError:  # another process has failed and removed the folders that it had made
-        lock.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(lock.parent)
         return open(lock, "w", encoding="utf-8")
 
 

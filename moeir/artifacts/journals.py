@@ -52,18 +52,18 @@ class JsonlJournal(_SyncedFile):
         super().__init__(path, len(complete))
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps({**entry, CHECKSUM: _checksum(entry)}).encode() + b"\n")
+        self._file.write(json.dumps({**entry, CHECKSUM: _compute_checksum(entry)}).encode() + b"\n")
         self.flush()
 
 
-def _checksum(entry: Mapping[str, Any]) -> int:
+def _compute_checksum(entry: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(entry).encode())
 
 
 def _parse_entry(line: bytes, path: Path, number: int) -> dict[str, Any]:
     with suppress(ValueError, TypeError, KeyError, RecursionError):
         entry = dict(json.loads(line))
-        if entry.pop(CHECKSUM) == _checksum(entry):
+        if entry.pop(CHECKSUM) == _compute_checksum(entry):
             return entry
     raise ArtifactError(f"{path}:{number}: damaged: not an entry of a journal; --force starts over")
 

@@ -92,7 +92,7 @@ class EncoderConfig:
         """The width of the word embeddings."""
         return self.hidden if self.factorized_embedding_size is None else self.factorized_embedding_size
 
-    def meta_weights(self) -> dict[str, Tensor]:
+    def build_meta_weights(self) -> dict[str, Tensor]:
         """The weights that have the encoder's sizes, by name, without memory: its embeddings, and a layer's first map."""
         inner = self.intermediate_size * (1 if self.prenorm is None else 2)
         shapes = {"embeddings.words.weight": (self.vocabulary, self.embedding_size)}

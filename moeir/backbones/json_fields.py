@@ -22,11 +22,11 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)  # true is no number
 
 
-def _whole(lowest: int, highest: int) -> FieldType:
+def _whole_number(lowest: int, highest: int) -> FieldType:
     return FieldType(f"a whole number from {lowest:,} to {highest:,}", lambda value: type(value) is int and lowest <= value <= highest)
 
 
-def _number(lowest: float, highest: float) -> FieldType:
+def _real_number(lowest: float, highest: float) -> FieldType:
     return FieldType(f"a number from {lowest:g} to {highest:g}", lambda value: _is_number(value) and lowest <= value <= highest)
 
 
@@ -53,27 +53,27 @@ OBJECT = _optional(FieldType("an object", lambda value: type(value) is dict))
 EPSILON = FieldType("a number between 0 and 1", lambda value: _is_number(value) and 0 < value < 1)
 PROBABILITY = FieldType("a number from 0 to below 1", lambda value: _is_number(value) and 0 <= value < 1)
 TOKEN = FieldType('a token, as "[MASK]" or {"content": "[MASK]"}', _is_token)
-WIDTH, LAYERS, HEADS, POSITIONS = _whole(1, 65_536), _whole(1, 1000), _whole(1, 1024), _whole(1, 10_000_000)
-BASE, TOKEN_ID = _number(1, 1e12), _whole(0, MAX_VOCABULARY)
+WIDTH, LAYERS, HEADS, POSITIONS = _whole_number(1, 65_536), _whole_number(1, 1000), _whole_number(1, 1024), _whole_number(1, 10_000_000)
+BASE, TOKEN_ID = _real_number(1, 1e12), _whole_number(0, MAX_VOCABULARY)
 
 FIELDS: Mapping[str, FieldType] = {
     # config.json: sizes
-    "vocab_size": _whole(1, MAX_VOCABULARY),
+    "vocab_size": _whole_number(1, MAX_VOCABULARY),
     **dict.fromkeys(("hidden_size", "dim", "embedding_size", "intermediate_size", "hidden_dim", "d_model", "d_kv", "d_ff"), WIDTH),
     **dict.fromkeys(("num_hidden_layers", "n_layers", "num_layers", "global_attn_every_n_layers"), LAYERS),
     "num_decoder_layers": _optional(LAYERS),
     **dict.fromkeys(("num_attention_heads", "n_heads", "num_heads"), HEADS),
     **dict.fromkeys(("max_position_embeddings", "local_attention", "relative_attention_max_distance"), POSITIONS),
-    "relative_attention_num_buckets": _whole(4, 65_536),
-    "type_vocab_size": _whole(1, 1000),
+    "relative_attention_num_buckets": _whole_number(4, 65_536),
+    "type_vocab_size": _whole_number(1, 1000),
     **dict.fromkeys(("pad_token_id", "eos_token_id", "decoder_start_token_id"), _optional(TOKEN_ID)),
     # config.json: numbers
     **dict.fromkeys(("layer_norm_eps", "norm_eps", "layer_norm_epsilon"), EPSILON),
     **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"), PROBABILITY),
     **dict.fromkeys(("mlp_dropout", "embedding_dropout", "seq_classif_dropout", "dropout_rate"), PROBABILITY),
     "classifier_dropout": _optional(PROBABILITY),
-    "initializer_range": _number(0, 1),
-    "initializer_factor": _number(0, 1000),
+    "initializer_range": _real_number(0, 1),
+    "initializer_factor": _real_number(0, 1000),
     **dict.fromkeys(("global_rope_theta", "local_rope_theta", "rope_theta"), BASE),
     # config.json: choices
     **dict.fromkeys(("hidden_act", "activation", "hidden_activation", "classifier_activation", "rope_type"), TEXT),

@@ -179,10 +179,12 @@ def _load_model(folder: Path, dtype: torch.dtype) -> Any:
     shapes = weights_io.read_shapes(folder)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    with _refuse_failures(f"{folder}/config.json: cannot be read"):
+    with _refuse_transformers_errors(f"{folder}/config.json: cannot be read"):
         config = FAMILIES[family].config_class.from_pretrained(folder, local_files_only=True)
-    weights_io.check_whole(folder, _meta_weights(config), {name.removeprefix("transformer."): shape for name, shape in shapes.items()})
-    with _refuse_failures(f"{folder}: its weights cannot be opened"):
+    weights_io.check_whole(
+        folder, _build_meta_weights(config), {name.removeprefix("transformer."): shape for name, shape in shapes.items()}
+    )
+    with _refuse_transformers_errors(f"{folder}: its weights cannot be opened"):
         options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
         model, loading_info = FAMILIES[family].from_pretrained(folder, config=config, dtype=dtype, **options)
     if missing := sorted(loading_info["missing_keys"]):
@@ -191,7 +193,7 @@ def _load_model(folder: Path, dtype: torch.dtype) -> Any:
 
 
 @contextmanager
-def _refuse_failures(reason: str) -> Iterator[None]:
+def _refuse_transformers_errors(reason: str) -> Iterator[None]:
     """ArtifactError for whatever transformers raises on files that it does not expect, but for a lack of memory."""
     try:
         yield
@@ -201,7 +203,7 @@ def _refuse_failures(reason: str) -> Iterator[None]:
         raise ArtifactError(f"{reason}: {' '.join(str(problem).split())[:300]}") from None
 
 
-def _meta_weights(config: Any) -> dict[str, Tensor]:
+def _build_meta_weights(config: Any) -> dict[str, Tensor]:
     """Weights of every layer that have the model's sizes, by name, without memory."""
     shapes = {}
     for stack, layers, feedforward in (("encoder", config.num_layers, 1), ("decoder", config.num_decoder_layers, 2)):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from moeir.artifacts import memmap
-from moeir.artifacts.array_folder import ArrayFolder, nonempty_begins
+from moeir.artifacts.array_folder import ArrayFolder, find_nonempty_begins
 from moeir.indexes.base import Index
 from moeir.indexes.token_store import TokenShards, query_positions
 from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot, gamma, pairwise_sum
@@ -81,7 +81,7 @@ class ExactMatchIndex(TwoStepIndex, Index):
         arrays.check_order("terms", np.zeros(0, np.int64))
         starts = arrays.read_offsets("starts", len(terms), postings, "terms.npy and vectors.npy")
         rows = arrays.read("rows", np.int32, (postings,), below=documents)
-        arrays.check_order("rows", nonempty_begins(starts))
+        arrays.check_order("rows", find_nonempty_begins(starts))
         self._terms, self._starts, self._rows = map(torch.from_numpy, (terms, starts, rows))
         return documents
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from moeir.artifacts import memmap
-from moeir.artifacts.array_folder import ArrayFolder, nonempty_begins
+from moeir.artifacts.array_folder import ArrayFolder, find_nonempty_begins
 from moeir.artifacts.journals import AppendableNpy
 from moeir.errors import UsageError
 from moeir.indexes import residual_codec
@@ -101,7 +101,7 @@ class Plaid(Index):
         self._starts = arrays.read_offsets("starts", documents, vectors, "engine.json and codes.npy")
         list_rows = arrays.read("list_rows", np.int32, (None,), below=documents)
         list_starts = arrays.read_offsets("list_starts", centroids, len(list_rows), "centroids.npy and list_rows.npy")
-        arrays.check_order("list_rows", nonempty_begins(list_starts))
+        arrays.check_order("list_rows", find_nonempty_begins(list_starts))
         self._lists = list_starts, list_rows
         return len(self._starts) - 1
 

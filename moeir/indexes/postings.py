@@ -10,7 +10,7 @@ import numba
 import numpy as np
 
 from moeir.artifacts import memmap
-from moeir.artifacts.array_folder import ArrayFolder, nonempty_begins
+from moeir.artifacts.array_folder import ArrayFolder, find_nonempty_begins
 from moeir.artifacts.journals import AppendableNpy
 from moeir.indexes import base
 from moeir.indexes.postings_search import HASH_SLOTS, SCAN_BLOCK, STEPS, score_row_pairs, search_postings
@@ -91,8 +91,8 @@ class Postings:
             offsets = self.offsets[self.starts[row] : self.starts[row + below]]
             if below < WINDOW_SIZE and offsets.max(initial=0) >= below:
                 arrays.refuse("offsets", f"documents below {below} in the window from document {row}", f"{offsets.max()}")
-        arrays.check_order("windows", nonempty_begins(self.lists))
-        arrays.check_order("terms", nonempty_begins(self.starts))
+        arrays.check_order("windows", find_nonempty_begins(self.lists))
+        arrays.check_order("terms", find_nonempty_begins(self.starts))
         arrays.check_order("steps", self.begins, descending=True)
 
     def search(self, queries: SparseRows, id_ranks: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:

@@ -64,7 +64,10 @@ class Info(Stage):
         if self.path.is_dir():
             manifests.verify_artifact(self.path, manifest["kind"])
         else:
-            manifests.verify_file(self.path)
+            try:
+                manifests.verify_file(self.path)
+            except ArtifactError as problem:
+                raise ArtifactError(f"{problem}; if you have edited the file, --from FORMAT reads it as it is") from None
         facts = {"path": str(self.path), "kind": manifest["kind"], "stage": manifest.get("stage")}
         names = ("settings", "counts", "sources", "seconds", "versions")
         described = {name: manifest[name] for name in names if manifest.get(name)}

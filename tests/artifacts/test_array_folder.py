@@ -78,7 +78,7 @@ def test_offsets_that_do_not_cover_an_array_are_refused(open_arrays, offsets, wo
 
 def test_order_may_break_where_a_list_begins_only(open_arrays):
     arrays = open_arrays(rows=np.array([1, 2, 2, 0, 5, 6, 7, 3, 3]))
-    begins = array_folder.nonempty_begins(np.array([0, 0, 3, 3, 7, 9, 9]))
+    begins = array_folder.find_nonempty_begins(np.array([0, 0, 3, 3, 7, 9, 9]))
     assert begins.tolist() == [0, 3, 7]
     arrays.check_order("rows", begins)
     for wrong in ([0, 3], [0, 7], [0, 4, 7], []):

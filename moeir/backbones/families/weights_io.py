@@ -101,18 +101,18 @@ def read_shapes(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_header(file: Path) -> dict[str, Tensor]:
-    with _reading(file), safe_open(file, framework="pt") as tensors:
+    with _translate_read_errors(file), safe_open(file, framework="pt") as tensors:
         return {name: torch.empty(tensors.get_slice(name).get_shape(), device="meta") for name in tensors.keys()}  # noqa: SIM118
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file; ArtifactError if it is damaged, MoeirError if the system cannot open or map it."""
-    with _reading(path):
+    with _translate_read_errors(path):
         return load_file(path)
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _translate_read_errors(path: Path) -> Iterator[None]:
     """Raise the errors of safetensors and of torch, which maps the file, as ours; too little memory is left to the caller."""
     open(path, "rb").close()  # safetensors calls a file missing whatever the system says
     try:
@@ -153,7 +153,7 @@ def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, device: 
     has_head = any(name.startswith("vocabulary_head.") for name in weights)
     with_head = has_head if vocabulary_head is None else vocabulary_head
     encoder_config = parse_encoder_config(config, folder)
-    check_whole(folder, encoder_config.meta_weights(), weights)  # before anything of the config's sizes is allocated
+    check_whole(folder, encoder_config.build_meta_weights(), weights)  # before anything of the config's sizes is allocated
     with torch.device(device):
         encoder = Encoder(encoder_config, vocabulary_head=with_head)
     expected = encoder.state_dict()

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig, PreNormConfig
 from moeir.backbones.packed_tokens import PackedTokens
+from moeir.kernels import fused_training
 from moeir.kernels.attention import PackedLayout, apply_rotary, attention, cls_attention
 from moeir.kernels.packed_linear import add_linear, fused_activations, pack_linear
 
@@ -25,8 +26,12 @@ class Attention(nn.Module):
 
     def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """states [T, H] -> [T, H]."""
+        rate = self._dropout_rate
+        if self.training and fused_training.supports_joint_attention(states, layout, states.shape[1] // self.heads, rate):
+            joint = self._product(states, self.query, self.key, self.value)
+            return self._add_and_norm(states, fused_training.joint_attention(joint, layout, self.heads, rate))
         query, key, value = self._project_all(states)
-        return self._add_and_norm(states, attention(query, key, value, layout, dropout=self._dropout_rate))
+        return self._add_and_norm(states, attention(query, key, value, layout, dropout=rate).flatten(-2))
 
     def forward_cls(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """The output of `forward` at the first token of each text: [T, H] -> [B, H]."""
@@ -36,12 +41,15 @@ class Attention(nn.Module):
         else:
             query, key, value = self._project_all(states)
             query = query.index_select(0, layout.starts[:-1])
-        return self._add_and_norm(cls_states, cls_attention(query, key, value, layout, self._dropout_rate))
+        return self._add_and_norm(cls_states, cls_attention(query, key, value, layout, self._dropout_rate).flatten(-2))
+
+    def _product(self, states: Tensor, *maps: nn.Linear) -> Tensor:
+        """The outputs of some maps side by side, by a single matrix product."""
+        return F.linear(states, torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps]))
 
     def _project(self, states: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...]:
-        """The heads [n, heads, width] of each map, by a single matrix product."""
-        weight, bias = torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps])
-        return F.linear(states, weight, bias).unflatten(-1, (len(maps), self.heads, -1)).unbind(1)
+        """The heads [n, heads, width] of each map."""
+        return self._product(states, *maps).unflatten(-1, (len(maps), self.heads, -1)).unbind(1)
 
     def _project_all(self, states: Tensor) -> tuple[Tensor, ...]:
         """The heads [n, heads, width] of query, key and value."""
@@ -54,8 +62,7 @@ class Attention(nn.Module):
         return self.attention_dropout if self.training else 0.0
 
     def _add_and_norm(self, states: Tensor, mixed: Tensor) -> Tensor:
-        output: Tensor = self.norm(add_linear(self.output, mixed.flatten(-2), states, self.dropout))
-        return output
+        return add_linear_and_norm(self.output, mixed, states, self.norm, self.dropout)
 
 
 class RotaryAttention(nn.Module):
@@ -98,7 +105,9 @@ class FeedForward(nn.Module):
 
     def expand(self, states: Tensor) -> Tensor:
         """The activated inner states: [n, H] -> [n, I]."""
-        return self.activation(self.up(states))
+        inner = self.up(states)
+        is_fused = self.training and self.activation is F.gelu and fused_training.supports_fused_training(inner)
+        return fused_training.gelu(inner) if is_fused else self.activation(inner)
 
     def compute_update(self, states: Tensor) -> Tensor:
         """The update of the states before dropout and residual: [n, H] -> [n, H]."""
@@ -107,13 +116,14 @@ class FeedForward(nn.Module):
 
     def add_and_norm(self, states: Tensor, update: Tensor) -> Tensor:
         """Dropout, residual and normalisation: [n, H] -> [n, H]."""
+        if self.training and fused_training.supports_fused_training(states):
+            return fused_training.add_norm(update, states, self.norm, self.dropout.p)
         normalized: Tensor = self.norm(states + self.dropout(update))
         return normalized
 
     def transform(self, states: Tensor) -> Tensor:
         """The whole layer: [n, H] -> [n, H]."""
-        normalized: Tensor = self.norm(add_linear(self.down, self.expand(states), states, self.dropout))
-        return normalized
+        return add_linear_and_norm(self.down, self.expand(states), states, self.norm, self.dropout)
 
     def forward(self, states: Tensor, tokens: PackedTokens, layer_input: Tensor) -> Tensor:
         """states [T, H] after attention; `layer_input` [T, H], the states before attention, is for mixtures whose gate reads it."""
@@ -179,6 +189,14 @@ class Layer(nn.Module):
             return self(states, tokens, layout).index_select(0, tokens.starts[:-1])
         attended = self.attention.forward_cls(states, layout)
         return self.feedforward.transform(attended)
+
+
+def add_linear_and_norm(linear: nn.Module, inputs: Tensor, residual: Tensor, norm: nn.LayerNorm, dropout: nn.Dropout) -> Tensor:
+    """norm(residual + dropout(linear(inputs))): inputs [n, K], residual [n, N] -> [n, N]; a packed map has no dropout."""
+    if norm.training and fused_training.supports_fused_training(inputs):
+        return fused_training.add_norm(linear(inputs), residual, norm, dropout.p)
+    normalized: Tensor = norm(add_linear(linear, inputs, residual, dropout))
+    return normalized
 
 
 def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:

@@ -5,9 +5,10 @@ Padding exists at most inside this file.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,6 +19,7 @@ COLUMN_MULTIPLE = 16  # CUDA's attention kernels copy a mask whose row length is
 MAX_HEAD_WIDTH = 256  # largest head width of the variable-length kernel
 VARLEN_TORCH = "2.11"  # the first torch whose variable-length kernel takes windows
 Value = TypeVar("Value")
+TextGroup = tuple[np.ndarray, np.ndarray, int]  # first tokens and lengths of neighbouring texts [n], and the length they are padded to
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,17 @@ class PackedLayout:
     def equal_length_groups(self) -> list[tuple[int, int]]:
         """Groups of neighbouring texts of equal length: number of texts, length."""
         return [(len(list(texts)), length) for length, texts in groupby(self.lengths)]
+
+    def padded_groups(self, multiple: int) -> list[TextGroup]:
+        """Groups of neighbouring texts whose lengths have the same next multiple, which they are padded to."""
+
+        def compute() -> list[TextGroup]:
+            lengths = np.asarray(self.lengths, dtype=np.int64)
+            starts, padded = lengths.cumsum() - lengths, -(-lengths // multiple) * multiple
+            edges = [0, *(np.flatnonzero(np.diff(padded)) + 1).tolist(), len(lengths)]
+            return [(starts[a:b], lengths[a:b], int(padded[a])) for a, b in pairwise(edges) if b > a and padded[a]]
+
+        return self._cached(("padded groups", multiple), compute)
 
     def group_masks(self, half_window: int | None) -> list[Tensor | None]:
         """The attention mask of each group, in the form of `_attention_mask`."""

@@ -1,6 +1,7 @@
 """Retrieval as a training task: the texts of a sampler's batches, encoded and their objective."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -71,10 +72,15 @@ class RetrievalTask:
             output = self.objective(EncodedBatch(unit_queries, scores, ignored, step, self.steps, teacher))
         else:
             sides = (("queries", tokenized.queries), ("documents", tokenized.documents))
-            encoded = [self._encode_side(texts, f"{side} of step {step + 1}") for side, texts in sides]
+            with self._cast_weights_once():
+                encoded = [self._encode_side(texts, f"{side} of step {step + 1}") for side, texts in sides]
             output = self.objective(EncodedBatch(*encoded, ignored, step, self.steps, teacher))
         _check_output(output)
         return output.loss, output.metrics, tokenized.queries.total_tokens + tokenized.documents.total_tokens
+
+    def _cast_weights_once(self) -> AbstractContextManager[object]:
+        """For both sides of a batch. Not with gradient caching, whose first pass casts them without a gradient."""
+        return autocast(self.dtype, str(self.checkpoint.device)) if self.max_tokens is None else nullcontext()
 
     def _encode_side(self, texts: ShardedTexts, moment: str) -> EncoderOutput:
         """Representations of the texts of a side, from all processes, in the order of the batch."""

@@ -1,0 +1,300 @@
+"""Compiled loops of a training step in bfloat16 on a CPU: dropout, residual and normalisation in one pass, GELU, the softmax of attention.
+
+Arrays hold bfloat16 as bits, uint16; sums are in float32. Dropped elements are chosen by a hash of their index and two seeds, so that a
+backward loop finds them again. `threshold` is the probability of dropping times 2³², `scale` one over the probability of keeping. Each loop
+does the part of its work from `first` to `last`, on the thread that calls it: of elements, rows, texts, or matrices of attention.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from moeir.kernels.int8_loops import ALGEBRA, EDGE, HALF, ONE, P0, P1, P2, P3, P4, P5, P6, P7, P8, P9
+from moeir.kernels.numba_cache import njit_cached
+
+U16, U32, I16, I32, F32 = np.uint16, np.uint32, np.int16, np.int32, np.float32
+BLOCKS = 16  # of rows whose gradients of a normalisation's weights are summed first: whatever the number of threads
+SIGN, MAGNITUDE, INFINITY, NAN = U16(0x8000), U16(0x7FFF), U16(0x7F80), U16(0x7FC0)
+E0, E1, E2, E3 = map(F32, (0.99992522, 0.69583354, 0.22606716, 0.07802453))  # 2^f for 0 ≤ f < 1, to 1e-4
+LOG2_E, NORMAL = F32(1.4426950408889634), F32(0.3989422804014327)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def float_of(context: Any, bits: Any) -> Any:
+    """The float32 of 32 bits."""
+    return types.float32(types.uint32), lambda context, builder, signature, values: builder.bitcast(values[0], ir.FloatType())
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def bits_of(context: Any, number: Any) -> Any:
+    """The 32 bits of a float32."""
+    return types.uint32(types.float32), lambda context, builder, signature, values: builder.bitcast(values[0], ir.IntType(32))
+
+
+@njit_cached(inline="always")
+def _widen(bits: Any) -> Any:
+    return float_of(U32(U32(bits) << U32(16)))
+
+
+@njit_cached(inline="always")
+def _narrow(number: Any) -> Any:
+    bits = bits_of(F32(number))
+    return U16(U32(bits + U32(0x7FFF) + U32(U32(bits >> U32(16)) & U32(1))) >> U32(16))  # to the nearest, ties to even
+
+
+@njit_cached(inline="always")
+def _power_of_two(exponent: Any) -> Any:
+    shifted = max(F32(exponent + F32(127)), ONE)
+    whole = I32(shifted)
+    part = shifted - F32(whole)
+    return (((E3 * part + E2) * part + E1) * part + E0) * float_of(U32(U32(whole) << U32(23)))
+
+
+@njit_cached(inline="always")
+def _hash(index: Any, first: Any, second: Any) -> Any:
+    """32 bits of an index: `lowbias32` (Wellons 2018), with a seed before each of its rounds."""
+    bits = U32(U32(index) ^ first)
+    bits = U32(U32(bits ^ U32(bits >> U32(16))) * U32(0x7FEB352D))
+    bits = U32(bits ^ second)
+    bits = U32(U32(bits ^ U32(bits >> U32(15))) * U32(0x846CA68B))
+    return U32(bits ^ U32(bits >> U32(16)))
+
+
+@njit_cached(fastmath=ALGEBRA, nogil=True)
+def drop_elements(first: Any, last: Any, values: Any, seeds: Any, threshold: Any, scale: Any, kept: Any) -> None:
+    """Dropout: values [n] -> kept [n]. The same call with a gradient gives that of the values."""
+    first_seed, second_seed, start = seeds[0], seeds[1], U32(first)
+    values, kept = values[first:last], kept[first:last]
+    for i in range(len(values)):
+        keep = _hash(U32(start + U32(i)), first_seed, second_seed) >= threshold
+        kept[i] = _narrow(_widen(values[i]) * (scale if keep else F32(0)))
+
+
+@njit_cached(fastmath=ALGEBRA, nogil=True)
+def add_norm_rows(
+    first: Any,
+    last: Any,
+    update: Any,
+    residual: Any,
+    weight: Any,
+    bias: Any,
+    epsilon: Any,
+    seeds: Any,
+    threshold: Any,
+    scale: Any,
+    total: Any,
+    out: Any,
+    facts: Any,
+) -> None:
+    """total = residual + dropout(update), out = its normalisation, facts = its means and inverse deviations: [n, H], [2, n]."""
+    first_seed, second_seed = seeds[0], seeds[1]
+    width = update.shape[1]
+    for number in range(first, last):
+        added, before, row, normal = update[number], residual[number], total[number], out[number]
+        start, mean = U32(number * width), F32(0)
+        if threshold:
+            for j in range(width):
+                keep = _hash(U32(start + U32(j)), first_seed, second_seed) >= threshold
+                row[j] = _narrow(_widen(before[j]) + _widen(added[j]) * (scale if keep else F32(0)))
+        else:
+            for j in range(width):
+                row[j] = _narrow(_widen(before[j]) + _widen(added[j]))
+        for j in range(width):
+            mean += _widen(row[j])
+        mean /= F32(width)
+        variance = F32(0)
+        for j in range(width):
+            part = _widen(row[j]) - mean
+            variance += part * part
+        inverse = ONE / np.sqrt(variance / F32(width) + epsilon)
+        for j in range(width):
+            normal[j] = _narrow((_widen(row[j]) - mean) * inverse * weight[j] + bias[j])
+        facts[0, number], facts[1, number] = mean, inverse
+
+
+@njit_cached(fastmath=ALGEBRA, nogil=True)
+def add_norm_backward(
+    first: Any,
+    last: Any,
+    gradient: Any,
+    total: Any,
+    facts: Any,
+    weight: Any,
+    seeds: Any,
+    threshold: Any,
+    scale: Any,
+    update: Any,
+    residual: Any,
+    weights: Any,
+) -> None:
+    """Gradients of `add_norm_rows`: of the update, of the residual [n, H], and of weight and bias in blocks [BLOCKS, 2, H]; `update` is written
+    if something was dropped: else it is that of the residual."""
+    first_seed, second_seed = seeds[0], seeds[1]
+    rows, width = gradient.shape
+    size = (rows + BLOCKS - 1) // BLOCKS
+    for block in range(first, last):
+        of_weight, of_bias = weights[block, 0], weights[block, 1]
+        for number in range(block * size, min(block * size + size, rows)):
+            row, parts, mean, inverse = total[number], gradient[number], facts[0, number], facts[1, number]
+            plain, along = F32(0), F32(0)
+            for j in range(width):
+                normal, part = (_widen(row[j]) - mean) * inverse, _widen(parts[j])
+                of_weight[j] += part * normal
+                of_bias[j] += part
+                plain += part * weight[j]
+                along += part * weight[j] * normal
+            plain, along = plain / F32(width), along / F32(width)
+            changed, kept = residual[number], update[number]
+            for j in range(width):
+                normal = (_widen(row[j]) - mean) * inverse
+                changed[j] = _narrow(inverse * (_widen(parts[j]) * weight[j] - plain - normal * along))
+            if threshold:
+                start = U32(number * width)
+                for j in range(width):
+                    keep = _hash(U32(start + U32(j)), first_seed, second_seed) >= threshold
+                    kept[j] = _narrow(_widen(changed[j]) * (scale if keep else F32(0)))
+
+
+@njit_cached(inline="always")
+def _normal_cdf(x: Any) -> Any:
+    x = min(max(x, -EDGE), EDGE)
+    square = x * x
+    high = (((P9 * square + P8) * square + P7) * square + P6) * square + P5
+    low = ((((high * square + P4) * square + P3) * square + P2) * square + P1) * square + P0
+    return HALF + HALF * min(max(x * low, -ONE), ONE)
+
+
+@njit_cached(fastmath=ALGEBRA, nogil=True)
+def gelu_elements(first: Any, last: Any, values: Any, activated: Any) -> None:
+    """x Φ(x): [n] -> [n]."""
+    values, activated = values[first:last], activated[first:last]
+    for i in range(len(values)):
+        x = _widen(values[i])
+        activated[i] = _narrow(x * _normal_cdf(x))
+
+
+@njit_cached(fastmath=ALGEBRA, nogil=True)
+def gelu_backward(first: Any, last: Any, gradient: Any, values: Any, out: Any) -> None:
+    """gradient · (Φ(x) + x φ(x)): [n] -> [n]."""
+    gradient, values, out = gradient[first:last], values[first:last], out[first:last]
+    for i in range(len(values)):
+        x = _widen(values[i])
+        density = NORMAL * _power_of_two(max(F32(-0.5) * LOG2_E * x * x, F32(-126)))
+        out[i] = _narrow(_widen(gradient[i]) * (_normal_cdf(x) + x * density))
+
+
+@njit_cached(nogil=True)
+def pad_heads(first: Any, last: Any, joint: Any, starts: Any, lengths: Any, heads: Any, padded: Any) -> None:
+    """Rows [T, parts · heads · width] of n texts -> padded [parts, n · heads, L, width], with zeros after each text's tokens; as uint64."""
+    parts, _, longest, width = padded.shape
+    for text in range(first, last):
+        length = lengths[text]
+        for t in range(length):
+            row = joint[starts[text] + t]
+            for part in range(parts):
+                for head in range(heads):
+                    target, column = padded[part, text * heads + head, t], (part * heads + head) * width
+                    for j in range(width):
+                        target[j] = row[column + j]
+        for part in range(parts):
+            padded[part, text * heads : text * heads + heads, length:longest] = np.uint64(0)
+
+
+@njit_cached(nogil=True)
+def unpad_heads(first: Any, last: Any, padded: Any, starts: Any, lengths: Any, heads: Any, joint: Any) -> None:
+    """The inverse of `pad_heads`."""
+    parts, _, _, width = padded.shape
+    for text in range(first, last):
+        for t in range(lengths[text]):
+            row = joint[starts[text] + t]
+            for part in range(parts):
+                for head in range(heads):
+                    source, column = padded[part, text * heads + head, t], (part * heads + head) * width
+                    for j in range(width):
+                        row[column + j] = source[j]
+
+
+@njit_cached(inline="always")
+def _peak(row: Any, length: Any) -> Any:
+    """The largest of the first numbers of a row; NaN if one of them is not finite."""
+    top, largest = I16(-0x8000), U16(0)
+    for j in range(length):
+        bits = I16(row[j])
+        key = I16(bits ^ I16(I16(bits >> I16(15)) & I16(0x7FFF)))  # ordered as the numbers are
+        top = max(key, top)
+        largest = max(U16(row[j] & MAGNITUDE), largest)
+    bits = U16(I16(top ^ I16(I16(top >> I16(15)) & I16(0x7FFF))))
+    return _widen(bits if largest < INFINITY else NAN)
+
+
+@njit_cached(fastmath=ALGEBRA, nogil=True)
+def softmax_dropout(
+    first: Any, last: Any, scores: Any, lengths: Any, heads: Any, factor: Any, seeds: Any, threshold: Any, scale: Any, kept: Any
+) -> None:
+    """Softmax of factor · log₂ e · score within each text, in place, and after dropout in `kept`: [n · heads, L, L].
+
+    A dropped probability has its sign bit set; what lies beyond a text's length is zero.
+    """
+    first_seed, second_seed = seeds[0], seeds[1]
+    longest = scores.shape[2]
+    for place in range(first, last):
+        length = lengths[place // heads]
+        powers = np.empty(longest, F32)
+        for i in range(length):
+            row, kept_row = scores[place, i], kept[place, i]
+            peak = _peak(row, length)
+            offset, total = -peak * factor, F32(0)
+            for j in range(length):
+                power = _power_of_two(_widen(row[j]) * factor + offset)
+                powers[j] = power
+                total += power
+            inverse = ONE / total if peak == peak else peak
+            start = U32((place * longest + i) * longest)
+            if threshold:
+                for j in range(length):
+                    keep = _hash(U32(start + U32(j)), first_seed, second_seed) >= threshold
+                    marked = inverse * powers[j] * (ONE if keep else -ONE)
+                    powers[j] = marked
+                    row[j] = _narrow(marked)
+                for j in range(length):
+                    kept_row[j] = _narrow(max(powers[j], F32(0)) * scale)
+                kept_row[length:longest] = U16(0)
+            else:
+                for j in range(length):
+                    row[j] = _narrow(powers[j] * inverse)
+            row[length:longest] = U16(0)
+        scores[place, length:longest] = U16(0)
+        if threshold:
+            kept[place, length:longest] = U16(0)
+
+
+@njit_cached(fastmath=ALGEBRA, nogil=True)
+def drop_marked(first: Any, last: Any, probabilities: Any, scale: Any, kept: Any) -> None:
+    """What `softmax_dropout` gave as `kept`, from the probabilities with their marks: [n]."""
+    probabilities, kept = probabilities[first:last], kept[first:last]
+    for i in range(len(kept)):
+        bits = probabilities[i]
+        kept[i] = _narrow(_widen(bits) * scale) if bits < SIGN else U16(0)
+
+
+@njit_cached(fastmath=ALGEBRA, nogil=True)
+def softmax_backward(first: Any, last: Any, probabilities: Any, lengths: Any, heads: Any, factor: Any, scale: Any, gradients: Any) -> None:
+    """Gradients of the probabilities after dropout -> those of the scores, in place: [n · heads, L, L]."""
+    longest = probabilities.shape[2]
+    for place in range(first, last):
+        length = lengths[place // heads]
+        for i in range(length):
+            row, gradient = probabilities[place, i], gradients[place, i]
+            mean = F32(0)
+            for j in range(length):
+                bits = row[j]
+                mean += _widen(U16(bits & MAGNITUDE)) * (_widen(gradient[j]) * scale if bits < SIGN else F32(0))
+            for j in range(length):
+                bits = row[j]
+                change = (_widen(gradient[j]) * scale if bits < SIGN else F32(0)) - mean
+                gradient[j] = _narrow(_widen(U16(bits & MAGNITUDE)) * change * factor)
+            gradient[length:longest] = U16(0)
+        gradients[place, length:longest] = U16(0)

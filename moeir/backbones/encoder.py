@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig
 from moeir.backbones.layers import Layer, pack_layers
 from moeir.backbones.packed_tokens import PackedTokens
-from moeir.kernels import fused_training
+from moeir.kernels import bfloat16_layers
 from moeir.kernels.int8_linear import Int8Words
 
 
@@ -39,8 +39,8 @@ class Embeddings(nn.Module):
         if self.places is not None:
             embeddings = embeddings + self.places(tokens.positions() + self.first_position)
         normalized: Tensor = self.norm(embeddings)
-        if self.training and self.dropout.p and fused_training.supports_fused_training(normalized):
-            normalized = fused_training.drop(normalized, self.dropout.p)
+        if self.training and self.dropout.p and bfloat16_layers.supports_bfloat16_layers(normalized):
+            normalized = bfloat16_layers.drop(normalized, self.dropout.p)
         else:
             normalized = self.dropout(normalized)
         return normalized if self.project is None else self.project(normalized)

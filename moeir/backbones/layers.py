@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig, PreNormConfig
 from moeir.backbones.packed_tokens import PackedTokens
-from moeir.kernels import fused_training
+from moeir.kernels import bfloat16_layers
 from moeir.kernels.attention import PackedLayout, apply_rotary, attention, cls_attention
 from moeir.kernels.packed_linear import add_linear, fused_activations, pack_linear
 
@@ -26,36 +26,39 @@ class Attention(nn.Module):
 
     def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """states [T, H] -> [T, H]."""
-        rate = self._dropout_rate
-        if self.training and fused_training.supports_joint_attention(states, layout, states.shape[1] // self.heads, rate):
-            joint = self._product(states, self.query, self.key, self.value)
-            return self._add_and_norm(states, fused_training.joint_attention(joint, layout, self.heads, rate))
-        query, key, value = self._project_all(states)
-        return self._add_and_norm(states, attention(query, key, value, layout, dropout=rate).flatten(-2))
+        joint, rate, width = self._project_all(states), self._dropout_rate, states.shape[1] // self.heads
+        if self.training and bfloat16_layers.supports_joint_attention(joint, layout, width, rate):
+            mixed = bfloat16_layers.joint_attention(joint, layout, self.heads, rate)
+        elif self.joint is not None and bfloat16_layers.supports_inference_attention(joint, layout, width):
+            mixed = bfloat16_layers.inference_attention(joint, layout, self.heads)
+        else:
+            mixed = attention(*self._split(joint, 3), layout, dropout=rate).flatten(-2)
+        return self._add_and_norm(states, mixed)
 
     def forward_cls(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """The output of `forward` at the first token of each text: [T, H] -> [B, H]."""
         cls_states = states.index_select(0, layout.starts[:-1])
         if self.joint is None:
-            (query,), (key, value) = self._project(cls_states, self.query), self._project(states, self.key, self.value)
+            query, key, value = (
+                *self._split(self._project(cls_states, self.query), 1),
+                *self._split(self._project(states, self.key, self.value), 2),
+            )
         else:
-            query, key, value = self._project_all(states)
+            query, key, value = self._split(self.joint(states), 3)
             query = query.index_select(0, layout.starts[:-1])
         return self._add_and_norm(cls_states, cls_attention(query, key, value, layout, self._dropout_rate).flatten(-2))
 
-    def _product(self, states: Tensor, *maps: nn.Linear) -> Tensor:
-        """The outputs of some maps side by side, by a single matrix product."""
+    def _project(self, states: Tensor, *maps: nn.Linear) -> Tensor:
+        """The outputs of some maps side by side, by a single matrix product: [n, H] -> [n, maps · H]."""
         return F.linear(states, torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps]))
 
-    def _project(self, states: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...]:
-        """The heads [n, heads, width] of each map."""
-        return self._product(states, *maps).unflatten(-1, (len(maps), self.heads, -1)).unbind(1)
+    def _project_all(self, states: Tensor) -> Tensor:
+        """Query, key and value side by side: [n, H] -> [n, 3 H]."""
+        return self._project(states, self.query, self.key, self.value) if self.joint is None else self.joint(states)
 
-    def _project_all(self, states: Tensor) -> tuple[Tensor, ...]:
-        """The heads [n, heads, width] of query, key and value."""
-        if self.joint is None:
-            return self._project(states, self.query, self.key, self.value)
-        return self.joint(states).unflatten(-1, (3, self.heads, -1)).unbind(1)
+    def _split(self, joint: Tensor, maps: int) -> tuple[Tensor, ...]:
+        """The heads [n, heads, width] of each map."""
+        return joint.unflatten(-1, (maps, self.heads, -1)).unbind(1)
 
     @property
     def _dropout_rate(self) -> float:
@@ -106,8 +109,8 @@ class FeedForward(nn.Module):
     def expand(self, states: Tensor) -> Tensor:
         """The activated inner states: [n, H] -> [n, I]."""
         inner = self.up(states)
-        is_fused = self.training and self.activation is F.gelu and fused_training.supports_fused_training(inner)
-        return fused_training.gelu(inner) if is_fused else self.activation(inner)
+        is_fused = self.training and self.activation is F.gelu and bfloat16_layers.supports_bfloat16_layers(inner)
+        return bfloat16_layers.gelu(inner) if is_fused else self.activation(inner)
 
     def compute_update(self, states: Tensor) -> Tensor:
         """The update of the states before dropout and residual: [n, H] -> [n, H]."""
@@ -116,8 +119,8 @@ class FeedForward(nn.Module):
 
     def add_and_norm(self, states: Tensor, update: Tensor) -> Tensor:
         """Dropout, residual and normalisation: [n, H] -> [n, H]."""
-        if self.training and fused_training.supports_fused_training(states):
-            return fused_training.add_norm(update, states, self.norm, self.dropout.p)
+        if self.training and bfloat16_layers.supports_bfloat16_layers(states):
+            return bfloat16_layers.add_norm(update, states, self.norm, self.dropout.p)
         normalized: Tensor = self.norm(states + self.dropout(update))
         return normalized
 
@@ -193,8 +196,8 @@ class Layer(nn.Module):
 
 def add_linear_and_norm(linear: nn.Module, inputs: Tensor, residual: Tensor, norm: nn.LayerNorm, dropout: nn.Dropout) -> Tensor:
     """norm(residual + dropout(linear(inputs))): inputs [n, K], residual [n, N] -> [n, N]; a packed map has no dropout."""
-    if norm.training and fused_training.supports_fused_training(inputs):
-        return fused_training.add_norm(linear(inputs), residual, norm, dropout.p)
+    if norm.training and bfloat16_layers.supports_bfloat16_layers(inputs):
+        return bfloat16_layers.add_norm(linear(inputs), residual, norm, dropout.p)
     normalized: Tensor = norm(add_linear(linear, inputs, residual, dropout))
     return normalized
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.backbones.device import autocast
 from moeir.backbones.layers import Attention, FeedForward
-from moeir.kernels import fused_training, training_loops
+from moeir.kernels import bfloat16_layers, bfloat16_loops
 from moeir.kernels.attention import PackedLayout, attention
 
 SEEDS = np.array([123456789, 987654321], np.uint32)
@@ -36,8 +36,8 @@ def kept_factors(shape, rate, seeds=SEEDS):
 @pytest.fixture(params=[0.0, 0.25], ids=["all kept", "a quarter dropped"])
 def rate(request, monkeypatch):
     """The rate of a dropout with known seeds."""
-    choose = fused_training._choose
-    monkeypatch.setattr(fused_training, "_choose", lambda one: (SEEDS, *choose(one)[1:]))
+    choose = bfloat16_layers._choose
+    monkeypatch.setattr(bfloat16_layers, "_choose", lambda one: (SEEDS, *choose(one)[1:]))
     return request.param
 
 
@@ -67,7 +67,7 @@ def assert_close(found, expected, tolerance):
 def test_dropout_drops_the_share_that_was_asked_for_and_scales_the_rest(rate):
     values = draw(1000, 300)
     (found, gradient), (expected, expected_gradient) = both_ways(
-        lambda part: fused_training.drop(part, rate), lambda part: part * kept_factors(part.shape, rate), values
+        lambda part: bfloat16_layers.drop(part, rate), lambda part: part * kept_factors(part.shape, rate), values
     )
     assert_close([found, gradient], [expected, expected_gradient], 0.005)
     assert (found == 0).float().mean() == pytest.approx(rate, abs=0.002)
@@ -76,16 +76,16 @@ def test_dropout_drops_the_share_that_was_asked_for_and_scales_the_rest(rate):
 def test_seeds_differ_from_call_to_call_and_follow_torchs_generator():
     ones = torch.ones(2, 5000, dtype=torch.bfloat16)
     torch.manual_seed(7)
-    first, second = fused_training.drop(ones, 0.5), fused_training.drop(ones, 0.5)
+    first, second = bfloat16_layers.drop(ones, 0.5), bfloat16_layers.drop(ones, 0.5)
     torch.manual_seed(7)
-    assert torch.equal(fused_training.drop(ones, 0.5), first)
+    assert torch.equal(bfloat16_layers.drop(ones, 0.5), first)
     for one, other in ((first, second), (first[0], first[1])):
         assert ((one > 0) == (other > 0)).float().mean() == pytest.approx(0.5, abs=0.03)
 
 
 def test_everything_can_be_dropped():
     values = draw(10, 20).requires_grad_()
-    out = fused_training.drop(values, 1.0)
+    out = bfloat16_layers.drop(values, 1.0)
     out.sum().backward()
     assert not out.any() and not values.grad.any()
 
@@ -97,7 +97,7 @@ def test_residual_and_normalisation_equal_the_formula(rate):
     update, residual = draw(203, 96), draw(203, 96, scale=3)
 
     found, expected = both_ways(
-        lambda update, residual: fused_training.add_norm(update, residual, norm, rate),
+        lambda update, residual: bfloat16_layers.add_norm(update, residual, norm, rate),
         lambda update, residual: norm(residual + update * kept_factors(update.shape, rate)),
         update,
         residual,
@@ -111,14 +111,14 @@ def test_gradients_of_a_normalisations_weights_equal_the_formula(rate):
         torch.manual_seed(3)
         torch.nn.init.normal_(norm.weight)
     update, residual, gradient = draw(333, 64), draw(333, 64), draw(333, 64)
-    fused_training.add_norm(update, residual, norms[0], rate).backward(gradient)
+    bfloat16_layers.add_norm(update, residual, norms[0], rate).backward(gradient)
     norms[1](residual.float() + update.float() * kept_factors(update.shape, rate)).backward(gradient.float())
     assert_close([norms[0].weight.grad, norms[0].bias.grad], [norms[1].weight.grad, norms[1].bias.grad], 0.01)
 
 
 def test_gelu_equals_the_formula():
     values = torch.cat([draw(5000, scale=2), torch.tensor([0.0, -0.0, 1e-30, 30.0, -30.0, 300.0, -300.0]).bfloat16()])
-    found, expected = both_ways(fused_training.gelu, F.gelu, values)
+    found, expected = both_ways(bfloat16_layers.gelu, F.gelu, values)
     assert (found[0] - expected[0]).abs().max() <= 2**-8 * expected[0].abs().max()
     small = values.abs() < 8
     assert (found[0] - expected[0])[small].abs().max() < 0.02 and (found[1] - expected[1]).abs().max() < 0.02
@@ -141,7 +141,7 @@ def layout():
 
 
 def test_attention_equals_the_formula(rate):
-    groups = layout().padded_groups(fused_training.LENGTH_MULTIPLE)
+    groups = layout().padded_groups(bfloat16_layers.LENGTH_MULTIPLE)
     assert [(starts.tolist(), lengths.tolist(), longest) for starts, lengths, longest in groups] == [
         ([0, 1, 4, 19], [1, 3, 15, 16], 16),
         ([35], [17], 32),
@@ -152,7 +152,7 @@ def test_attention_equals_the_formula(rate):
         of_group = kept_factors((len(lengths), HEADS, longest, longest), rate)
         factors += [one[:, :length, :length] for one, length in zip(of_group, lengths, strict=True)]
     found, expected = both_ways(
-        lambda joint: fused_training.joint_attention(joint, layout(), HEADS, rate),
+        lambda joint: bfloat16_layers.joint_attention(joint, layout(), HEADS, rate),
         lambda joint: attend(joint, factors=factors),
         draw(sum(LENGTHS), 3 * HEADS * WIDTH),
     )
@@ -162,15 +162,39 @@ def test_attention_equals_the_formula(rate):
 def test_attention_equals_torchs_without_dropout():
     joint = draw(sum(LENGTHS), 3 * HEADS * WIDTH)
     heads = joint.float().unflatten(-1, (3, HEADS, WIDTH)).unbind(1)
-    assert_close([fused_training.joint_attention(joint, layout(), HEADS, 0.0)], [attention(*heads, layout()).flatten(-2)], 0.01)
+    assert_close([bfloat16_layers.joint_attention(joint, layout(), HEADS, 0.0)], [attention(*heads, layout()).flatten(-2)], 0.01)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, (64, 64), (5, 64, 64, 128)])
+def test_attention_for_inference_equals_the_formula(lengths):
+    texts = PackedLayout(lengths, torch.tensor([0, *np.cumsum(lengths)]))
+    joint = draw(sum(lengths), 3 * HEADS * WIDTH)
+    heads = joint.float().unflatten(-1, (3, HEADS, WIDTH)).unbind(1)
+    found = bfloat16_layers.inference_attention(joint, texts, HEADS)
+    assert_close([found], [attention(*heads, texts).flatten(-2)], 0.01)
+
+
+def test_attention_for_inference_is_used_in_the_packed_form_of_long_enough_texts(came_checkpoint, monkeypatch):
+    names = used(monkeypatch)
+    checkpoint = open_checkpoint(came_checkpoint)
+    checkpoint.pack_for_inference(torch.bfloat16)
+    for words, expected in ((3, set()), (30, {"inference_attention"})):
+        with autocast(torch.bfloat16, "cpu"):
+            checkpoint.architecture(checkpoint.tokenize(["alpha " * words], "document"))
+        assert set(names) == expected
 
 
 def test_large_scores_do_not_overflow_and_nan_stays_in_its_text():
     joint = draw(sum(LENGTHS), 3 * HEADS * WIDTH, scale=60)
-    assert fused_training.joint_attention(joint, layout(), HEADS, 0.0).isfinite().all()
+    assert bfloat16_layers.joint_attention(joint, layout(), HEADS, 0.0).isfinite().all()
+    assert bfloat16_layers.inference_attention(joint, layout(), HEADS).isfinite().all()
     joint[25, 3] = float("nan")  # a query of the text of 16 tokens
-    nan = fused_training.joint_attention(joint, layout(), HEADS, 0.1).isnan().any(1)
-    assert nan[25] and not nan[:19].any() and not nan[35:].any()
+    for mixed in (
+        bfloat16_layers.joint_attention(joint, layout(), HEADS, 0.1),
+        bfloat16_layers.inference_attention(joint, layout(), HEADS),
+    ):
+        nan = mixed.isnan().any(1)
+        assert nan[25] and not nan[:19].any() and not nan[35:].any()
 
 
 def test_numbers_do_not_depend_on_the_number_of_threads():
@@ -182,8 +206,8 @@ def test_numbers_do_not_depend_on_the_number_of_threads():
         try:
             norm, leaf = torch.nn.LayerNorm(64), joint.clone().requires_grad_()
             torch.manual_seed(1)
-            mixed = fused_training.joint_attention(leaf, layout(), HEADS, 0.1)
-            out = fused_training.gelu(fused_training.drop(fused_training.add_norm(update, mixed, norm, 0.1), 0.1))
+            mixed = bfloat16_layers.joint_attention(leaf, layout(), HEADS, 0.1)
+            out = bfloat16_layers.gelu(bfloat16_layers.drop(bfloat16_layers.add_norm(update, mixed, norm, 0.1), 0.1))
             out.backward(update)
             results.append([out, leaf.grad, norm.weight.grad, norm.bias.grad])
         finally:
@@ -195,9 +219,9 @@ def test_numbers_do_not_depend_on_the_number_of_threads():
 def used(monkeypatch):
     """The names of the fused functions that are called from now on."""
     names = []
-    for name in ("add_norm", "gelu", "joint_attention", "drop"):
-        function = getattr(fused_training, name)
-        monkeypatch.setattr(fused_training, name, lambda *given, _function=function, _name=name: names.append(_name) or _function(*given))
+    for name in ("add_norm", "gelu", "joint_attention", "inference_attention", "drop"):
+        function = getattr(bfloat16_layers, name)
+        monkeypatch.setattr(bfloat16_layers, name, lambda *given, _function=function, _name=name: names.append(_name) or _function(*given))
     return names
 
 
@@ -268,10 +292,10 @@ def test_queries_with_tokens_that_are_not_attended_to_use_torchs_attention(train
 
 @pytest.mark.parametrize(("rate", "longest", "expected"), [(0.0, 256, True), (0.0, 257, False), (0.1, 257, True)])
 def test_attention_to_long_texts_without_dropout_is_torchs(rate, longest, expected):
-    texts, states = PackedLayout((3, longest), torch.tensor([0, 3, 3 + longest])), torch.randn(3 + longest, 8)
-    with autocast(torch.bfloat16, "cpu"):
-        assert fused_training.supports_joint_attention(states, texts, 8, rate) == expected
-        assert not fused_training.supports_joint_attention(states, texts, 6, rate)
+    texts, joint = PackedLayout((3, longest), torch.tensor([0, 3, 3 + longest])), draw(3 + longest, 24)
+    assert bfloat16_layers.supports_joint_attention(joint, texts, 8, rate) == expected
+    assert not bfloat16_layers.supports_joint_attention(joint, texts, 6, rate)
+    assert not bfloat16_layers.supports_joint_attention(joint.float(), texts, 8, rate)
 
 
 def test_feed_forwards_of_other_activations_use_torchs(monkeypatch):
@@ -285,5 +309,5 @@ def test_feed_forwards_of_other_activations_use_torchs(monkeypatch):
 
 def test_the_hash_is_that_of_numpy():
     ones, kept = np.full(1000, 0x3F80, np.uint16), np.empty(1000, np.uint16)
-    training_loops.drop_elements(0, 1000, ones, SEEDS, np.uint32(2**31), np.float32(2), kept)
+    bfloat16_loops.drop_elements(0, 1000, ones, SEEDS, np.uint32(2**31), np.float32(2), kept)
     assert ((kept > 0) == (hash_indices(1000, SEEDS) >= 2**31)).all()

@@ -1,4 +1,4 @@
-"""Compiled loops of a training step in bfloat16 on a CPU: dropout, residual and normalisation in one pass, GELU, the softmax of attention.
+"""Compiled loops of layers in bfloat16 on a CPU: dropout, residual and normalisation in one pass, GELU, the softmax of attention.
 
 Arrays hold bfloat16 as bits, uint16; sums are in float32. Dropped elements are chosen by a hash of their index and two seeds, so that a
 backward loop finds them again. `threshold` is the probability of dropping times 2³², `scale` one over the probability of keeping. Each loop
@@ -17,7 +17,7 @@ from moeir.kernels.numba_cache import njit_cached
 
 U16, U32, I16, I32, F32 = np.uint16, np.uint32, np.int16, np.int32, np.float32
 BLOCKS = 16  # of rows whose gradients of a normalisation's weights are summed first: whatever the number of threads
-SIGN, MAGNITUDE, INFINITY, NAN = U16(0x8000), U16(0x7FFF), U16(0x7F80), U16(0x7FC0)
+SIGN, MAGNITUDE, INFINITY, NAN, LOWEST = U16(0x8000), U16(0x7FFF), U16(0x7F80), U16(0x7FC0), U16(0xFF7F)
 E0, E1, E2, E3 = map(F32, (0.99992522, 0.69583354, 0.22606716, 0.07802453))  # 2^f for 0 ≤ f < 1, to 1e-4
 LOG2_E, NORMAL = F32(1.4426950408889634), F32(0.3989422804014327)
 
@@ -47,7 +47,8 @@ def _narrow(number: Any) -> Any:
 
 @njit_cached(inline="always")
 def _power_of_two(exponent: Any) -> Any:
-    shifted = max(F32(exponent + F32(127)), ONE)
+    """2^exponent; 0 below 2^-126. The exponent is at most 127."""
+    shifted = max(F32(exponent + F32(127)), F32(0))
     whole = I32(shifted)
     part = shifted - F32(whole)
     return (((E3 * part + E2) * part + E1) * part + E0) * float_of(U32(U32(whole) << U32(23)))
@@ -130,8 +131,10 @@ def add_norm_backward(
     residual: Any,
     weights: Any,
 ) -> None:
-    """Gradients of `add_norm_rows`: of the update, of the residual [n, H], and of weight and bias in blocks [BLOCKS, 2, H]; `update` is written
-    if something was dropped: else it is that of the residual."""
+    """Gradients of `add_norm_rows`: of the update, of the residual [n, H], and of weight and bias in blocks [BLOCKS, 2, H].
+
+    `update` is written if something was dropped: else it is that of the residual.
+    """
     first_seed, second_seed = seeds[0], seeds[1]
     rows, width = gradient.shape
     size = (rows + BLOCKS - 1) // BLOCKS
@@ -218,10 +221,10 @@ def unpad_heads(first: Any, last: Any, padded: Any, starts: Any, lengths: Any, h
 
 
 @njit_cached(inline="always")
-def _peak(row: Any, length: Any) -> Any:
-    """The largest of the first numbers of a row; NaN if one of them is not finite."""
+def _peak(row: Any) -> Any:
+    """The largest number of a row; NaN if one of them is not finite."""
     top, largest = I16(-0x8000), U16(0)
-    for j in range(length):
+    for j in range(len(row)):
         bits = I16(row[j])
         key = I16(bits ^ I16(I16(bits >> I16(15)) & I16(0x7FFF)))  # ordered as the numbers are
         top = max(key, top)
@@ -230,45 +233,76 @@ def _peak(row: Any, length: Any) -> Any:
     return _widen(bits if largest < INFINITY else NAN)
 
 
+# A padded score becomes the lowest number, whose power is 0: loops over whole rows are vectors, those over a text's length are not.
+
+
+@njit_cached(fastmath=ALGEBRA, nogil=True)
+def softmax_powers(first: Any, last: Any, scores: Any, lengths: Any, heads: Any, factor: Any, inverse: Any) -> None:
+    """exp of factor / log₂ e · (score − the largest of its row), in place [n · heads, L, L], and one over each row's sum [n · heads, L]."""
+    width = scores.shape[2]
+    for place in range(first, last):
+        length = lengths[place // heads]
+        for i in range(length):
+            row, total = scores[place, i], F32(0)
+            for j in range(length, width):
+                row[j] = LOWEST
+            peak = _peak(row)
+            offset = -peak * factor
+            for j in range(width):
+                power = _power_of_two(_widen(row[j]) * factor + offset)
+                total += power
+                row[j] = _narrow(power)
+            inverse[place, i] = ONE / total if peak == peak else peak
+
+
+@njit_cached(fastmath=ALGEBRA, nogil=True)
+def unpad_scaled(first: Any, last: Any, padded: Any, inverse: Any, starts: Any, lengths: Any, heads: Any, out: Any) -> None:
+    """Rows [n · heads, L, width] times `inverse` [n · heads, L] -> [T, heads · width]."""
+    width = padded.shape[2]
+    for text in range(first, last):
+        for head in range(heads):
+            place, column = text * heads + head, head * width
+            for t in range(lengths[text]):
+                row, target, factor = padded[place, t], out[starts[text] + t, column : column + width], inverse[place, t]
+                for j in range(width):
+                    target[j] = _narrow(_widen(row[j]) * factor)
+
+
 @njit_cached(fastmath=ALGEBRA, nogil=True)
 def softmax_dropout(
     first: Any, last: Any, scores: Any, lengths: Any, heads: Any, factor: Any, seeds: Any, threshold: Any, scale: Any, kept: Any
 ) -> None:
-    """Softmax of factor · log₂ e · score within each text, in place, and after dropout in `kept`: [n · heads, L, L].
+    """Softmax of factor / log₂ e · score within each text, in place, and after dropout in `kept`: [n · heads, L, L].
 
     A dropped probability has its sign bit set; what lies beyond a text's length is zero.
     """
     first_seed, second_seed = seeds[0], seeds[1]
-    longest = scores.shape[2]
+    width = scores.shape[2]
+    powers = np.empty(width, F32)
     for place in range(first, last):
         length = lengths[place // heads]
-        powers = np.empty(longest, F32)
         for i in range(length):
-            row, kept_row = scores[place, i], kept[place, i]
-            peak = _peak(row, length)
-            offset, total = -peak * factor, F32(0)
-            for j in range(length):
-                power = _power_of_two(_widen(row[j]) * factor + offset)
-                powers[j] = power
-                total += power
+            row, kept_row, total = scores[place, i], kept[place, i], F32(0)
+            row[length:] = LOWEST
+            peak = _peak(row)
+            offset = -peak * factor
+            for j in range(width):
+                powers[j] = _power_of_two(_widen(row[j]) * factor + offset)
+                total += powers[j]
             inverse = ONE / total if peak == peak else peak
-            start = U32((place * longest + i) * longest)
             if threshold:
-                for j in range(length):
+                start = U32((place * width + i) * width)
+                for j in range(width):
                     keep = _hash(U32(start + U32(j)), first_seed, second_seed) >= threshold
-                    marked = inverse * powers[j] * (ONE if keep else -ONE)
-                    powers[j] = marked
-                    row[j] = _narrow(marked)
-                for j in range(length):
+                    powers[j] *= inverse * (ONE if keep else -ONE)
+                for j in range(width):
+                    row[j] = _narrow(powers[j])
                     kept_row[j] = _narrow(max(powers[j], F32(0)) * scale)
-                kept_row[length:longest] = U16(0)
             else:
-                for j in range(length):
+                for j in range(width):
                     row[j] = _narrow(powers[j] * inverse)
-            row[length:longest] = U16(0)
-        scores[place, length:longest] = U16(0)
-        if threshold:
-            kept[place, length:longest] = U16(0)
+        scores[place, length:] = U16(0)
+        kept[place, length:] = U16(0)
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
@@ -281,20 +315,16 @@ def drop_marked(first: Any, last: Any, probabilities: Any, scale: Any, kept: Any
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
-def softmax_backward(first: Any, last: Any, probabilities: Any, lengths: Any, heads: Any, factor: Any, scale: Any, gradients: Any) -> None:
+def softmax_backward(first: Any, last: Any, probabilities: Any, factor: Any, scale: Any, gradients: Any) -> None:
     """Gradients of the probabilities after dropout -> those of the scores, in place: [n · heads, L, L]."""
-    longest = probabilities.shape[2]
+    width = probabilities.shape[2]
     for place in range(first, last):
-        length = lengths[place // heads]
-        for i in range(length):
-            row, gradient = probabilities[place, i], gradients[place, i]
-            mean = F32(0)
-            for j in range(length):
+        for i in range(width):
+            row, gradient, mean = probabilities[place, i], gradients[place, i], F32(0)
+            for j in range(width):
                 bits = row[j]
                 mean += _widen(U16(bits & MAGNITUDE)) * (_widen(gradient[j]) * scale if bits < SIGN else F32(0))
-            for j in range(length):
+            for j in range(width):
                 bits = row[j]
                 change = (_widen(gradient[j]) * scale if bits < SIGN else F32(0)) - mean
                 gradient[j] = _narrow(_widen(U16(bits & MAGNITUDE)) * change * factor)
-            gradient[length:longest] = U16(0)
-        gradients[place, length:longest] = U16(0)

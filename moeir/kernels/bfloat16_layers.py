@@ -22,7 +22,7 @@ from moeir.kernels.precision import product_dtype
 LENGTH_MULTIPLE = 16  # of padded texts: rows of a tile of AMX
 WIDTH_MULTIPLE = 4  # of heads, which are copied 64 bits at a time
 LONGEST_WITHOUT_DROPOUT = 256  # tokens
-BLOCK_OF_TORCH = 64  # tokens
+BLOCK_OF_TORCH = 64  # tokens that its attention takes at once
 SHORTEST_FOR_INFERENCE = 24  # tokens: below, torch's attention has less to set up
 LOG2_E = 1.4426950408889634
 
@@ -54,7 +54,7 @@ def _as_numbers(weight: Tensor) -> np.ndarray:
 
 
 def _loops() -> Any:
-    from moeir.kernels import bfloat16_loops  # imports numba, which only a training on a CPU needs
+    from moeir.kernels import bfloat16_loops  # imports numba, which only a CPU needs
 
     return bfloat16_loops
 
@@ -72,7 +72,7 @@ def _run(loop: Callable[..., None], count: int, *arguments: Any) -> None:
 
 @cache
 def _thread_pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(thread_name_prefix="training-loops")
+    return ThreadPoolExecutor(thread_name_prefix="bfloat16-loops")
 
 
 class _Drop(torch.autograd.Function):
@@ -89,19 +89,19 @@ class _Drop(torch.autograd.Function):
 
 def _drop(states: Tensor, choice: DropoutChoice) -> Tensor:
     states = states.to(torch.bfloat16).contiguous()
-    kept = torch.empty_like(states)
-    _run(_loops().drop_elements, states.numel(), as_bits(states).ravel(), *choice, as_bits(kept).ravel())
-    return kept
+    outputs = torch.empty_like(states)
+    _run(_loops().drop_elements, states.numel(), as_bits(states).ravel(), *choice, as_bits(outputs).ravel())
+    return outputs
 
 
 class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, update: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, epsilon: float, rate: float) -> Tensor:
         update, residual = (part.to(torch.bfloat16).contiguous() for part in (update, residual))
-        ctx.choice, ctx.facts = _choose(rate), np.empty((2, len(update)), np.float32)
+        ctx.choice, ctx.statistics = _choose(rate), np.empty((2, len(update)), np.float32)
         total, out = torch.empty_like(update), torch.empty_like(update)
         affine = _as_numbers(weight), _as_numbers(bias), np.float32(epsilon)
-        results = as_bits(total), as_bits(out), ctx.facts
+        results = as_bits(total), as_bits(out), ctx.statistics
         _run(_loops().add_norm_rows, len(update), as_bits(update), as_bits(residual), *affine, *ctx.choice, *results)
         ctx.save_for_backward(total, weight)
         return out
@@ -114,9 +114,9 @@ class _AddNorm(torch.autograd.Function):
         residual, (_, threshold, _) = torch.empty_like(total), ctx.choice
         update = torch.empty_like(total) if threshold else residual
         of_weights = np.zeros((_loops().BLOCKS, 2, total.shape[1]), np.float32)
-        given = as_bits(gradient), as_bits(total), ctx.facts, _as_numbers(weight)
+        inputs = as_bits(gradient), as_bits(total), ctx.statistics, _as_numbers(weight)
         results = as_bits(update), as_bits(residual), of_weights
-        _run(_loops().add_norm_backward, len(of_weights), *given, *ctx.choice, *results)
+        _run(_loops().add_norm_backward, len(of_weights), *inputs, *ctx.choice, *results)
         of_weight, of_bias = torch.from_numpy(of_weights.sum(0)).to(weight.dtype)
         return update, residual, of_weight, of_bias, None, None
 
@@ -148,10 +148,10 @@ class _Attention(torch.autograd.Function):
         for group in groups:
             parts = _pad_heads(joint, 3, heads, group)
             probabilities = torch.bmm(parts[0], parts[1].transpose(1, 2))
-            kept = torch.empty_like(probabilities) if rate else probabilities
-            given = as_bits(probabilities), group[1], heads, factor
-            _run(_loops().softmax_dropout, len(probabilities), *given, *_choose(rate), as_bits(kept))
-            _unpad_heads(torch.bmm(kept, parts[2])[None], heads, group, mixed)
+            outputs = torch.empty_like(probabilities) if rate else probabilities
+            inputs = as_bits(probabilities), group[1], heads, factor
+            _run(_loops().softmax_dropout, len(probabilities), *inputs, *_choose(rate), as_bits(outputs))
+            _unpad_heads(torch.bmm(outputs, parts[2])[None], heads, group, mixed)
             saved += [parts, probabilities]
         ctx.save_for_backward(*saved)
         ctx.groups, ctx.heads, ctx.rate = groups, heads, rate
@@ -166,15 +166,15 @@ class _Attention(torch.autograd.Function):
         for number, group in enumerate(ctx.groups):
             parts, probabilities = ctx.saved_tensors[2 * number : 2 * number + 2]
             (mixed,) = _pad_heads(gradient, 1, heads, group)
-            kept = probabilities
+            outputs = probabilities
             if ctx.rate:
-                kept = torch.empty_like(probabilities)
-                _run(_loops().drop_marked, kept.numel(), as_bits(probabilities).ravel(), scale, as_bits(kept).ravel())
+                outputs = torch.empty_like(probabilities)
+                _run(_loops().drop_marked, outputs.numel(), as_bits(probabilities).ravel(), scale, as_bits(outputs).ravel())
             scores, changes = torch.bmm(mixed, parts[2].transpose(1, 2)), torch.empty_like(parts)
             _run(_loops().softmax_backward, len(scores), as_bits(probabilities), factor, scale, as_bits(scores))
             torch.bmm(scores, parts[1], out=changes[0])
             torch.bmm(scores.transpose(1, 2), parts[0], out=changes[1])
-            torch.bmm(kept.transpose(1, 2), mixed, out=changes[2])
+            torch.bmm(outputs.transpose(1, 2), mixed, out=changes[2])
             _unpad_heads(changes, heads, group, joint)
         return joint, None, None, None
 
@@ -183,15 +183,15 @@ def _pad_heads(joint: Tensor, parts: int, heads: int, group: TextGroup) -> Tenso
     """[T, parts · heads · width] -> [parts, n · heads, L, width] of the n texts of a group."""
     starts, lengths, longest = group
     joint = joint.to(torch.bfloat16).contiguous()
-    padded = joint.new_empty(parts, len(starts) * heads, longest, joint.shape[1] // parts // heads)
-    _run(_loops().pad_heads, len(starts), as_bits(joint).view(np.uint64), starts, lengths, heads, as_bits(padded).view(np.uint64))
-    return padded
+    batch = joint.new_empty(parts, len(starts) * heads, longest, joint.shape[1] // parts // heads)
+    _run(_loops().pad_heads, len(starts), as_bits(joint).view(np.uint64), starts, lengths, heads, as_bits(batch).view(np.uint64))
+    return batch
 
 
-def _unpad_heads(padded: Tensor, heads: int, group: TextGroup, joint: Tensor) -> None:
+def _unpad_heads(batch: Tensor, heads: int, group: TextGroup, joint: Tensor) -> None:
     """The inverse of `_pad_heads`, into `joint`."""
     starts, lengths, _ = group
-    _run(_loops().unpad_heads, len(starts), as_bits(padded).view(np.uint64), starts, lengths, heads, as_bits(joint).view(np.uint64))
+    _run(_loops().unpad_heads, len(starts), as_bits(batch).view(np.uint64), starts, lengths, heads, as_bits(joint).view(np.uint64))
 
 
 def supports_inference_attention(joint: Tensor, layout: PackedLayout, width: int) -> bool:
@@ -229,8 +229,8 @@ def inference_attention(joint: Tensor, layout: PackedLayout, heads: int) -> Tens
 
 def drop(states: Tensor, rate: float) -> Tensor:
     """Dropout of states, in bfloat16."""
-    dropped: Tensor = _Drop.apply(states, rate)
-    return dropped
+    outputs: Tensor = _Drop.apply(states, rate)
+    return outputs
 
 
 def add_norm(update: Tensor, residual: Tensor, norm: torch.nn.LayerNorm, rate: float) -> Tensor:

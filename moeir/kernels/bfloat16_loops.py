@@ -65,13 +65,13 @@ def _hash(index: Any, first: Any, second: Any) -> Any:
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
-def drop_elements(first: Any, last: Any, values: Any, seeds: Any, threshold: Any, scale: Any, kept: Any) -> None:
-    """Dropout: values [n] -> kept [n]. The same call with a gradient gives that of the values."""
+def drop_elements(first: Any, last: Any, values: Any, seeds: Any, threshold: Any, scale: Any, outputs: Any) -> None:
+    """Dropout: values [n] -> outputs [n]. The same call with a gradient gives that of the values."""
     first_seed, second_seed, start = seeds[0], seeds[1], U32(first)
-    values, kept = values[first:last], kept[first:last]
+    values, outputs = values[first:last], outputs[first:last]
     for i in range(len(values)):
         keep = _hash(U32(start + U32(i)), first_seed, second_seed) >= threshold
-        kept[i] = _narrow(_widen(values[i]) * (scale if keep else F32(0)))
+        outputs[i] = _narrow(_widen(values[i]) * (scale if keep else F32(0)))
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
@@ -88,21 +88,21 @@ def add_norm_rows(
     scale: Any,
     total: Any,
     out: Any,
-    facts: Any,
+    statistics: Any,
 ) -> None:
-    """total = residual + dropout(update), out = its normalisation, facts = its means and inverse deviations: [n, H], [2, n]."""
+    """total = residual + dropout(update), out = its normalisation, statistics = its means and inverse deviations: [n, H], [2, n]."""
     first_seed, second_seed = seeds[0], seeds[1]
     width = update.shape[1]
     for number in range(first, last):
-        added, before, row, normal = update[number], residual[number], total[number], out[number]
+        update_row, residual_row, row, output_row = update[number], residual[number], total[number], out[number]
         start, mean = U32(number * width), F32(0)
         if threshold:
             for j in range(width):
                 keep = _hash(U32(start + U32(j)), first_seed, second_seed) >= threshold
-                row[j] = _narrow(_widen(before[j]) + _widen(added[j]) * (scale if keep else F32(0)))
+                row[j] = _narrow(_widen(residual_row[j]) + _widen(update_row[j]) * (scale if keep else F32(0)))
         else:
             for j in range(width):
-                row[j] = _narrow(_widen(before[j]) + _widen(added[j]))
+                row[j] = _narrow(_widen(residual_row[j]) + _widen(update_row[j]))
         for j in range(width):
             mean += _widen(row[j])
         mean /= F32(width)
@@ -112,8 +112,8 @@ def add_norm_rows(
             variance += part * part
         inverse = ONE / np.sqrt(variance / F32(width) + epsilon)
         for j in range(width):
-            normal[j] = _narrow((_widen(row[j]) - mean) * inverse * weight[j] + bias[j])
-        facts[0, number], facts[1, number] = mean, inverse
+            output_row[j] = _narrow((_widen(row[j]) - mean) * inverse * weight[j] + bias[j])
+        statistics[0, number], statistics[1, number] = mean, inverse
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
@@ -122,7 +122,7 @@ def add_norm_backward(
     last: Any,
     gradient: Any,
     total: Any,
-    facts: Any,
+    statistics: Any,
     weight: Any,
     seeds: Any,
     threshold: Any,
@@ -141,7 +141,7 @@ def add_norm_backward(
     for block in range(first, last):
         of_weight, of_bias = weights[block, 0], weights[block, 1]
         for number in range(block * size, min(block * size + size, rows)):
-            row, parts, mean, inverse = total[number], gradient[number], facts[0, number], facts[1, number]
+            row, parts, mean, inverse = total[number], gradient[number], statistics[0, number], statistics[1, number]
             plain, along = F32(0), F32(0)
             for j in range(width):
                 normal, part = (_widen(row[j]) - mean) * inverse, _widen(parts[j])
@@ -150,15 +150,15 @@ def add_norm_backward(
                 plain += part * weight[j]
                 along += part * weight[j] * normal
             plain, along = plain / F32(width), along / F32(width)
-            changed, kept = residual[number], update[number]
+            residual_row, update_row = residual[number], update[number]
             for j in range(width):
                 normal = (_widen(row[j]) - mean) * inverse
-                changed[j] = _narrow(inverse * (_widen(parts[j]) * weight[j] - plain - normal * along))
+                residual_row[j] = _narrow(inverse * (_widen(parts[j]) * weight[j] - plain - normal * along))
             if threshold:
                 start = U32(number * width)
                 for j in range(width):
                     keep = _hash(U32(start + U32(j)), first_seed, second_seed) >= threshold
-                    kept[j] = _narrow(_widen(changed[j]) * (scale if keep else F32(0)))
+                    update_row[j] = _narrow(_widen(residual_row[j]) * (scale if keep else F32(0)))
 
 
 @njit_cached(inline="always")
@@ -190,32 +190,32 @@ def gelu_backward(first: Any, last: Any, gradient: Any, values: Any, out: Any) -
 
 
 @njit_cached(nogil=True)
-def pad_heads(first: Any, last: Any, joint: Any, starts: Any, lengths: Any, heads: Any, padded: Any) -> None:
-    """Rows [T, parts · heads · width] of n texts -> padded [parts, n · heads, L, width], with zeros after each text's tokens; as uint64."""
-    parts, _, longest, width = padded.shape
+def pad_heads(first: Any, last: Any, joint: Any, starts: Any, lengths: Any, heads: Any, batch: Any) -> None:
+    """Rows [T, parts · heads · width] of n texts -> batch [parts, n · heads, L, width], with zeros after each text's tokens; as uint64."""
+    parts, _, longest, width = batch.shape
     for text in range(first, last):
         length = lengths[text]
         for t in range(length):
             row = joint[starts[text] + t]
             for part in range(parts):
                 for head in range(heads):
-                    target, column = padded[part, text * heads + head, t], (part * heads + head) * width
+                    target, column = batch[part, text * heads + head, t], (part * heads + head) * width
                     for j in range(width):
                         target[j] = row[column + j]
         for part in range(parts):
-            padded[part, text * heads : text * heads + heads, length:longest] = np.uint64(0)
+            batch[part, text * heads : text * heads + heads, length:longest] = np.uint64(0)
 
 
 @njit_cached(nogil=True)
-def unpad_heads(first: Any, last: Any, padded: Any, starts: Any, lengths: Any, heads: Any, joint: Any) -> None:
+def unpad_heads(first: Any, last: Any, batch: Any, starts: Any, lengths: Any, heads: Any, joint: Any) -> None:
     """The inverse of `pad_heads`."""
-    parts, _, _, width = padded.shape
+    parts, _, _, width = batch.shape
     for text in range(first, last):
         for t in range(lengths[text]):
             row = joint[starts[text] + t]
             for part in range(parts):
                 for head in range(heads):
-                    source, column = padded[part, text * heads + head, t], (part * heads + head) * width
+                    source, column = batch[part, text * heads + head, t], (part * heads + head) * width
                     for j in range(width):
                         row[column + j] = source[j]
 
@@ -233,17 +233,17 @@ def _peak(row: Any) -> Any:
     return _widen(bits if largest < INFINITY else NAN)
 
 
-# A padded score becomes the lowest number, whose power is 0: loops over whole rows are vectors, those over a text's length are not.
+# The score of padding becomes the lowest number, whose power is 0: loops over whole rows are vectors, those over a text's length are not.
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
 def softmax_powers(first: Any, last: Any, scores: Any, lengths: Any, heads: Any, factor: Any, inverse: Any) -> None:
-    """exp of factor / log₂ e · (score − the largest of its row), in place [n · heads, L, L], and one over each row's sum [n · heads, L]."""
+    """exp of factor / log₂ e · (score − the largest of its row), in matrix [n · heads, L, L], and one over each row's sum [n · heads, L]."""
     width = scores.shape[2]
-    for place in range(first, last):
-        length = lengths[place // heads]
+    for matrix in range(first, last):
+        length = lengths[matrix // heads]
         for i in range(length):
-            row, total = scores[place, i], F32(0)
+            row, total = scores[matrix, i], F32(0)
             for j in range(length, width):
                 row[j] = LOWEST
             peak = _peak(row)
@@ -252,37 +252,37 @@ def softmax_powers(first: Any, last: Any, scores: Any, lengths: Any, heads: Any,
                 power = _power_of_two(_widen(row[j]) * factor + offset)
                 total += power
                 row[j] = _narrow(power)
-            inverse[place, i] = ONE / total if peak == peak else peak
+            inverse[matrix, i] = ONE / total if peak == peak else peak
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
-def unpad_scaled(first: Any, last: Any, padded: Any, inverse: Any, starts: Any, lengths: Any, heads: Any, out: Any) -> None:
+def unpad_scaled(first: Any, last: Any, batch: Any, inverse: Any, starts: Any, lengths: Any, heads: Any, out: Any) -> None:
     """Rows [n · heads, L, width] times `inverse` [n · heads, L] -> [T, heads · width]."""
-    width = padded.shape[2]
+    width = batch.shape[2]
     for text in range(first, last):
         for head in range(heads):
-            place, column = text * heads + head, head * width
+            matrix, column = text * heads + head, head * width
             for t in range(lengths[text]):
-                row, target, factor = padded[place, t], out[starts[text] + t, column : column + width], inverse[place, t]
+                row, target, factor = batch[matrix, t], out[starts[text] + t, column : column + width], inverse[matrix, t]
                 for j in range(width):
                     target[j] = _narrow(_widen(row[j]) * factor)
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
 def softmax_dropout(
-    first: Any, last: Any, scores: Any, lengths: Any, heads: Any, factor: Any, seeds: Any, threshold: Any, scale: Any, kept: Any
+    first: Any, last: Any, scores: Any, lengths: Any, heads: Any, factor: Any, seeds: Any, threshold: Any, scale: Any, outputs: Any
 ) -> None:
-    """Softmax of factor / log₂ e · score within each text, in place, and after dropout in `kept`: [n · heads, L, L].
+    """Softmax of factor / log₂ e · score within each text, in matrix, and after dropout in `outputs`: [n · heads, L, L].
 
     A dropped probability has its sign bit set; what lies beyond a text's length is zero.
     """
     first_seed, second_seed = seeds[0], seeds[1]
     width = scores.shape[2]
     powers = np.empty(width, F32)
-    for place in range(first, last):
-        length = lengths[place // heads]
+    for matrix in range(first, last):
+        length = lengths[matrix // heads]
         for i in range(length):
-            row, kept_row, total = scores[place, i], kept[place, i], F32(0)
+            row, output_row, total = scores[matrix, i], outputs[matrix, i], F32(0)
             row[length:] = LOWEST
             peak = _peak(row)
             offset = -peak * factor
@@ -291,36 +291,36 @@ def softmax_dropout(
                 total += powers[j]
             inverse = ONE / total if peak == peak else peak
             if threshold:
-                start = U32((place * width + i) * width)
+                start = U32((matrix * width + i) * width)
                 for j in range(width):
                     keep = _hash(U32(start + U32(j)), first_seed, second_seed) >= threshold
                     powers[j] *= inverse * (ONE if keep else -ONE)
                 for j in range(width):
                     row[j] = _narrow(powers[j])
-                    kept_row[j] = _narrow(max(powers[j], F32(0)) * scale)
+                    output_row[j] = _narrow(max(powers[j], F32(0)) * scale)
             else:
                 for j in range(width):
                     row[j] = _narrow(powers[j] * inverse)
-        scores[place, length:] = U16(0)
-        kept[place, length:] = U16(0)
+        scores[matrix, length:] = U16(0)
+        outputs[matrix, length:] = U16(0)
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
-def drop_marked(first: Any, last: Any, probabilities: Any, scale: Any, kept: Any) -> None:
-    """What `softmax_dropout` gave as `kept`, from the probabilities with their marks: [n]."""
-    probabilities, kept = probabilities[first:last], kept[first:last]
-    for i in range(len(kept)):
+def drop_marked(first: Any, last: Any, probabilities: Any, scale: Any, outputs: Any) -> None:
+    """What `softmax_dropout` gave as `outputs`, from the probabilities with their marks: [n]."""
+    probabilities, outputs = probabilities[first:last], outputs[first:last]
+    for i in range(len(outputs)):
         bits = probabilities[i]
-        kept[i] = _narrow(_widen(bits) * scale) if bits < SIGN else U16(0)
+        outputs[i] = _narrow(_widen(bits) * scale) if bits < SIGN else U16(0)
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
 def softmax_backward(first: Any, last: Any, probabilities: Any, factor: Any, scale: Any, gradients: Any) -> None:
-    """Gradients of the probabilities after dropout -> those of the scores, in place: [n · heads, L, L]."""
+    """Gradients of the probabilities after dropout -> those of the scores, in matrix: [n · heads, L, L]."""
     width = probabilities.shape[2]
-    for place in range(first, last):
+    for matrix in range(first, last):
         for i in range(width):
-            row, gradient, mean = probabilities[place, i], gradients[place, i], F32(0)
+            row, gradient, mean = probabilities[matrix, i], gradients[matrix, i], F32(0)
             for j in range(width):
                 bits = row[j]
                 mean += _widen(U16(bits & MAGNITUDE)) * (_widen(gradient[j]) * scale if bits < SIGN else F32(0))

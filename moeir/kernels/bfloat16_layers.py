@@ -162,9 +162,8 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         gradient, heads = gradients[0].to(torch.bfloat16).contiguous(), ctx.heads
         factor, scale = np.float32((gradient.shape[1] // heads) ** -0.5), np.float32(1 / (1 - ctx.rate) if ctx.rate < 1 else 0)
-        joint = gradient.new_empty(len(gradient), 3 * gradient.shape[1])
-        for number, group in enumerate(ctx.groups):
-            parts, probabilities = ctx.saved_tensors[2 * number : 2 * number + 2]
+        joint, saved = gradient.new_empty(len(gradient), 3 * gradient.shape[1]), ctx.saved_tensors
+        for group, parts, probabilities in zip(ctx.groups, saved[::2], saved[1::2], strict=True):
             (mixed,) = _pad_heads(gradient, 1, heads, group)
             outputs = probabilities
             if ctx.rate:

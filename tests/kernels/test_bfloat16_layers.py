@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.backbones.device import autocast
-from moeir.backbones.layers import Attention, FeedForward
+from moeir.backbones.layers import Attention, FeedForward, Layer
 from moeir.kernels import bfloat16_layers, bfloat16_loops
 from moeir.kernels.attention import PackedLayout, attention
 
@@ -261,6 +261,19 @@ def test_without_a_graph_a_training_pass_has_the_same_numbers(trained_model):
     with torch.no_grad():  # as gradient caching encodes first
         first = encode(trained_model)
     assert torch.equal(first, encode(trained_model))
+
+
+def test_recomputed_layers_have_the_same_gradients(trained_model):
+    gradients = []
+    for checkpointing in (False, True):
+        trained_model.architecture.zero_grad()
+        for module in trained_model.architecture.modules():
+            if isinstance(module, Layer):
+                module.gradient_checkpointing = checkpointing
+        vectors = encode(trained_model).float()
+        (vectors @ vectors.T).logsumexp(1).sum().backward()
+        gradients.append([part.grad for part in trained_model.architecture.parameters() if part.grad is not None])
+    assert all(map(torch.equal, *gradients))
 
 
 def test_a_trained_pass_equals_that_of_float32_without_dropout(trained_model, monkeypatch):

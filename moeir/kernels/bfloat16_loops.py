@@ -238,7 +238,7 @@ def _peak(row: Any) -> Any:
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
 def softmax_powers(first: Any, last: Any, scores: Any, lengths: Any, heads: Any, factor: Any, inverse: Any) -> None:
-    """exp of factor / log₂ e · (score − the largest of its row), in place [n · heads, L, L]; `inverse` [n · heads, L] is 1 over each sum."""
+    """exp of factor / log₂ e · (score − the largest of its row), in place [n · heads, L, L]; `inverse` [n · heads, L] of each sum."""
     width = scores.shape[2]
     for matrix in range(first, last):
         length = lengths[matrix // heads]

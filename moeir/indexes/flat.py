@@ -1,6 +1,8 @@
 """Exact dense search by inner product: every document is scored."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ from moeir.artifacts import memmap
 from moeir.artifacts.array_folder import ArrayFolder
 from moeir.indexes import simd_loops
 from moeir.indexes.base import Index
-from moeir.indexes.two_step import QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot
+from moeir.indexes.two_step import CpuTopKPool, QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot
 from moeir.indexes.vector_store import VectorShards, VectorStore, as_uint16
 from moeir.kernels.precision import has_native_bfloat16
 
 MIN_MATMUL_ROWS = 16  # queries and documents of a product of matrices, so that the library always uses its bfloat16 kernel
+ELEMENTS_IN_CACHE = 2**19  # documents or scores of a block on a CPU, so that both stay in a core's cache
+QUERIES_PER_THREAD = 64  # at least, as each thread reads all documents
 ROWS_FOR_FEW_QUERIES = 2**16  # documents scanned at a time for fewer queries than that
 
 
@@ -57,15 +61,31 @@ class Flat(TwoStepIndex, Index):
         if self._device.type == "cpu" and len(block.query_rows) < MIN_MATMUL_ROWS:
             self._scan_few_queries(block, pool)
             return
-        coarse = self._scans_in_bf16(block)
-        dtype = torch.bfloat16 if coarse else torch.float32
-        queries = block.vectors[:, 0].to(dtype)
-        step = max(64, self.elements_at_once // (4 * max(self._vectors.width, len(queries))))
+        queries = block.vectors[:, 0].to(torch.bfloat16 if self._scans_in_bf16(block) else torch.float32)
+        before = torch.get_num_threads()
+        threads = min(before, len(queries) // QUERIES_PER_THREAD)
+        if threads < 2 or not isinstance(pool, CpuTopKPool):
+            self._scan_all(queries, pool)
+            return
+        edges = [len(queries) * part // threads for part in range(threads + 1)]
+        parts = [slice(first, last) for first, last in pairwise(edges)]
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as executor:
+            try:
+                list(executor.map(lambda part: self._scan_all(queries[part], pool.select(part)), parts))
+            finally:
+                torch.set_num_threads(before)  # new threads take the number that was set last
+        pool.pushed_count += len(self)
+
+    def _scan_all(self, queries: torch.Tensor, pool: TopKPool) -> None:
+        """Push the scores of all documents for queries [Q, D], by matrix products in their precision."""
+        coarse = queries.dtype == torch.bfloat16
+        elements = min(self.elements_at_once // 4, ELEMENTS_IN_CACHE if self._device.type == "cpu" else self.elements_at_once)
+        step = max(64, elements // max(self._vectors.width, len(queries)))
         read, scores = self._vectors.reader(max(step, MIN_MATMUL_ROWS), coarse), torch.empty(0)
         for part in chunk_slices(len(self), step):
             documents = read(part)
             if scores.shape != (len(queries), len(documents)):
-                scores = torch.empty(len(queries), len(documents), dtype=dtype, device=self._device)
+                scores = torch.empty(len(queries), len(documents), dtype=queries.dtype, device=self._device)
             torch.mm(queries, documents.T, out=scores)
             pool.push(scores, torch.arange(part.start, part.stop, device=self._device))
 

@@ -156,7 +156,7 @@ BF16_BIAS_SHIFT = np.uint16((127 - 15) << 7)
 FLOAT32_BIAS_SHIFT = np.uint32((127 - 15) << 23)
 
 
-@njit_cached()
+@njit_cached(nogil=True)
 def to_bfloat16(float16_bits: Any, bfloat16_bits: Any) -> None:
     """Round to bfloat16, ties to even; subnormal float16 numbers become 0: bits uint16 [n, D] -> bits uint16 [n, D]."""
     for row in range(len(float16_bits)):

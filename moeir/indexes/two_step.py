@@ -9,6 +9,7 @@ from `exact_dot`, which gives the same bits on every device.
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -81,6 +82,14 @@ class CpuTopKPool(TopKPool):
         shift = np.int32(16 if half else 0)
         _push(bits, shift, rows.numpy(), self.size, self._keys, self._rows, self._counts, self._thresholds)
 
+    def select(self, queries: slice) -> "CpuTopKPool":
+        """The pool of some of the queries, for one of several threads; what it gets, this pool has."""
+        part = copy(self)
+        part._keys, part._rows, part._counts, part._thresholds = (
+            array[queries] for array in (self._keys, self._rows, self._counts, self._thresholds)
+        )
+        return part
+
     def candidates(self, depth: int, margins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         _finalise(self.size, self._keys, self._rows, self._counts, self._thresholds)
         width = min(self.size, self.pushed_count)
@@ -94,7 +103,7 @@ class CpuTopKPool(TopKPool):
         return torch.from_numpy(np.partition(self.scores.numpy(), position, axis=1)[:, position])
 
 
-@njit_cached()
+@njit_cached(nogil=True)
 def _push(bits: Any, shift: Any, row_numbers: Any, size: int, keys: Any, rows: Any, counts: Any, cuts: Any) -> None:
     """Add scores above the threshold, bits [Q, ≥ n]; keys and rows [Q, 2 · size] are reduced to the best `size` when full.
 

@@ -17,6 +17,7 @@ from moeir.kernels.precision import compute_capability
 
 COLUMN_MULTIPLE = 16  # CUDA's attention kernels copy a mask whose row length is not a multiple of this
 MAX_HEAD_WIDTH = 256  # largest head width of the variable-length kernel
+SCORES_IN_CACHE = 2**17  # of one head: 3 MiB in bfloat16 for 12 heads
 VARLEN_TORCH = "2.11"  # the first torch whose variable-length kernel takes windows
 Value = TypeVar("Value")
 TextGroup = tuple[np.ndarray, np.ndarray, int]  # first tokens and lengths of neighbouring texts [n], and the length they are padded to
@@ -100,13 +101,20 @@ class PackedLayout:
         return [(len(list(texts)), length) for length, texts in groupby(self.lengths)]
 
     def padded_groups(self, multiple: int) -> list[TextGroup]:
-        """Groups of neighbouring texts whose lengths have the same next multiple, which they are padded to."""
+        """Groups of neighbouring texts whose lengths have the same next multiple, which they are padded to.
+
+        The scores of a head, padded, are at most `SCORES_IN_CACHE` numbers, unless those of one text are more.
+        """
 
         def compute() -> list[TextGroup]:
             lengths = np.asarray(self.lengths, dtype=np.int64)
             starts, padded = lengths.cumsum() - lengths, -(-lengths // multiple) * multiple
-            edges = [0, *(np.flatnonzero(np.diff(padded)) + 1).tolist(), len(lengths)]
-            return [(starts[a:b], lengths[a:b], int(padded[a])) for a, b in pairwise(edges) if b > a and padded[a]]
+            edges, groups = [0, *(np.flatnonzero(np.diff(padded)) + 1).tolist(), len(lengths)], []
+            for first, last in pairwise(edges):
+                if last > first and (longest := int(padded[first])):
+                    parts = range(first, last, max(1, SCORES_IN_CACHE // longest**2))
+                    groups += [(starts[a : min(a + parts.step, last)], lengths[a : min(a + parts.step, last)], longest) for a in parts]
+            return groups
 
         return self._cached(("padded groups", multiple), compute)
 

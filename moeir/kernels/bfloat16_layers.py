@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -22,7 +21,6 @@ from moeir.kernels.precision import product_dtype
 LENGTH_MULTIPLE = 16  # of padded texts: rows of a tile of AMX
 WIDTH_MULTIPLE = 4  # of heads, which are copied 64 bits at a time
 LONGEST_WITHOUT_DROPOUT = 256  # tokens
-BLOCK_OF_TORCH = 64  # tokens that its attention takes at once
 SHORTEST_FOR_INFERENCE = 24  # tokens: below, torch's attention has less to set up
 LOG2_E = 1.4426950408889634
 
@@ -204,19 +202,11 @@ def _fits(joint: Tensor, layout: PackedLayout, width: int) -> bool:
 
 
 def inference_attention(joint: Tensor, layout: PackedLayout, heads: int) -> Tensor:
-    """`joint_attention` without dropout and without a gradient: rows are normalised after their product with the values.
-
-    Torch's own is as fast where all texts have a length that it has no remainders of, and slower by up to half elsewhere.
-    """
+    """`joint_attention` without dropout and without a gradient: rows are normalised after their product with the values."""
     hidden = joint.shape[1] // 3
     mixed, factor = joint.new_empty(len(joint), hidden), np.float32(LOG2_E / (hidden // heads) ** 0.5)
     for group in layout.padded_groups(LENGTH_MULTIPLE):
-        starts, lengths, longest = group
-        if longest % BLOCK_OF_TORCH == 0 and (lengths == longest).all():
-            rows = slice(int(starts[0]), int(starts[-1]) + longest)
-            parts = joint[rows].view(len(starts), longest, 3, heads, -1).permute(2, 0, 3, 1, 4)
-            mixed[rows] = F.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(-1, hidden)
-            continue
+        starts, lengths, _ = group
         query, key, value = _pad_heads(joint, 3, heads, group)
         powers = torch.bmm(query, key.transpose(1, 2))
         inverse = np.empty(powers.shape[:2], np.float32)

@@ -160,7 +160,7 @@ class Run:
         if query not in self.query_rows:
             return []
         documents, scores = self.list_at(self.query_rows[query])
-        return [(self.document_ids[document], score) for document, score in zip(documents.tolist(), scores.tolist(), strict=True)]
+        return list(zip(map(self.document_ids.__getitem__, documents.tolist()), scores.tolist(), strict=True))
 
     def documents_of(self, query: str) -> list[str]:
         """Document ids of one query, best first; empty for an unknown query."""

@@ -205,10 +205,10 @@ class Searcher:
         rows = np.unique(np.concatenate([column[1] for column in columns.values()]))
         rows = rows[np.argsort(self.order[rows])]
         ids = [self.ids[row] for row in rows.tolist()]
-        sorted_order = self.order[rows]
-        runs = {}
+        codes, runs = np.empty(len(self.ids), np.int32), {}  # codes of other rows are not read
+        codes[rows] = np.arange(len(rows))
         for name, (query, row, score) in columns.items():
-            runs[name] = Run.from_columns(names, query, ids, np.searchsorted(sorted_order, self.order[row]), score, tag=name, depth=depth)
+            runs[name] = Run.from_columns(names, query, ids, codes[row], score, tag=name, depth=depth)
         return runs
 
 

@@ -209,6 +209,22 @@ def test_a_scan_in_bfloat16_stays_within_its_margin_and_finds_the_same(count):
         assert same_bytes(coarse.search(Dense(queries), depth), fine.search(Dense(queries), depth))
 
 
+def test_scans_on_several_threads_change_no_byte():
+    generator, before = torch.Generator().manual_seed(3), torch.get_num_threads()
+    queries, documents = torch.randn(300, 24, generator=generator), torch.randn(5000, 24, generator=generator).half()
+    documents[4000:] = documents[:1000]  # ties across blocks of the scan
+    index, found = build_index(documents, np.random.default_rng(3).permutation(5000)), []
+    try:
+        for threads in (1, 2, 4):
+            torch.set_num_threads(threads)
+            found.append(index.search(Dense(queries), 20))
+            assert torch.get_num_threads() == threads  # those that scan have one each
+    finally:
+        torch.set_num_threads(before)
+    assert same_bytes(found[0], found[1]) and same_bytes(found[0], found[2])
+    assert found[0][1].tobytes() == scores_one_by_one(index, Dense(queries), 20)
+
+
 def test_shards_change_no_byte():
     queries, documents = near_ties(seed=5)
     whole = build_index(documents).search(Dense(queries), 25)

@@ -165,7 +165,18 @@ def test_attention_equals_torchs_without_dropout():
     assert_close([bfloat16_layers.joint_attention(joint, layout(), HEADS, 0.0)], [attention(*heads, layout()).flatten(-2)], 0.01)
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, (64, 64), (5, 64, 64, 128)])
+def test_groups_of_long_texts_are_cut_so_that_their_scores_fit_the_cache():
+    lengths = (256, 250, 256, 600, 601)
+    groups = PackedLayout(lengths, torch.tensor([0, *np.cumsum(lengths)])).padded_groups(16)
+    assert [(starts.tolist(), lengths.tolist(), longest) for starts, lengths, longest in groups] == [
+        ([0, 256], [256, 250], 256),
+        ([506], [256], 256),
+        ([762], [600], 608),
+        ([1362], [601], 608),
+    ]
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, (64, 64), (5, 64, 64, 128), (256, 250, 256)])
 def test_attention_for_inference_equals_the_formula(lengths):
     texts = PackedLayout(lengths, torch.tensor([0, *np.cumsum(lengths)]))
     joint = draw(sum(lengths), 3 * HEADS * WIDTH)

@@ -11,6 +11,7 @@ IMPORT_NAMES = {  # where a package is not imported or called under its own name
     "pyyaml": "yaml",
     "PyStemmer": "Stemmer",
     "scikit-learn": "sklearn",
+    "python-terrier": "pyterrier",
     "faiss-cpu": "faiss",
     "faiss-gpu": "faiss",
     "pyseismic-lsr": "seismic",

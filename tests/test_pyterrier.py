@@ -1,0 +1,112 @@
+"""Transformers of PyTerrier against the command line, on the same texts."""
+
+import pandas as pd
+import pyterrier as pt
+import pytest
+
+from moeir.errors import UsageError
+from moeir.pyterrier import Fusion, Indexer, Reranker, Retriever
+from moeir.records import runs, texts
+
+
+@pytest.fixture(scope="module")
+def queries(toy):
+    return pd.DataFrame([(query.id, query.content) for query in texts.read_texts(toy / "test-queries.tsv")], columns=["qid", "query"])
+
+
+@pytest.fixture(scope="module")
+def documents(toy):
+    return [{"docno": text.id, "title": text.title, "text": text.text} for text in texts.read_texts(toy / "corpus.jsonl")]
+
+
+def lists_of(frame):
+    """Documents and scores of each query, in the order of the ranks."""
+    assert all((part["rank"] == range(len(part))).all() for _, part in frame.groupby("qid"))
+    return {qid: list(zip(part["docno"], part["score"], strict=True)) for qid, part in frame.groupby("qid")}
+
+
+def lists_of_run(path, depth):
+    run = runs.read_run(path).top(depth)
+    return {query: run.hits(query) for query in run.queries}
+
+
+def same_lists(frame, path, depth=1000):
+    """Whether a frame has the first documents of a run in its order, with its nine digits of the scores."""
+    found, expected = lists_of(frame), lists_of_run(path, depth)
+    assert found.keys() == expected.keys()
+    return all(
+        [docno for docno, _ in found[query]] == [docno for docno, _ in expected[query]]
+        and [score for _, score in found[query]] == pytest.approx([score for _, score in expected[query]], rel=1e-6)
+        for query in expected
+    )
+
+
+def test_a_retriever_finds_what_search_finds(moeir, tmp_path, index, toy, queries):
+    search = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--dtype", "float32")  # fuses lists of 1,000
+    assert moeir(*search, "--output", tmp_path / "all").code == 0
+    assert same_lists(Retriever(index, num_results=7, dtype="float32")(queries), tmp_path / "all" / "fused.trec", 7)
+    assert same_lists(Retriever(index, expert="local", num_results=7, dtype="float32")(queries), tmp_path / "all" / "local.trec", 7)
+    assert same_lists((Retriever(index, dtype="float32") % 7)(queries), tmp_path / "all" / "fused.trec", 7)
+    with pytest.raises(UsageError, match=r"--expert glob: .* has lexical, local, global"):
+        Retriever(index, expert="glob")
+
+
+def test_a_pipeline_equals_the_command_line(moeir, tmp_path, index, bm25_index, came_checkpoint, toy, queries, documents):
+    common = ("--queries", toy / "test-queries.tsv", "--dtype", "float32")
+    assert moeir("search", "--index", index, *common, "--expert", "global", "--depth", 9, "--output", tmp_path / "global.trec").code == 0
+    assert moeir("search", "--index", bm25_index, *common[:2], "--depth", 9, "--output", tmp_path / "bm25.trec").code == 0
+    both = ("--run", tmp_path / "global.trec", "--run", tmp_path / "bm25.trec")
+    assert moeir("fuse", *both, "--method", "rrf:constant=10", "--depth", 5, "--output", tmp_path / "fused.trec").code == 0
+    reranked = (
+        "rerank",
+        "--model",
+        came_checkpoint,
+        "--run",
+        tmp_path / "fused.trec",
+        "--corpus",
+        toy / "corpus.jsonl",
+        "--expert",
+        "local",
+    )
+    assert moeir(*reranked, *common, "--output", tmp_path / "reranked.trec").code == 0
+
+    retrievers = Retriever(index, expert="global", num_results=9, dtype="float32"), Retriever(bm25_index, num_results=9)
+    fused = Fusion(*retrievers, method="rrf:constant=10", num_results=5)
+    assert same_lists(fused(queries), tmp_path / "fused.trec")
+    titles = pd.DataFrame(documents)
+    with_text = pt.apply.generic(lambda frame: frame.merge(titles, on="docno"))
+    pipeline = fused >> with_text >> Reranker(came_checkpoint, expert=["local"], dtype="float32")
+    result = pipeline(queries)
+    assert same_lists(result, tmp_path / "reranked.trec")
+    assert result["text"].notna().all() and (result["query"] == result["qid"].map(dict(queries.values))).all()
+
+
+def test_an_indexer_makes_what_encode_and_index_make(tmp_path, came_checkpoint, index, bm25_index, queries, documents):
+    made = Indexer(came_checkpoint, tmp_path / "came", dtype="float32").index(documents)
+    assert lists_of(made(queries)) == lists_of(Retriever(index, dtype="float32")(queries))
+    assert lists_of(Indexer(None, tmp_path / "bm25").index(iter(documents))(queries)) == lists_of(Retriever(bm25_index)(queries))
+    assert Indexer(None, tmp_path / "bm25").index(documents).searcher.ids == [document["docno"] for document in documents]  # already made
+    with pytest.raises(UsageError, match="document 1: has no text; expected docno and text"):
+        Indexer(None, tmp_path / "other").index([documents[0], {"docno": "d2"}])
+
+
+def test_frames_without_rows_and_own_columns(index, came_checkpoint, queries):
+    retriever = Retriever(index, num_results=3)
+    assert retriever(queries.iloc[:0]).empty and list(retriever(queries.iloc[:0])) == ["qid", "query", "docno", "score", "rank"]
+    marked = retriever(queries.assign(query_0="as it was", other=1))
+    assert (marked["query_0"] == "as it was").all() and "other" not in marked
+    assert Reranker(came_checkpoint)(pd.DataFrame(columns=["qid", "query", "docno", "text"])).empty
+    with pytest.raises(UsageError, match="Fusion: expected two transformers or more, found 1"):
+        Fusion(retriever)
+    with pytest.raises(KeyError, match="text"):
+        Reranker(came_checkpoint)(retriever(queries))
+
+
+def test_pipelines_join_and_evaluate(index, bm25_index, queries, toy):
+    lists = Retriever(index, num_results=4), Retriever(bm25_index, num_results=4)
+    union = {qid: set(part["docno"]) for qid, part in (lists[0] | lists[1])(queries).groupby("qid")}
+    parts = [{qid: set(part["docno"]) for qid, part in one(queries).groupby("qid")} for one in lists]
+    assert all(union[qid] == parts[0][qid] | parts[1].get(qid, set()) for qid in union)
+    graded = pd.read_csv(toy / "test-qrels.tsv", sep="\t", names=["qid", "docno", "label"], skiprows=1, dtype={"qid": str, "docno": str})
+    table = pt.Experiment(list(lists), queries, graded, ["ndcg_cut_10"], names=["came", "bm25"])
+    assert list(table["name"]) == ["came", "bm25"] and table["ndcg_cut_10"].between(0, 1).all()

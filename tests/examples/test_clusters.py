@@ -1,7 +1,10 @@
 """Cluster jobs: the whole Slurm chain on toy data with a fake sbatch, and every torchrun command."""
 
 import os
+import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -33,28 +36,15 @@ def collection(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     return path
 
 
-def test_the_chain_of_jobs_ends_in_the_runs_of_one_index(
-    server: CommandServer, collection: Path, came_checkpoint: Path, toy: Path, tmp_path: Path
-) -> None:
-    sbatch = tmp_path / "sbatch"
-    sbatch.write_text(SBATCH)
-    sbatch.chmod(0o755)
-    variables = {
-        "MOEIR": server.client,
-        "SBATCH": sbatch,
-        "SHARDS": 2,
-        "WORK": tmp_path / "work",
-        "CKPT": came_checkpoint,
-        "DTYPE": "float32",
-    }
-    variables |= {"CORPUS": collection, "QUERIES": toy / "test-queries.tsv", "DEPTH": 20}
+def submit(variables: dict[str, object], *options: str) -> subprocess.CompletedProcess[str]:
+    """Run submit.sh with variables of its own."""
     environment = os.environ | {name: str(value) for name, value in variables.items()}
-    completed = subprocess.run(
-        ["bash", EXAMPLES / "slurm/submit.sh"], capture_output=True, text=True, env=environment, timeout=900, check=False
-    )
-    assert completed.returncode == 0, completed.stderr
-    assert completed.stdout == "17\n"
-    work = tmp_path / "work"
+    command = ["bash", EXAMPLES / "slurm/submit.sh", *options]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900, check=False)
+
+
+def check_runs(work: Path, toy: Path) -> None:
+    """The runs of the chain are those of one index of all documents, and those of two indexes searched as one."""
     queries = ("--queries", toy / "test-queries.tsv", "--depth", 20)
     parts = ("--index", work / "idx/0-of-2", "--index", work / "idx/1-of-2")
     for command in (
@@ -67,6 +57,82 @@ def test_the_chain_of_jobs_ends_in_the_runs_of_one_index(
     for name in ("lexical", "local", "global", "fused"):
         one = (work / "one" / f"{name}.trec").read_text()
         assert one and one == (work / "runs" / f"{name}.trec").read_text() == (work / "two" / f"{name}.trec").read_text()
+
+
+@pytest.fixture
+def variables(collection: Path, came_checkpoint: Path, toy: Path, tmp_path: Path) -> dict[str, object]:
+    """What submit.sh reads, for two shards of the toy texts."""
+    sources = {"CKPT": came_checkpoint, "CORPUS": collection, "QUERIES": toy / "test-queries.tsv"}
+    return sources | {"SHARDS": 2, "WORK": tmp_path / "work", "DTYPE": "float32", "DEPTH": 20}
+
+
+def test_the_chain_of_jobs_ends_in_the_runs_of_one_index(
+    server: CommandServer, variables: dict[str, object], toy: Path, tmp_path: Path
+) -> None:
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(SBATCH)
+    sbatch.chmod(0o755)
+    completed = submit(variables | {"MOEIR": server.client, "SBATCH": sbatch})
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout == "17\n"
+    check_runs(tmp_path / "work", toy)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "expected", "missing"),
+    [
+        ({}, [], ["--cpus-per-task=8", "--mem=32G", "--gpus=1"], []),
+        ({"GPUS": 0, "CPUS": "", "MEMORY": ""}, ["--partition=cpu"], ["--partition=cpu"], ["--gpus", "--mem", "--cpus-per-task"]),
+        ({"GPUS": "", "MEMORY": "8G"}, [], ["--mem=8G"], ["--gpus"]),
+        ({"GPUS": "a100:2", "LOGS": "elsewhere"}, ["--account=ir"], ["--gpus=a100:2", "--account=ir"], []),
+    ],
+)
+def test_jobs_ask_for_what_they_are_told_to(
+    variables: dict[str, object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, object],
+    options: list[str],
+    expected: list[str],
+    missing: list[str],
+) -> None:
+    recorder = tmp_path / "sbatch"
+    recorder.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/words\necho "17;cluster"\n')
+    recorder.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    assert submit(variables | given | {"SBATCH": recorder}, *options).returncode == 0
+    encode, *others, merge = (tmp_path / "words").read_text().splitlines()
+    assert all(word in encode.split() for word in expected) and not any(word in encode for word in missing)
+    assert not any("--gpus" in line for line in [*others, merge])
+    logs = tmp_path / "elsewhere" if "LOGS" in given else tmp_path / "work" / "logs"
+    assert logs.is_dir() and all(f"--output={logs}/" in line for line in [encode, *others, merge])
+    assert [line.split()[-2] for line in [*others, merge]] == ["--dependency=aftercorr:17"] * 2 + ["--dependency=afterok:17"]
+    assert not [path for path in (EXAMPLES / "slurm").iterdir() if path.suffix not in (".sbatch", ".sh", ".md")]
+
+
+def slurm_answers() -> bool:
+    """Whether a cluster with a free node takes jobs here."""
+    if shutil.which("sbatch") is None or shutil.which("sinfo") is None:
+        return False
+    command = ["sinfo", "--noheader", "--states=idle,mixed"]
+    return bool(subprocess.run(command, capture_output=True, timeout=30, check=False).stdout.strip())
+
+
+@pytest.mark.skipif(not slurm_answers(), reason="no Slurm cluster answers here")
+def test_the_chain_runs_on_a_real_cluster(variables: dict[str, object], toy: Path, tmp_path: Path) -> None:
+    resources = {"MOEIR": f"{sys.executable} -m moeir", "GPUS": 0, "CPUS": 1, "MEMORY": "2G"}
+    completed = submit(variables | resources, "--export=ALL")
+    assert completed.returncode == 0, completed.stderr
+    job, deadline = completed.stdout.strip(), time.monotonic() + 300
+    state = ""
+    while time.monotonic() < deadline and not any(end in state for end in ("COMPLETED", "FAILED", "CANCELLED", "DependencyNeverSatisfied")):
+        time.sleep(1)
+        state = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=True).stdout
+    logs = {path.name: path.read_text() for path in (tmp_path / "work" / "logs").iterdir()}
+    assert "JobState=COMPLETED" in state, f"{state}\n{logs}"
+    names = [f"moeir-{stage}-{task}.log" for stage in ("encode", "index", "search") for task in (0, 1)]
+    assert sorted(logs) == sorted([*names, "moeir-merge.log"])
+    check_runs(tmp_path / "work", toy)
 
 
 @pytest.mark.parametrize("script", ["finetune.sh", "pretrain.sh"])

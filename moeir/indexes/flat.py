@@ -1,7 +1,6 @@
 """Exact dense search by inner product: every document is scored."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from moeir.artifacts import memmap
 from moeir.artifacts.array_folder import ArrayFolder
 from moeir.indexes import simd_loops
 from moeir.indexes.base import Index
-from moeir.indexes.two_step import CpuTopKPool, QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot
+from moeir.indexes.two_step import CpuTopKPool, QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot, run_on_threads
 from moeir.indexes.vector_store import VectorShards, VectorStore, as_uint16
 from moeir.kernels.precision import has_native_bfloat16
 
@@ -62,18 +61,13 @@ class Flat(TwoStepIndex, Index):
             self._scan_few_queries(block, pool)
             return
         queries = block.vectors[:, 0].to(torch.bfloat16 if self._scans_in_bf16(block) else torch.float32)
-        before = torch.get_num_threads()
-        threads = min(before, len(queries) // QUERIES_PER_THREAD)
+        threads = min(torch.get_num_threads(), len(queries) // QUERIES_PER_THREAD)
         if threads < 2 or not isinstance(pool, CpuTopKPool):
             self._scan_all(queries, pool)
             return
         edges = [len(queries) * part // threads for part in range(threads + 1)]
         parts = [slice(first, last) for first, last in pairwise(edges)]
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as executor:
-            try:
-                list(executor.map(lambda part: self._scan_all(queries[part], pool.select(part)), parts))
-            finally:
-                torch.set_num_threads(before)  # new threads take the number that was set last
+        run_on_threads(lambda part: self._scan_all(queries[parts[part]], pool.select(parts[part])), threads)
         pool.pushed_count += len(self)
 
     def _scan_all(self, queries: torch.Tensor, pool: TopKPool) -> None:

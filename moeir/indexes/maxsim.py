@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,21 @@ from moeir.artifacts.array_folder import ArrayFolder
 from moeir.indexes import simd_loops
 from moeir.indexes.base import Index
 from moeir.indexes.token_store import TokenShards, TokenVectorStore, query_blocks
-from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot, gamma, pairwise_sum
+from moeir.indexes.two_step import (
+    UNDERFLOW,
+    QueryBlock,
+    TopKPool,
+    TwoStepIndex,
+    chunk_slices,
+    exact_dot,
+    gamma,
+    pairwise_sum,
+    run_on_threads,
+)  # fmt: skip
 from moeir.kernels.precision import has_native_bfloat16
 
-MAX_PRODUCTS = 2**20  # of a block of texts with a block of queries, so that they fit in cache
+MAX_PRODUCTS, MAX_ELEMENTS = 2**20, 2**19  # of a block of texts: products with a block of queries, and numbers, so that they fit in cache
+BLOCKS_PER_THREAD = 4  # at least
 MIN_MATMUL_COLUMNS = 16  # columns a product is padded to, so that the library always uses its bfloat16 kernel
 
 
@@ -69,15 +81,22 @@ class MaxSim(TwoStepIndex, Index):
         count, tokens, width = block.vectors.shape
         queries = torch.zeros(max(count * tokens, MIN_MATMUL_COLUMNS), width, dtype=torch.bfloat16)
         queries[: count * tokens] = block.vectors.flatten(0, 1)
-        starts, block_tokens = self._texts.starts.numpy(), max(512, MAX_PRODUCTS // len(queries))
+        starts, block_tokens = self._texts.starts.numpy(), max(512, min(MAX_PRODUCTS // len(queries), MAX_ELEMENTS // width))
         max_tokens = max(block_tokens, int(self._texts.lengths.max()))
-        read = self._vectors.reader(max_tokens, coarse=True)
-        products = torch.empty(max_tokens, len(queries), dtype=torch.bfloat16)
-        for first, last in self._texts.token_blocks(block_tokens):
-            scores = torch.empty(count, last - first)
-            torch.mm(read(slice(int(starts[first]), int(starts[last]))), queries.T, out=products)
-            simd_loops.maxsim_scan(products.view(torch.int16).numpy(), starts, first, last - first, tokens, scores.numpy())
-            pool.push(scores, torch.arange(first, last))
+        blocks, lock = list(self._texts.token_blocks(block_tokens)), Lock()
+        threads = max(1, min(torch.get_num_threads(), len(blocks) // BLOCKS_PER_THREAD))
+
+        def scan_blocks(part: int) -> None:
+            read = self._vectors.reader(max_tokens, coarse=True)
+            products = torch.empty(max_tokens, len(queries), dtype=torch.bfloat16)
+            for first, last in blocks[part::threads]:
+                scores = torch.empty(count, last - first)
+                torch.mm(read(slice(int(starts[first]), int(starts[last]))), queries.T, out=products)
+                simd_loops.maxsim_scan(products.view(torch.int16).numpy(), starts, first, last - first, tokens, scores.numpy())
+                with lock:
+                    pool.push(scores, torch.arange(first, last))
+
+        run_on_threads(scan_blocks, threads)
 
     def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         if self._device.type == "cpu":

@@ -332,7 +332,7 @@ def approx_dots(token: Any, values: Any, approximate: Any) -> None:
         approximate[j] = total
 
 
-@njit_cached()
+@njit_cached(nogil=True)
 def maxsim_scan(products: Any, starts: Any, first: int, count: int, tokens: int, scores: Any) -> None:
     """MaxSim Σ_i max_j of bfloat16 products, as bits int16 [t, Q · L], for texts first to first + count -> scores float32 [Q, count].
 

@@ -7,7 +7,8 @@ from `exact_dot`, which gives the same bits on every device.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -229,6 +230,16 @@ def chunk_slices(count: int, step: int) -> Iterator[slice]:
     """Cut range(count) into slices of `step`, at least 1."""
     step = max(1, step)
     return (slice(first, min(first + step, count)) for first in range(0, count, step))
+
+
+def run_on_threads(work: Callable[[int], None], threads: int) -> None:
+    """`work(part)` for each part below `threads`, each on a thread of its own, on which torch computes its operations alone."""
+    before = torch.get_num_threads()
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as executor:
+        try:
+            list(executor.map(work, range(threads)))
+        finally:
+            torch.set_num_threads(before)  # new threads take the number that was set last
 
 
 def gamma(terms: int) -> float:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, DataError
+from moeir.indexes import maxsim
 from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.token_store import TokenVectorStore
 from moeir.indexes.vector_store import VectorStore
@@ -137,6 +138,24 @@ def test_a_scan_in_bfloat16_finds_the_same_as_one_in_float32():
     for depth in (1, 40, 400):
         results = (build_index(documents, coarse=coarse).search(queries, depth) for coarse in (True, False))
         assert same_bytes(*results)
+
+
+def test_scans_on_several_threads_change_no_byte(monkeypatch):
+    queries, documents = near_ties(count=6000)
+    monkeypatch.setattr(maxsim, "MAX_ELEMENTS", 512 * documents.vectors.shape[1])  # blocks of 512 tokens: more than 30
+    parts, run = [], maxsim.run_on_threads
+    monkeypatch.setattr(maxsim, "run_on_threads", lambda work, threads: parts.append(threads) or run(work, threads))
+    index, before, found = build_index(documents, coarse=True), torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(index.search(queries, 50))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert parts[0] == 1 and {2, 3} <= set(parts)
+    assert same_bytes(found[0], found[1]) and same_bytes(found[0], found[2])
+    assert same_bytes(build_index(documents, coarse=False).search(queries, 50), found[0])
 
 
 def test_shards_change_no_byte():

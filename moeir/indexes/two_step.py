@@ -233,7 +233,13 @@ def chunk_slices(count: int, step: int) -> Iterator[slice]:
 
 
 def run_on_threads(work: Callable[[int], None], threads: int) -> None:
-    """`work(part)` for each part below `threads`, each on a thread of its own, on which torch computes its operations alone."""
+    """`work(part)` for each part below `threads`, each on a thread of its own, on which torch computes its operations alone.
+
+    With one thread: the caller's own, with as many threads inside an operation as torch is set to.
+    """
+    if threads == 1:
+        work(0)
+        return
     before = torch.get_num_threads()
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as executor:
         try:

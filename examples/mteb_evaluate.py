@@ -3,7 +3,7 @@
     pip install 'moeir[mteb]'
     python examples/mteb_evaluate.py CHECKPOINT FOLDER TASK... [--device cuda --dtype bfloat16]
 
-TASK is a retrieval task of MTEB (SciFact, NFCorpus, …), which it downloads. FOLDER keeps corpora, encodings and indexes, which all lines
+TASK is a retrieval task of MTEB (SciFact, NFCorpus, …), which it downloads. FOLDER keeps encodings and indexes, which all lines
 share; an interrupted run goes on where it was. MTEB keeps its own results in ~/.cache/mteb.
 """
 

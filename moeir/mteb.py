@@ -10,6 +10,7 @@ What a single-vector model cannot be there, several lists per query, ours is: it
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import moeir
@@ -28,10 +29,10 @@ MODEL_TYPES = {"dense": "dense", "sparse": "sparse", "exact-match": "sparse", "m
 
 
 class SearchModel:
-    """MTEB's SearchProtocol. Corpora, encodings and indexes are kept below `folder`, one folder for each task, subset and split.
+    """MTEB's SearchProtocol. Encodings and indexes are kept below `folder`, one folder for each task, subset and split.
 
     An interrupted encoding goes on where it was. `expert` is one of the checkpoint's, by default all of them, fused with `fuse` as by
-    `moeir search`. Results are filed under `name` and the digest of the checkpoint.
+    `moeir search`. Results are filed under `name`, the digest of the checkpoint, and `dtype`.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class SearchModel:
             raise UsageError(f"{checkpoint}: a cross-encoder cannot search; give MTEB a retriever")
         if expert is not None and expert not in kinds:
             raise UsageError(f"expert={expert}: {checkpoint} has {', '.join(kinds)}")
-        used = [kinds[expert]] if expert else list(dict.fromkeys(kinds.values()))
+        used = {kinds[expert]} if expert else set(kinds.values())
+        several = expert is None and len(kinds) > 1
         parts = [part for part in (self.checkpoint.resolve().name, expert, fuse) if part]
         self.mteb_model_meta = ModelMeta(
             loader=None,
@@ -74,22 +76,19 @@ class SearchModel:
             similarity_fn_name=None,
             use_instructions=False,
             training_datasets=None,
-            model_type=[MODEL_TYPES[used[0]] if len(kinds) == 1 or expert else "hybrid"],
+            experiment_kwargs={"dtype": dtype},
+            model_type=["hybrid" if several else MODEL_TYPES.get(used.pop(), "hybrid")],
         )
 
     def index(self, corpus: Iterable[Mapping[str, Any]], *, task_metadata: Any, hf_split: str, hf_subset: str, **others: Any) -> None:
         """Encode and index a corpus of {id, text, title}."""
         folder = self.folder / task_metadata.name / hf_subset / hf_split
         folder.mkdir(parents=True, exist_ok=True)
-        write_texts((_to_text(document) for document in corpus), folder / "corpus.jsonl")
-        moeir.encode(
-            model=self.checkpoint,
-            corpus=folder / "corpus.jsonl",
-            output=folder / "encodings",
-            device=self.device,
-            dtype=self.dtype,
-            keep_empty=True,
-        )
+        with TemporaryDirectory(prefix=".documents-", dir=folder) as own:
+            documents = Path(own) / "corpus.jsonl"
+            write_texts((_to_text(document) for document in corpus), documents)
+            encodings = {"output": folder / "encodings", "device": self.device, "dtype": self.dtype}
+            moeir.encode(model=self.checkpoint, corpus=documents, keep_empty=True, **encodings)
         moeir.index(encodings=folder / "encodings", output=folder / "index")
         self._searcher = moeir.open_index(folder / "index", device=self.device, dtype=self.dtype, verified=True)
 
@@ -113,7 +112,7 @@ class SearchModel:
             part = texts[first : first + step]
             run = searcher.search([text.content for text in part], depth, self.expert, self.fuse, ids=[text.id for text in part])
             for text in part:
-                wanted = None if top_ranked is None else set(top_ranked[text.id])
+                wanted = None if top_ranked is None else set(top_ranked.get(text.id, ()))
                 hits = [hit for hit in run.hits(text.id) if wanted is None or hit[0] in wanted]
                 results[text.id] = dict(hits[:top_k])
         return results

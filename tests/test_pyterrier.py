@@ -4,6 +4,7 @@ import pandas as pd
 import pyterrier as pt
 import pytest
 
+import moeir as package
 from moeir.errors import UsageError
 from moeir.pyterrier import Fusion, Indexer, Reranker, Retriever
 from moeir.records import runs, texts
@@ -85,7 +86,13 @@ def test_an_indexer_makes_what_encode_and_index_make(tmp_path, came_checkpoint, 
     made = Indexer(came_checkpoint, tmp_path / "came", dtype="float32").index(documents)
     assert lists_of(made(queries)) == lists_of(Retriever(index, dtype="float32")(queries))
     assert lists_of(Indexer(None, tmp_path / "bm25").index(iter(documents))(queries)) == lists_of(Retriever(bm25_index)(queries))
-    assert Indexer(None, tmp_path / "bm25").index(documents).searcher.ids == [document["docno"] for document in documents]  # already made
+    made_at = (tmp_path / "bm25" / "index" / "manifest.json").stat().st_mtime_ns
+    assert Indexer(None, tmp_path / "bm25").index(documents).searcher.ids == [document["docno"] for document in documents]
+    assert (tmp_path / "bm25" / "index" / "manifest.json").stat().st_mtime_ns == made_at  # already made
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "corpus.jsonl").write_text("mine")
+    Indexer(None, tmp_path / "own").index(documents)
+    assert (tmp_path / "own" / "corpus.jsonl").read_text() == "mine" and len(list((tmp_path / "own").iterdir())) == 2
     with pytest.raises(UsageError, match="document 1: has no text; expected docno and text"):
         Indexer(None, tmp_path / "other").index([documents[0], {"docno": "d2"}])
 
@@ -109,4 +116,8 @@ def test_pipelines_join_and_evaluate(index, bm25_index, queries, toy):
     assert all(union[qid] == parts[0][qid] | parts[1].get(qid, set()) for qid in union)
     graded = pd.read_csv(toy / "test-qrels.tsv", sep="\t", names=["qid", "docno", "label"], skiprows=1, dtype={"qid": str, "docno": str})
     table = pt.Experiment(list(lists), queries, graded, ["ndcg_cut_10"], names=["came", "bm25"])
-    assert list(table["name"]) == ["came", "bm25"] and table["ndcg_cut_10"].between(0, 1).all()
+    hits = {one["name"]: value for one, value in zip(table.to_dict("records"), table["ndcg_cut_10"], strict=True)}
+    for name, one in zip(("came", "bm25"), lists, strict=True):
+        run = {qid: dict(found) for qid, found in lists_of(one(queries)).items()}
+        (means,) = package.evaluate(run={name: run}, qrels=toy / "test-qrels.tsv", measure=["nDCG@10"]).values()
+        assert hits[name] == pytest.approx(means["nDCG@10"], abs=1e-6)

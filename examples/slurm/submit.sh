@@ -5,10 +5,10 @@
 #
 # SBATCH_OPTIONs are those of all jobs, such as --partition=gpu --account=ir --time=2-00:00:00. What a task gets:
 # GPUS      of a task that encodes (default 1); 0: none, on clusters that have none or refuse the option
-# CPUS, MEMORY   of any task (default 8 and 32G); empty: what the cluster gives by default
+# CPUS, MEMORY   of any task (default 8 and 64G); empty: what the cluster gives by default
 # LOGS      folder of a log for each task (default: WORK/logs)
 set -euo pipefail
-SBATCH=${SBATCH:-sbatch} SHARDS=${SHARDS:-8} GPUS=${GPUS-1} CPUS=${CPUS-8} MEMORY=${MEMORY-32G}
+SBATCH=${SBATCH:-sbatch} SHARDS=${SHARDS:-8} GPUS=${GPUS-1} CPUS=${CPUS-8} MEMORY=${MEMORY-64G}
 absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
 WORK=$(absolute "${WORK:-slurm}") CKPT=$(absolute "${CKPT:-ckpt/came}") CORPUS=$(absolute "${CORPUS:-corpus.jsonl}")
 QUERIES=$(absolute "${QUERIES:-dev-queries.jsonl}") LOGS=$(absolute "${LOGS:-${WORK}/logs}")

@@ -22,7 +22,7 @@ from moeir.indexes.two_step import (
     gamma,
     pairwise_sum,
     run_on_threads,
-)  # fmt: skip
+)
 from moeir.kernels.precision import has_native_bfloat16
 
 MAX_PRODUCTS, MAX_ELEMENTS = 2**20, 2**19  # of a block of texts: products with a block of queries, and numbers, so that they fit in cache

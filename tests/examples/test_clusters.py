@@ -81,7 +81,7 @@ def test_the_chain_of_jobs_ends_in_the_runs_of_one_index(
 @pytest.mark.parametrize(
     ("given", "options", "expected", "missing"),
     [
-        ({}, [], ["--cpus-per-task=8", "--mem=32G", "--gpus=1"], []),
+        ({}, [], ["--cpus-per-task=8", "--mem=64G", "--gpus=1"], []),
         ({"GPUS": 0, "CPUS": "", "MEMORY": ""}, ["--partition=cpu"], ["--partition=cpu"], ["--gpus", "--mem", "--cpus-per-task"]),
         ({"GPUS": "", "MEMORY": "8G"}, [], ["--mem=8G"], ["--gpus"]),
         ({"GPUS": "a100:2", "LOGS": "elsewhere"}, ["--account=ir"], ["--gpus=a100:2", "--account=ir"], []),

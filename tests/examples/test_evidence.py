@@ -46,6 +46,8 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_collection(folder / "medquad", {"train": train, "dev": ["dev"]})
     for name in ("nfcorpus", "scifact", "cacm", "cranfield"):
         write_collection(folder / name, {"test": [name]})
+    documents = list(texts.read_texts(folder / "cranfield/corpus.jsonl.gz"))
+    texts.write_texts([*documents, texts.Text("empty", "")], folder / "cranfield/corpus.jsonl.gz")  # as its document 471
     return folder
 
 

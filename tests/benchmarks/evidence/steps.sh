@@ -64,7 +64,7 @@ searched() { # CHECKPOINT ROW SET...: runs/ROW/SET/RUN.trec
   local checkpoint=$1 row=$2 set
   shift 2
   for set in "$@"; do
-    $MOEIR encode --model "$checkpoint" --corpus "${corpora[$set]}" --output "enc/$row/$(shelf "$set")"
+    $MOEIR encode --model "$checkpoint" --corpus "${corpora[$set]}" --keep-empty --output "enc/$row/$(shelf "$set")"
     $MOEIR index --encodings "enc/$row/$(shelf "$set")" --output "idx/$row/$(shelf "$set")"
     $MOEIR search --index "idx/$row/$(shelf "$set")" --queries "${queries[$set]}" --depth "$DEPTH" --output "runs/$row/$set"
   done
@@ -73,7 +73,7 @@ searched() { # CHECKPOINT ROW SET...: runs/ROW/SET/RUN.trec
 bm25() { # SET...: runs/bm25/SET/bm25.trec, and the record of the row bm25
   local set
   for set in "$@"; do
-    $MOEIR index --corpus "${corpora[$set]}" --engine bm25 --output "idx/bm25/$(shelf "$set")"
+    $MOEIR index --corpus "${corpora[$set]}" --keep-empty --engine bm25 --output "idx/bm25/$(shelf "$set")"
     $MOEIR search --index "idx/bm25/$(shelf "$set")" --queries "${queries[$set]}" --depth "$DEPTH" --output "runs/bm25/$set/bm25.trec"
   done
   recorded bm25 || record bm25 - "$@"

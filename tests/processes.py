@@ -79,7 +79,7 @@ def _fork(rank: int, settings: dict[str, str], action: Callable[[int], Any], ans
         return child
     try:
         os.environ |= settings | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
-        _reset_process_state()
+        reset_process_state()
         answer.write_text(json.dumps(action(rank)))
     except BaseException:  # noqa: BLE001 - nothing of the child may run the parent's tests
         traceback.print_exc(file=sys.__stderr__)
@@ -88,7 +88,7 @@ def _fork(rank: int, settings: dict[str, str], action: Callable[[int], Any], ans
     return child
 
 
-def _reset_process_state() -> None:
+def reset_process_state() -> None:
     """Reset the parent's single-process state."""
     torch.set_num_threads(1)
     distributed.init_process_group.cache_clear()

@@ -103,6 +103,13 @@ SCENARIOS = {
 }
 
 
+def write_long_corpus(path: Path) -> None:
+    """Write 600 texts of 3 to 11 toy words: three windows of `encode`, for several processes."""
+    words = " ".join(json.loads(line)["text"] for line in (TOY / "corpus.jsonl").read_text().splitlines()).split()
+    lines = (json.dumps({"_id": f"d{row}", "text": " ".join(words[row % 50 : row % 50 + 3 + row % 9])}) for row in range(600))
+    path.write_text("\n".join(lines) + "\n")
+
+
 def write_inputs(inputs: Path, commands: Iterable[str]) -> None:
     """Write the inputs `in/NAME` that commands read, and what those are made of, unless they exist."""
     names = {Path(word).parts[1] for command in commands for word in shlex.split(command) if word.startswith("in/")}
@@ -115,6 +122,8 @@ def write_inputs(inputs: Path, commands: Iterable[str]) -> None:
             write_tiny_bert(inputs / name, head=True, layers=2)
         elif name == "t5":
             write_tiny_t5(inputs / name, TOY / "corpus.jsonl")
+        elif name == "long.jsonl":
+            write_long_corpus(inputs / name)
         else:
             write_inputs(inputs, [INPUTS[name]])
             with working_folder(inputs.with_name("making"), inputs):

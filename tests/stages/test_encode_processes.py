@@ -1,6 +1,5 @@
 """A corpus encoded by several processes: the bytes of one process, no process left over, and one line for any error."""
 
-import json
 import os
 import shutil
 import signal
@@ -16,6 +15,7 @@ from moeir.stages import worker_pool
 from tests.conftest import run_in_process
 from tests.fake_shards import child_pids, is_alive, make_shard_jobs
 from tests.processes import run_captured, run_processes
+from tests.stage_scenarios import write_long_corpus
 
 TEXTS = 600  # three windows
 REPOSITORY = Path(__file__).parents[2]
@@ -25,9 +25,7 @@ REPOSITORY = Path(__file__).parents[2]
 def room(tmp_path_factory, came_checkpoint, toy):
     """A corpus of three windows, encoded at once and by two processes."""
     folder = tmp_path_factory.mktemp("processes")
-    words = " ".join(json.loads(line)["text"] for line in (toy / "corpus.jsonl").read_text().splitlines()).split()
-    lines = (json.dumps({"_id": f"d{row}", "text": " ".join(words[row % 50 : row % 50 + 3 + row % 9])}) for row in range(TEXTS))
-    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    write_long_corpus(folder / "corpus.jsonl")
     assert encode(folder, came_checkpoint, "whole").code == 0
     result = encode(folder, came_checkpoint, "enc", "--processes", 2)
     assert result.code == 0, result.stderr

@@ -1,0 +1,115 @@
+"""Stages that are killed at random moments: nothing looks whole and is not, no process is left, and the next run ends in the same bytes."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from moeir.artifacts import atomic_write, journals, manifests
+from moeir.stages.base import Counts
+from moeir.stages.fuse import Fuse
+from tests import random_kills
+from tests.random_kills import JOBS, Programme
+
+KILLS = 300  # of each by `make torture`
+SLOW = {"encode in two processes": 60, "distributed training": 100}  # each run takes seconds
+SAMPLED = {"search into a folder": 6, "encode": 6, "finetune": 3, "fuse over another": 6, "two shards": 4, "two jobs of a chain": 4}
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("killing") / "inputs"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_a_stage_killed_at_random_moments_ends_in_the_same_bytes(inputs, tmp_path, name):
+    programme = Programme(name, tmp_path, inputs)
+    assert programme.check(SAMPLED[name], seed=1) == []
+    assert programme.counts["kills"] == SAMPLED[name]
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("name", JOBS)
+def test_every_stage_killed_many_times_ends_in_the_same_bytes(inputs, tmp_path, record_property, name):
+    programme = Programme(name, tmp_path, inputs)
+    failures = programme.check(SLOW.get(name, KILLS), seed=2)
+    record_property("faults", (name, programme.table()))
+    assert failures == []
+
+
+def commit_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
+    """The product has its name a while before its manifest is written."""
+
+    def commit(path: Path, partial: Path, manifest: dict[str, object]) -> None:
+        os.replace(partial, path)
+        time.sleep(0.1)
+        atomic_write.write_text_atomically(manifests.manifest_path(path), manifests.serialize_manifest(manifest))
+
+    patch.setattr(atomic_write, "_commit", commit)
+
+
+def keep_what_the_journal_does_not_have(patch: pytest.MonkeyPatch) -> None:
+    """A file that is continued keeps the bytes that were written after the journal's last entry."""
+    open_file = journals._SyncedFile.__init__
+
+    def open_at_its_end(self: journals._SyncedFile, path: Path, size: int, *, header: int = 0) -> None:
+        open_file(self, path, max(size, path.stat().st_size) if path.exists() and size else size, header=header)
+
+    patch.setattr(journals._SyncedFile, "__init__", open_at_its_end)
+    flush = journals._SyncedFile.flush
+    patch.setattr(journals._SyncedFile, "flush", lambda self: (flush(self), time.sleep(0.005))[0])  # as on a slow disk
+
+
+def start_a_process_that_stays(patch: pytest.MonkeyPatch) -> None:
+    work = Fuse.work
+
+    def start_and_work(self: Fuse) -> Counts:
+        subprocess.Popen(["sleep", "60"])
+        time.sleep(0.2)
+        return work(self)
+
+    patch.setattr(Fuse, "work", start_and_work)
+
+
+def ignore_signals(patch: pytest.MonkeyPatch) -> None:
+    work = Fuse.work
+
+    def work_undisturbed(self: Fuse) -> Counts:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        time.sleep(0.5)
+        return work(self)
+
+    patch.setattr(Fuse, "work", work_undisturbed)
+
+
+class Mutant(NamedTuple):
+    """A change of the code, the jobs that show it, and what is wrong then."""
+
+    mutate: Callable[[pytest.MonkeyPatch], None]
+    jobs: str
+    message: str
+
+
+MUTANTS = {
+    "manifest after the name": Mutant(commit_before_the_manifest, "fuse", "was not made by moeir"),
+    "bytes beyond the journal": Mutant(keep_what_the_journal_does_not_have, "encode", "other bytes than undisturbed"),
+    "a process that stays": Mutant(start_a_process_that_stays, "fuse", "leaves processes after SIGTERM"),
+    "signals ignored": Mutant(ignore_signals, "fuse", "goes on after"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_of_the_code_fails(inputs, tmp_path, monkeypatch, name):
+    mutant = MUTANTS[name]
+    monkeypatch.setattr(random_kills, "SECONDS_TO_END", 0.2)
+    mutant.mutate(monkeypatch)
+    programme = Programme(mutant.jobs, tmp_path, inputs)
+    assert any(mutant.message in problem for seed in range(5) for problem in programme.check(4 * (seed + 1), seed))

@@ -3,10 +3,14 @@
 import inspect
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import typer
@@ -240,11 +244,34 @@ def _invoke(arguments: list[str]) -> int:
         arguments = [*stages, *spread_values(settings.list_settings(stage_class(stages[0])), arguments[1:])]
     command = typer.main.get_command(build_app(stages))
     try:
-        with command.make_context("moeir", list(arguments)) as context:
+        with _keep_ctrl_c(), command.make_context("moeir", list(arguments)) as context:
             command.invoke(context)
     except typer.Exit as end:
         return int(end.exit_code)
     return 0
+
+
+@contextmanager
+def _keep_ctrl_c() -> Iterator[None]:
+    """Ctrl-C ends the block with KeyboardInterrupt, also where native code turns that into an error of its own."""
+    presses: list[int] = []
+
+    def count_and_raise(number: int, frame: FrameType | None) -> None:
+        presses.append(number)
+        signal.default_int_handler(number, frame)
+
+    is_default = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default:
+        signal.signal(signal.SIGINT, count_and_raise)
+    try:
+        yield
+    except Exception as problem:
+        if presses:
+            raise KeyboardInterrupt from problem
+        raise
+    finally:
+        if is_default:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def spread_values(stage_settings: Sequence[settings.Setting], arguments: Sequence[str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 
@@ -39,6 +40,19 @@ def test_the_traceback_is_shown_on_request(monkeypatch):
     monkeypatch.setattr(Evaluate, "check", fail)
     with pytest.raises(KeyError):
         cli._exit_code(["evaluate", "--run", "x.trec", "--qrels", "q.tsv"])
+
+
+def test_ctrl_c_is_ctrl_c_also_where_native_code_makes_an_error_of_it(monkeypatch, moeir):
+    def read_natively(self):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ValueError("could not determine the shape of object type 'torch.storage.UntypedStorage'") from None
+
+    monkeypatch.setattr(Evaluate, "check", read_natively)
+    result = moeir("evaluate", "--run", "x.trec", "--qrels", "q.tsv")
+    assert (result.code, result.stderr) == (130, "stopped; the same command continues, or starts over\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 INTERRUPTED_IMPORT = """

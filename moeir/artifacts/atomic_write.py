@@ -185,10 +185,24 @@ def _open_lock(lock: Path) -> IO[str]:
         return open(lock, "w", encoding="utf-8")
 
 
+class OutputInUse(ArtifactError):
+    """Another process is writing the output."""
+
+
+def wait_for_writer(path: Path) -> None:
+    """Wait until no process is writing `path`."""
+    with contextlib.suppress(FileNotFoundError), open(_lock_path(path), encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    lock = path.with_name(f".{path.name}.lock")
-    refusal = ArtifactError(f"{path}: another process is writing it; wait for it, or write elsewhere")
+    lock = _lock_path(path)
+    refusal = OutputInUse(f"{path}: another process is writing it; wait for it, or write elsewhere")
     with _open_lock(lock) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

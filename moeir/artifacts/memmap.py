@@ -70,7 +70,7 @@ def get_or_build(
     folder: Path, kind: str, record: Mapping[str, Any], fill: Callable[[Path], dict[str, int]], *, rebuild: bool = False
 ) -> Path:
     """The cache folder for `record` (stage, settings and sources); `fill` writes its files if there is none, if one is damaged, or if
-    `rebuild`."""
+    `rebuild`. What another process is writing is waited for."""
     atomic_write.make_folder(folder)
     key = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
     path = folder / f"{kind}-{key}"
@@ -79,11 +79,16 @@ def get_or_build(
         if (damaged := manifests.first_mismatch(files)) is not None:
             log.warning("%s: damaged: its checksum is not the one in the manifest; the cache is made again", damaged)
             rebuild = True
-    if rebuild or not manifests.is_up_to_date(path, record):
-        with atomic_write.atomic_output(path, f"{kind} cache", record, force=rebuild, folder=True) as (partial, counts):
-            counts.update(fill(partial))
-    else:
-        atomic_write.clean_leftovers(path, record)
+    while rebuild or not manifests.is_up_to_date(path, record):
+        try:
+            with atomic_write.atomic_output(path, f"{kind} cache", record, force=rebuild, folder=True) as (partial, counts):
+                counts.update(fill(partial))
+            return path
+        except atomic_write.OutputInUse:
+            log.info("%s: another process is writing it; waiting", path)
+            atomic_write.wait_for_writer(path)
+            rebuild = False
+    atomic_write.clean_leftovers(path, record)
     return path
 
 

@@ -1,12 +1,15 @@
 """Mapped arrays: pages beyond the limit are released, and the values stay the same."""
 
+import logging
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from moeir.artifacts import memmap
+from moeir.artifacts import atomic_write, memmap
 
 SMAPS = Path("/proc/self/smaps")
 
@@ -82,6 +85,33 @@ def test_a_cache_with_a_changed_bit_is_made_again(tmp_path, caplog, position):
     assert f"{path / 'ids.npy'}: damaged: its checksum is not the one in the manifest; the cache is made again" in caplog.text
     assert memmap.open_readonly(path / "ids.npy").tolist() == list(range(100))
     assert memmap.get_or_build(tmp_path, "texts", record, fill) == path and len(calls) == 2
+
+
+def test_a_cache_that_another_process_writes_is_waited_for_and_used(tmp_path, caplog):
+    record, calls = {"stage": "finetune", "settings": {}, "sources": {}}, []
+    caplog.set_level(logging.INFO, "moeir")
+    is_filling, is_seen = threading.Event(), threading.Event()
+
+    def fill(folder):
+        calls.append(folder)
+        is_filling.set()
+        assert is_seen.wait(60)
+        (folder / "ids.txt").write_text("1\n")
+        return {"texts": 1}
+
+    def wait_as_well(path):
+        is_seen.set()
+        wait(path)
+
+    wait = atomic_write.wait_for_writer
+    with ThreadPoolExecutor() as threads, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(atomic_write, "wait_for_writer", wait_as_well)
+        first = threads.submit(memmap.get_or_build, tmp_path, "texts", record, fill)
+        assert is_filling.wait(60)
+        second = threads.submit(memmap.get_or_build, tmp_path, "texts", record, fill)
+        assert first.result() == second.result()
+    assert len(calls) == 1 and "another process is writing it; waiting" in caplog.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == [first.result().name]
 
 
 @pytest.mark.parametrize("array", [np.arange(5), np.zeros((0, 3), np.float16), np.arange(6.0).reshape(2, 3), np.arange(8)[::2]])

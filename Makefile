@@ -1,5 +1,5 @@
 # `make demo` trains, searches and evaluates CAME on real text; `make test` runs the tests; `make torture` runs kills, damages, power cuts,
-# failing system calls and a million mutated inputs, in an hour or more (estimated, not yet timed as a whole). Each creates its environment.
+# failing system calls and a million mutated inputs, in hours. Each creates its environment.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,10 +34,9 @@ test: environment
 device: environment
 	$(PYTEST) tests/device
 
+# all parts, or those of PARTS="power_loss fuzz"; what passed at this commit is not run again
 torture: environment
-	$(PYTEST) -m torture tests/device
-	$(PYTEST) -m torture
-	$(BIN)/python -m tests.fuzz --cases 1000000 --jobs $(shell nproc)
+	$(BIN)/python -m tests.torture --jobs $(shell nproc) $(PARTS)
 
 # 400 changes of one expression each, and the tests that should notice; hours, but a second run goes on where the first was stopped
 mutants: environment

@@ -215,7 +215,7 @@ def _stem_finnish(stem: Stem) -> Stem:
 
 
 def _stem_lithuanian(stem: Stem) -> Stem:
-    return lambda word: stem(word).removesuffix("er") if re.search("[aeiouyąęėįųū].*er(į|s|ų|iai|yje)$", word) else stem(word)
+    return lambda word: stem(word).removesuffix("er") if re.search("[aeiouyąęėįųū].*er(į|s|ų|ia|iai|yje|ys)$", word) else stem(word)
 
 
 def _stem_norwegian(stem: Stem) -> Stem:

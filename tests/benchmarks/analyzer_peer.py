@@ -1,10 +1,12 @@
 """Terms of our analysers beside Lucene's own, for each language, on the translated messages of the programs of a machine; and their speed.
 
     python -m tests.benchmarks.analyzer_peer [LOCALES …] [--languages german french] [--words 25000 --altered 6000]
+    python -m tests.benchmarks.analyzer_peer --languages swedish --word-list /usr/share/dict/swedish --words 60000
     python -m tests.benchmarks.analyzer_peer [LOCALES …] --languages english german cjk --speed [--corpus CORPUS --rounds 5]
 
 LOCALES are folders of gettext, CODE/LC_MESSAGES/*.mo (by default /usr/share/locale). Texts are drawn until they have `--words` different
 words. Altered words are drawn from these: other capitals, endings of other words, apostrophes, articles, digits and accents.
+With `--word-list FILE`, the words are drawn of a dictionary instead, one a line (what follows a slash is left out), for one language.
 Needs the extra `lucene`. With `--speed`, Lucene is not asked: texts are joined to about 100 words, English ones are CORPUS; prints the
 milliseconds of 1,000 texts by a new analyser, and by one that knows their words.
 """
@@ -111,6 +113,18 @@ def compare(language: str, options: argparse.Namespace) -> None:
     sys.stdout.flush()
 
 
+def compare_word_list(language: str, options: argparse.Namespace) -> None:
+    """Print a language's row for words of a dictionary, twenty a text."""
+    lines = options.word_list.read_text(encoding=options.encoding).splitlines()
+    words = sorted({word for line in lines if (word := line.split("/")[0].split("\t")[0].strip()) and not regex.search(r"[\s\d]", word)})
+    random.Random(5).shuffle(words)
+    drawn = words[: options.words]
+    texts = [" ".join(drawn[first : first + 20]) for first in range(0, len(drawn), 20)]
+    terms, different, examples = count_differences(language, texts)
+    share, shown = f"{1 - different / terms:.3%}", "; ".join(examples[:4])
+    sys.stdout.write(f"| {language} | {len(words):,} | {len(drawn):,} | {terms:,} | {different:,} | {share} | {shown} |\n")
+
+
 def measure_speed(language: str, options: argparse.Namespace) -> None:
     """Print the milliseconds of 1,000 texts."""
     if language == "english" and options.corpus:
@@ -139,10 +153,12 @@ def main() -> None:
     for name, default in {"words": 25_000, "altered": 6_000, "rounds": 5}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--corpus", type=Path)
+    parser.add_argument("--word-list", type=Path)
+    parser.add_argument("--encoding", default="utf-8")
     parser.add_argument("--speed", action="store_true")
     options = parser.parse_args()
     for language in options.languages:
-        (measure_speed if options.speed else compare)(language, options)
+        (measure_speed if options.speed else compare_word_list if options.word_list else compare)(language, options)
 
 
 if __name__ == "__main__":

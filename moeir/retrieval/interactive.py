@@ -8,7 +8,9 @@ from typing import Any
 from moeir import console
 from moeir.console import StyledLine
 from moeir.errors import MoeirError, UsageError
-from moeir.indexes.analyzer import EnglishAnalyzer
+from moeir.indexes.bm25 import Bm25
+from moeir.indexes.languages import open_analyzer
+from moeir.indexes.lucene import Lucene
 from moeir.parsing import parse_value, shorten_message
 from moeir.records.runs import Run, format_score
 from moeir.retrieval.explain import Explainer
@@ -104,7 +106,8 @@ class InteractiveSession:
         """Spans in a text of the terms that an expert matched, or, without such an expert, of the query terms."""
         checkpoint = self._searcher.checkpoint
         if checkpoint is None:
-            analyzer = EnglishAnalyzer()
+            texts_engine = next((engine for engine in self._searcher.engines.values() if isinstance(engine, Bm25 | Lucene)), None)
+            analyzer = open_analyzer("english" if texts_engine is None else texts_engine.language)
             query_terms = set(analyzer.terms(query))
             words = ((word.span(), analyzer.terms(word.group())) for word in re.finditer(r"\w+", text))
             return [span for span, own in words if query_terms.intersection(own)]

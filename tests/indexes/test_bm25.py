@@ -1,5 +1,7 @@
 """BM25."""
 
+import json
+
 import bm25s
 import numpy as np
 import pytest
@@ -119,11 +121,38 @@ def test_texts_without_terms_make_an_index_that_finds_nothing(texts, tmp_path):
         ({"b": 1.5}, "b must lie between 0 and 1"),
         ({"stemmer": "klingon"}, "stemmer 'klingon' is unknown"),
         ({"stop_words": "all"}, "stop_words 'all' is unknown"),
+        ({"language": "german", "stop_words": "all"}, "stop_words 'all' is unknown; known: lucene, none"),
+        ({"language": "klingon"}, "bm25: language 'klingon' is unknown; known: arabic, armenian, basque, catalan, cjk, czech, danish"),
+        ({"language": "german", "stemmer": "french"}, "stemmer 'french' is not one of language 'german'; known: lucene, none, german"),
+        ({"language": "cjk", "stemmer": "porter"}, "stemmer 'porter' is not one of language 'cjk'; known: lucene, none"),
     ],
 )
 def test_wrong_options_are_refused(options, what):
     with pytest.raises(UsageError, match=what):
         Bm25(**options)
+
+
+def test_an_index_knows_its_language(tmp_path):
+    german = build_index(["Die Häuser der Stadt", "Ein Haus am Fluss", "Das Gras"], language="german")
+    german.save(tmp_path)
+    opened = Bm25.open(tmp_path)
+    assert (opened.language, opened.stemmer, opened.stop_words) == ("german", "lucene", "lucene")
+    for index in (german, opened):
+        assert index.search(["HAEUSERN", "die"], 3)[0].tolist() == [[1, 0, -1], [-1, -1, -1]]
+
+
+def test_english_is_the_default_and_its_stemmer_porters(tmp_path):
+    index, stated = Bm25(), Bm25(language="english", stemmer="porter")
+    index.add(TEXTS)
+    stated.add(TEXTS)
+    index.save(tmp_path / "index")
+    stated.save(tmp_path / "stated")
+    files = sorted(path.name for path in (tmp_path / "index").iterdir())
+    assert [(tmp_path / "index" / name).read_bytes() == (tmp_path / "stated" / name).read_bytes() for name in files] == [True] * len(files)
+    settings = json.loads((tmp_path / "index" / "engine.json").read_text())
+    del settings["options"]["language"]  # as an index that is older than this option
+    (tmp_path / "index" / "engine.json").write_text(json.dumps(settings))
+    assert same_bytes(Bm25.open(tmp_path / "index").search(QUERIES, 7), stated.search(QUERIES, 7))
 
 
 def test_damaged_and_foreign_folders_are_refused(tmp_path):

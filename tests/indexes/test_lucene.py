@@ -68,7 +68,14 @@ def test_what_java_says_of_a_failure_is_the_message(fake_packages, tmp_path):
         index.save(tmp_path / "index")
 
 
-@pytest.mark.parametrize(("options", "what"), [({"k1": -1.0}, "k1 must be 0 or more"), ({"b": 2.0}, "b between 0 and 1")])
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"k1": -1.0}, "k1 must be 0 or more"),
+        ({"b": 2.0}, "b between 0 and 1"),
+        ({"language": "estonian"}, "lucene: language 'estonian' is not one of Anserini's; known: arabic, cjk"),
+    ],
+)
 def test_wrong_options_are_refused(options, what):
     with pytest.raises(UsageError, match=what):
         Lucene(**options)
@@ -125,3 +132,15 @@ def test_through_the_command_line(moeir, toy, tmp_path):
     result = moeir("search", "--index", tmp_path / "index", "--queries", toy / "test-queries.tsv", "--output", tmp_path / "run.trec")
     assert result.code == 0, result.stderr
     assert "moeir.lucene" in Path(tmp_path / "run.trec").read_text()
+
+
+@needs_lucene
+def test_lucene_in_german_finds_what_bm25_in_german_finds(tmp_path):
+    ours, theirs = Bm25(language="german"), Lucene(language="german")
+    for index in (ours, theirs):
+        index.add(["Die alten Häuser der Stadt", "Ein Haus am Fluss", "Die Städte und Flüsse im Süden des Landes"])
+    theirs.save(tmp_path)
+    for index in (theirs, Lucene.open(tmp_path)):
+        rows, _ = index.search(["Haus", "in der Stadt", "flusse"], 3)
+        assert rows.tolist() == ours.search(["Haus", "in der Stadt", "flusse"], 3)[0].tolist() == [[1, 0, -1], [0, 2, -1], [1, 2, -1]]
+    assert json.loads((tmp_path / "engine.json").read_text())["options"]["language"] == "german"

@@ -213,7 +213,7 @@ def list_runs(folder: Path, names: Iterable[str] | None = None) -> dict[str, Pat
     return {stem: folder / name if folder.is_dir() else folder for stem, name in stems.items()}
 
 
-def evaluate_runs(paths: Mapping[str, Path], judgements: Path, names: Iterable[str]) -> dict[str, MeasureValues]:
+def measure_runs(paths: Mapping[str, Path], judgements: Path, names: Iterable[str]) -> dict[str, MeasureValues]:
     """The measures of each query, by run."""
     grades, requested = qrels.read_qrels(judgements), [measures.parse_measure(name) for name in names]
     return {name: measures.evaluate_run(runs.read_run(path), grades, requested) for name, path in paths.items()}
@@ -227,7 +227,7 @@ def compute_means(systems: Mapping[str, MeasureValues]) -> dict[str, dict[str, f
 def compare_measures(product: Path, paths: Mapping[str, Path], judgements: Path, stored: Mapping[str, Mapping[str, float]]) -> float:
     """The largest difference of a stored mean, by run and measure, from that of the run scored again; ArtifactError above the tolerance."""
     names = dict.fromkeys(measure for means in stored.values() for measure in means)
-    means = compute_means(evaluate_runs({run: paths[run] for run in stored}, judgements, names))
+    means = compute_means(measure_runs({run: paths[run] for run in stored}, judgements, names))
     differences = {f"{name} of {run}": abs(means[run][name] - value) for run, values in stored.items() for name, value in values.items()}
     _check_differences(product, differences, MEASURE_TOLERANCE, "the measures of the runs")
     return max(differences.values())

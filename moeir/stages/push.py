@@ -114,7 +114,7 @@ class Push(Stage):
         for name in paths if self.run else ():
             (folder / hub.RUNS).mkdir(exist_ok=True)
             runs.write_run(runs.read_run(paths[name]), folder / hub.RUNS / f"{name}.trec")
-        return hub.evaluate_runs(paths, self.qrels, self.measure)
+        return hub.measure_runs(paths, self.qrels, self.measure)
 
     def _list_sample(self, sample: Path, means: Mapping[str, Any]) -> Contents:
         """The files of the sample, with a manifest."""

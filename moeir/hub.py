@@ -254,7 +254,8 @@ def build_card(
     for run, measure, values in ((run, *entry) for run, by_measure in systems.items() for entry in by_measure.items()):
         interval = [round(bound, 6) for bound in significance.confidence_interval(list(values.values()), is_measure=True)]
         facts, mean = {"run": run, "queries": len(values), "interval_95": interval}, round(fmean(values.values()), 6)
-        results.append(EvalResult(task, "unknown", dataset, measure.lower(), mean, metric_name=measure, metric_args=facts))
+        dataset_type = "-".join(dataset.lower().split())  # the client joins results of one type under the first's name
+        results.append(EvalResult(task, dataset_type, dataset, measure.lower(), mean, metric_name=measure, metric_args=facts))
     card.data.eval_results, card.data.model_name = results or None, card.data.model_name or name
     counts = {noun: sum(part["counts"].get(key, 0) for part in products.values()) for key, noun in COUNTED.items()}
     counts |= {"parameters": read_metadata(product)["parameters"]} if kind == "checkpoint" else {}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import moeir as package
+from moeir import hub as hub_module
 from moeir.artifacts import manifests
 from moeir.artifacts.manifests import MANIFEST
 from tests.conftest import run_in_subprocess
@@ -109,6 +110,7 @@ def test_shards_are_pulled_one_by_one(hub, room, run, moeir, monkeypatch):
     hub.fail("GET", "1-of-3/ids.txt", "close", RETRY)
     check_failure(moeir("pull", "--repo", "anna/shards", "--output", "pulled"), 1, "run the same command again")
     assert (room / "pulled" / "0-of-3").exists() and not (room / "pulled" / "1-of-3").exists()
+    check_failure(moeir("index", "--encodings", "pulled", "--output", "x"), 4, "or unfinished; the same moeir pull command makes it")
     hub.faults.clear()
     assert "12 texts again" in run("pull --repo anna/shards --output pulled --model came --verify")
     for number in range(3):
@@ -217,6 +219,30 @@ def test_a_pull_that_fails_leaves_no_product_and_the_same_command_again_succeeds
     same_content(room / "came", room / "pulled")
     if done:  # what came through is not downloaded again
         assert not [request for request in hub.requests if request.startswith("GET") and "config.json" in request]
+    assert list_leftovers(room) == []
+
+
+def test_a_pull_that_is_stopped_goes_on_and_a_new_commit_in_between_is_noticed(hub, room, run, moeir, monkeypatch):
+    run("push --input came --repo anna/came")
+    download = hub_module.hf_hub_download
+
+    def stop_at_the_weights(repository, name, **options):
+        if name == "model.safetensors":
+            raise KeyboardInterrupt
+        return download(repository, name, **options)
+
+    monkeypatch.setattr(hub_module, "hf_hub_download", stop_at_the_weights)
+    for output in ("first", "second"):
+        assert moeir("pull", "--repo", "anna/came", "--output", output).code == 130
+        assert not (room / output).exists()
+    monkeypatch.setattr(hub_module, "hf_hub_download", download)
+    hub.requests.clear()
+    run("pull --repo anna/came --output first")
+    assert not [request for request in hub.requests if request.startswith("GET") and "config.json" in request]
+    same_content(room / "came", room / "first")
+    run("push --input came --repo anna/came --license mit")
+    check_failure(moeir("pull", "--repo", "anna/came", "--output", "second"), 2, "unfinished work of other settings (hub)")
+    run("pull --repo anna/came --output second --force")
     assert list_leftovers(room) == []
 
 

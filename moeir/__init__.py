@@ -15,7 +15,7 @@ _PUBLIC = {
     "write_run": "moeir.records.runs",
     **dict.fromkeys(
         ("init", "generate_queries", "pretrain", "finetune", "mine_negatives", "encode", "index", "search", "calibrate", "learn_fusion",
-         "fuse", "rerank", "evaluate", "analyze", "report", "check", "convert", "export", "info"),
+         "fuse", "rerank", "evaluate", "analyze", "report", "check", "convert", "export", "push", "pull", "info"),
         "moeir.functions",
     ),
 }  # fmt: skip

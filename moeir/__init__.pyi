@@ -541,6 +541,36 @@ def export(
     dataset: _Path | None = ...,
     force: bool = ...,
 ) -> Path: ...
+def push(
+    *,
+    input: _Path,
+    repo: str,
+    private: bool = ...,
+    license: str | None = ...,
+    corpus: _Texts | None = ...,
+    seed: int = ...,
+    run: _Run | Sequence[_Run] = ...,
+    qrels: _Qrels | None = ...,
+    measure: str | Sequence[str] = ...,
+    dataset_name: str | None = ...,
+    model: _Path | None = ...,
+    code: str | Sequence[str] = ...,
+    longest_line: int = ...,
+    dataset: _Path | None = ...,
+    split: str | None = ...,
+    force: bool = ...,
+) -> str: ...
+def pull(
+    *,
+    repo: str,
+    revision: str | None = ...,
+    verify: bool = ...,
+    model: _Path | None = ...,
+    code: str | Sequence[str] = ...,
+    longest_line: int = ...,
+    output: _Path,
+    force: bool = ...,
+) -> Any: ...
 def info(
     path: _Path,
     *,

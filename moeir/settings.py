@@ -9,7 +9,7 @@ import difflib
 import operator
 import types
 import typing
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -275,6 +275,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(loaded, dict):
         raise DataError(f"{path}: expected a mapping `flag: value`, found {type(loaded).__name__}")
     return loaded
+
+
+def change_yaml(text: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
+    """What `to_yaml` wrote, with its settings changed."""
+    return str(yaml.safe_dump(change(yaml.safe_load(text)), sort_keys=False, allow_unicode=True, default_flow_style=False))
 
 
 def _parse_setting(setting: Setting, value: Any, where: str) -> Any:

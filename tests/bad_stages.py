@@ -293,3 +293,16 @@ SEARCHING = [
     BadInput("an export of another corpus", None, EXPORT + "vespa --corpus train-queries.jsonl", 3, "where the encodings have 'owl'"),
     BadInput("an export of an index", None, EXPORT.replace("enc ", "idx ") + "vespa", 4, "idx: expected encodings, found an index"),
 ]
+
+PUSH = "push --repo anna/x --input "
+HUB = [
+    BadInput("a push without a network", None, PUSH + "came", 2, "anna/x: not accepted: Cannot reach"),
+    BadInput("a pull without a network", None, "pull --repo anna/x --output out", 2, "anna/x: not accepted: Cannot reach"),
+    BadInput("a pull to a pipe", None, "pull --repo anna/x --output -", 2, "--output -: the output is a folder"),
+    BadInput("a push of nothing", None, PUSH + "absent", 3, "absent: no such file or folder (--input)"),
+    BadInput("a push of texts", None, PUSH + "corpus.jsonl", 4, "corpus.jsonl: has no manifest.json: unfinished, or not made by moeir"),
+    BadInput("a push of plain weights", None, PUSH + "tiny", 4, "tiny: has no manifest.json"),
+    BadInput("measures without judgements", None, PUSH + "came --run one.trec", 2, "--run needs --qrels"),
+    BadInput("a sample of other texts", None, PUSH + "enc --corpus train-queries.jsonl", 3, "has no document"),
+    BadInput("a sample without texts", write_file("none.jsonl", ""), PUSH + "came --corpus none.jsonl", 3, "none.jsonl"),
+]

@@ -6,12 +6,15 @@ import re
 import string
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from tests.hub_server import StandIn
 
 # No deadlines and no random examples: neither a busy machine nor luck may fail a test; explore with --hypothesis-profile=other
 hypothesis_settings = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -207,6 +210,16 @@ def bm25_index(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     """BM25 over the toy corpus."""
     output = tmp_path_factory.mktemp("built") / "bm25"
     return _build(output, "index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> "Iterator[StandIn]":
+    """A stand-in for the Hugging Face Hub, which huggingface_hub asks in this test."""
+    from tests.hub_server import connect, serve
+
+    with serve() as state:
+        connect(monkeypatch, state.address)
+        yield state
 
 
 def _build(output: Path, *arguments: object) -> Path:

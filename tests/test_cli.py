@@ -249,6 +249,8 @@ DRY = {
     "report": "--training trained",
     "convert": "--input test-qrels.tsv --to qrels",
     "check": "--corpus corpus.jsonl --qrels test-qrels.tsv --run one.trec",
+    "push": "--input came --repo anna/came --corpus corpus.jsonl",
+    "pull": "--repo anna/came",
     "info": "came",
     "variants": "",
 }

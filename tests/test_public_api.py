@@ -34,6 +34,8 @@ RETURNS = {
     "report": "str | Path",
     "convert": "str | Path",
     "export": "Path",
+    "push": "str",
+    "pull": "Any",
 }
 FORMS = ("form", "output", "per_query", "explain")  # with these, evaluate and analyze return text or a path
 STUB_HEAD = """# Types of the public functions, written from the stages by tests/test_public_api.py --update-golden.

@@ -267,6 +267,15 @@ def make_folder(path: Path) -> None:
         _fsync(path.parent)
 
 
+def link_file(source: Path, target: Path) -> None:
+    """Give a file a second name, in folders that are made if missing; a copy where the file system has no links."""
+    make_folder(target.parent)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def sync_file(path: Path) -> None:
     """Sync the content and the name of a file to disk."""
     _fsync(path)

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from moeir.artifacts.unfinished import describe_unfinished, read_json
+from moeir.artifacts.unfinished import describe_unfinished, maker, read_json
 from moeir.errors import ArtifactError
 
 MANIFEST = "manifest.json"
@@ -103,7 +103,7 @@ def verify_artifact(path: Path, kind: str) -> dict[str, Any]:
     if manifest["kind"] != kind:
         actual = f"{_with_article(manifest['kind'])} (made by moeir {manifest.get('stage')})"
         raise ArtifactError(f"{path}: expected {_with_article(kind)}, found {actual}")
-    _check_format(path, manifest)
+    check_format(path, manifest)
     files = {path / name: entry for name, entry in manifest["files"].items()}
     for name, (file, entry) in zip(manifest["files"], files.items(), strict=True):
         if not file.resolve().is_relative_to(path.resolve()):
@@ -117,7 +117,8 @@ def verify_artifact(path: Path, kind: str) -> dict[str, Any]:
     return manifest
 
 
-def _check_format(path: Path, manifest: Mapping[str, Any]) -> None:
+def check_format(path: Path, manifest: Mapping[str, Any]) -> None:
+    """ArtifactError if an artifact is of another format than this version reads."""
     actual, expected = manifest.get("format", 1), FORMATS.get(manifest["kind"], 1)
     if actual == expected:
         return
@@ -131,7 +132,7 @@ def _with_article(kind: str) -> str:
 
 
 def _repair_hint(manifest: Mapping[str, Any]) -> str:
-    return f"run moeir {manifest.get('stage')} again with --force"
+    return f"run moeir {maker(manifest)} again with --force"
 
 
 def verify_file(path: Path) -> None:
@@ -162,8 +163,8 @@ def is_up_to_date(path: Path, record: Mapping[str, Any]) -> bool:
 
 
 def diff_records(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
-    """Differences between two records: `stage`, and the names of settings and sources."""
-    differences = {"stage"} if old.get("stage") != new["stage"] else set()
+    """Differences between two records: `stage`, `hub` (the commit that was pulled), and the names of settings and sources."""
+    differences = {name for name in ("stage", "hub") if old.get(name) != new.get(name)}
     for part in ("settings", "sources"):
         before, after = old.get(part) or {}, new[part]
         differences |= {key for key in {*before, *after} if before.get(key) != after.get(key)}

@@ -93,6 +93,8 @@ def verify_encodings(folder: Path) -> dict[str, Mapping[str, Any]]:
 
 def _encode_command(path: Path, manifest: Mapping[str, Any], shard: Shard) -> str:
     """The command that makes a shard as the one in `path` was made."""
+    if "hub" in manifest:
+        return "the same moeir pull command"
     counts = manifest["counts"]
     flags = {"model": os.path.relpath((path / counts["checkpoint"]["path"]).resolve()), "corpus": counts["corpus"]}
     flags |= manifest["settings"] | {"shard": str(shard), "output": str(path.parent)}

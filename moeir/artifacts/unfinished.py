@@ -1,6 +1,7 @@
 """Unfinished work: the path that a product is written to before it has its name, and what to say where the product itself is asked for."""
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,12 @@ def describe_unfinished(path: Path) -> str | None:
         return None
     state = read_json(resume_path(partial) / TRAINING_STATE)
     done = "" if state is None else f" step {state['step']:,}" + (f" of {state['steps']:,}" if state.get("steps") else "")
-    return f"unfinished:{done and done + ';'} run the same {record.get('stage')} command again to continue"
+    return f"unfinished:{done and done + ';'} run the same {maker(record)} command again to continue"
+
+
+def maker(record: Mapping[str, Any]) -> str:
+    """The command that made what a record or a manifest describes here: pull for a product of the Hub, whatever stage made it elsewhere."""
+    return "pull" if "hub" in record else str(record.get("stage"))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 STAGES = (
     "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "calibrate", "learn-fusion", "fuse",
-    "rerank", "evaluate", "analyze", "report", "check", "convert", "export", "info", "variants",
+    "rerank", "evaluate", "analyze", "report", "check", "convert", "export", "push", "pull", "info", "variants",
 )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """A product exists completely or not at all, whatever interrupts its writing."""
 
+import errno
 import fcntl
 import json
 import os
@@ -347,3 +348,16 @@ def test_a_small_file_that_cannot_be_written_leaves_nothing_beside_it(tmp_path, 
     with pytest.raises(OSError, match="No space left"):
         atomic_write.write_text_atomically(tmp_path / "facts", "new")
     assert [path.name for path in tmp_path.iterdir()] == ["facts"] and (tmp_path / "facts").read_text() == "old"
+
+
+def test_a_file_gets_a_second_name_or_where_there_are_no_links_a_copy(tmp_path, monkeypatch):
+    (tmp_path / "one").write_text("x")
+    atomic_write.link_file(tmp_path / "one", tmp_path / "new" / "second")
+    assert (tmp_path / "new" / "second").samefile(tmp_path / "one")
+
+    def refuse(*_):
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(os, "link", refuse)
+    atomic_write.link_file(tmp_path / "one", tmp_path / "new" / "copy")
+    assert (tmp_path / "new" / "copy").read_text() == "x" and not (tmp_path / "new" / "copy").samefile(tmp_path / "one")

@@ -1,0 +1,270 @@
+"""Repositories of the Hugging Face Hub: upload in one commit, download, the card, and the sample that `pull --verify` compares.
+
+A repository has the files and manifests of one product as they are on disk, the card README.md, and `verification/`, with its own manifest:
+texts drawn by a seed, what the product makes of them, judgements, and the runs that the card measures.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, EvalResult, HfApi, ModelCard, ModelCardData, hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+from huggingface_hub.utils import disable_progress_bars
+from huggingface_hub.utils.logging import set_verbosity_error
+
+from moeir.architectures.checkpoint import open_checkpoint, read_metadata
+from moeir.artifacts import manifests, shards
+from moeir.artifacts.manifests import MANIFEST
+from moeir.backbones.device import autocast, select_device, select_dtype
+from moeir.console import progress
+from moeir.errors import ArtifactError, DataError, MoeirError, UsageError
+from moeir.evaluation import measures, significance
+from moeir.evaluation.result_tables import ALL_QUERIES, Comparison, MeasureValues, to_table
+from moeir.formats.subsets import sample_items
+from moeir.records import lines, qrels, runs, texts
+from moeir.representations import encodings
+from moeir.representations.base import Representation
+from moeir.reranking import candidates, scoring
+from moeir.reranking.score_journal import ScoreJournal
+from moeir.retrieval.searcher import open_index
+
+KINDS = ("checkpoint", "encodings", "index", "run")
+CARD, VERIFICATION, TEXTS, QRELS, RUNS = "README.md", "verification", "texts.jsonl", "qrels.tsv", "runs"
+GIT_FILE = ".gitattributes"  # of every repository; the Hub writes it
+CARD_HEADING = "## This repository"
+COUNTED = {"texts": "documents", "queries": "queries"}  # counts of a manifest, as the card calls them
+SAMPLE_SIZE, SEARCH_DEPTH = 256, 10
+FLOAT32_TOLERANCE, COARSE_TOLERANCE, MEASURE_TOLERANCE = 1e-3, 5e-2, 1e-6  # coarse: scores of bfloat16 and int8
+
+
+class Snapshot(NamedTuple):
+    """One commit of a repository, and the names of its files."""
+
+    repository: str
+    commit: str
+    files: frozenset[str]
+
+    def download(self, names: Iterable[str], folder: Path) -> None:
+        """Download files into a folder, under their names; those of this commit that it has are not downloaded again."""
+        with describe_hub_errors(self.repository):
+            for name in progress(list(names), "downloading files"):
+                if name not in self.files or ".." in Path(name).parts or Path(name).is_absolute():
+                    raise ArtifactError(f"{self.repository}: has no {name}; expected a repository that moeir push made")
+                hf_hub_download(self.repository, name, revision=self.commit, local_dir=folder)
+
+    def read_manifests(self) -> dict[str, dict[str, Any]]:
+        """The manifest of the product by its folder in the repository, `.`, or those of its shards."""
+        parents = sorted({str(Path(name).parent) for name in self.files})
+        folders = [name for name in parents if shards.FOLDER_PATTERN.fullmatch(name)] or ["."]
+        with TemporaryDirectory(prefix="moeir-") as temporary:
+            self.download([(Path(name) / MANIFEST).as_posix() for name in folders], Path(temporary))
+            loaded = {name: manifests.read_manifest(Path(temporary, name)) for name in folders}
+        for name, manifest in loaded.items():
+            if manifest["kind"] not in KINDS or not {"stage", "settings", "sources"} <= manifest.keys():
+                raise ArtifactError(f"{self.repository}: has no {', '.join(KINDS)}; expected a repository that moeir push made")
+            manifests.check_format(Path(self.repository, name), manifest)
+        return loaded
+
+
+def find_snapshot(repository: str, revision: str | None = None) -> Snapshot:
+    """The commit of a branch, tag or commit name, by default of the main branch."""
+    with describe_hub_errors(repository):
+        info = HfApi().repo_info(repository, revision=revision)
+    return Snapshot(repository, str(info.sha), frozenset(file.rfilename for file in info.siblings or ()))
+
+
+def upload_files(repository: str, files: Mapping[str, Path | bytes], *, private: bool) -> str:
+    """Make these files the content of a repository, in one commit -> its address; files of another tool are not replaced.
+
+    Large files that an interrupted upload has brought to the Hub are not sent again.
+    """
+    with describe_hub_errors(repository):
+        HfApi().create_repo(repository, private=private or None, exist_ok=True)
+        before = find_snapshot(repository)
+        if before.files - {GIT_FILE, CARD} and not any(name.endswith(MANIFEST) for name in before.files):
+            raise UsageError(f"--repo {repository}: has files, and moeir push did not make them; name another repository")
+        added = [CommitOperationAdd(name, content) for name, content in sorted(files.items())]
+        deleted = [CommitOperationDelete(name) for name in sorted(before.files - files.keys() - {GIT_FILE})]
+        commit = HfApi().create_commit(repository, [*added, *deleted], commit_message="moeir push", parent_commit=before.commit)
+    return str(commit.commit_url)
+
+
+@contextmanager
+def describe_hub_errors(repository: str) -> Iterator[None]:
+    """One line and an exit code for an error of the Hub or of the network, without lines of the client; errors of the disk pass."""
+    disable_progress_bars()
+    set_verbosity_error()
+    try:
+        yield
+    except (HTTPError, OSError, ValueError, RuntimeError) as problem:
+        causes: list[BaseException] = [problem]
+        while (cause := causes[-1].__cause__) is not None:
+            causes.append(cause)
+        cause = next((one for one in causes if isinstance(one, HTTPError | OfflineModeIsEnabled)), problem)
+        if isinstance(cause, OSError) and cause.errno is not None:
+            raise
+        status = cause.response.status_code if isinstance(cause, HfHubHTTPError) else 0
+        reason = " ".join(str(cause).split()) or type(cause).__name__
+        if status in (401, 403):
+            advice = "check the name, and log in with `hf auth login` or set HF_TOKEN to a token that may do this"
+            raise UsageError(f"{repository}: the Hub refuses access ({status}); {advice}") from None
+        if status == 404:
+            raise ArtifactError(
+                f"{repository}: no such repository, revision or file on the Hub (404); check --repo and --revision"
+            ) from None
+        if isinstance(cause, ValueError | OfflineModeIsEnabled):
+            raise UsageError(f"--repo {repository}: not accepted: {reason}") from None
+        raise MoeirError(f"{repository}: the Hub or the connection failed ({reason}); run the same command again to continue") from None
+
+
+def draw_texts(corpus: Path, product: Path, kind: str, seed: int) -> list[texts.Text]:
+    """At most SAMPLE_SIZE texts of a corpus, of those that encodings or an index hold; DataError if the corpus lacks one."""
+    if kind == "checkpoint":
+        return sample_items(texts.read_texts(corpus), SAMPLE_SIZE, seed)
+    ids = (name for folder in shards.shard_folders(product) for name in manifests.read_lines(folder / "ids.txt"))
+    wanted = set(sample_items(ids, SAMPLE_SIZE, seed))
+    sample = [text for text in texts.read_texts(corpus, keep_empty=True) if text.id in wanted]
+    if missing := wanted - {text.id for text in sample}:
+        raise DataError(f"{corpus}: has no document {min(missing)!r}, which {product} has; name the corpus that it was made from")
+    return sample
+
+
+def score_sample(product: Path, kind: str, file: Path, model: Path | None, *, encode: bool = True) -> dict[str, runs.Run]:
+    """The first SEARCH_DEPTH texts for each text of a file, by expert: of all as encoded by a checkpoint, or as found in an index.
+
+    Encodings score their stored representations of the texts; with `encode`, those of the checkpoint that they were made with, in the same
+    precision. A cross-encoder scores each text with itself and the next.
+    """
+    sample = list(texts.read_texts(file, keep_empty=True))
+    names, contents, device = [text.id for text in sample], [text.content for text in sample], select_device("auto")
+    if kind == "index":
+        searcher = open_index(product, model=model, dtype="float32", verified=True)
+        lists, _ = searcher.search_runs(names, contents, SEARCH_DEPTH, list(searcher.engines), searcher.default_fusion)
+        return {name: lists[name] for name in searcher.engines}
+    dtype, pruning = "float32", encodings.Pruning()
+    if kind == "encodings":
+        first = shards.shard_folders(product)[0]
+        counts = manifests.read_manifest(first)["counts"]
+        if not encode:
+            opened = encodings.open_encodings(product)
+            row_by_id = {name: row for row, name in enumerate(opened.ids)}
+            rows = torch.tensor([row_by_id[name] for name in names])
+            return {name: _rank_texts(names, one.select(rows)) for name, one in opened.items()}
+        product, dtype = manifests.find_checkpoint(first, counts["checkpoint"], model), counts["dtype"].removeprefix("torch.")
+        pruning = encodings.Pruning(**counts.get("shortened", {}))
+    precision, checkpoint = select_dtype(dtype, device, inference=True), open_checkpoint(product, device)
+    if checkpoint.architecture.reads_pairs:
+        pairs = runs.Run.from_hits({name: dict.fromkeys((name, other), 1.0) for name, other in zip(names, [*names[1:], names[0]])})
+        pairs_to_score, pair_texts = candidates.Candidates.from_run(pairs, 2), candidates.CandidateTexts.from_run(pairs, file, file)
+        config, journal = scoring.ScoringConfig(precision, device), ScoreJournal(None)
+        scores, _ = scoring.score_candidates(product, pairs_to_score, pair_texts, config, journal, "sample", lambda count: None)
+        return {"relevance": pairs_to_score.apply_scores(scores)}
+    checkpoint.pack_for_inference(precision)
+    with autocast(precision, device):
+        encoded = checkpoint.encode(contents, "document")
+    return {name: _rank_texts(names, pruning(one)) for name, one in encoded.items()}
+
+
+def _rank_texts(names: Sequence[str], representation: Representation) -> runs.Run:
+    """The first SEARCH_DEPTH of B texts for each of them."""
+    scores = representation.scores(representation).detach().cpu().numpy()
+    query, document = np.nonzero(np.isfinite(scores))
+    return runs.Run.from_columns(names, query, names, document, scores[query, document]).top(SEARCH_DEPTH)
+
+
+def compare_sample(product: Path, sample: Path, model: Path | None) -> dict[str, float]:
+    """`compute_difference` by expert, of the lists in the folder `sample` and those computed here; ArtifactError above the tolerance."""
+    manifest = manifests.read_manifest(shards.shard_folders(product)[0])
+    computed = score_sample(product, manifest["kind"], sample / TEXTS, model)
+    differences = {name: compute_difference(runs.read_run(path), computed[name]) for name, path in list_runs(sample).items()}
+    is_coarse = manifest["kind"] == "encodings" and "float32" not in manifest["counts"]["dtype"]
+    _check_differences(product, differences, COARSE_TOLERANCE if is_coarse else FLOAT32_TOLERANCE, "the scores of the sample")
+    return differences
+
+
+def compute_difference(stored: runs.Run, computed: runs.Run) -> float:
+    """The largest |difference| of the scores at a rank, over the largest |score|; infinite if the lists have other lengths.
+
+    >>> compute_difference(runs.Run.from_hits({"q": {"a": 4.0, "b": 2.0}}), runs.Run.from_hits({"q": {"b": 4.0, "a": 1.0}}))
+    0.25
+    """
+    if stored.queries != [name for name in computed.queries if computed.hits(name)] or len(stored.scores) != len(computed.scores):
+        return float("inf")
+    return float(np.abs(stored.scores - computed.scores).max() / np.abs(stored.scores).max())
+
+
+def _check_differences(product: Path, differences: Mapping[str, float], tolerance: float, what: str) -> None:
+    name, value = max(differences.items(), key=lambda entry: entry[1])
+    if not value <= tolerance:
+        problem = f"{what} differ from those of the upload by {value:.3g} ({name}), expected at most {tolerance:g}"
+        raise ArtifactError(f"{product}: {problem}; its files are those of the Hub: look for another version, device or checkpoint")
+
+
+def list_runs(folder: Path, names: Iterable[str] | None = None) -> dict[str, Path]:
+    """The .trec files of a folder by name without suffix; of `names`, where the product may be a single file of another name."""
+    files = sorted(file.name for file in folder.iterdir()) if names is None else names
+    stems = {lines.strip_compression_suffix(name).stem: name for name in files if lines.strip_compression_suffix(name).suffix == ".trec"}
+    return {stem: folder / name if folder.is_dir() else folder for stem, name in stems.items()}
+
+
+def measure_runs(paths: Mapping[str, Path], judgements: Path, names: Iterable[str]) -> dict[str, MeasureValues]:
+    """The measures of each query, by run."""
+    grades, requested = qrels.read_qrels(judgements), [measures.parse_measure(name) for name in names]
+    return {name: measures.evaluate_run(runs.read_run(path), grades, requested) for name, path in paths.items()}
+
+
+def compute_means(systems: Mapping[str, MeasureValues]) -> dict[str, dict[str, float]]:
+    """Means by run and measure."""
+    return {run: {measure: fmean(by_query.values()) for measure, by_query in values.items()} for run, values in systems.items()}
+
+
+def compare_measures(product: Path, paths: Mapping[str, Path], judgements: Path, stored: Mapping[str, Mapping[str, float]]) -> float:
+    """The largest difference of a stored mean, by run and measure, from that of the run scored again; ArtifactError above the tolerance."""
+    names = dict.fromkeys(measure for means in stored.values() for measure in means)
+    means = compute_means(measure_runs({run: paths[run] for run in stored}, judgements, names))
+    differences = {f"{name} of {run}": abs(means[run][name] - value) for run, values in stored.items() for name, value in values.items()}
+    _check_differences(product, differences, MEASURE_TOLERANCE, "the measures of the runs")
+    return max(differences.values())
+
+
+def build_card(
+    products: Mapping[Path, Mapping[str, Any]], checkpoint: Path | None, repository: str, systems: Mapping[str, MeasureValues], *,
+    dataset: str, license: str | None, commands: Sequence[str],
+) -> str:  # fmt: skip
+    """README.md: metadata with tags, base model, licence and measures with their intervals; sizes, measures and commands.
+
+    A checkpoint has a card, which is extended; `checkpoint` is that of encodings or an index. `systems` are the measures of runs on the
+    judgements called `dataset`. Nothing stands for a licence that is not given.
+    """
+    (product, manifest), *_ = products.items()
+    kind, name = manifest["kind"], repository.rpartition("/")[2]
+    cards = [ModelCard.load(one / CARD) for one in (product, checkpoint) if one is not None and (one / CARD).is_file()]
+    base_model = cards[0].data.base_model if cards else None
+    new = ModelCardData(library_name="moeir", tags=["moeir", "retrieval", kind], base_model=base_model)
+    card = cards[0] if kind == "checkpoint" else ModelCard(f"---\n{new.to_yaml()}\n---\n\n# {name}\n")
+    card.data.license = license or card.data.license
+    task = "text-ranking" if card.data.get("pipeline_tag") == "text-ranking" else "information-retrieval"
+    results = [one for one in card.data.eval_results or () if one.dataset_name != dataset]
+    for run, measure, values in ((run, *entry) for run, by_measure in systems.items() for entry in by_measure.items()):
+        interval = [round(bound, 6) for bound in significance.confidence_interval(list(values.values()), is_measure=True)]
+        facts, mean = {"run": run, "queries": len(values), "interval_95": interval}, round(fmean(values.values()), 6)
+        dataset_type = "-".join(dataset.lower().split())  # the client joins results of one type under the first's name
+        results.append(EvalResult(task, dataset_type, dataset, measure.lower(), mean, metric_name=measure, metric_args=facts))
+    card.data.eval_results, card.data.model_name = results or None, card.data.model_name or name
+    counts = {noun: sum(part["counts"].get(key, 0) for part in products.values()) for key, noun in COUNTED.items()}
+    counts |= {"parameters": read_metadata(product)["parameters"]} if kind == "checkpoint" else {}
+    counts["bytes"] = sum(entry["bytes"] for part in products.values() for entry in part["files"].values())
+    sections = [card.text.partition(CARD_HEADING)[0].strip(), CARD_HEADING]
+    sections.append(f"Kind: {kind}; {', '.join(f'{count:,} {noun}' for noun, count in counts.items() if count)}.")
+    if systems:
+        labelled, comparison = {run: {ALL_QUERIES: values} for run, values in systems.items()}, Comparison("none", intervals=True)
+        sections += [f"Measures on {dataset}, with 95 % intervals:", to_table(labelled, "markdown", comparison)]
+    shown = (f"    {line}" for line in (*commands, f"moeir pull --repo {repository} --output {name}"))
+    card.text = "\n".join(["", "\n\n".join([*sections, "Made, and to be had again, by"]), "", *shown, ""])
+    return str(card)

@@ -1,0 +1,102 @@
+"""`moeir pull`: a product from the Hugging Face Hub, under its name when every checksum agrees."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from moeir.artifacts import atomic_write, manifests, shards
+from moeir.console import format_count
+from moeir.errors import ArtifactError, UsageError
+from moeir.settings import input_field, option, output_field
+from moeir.stages.base import FILE_SUFFIXES, Stage, checkpoint_reference
+
+if TYPE_CHECKING:
+    from moeir.hub import Snapshot
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pull(Stage):
+    """Download what moeir push has uploaded, and verify every checksum; with --verify, compare what the product computes, too. The same
+    command continues an interrupted download."""
+
+    repo: str = option("Repository on the Hub, USER/NAME.")
+    revision: str | None = option("Branch, tag or commit [default: the main branch].", None)
+    verify: bool = option("Compute scores of the sample and measures of the runs again, and compare them with those of the upload.", False)
+    model: Path | None = input_field("checkpoint", "The checkpoint of encodings or an index, which later stages then find.", None)
+    output: Path = output_field("pulled", "Folder to write; of a single run a file such as run.trec, too.")
+
+    def product(self) -> tuple[Path, str]:
+        """The output, with its kind when it is there."""
+        paths = [path for path in (*shards.finished_shards(self.output).values(), self.output) if manifests.manifest_path(path).is_file()]
+        return self.output, str(manifests.read_manifest(paths[0])["kind"]) if paths else "pulled"
+
+    def makes_folder(self) -> bool:
+        return not self.output.name.endswith(FILE_SUFFIXES)
+
+    def execute(self, *, force: bool) -> None:
+        """Download the product, or shard by shard, and verify it."""
+        from moeir import hub
+
+        snapshot = hub.find_snapshot(self.repo, self.revision)
+        products = snapshot.read_manifests()
+        for name, manifest in products.items():
+            self._pull(snapshot, Path(name), manifest, force=force)
+        if self.verify:
+            self._verify(snapshot, next(iter(products.values())))
+
+    def _pull(self, snapshot: "Snapshot", folder: Path, manifest: dict[str, Any], *, force: bool) -> None:
+        path, files, recorded = self.output / folder, manifest["files"], manifest["counts"].get("checkpoint")
+        if not self.makes_folder() and (manifest["kind"] != "run" or [Path(name).suffix for name in files] != [path.suffix]):
+            raise UsageError(
+                f"--output {path}: {self.repo} has {', '.join(sorted(files))}; name a folder, or a file with the suffix of a run"
+            )
+        reference = {}
+        if self.model is not None:
+            if recorded is None:
+                raise UsageError(f"--model {self.model}: {self.repo} has no checkpoint that it was made with; leave it out")
+            reference = checkpoint_reference(manifests.find_checkpoint(path, recorded, self.model), path, recorded)
+        record = {name: manifest[name] for name in ("stage", "settings", "sources")} | {"hub": f"{self.repo}@{snapshot.commit}"}
+        if path.exists() and not force and manifests.is_up_to_date(path, record):
+            atomic_write.clean_leftovers(path, record)
+            log.info("%s: already pulled, %s; --force downloads it again", path, record["hub"])
+            return
+        atomic_write.check_overwrite(path, record, force=force)
+        with atomic_write.atomic_output(path, manifest["kind"], record, force=force, folder=self.makes_folder()) as (partial_path, counts):
+            downloads = atomic_write.resume_path(partial_path) / "hub"
+            snapshot.download([(folder / name).as_posix() for name in files], downloads)
+            sources = {downloads / folder / name: entry for name, entry in files.items()}
+            other_size = (file for file, entry in sources.items() if file.stat().st_size != entry["bytes"])
+            if damaged := next(other_size, None) or manifests.first_mismatch(sources):
+                damaged.unlink()
+                problem = f"{damaged.relative_to(downloads)} is not the file of its manifest: damaged on the way, or on the Hub"
+                raise ArtifactError(f"{self.repo}: {problem}; run the same command again to download it again")
+            for name, file in zip(files, sources, strict=True):
+                atomic_write.link_file(file, partial_path / name if self.makes_folder() else partial_path)
+            counts.update(manifest["counts"] | reference)
+        log.info("pulled %s: %s of %s, every checksum verified", path, format_count(len(files), "file"), record["hub"])
+
+    def _verify(self, snapshot: "Snapshot", manifest: dict[str, Any]) -> None:
+        """Compare what the product computes with what it computed where it was uploaded, and log the largest differences."""
+        from moeir import hub
+
+        names = sorted(name for name in snapshot.files if name.startswith(f"{hub.VERIFICATION}/"))
+        if not names:
+            raise ArtifactError(f"{self.repo}: has no sample to verify; moeir push publishes one with --corpus or --qrels")
+        with TemporaryDirectory(prefix="moeir-") as temporary:
+            snapshot.download(names, Path(temporary))
+            sample, words = Path(temporary, hub.VERIFICATION), list[str]()
+            stored = manifests.verify_artifact(sample, hub.VERIFICATION)["counts"]["measures"]
+            if (sample / hub.TEXTS).is_file():
+                differences = hub.compare_sample(self.output, sample, self.model)
+                by_expert = ", ".join(f"{name} {value:.2g}" for name, value in differences.items())
+                count = len((sample / hub.TEXTS).read_text(encoding="utf-8").splitlines())
+                words.append(f"{format_count(count, 'text')} again, largest difference of a score over the largest score: {by_expert}")
+            if stored:
+                paths = hub.list_runs(self.output, manifest["files"]) if manifest["kind"] == "run" else hub.list_runs(sample / hub.RUNS)
+                difference = hub.compare_measures(self.output, paths, sample / hub.QRELS, stored)
+                words.append(f"{format_count(len(stored), 'run')} scored again, largest difference of a mean: {difference:.2g}")
+        log.info("verified %s: %s", self.output, "; ".join(words))

@@ -1,0 +1,194 @@
+"""`moeir push`: a checkpoint, encodings, an index or runs onto the Hugging Face Hub, with a card, and without a path of this machine."""
+
+import hashlib
+import logging
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from moeir import data_sources, settings
+from moeir.artifacts import manifests, shards
+from moeir.console import format_count
+from moeir.errors import ArtifactError, UsageError
+from moeir.settings import input_field, option
+from moeir.stages import STAGES, stage_class
+from moeir.stages.base import ANYTHING, FOLDER_KINDS, MAX_SEED, Counts, Stage, is_stream
+from moeir.stages.run_arguments import DEFAULT_MEASURES, run_paths, short_run_names
+
+if TYPE_CHECKING:
+    from moeir.evaluation.result_tables import MeasureValues
+
+PLACEHOLDERS = {"path": "CHECKPOINT", "then": "THEN"}  # of what no flag of a path holds; `then` of rerank names checkpoints
+TEXT_SUFFIXES = (".json", ".jsonl", ".yaml", ".md", ".txt", ".tsv", ".trec", ".py")
+log = logging.getLogger(__name__)
+Manifest = Mapping[str, Any]
+Contents = dict[str, Path | bytes]  # by name on the Hub
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push(Stage):
+    """Upload a checkpoint, encodings, an index or runs to the Hugging Face Hub in one commit, with a card that fills itself. Paths of this
+    machine are replaced."""
+
+    input: Path = input_field(ANYTHING, "Checkpoint, encodings, index, or runs: the file or the folder of a search.")
+    repo: str = option("Repository on the Hub, USER/NAME; it is made if it does not exist.")
+    private: bool = option("Make the repository private, if it does not exist.", False)
+    license: str | None = option("Licence for the card, by its name on the Hub, such as apache-2.0 [default: no licence field].", None)
+    corpus: Path | None = input_field(
+        "texts", "What --input was made from, for a checkpoint any texts: 256 are published for pull --verify.", None
+    )
+    seed: int = option("Seed of the draw from --corpus.", 42, minimum=0, maximum=MAX_SEED)
+    run: tuple[Path, ...] = input_field(
+        "run", "Run to measure for the card, if --input is none; repeat the flag; NAME=PATH names it.", (), aliases=("--runs",)
+    )
+    qrels: Path | None = input_field(
+        "qrels", "Judgements of --run, or of the runs of --input; published with them.", None, only_with=("run",)
+    )
+    measure: tuple[str, ...] = option("Measure for the card; repeat the flag.", DEFAULT_MEASURES, aliases=("--metric", "-m"))
+    dataset_name: str | None = option("The data set of --qrels, on the card [default: its hf: or irds: name, if it has one].", None)
+    model: Path | None = input_field("checkpoint", "The checkpoint of encodings or an index, if it has moved.", None)
+
+    def check(self) -> None:
+        if self.run and self.qrels is None:
+            raise UsageError("--run needs --qrels: the card has measures of judged runs")
+        if stream := next(filter(is_stream, (self.input, *run_paths(self.run))), None):
+            raise UsageError(f"{stream}: is read more than once; name a file or a folder")
+        if len(set(short_run_names(self.run))) < len(self.run):
+            raise UsageError("--run: two runs have the same name; give each its own: --run NAME=PATH")
+
+    def work(self) -> Counts:
+        from moeir import hub
+
+        products = {path: manifests.read_manifest(path) for path in shards.shard_folders(self.input)}
+        for path, manifest in products.items():
+            if manifest["kind"] not in (*FOLDER_KINDS, "run"):
+                raise UsageError(f"--input {path}: expected a checkpoint, encodings, an index or runs, found {manifest['kind']}")
+            if path.is_dir():
+                manifests.verify_artifact(path, manifest["kind"])
+            else:
+                manifests.verify_file(path)
+        (path, manifest), *_ = products.items()
+        recorded = manifest["counts"].get("checkpoint")
+        is_here = recorded is not None and (self.model is not None or (path / recorded["path"]).is_dir())
+        checkpoint = manifests.find_checkpoint(path, recorded, self.model) if is_here else None
+        with TemporaryDirectory(prefix="moeir-") as temporary:
+            sample = Path(temporary)
+            systems = self._write_sample(path, manifest, checkpoint, sample)
+            files = self._list_sample(sample, hub.compute_means(systems)) if any(sample.iterdir()) else {}
+            makers = [manifest] if checkpoint is None else [manifests.read_manifest(checkpoint), manifest]
+            dataset = self.dataset_name or (str(self.qrels) if data_sources.is_remote(str(self.qrels)) else "unnamed judgements")
+            commands = [format_command(maker) for maker in makers]
+            card = hub.build_card(products, checkpoint, self.repo, systems, dataset=dataset, license=self.license, commands=commands)
+            files[hub.CARD] = card.encode()
+            for path, manifest in products.items():
+                files |= self._list_files(path, manifest, files[hub.CARD])
+            self._refuse_local_paths(files)
+            address = hub.upload_files(self.repo, files, private=self.private)
+        log.info("pushed %s to %s: %s", self.input, self.repo, format_count(len(files), "file"))
+        sys.stdout.write(f"{address}\n")
+        return None
+
+    def _write_sample(self, path: Path, manifest: Manifest, checkpoint: Path | None, folder: Path) -> "dict[str, MeasureValues]":
+        """Write texts with what the product makes of them, judgements and runs; return the measures of the runs."""
+        from moeir import hub
+        from moeir.records import qrels, runs, texts
+
+        kind = manifest["kind"]
+        if self.corpus is not None and kind != "run":
+            texts.write_texts(hub.draw_texts(self.corpus, self.input, kind, self.seed), folder / hub.TEXTS)
+            for name, run in hub.score_sample(self.input, kind, folder / hub.TEXTS, checkpoint, encode=False).items():
+                runs.write_run(run, folder / f"{name}.trec")
+        if self.qrels is None:
+            return {}
+        if (kind == "run") == bool(self.run):
+            raise UsageError(
+                "--run: the runs of --input are measured; leave it out" if self.run else "--qrels needs --run: what they judge"
+            )
+        paths = dict(zip(short_run_names(self.run), run_paths(self.run), strict=True)) or hub.list_runs(path, public_files(path, manifest))
+        qrels.write_qrels(qrels.read_qrels(self.qrels), folder / hub.QRELS)
+        for name in paths if self.run else ():
+            (folder / hub.RUNS).mkdir(exist_ok=True)
+            runs.write_run(runs.read_run(paths[name]), folder / hub.RUNS / f"{name}.trec")
+        return hub.measure_runs(paths, self.qrels, self.measure)
+
+    def _list_sample(self, sample: Path, means: Mapping[str, Any]) -> Contents:
+        """The files of the sample, with a manifest."""
+        from moeir.hub import VERIFICATION
+
+        record = {"stage": self.name, "settings": {"seed": self.seed}, "sources": {}}
+        manifest = manifests.build_manifest(sample, VERIFICATION, record, VERIFICATION) | {"counts": {"measures": means}}
+        files: Contents = {name: sample / name for name in manifest["files"]}
+        files[manifests.MANIFEST] = manifests.serialize_manifest(manifest).encode()
+        return {f"{VERIFICATION}/{name}": content for name, content in files.items()}
+
+    def _list_files(self, path: Path, manifest: Manifest, card: Path | bytes) -> Contents:
+        """The files of a product or of a shard, and its manifest, without paths of this machine."""
+        hide, entries = partial(hide_paths, placeholders=find_placeholders(manifest)), public_files(path, manifest)
+        files: Contents = {name: path / name if path.is_dir() else path for name in entries}
+        if "README.md" in entries:
+            files["README.md"] = card
+        if "settings.yaml" in entries:
+            files["settings.yaml"] = settings.change_yaml((path / "settings.yaml").read_text(encoding="utf-8"), hide).encode()
+        changed = {name: content for name, content in files.items() if isinstance(content, bytes)}
+        entries |= {name: {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()} for name, text in changed.items()}
+        published = {name: hide(value) if name in ("settings", "counts") else value for name, value in manifest.items() if name != "hub"}
+        files[manifests.MANIFEST] = manifests.serialize_manifest(published | {"files": entries}).encode()
+        return {name if path == self.input else f"{path.name}/{name}": content for name, content in files.items()}
+
+    def _refuse_local_paths(self, files: Contents) -> None:
+        """ArtifactError if a file of text names a folder of this machine all the same: home, the working folder or that of the product."""
+        places = (Path.home(), Path.cwd(), self.input.absolute().parent, self.input.resolve().parent)
+        folders = {str(place).encode() for place in places if len(place.parts) > 2}
+        for name, content in files.items():
+            text = content if isinstance(content, bytes) else content.read_bytes() if name.endswith(TEXT_SUFFIXES) else b""
+            if local := next((folder for folder in folders if folder in text), None):
+                problem = f"{name} would publish a folder of this machine, {local.decode()}"
+                raise ArtifactError(
+                    f"{self.input}: {problem}; take it out of the input that {name} comes from, and make {self.input} again"
+                )
+
+
+def public_files(path: Path, manifest: Manifest) -> dict[str, Any]:
+    """The entries of a manifest by names on the Hub: those on disk; the file of a run is run.trec, compressed or not."""
+    suffix = path.suffix if path.suffix in data_sources.COMPRESSIONS else ""
+    return {name if path.is_dir() else f"run.trec{suffix}": entry for name, entry in manifest["files"].items()}
+
+
+def find_placeholders(manifest: Manifest) -> dict[str, str]:
+    """What stands for a path in the settings and counts of a manifest, by key; names on the Hub and of data sets stand for themselves."""
+    known = settings.list_settings(stage_class(manifest["stage"])) if manifest["stage"] in STAGES else ()
+    flags = [setting.flag.removeprefix("--") for setting in known if "Path" in setting.annotation]
+    sources = [source for values in manifest["sources"].values() for source in values]
+    names = {source.removeprefix("hub:") for source in sources if source.startswith("hub:") or data_sources.is_remote(source)}
+    return {flag: flag.upper() for flag in flags} | PLACEHOLDERS | {name: name for name in names}
+
+
+def hide_paths(value: Any, placeholders: Mapping[str, str], key: str = "") -> Any:
+    """Settings or counts with a placeholder for each path.
+
+    >>> hide_paths({"checkpoint": {"path": "../came"}, "depth": 10, "then": ["5:lce"]}, PLACEHOLDERS)
+    {'checkpoint': {'path': 'CHECKPOINT'}, 'depth': 10, 'then': ['THEN']}
+    """
+    if isinstance(value, Mapping):
+        return {name: hide_paths(item, placeholders, name) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [hide_paths(item, placeholders, key) for item in value]
+    return placeholders.get(value, placeholders[key]) if isinstance(value, str) and key in placeholders else value
+
+
+def format_command(manifest: Manifest) -> str:
+    """The command that made a product: placeholders for paths, and only the settings that are not the defaults."""
+    words, placeholders = ["moeir", str(manifest["stage"])], find_placeholders(manifest)
+    for setting in settings.list_settings(stage_class(manifest["stage"])) if manifest["stage"] in STAGES else ():
+        name = setting.flag.removeprefix("--")
+        value = manifest["settings"].get(name) if setting.role == "option" else manifest["sources"].get(name)
+        values: Sequence[Any] = value if isinstance(value, list) else () if value in (None, setting.default) else [value]
+        for one in values if tuple(values) != setting.default else ():
+            text = hide_paths(str(one).removeprefix("hub:"), placeholders, name)
+            words += [f"--no-{name}" if one is False else setting.flag, *([] if isinstance(one, bool) else [text])]
+    return shlex.join([*words, "--output", "OUTPUT"])

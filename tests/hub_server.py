@@ -1,0 +1,300 @@
+"""A stand-in for the Hugging Face Hub: what huggingface_hub asks for to make a repository, commit files, store large ones, and download.
+
+Large files (.npy, .safetensors, and what is above `LARGE` bytes) go through LFS, and are downloaded from another host, as the Hub's are.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+TOKEN, LARGE = "hf_a_token_of_anna", 20_000
+LARGE_SUFFIXES = (".npy", ".safetensors")
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@dataclass
+class Fault:
+    """What goes wrong with the next `times` requests of a method whose path matches: a status, or `close` or `flip` within the body."""
+
+    method: str
+    path: str
+    kind: int | str
+    times: int = 1
+
+
+@dataclass
+class StoredRepository:
+    """The commits of a repository, oldest first: the content of each file by name."""
+
+    private: bool
+    commits: list[dict[str, bytes]] = field(default_factory=lambda: [{".gitattributes": b"*.npy filter=lfs\n"}])
+
+    def commit_name(self, number: int) -> str:
+        return hashlib.sha1(repr([number, sorted(self.commits[number].items())]).encode()).hexdigest()
+
+    def find(self, revision: str) -> int | None:
+        """The number of the commit that is the end of the main branch, or has this name."""
+        names = [self.commit_name(number) for number in range(len(self.commits))]
+        return len(names) - 1 if revision == "main" else names.index(revision) if revision in names else None
+
+
+@dataclass
+class StandIn:
+    """The state of the stand-in, its address, the faults to come, and what it was sent and asked for."""
+
+    address: str = ""
+    repositories: dict[str, StoredRepository] = field(default_factory=dict)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    tokens_elsewhere: list[str] = field(default_factory=list)  # tokens that were sent to the host of large files
+
+    def fail(self, method: str, path: str, kind: int | str, times: int = 1) -> None:
+        self.faults.append(Fault(method, path, kind, times))
+
+    def files(self, repository: str) -> dict[str, bytes]:
+        """The files of the main branch."""
+        return self.repositories[repository].commits[-1]
+
+    def next_fault(self, method: str, path: str) -> int | str | None:
+        for fault in self.faults:
+            if fault.times and fault.method == method and re.search(fault.path, path):
+                fault.times -= 1
+                return fault.kind
+        return None
+
+
+def is_large(name: str, size: int) -> bool:
+    return size > LARGE or (size > 0 and name.endswith(LARGE_SUFFIXES))
+
+
+def object_name(name: str, content: bytes) -> str:
+    """The sha256 of a large file, git's name of the blob of any other."""
+    blob = b"blob %d\0" % len(content) + content
+    return hashlib.sha256(content).hexdigest() if is_large(name, len(content)) else hashlib.sha1(blob).hexdigest()
+
+
+def as_json(value: Any, status: int = 200) -> Answer:
+    return status, {"Content-Type": "application/json"}, json.dumps(value).encode()
+
+
+def error(status: int, code: str = "") -> Answer:
+    return status, {"X-Error-Code": code, "X-Error-Message": code} if code else {}, b'{"error": "refused"}'
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request; `state` is set by `serve`."""
+
+    protocol_version = "HTTP/1.1"
+    state: StandIn
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def handle_any(self) -> None:
+        path, body = unquote(urlsplit(self.path).path), b""
+        self.state.requests.append(f"{self.command} {path}")
+        fault = self.state.next_fault(self.command, path)
+        length = int(self.headers.get("Content-Length") or 0)
+        if fault == "close" and self.command != "GET":
+            self.state.bodies.append(self.rfile.read(length // 2))
+            self.close_connection = True
+            return
+        body = self.read_chunks() if self.headers.get("Transfer-Encoding") == "chunked" else self.rfile.read(length)
+        self.state.bodies.append(body)
+        self.send(error(fault) if isinstance(fault, int) else self.answer(path, body), fault)
+
+    do_GET = do_HEAD = do_POST = do_PUT = handle_any
+
+    def read_chunks(self) -> bytes:
+        content = b""
+        while size := int(self.rfile.readline(), 16):
+            content += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return content
+
+    def send(self, answer: Answer, fault: int | str | None) -> None:
+        status, headers, body = answer
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if fault == "flip":
+            body = body[:-1] + bytes([body[-1] ^ 1])
+        self.wfile.write(body[: len(body) // 2] if fault == "close" else body)
+        self.close_connection = self.close_connection or fault == "close"
+
+    def answer(self, path: str, body: bytes) -> Answer:
+        for method, pattern, action in ROUTES:
+            if (match := re.fullmatch(pattern, path)) and self.command in method:
+                return action(self, body, *match.groups())
+        return error(404)
+
+    @property
+    def may_write(self) -> bool:
+        return self.headers.get("Authorization") == f"Bearer {TOKEN}"
+
+    def find_repository(self, name: str) -> StoredRepository | None:
+        """A repository that the request may see."""
+        repository = self.state.repositories.get(name)
+        return None if repository is not None and repository.private and not self.may_write else repository
+
+    def create(self, body: bytes) -> Answer:
+        fields = json.loads(body)
+        name = f"{fields['organization']}/{fields['name']}"
+        if not self.may_write:
+            return error(401)
+        if name in self.state.repositories:
+            return as_json({"url": f"{self.state.address}/{name}", "error": "You already created this model repo"}, 409)
+        self.state.repositories[name] = StoredRepository(fields.get("visibility") == "private")
+        return as_json({"url": f"{self.state.address}/{name}"})
+
+    def info(self, body: bytes, name: str, revision: str | None) -> Answer:
+        if (repository := self.find_repository(name)) is None:
+            return error(404, "RepoNotFound") if self.may_write else error(401)
+        if (number := repository.find(revision or "main")) is None:
+            return error(404, "RevisionNotFound")
+        files = [{"rfilename": file} for file in repository.commits[number]]
+        return as_json({"id": name, "sha": repository.commit_name(number), "siblings": files, "private": repository.private, "tags": []})
+
+    def preupload(self, body: bytes, name: str) -> Answer:
+        if not self.may_write:
+            return error(401)
+        files, answers = self.state.files(name), []
+        for one in json.loads(body)["files"]:
+            self.state.bodies.append(base64.b64decode(one["sample"]))
+            mode = "lfs" if is_large(one["path"], one["size"]) else "regular"
+            oid = object_name(one["path"], files[one["path"]]) if one["path"] in files else None
+            answers.append({"path": one["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
+        return as_json({"files": answers})
+
+    def batch(self, body: bytes, name: str) -> Answer:
+        objects = []
+        for one in json.loads(body)["objects"]:
+            links = {"upload": {"href": f"{self.state.address}/lfs/{one['oid']}"}, "verify": {"href": f"{self.state.address}/verify"}}
+            objects.append(one if one["oid"] in self.state.blobs else {**one, "actions": links})
+        return as_json({"transfer": "basic", "objects": objects})
+
+    def put(self, body: bytes, oid: str) -> Answer:
+        if hashlib.sha256(body).hexdigest() != oid:
+            return error(400)
+        self.state.blobs[oid] = body
+        return as_json({})
+
+    def verify(self, body: bytes) -> Answer:
+        return as_json({}) if json.loads(body)["oid"] in self.state.blobs else error(404)
+
+    def validate(self, body: bytes) -> Answer:
+        licence = re.search("^license: (.*)$", json.loads(body)["content"], re.MULTILINE)
+        if licence and licence[1] not in ("apache-2.0", "mit", "other"):
+            return as_json({"errors": [{"message": f'"license" must be one of [apache-2.0, mit, other], found {licence[1]}'}]}, 400)
+        return as_json({"warnings": [], "errors": []})
+
+    def commit(self, body: bytes, name: str) -> Answer:
+        if not self.may_write:
+            return error(401)
+        repository = self.state.repositories[name]
+        files = dict(repository.commits[-1])
+        for line in body.splitlines():
+            key, value = json.loads(line).values()
+            if key == "header" and value.get("parentCommit") not in (None, repository.commit_name(len(repository.commits) - 1)):
+                return error(412)
+            if key == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+                self.state.bodies.append(files[value["path"]])
+            elif key == "lfsFile" and value["oid"] not in self.state.blobs:
+                return error(400)
+            elif key == "lfsFile":
+                files[value["path"]] = self.state.blobs[value["oid"]]
+            elif key == "deletedFile":
+                del files[value["path"]]
+        repository.commits.append(files)
+        commit = repository.commit_name(len(repository.commits) - 1)
+        return as_json({"commitUrl": f"{self.state.address}/{name}/commit/{commit}", "commitOid": commit, "success": True})
+
+    def resolve(self, body: bytes, name: str, revision: str, file: str) -> Answer:
+        if (repository := self.find_repository(name)) is None:
+            return error(404, "RepoNotFound")
+        if (number := repository.find(revision)) is None:
+            return error(404, "RevisionNotFound")
+        if (content := repository.commits[number].get(file)) is None:
+            return error(404, "EntryNotFound")
+        oid = object_name(file, content)
+        headers = {"X-Repo-Commit": repository.commit_name(number), "ETag": f'"{oid}"'}
+        if not is_large(file, len(content)):
+            return self.ranged(content, headers)
+        elsewhere = f"{self.state.address.replace('127.0.0.1', 'localhost')}/elsewhere/{oid}"
+        return 302, headers | {"Location": elsewhere, "X-Linked-ETag": f'"{oid}"', "X-Linked-Size": str(len(content))}, b""
+
+    def elsewhere(self, body: bytes, oid: str) -> Answer:
+        if "Authorization" in self.headers:
+            self.state.tokens_elsewhere.append(self.headers["Authorization"])
+        return self.ranged(self.state.blobs[oid], {})
+
+    def ranged(self, content: bytes, headers: dict[str, str]) -> Answer:
+        first = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+        if first is None:
+            return 200, headers, content
+        part = content[int(first[1]) :]
+        return 206, headers | {"Content-Range": f"bytes {first[1]}-{len(content) - 1}/{len(content)}"}, part
+
+
+REPOSITORY = r"([\w.-]+/[\w.-]+)"
+ROUTES = [
+    ("POST", "/api/repos/create", Handler.create),
+    ("GET", f"/api/models/{REPOSITORY}(?:/revision/(.+))?", Handler.info),
+    ("POST", f"/api/models/{REPOSITORY}/preupload/main", Handler.preupload),
+    ("POST", rf"/{REPOSITORY}\.git/info/lfs/objects/batch", Handler.batch),
+    ("PUT", r"/lfs/(\w+)", Handler.put),
+    ("POST", "/verify", Handler.verify),
+    ("POST", "/api/validate-yaml", Handler.validate),
+    ("POST", f"/api/models/{REPOSITORY}/commit/main", Handler.commit),
+    ("GET HEAD", f"/{REPOSITORY}/resolve/([^/]+)/(.+)", Handler.resolve),
+    ("GET", r"/elsewhere/(\w+)", Handler.elsewhere),
+]
+
+
+def connect(patch: pytest.MonkeyPatch, address: str) -> None:
+    """Lead huggingface_hub, which reads its environment when it is imported, to a stand-in, with its token and without waiting."""
+    from huggingface_hub import constants, file_download
+    from huggingface_hub.utils import _http
+
+    settings = {"ENDPOINT": address, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
+    settings |= {"HUGGINGFACE_CO_URL_TEMPLATE": f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"}
+    for name, value in settings.items():
+        patch.setattr(constants, name, value)
+    without_waiting = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
+    for module in (_http, file_download):
+        patch.setattr(module, "time", without_waiting)
+    patch.setenv("HF_TOKEN", TOKEN)
+
+
+@contextmanager
+def serve() -> Iterator[StandIn]:
+    """A stand-in on a free port of this machine."""
+    state = StandIn()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("OwnHandler", (Handler,), {"state": state}))
+    server.daemon_threads = True
+    state.address = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,229 @@
+"""`moeir push` on a stand-in for the Hub: the card, paths of the machine, one commit or none, and one line for what goes wrong."""
+
+import getpass
+import json
+import shutil
+import socket
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from moeir.artifacts import manifests
+from moeir.stages.push import format_command
+from tests.hub_server import TOKEN, StoredRepository
+
+RETRY = 6  # requests until the client gives up
+
+
+@pytest.fixture
+def room(tmp_path, monkeypatch, toy, tiny_model_with_head, came_checkpoint, encodings, index):
+    """A folder of a private name where commands run, with copies of a checkpoint, its encodings, its index, texts and judgements."""
+    folder = tmp_path / "home-of-anna"
+    folder.mkdir()
+    for name, path in {"came": came_checkpoint, "enc": encodings, "idx": index, "tiny": tiny_model_with_head}.items():
+        shutil.copytree(path, folder / f"secret-{name}" if name == "tiny" else folder / name)
+    (folder / "encodings").symlink_to("enc")
+    for name in ("corpus.jsonl", "test-queries.tsv", "test-qrels.tsv"):
+        shutil.copy(toy / name, folder / f"secret-{name}")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def run(moeir):
+    """`run(command)` runs a command line that must succeed."""
+
+    def run_command(command: str):
+        result = moeir(*command.split())
+        assert result.code == 0, result.stderr
+        return result
+
+    return run_command
+
+
+CORPUS, QRELS, QUERIES = "--corpus secret-corpus.jsonl", "--qrels secret-test-qrels.tsv", "--queries secret-test-queries.tsv"
+CHAIN = {  # what makes a product, with relative or absolute paths, and the flags of its push
+    "checkpoint": ("init --model {room}/secret-tiny --arch dense --output {room}/secret-dense", "secret-dense", CORPUS),
+    "trained": (
+        "finetune --model secret-tiny --arch dense --train secret-train.jsonl --steps 1 --batch-size 2 --negatives 0 --document-length 20 "
+        "--query-length 12 --cache {room}/secret-cache --corpus {room}/secret-corpus.jsonl " + QUERIES + " --output secret-dense",
+        "secret-dense",
+        CORPUS,
+    ),
+    "encodings": ("encode --model {room}/came --corpus {room}/secret-corpus.jsonl --output secret-enc", "secret-enc", CORPUS),
+    "shards": (f"encode --model came {CORPUS} --shard 0/1 --output secret-enc", "secret-enc", CORPUS),
+    "index": ("index --encodings {room}/enc --output secret-idx", "secret-idx", CORPUS),
+    "search": (f"search --index idx {QUERIES} --explain secret-why.jsonl --output {{room}}/secret.trec", "secret.trec", QRELS),
+    "rerank": (
+        "rerank --model secret-lce --then 5:secret-lce --run secret-bm25.trec " + QUERIES + " " + CORPUS + " --output secret.trec",
+        "secret.trec",
+        QRELS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHAIN)
+def test_nothing_of_this_machine_is_in_any_byte_that_is_sent(name, hub, room, run):
+    command, product, flags = CHAIN[name]
+    examples = [{"query_id": query, "positive_ids": [positive], "negative_ids": []} for query, positive in (("q1", "cat"), ("q2", "bat"))]
+    (room / "secret-train.jsonl").write_text("".join(f"{json.dumps(example)}\n" for example in examples))
+    if name == "rerank":
+        run("init --model secret-tiny --arch cross-encoder --query-length 12 --document-length 20 --output secret-lce")
+        run(f"search --index idx {QUERIES} --output secret-bm25.trec")
+    run(command.format(room=room))
+    run(f"push --input {product} --repo anna/product {flags}")
+    private = [str(room), "home-of-anna", "secret", "../came", f"/{getpass.getuser()}/"]
+    private += [host] if len(host := socket.gethostname()) > 4 else []
+    sent = b"\n".join(hub.bodies)
+    assert [word for word in private if word.encode() in sent] == []
+    assert b"verification/manifest.json" in sent
+    if name in ("trained", "encodings", "rerank"):  # what is on disk has such words
+        folder = room / product
+        files = [folder / "settings.yaml", manifests.manifest_path(folder)]
+        assert any(b"secret" in file.read_bytes() or b"came" in file.read_bytes() for file in files if file.is_file())
+
+
+def test_a_file_that_names_a_folder_of_this_machine_all_the_same_is_not_sent(hub, room, moeir, run):
+    (room / "secret-tiny" / "tokenizer_config.json").write_text(json.dumps({"name_or_path": f"{room}/bert"}))
+    run("init --model secret-tiny --arch dense --output dense")
+    result = moeir("push", "--input", "dense", "--repo", "anna/dense")
+    assert result.code == 4 and f"tokenizer_config.json would publish a folder of this machine, {room}" in result.stderr
+    assert hub.requests == []
+
+
+def test_the_card_has_measures_with_intervals_sizes_commands_and_a_licence(hub, room, moeir, run):
+    run(f"search --index idx {QUERIES} --output runs")
+    runs = "--run all=runs/fused.trec runs/lexical.trec --measure nDCG@10 R@5"
+    result = run(f"push --input came --repo anna/came --license mit {runs} {QRELS} --dataset-name toys")
+    assert result.stdout.strip().startswith(f"{hub.address}/anna/came/commit/")
+    text = hub.files("anna/came")["README.md"].decode()
+    card = ModelCard(text)
+    assert card.data.license == "mit" and {"moeir", "mixture-of-experts", "came"} <= set(card.data.tags)
+    evaluated = json.loads(moeir("evaluate", *runs.split(), *QRELS.split(), "--form", "json").stdout)["runs"]
+    assert len(card.data.eval_results) == 4
+    for one in card.data.eval_results:
+        expected = evaluated[one.metric_args["run"]]["all"][one.metric_name]
+        assert one.metric_value == pytest.approx(expected["mean"], abs=1e-4) and one.dataset_name == "toys"
+        assert one.metric_args["interval_95"] == pytest.approx(expected["interval"], abs=1e-6)
+    entries = json.loads((room / "came" / "manifest.json").read_text())["files"].values()
+    assert f"77,638 parameters, {sum(entry['bytes'] for entry in entries):,} bytes" in text
+    assert "moeir init --model MODEL --arch came:shared_layers=2,local_dim=16,normalise=true --query-length 16" in text
+    assert "moeir pull --repo anna/came --output came" in text
+
+
+def test_a_card_names_the_base_model_where_it_is_known_and_no_licence_that_is_not_given(hub, room, run):
+    card = (room / "came" / "README.md").read_text()
+    run("push --input idx --repo anna/idx")
+    assert "base_model" not in hub.files("anna/idx")["README.md"].decode()
+    (room / "came" / "README.md").write_text(card.replace("library_name: moeir\n", "library_name: moeir\nbase_model: org/bert\n"))
+    manifest = json.loads((room / "came" / "manifest.json").read_text())
+    manifest["files"]["README.md"] = manifests.compute_checksums([room / "came" / "README.md"])[0]
+    (room / "came" / "manifest.json").write_text(manifests.serialize_manifest(manifest))
+    run("push --input idx --repo anna/idx")
+    metadata = yaml.safe_load(hub.files("anna/idx")["README.md"].decode().split("---")[1])
+    assert metadata["base_model"] == "org/bert" and "license" not in metadata and "index" in metadata["tags"]
+    assert "12 documents" in hub.files("anna/idx")["README.md"].decode()
+
+
+def test_a_product_replaces_the_one_before_it_in_one_commit_and_an_equal_one_makes_none(hub, room, run):
+    run("push --input enc --repo anna/product")
+    run("push --input idx --repo anna/product")
+    listed = {name for name in hub.files("anna/product") if not name.startswith((".", "README"))}
+    assert listed == {*json.loads((room / "idx" / "manifest.json").read_text())["files"], "manifest.json"}
+    assert len(hub.repositories["anna/product"].commits) == 3
+    run("push --input idx --repo anna/product")
+    assert len(hub.repositories["anna/product"].commits) == 3
+
+
+def test_files_of_another_tool_are_not_replaced(hub, room, moeir):
+    hub.repositories["anna/bert"] = StoredRepository(False)
+    hub.files("anna/bert")["pytorch_model.bin"] = b"weights"
+    result = moeir("push", "--input", "came", "--repo", "anna/bert")
+    assert result.code == 2 and result.stderr == (
+        "error: --repo anna/bert: has files, and moeir push did not make them; name another repository\n"
+    )
+    assert len(hub.repositories["anna/bert"].commits) == 1
+
+
+FAULTS = {  # method, path, kind and times of a fault; exit code and words
+    "the Hub is down": ("POST", "/api/repos/create", 500, 1, 1, "the Hub or the connection failed (Server error '500"),
+    "it fails for a while": ("POST", "/preupload/", 503, RETRY, 1, "failed (Server error '503"),
+    "the upload breaks off": ("PUT", "/lfs/", "close", RETRY, 1, "the Hub or the connection failed"),
+    "the upload is refused": ("PUT", "/lfs/", 403, 1, 2, "the Hub refuses access (403)"),
+    "the commit fails": ("POST", "/commit/main", 500, 1, 1, "run the same command again to continue"),
+    "the commit breaks off": ("POST", "/commit/main", "close", 1, 1, "the Hub or the connection failed"),
+    "another push came between": ("POST", "/commit/main", 412, 1, 1, "412"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_push_that_fails_says_so_in_one_line_and_the_same_command_again_succeeds(name, hub, room, moeir):
+    *fault, code, words = FAULTS[name]
+    hub.fail(*fault)
+    command = ("push", "--input", "came", "--repo", "anna/came")
+    result = moeir(*command)
+    assert result.code == code and result.stdout == ""
+    assert result.stderr.count("\n") == 1 and result.stderr.startswith(("error: anna/came: ", "error: --repo anna/came: ")), result.stderr
+    assert words in result.stderr and TOKEN not in result.stderr
+    assert all(len(repository.commits) == 1 for repository in hub.repositories.values())  # nothing of the product is visible
+    before = len(hub.requests)
+    assert moeir(*command).code == 0
+    assert "model.safetensors" in hub.files("anna/came")
+    if name == "the commit fails":
+        assert not [request for request in hub.requests[before:] if request.startswith("PUT")]  # the weights are there already
+
+
+def test_a_token_is_needed_and_a_private_repository_is_not_for_others(hub, room, moeir, monkeypatch, run):
+    run("push --input came --repo anna/came --private")
+    assert hub.repositories["anna/came"].private
+    monkeypatch.setenv("HF_TOKEN", "hf_another")
+    for command in ("push --input came --repo anna/other", "pull --repo anna/came --output pulled"):
+        result = moeir(*command.split())
+        assert result.code == 2 and "the Hub refuses access (401); check the name, and log in with `hf auth login`" in result.stderr
+    assert "anna/other" not in hub.repositories and not (room / "pulled").exists()
+
+
+REFUSED = {  # flags, exit code and words, before anything is sent
+    "no product": ("--input secret-corpus.jsonl", 4, "has no manifest.json"),
+    "another kind": ("--input page.html", 2, "expected a checkpoint, encodings, an index or runs, found report"),
+    "a damaged file": ("--input damaged", 4, "damaged"),
+    "a corpus of other texts": ("--input enc --corpus few.jsonl", 3, "few.jsonl: has no document"),
+    "runs without judgements": ("--input came --run a.trec", 2, "--run needs --qrels"),
+    "judgements without runs": (f"--input came {QRELS}", 2, "--qrels needs --run"),
+    "runs beside runs": (f"--input a.trec --run a.trec {QRELS}", 2, "the runs of --input are measured; leave it out"),
+    "two runs of one name": (f"--input came --run a.trec b/a.trec {QRELS}", 2, "two runs have the same name"),
+    "a pipe": ("--input came --run - " + QRELS, 2, "-: is read more than once"),
+    "an unknown measure": (f"--input a.trec {QRELS} --measure nDGC@10", 2, "nDGC@10"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(name, hub, room, moeir, run):
+    flags, code, words = REFUSED[name]
+    run(f"search --index idx {QUERIES} --output a.trec")
+    run(f"report --run a.trec {QRELS} --output page.html")
+    (room / "b").mkdir()
+    shutil.copy("a.trec", "b")
+    shutil.copytree("came", "damaged")
+    (room / "damaged" / "vocab.txt").write_bytes((room / "came" / "vocab.txt").read_bytes()[:-2] + b"x\n")
+    (room / "few.jsonl").write_text('{"_id": "owl", "text": "An owl."}\n')
+    result = moeir("push", *flags.split(), "--repo", "anna/x")
+    assert result.code == code and words in result.stderr and result.stderr.count("error: ") == 1, result.stderr
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize(("flags", "words"), [("--license gpl-99", '"license" must be one of'), ("--repo a//b", "not accepted")])
+def test_what_the_hub_does_not_accept_is_told_in_its_words(flags, words, hub, room, moeir):
+    result = moeir("push", "--input", "came", "--repo", "anna/came", *flags.split())
+    assert result.code == 2 and words in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_the_command_of_a_product_has_its_settings_and_no_path():
+    sources = {"model": ["hub:org/bert"], "train": ["a1", "b2"], "corpus": ["irds:beir/scifact"]}
+    settings = {"arch": "dense", "seed": 42, "steps": 5, "cache": "/home/anna/cache", "recompute": True, "negatives": 7}
+    command = format_command({"stage": "finetune", "settings": settings, "sources": sources})
+    words = "moeir finetune --model org/bert --arch dense --train TRAIN --train TRAIN --corpus irds:beir/scifact"
+    assert set(words.split()) <= set(command.split()) and "anna" not in command and "--seed" not in command
+    assert "--recompute" in command.split() and "--steps 5" in command and command.endswith("--output OUTPUT")

@@ -66,6 +66,7 @@ def _replace_letters(letters: dict[str, str]) -> Step:
     return lambda word: word if word.isascii() else pattern.sub(lambda match: letters[match[0]], word)
 
 
+# the letters that Lucene 9.9.1 (Apache License 2.0) takes for one another
 ARABIC_LETTERS = _read_letters("622:627 623:627 625:627 649:64a 629:647 640: 64b: 64c: 64d: 64e: 64f: 650: 651: 652:")
 PERSIAN_LETTERS = _read_letters("6cc:64a 6d2:64a 6a9:643 6c0:647 6c1:647 654:")
 INDIC_LETTERS = _read_letters("""
@@ -196,7 +197,7 @@ class CjkAnalyzer:
 
     def _pairs(self, run: str) -> list[str]:
         """Each two neighbours of a run of characters; a character that is alone."""
-        return [run[place : place + 2] for place in range(max(len(run) - 1, 1))] if run else []
+        return [run[first : first + 2] for first in range(max(len(run) - 1, 1))] if run else []
 
 
 def open_analyzer(language: str, stemmer: str = "lucene", stop_words: str = "lucene") -> EnglishAnalyzer | LanguageAnalyzer | CjkAnalyzer:

@@ -49,7 +49,7 @@ MADE = {  # flags of every stage that makes something; the next command, or None
     "convert": ("--input vectors.npy --to encodings --model ckpt --output enc", "index --encodings enc --output idx"),
     "analyze": ("overlap --run a.trec --run b.trec --output overlap.tsv", None),
     "report": ("--run a.trec --qrels qrels --output page.html", None),
-    "export": ("--to vespa --encodings enc --output served", None),
+    "export": ("--to milvus --encodings enc --output served", None),
 }
 
 

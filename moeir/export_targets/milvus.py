@@ -11,8 +11,8 @@ the address of a server, or the name of a file ending in `.db`: Milvus Lite, in 
 sum.
 
 Milvus Lite has no multi-vectors. Vectors of tokens are rows of a collection of their own, `NAME_EXPERT`; a search takes the documents of
-the nearest rows of each query vector (`candidates`, 16,384 at most) and scores them by MaxSim in Python: exact scores, and an exact list
-where the candidates reach it.
+the nearest rows of each query vector (`candidates`: `depth` unless given, 16,384 at most) and scores them by MaxSim in Python: exact
+scores, and an exact list where the candidates reach it. Milvus Lite scans all rows for this, so it is for small collections.
 
 A title or text beyond 65,535 bytes, Milvus's limit, is cut there; vectors are those of the whole text. A document without any term has
 one that no query has, as Milvus takes no empty sparse vector.

@@ -188,9 +188,12 @@ def test_another_export_replaces_a_loaded_one_only_when_asked_to(
     engine: str, export: Callable[[str], Path], served: Served, tmp_path: Path
 ) -> None:
     location = location_of(engine, tmp_path)
-    run_loader(export(engine), location)
-    [line] = run_loader(export(f"{engine}:hnsw=true"), location, code=1).strip().splitlines()[-1:]
-    assert re.fullmatch(r"passages at \S+ holds another export \(digest \w{12}\), expected this export \(\w{12}\); --replace .*", line)
+    flat = open_collection(engine, export(engine), location)
+    load_documents(flat, "here", folder=export(engine))
+    flat.schema = json.loads((export(f"{engine}:hnsw=true") / "schema.json").read_text())
+    with pytest.raises(SystemExit, match=r"passages at here holds another export \(digest \w{12}\), expected this export .*; --replace "):
+        load_documents(flat, "here", folder=export(f"{engine}:hnsw=true"))
+    flat.close()
     assert run_loader(export(f"{engine}:hnsw=true"), location, "--replace") == "300 documents are loaded\n"
     collection = open_collection(engine, export(f"{engine}:hnsw=true"), location)
     graph_lists = search_engine(collection, served, ("global",))["global"]

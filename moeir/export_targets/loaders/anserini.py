@@ -59,9 +59,9 @@ class AnseriniIndexes:
         building = Path(tempfile.mkdtemp(prefix=".building-", dir=self.location))
         paths = ["-input", str(self.folder / expert), "-index", str(building)]
         log = self._run_java(f"io.anserini.index.{program}", *flags, *paths, "-optimize")
-        count = sum(map(int, re.findall(r"(?:indexed|empty): +(\d+)$", log, re.MULTILINE)))
+        count = count_documents(log)
         if count != self.schema["documents"]:  # Anserini logs a document that it cannot read, and goes on
-            raise SystemExit(f"{self.folder / expert}: Lucene indexed {count} documents, expected {self.schema['documents']}: {log[-500:]}")
+            raise SystemExit(f"{self.folder / expert}: Lucene read {count} documents, expected {self.schema['documents']}; export it again")
         building.rename(self.location / expert)
 
     @property
@@ -70,6 +70,8 @@ class AnseriniIndexes:
 
     def search(self, expert: str, queries: list[Query], depth: int) -> list[Hits]:
         """For each query the ids and scores of at most `depth` documents, the best first; one Java process for all."""
+        if not (self.location / expert).is_dir():
+            raise SystemExit(f"{self.location / expert}: no index of Lucene; python load.py {self.location} builds it")
         hits: list[Hits] = [[] for _ in queries]
         is_sparse = self.schema["experts"][expert]["kind"] == "sparse"
         with tempfile.TemporaryDirectory() as work_folder:
@@ -105,11 +107,21 @@ class AnseriniIndexes:
     def _run_java(self, program: str, *flags: str) -> str:
         process = subprocess.run([*self._command, program, *flags], capture_output=True, text=True, check=False)
         if process.returncode:
-            raise SystemExit(f"{program} failed with exit code {process.returncode}: {(process.stderr or process.stdout).strip()[-500:]}")
+            last_line = (process.stderr.strip() or process.stdout.strip() or "nothing").splitlines()[-1]
+            raise SystemExit(f"{program} failed with exit code {process.returncode}: {last_line}; run load.py again")
         return process.stdout
 
     def close(self) -> None:
         """Nothing stays open."""
+
+
+def count_documents(log: str) -> int:
+    """The documents that Anserini's log counts, those without terms included.
+
+    >>> count_documents("(AbstractIndexer.java:294) - indexed:            1,000\\n(AbstractIndexer.java:296) - empty:                  2")
+    1002
+    """
+    return sum(int(number.replace(",", "")) for number in re.findall(r" (?:indexed|empty): +([\d,]+)$", log, re.MULTILINE))
 
 
 def locate_package_file(package: str, pattern: str, option: str) -> str:

@@ -12,7 +12,7 @@ from moeir.export_targets.loaders.documents import FOLDER, Hits, Query, read_sch
 MAX_BYTES = 65535  # of a VARCHAR
 MAX_HITS = 16384  # that one search returns
 MAX_TOKENS = 65536  # of a document: numbers of its token vectors
-DOCUMENTS_PER_QUERY = 16  # whose token vectors are fetched at once, at most MAX_HITS of them
+DOCUMENTS_PER_QUERY = 64  # whose token vectors are fetched at once
 INDEXES = {"sparse": "SPARSE_INVERTED_INDEX", "multivector": "FLAT", "dense": "FLAT"}
 
 
@@ -115,11 +115,11 @@ class MilvusCollection:
                 self.client.create_index(collection, index)
 
     def search(self, expert: str, queries: list[Query], depth: int, *, candidates: int | None = None) -> list[Hits]:
-        """As for any engine; `candidates` are the rows that each vector of a late-interaction query finds, by default 4 · depth."""
+        """As for any engine; `candidates` are the rows that each vector of a late-interaction query finds, by default `depth`."""
         kind = self.experts[expert]["kind"]
         self.client.load_collection(self.token_collections.get(expert, self.name))  # Milvus Lite forgets it at the end of a process
         if kind == "multivector":
-            rows = min(candidates or 4 * depth, MAX_HITS)
+            rows = min(candidates or depth, MAX_HITS)
             return [self._search_tokens(expert, np.asarray(query, dtype=np.float32), depth, rows) for query in queries]
         vectors = [query.tolist() if kind == "dense" else dict(zip(query[0].tolist(), query[1].tolist(), strict=True)) for query in queries]
         parameters = {"params": {"ef": max(64, depth)} if self.schema["hnsw"] and kind == "dense" else {}}
@@ -135,12 +135,21 @@ class MilvusCollection:
         documents = sorted({hit["entity"]["document"] for hits in nearest for hit in hits})
         scores = []
         for first in range(0, len(documents), DOCUMENTS_PER_QUERY):
-            chosen = f"document in {documents[first : first + DOCUMENTS_PER_QUERY]}"
             vectors = defaultdict(list)
-            for row in self.client.query(name, filter=chosen, output_fields=["id", "vector"], limit=MAX_HITS):
+            for row in self._fetch_tokens(name, documents[first : first + DOCUMENTS_PER_QUERY]):
                 vectors[row["id"]].append(row["vector"])
             scores += [(key, float((query @ np.asarray(rows, np.float32).T).max(1).sum())) for key, rows in vectors.items()]
         return sorted(scores, key=lambda hit: -hit[1])[:depth]
+
+    def _fetch_tokens(self, name: str, documents: list[int]) -> list[dict[str, Any]]:
+        """All token vectors of some documents; by halves where one answer cannot hold them."""
+        rows: list[dict[str, Any]] = self.client.query(
+            name, filter=f"document in {documents}", output_fields=["id", "vector"], limit=MAX_HITS
+        )
+        if len(rows) < MAX_HITS or len(documents) == 1:
+            return rows
+        middle = len(documents) // 2
+        return self._fetch_tokens(name, documents[:middle]) + self._fetch_tokens(name, documents[middle:])
 
     def close(self) -> None:
         self.client.close()

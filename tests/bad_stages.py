@@ -289,9 +289,9 @@ SEARCHING = [
     BadInput("unknown server", None, EXPORT + "qdrnt", 2, "export_targets has no 'qdrnt'; did you mean 'qdrant'?"),
     BadInput("a collection of two words", None, EXPORT + "qdrant:name=My-texts", 2, "expected lower-case letters"),
     BadInput("no impacts", None, EXPORT + "anserini:levels=0", 2, "expected more than 0"),
-    BadInput("an export to a pipe", None, EXPORT.replace("output out", "output -") + "vespa", 2, "the output is a folder"),
-    BadInput("an export of another corpus", None, EXPORT + "vespa --corpus train-queries.jsonl", 3, "where the encodings have 'owl'"),
-    BadInput("an export of an index", None, EXPORT.replace("enc ", "idx ") + "vespa", 4, "idx: expected encodings, found an index"),
+    BadInput("an export to a pipe", None, EXPORT.replace("output out", "output -") + "milvus", 2, "the output is a folder"),
+    BadInput("an export of another corpus", None, EXPORT + "milvus --corpus train-queries.jsonl", 3, "where the encodings have 'owl'"),
+    BadInput("an export of an index", None, EXPORT.replace("enc ", "idx ") + "milvus", 4, "idx: expected encodings, found an index"),
 ]
 
 PUSH = "push --repo anna/x --input "

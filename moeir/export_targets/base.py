@@ -1,7 +1,11 @@
-"""The interface of an export target: documents written one by one, in bounded memory, with schema and loader."""
+"""The interface of an export target: documents written one by one, in bounded memory, with schema and loader.
 
+A target is one file here, which says what is written, and one of the same name in `loaders/`, the script that is exported as `load.py`.
+"""
+
+import hashlib
 import json
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,18 +20,40 @@ MEGABYTE = 2**20
 EXPORTED_KINDS = ("dense", "sparse", "multivector")
 # the shortest decimal of every float16 value, indexed by its 16 bits
 FLOAT16_REPR = np.array([float(f"{value:.9g}") for value in np.arange(2**16, dtype=np.uint16).view(np.float16)])
+LOADERS = Path(__file__).parent / "loaders"
+LOADER_PACKAGE = "moeir.export_targets.loaders."  # in a loader's imports; an export has the modules side by side
 
-QUERY_ENCODING = """
-Queries are encoded by the checkpoint that encoded the documents, in Python:
+README = """# {name}
+
+{section}
+
+## Load
+
+    pip install {requirements}
+    python load.py {location}
+
+It may be interrupted: the same command goes on where it stopped. It refuses a collection of another export; `--replace` deletes that one.
+`--option KEY=VALUE` is passed on, as a password is. `schema.json` names the experts, the files and the digest by which an export is known.
+
+## Search
+
+Queries are encoded by the checkpoint that encoded the documents. In this folder, in Python:
 
     import moeir
-    query = moeir.open_checkpoint("{checkpoint}").encode(["…"], "query")
+    from load import {loader}
+
+    queries = {{"q1": "what do owls hunt"}}
+    encoded = moeir.open_checkpoint("{checkpoint}", device="cpu").encode(list(queries.values()), "query")
+    collection, runs = {loader}("{location}"), {{}}
+    for expert in {experts}:
+        lists = collection.search(expert, [encoded[expert].export_row(row) for row in range(len(queries))], 1000)
+        runs[expert] = {{query: dict(hits) for query, hits in zip(queries, lists)}}
+    collection.close()
+    moeir.write_run(moeir.fuse(run=runs, method="came-sum", run_depth=1000), "fused.trec")
+
+A query is an array of numbers for a dense expert, of vectors for a late-interaction expert; for a sparse one it is two arrays, terms (lines
+of `terms.txt`, from 0) and weights.
 """
-QUERY_ENCODING_LINES = {
-    "dense": '    query["{name}"].vectors[0].tolist()                        # {name}: one vector',
-    "sparse": '    query["{name}"].terms.tolist(), query["{name}"].weights.tolist()    # {name}: lines of terms.txt, from 0; weights',
-    "multivector": '    query["{name}"].vectors.tolist()                           # {name}: a vector for each token',
-}
 
 
 @dataclass(frozen=True)
@@ -56,67 +82,107 @@ class ExportSchema:
 
 
 class ExportTarget(ABC):
-    """Writes documents, a schema and a loader for one engine. The keyword-only parameters of a subclass are its options."""
+    """Writes documents, a schema and a loader for one engine. The keyword-only parameters of a subclass are its options.
+
+    By default a document is a point, {"id": number, "vector": {expert: …}, "payload": {"id", "title", "text"}}, and `load.py` is the file
+    of `loaders/` with the target's name. `hnsw` asks for a graph over dense vectors in place of an exact search.
+    """
 
     supported_kinds: ClassVar[tuple[str, ...]] = EXPORTED_KINDS
-    documents_folder: ClassVar[str] = "."  # folder of the documents, within the output folder
+    loader: ClassVar[str]  # the class of load.py
+    location: ClassVar[str]  # an example of what it opens
+    requirements: ClassVar[str]  # what pip installs for it
+    section: str  # the engine's part of README.md
 
-    def __init__(self, schema: ExportSchema, name: str, file_megabytes: int) -> None:
+    def __init__(self, schema: ExportSchema, name: str, file_megabytes: int, hnsw: bool = False) -> None:
         if not name.isidentifier() or name != name.lower():
             raise UsageError(f"name={name}: expected lower-case letters, digits and _, the names that all engines allow")
         if file_megabytes < 1:
             raise UsageError(f"file_megabytes={file_megabytes}: expected at least 1")
-        self.schema, self.name, self.file_megabytes = schema, name, file_megabytes
+        self.schema, self.name, self.file_megabytes, self.hnsw = schema, name, file_megabytes, hnsw
+        self.experts = [expert for expert, kind in schema.kinds.items() if kind in self.supported_kinds]
 
-    @abstractmethod
-    def lines(self, document: ExportedDocument) -> list[Any]:
-        """The JSON values of one document, one per line."""
+    def lines(self, document: ExportedDocument) -> dict[str, list[Any]]:
+        """The JSON values of one document, one per line, by the folder of their files; "." is the export itself."""
+        vectors: dict[str, Any] = {name: float16_to_lists(vector) for name, vector in document.dense.items()}
+        for name, (terms, weights) in document.sparse.items():
+            vectors[name] = {"indices": terms.tolist(), "values": to_nine_digits(weights)}
+        vectors |= {name: float16_to_lists(tokens) for name, tokens in document.multivector.items() if len(tokens)}
+        return {".": [{"id": document.number, "vector": vectors, "payload": text_payload(document.text)}]}
 
-    @abstractmethod
     def files(self) -> dict[str, str]:
-        """Schema, loader and other files the engine needs: contents by file name."""
+        """Loader and other files the engine needs, contents by file name; the loaders share a module."""
+        sources = {"load.py": f"{type(self).__module__.rpartition('.')[2]}.py", "documents.py": "documents.py"}
+        return {name: (LOADERS / source).read_text(encoding="utf-8").replace(LOADER_PACKAGE, "") for name, source in sources.items()}
 
-    @abstractmethod
-    def readme_section(self) -> str:
-        """The engine's part of README.md."""
+    def settings(self) -> dict[str, Any]:
+        """What `schema.json` holds beside experts and documents."""
+        return {"hnsw": self.hnsw}
+
+    def readme(self) -> str:
+        """README.md: what was written, how it is loaded and searched, and what the engine does not do."""
+        facts = {"name": self.name, "checkpoint": self.schema.checkpoint, "experts": self.experts, "loader": self.loader}
+        return README.format(section=self.section.strip(), location=self.location, requirements=self.requirements, **facts)
 
     def write(self, documents: Iterable[ExportedDocument], folder: Path) -> int:
         """Write everything into `folder` and return the number of documents; a new file starts after `file_megabytes`."""
-        count = number = 0
-        (folder / self.documents_folder).mkdir(exist_ok=True)
-        output: IO[bytes] | None = None
-        for document in documents:
-            if output is None or output.tell() >= self.file_megabytes * MEGABYTE:
-                if output is not None:
-                    output.close()
-                output = open(folder / self.documents_folder / f"documents-{number:05}.jsonl", "wb")  # noqa: SIM115 - closed when it is full, or below
-                number += 1
-            for line in self.lines(document):
-                output.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
-            count += 1
-        if output is not None:
-            output.close()
-        for name, content in (self.files() | {"README.md": self._readme()} | self._terms_file()).items():
+        count, files = 0, _DocumentFiles(folder, self.file_megabytes * MEGABYTE)
+        with files:
+            for document in documents:
+                for subfolder, lines in self.lines(document).items():
+                    files.write(subfolder, lines)
+                count += 1
+        experts = {name: {"kind": self.schema.kinds[name], "width": self.schema.widths.get(name)} for name in self.experts}
+        schema = {"name": self.name, "experts": experts, "vocabulary": len(self.schema.terms), **self.settings()}
+        files.digest.update(json.dumps(schema, sort_keys=True).encode())
+        schema |= {"documents": count, "files": files.counts, "digest": files.digest.hexdigest()}
+        contents = {"schema.json": json.dumps(schema, indent=1) + "\n", "README.md": self.readme(), **self.files()}
+        if self.schema.experts_of("sparse"):
+            contents["terms.txt"] = "".join(f"{term}\n" for term in self.schema.terms)
+        for name, content in contents.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(content, encoding="utf-8")
         for script in folder.glob("load.*"):
             script.chmod(0o755)
         return count
 
-    def _terms_file(self) -> dict[str, str]:
-        return {"terms.txt": "".join(f"{term}\n" for term in self.schema.terms)} if self.schema.experts_of("sparse") else {}
 
-    def _readme(self) -> str:
-        experts = [name for name, kind in self.schema.kinds.items() if kind in self.supported_kinds]
-        query_lines = "\n".join(QUERY_ENCODING_LINES[self.schema.kinds[name]].format(name=name) for name in experts)
-        return (
-            f"# {self.name}\n\n{self.readme_section().strip()}\n{QUERY_ENCODING.format(checkpoint=self.schema.checkpoint)}{query_lines}\n"
-        )
+class _DocumentFiles:
+    """Numbered files of JSON lines by folder, a new one after `file_bytes`; the documents of each are counted, and all lines digested."""
 
-    def term_weights(self, document: ExportedDocument, expert: str) -> dict[str, float]:
-        """Terms of a document as strings, with their weights."""
-        terms, weights = document.sparse[expert]
-        return {self.schema.terms[term]: weight for term, weight in zip(terms.tolist(), to_nine_digits(weights), strict=True)}
+    def __init__(self, folder: Path, file_bytes: int) -> None:
+        self._folder, self._file_bytes = folder, file_bytes
+        self._last_files: dict[str, IO[bytes]] = {}
+        self.counts: dict[str, int] = {}
+        self.digest = hashlib.sha256()
+
+    def write(self, subfolder: str, lines: list[Any]) -> None:
+        """Append one document's lines to the last file of a folder."""
+        file = self._last_files.get(subfolder)
+        if file is None or file.tell() >= self._file_bytes:
+            file = self._start_file(subfolder)
+        for line in lines:
+            content = json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+            file.write(content)
+            self.digest.update(content)
+        self.counts[Path(file.name).relative_to(self._folder).as_posix()] += 1
+
+    def _start_file(self, subfolder: str) -> IO[bytes]:
+        folder, number = self._folder / subfolder, 0
+        if last := self._last_files.get(subfolder):
+            last.close()
+            number = int(Path(last.name).stem.rpartition("-")[2]) + 1
+        folder.mkdir(exist_ok=True)
+        file = open(folder / f"documents-{number:05}.jsonl", "wb")  # noqa: SIM115 - closed when it is full, or at the end
+        self._last_files[subfolder], self.counts[Path(file.name).relative_to(self._folder).as_posix()] = file, 0
+        return file
+
+    def __enter__(self) -> "_DocumentFiles":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for file in self._last_files.values():
+            file.close()
 
 
 def float16_to_lists(vectors: np.ndarray) -> Any:

@@ -1,44 +1,25 @@
 """Qdrant: named vectors, sparse vectors and multi-vectors with MaxSim in one collection."""
 
-import json
-from typing import Any
+from typing import ClassVar
 
-from moeir.export_targets import qdrant_loader
-from moeir.export_targets.base import ExportedDocument, ExportSchema, ExportTarget, float16_to_lists, text_payload, to_nine_digits
+from moeir.export_targets.base import ExportSchema, ExportTarget
 
-README_SECTION = """
-One point a document; its payload is the document's id, title and text.
-
-    pip install qdrant-client
-    python load.py http://localhost:6333      # a server
-    python load.py qdrant                     # or a folder: Qdrant embedded in Python, exact, for small collections
-
-`collection.json` is the body of Qdrant's `PUT /collections/{name}`. Vectors are compared by inner product, as the experts are trained;
-those of the late-interaction experts have no graph (`m` 0): they rescore what another vector finds (`prefetch`), or are scanned.
+SECTION = """
+Documents for Qdrant; tried with qdrant-client 1.20 in its embedded mode. A location is the address of a server (1.16 or later) or, for
+small collections, a folder: Qdrant embedded in Python, always exact, all vectors in memory. One point a document, its payload the id,
+title and text. Vectors are compared by inner product in float32, so scores equal moeir's up to the order of a float32 sum; documents of
+equal scores are in Qdrant's order. Vectors of tokens are compared by MaxSim and have no graph: all are scanned, or they rescore what
+`prefetch` finds. Qdrant's own fusion, `RrfQuery(rrf=Rrf(k=60))`, counts ranks from 0: it is moeir's `rrf:constant=59`.
 """
 
 
 class Qdrant(ExportTarget):
-    """Points for Qdrant, with named vectors, sparse vectors and multi-vectors; the loader also fills the embedded mode."""
+    """Points for Qdrant: named vectors, sparse vectors and multi-vectors; `hnsw` for dense vectors, or an exact scan."""
 
-    def __init__(self, schema: ExportSchema, *, name: str = "passages", file_megabytes: int = 50) -> None:
-        super().__init__(schema, name, file_megabytes)
+    loader: ClassVar[str] = "QdrantCollection"
+    location: ClassVar[str] = "http://localhost:6333"
+    requirements: ClassVar[str] = "'qdrant-client>=1.16'"
+    section = SECTION
 
-    def lines(self, document: ExportedDocument) -> list[Any]:
-        vectors: dict[str, Any] = {name: float16_to_lists(vector) for name, vector in document.dense.items()}
-        for name, (terms, weights) in document.sparse.items():
-            vectors[name] = {"indices": terms.tolist(), "values": to_nine_digits(weights)}
-        vectors |= {name: float16_to_lists(tokens) for name, tokens in document.multivector.items() if len(tokens)}
-        return [{"id": document.number, "vector": vectors, "payload": text_payload(document.text)}]
-
-    def files(self) -> dict[str, str]:
-        widths, experts_of = self.schema.widths, self.schema.experts_of
-        vectors: dict[str, Any] = {name: {"size": widths[name], "distance": "Dot"} for name in experts_of("dense")}
-        late_interaction = {"multivector_config": {"comparator": "max_sim"}, "hnsw_config": {"m": 0}}
-        vectors |= {name: {"size": widths[name], "distance": "Dot", **late_interaction} for name in experts_of("multivector")}
-        body = {"vectors": vectors, "sparse_vectors": {name: {} for name in experts_of("sparse")}}
-        with open(qdrant_loader.__file__, encoding="utf-8") as script:
-            return {"collection.json": json.dumps({"name": self.name, **body}, indent=1) + "\n", "load.py": script.read()}
-
-    def readme_section(self) -> str:
-        return README_SECTION.format(name=self.name)
+    def __init__(self, schema: ExportSchema, *, name: str = "passages", file_megabytes: int = 50, hnsw: bool = False) -> None:
+        super().__init__(schema, name, file_megabytes, hnsw)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Stage):
-    """Export encodings to an engine that serves all experts (qdrant, vespa, opensearch, anserini): documents, schema, loader."""
+    """Export encodings to an engine that serves all experts (qdrant, milvus, lancedb, anserini): documents, schema, loader."""
 
-    to: str = option("Engine: qdrant, vespa, opensearch or anserini, with options.", room="export_targets")
+    to: str = option("Engine: qdrant, milvus, lancedb or anserini, with options.", room="export_targets")
     encodings: tuple[Path, ...] = input_field(
         "encodings", "Output folder of moeir encode, whole or in shards; repeat the flag for several."
     )

@@ -1,6 +1,8 @@
-"""The lines and files of each export target for one small document."""
+"""The lines and files of each export target for one small document, those in examples/untried/ included."""
 
+import ast
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -11,6 +13,7 @@ import pytest
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.export_targets.base import ExportedDocument, ExportSchema, float16_to_lists
+from moeir.export_targets.loaders.documents import read_points
 from moeir.records.texts import Text
 
 KINDS = {"lexical": "sparse", "local": "multivector", "global": "dense"}
@@ -24,7 +27,11 @@ DOCUMENT = ExportedDocument(
 )
 
 
+VESPA, OPENSEARCH = "examples.untried.vespa:Vespa", "examples.untried.opensearch:Opensearch"
+
+
 def export_target(spec: str) -> Any:
+    variants.import_code_of(spec)
     return variants.bind_variant("export_targets", spec)(SCHEMA)
 
 
@@ -34,60 +41,99 @@ def test_half_precision_is_written_so_that_float32_reads_it_back() -> None:
     assert (np.array(json.loads(json.dumps(float16_to_lists(finite))), dtype=np.float32) == finite).all()
 
 
-def test_qdrant_has_points_with_named_vectors() -> None:
-    [point] = export_target("qdrant").lines(DOCUMENT)
-    assert point == {
-        "id": 7,
-        "vector": {
-            "global": [0.5, -1.0, 0.0999755859],
-            "lexical": {"indices": [1, 2, 3], "values": [2.0, 0.25, 0.0009765625]},
-            "local": [[1.0, 0.0], [0.5, 0.25]],
-        },
-        "payload": {"id": "d7", "title": "Owl", "text": "An owl."},
+@pytest.mark.parametrize("engine", ["qdrant", "milvus", "lancedb"])
+def test_a_document_is_a_point_with_a_vector_of_each_expert(engine: str) -> None:
+    assert export_target(engine).lines(DOCUMENT) == {
+        ".": [
+            {
+                "id": 7,
+                "vector": {
+                    "global": [0.5, -1.0, 0.0999755859],
+                    "lexical": {"indices": [1, 2, 3], "values": [2.0, 0.25, 0.0009765625]},
+                    "local": [[1.0, 0.0], [0.5, 0.25]],
+                },
+                "payload": {"id": "d7", "title": "Owl", "text": "An owl."},
+            }
+        ]
     }
-    schema = json.loads(export_target("qdrant:name=owls").files()["collection.json"])
-    assert schema["name"] == "owls" and schema["vectors"]["local"]["multivector_config"] == {"comparator": "max_sim"}
-    assert schema["vectors"]["global"] == {"size": 3, "distance": "Dot"} and schema["sparse_vectors"] == {"lexical": {}}
+
+
+def test_the_schema_names_experts_files_and_the_digest_of_the_content(tmp_path: Path) -> None:
+    digests = set()
+    for number, (spec, documents) in enumerate((("qdrant:name=owls,hnsw=true", 2), ("qdrant:name=owls", 2), ("qdrant:name=owls", 3))):
+        (tmp_path / f"{number}").mkdir()
+        export_target(spec).write([DOCUMENT] * documents, tmp_path / f"{number}")
+        schema = json.loads((tmp_path / f"{number}" / "schema.json").read_text())
+        digests.add(schema["digest"])
+        assert schema["files"] == {"documents-00000.jsonl": documents} and schema["documents"] == documents and schema["name"] == "owls"
+        assert schema["experts"] == {name: {"kind": kind, "width": SCHEMA.widths.get(name)} for name, kind in KINDS.items()}
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize("engine", ["qdrant", "milvus", "lancedb", "anserini"])
+def test_a_loader_imports_its_engine_and_nothing_of_moeir(engine: str) -> None:
+    files = export_target(engine).files()
+    trees = {name: ast.parse(source) for name, source in files.items()}
+    imported = {node.module for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {alias.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert "documents" in imported and not [name for name in imported if name and name.startswith("moeir")]
+    assert f"class {export_target(engine).loader}:" in files["load.py"]
 
 
 def test_opensearch_has_bulk_lines_whose_features_have_no_full_stop() -> None:
-    action, fields = export_target("opensearch").lines(DOCUMENT)
+    action, fields = export_target(OPENSEARCH).lines(DOCUMENT)["."]
     assert action == {"index": {"_id": "d7"}}
     assert fields["lexical_terms"] == {"owl": 2.0, "․": 0.25, "mice": 0.0009765625}
-    properties = json.loads(export_target("opensearch").files()["index.json"])["mappings"]["properties"]
+    properties = json.loads(export_target(OPENSEARCH).files()["index.json"])["mappings"]["properties"]
     assert set(fields) <= set(properties)
     assert properties["global_vector"]["dimension"] == 3 and properties["lexical_terms"] == {"type": "rank_features"}
 
 
 def test_vespa_has_tensors_and_a_schema_that_names_them() -> None:
-    [put] = export_target("vespa").lines(DOCUMENT)
+    [put] = export_target(VESPA).lines(DOCUMENT)["."]
     assert put["put"] == "id:passages:passages::d7"
     fields = put["fields"]
     assert fields["global_vector"] == {"values": [0.5, -1.0, 0.0999755859]}
     assert fields["lexical_terms"] == {"cells": {"owl": 2.0, ".": 0.25, "mice": 0.0009765625}}
     assert fields["lexical_impacts"] == {"owl": 200, ".": 25}
     assert fields["local_tokens"] == {"blocks": {"0": [1.0, 0.0], "1": [0.5, 0.25]}}
-    files = export_target("vespa").files()
+    files = export_target(VESPA).files()
     schema = files["app/schemas/passages.sd"]
     assert all(f"field {name} type " in schema for name in fields)
     assert schema.count("{") == schema.count("}")
     assert ElementTree.fromstring(files["app/services.xml"].encode()).tag == "services"
 
 
-def test_anserini_has_impacts_by_its_convention() -> None:
-    [line] = export_target("anserini").lines(DOCUMENT)
-    assert line == {"id": "d7", "contents": "Owl An owl.", "vector": {"owl": 102, ".": 13}}
-    assert export_target("anserini:levels=100,largest=1").lines(DOCUMENT)[0]["vector"] == {"owl": 200, ".": 25}
-    with pytest.raises(UsageError, match="takes the weighted terms of one expert; the encodings have none"):
-        variants.bind_variant("export_targets", "anserini")(ExportSchema({"global": "dense"}, {"global": 3}, []))
+def test_anserini_has_impacts_by_its_convention_and_dense_vectors() -> None:
+    lines = export_target("anserini").lines(DOCUMENT)
+    assert lines == {
+        "lexical": [{"id": "d7", "contents": "Owl An owl.", "vector": {"owl": 102, ".": 13}}],
+        "global": [{"docid": "d7", "vector": [0.5, -1.0, 0.0999755859]}],
+    }
+    assert export_target("anserini:levels=100,largest=1").lines(DOCUMENT)["lexical"][0]["vector"] == {"owl": 200, ".": 25}
+    with pytest.raises(UsageError, match="takes weighted terms and dense vectors; the encodings have multivector"):
+        variants.bind_variant("export_targets", "anserini")(ExportSchema({"local": "multivector"}, {"local": 3}, []))
 
 
-@pytest.mark.parametrize("spec", ["qdrant", "opensearch", "vespa", "anserini"])
+@pytest.mark.parametrize("spec", ["qdrant", "milvus", "lancedb", "anserini", VESPA, OPENSEARCH])
 def test_files_end_when_they_are_full(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moeir.export_targets.base.MEGABYTE", 100)
     assert export_target(f"{spec}:file_megabytes=1").write([DOCUMENT] * 5, tmp_path) == 5
-    files = sorted(tmp_path.rglob("documents-*.jsonl"))
-    assert len(files) > 1
-    assert sum(len(file.read_text().splitlines()) for file in files) == 5 * len(export_target(spec).lines(DOCUMENT))
+    for subfolder, lines in export_target(spec).lines(DOCUMENT).items():
+        files = sorted((tmp_path / subfolder).glob("documents-*.jsonl"))
+        assert len(files) > 1
+        assert sum(len(file.read_text().splitlines()) for file in files) == 5 * len(lines)
     assert (tmp_path / "README.md").read_text().startswith("# passages\n")
     assert (tmp_path / "terms.txt").read_text().splitlines() == SCHEMA.terms
+
+
+def test_points_are_read_one_at_a_time_from_any_number_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moeir.export_targets.base.MEGABYTE", 500)
+    points = [replace(DOCUMENT, number=number) for number in range(9)]
+    export_target("qdrant:file_megabytes=1").write(points, tmp_path)
+    assert len(list(tmp_path.glob("documents-*.jsonl"))) > 2
+    for first in range(11):
+        assert [point["id"] for point in read_points(tmp_path, first)] == list(range(9))[first:]
+    (tmp_path / "documents-00001.jsonl").write_text("no JSON")
+    assert next(read_points(tmp_path))["id"] == 0  # the second file is not read yet
+    assert [point["id"] for point in read_points(tmp_path, 8)] == [8]  # nor is it read for what lies behind it

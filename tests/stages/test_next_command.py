@@ -50,7 +50,7 @@ MADE = {  # flags of every stage that makes something; the next command, or None
     "analyze": ("overlap --run a.trec --run b.trec --output overlap.tsv", None),
     "report": ("--run a.trec --qrels qrels --output page.html", None),
     "pull": ("--repo anna/came --output came", None),
-    "export": ("--to vespa --encodings enc --output served", None),
+    "export": ("--to milvus --encodings enc --output served", None),
 }
 
 

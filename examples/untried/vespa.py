@@ -1,11 +1,15 @@
-"""Vespa: an application with a tensor for each expert, and rank profiles that compute each expert's score and their sum."""
+"""Vespa: an application with a tensor for each expert, and rank profiles that compute each expert's score and their sum. Never run.
+
+    moeir export --to examples.untried.vespa:Vespa --encodings enc --corpus corpus.jsonl --output export/vespa
+"""
 
 from typing import Any
 
-from moeir.export_targets.base import ExportedDocument, ExportSchema, ExportTarget, float16_to_lists, text_payload
+from moeir.export_targets.base import ExportedDocument, ExportSchema, ExportTarget, float16_to_lists, text_payload, to_nine_digits
 
 IMPACT_SCALE = 100  # impact of a weight of 1; `wand` finds candidates by integer weights
-README_SECTION = """
+README = """# {name}
+
 Written to Vespa's documentation, not run against it here.
 
     ./load.sh                                 # deploys app/ and feeds, with the command `vespa` set to its target
@@ -13,6 +17,12 @@ Written to Vespa's documentation, not run against it here.
 `app/` is the application. `…_vector`, `…_terms` and `…_tokens` are tensors; `…_impacts` are the terms again with whole weights ({impacts}
 for a weight of 1), by which `wand` finds candidates that the tensors then score exactly. Rank profile `moeir`: candidates by the dense and
 lexical scores, the late-interaction score added in the second phase. Its inputs are `query(q_EXPERT)`.
+
+Queries are encoded by the checkpoint that encoded the documents, in Python:
+
+    import moeir
+    query = moeir.open_checkpoint("{checkpoint}", device="cpu").encode(["…"], "query")
+    query["EXPERT"].export_row(0)        # a vector, vectors of tokens, or terms (lines of terms.txt, from 0) and weights
 """
 LOAD_SCRIPT = """#!/bin/sh
 # Deploys the application and feeds the documents: `vespa config set target …` says where
@@ -43,16 +53,16 @@ class Vespa(ExportTarget):
     def __init__(self, schema: ExportSchema, *, name: str = "passages", file_megabytes: int = 50) -> None:
         super().__init__(schema, name, file_megabytes)
 
-    def lines(self, document: ExportedDocument) -> list[Any]:
+    def lines(self, document: ExportedDocument) -> dict[str, list[Any]]:
         fields: dict[str, Any] = text_payload(document.text)
         fields |= {f"{name}_vector": {"values": float16_to_lists(vector)} for name, vector in document.dense.items()}
-        for name in document.sparse:
-            terms = self.term_weights(document, name)
+        for name, (numbers, weights) in document.sparse.items():
+            terms = {self.schema.terms[term]: weight for term, weight in zip(numbers.tolist(), to_nine_digits(weights), strict=True)}
             fields[f"{name}_terms"] = {"cells": terms}
             fields[f"{name}_impacts"] = {term: impact for term, weight in terms.items() if (impact := round(IMPACT_SCALE * weight))}
         for name, tokens in document.multivector.items():
             fields[f"{name}_tokens"] = {"blocks": {str(position): vector for position, vector in enumerate(float16_to_lists(tokens))}}
-        return [{"put": f"id:{self.name}:{self.name}::{document.text.id}", "fields": fields}]
+        return {".": [{"put": f"id:{self.name}:{self.name}::{document.text.id}", "fields": fields}]}
 
     def files(self) -> dict[str, str]:
         schema = "\n".join(
@@ -60,8 +70,8 @@ class Vespa(ExportTarget):
         )
         return {f"app/schemas/{self.name}.sd": schema, "app/services.xml": SERVICES_XML.format(name=self.name), "load.sh": LOAD_SCRIPT}
 
-    def readme_section(self) -> str:
-        return README_SECTION.format(impacts=IMPACT_SCALE)
+    def readme(self) -> str:
+        return README.format(name=self.name, impacts=IMPACT_SCALE, checkpoint=self.schema.checkpoint)
 
     def _schema_fields(self) -> list[str]:
         widths, experts_of = self.schema.widths, self.schema.experts_of

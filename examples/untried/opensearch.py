@@ -1,12 +1,16 @@
-"""OpenSearch: vectors by k-NN, weighted terms as rank features, token vectors for its late-interaction score."""
+"""OpenSearch: vectors by k-NN, weighted terms as rank features, token vectors for its late-interaction score. Never run.
+
+    moeir export --to examples.untried.opensearch:Opensearch --encodings enc --corpus corpus.jsonl --output export/opensearch
+"""
 
 import json
 from typing import Any
 
-from moeir.export_targets.base import ExportedDocument, ExportSchema, ExportTarget, float16_to_lists, text_payload
+from moeir.export_targets.base import ExportedDocument, ExportSchema, ExportTarget, float16_to_lists, text_payload, to_nine_digits
 
 FULL_STOP, ONE_DOT_LEADER = ".", "․"  # OpenSearch reads a full stop in a feature's name as a path, so the one-dot leader replaces it
-README_SECTION = """
+README = """# {name}
+
 Written to OpenSearch's documentation (3.3), not run against it here.
 
     ./load.sh http://localhost:9200           # more of curl in CURL, as in CURL="-u admin:… -k"
@@ -15,6 +19,12 @@ Written to OpenSearch's documentation (3.3), not run against it here.
 by `neural_sparse` with `query_tokens`; OpenSearch keeps nine bits of a feature's weight. Their names have ․ (U+2024) where a term has a
 full stop. `…_tokens` hold the vectors of tokens, which a `script_score` rescores with
 `lateInteractionScore(params.vectors, 'FIELD', params._source, 'innerproduct')`. `documents-*.jsonl` are bodies for `_bulk`.
+
+Queries are encoded by the checkpoint that encoded the documents, in Python:
+
+    import moeir
+    query = moeir.open_checkpoint("{checkpoint}", device="cpu").encode(["…"], "query")
+    query["EXPERT"].export_row(0)        # a vector, vectors of tokens, or terms (lines of terms.txt, from 0) and weights
 """
 LOAD_SCRIPT = """#!/bin/sh
 # Makes the index and fills it: ./load.sh http://localhost:9200
@@ -37,15 +47,14 @@ class Opensearch(ExportTarget):
     def __init__(self, schema: ExportSchema, *, name: str = "passages", file_megabytes: int = 50) -> None:
         super().__init__(schema, name, file_megabytes)
 
-    def lines(self, document: ExportedDocument) -> list[Any]:
+    def lines(self, document: ExportedDocument) -> dict[str, list[Any]]:
         fields: dict[str, Any] = text_payload(document.text)
         fields |= {f"{name}_vector": float16_to_lists(vector) for name, vector in document.dense.items()}
-        for name in document.sparse:
-            fields[f"{name}_terms"] = {
-                term.replace(FULL_STOP, ONE_DOT_LEADER): weight for term, weight in self.term_weights(document, name).items()
-            }
+        for name, (terms, weights) in document.sparse.items():
+            names = [self.schema.terms[term].replace(FULL_STOP, ONE_DOT_LEADER) for term in terms.tolist()]
+            fields[f"{name}_terms"] = dict(zip(names, to_nine_digits(weights), strict=True))
         fields |= {f"{name}_tokens": float16_to_lists(tokens) for name, tokens in document.multivector.items()}
-        return [{"index": {"_id": document.text.id}}, fields]
+        return {".": [{"index": {"_id": document.text.id}}, fields]}
 
     def files(self) -> dict[str, str]:
         widths, experts_of = self.schema.widths, self.schema.experts_of
@@ -57,5 +66,5 @@ class Opensearch(ExportTarget):
         index = {"settings": {"index": {"knn": True}}, "mappings": {"dynamic": "strict", "properties": fields}}
         return {"index.json": json.dumps(index, indent=1) + "\n", "load.sh": LOAD_SCRIPT.format(name=self.name)}
 
-    def readme_section(self) -> str:
-        return README_SECTION
+    def readme(self) -> str:
+        return README.format(name=self.name, checkpoint=self.schema.checkpoint)

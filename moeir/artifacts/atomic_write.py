@@ -238,6 +238,15 @@ def _new_path(path: Path) -> Path:
     return path.with_name(path.name + ".new")
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make a file of a finished product part of another one: a hard link, or a copy where the file system has none."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copyfile(source, target)
+
+
 def replace_folder(partial: Path, path: Path) -> None:
     """Replace an inner folder (a saved training state) by a finished one."""
     for file in (*sorted(partial.rglob("*")), partial):

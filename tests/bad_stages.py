@@ -304,6 +304,7 @@ UPDATING = [
     BadInput("an update without a change", None, UPDATE + "idx", 2, "--index idx: expected --add, --delete or --compact"),
     BadInput("an update with other engines", None, UPDATE + "idx --compact --engine flat", 2, "--engine: cannot be combined with --index"),
     BadInput("an addition by another name", None, UPDATE + "idx --encodings enc", 2, "--encodings: cannot be combined with --index"),
+    BadInput("an expansion of encodings", None, UPDATE + "idx --add enc --expansion good.jsonl", 2, "encodings are not expanded"),
     BadInput(
         "an update in its place", None, "index --index idx --compact --output idx", 2, "--output idx: would replace what --index reads"
     ),

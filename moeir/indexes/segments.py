@@ -80,13 +80,16 @@ class IndexFolder:
         """Whether documents can be added as a segment: no engine's scores depend on which documents are indexed together."""
         return not any(variants.bind_variant("indexes", spec)().scores_depend_on_others for spec in self.engines.values())
 
-    def link_segments(self, folder: Path) -> int:
-        """Make the segments part of another index, as hard links where the file system has them; returns their number."""
-        for number, segment in enumerate(self.segments):
-            files = (file for expert in self.engines for file in sorted((segment / expert).rglob("*")) if file.is_file())
-            for file in (segment / IDS_FILE, *files):
-                link_or_copy(file, folder / f"segment-{number}" / file.relative_to(segment))
-        return len(self.segments)
+    def link_segments(self, folder: Path, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the segments part of another index, as hard links where the file system has them.
+
+        `entries` are those of the index's manifest; returns those of the links.
+        """
+        new_segment = "segment-0/" if self.segments == (self.path,) else ""
+        names = {name: new_segment + name for name in entries if name != f"{DELETED}.npy"}
+        for name, new_name in names.items():
+            link_or_copy(self.path / name, folder / new_name)
+        return {new_name: entries[name] for name, new_name in names.items()}
 
     def write_deleted(self, folder: Path) -> int:
         """Write the deleted rows; returns their number."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir import variants
+from moeir.artifacts.atomic_write import LINKED
 from moeir.console import format_count
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import Setting, input_field, option, output_field
@@ -54,9 +55,17 @@ class Index(Stage):
     output: Path = output_field("index", "Folder to write.")
 
     def check(self) -> None:
-        if self.index is not None:
+        if self.index is None:
+            self._check_sources()
+        else:
             self._check_update()
-            return
+        texts = self.corpus if self.index is None else self.add
+        if self.expansion is not None and (texts is None or texts.is_dir()):
+            raise UsageError("--expansion: goes with --corpus and --engine bm25; encodings are not expanded")
+        if self.expansion_queries is not None and self.expansion is None:
+            raise UsageError(f"--expansion-queries {self.expansion_queries}: without --expansion")
+
+    def _check_sources(self) -> None:
         if flag := next((f"--{name}" for name in ("add", "delete", "compact") if getattr(self, name)), None):
             raise UsageError(f"{flag}: goes with --index, the index to update")
         if (self.encodings is None) == (self.corpus is None):
@@ -66,16 +75,12 @@ class Index(Stage):
             variants.resolve_spec("indexes", _split_engine_spec(spec)[1])
         if self.corpus is not None and (len(self.engine) != 1 or not self._reads_texts()):
             raise UsageError("index --corpus: the engines that read texts are bm25 and lucene, one at a time: add --engine bm25")
-        if self.expansion is not None and self.corpus is None:
-            raise UsageError("--expansion: goes with --corpus and --engine bm25; encodings are not expanded")
-        if self.expansion_queries is not None and self.expansion is None:
-            raise UsageError(f"--expansion-queries {self.expansion_queries}: without --expansion")
 
     def _check_update(self) -> None:
-        for name in ("encodings", "corpus", "engine", "expansion", "expansion_queries"):
+        for name in ("encodings", "corpus", "engine"):
             if getattr(self, name):
                 reason = "its engines stay the same" if name == "engine" else "--add names what is to be added"
-                raise UsageError(f"--{name.replace('_', '-')}: cannot be combined with --index; {reason}")
+                raise UsageError(f"--{name}: cannot be combined with --index; {reason}")
         if self.add is None and self.delete is None and not self.compact:
             raise UsageError(f"--index {self.index}: expected --add, --delete or --compact")
 
@@ -216,21 +221,23 @@ class Index(Stage):
         self._check_new(ids, remaining)
         checkpoint = (path / facts["checkpoint"]["path"]).resolve()
         changes = {"texts": len(remaining.rows) + len(ids), **checkpoint_reference(checkpoint, self.output, facts["checkpoint"])}
-        changes["dtype"] = _join_dtypes(f"{self.output}: its documents", [facts, *shard_counts])
-        target, in_segments = self.output, remaining.takes_segments and not self.compact
-        if in_segments:
-            segments = remaining.link_segments(self.output)
+        changes["dtype"] = _join_dtypes(f"{path} and {self.add}: their documents", [facts, *shard_counts])
+        target, segments = self.output, len(remaining.segments)
+        is_new = self.compact or not remaining.takes_segments
+        if not is_new:
             target = self.output / f"segment-{segments}"
             changes |= {"segments": segments + bool(ids), "deleted": remaining.write_deleted(self.output)}
-        for expert, spec in remaining.engines.items() if ids or not in_segments else ():
+            changes[LINKED] = remaining.link_segments(self.output, manifests.read_manifest(path)["files"])
+        if not is_new and not ids:
+            return changes
+        for expert, spec in remaining.engines.items():
             index: Engine = variants.bind_variant("indexes", spec)()
-            for documents in () if in_segments else remaining.documents(expert, self.output / STORED):
+            for documents in remaining.documents(expert, self.output / STORED) if is_new else ():
                 index.add(documents)
             _add_encodings(index, shard_folders, expert)
             index.save(target / expert)
             shutil.rmtree(self.output / STORED, ignore_errors=True)
-        if ids or not in_segments:
-            _write_ids(ids if in_segments else [*remaining.ids, *ids], target)
+        _write_ids([*remaining.ids, *ids] if is_new else ids, target)
         return changes
 
     def _check_alike(self, path: Path, facts: Mapping[str, Any], added: Mapping[str, Any]) -> None:

@@ -104,6 +104,17 @@ def test_an_update_leaves_the_old_index_and_is_made_once(parts: Path, name: str,
     assert json.loads((tmp_path / "updated" / "manifest.json").read_text())["sources"].keys() == {"index", "add", "delete"}
 
 
+def test_expanded_texts_are_added_as_they_are_indexed(parts: Path, tmp_path: Path) -> None:
+    records = [{"_id": name, "queries": ["glowing embers"]} for name in [*manifests.read_lines(parts / "old/ids.txt"), "oak", "ice"]]
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    expansion = ("--expansion", tmp_path / "queries.jsonl")
+    package_run("index", "--corpus", parts / "old.jsonl", "--engine", "bm25", *expansion, "--output", tmp_path / "old")
+    package_run("index", "--index", tmp_path / "old", "--add", parts / "new.jsonl", *expansion, "--output", tmp_path / "updated")
+    (tmp_path / "all.jsonl").write_text((parts / "old.jsonl").read_text() + (parts / "new.jsonl").read_text())
+    package_run("index", "--corpus", tmp_path / "all.jsonl", "--engine", "bm25", *expansion, "--output", tmp_path / "rebuilt")
+    assert read_files(tmp_path / "updated") == read_files(tmp_path / "rebuilt")
+
+
 def test_segments_are_links_and_an_update_of_an_update_has_them_too(parts: Path, tmp_path: Path) -> None:
     package_run("index", "--index", parts / "index", "--add", parts / "new", "--output", tmp_path / "one")
     package_run("index", "--index", tmp_path / "one", "--delete", parts / "ids.txt", "--output", tmp_path / "two")

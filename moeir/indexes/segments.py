@@ -42,7 +42,7 @@ class IndexFolder:
     @classmethod
     def read(cls, path: Path, counts: Mapping[str, Any]) -> Self:
         """The index at `path`; `counts` are those of its manifest. ArtifactError if its files disagree."""
-        is_updated = "segments" in counts
+        is_updated = isinstance(counts.get("segments"), int) and counts["segments"] > 0
         segments = tuple(path / f"segment-{number}" for number in range(counts["segments"])) if is_updated else (path,)
         segment_ids = tuple(manifests.read_lines(segment / IDS_FILE) for segment in segments)
         is_deleted = np.zeros(sum(map(len, segment_ids)), dtype=bool)

@@ -4,6 +4,7 @@ Indexes of the parts of a collection are searched as one, with exactly the resul
 """
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,9 +22,9 @@ from moeir.backbones.device import autocast, select_device, select_dtype
 from moeir.errors import ArtifactError, UsageError
 from moeir.fusion import formulas
 from moeir.indexes.base import INDEX_AGAIN, NO_ROW, Index, SearchableIndex, fill_all_ranked_hits
-from moeir.indexes.exact_sum import fuse_exact
+from moeir.indexes.exact_sum import fuse_exact, select_queries
 from moeir.indexes.segments import IndexFolder, check_ids, open_engine
-from moeir.indexes.subset import SubsetIndex
+from moeir.indexes.subset import GROWTH, SPARE_HITS, SPARE_SHARE, SubsetIndex
 from moeir.parsing import parse_value
 from moeir.records.runs import Run, id_ranks
 from moeir.records.texts import Text, parse_id
@@ -318,11 +319,23 @@ class ShardedIndex(SearchableIndex):
         return int(self._starts[-1])
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        lists = [part.search(queries, depth) for part in self.parts]
-        starts = self._starts[:-1].tolist()
-        hits = [np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, starts, strict=True)]
-        values = np.concatenate([part_scores for _, part_scores in lists], axis=1)
-        fill_all_ranked_hits(np.concatenate(hits, axis=1), values, self.id_ranks, rows, scores)
+        """Search each part as deep as an even spread of the best documents needs, and deeper while it may have more of them."""
+        pending, share = np.arange(len(rows)), SPARE_SHARE * depth / len(self) if self.exact else 1.0
+        while len(pending):
+            wanted = select_queries(queries, pending)
+            depths = [min(depth, len(part), math.ceil(share * len(part)) + SPARE_HITS) for part in self.parts]
+            lists = [part.search(wanted, part_depth) for part, part_depth in zip(self.parts, depths, strict=True)]
+            starts = self._starts[:-1].tolist()
+            hits = [np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, starts, strict=True)]
+            values = np.concatenate([part_scores for _, part_scores in lists], axis=1)
+            best = np.full((len(pending), depth), NO_ROW), np.full((len(pending), depth), -np.inf, dtype=np.float32)
+            fill_all_ranked_hits(np.concatenate(hits, axis=1), values, self.id_ranks, *best)
+            rows[pending], scores[pending] = best
+            limits = zip(self.parts, lists, depths, strict=True)
+            unseen = [own[:, -1] for part, (_, own), part_depth in limits if part_depth < min(depth, len(part))]  # at most these scores
+            is_open = [(scores_of_part >= best[1][:, -1]) & (scores_of_part > -np.inf) for scores_of_part in unseen]
+            pending = pending[np.any(is_open, axis=0)] if is_open else pending[:0]
+            share *= GROWTH
 
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.empty(len(document_rows), dtype=np.float32)

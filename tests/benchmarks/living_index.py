@@ -1,6 +1,7 @@
 """Updates of an index against building it again, and the speed of search with segments, deleted documents and filters.
 
-    python -m tests.benchmarks.living_index WORK_FOLDER [--documents 200000 --texts 100000 --changed 1000 --rounds 3]
+    python -m tests.benchmarks.living_index WORK_FOLDER [--documents 200000 --texts 100000 --changed 1000 --rounds 3
+        --parts vectors texts flat inverted]
 
 Vectors are random around 2,000 centres, 384 wide; texts are 60 words each, of 50,000 that are as frequent as words are (Zipf), weighted
 terms are 120 of 30,000, as frequent. The updates and the builds are whole stages, with checksums, fsync and manifest, in this process after
@@ -35,6 +36,7 @@ from tests.benchmarks.dense_search import random_vectors, store_documents
 
 WIDTH, WORDS, VOCABULARY, TERMS, TERM_VOCABULARY = 384, 60, 50_000, 120, 30_000
 SEGMENTS, QUERIES, DEPTHS = (1, 10, 100), 64, (100, 1000)
+PARTS = ("vectors", "texts", "flat", "inverted")
 
 
 def write_encodings(folder: Path, vectors: np.ndarray, ids: list[str]) -> Path:
@@ -180,19 +182,24 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     for name, default in {"documents": 200_000, "texts": 100_000, "changed": 1000, "rounds": 3}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     arguments = parser.parse_args()
     work, count, rounds = arguments.work, arguments.documents, arguments.rounds
     work.mkdir(parents=True, exist_ok=True)
-    print(f"{count:,} vectors, {arguments.changed:,} changed: seconds, processor seconds, MiB of new files", flush=True)
-    updates_of_vectors(work, count, arguments.changed, rounds)
-    print(f"{arguments.texts:,} texts, {arguments.changed:,} changed: the same", flush=True)
-    updates_of_texts(work, arguments.texts, arguments.changed, rounds)
-    print(f"search of {count:,} vectors, {QUERIES} queries at once: ms and processor ms a query at depths {DEPTHS}", flush=True)
-    vectors = Dense(torch.from_numpy(store_documents(work, count, WIDTH)))
-    time_searches(Flat, vectors, Dense(random_vectors(QUERIES, WIDTH, 5)), work / "flat", rounds)
-    print(f"search of {arguments.texts:,} texts of weighted terms: the same", flush=True)
-    documents, queries = sparse_texts(arguments.texts, TERMS, 3), sparse_texts(QUERIES, 24, 4)
-    time_searches(Inverted, documents, queries, work / "inverted", rounds)
+    if "vectors" in arguments.parts:
+        print(f"{count:,} vectors, {arguments.changed:,} changed: seconds, processor seconds, MiB of new files", flush=True)
+        updates_of_vectors(work, count, arguments.changed, rounds)
+    if "texts" in arguments.parts:
+        print(f"{arguments.texts:,} texts, {arguments.changed:,} changed: seconds, processor seconds, MiB of new files", flush=True)
+        updates_of_texts(work, arguments.texts, arguments.changed, rounds)
+    if "flat" in arguments.parts:
+        print(f"flat, {count:,} vectors, {QUERIES} queries at once: ms and processor ms a query at depths {DEPTHS}", flush=True)
+        vectors = Dense(torch.from_numpy(store_documents(work, count, WIDTH)))
+        time_searches(Flat, vectors, Dense(random_vectors(QUERIES, WIDTH, 5)), work / "flat", rounds)
+    if "inverted" in arguments.parts:
+        print(f"inverted, {arguments.texts:,} texts, {QUERIES} queries at once: the same", flush=True)
+        documents, queries = sparse_texts(arguments.texts, TERMS, 3), sparse_texts(QUERIES, 24, 4)
+        time_searches(Inverted, documents, queries, work / "inverted", rounds)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,15 @@ class IndexFolder:
     def delete(self, ids: Collection[str]) -> Self:
         """The index without the documents of these ids; ids that it does not have change nothing."""
         row_by_id = dict(zip(self.ids, self.rows.tolist(), strict=True))
-        return replace(self, rows=np.setdiff1d(self.rows, [row_by_id[name] for name in ids if name in row_by_id]))
+        is_deleted = self._is_deleted()
+        is_deleted[[row_by_id[name] for name in ids if name in row_by_id]] = True
+        return replace(self, rows=np.flatnonzero(~is_deleted))
+
+    def _is_deleted(self) -> np.ndarray:
+        """Which rows are deleted, bool [rows]."""
+        is_deleted = np.ones(self.row_count, dtype=bool)
+        is_deleted[self.rows] = False
+        return is_deleted
 
     def check_updates(self) -> None:
         """UsageError if the engine of an expert takes no updates."""
@@ -93,7 +101,7 @@ class IndexFolder:
 
     def write_deleted(self, folder: Path) -> int:
         """Write the deleted rows; returns their number."""
-        deleted = np.setdiff1d(np.arange(self.row_count), self.rows)
+        deleted = np.flatnonzero(self._is_deleted())
         memmap.save_array(folder / f"{DELETED}.npy", deleted)
         return len(deleted)
 

@@ -23,13 +23,14 @@ from moeir import settings, variants
 from moeir.errors import MoeirError, UsageError
 from moeir.records.examples import Example, example_to_record, read_examples
 from moeir.records.generated_queries import read_generated_queries
+from moeir.records.lines import write_lines
 from moeir.records.qrels import write_qrels
 from moeir.records.runs import Run, read_run, write_run
 from moeir.records.texts import Text, parse_id, read_json_lines, to_record, write_json_lines
 from moeir.stages import STAGES, stage_class
 from moeir.stages.base import STREAM, Stage, run_stage
 
-IN_MEMORY = {"texts": ".jsonl", "examples": ".jsonl", "qrels": ".tsv"}  # kind of input -> suffix of the file it is written to
+IN_MEMORY = {"texts": ".jsonl", "examples": ".jsonl", "qrels": ".tsv", "ids": ".txt"}  # kind of input -> suffix of its file
 IN_MEMORY_NAME = "in-memory "  # instead of the folder of such a file, in messages
 _standard_output = threading.Lock()  # what a stage prints is returned, one thread at a time
 
@@ -201,6 +202,10 @@ def _to_setting(setting: settings.Setting, value: Any, folder: Path) -> Any:
     try:
         if setting.kind == "qrels":
             write_qrels(_judgements(value, setting), path)
+        elif setting.kind == "ids":
+            if not isinstance(value, Iterable):
+                raise UsageError(f"{setting.name}: expected a path or ids, found {type(value).__name__}")
+            write_lines((parse_id(_to_python(name), setting.name) for name in value), path)
         else:
             write_json_lines(_records(value, setting), path)
     except (TypeError, UnicodeEncodeError) as problem:

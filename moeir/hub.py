@@ -27,6 +27,7 @@ from moeir.errors import ArtifactError, DataError, MoeirError, UsageError
 from moeir.evaluation import measures, significance
 from moeir.evaluation.result_tables import ALL_QUERIES, Comparison, MeasureValues, to_table
 from moeir.formats.subsets import sample_items
+from moeir.indexes.segments import IndexFolder
 from moeir.records import lines, qrels, runs, texts
 from moeir.representations import encodings
 from moeir.representations.base import Representation
@@ -127,7 +128,10 @@ def draw_texts(corpus: Path, product: Path, kind: str, seed: int) -> list[texts.
     """At most SAMPLE_SIZE texts of a corpus, of those that encodings or an index hold; DataError if the corpus lacks one."""
     if kind == "checkpoint":
         return sample_items(texts.read_texts(corpus), SAMPLE_SIZE, seed)
-    ids = (name for folder in shards.shard_folders(product) for name in manifests.read_lines(folder / "ids.txt"))
+    if kind == "index":
+        ids: Iterable[str] = IndexFolder.read(product, manifests.read_manifest(product)["counts"]).ids
+    else:
+        ids = (name for folder in shards.shard_folders(product) for name in manifests.read_lines(folder / "ids.txt"))
     wanted = set(sample_items(ids, SAMPLE_SIZE, seed))
     sample = [text for text in texts.read_texts(corpus, keep_empty=True) if text.id in wanted]
     if missing := wanted - {text.id for text in sample}:

@@ -9,9 +9,11 @@ Bad input of report.
 Bad input of rerankers: cross-encoders, their training, and rerank.
 
 Bad input of search and export.
+
+Bad input of updates of an index.
 """
 
-from tests.bad_input import ENCODE, SEARCH, BadInput, write_corpus, write_file
+from tests.bad_input import ENCODE, INDEX, SEARCH, BadInput, write_corpus, write_file
 
 CAME = ENCODE + "came"
 PIPED = CAME.replace("corpus.jsonl", "-")
@@ -305,4 +307,40 @@ HUB = [
     BadInput("measures without judgements", None, PUSH + "came --run one.trec", 2, "--run needs --qrels"),
     BadInput("a sample of other texts", None, PUSH + "enc --corpus train-queries.jsonl", 3, "has no document"),
     BadInput("a sample without texts", write_file("none.jsonl", ""), PUSH + "came --corpus none.jsonl", 3, "none.jsonl"),
+]
+
+UPDATE = "index --output out --index "
+
+UPDATING = [
+    BadInput("an addition to nothing", None, "index --output out --add enc", 2, "--add: goes with --index, the index to update"),
+    BadInput("a deletion from nothing", None, INDEX + "enc --delete enc/ids.txt", 2, "--delete: goes with --index"),
+    BadInput("an update without a change", None, UPDATE + "idx", 2, "--index idx: expected --add, --delete or --compact"),
+    BadInput("an update with other engines", None, UPDATE + "idx --compact --engine flat", 2, "--engine: cannot be combined with --index"),
+    BadInput("an addition by another name", None, UPDATE + "idx --encodings enc", 2, "--encodings: cannot be combined with --index"),
+    BadInput("an expansion of encodings", None, UPDATE + "idx --add enc --expansion good.jsonl", 2, "encodings are not expanded"),
+    BadInput(
+        "an update in its place", None, "index --index idx --compact --output idx", 2, "--output idx: would replace what --index reads"
+    ),
+    BadInput("an update of encodings", None, UPDATE + "enc --compact", 4, "enc: expected an index, found encodings"),
+    BadInput("an addition that is not there", None, UPDATE + "idx --add nowhere", 3, "nowhere: no such file"),
+    BadInput("an addition of an index", None, UPDATE + "idx --add idx", 4, "idx: expected encodings, found an index"),
+    BadInput(
+        "texts for encodings", None, UPDATE + "idx --add corpus.jsonl", 2, "--add corpus.jsonl: expected the output folder of moeir encode"
+    ),
+    BadInput("encodings for texts", None, UPDATE + "bm25 --add enc", 2, "--add enc: expected texts, as bm25 has bm25"),
+    BadInput(
+        "a document added again", None, UPDATE + "idx --add enc", 3, "document 'ant' is in idx already; to replace documents, name them"
+    ),
+    BadInput("a text added again", None, UPDATE + "bm25 --add corpus.jsonl", 3, "document 'ant' is in bm25 already; to replace documents"),
+    BadInput(
+        "all documents deleted", None, UPDATE + "idx --delete enc/ids.txt", 3, "has all 12 documents of idx; expected one that remains"
+    ),
+    BadInput("ids of no document", write_file("no.txt", "x\ny\n"), UPDATE + "idx --delete no.txt", 3, "none of these 2 ids, such as 'x'"),
+    BadInput("no ids", write_file("no.txt", "\n"), UPDATE + "idx --delete no.txt", 3, "no.txt: holds no id; expected one in each line"),
+    BadInput("a run for ids", None, UPDATE + "idx --delete one.trec", 3, "one.trec:1: id with white space"),
+    BadInput("a folder for ids", None, UPDATE + "idx --delete enc", 3, "enc: expected a file for --delete, found a folder"),
+    BadInput("a filter of no ids", write_file("no.txt", ""), SEARCH + "idx --filter-ids no.txt", 3, "no.txt: holds no id"),
+    BadInput(
+        "a filter of strangers", write_file("no.txt", "x\n"), SEARCH + "idx --filter no.txt", 3, "no.txt: idx has none of these 1 ids"
+    ),
 ]

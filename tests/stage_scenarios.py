@@ -54,6 +54,7 @@ RERANK_SOURCES = f"--run in/bm25.trec {CORPUS} --queries in/toy/test-queries.tsv
 RERANK = f"rerank --model in/lce {RERANK_SOURCES} --depth 4 --max-tokens 200 --dtype float32"
 ENCODE = f"encode --model in/came {CORPUS} --dtype float32 --output out/encodings"
 BM25 = f"index {CORPUS} --engine bm25 --output out/bm25"
+UPDATE = "index --index in/index --add in/more --delete in/ids.txt --output out/updated"
 SEARCH = "search --queries in/toy/test-queries.tsv --depth 5 --dtype float32"
 FUSE = "fuse --run in/bm25.trec --run in/came.trec"
 INPUTS = {
@@ -62,6 +63,7 @@ INPUTS = {
     "encodings": f"encode --model in/came {CORPUS} --dtype float32",
     "index": "index --encodings in/encodings",
     "bm25": f"index {CORPUS} --engine bm25",
+    "more": "encode --model in/came --corpus in/toy/train-queries.jsonl --dtype float32",
     "bm25.trec": "search --index in/bm25 --queries in/toy/test-queries.tsv --depth 5",
     "came.trec": "search --index in/index --queries in/toy/test-queries.tsv --depth 5 --dtype float32",
     "train.trec": "search --index in/bm25 --queries in/toy/train-queries.jsonl",
@@ -84,6 +86,9 @@ SCENARIOS = {
         ("index --encodings in/encodings --engine lexical=inverted --force --output out/index",),
         ("index --encodings in/encodings --engine lexical=inverted:quantise=8 --output out/index",),
     ),
+    "update of an index": Scenario((UPDATE,)),
+    "update of bm25": Scenario(("index --index in/bm25 --delete in/ids.txt --output out/updated",)),
+    "index compacted over segments": Scenario((f"{UPDATE} --compact --force",), (UPDATE,)),
     "search": Scenario((f"{SEARCH} --index in/index --output out/runs/came.trec",)),
     "search into a folder": Scenario((f"{SEARCH} --index in/index --output out/runs",)),
     "rerank": Scenario((f"{RERANK} --output out/reranked.trec",)),
@@ -124,6 +129,8 @@ def write_inputs(inputs: Path, commands: Iterable[str]) -> None:
             write_tiny_t5(inputs / name, TOY / "corpus.jsonl")
         elif name == "long.jsonl":
             write_long_corpus(inputs / name)
+        elif name == "ids.txt":
+            (inputs / name).write_text("owl\neel\n", encoding="utf-8")
         else:
             write_inputs(inputs, [INPUTS[name]])
             with working_folder(inputs.with_name("making"), inputs):

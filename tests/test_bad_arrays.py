@@ -31,7 +31,7 @@ SOUND = {
         "approximate": "global/vectors lexical/highest lexical/offsets lexical/weights "
         "local/centroids local/codes local/leading local/residuals local/rotation local/vectors local/words",
         "scan": "global/vectors lexical/terms lexical/weights local/vectors",
-        "bm25": "bm25/highest bm25/offsets bm25/weights",
+        "bm25": "bm25/counts bm25/highest bm25/offsets bm25/weights",
     },
     "maximum raised": {"coil-encodings": "exact/terms", "coil": "exact/terms", "approximate": "local/leading"},
     "minimum -1": {"approximate": "lexical/weights local/leading local/residuals", "bm25": "bm25/steps"},

@@ -10,7 +10,7 @@ import pytest
 
 from tests.bad_artifacts import DAMAGE, EXPERTS
 from tests.bad_input import COMMON, GOOD, BadInput, FullDisk
-from tests.bad_stages import ENCODING, FORMATS, FUSING, HUB, REPORTING, RERANKING, SEARCHING
+from tests.bad_stages import ENCODING, FORMATS, FUSING, HUB, REPORTING, RERANKING, SEARCHING, UPDATING
 from tests.bad_training import TRAINING
 
 
@@ -46,7 +46,7 @@ def circumstances(bad: BadInput, folder: Path) -> Iterator[dict[str, bytes]]:
         resource.close()
 
 
-TABLES = [*COMMON, *DAMAGE, *TRAINING, *EXPERTS, *SEARCHING, *ENCODING, *FORMATS, *REPORTING, *RERANKING, *FUSING, *HUB]
+TABLES = [*COMMON, *DAMAGE, *TRAINING, *EXPERTS, *SEARCHING, *ENCODING, *FORMATS, *REPORTING, *RERANKING, *FUSING, *HUB, *UPDATING]
 
 
 @pytest.mark.parametrize("bad", TABLES, ids=lambda bad: bad.name)

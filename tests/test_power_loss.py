@@ -13,6 +13,7 @@ from tests.power_loss import CUTS, NO_LOSS, Programme
 from tests.stage_scenarios import SCENARIOS
 
 SAMPLED = {"convert": 8, "search": 6, "fuse over another": 8, "encode": 8, "index of bm25": 8, "finetune": 6, "chain": 6}
+SAMPLED |= {"update of an index": 6}
 
 
 @pytest.fixture(scope="session")

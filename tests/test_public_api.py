@@ -70,7 +70,7 @@ _Examples = _Path | Iterable[Example | Mapping[str, Any]]
 _Qrels = _Path | Mapping[str, Mapping[str, int]]
 _Run = _Path | Run | Mapping[str, Any]
 """
-SOURCES = {"texts": "_Texts", "examples": "_Examples", "qrels": "_Qrels", "run": "_Run"}
+SOURCES = {"texts": "_Texts", "examples": "_Examples", "qrels": "_Qrels", "run": "_Run", "ids": "_Path | Iterable[str]"}
 
 
 def test_the_types_of_the_functions_are_those_of_the_flags(request: pytest.FixtureRequest) -> None:

@@ -24,6 +24,7 @@ from moeir.artifacts.unfinished import resume_path as resume_path
 from moeir.errors import ArtifactError, MoeirError, UsageError
 
 TOKEN_CACHE = "tokens"  # within resume/: caches named by their inputs, so that runs with other settings can reuse them
+LINKED = "linked files"
 DISCARDED = f"{RESUME}.forgotten"
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2
 
@@ -32,7 +33,8 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux's r
 def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, folder: bool) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield a partial path next to `path` and a dictionary for counts; then write the manifest, fsync and rename.
 
-    `record` has the stage, settings and source digests: unfinished work of the same record is yielded again to be resumed.
+    `record` has the stage, settings and source digests: unfinished work of the same record is yielded again to be resumed. `counts` may
+    have the manifest entries of linked files as `LINKED`.
     """
     partial = partial_path(path)
     record_file = record_path(path)
@@ -47,7 +49,7 @@ def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bo
                 _remove(_new_path(partial / MANIFEST))  # of an interrupted commit; the next manifest would list it
             _fsync(path.parent)
             yield partial, counts
-            manifest = build_manifest(partial, kind, record, path.name, without=(RESUME, DISCARDED))
+            manifest = build_manifest(partial, kind, record, path.name, (RESUME, DISCARDED), counts.pop(LINKED, None))
             _commit(path, partial, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
         except BaseException as problem:
             is_expected = isinstance(problem, MoeirError | OSError)  # a user's error or a disk's; any other failure may be resumed

@@ -171,15 +171,19 @@ def diff_records(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
     return differences
 
 
-def _file_entries(folder: Path, without: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+def _file_entries(folder: Path, without: Collection[str] = (), linked: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    entries = dict(linked or {})
     names = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST and not file.name.startswith("."))
-    included = [file for file in names if file.relative_to(folder).parts[0] not in without]
-    return {str(file.relative_to(folder)): entry for file, entry in zip(included, compute_checksums(included), strict=True)}
+    included = [file for file in names if file.relative_to(folder).parts[0] not in without and str(file.relative_to(folder)) not in entries]
+    return entries | {str(file.relative_to(folder)): entry for file, entry in zip(included, compute_checksums(included), strict=True)}
 
 
-def build_manifest(product: Path, kind: str, record: Mapping[str, Any], name: str, without: Collection[str] = ()) -> dict[str, Any]:
-    """The manifest of a finished product, called `name` if it is a single file, leaving out the folders in `without`."""
-    files = _file_entries(product, without) if product.is_dir() else {name: compute_checksums([product])[0]}
+def build_manifest(
+    product: Path, kind: str, record: Mapping[str, Any], name: str, without: Collection[str] = (), linked: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The manifest of a finished product, called `name` if it is a single file, leaving out the folders in `without`; `linked` are the
+    entries of files that it shares with a verified artifact."""
+    files = _file_entries(product, without, linked) if product.is_dir() else {name: compute_checksums([product])[0]}
     packages = {name: getattr(sys.modules.get(name), "__version__", None) for name in RECORDED_PACKAGES}
     versions = {"python": platform.python_version(), **{name: str(version) for name, version in packages.items() if version is not None}}
     return {"kind": kind, "format": FORMATS.get(kind, 1), **record, "files": files, "versions": versions}

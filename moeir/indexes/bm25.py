@@ -4,21 +4,37 @@ import json
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from moeir.artifacts import memmap
 from moeir.artifacts.array_folder import ArrayFolder
-from moeir.errors import DataError, UsageError
-from moeir.indexes.base import Index
+from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.indexes.base import INDEX_AGAIN, Index
 from moeir.indexes.languages import open_analyzer
 from moeir.indexes.postings import Postings, PostingsIndex, write_postings
 from moeir.indexes.sparse_rows import SparseRows
 
 VOCABULARY_FILE = "vocabulary.json"
 TERMS_AT_ONCE = 2**20
+COUNT_DTYPES = (np.uint8, np.uint16, np.uint32)  # the smallest that holds every count
+
+
+@dataclass(frozen=True)
+class CountedTexts:
+    """Texts whose terms are counted: starts int64 [B + 1], `terms` as numbers of `names`, each once in a text, and their `counts`."""
+
+    names: Sequence[str]
+    starts: np.ndarray
+    terms: np.ndarray
+    counts: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
 
 
 class Bm25(PostingsIndex, Index):
@@ -33,6 +49,7 @@ class Bm25(PostingsIndex, Index):
     """
 
     kind = "text"
+    scores_depend_on_others = True  # by the number of documents, how many have a term, and their mean length
 
     def __init__(
         self,
@@ -55,8 +72,12 @@ class Bm25(PostingsIndex, Index):
         self._vocabulary: dict[str, int] = {}
         self._distinct_counts, self._word_counts = array("i"), array("i")  # per document: distinct terms, and words
         self._term_ids, self._term_counts = array("i"), array("i")  # per document and distinct term: term id, and frequency
+        self._counts: np.ndarray | None = None  # of the postings' terms, opened
 
-    def _add(self, shard: Sequence[str]) -> None:
+    def _add(self, shard: Sequence[str] | CountedTexts) -> None:
+        if isinstance(shard, CountedTexts):
+            self._add_counts(shard)
+            return
         for row, text in enumerate(shard, start=len(self)):
             if not isinstance(text, str):
                 raise DataError(f"row {row}: expected a text, found {type(text).__name__}")
@@ -66,8 +87,17 @@ class Bm25(PostingsIndex, Index):
             self._distinct_counts.append(len(counts))
             self._word_counts.append(counts.total())
 
-    def _sort_vocabulary(self) -> None:
-        """Renumber terms alphabetically, so that nothing depends on document order."""
+    def _add_counts(self, texts: CountedTexts) -> None:
+        distinct = np.unique(texts.terms)
+        numbers = np.zeros(len(texts.names), np.intc)
+        numbers[distinct] = [self._vocabulary.setdefault(texts.names[term], len(self._vocabulary)) for term in distinct.tolist()]
+        totals = np.concatenate([[0], np.cumsum(texts.counts, dtype=np.int64)])[texts.starts]
+        columns = (numbers[texts.terms], texts.counts, np.diff(texts.starts), np.diff(totals))
+        for column, numbers in zip((self._term_ids, self._term_counts, self._distinct_counts, self._word_counts), columns, strict=True):
+            column.frombytes(numbers.astype(np.intc).tobytes())
+
+    def _sort_terms(self) -> None:
+        """Renumber terms alphabetically, and sort those of each document, so that nothing depends on the order of documents and words."""
         names = sorted(self._vocabulary)
         ranks = np.empty(len(names), np.int32)
         ranks[[self._vocabulary[name] for name in names]] = np.arange(len(names))
@@ -76,11 +106,19 @@ class Bm25(PostingsIndex, Index):
         for first in range(0, len(terms), TERMS_AT_ONCE):
             part = slice(first, first + TERMS_AT_ONCE)
             terms[part] = ranks[terms[part]]
+        counts, starts = np.asarray(self._term_counts), self._document_starts()
+        for first in range(0, len(self), self.window):
+            own_starts = starts[first : first + self.window + 1]
+            part = slice(own_starts[0], own_starts[-1])
+            _, terms[part], counts[part] = SparseRows(own_starts - own_starts[0], terms[part], counts[part]).sort_terms()
+
+    def _document_starts(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self._distinct_counts, dtype=np.int64)])
 
     def _document_windows(self) -> Iterator[SparseRows]:
         """The documents as sparse rows of BM25 weights, one window at a time."""
         terms, term_counts, word_counts = (np.asarray(column) for column in (self._term_ids, self._term_counts, self._word_counts))
-        starts = np.concatenate([[0], np.cumsum(self._distinct_counts, dtype=np.int64)])
+        starts = self._document_starts()
         document_frequencies = np.zeros(len(self._vocabulary), np.int64)
         for first in range(0, len(terms), TERMS_AT_ONCE):
             document_frequencies += np.bincount(terms[first : first + TERMS_AT_ONCE], minlength=len(document_frequencies))
@@ -111,10 +149,12 @@ class Bm25(PostingsIndex, Index):
         return SparseRows(starts, keys % max(len(known), 1), counts.astype(np.float32))
 
     def _write(self, folder: Path) -> dict[str, Any]:
-        self._sort_vocabulary()
+        self._sort_terms()
+        counts = np.asarray(self._term_counts)
+        memmap.save_array(folder / "counts.npy", counts.astype(np.min_scalar_type(counts.max(initial=0))))
         write_postings(self._document_windows(), self._max_weights(), folder)
         (folder / VOCABULARY_FILE).write_text(json.dumps(list(self._vocabulary), ensure_ascii=False) + "\n", encoding="utf-8")
-        return {"vocabulary": len(self._vocabulary), "window": self.window}
+        return {"vocabulary": len(self._vocabulary), "window": self.window, "words": int(counts.sum(dtype=np.int64))}
 
     def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         names, documents = json.loads((folder / VOCABULARY_FILE).read_text(encoding="utf-8")), int(settings["documents"])
@@ -122,4 +162,14 @@ class Bm25(PostingsIndex, Index):
             raise ValueError(f"{VOCABULARY_FILE} holds {len(names)} terms, not {settings['vocabulary']}")
         self._vocabulary = {name: rank for rank, name in enumerate(names)}
         self._postings = Postings.from_files(arrays, settings["window"], documents, len(names))
+        if "words" in settings:  # an index of an earlier version is searched as any other, but takes no updates
+            self._counts = arrays.read("counts", COUNT_DTYPES, (len(self._postings.terms),), by="terms.npy")
+            if (words := int(self._counts.sum(dtype=np.int64))) != settings["words"]:
+                arrays.refuse("counts", f"{settings['words']} words by engine.json", f"{words}")
         return documents
+
+    def stored_documents(self, rows: np.ndarray) -> CountedTexts:
+        if self._counts is None:
+            raise ArtifactError(f"{self._folder}: made by an earlier version, which stored no counts of terms; {INDEX_AGAIN}")
+        positions, starts = self._postings.positions_of(rows)
+        return CountedTexts(list(self._vocabulary), starts, self._postings.terms[positions], self._counts[positions])

@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from moeir.artifacts.array_folder import ArrayFolder
 from moeir.errors import UsageError
 from moeir.indexes.base import Index
 from moeir.indexes.postings import Postings, PostingsIndex, write_postings
 from moeir.indexes.sparse_rows import SparseRows, SparseShards, query_rows
+from moeir.representations.sparse import Sparse
 
 
 class Inverted(PostingsIndex, Index):
@@ -45,6 +47,12 @@ class Inverted(PostingsIndex, Index):
             sizes = settings["window"], documents, self._vocabulary
             self._postings = Postings.from_files(arrays, *sizes, signed=settings["signed"], steps_only=not self.exact)
         return documents
+
+    def stored_documents(self, rows: np.ndarray) -> Sparse:
+        assert self._vocabulary is not None
+        positions, starts = self._postings.positions_of(rows)
+        terms, weights = self._postings.terms[positions].astype(np.int32), self._postings.weights[positions]
+        return Sparse(*map(torch.from_numpy, (starts, terms, weights)), self._vocabulary)
 
     def _query_rows(self, queries: Any) -> SparseRows:
         return query_rows(queries, self._vocabulary)

@@ -24,6 +24,7 @@ from moeir.indexes.two_step import (
     run_on_threads,
 )
 from moeir.kernels.precision import has_native_bfloat16
+from moeir.representations.multivector import MultiVector
 
 MAX_PRODUCTS, MAX_ELEMENTS = 2**20, 2**19  # of a block of texts: products with a block of queries, and numbers, so that they fit in cache
 BLOCKS_PER_THREAD = 4  # at least
@@ -58,6 +59,9 @@ class MaxSim(TwoStepIndex, Index):
         self._texts = TokenVectorStore.from_files(arrays, settings, self._device)
         self._vectors = self._texts.vectors
         return len(self._texts)
+
+    def stored_documents(self, rows: np.ndarray) -> MultiVector:
+        return MultiVector(self._vectors[:], self._texts.starts).select(torch.from_numpy(rows))
 
     def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
         return query_blocks(queries, self.queries_at_once, self._device)

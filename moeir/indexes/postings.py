@@ -8,6 +8,7 @@ from typing import Any
 
 import numba
 import numpy as np
+import torch
 
 from moeir.artifacts import memmap
 from moeir.artifacts.array_folder import ArrayFolder, find_nonempty_begins
@@ -16,6 +17,7 @@ from moeir.indexes import base
 from moeir.indexes.postings_search import HASH_SLOTS, SCAN_BLOCK, STEPS, score_row_pairs, search_postings
 from moeir.indexes.sparse_rows import SparseRows
 from moeir.kernels.numba_cache import njit_cached
+from moeir.representations.base import ragged_positions
 
 WINDOW_SIZE = 2**16  # documents whose scans fit in a core's cache, and whose offsets fit in uint16
 MAX_SCORE, MIN_SCORE = 1e38, 1e-30  # float32 tells scores apart within this range
@@ -94,6 +96,11 @@ class Postings:
         arrays.check_order("windows", find_nonempty_begins(self.lists))
         arrays.check_order("terms", find_nonempty_begins(self.starts))
         arrays.check_order("steps", self.begins, descending=True)
+
+    def positions_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the terms and weights of the documents `rows` [n] are, end to end: int64 [nnz], and starts int64 [n + 1]."""
+        positions, starts = ragged_positions(torch.from_numpy(self.starts), torch.from_numpy(rows))
+        return positions.numpy(), starts.numpy()
 
     def search(self, queries: SparseRows, id_ranks: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """The `depth` best documents of each query -> rows int64 [Q, n · depth], scores float32 [Q, n · depth]: n lists, each best first.

@@ -137,6 +137,16 @@ def parse_id(value: Any, where: str) -> str:
     return name
 
 
+def read_id_list(path: Path | str) -> list[str]:
+    """The ids of a file with one in each line, each once; DataError for a line that is no id, or if there is none."""
+    name = lines.source_name(path)
+    with lines.open_lines(path) as numbered:
+        ids = dict.fromkeys(parse_id(line.strip(), f"{name}:{number}") for number, line in numbered if line.strip())
+    if not ids:
+        raise DataError(f"{name}: holds no id; expected one in each line")
+    return list(ids)
+
+
 def parse_json(line: str, where: str) -> Any:
     """The JSON value of a line; DataError if it is broken."""
     try:

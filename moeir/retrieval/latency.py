@@ -131,7 +131,7 @@ def machine_info(device: str, indexes: Sequence[Path], unused: Collection[str] =
     """
     processor = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor_name()
     files = (item for path in indexes for item in manifests.read_manifest(path)["files"].items())
-    index_bytes = sum(int(facts["bytes"]) for name, facts in files if name.partition("/")[0] not in unused)
+    index_bytes = sum(int(facts["bytes"]) for name, facts in files if not {*unused}.intersection(name.split("/")))
     threads = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
     peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"processor": processor, **threads, "device": device, "index_bytes": index_bytes, "peak_memory_bytes": peak_bytes}

@@ -3,11 +3,11 @@
 Indexes of the parts of a collection are searched as one, with exactly the results of one index of all documents.
 """
 
-import importlib
 import json
+import math
 import tempfile
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TypeAlias, overload
@@ -22,7 +22,9 @@ from moeir.backbones.device import autocast, select_device, select_dtype
 from moeir.errors import ArtifactError, UsageError
 from moeir.fusion import formulas
 from moeir.indexes.base import INDEX_AGAIN, NO_ROW, Index, SearchableIndex, fill_all_ranked_hits
-from moeir.indexes.exact_sum import fuse_exact
+from moeir.indexes.exact_sum import fuse_exact, select_queries
+from moeir.indexes.segments import IndexFolder, check_ids, open_engine
+from moeir.indexes.subset import GROWTH, SPARE_HITS, SPARE_SHARE, SubsetIndex
 from moeir.parsing import parse_value
 from moeir.records.runs import Run, id_ranks
 from moeir.records.texts import Text, parse_id
@@ -82,6 +84,22 @@ class Searcher:
     def row_by_id(self) -> dict[str, int]:
         """Row of every document, by id."""
         return {name: row for row, name in enumerate(self.ids)}
+
+    def filter_ids(self, ids: Iterable[str], source: str = "filter_ids") -> "Searcher":
+        """Search among the documents of these ids only: rankings are those of an index of them, with the statistics of the whole one.
+
+        Ids that the index does not have are left out, with a warning; DataError if it has none of them. `source` is named in messages.
+        """
+        wanted = dict.fromkeys(ids)
+        check_ids(source, wanted, self.row_by_id, self.label)
+        return self._select_rows(np.array(sorted(self.row_by_id[name] for name in wanted if name in self.row_by_id), dtype=np.int64))
+
+    def _select_rows(self, rows: np.ndarray) -> "Searcher":
+        """A searcher of some documents [n], ascending."""
+        order = np.empty(len(rows), dtype=np.int64)
+        order[np.argsort(self.order[rows])] = np.arange(len(rows))
+        engines: dict[str, SearchableIndex] = {name: SubsetIndex(engine, rows, order) for name, engine in self.engines.items()}
+        return replace(self, ids=[self.ids[row] for row in rows.tolist()], engines=engines, order=order)
 
     def __repr__(self) -> str:
         return f"Searcher({self.label}: {len(self.ids):,} documents, {', '.join(self.engines)})"
@@ -231,16 +249,16 @@ def open_index(
     _check_compatible(paths, counts)
     if model is not None and "checkpoint" not in counts[0]:
         raise UsageError(f"--model {model}: {paths[0]} this index has no checkpoint; leave --model out")
-    ids = [manifests.read_lines(one / "ids.txt") for one in paths]
-    parts = [_open_engines(one, facts["experts"], id_ranks(own), target) for one, facts, own in zip(paths, counts, ids, strict=True)]
-    all_ids = [name for own in ids for name in own]
-    _check_disjoint(paths, ids)
+    folders = [IndexFolder.read(one, facts) for one, facts in zip(paths, counts, strict=True)]
+    parts = [part for folder in folders for part in _open_segments(folder, target)]
+    all_ids = [name for folder in folders for ids in folder.segment_ids for name in ids]
+    _check_disjoint(paths, [folder.ids for folder in folders])
     order = id_ranks(all_ids)
-    engines = dict(parts[0])
-    if len(paths) > 1:
-        if text_engine := next((name for name, engine in engines.items() if engine.kind == "text"), None):
-            whole = "weighs terms by how many documents of the whole collection have them; index it in one piece"
-            raise UsageError(f"--index: {text_engine} {whole}")
+    engines: dict[str, SearchableIndex] = dict(parts[0])
+    if len(paths) > 1 and (text_engine := next((name for name, engine in engines.items() if engine.kind == "text"), None)):
+        whole = "weighs terms by how many documents of the whole collection have them; index it in one piece"
+        raise UsageError(f"--index: {text_engine} {whole}")
+    if len(parts) > 1:
         engines = {name: ShardedIndex([part[name] for part in parts], order) for name in parts[0]}
     recorded = counts[0].get("checkpoint")
     checkpoint = (
@@ -251,22 +269,22 @@ def open_index(
     precision = torch.float32 if checkpoint is None else select_dtype(dtype, target, inference=True)
     if checkpoint is not None:
         checkpoint.pack_for_inference(precision)
-    return Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
+    searcher = Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
+    starts = np.cumsum([0, *(folder.row_count for folder in folders)])
+    rows = np.concatenate([folder.rows + start for folder, start in zip(folders, starts.tolist(), strict=False)])
+    return searcher if len(rows) == len(all_ids) else searcher._select_rows(rows)
 
 
-def _open_engines(path: Path, specs: Mapping[str, str], order: np.ndarray, device: str) -> dict[str, SearchableIndex]:
-    engines: dict[str, SearchableIndex] = {}
-    for expert, spec in specs.items():
-        try:
-            variant = variants.find_variant("indexes", variants.parse_spec(spec).name)
-        except UsageError as problem:
-            raise ArtifactError(f"{path}: {problem}") from None
-        engine: type[Index] = getattr(importlib.import_module(variant.module), variant.symbol)
-        engines[expert] = opened = engine.open(path / expert, id_ranks=order, device=device)
-        if len(opened) != len(order):
-            counts = f"expected {len(order)} documents by ids.txt, found {len(opened)}"
-            raise ArtifactError(f"{path / expert}: damaged: {counts}; {INDEX_AGAIN}")
-    return engines
+def _open_segments(folder: IndexFolder, device: str) -> Iterator[dict[str, Index]]:
+    """The engines of each segment, by expert."""
+    for segment, ids in zip(folder.segments, folder.segment_ids, strict=True):
+        order = id_ranks(ids)
+        engines = {expert: open_engine(segment, expert, spec, order, device) for expert, spec in folder.engines.items()}
+        for expert, engine in engines.items():
+            if len(engine) != len(ids):
+                counts = f"expected {len(ids)} documents by ids.txt, found {len(engine)}"
+                raise ArtifactError(f"{segment / expert}: damaged: {counts}; {INDEX_AGAIN}")
+        yield engines
 
 
 def _check_compatible(paths: Sequence[Path], counts: Sequence[Mapping[str, Any]]) -> None:
@@ -301,11 +319,23 @@ class ShardedIndex(SearchableIndex):
         return int(self._starts[-1])
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        lists = [part.search(queries, depth) for part in self.parts]
-        starts = self._starts[:-1].tolist()
-        hits = [np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, starts, strict=True)]
-        values = np.concatenate([part_scores for _, part_scores in lists], axis=1)
-        fill_all_ranked_hits(np.concatenate(hits, axis=1), values, self.id_ranks, rows, scores)
+        """Search each part as deep as an even spread of the best documents needs, and deeper while it may have more of them."""
+        pending, share = np.arange(len(rows)), SPARE_SHARE * depth / len(self) if self.exact else 1.0
+        while len(pending):
+            wanted = select_queries(queries, pending)
+            depths = [min(depth, len(part), math.ceil(share * len(part)) + SPARE_HITS) for part in self.parts]
+            lists = [part.search(wanted, part_depth) for part, part_depth in zip(self.parts, depths, strict=True)]
+            starts = self._starts[:-1].tolist()
+            hits = [np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, starts, strict=True)]
+            values = np.concatenate([part_scores for _, part_scores in lists], axis=1)
+            best = np.full((len(pending), depth), NO_ROW), np.full((len(pending), depth), -np.inf, dtype=np.float32)
+            fill_all_ranked_hits(np.concatenate(hits, axis=1), values, self.id_ranks, *best)
+            rows[pending], scores[pending] = best
+            limits = zip(self.parts, lists, depths, strict=True)
+            unseen = [own[:, -1] for part, (_, own), part_depth in limits if part_depth < min(depth, len(part))]  # at most these scores
+            is_open = [(scores_of_part >= best[1][:, -1]) & (scores_of_part > -np.inf) for scores_of_part in unseen]
+            pending = pending[np.any(is_open, axis=0)] if is_open else pending[:0]
+            share *= GROWTH
 
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.empty(len(document_rows), dtype=np.float32)

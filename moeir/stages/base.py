@@ -38,7 +38,7 @@ INFERENCE_DTYPE = DTYPE | {
 }
 START, END = "the start", "the end"
 ANYTHING = "anything"  # the kind of a source that may be a file or a folder of any kind
-TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion")
+TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion", "ids")
 MEMORY_ADVICE = {
     "batch_size": "lower --batch-size",
     "max_tokens": "lower --max-tokens",

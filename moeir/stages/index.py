@@ -1,30 +1,47 @@
-"""`moeir index`: build an index per expert from encodings, or a BM25 index from texts."""
+"""`moeir index`: build an index per expert from encodings, or a BM25 index from texts; add documents to an index, and delete some."""
 
 import logging
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moeir import variants
+from moeir.artifacts.atomic_write import LINKED
 from moeir.console import format_count
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.settings import input_field, option, output_field
+from moeir.settings import Setting, input_field, option, output_field
 from moeir.stages.base import Counts, Facts, Stage, checkpoint_reference
 
 if TYPE_CHECKING:
     from moeir.indexes.base import Index as Engine
+    from moeir.indexes.segments import IndexFolder
 
 log = logging.getLogger(__name__)
 TEXTS_PER_BATCH = 4096
 TEXT_ENGINES = ("bm25", "lucene")
+STORED = "stored"  # within the output: the folder of documents that are read from the engine of an expert and written again
 
 
 @dataclass(frozen=True, kw_only=True)
 class Index(Stage):
-    """Build an index for every expert from encodings, or a BM25 index from texts."""
+    """Build an index for every expert from encodings, or a BM25 index from texts; with --index, add documents to it or delete some."""
 
     encodings: Path | None = input_field("encodings", "Output folder of moeir encode, whole or in shards.", None)
-    corpus: Path | None = input_field("texts", "Documents, for an engine that reads texts (bm25, lucene).", None, unless=("encodings",))
+    corpus: Path | None = input_field(
+        "texts", "Documents, for an engine that reads texts (bm25, lucene).", None, unless=("encodings", "index")
+    )
+    index: Path | None = input_field(
+        "index", "An index to update, which stays as it is: --output is the index with --add, --delete or --compact.", None
+    )
+    add: Path | None = input_field(
+        "texts", "With --index: documents to add: output of moeir encode with the same checkpoint; for bm25, texts.", None
+    )
+    delete: Path | None = input_field(
+        "ids", "With --index: ids of documents to delete, one a line, before --add: what is in both is replaced.", None
+    )
+    compact: bool = option("With --index: write the files of a new index of its documents, not segments.", False)
     engine: tuple[str, ...] = option(
         "[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 or lexical=seismic; repeat the flag; see: moeir variants indexes [default: each "
         "representation's exact engine].",
@@ -38,6 +55,19 @@ class Index(Stage):
     output: Path = output_field("index", "Folder to write.")
 
     def check(self) -> None:
+        if self.index is None:
+            self._check_sources()
+        else:
+            self._check_update()
+        texts = self.corpus if self.index is None else self.add
+        if self.expansion is not None and (texts is None or texts.is_dir()):
+            raise UsageError("--expansion: goes with --corpus and --engine bm25; encodings are not expanded")
+        if self.expansion_queries is not None and self.expansion is None:
+            raise UsageError(f"--expansion-queries {self.expansion_queries}: without --expansion")
+
+    def _check_sources(self) -> None:
+        if flag := next((f"--{name}" for name in ("add", "delete", "compact") if getattr(self, name)), None):
+            raise UsageError(f"{flag}: goes with --index, the index to update")
         if (self.encodings is None) == (self.corpus is None):
             raise UsageError("index: give --encodings, or --corpus with --engine bm25")
         for spec in self.engine:
@@ -45,10 +75,18 @@ class Index(Stage):
             variants.resolve_spec("indexes", _split_engine_spec(spec)[1])
         if self.corpus is not None and (len(self.engine) != 1 or not self._reads_texts()):
             raise UsageError("index --corpus: the engines that read texts are bm25 and lucene, one at a time: add --engine bm25")
-        if self.expansion is not None and self.corpus is None:
-            raise UsageError("--expansion: goes with --corpus and --engine bm25; encodings are not expanded")
-        if self.expansion_queries is not None and self.expansion is None:
-            raise UsageError(f"--expansion-queries {self.expansion_queries}: without --expansion")
+
+    def _check_update(self) -> None:
+        for name in ("encodings", "corpus", "engine"):
+            if getattr(self, name):
+                reason = "its engines stay the same" if name == "engine" else "--add names what is to be added"
+                raise UsageError(f"--{name}: cannot be combined with --index; {reason}")
+        if self.add is None and self.delete is None and not self.compact:
+            raise UsageError(f"--index {self.index}: expected --add, --delete or --compact")
+
+    def sources(self) -> Iterator[tuple[Setting, Path]]:
+        for setting, path in super().sources():
+            yield (replace(setting, kind="encodings") if setting.name == "add" and path.is_dir() else setting), path
 
     @property
     def _text_engine(self) -> str:
@@ -64,22 +102,32 @@ class Index(Stage):
 
     def summary(self, counts: Facts) -> str:
         engines = ", ".join(name if name == spec else f"{name} ({spec})" for name, spec in counts["experts"].items())
-        return f"{format_count(counts['texts'], 'text')}, {engines}"
+        parts = f"; {format_count(counts['segments'], 'segment')}, {counts['deleted']} deleted rows" if "segments" in counts else ""
+        return f"{format_count(counts['texts'], 'text')}, {engines}{parts}"
 
     def next_command(self) -> list[object]:
         return ["search", "--index", self.output, "--queries", "queries.jsonl", "--output", "runs" if self.corpus is None else "run.trec"]
 
     def work(self) -> Counts:
+        if self.index is not None:
+            return self._update_index(self.index)
         if self.corpus is not None:
             return self._index_texts(self.corpus)
         assert self.encodings is not None
         return self._index_encodings(self.encodings)
 
     def _index_texts(self, corpus: Path) -> Counts:
+        index: Engine = variants.bind_variant("indexes", self.engine[0])()
+        ids = self._add_texts(index, corpus)
+        index.save(self.output / self._text_engine)
+        _write_ids(ids, self.output)
+        return {"texts": len(ids), "experts": {self._text_engine: self.engine[0]}}
+
+    def _add_texts(self, index: "Engine", corpus: Path) -> list[str]:
+        """Add texts to an index; returns their ids."""
         from moeir import console
         from moeir.records import texts
 
-        index: Engine = variants.bind_variant("indexes", self.engine[0])()
         expansions = self._read_expansion()
         ids: list[str] = []
         documents = console.progress(texts.read_texts(corpus, keep_empty=self.keep_empty), "reading")
@@ -88,9 +136,7 @@ class Index(Stage):
             index.add([f"{text.content} {expansions[text.id]}" if text.id in expansions else text.content for text in batch])
         if self.expansion is not None:
             _check_expansion(self.expansion, ids, expansions)
-        index.save(self.output / self._text_engine)
-        self._write_ids(ids)
-        return {"texts": len(ids), "experts": {self._text_engine: self.engine[0]}}
+        return ids
 
     def _read_expansion(self) -> dict[str, str]:
         """The queries appended to each document, by id (docT5query, Nogueira and Lin 2019)."""
@@ -101,32 +147,113 @@ class Index(Stage):
 
     def _index_encodings(self, folder: Path) -> Counts:
         from moeir.artifacts import manifests, shards
-        from moeir.artifacts.array_folder import MAKE_AGAIN
-        from moeir.representations.encodings import open_expert, read_ids
+        from moeir.representations.encodings import read_ids
 
         shard_folders = shards.shard_folders(folder)
         shard_counts = [manifests.read_manifest(shard)["counts"] for shard in shard_folders]
         facts = shard_counts[0]
-        if len(dtypes := sorted({str(counts["dtype"]) for counts in shard_counts})) > 1:
-            log.warning("%s: its shards were encoded in %s; encode with --dtype to have one", folder, " and ".join(dtypes))
+        dtype = _join_dtypes(f"{folder}: its shards", shard_counts)
         engines = self._choose_engines(facts["experts"])
         for expert, spec in engines.items():
             index: Engine = variants.bind_variant("indexes", spec)()
             if index.kind not in (kind := facts["experts"][expert], "any"):
                 raise UsageError(f"--engine {expert}={spec}: {spec} takes {index.kind} representations, {expert} has {kind}")
-            for shard in shard_folders:
-                documents = open_expert(shard, expert)
-                try:
-                    index.add(documents)
-                except DataError as problem:
-                    raise ArtifactError(f"{shard / expert / documents.value_column}.npy: {problem}; {MAKE_AGAIN}") from None
+            _add_encodings(index, shard_folders, expert)
             index.save(self.output / expert)
         ids = [document_id for shard in shard_folders for document_id in read_ids(shard)]
-        self._write_ids(ids)
+        _write_ids(ids, self.output)
         checkpoint = (shard_folders[0] / facts["checkpoint"]["path"]).resolve()
         reference = checkpoint_reference(checkpoint, self.output, facts["checkpoint"])
         pruning_entry = {"shortened": facts["shortened"]} if "shortened" in facts else {}
-        return {"texts": len(ids), "experts": engines, "dtype": ", ".join(dtypes), **pruning_entry, **reference}
+        return {"texts": len(ids), "experts": engines, "dtype": dtype, **pruning_entry, **reference}
+
+    def _update_index(self, path: Path) -> Counts:
+        from moeir.artifacts import manifests
+        from moeir.indexes.segments import IndexFolder
+
+        facts = manifests.read_manifest(path)["counts"]
+        folder = IndexFolder.read(path, facts)
+        folder.check_updates()
+        remaining = self._delete_documents(folder)
+        is_text = "checkpoint" not in facts
+        if self.add is not None and is_text == self.add.is_dir():
+            expected = "texts" if is_text else "the output folder of moeir encode"
+            raise UsageError(f"--add {self.add}: expected {expected}, as {path} has {', '.join(facts['experts'])}")
+        counts = {name: value for name, value in facts.items() if name not in ("segments", "deleted")}
+        return counts | (self._update_texts(remaining) if is_text else self._update_experts(path, facts, remaining))
+
+    def _delete_documents(self, folder: "IndexFolder") -> "IndexFolder":
+        """The index without the documents of --delete."""
+        from moeir.indexes.segments import check_ids
+        from moeir.records import lines, texts
+
+        if self.delete is None:
+            return folder
+        ids, source = texts.read_id_list(self.delete), lines.source_name(self.delete)
+        check_ids(source, ids, set(folder.ids), str(folder.path), may_be_new=self.add is not None)
+        remaining = folder.delete(ids)
+        if not len(remaining.rows) and self.add is None:
+            raise DataError(f"{source}: has all {len(folder.ids)} documents of {folder.path}; expected one that remains, or --add")
+        return remaining
+
+    def _update_texts(self, remaining: "IndexFolder") -> dict[str, Any]:
+        """Write the index of texts anew, from the counts of terms that it stores; returns what changes in its counts."""
+        [(expert, spec)] = remaining.engines.items()
+        index: Engine = variants.bind_variant("indexes", spec)()
+        for documents in remaining.documents(expert, self.output / STORED):
+            index.add(documents)
+        ids = [] if self.add is None else self._add_texts(index, self.add)
+        self._check_new(ids, remaining)
+        index.save(self.output / expert)
+        _write_ids([*remaining.ids, *ids], self.output)
+        return {"texts": len(index)}
+
+    def _update_experts(self, path: Path, facts: Mapping[str, Any], remaining: "IndexFolder") -> dict[str, Any]:
+        """Add a segment to the segments of an index, or write it anew; returns what changes in its counts."""
+        from moeir.artifacts import manifests, shards
+        from moeir.representations.encodings import read_ids
+
+        shard_folders = [] if self.add is None else shards.shard_folders(self.add)
+        shard_counts = [manifests.read_manifest(shard)["counts"] for shard in shard_folders]
+        for counts in shard_counts[:1]:
+            self._check_alike(path, facts, counts)
+        ids = [document_id for shard in shard_folders for document_id in read_ids(shard)]
+        self._check_new(ids, remaining)
+        checkpoint = (path / facts["checkpoint"]["path"]).resolve()
+        changes = {"texts": len(remaining.rows) + len(ids), **checkpoint_reference(checkpoint, self.output, facts["checkpoint"])}
+        changes["dtype"] = _join_dtypes(f"{path} and {self.add}: their documents", [facts, *shard_counts])
+        target, segments = self.output, len(remaining.segments)
+        is_new = self.compact or not remaining.takes_segments
+        if not is_new:
+            target = self.output / f"segment-{segments}"
+            changes |= {"segments": segments + bool(ids), "deleted": remaining.write_deleted(self.output)}
+            changes[LINKED] = remaining.link_segments(self.output, manifests.read_manifest(path)["files"])
+        if not is_new and not ids:
+            return changes
+        for expert, spec in remaining.engines.items():
+            index: Engine = variants.bind_variant("indexes", spec)()
+            for documents in remaining.documents(expert, self.output / STORED) if is_new else ():
+                index.add(documents)
+            _add_encodings(index, shard_folders, expert)
+            index.save(target / expert)
+            shutil.rmtree(self.output / STORED, ignore_errors=True)
+        _write_ids([*remaining.ids, *ids] if is_new else ids, target)
+        return changes
+
+    def _check_alike(self, path: Path, facts: Mapping[str, Any], added: Mapping[str, Any]) -> None:
+        """ArtifactError unless the encodings of --add were made as those of the index, `facts`."""
+        if added["checkpoint"]["digest"] != facts["checkpoint"]["digest"]:
+            raise ArtifactError(f"{self.add}: made with another checkpoint than {path}; encode all documents with one")
+        if added["experts"].keys() != facts["experts"].keys():
+            raise ArtifactError(f"{self.add}: has {', '.join(added['experts'])}; {path} has {', '.join(facts['experts'])}")
+        if added.get("shortened") != facts.get("shortened"):
+            raise ArtifactError(f"{self.add}: its documents were not shortened as those of {path}; encode them with the same options")
+
+    def _check_new(self, ids: Sequence[str], remaining: "IndexFolder") -> None:
+        """DataError if a document to be added is in the index."""
+        if known := set(remaining.ids).intersection(ids):
+            advice = "to replace documents, name them with --delete, too"
+            raise DataError(f"{self.add}: document {min(known)!r} is in {remaining.path} already; {advice}")
 
     def _choose_engines(self, kinds: dict[str, str]) -> dict[str, str]:
         """The engine of each expert: the one that --engine names, or the exact one of its representation."""
@@ -145,8 +272,30 @@ class Index(Stage):
             engines[name or next(iter(kinds))] = engine
         return engines
 
-    def _write_ids(self, ids: list[str]) -> None:
-        (self.output / "ids.txt").write_text("".join(f"{document_id}\n" for document_id in ids), encoding="utf-8")
+
+def _write_ids(ids: Sequence[str], folder: Path) -> None:
+    (folder / "ids.txt").write_text("".join(f"{document_id}\n" for document_id in ids), encoding="utf-8")
+
+
+def _add_encodings(index: "Engine", shard_folders: Sequence[Path], expert: str) -> None:
+    """Add the documents of an expert; ArtifactError for those that its engine does not take."""
+    from moeir.artifacts.array_folder import MAKE_AGAIN
+    from moeir.representations.encodings import open_expert
+
+    for shard in shard_folders:
+        documents = open_expert(shard, expert)
+        try:
+            index.add(documents)
+        except DataError as problem:
+            raise ArtifactError(f"{shard / expert / documents.value_column}.npy: {problem}; {MAKE_AGAIN}") from None
+
+
+def _join_dtypes(subject: str, parts: Sequence[Mapping[str, Any]]) -> str:
+    """The precisions in which documents were encoded; several are warned of."""
+    dtypes = sorted({dtype for counts in parts for dtype in str(counts["dtype"]).split(", ")})
+    if len(dtypes) > 1:
+        log.warning("%s were encoded in %s; encode with --dtype to have one", subject, " and ".join(dtypes))
+    return ", ".join(dtypes)
 
 
 def _split_engine_spec(spec: str) -> tuple[str | None, str]:

@@ -41,6 +41,9 @@ class Search(Stage):
         "texts", "Documents, to show their texts with --explain or --interactive.", None, only_with=("explain", "interactive")
     )
     depth: int = option("Documents per query and expert.", 1000, **DEPTH, group="Search")
+    filter_ids: Path | None = input_field(
+        "ids", "Ids of documents, one a line: search among these only.", None, aliases=("--filter",), group="Search"
+    )
     expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", (), group="Search")
     fuse: str | None = option(
         "Fusion method: exact-sum (missing scores are computed; exact-sum:deepen=true searches until the order is proven), came-sum …; "
@@ -123,11 +126,15 @@ class Search(Stage):
         return ["evaluate", "--run", run, "--qrels", "qrels.tsv"]
 
     def work(self) -> Counts:
+        from moeir.records import texts
+        from moeir.records.lines import source_name
         from moeir.retrieval.latency import limit_threads
         from moeir.retrieval.searcher import open_index
 
         with limit_threads(self.threads):
             searcher = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
+            if self.filter_ids is not None:
+                searcher = searcher.filter_ids(texts.read_id_list(self.filter_ids), source_name(self.filter_ids))
             return self._run_interactive(searcher) if self.interactive else self._search_queries(searcher)
 
     def _search_queries(self, searcher: "Searcher") -> Counts:

@@ -55,6 +55,7 @@ CHAIN = {  # what makes a product, with relative or absolute paths, and the flag
     "encodings": ("encode --model {room}/came --corpus {room}/secret-corpus.jsonl --output secret-enc", "secret-enc", CORPUS),
     "shards": (f"encode --model came {CORPUS} --shard 0/1 --output secret-enc", "secret-enc", CORPUS),
     "index": ("index --encodings {room}/enc --output secret-idx", "secret-idx", CORPUS),
+    "updated index": ("index --index {room}/idx --delete secret-ids.txt --output secret-idx", "secret-idx", CORPUS),
     "search": (f"search --index idx {QUERIES} --explain secret-why.jsonl --output {{room}}/secret.trec", "secret.trec", QRELS),
     "rerank": (
         "rerank --model secret-lce --then 5:secret-lce --run secret-bm25.trec " + QUERIES + " " + CORPUS + " --output secret.trec",
@@ -69,6 +70,7 @@ def test_nothing_of_this_machine_is_in_any_byte_that_is_sent(name, hub, room, ru
     command, product, flags = CHAIN[name]
     examples = [{"query_id": query, "positive_ids": [positive], "negative_ids": []} for query, positive in (("q1", "cat"), ("q2", "bat"))]
     (room / "secret-train.jsonl").write_text("".join(f"{json.dumps(example)}\n" for example in examples))
+    (room / "secret-ids.txt").write_text("owl\nbee\n")
     if name == "rerank":
         run("init --model secret-tiny --arch cross-encoder --query-length 12 --document-length 20 --output secret-lce")
         run(f"search --index idx {QUERIES} --output secret-bm25.trec")

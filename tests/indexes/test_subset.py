@@ -1,0 +1,160 @@
+"""Some documents of an index, searched alone or indexed again: the full ranking without the others, and the bytes of a new index."""
+
+import numpy as np
+import pytest
+import torch
+
+from moeir.indexes import subset
+from moeir.indexes.base import SearchableIndex
+from moeir.indexes.bm25 import Bm25
+from moeir.indexes.exact_match import ExactMatchIndex
+from moeir.indexes.flat import Flat
+from moeir.indexes.inverted import Inverted
+from moeir.indexes.maxsim import MaxSim
+from moeir.indexes.scan import Scan
+from moeir.indexes.subset import SubsetIndex
+from moeir.representations.exact_match import ExactMatch
+from tests.indexes.engine_checks import same_bytes
+from tests.indexes.test_exactness import dense, multivector, random_numbers, sparse
+
+DOCUMENTS, QUERIES = 300, 9
+WORDS = [f"word{number}" for number in range(40)]
+
+
+def exact_match(count, seed):
+    texts = multivector(count, seed)
+    terms = torch.randint(0, 12, (len(texts.vectors),), generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
+    return ExactMatch(terms, texts.vectors, texts.starts)
+
+
+def texts(count, seed):
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, rng.integers(0, 9))) for _ in range(count)]
+
+
+def scan_vectors(count, seed):
+    return dense(count, seed + 100)
+
+
+ENGINES = {
+    "flat": (Flat, dense), "inverted": (Inverted, sparse), "maxsim": (MaxSim, multivector), "exact-match": (ExactMatchIndex, exact_match),
+    "scan": (Scan, scan_vectors), "bm25": (Bm25, texts),
+}  # fmt: skip
+
+
+def select(documents, rows):
+    return [documents[row] for row in rows] if isinstance(documents, list) else documents.select(torch.from_numpy(np.asarray(rows)))
+
+
+def read_files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def built(request, tmp_path_factory):
+    """An opened index with ties among its scores, its documents, queries of which some are empty, and the ranks of ids."""
+    engine, make_texts = ENGINES[request.param]
+    documents, folder = make_texts(DOCUMENTS, 1), tmp_path_factory.mktemp("subset") / request.param
+    index = engine()
+    index.add(documents)
+    index.save(folder)
+    id_ranks = np.random.default_rng(3).permutation(DOCUMENTS)
+    return engine.open(folder, id_ranks=id_ranks), documents, make_texts(QUERIES, 50), id_ranks
+
+
+def filter_full_ranking(index, queries, rows, depth):
+    """The oracle: rank all documents, drop those that are not in `rows`, and cut."""
+    hits, values = index.search(queries, len(index))
+    width = min(depth, len(rows))
+    expected_rows, expected_scores = np.full((len(hits), width), -1), np.full((len(hits), width), -np.inf, np.float32)
+    for query in range(len(hits)):
+        kept = [position for position, row in enumerate(hits[query]) if row in rows][:width]
+        expected_rows[query, : len(kept)] = np.searchsorted(rows, hits[query][kept])
+        expected_scores[query, : len(kept)] = values[query][kept]
+    return expected_rows, expected_scores
+
+
+@pytest.mark.parametrize("count", [1, 7, 120, 270, 299, 300])
+@pytest.mark.parametrize("depth", [1, 6, 60, 300])
+def test_a_subset_has_the_full_ranking_without_the_others(built, count, depth):
+    index, _, queries, id_ranks = built
+    rows = np.sort(np.random.default_rng(count).choice(DOCUMENTS, count, replace=False))
+    alone = SubsetIndex(index, rows, id_ranks[rows])
+    assert same_bytes(alone.search(queries, depth), filter_full_ranking(index, queries, rows, depth))
+
+
+@pytest.mark.parametrize("hits_at_once", [1, 100])
+def test_few_queries_at_a_time_change_no_byte(built, hits_at_once, monkeypatch):
+    index, _, queries, id_ranks = built
+    rows = np.arange(0, DOCUMENTS, 2)
+    alone = SubsetIndex(index, rows, id_ranks[rows])
+    expected = alone.search(queries, 20)
+    monkeypatch.setattr(subset, "HITS_AT_ONCE", hits_at_once)
+    assert same_bytes(alone.search(queries, 20), expected)
+
+
+def test_the_worst_documents_of_a_query_are_found_too(built):
+    index, _, queries, id_ranks = built
+    hits = index.search(queries, DOCUMENTS)[0][0]
+    rows = np.sort(hits[hits >= 0][len(hits[hits >= 0]) // 2 :])  # a search must go deeper than an even spread of the documents needs
+    for depth in (1, 3, len(rows)):
+        alone = SubsetIndex(index, rows, id_ranks[rows])
+        assert same_bytes(alone.search(queries, depth), filter_full_ranking(index, queries, rows, depth))
+
+
+def test_a_subset_of_a_subset_is_a_subset(built):
+    index, _, queries, id_ranks = built
+    outer, inner = np.arange(0, DOCUMENTS, 2), np.arange(0, DOCUMENTS // 2, 3)
+    nested = SubsetIndex(SubsetIndex(index, outer, id_ranks[outer]), inner, id_ranks[outer[inner]])
+    assert same_bytes(nested.search(queries, 10), SubsetIndex(index, outer[inner], id_ranks[outer[inner]]).search(queries, 10))
+    assert nested._index is index
+
+
+def test_an_approximate_engine_is_only_searched_deeper(built):
+    index, _, queries, id_ranks = built
+    rows = np.arange(0, DOCUMENTS, 7)
+    expected = SubsetIndex(index, rows, id_ranks[rows]).search(queries, 5)
+
+    depths = []
+
+    class Approximate(SearchableIndex):
+        kind, exact = index.kind, False
+
+        def __len__(self):
+            return DOCUMENTS
+
+        def _search_into(self, queries, depth, rows, scores):
+            depths.append(depth)
+            rows[:], scores[:] = index.search(queries, depth)
+
+    assert same_bytes(SubsetIndex(Approximate(id_ranks), rows, id_ranks[rows]).search(queries, 5), expected)
+    assert depths[0] < DOCUMENTS
+
+
+@pytest.mark.parametrize("rows", [range(DOCUMENTS), range(0, DOCUMENTS, 3), [5], [0, 1, 298, 299]], ids=["all", "a third", "one", "four"])
+def test_stored_documents_make_the_files_of_a_new_index(built, rows, tmp_path):
+    index, documents, _, _ = built
+    stored = index.stored_documents(np.asarray(rows))
+    assert len(stored) == len(rows)
+    for name, shards in {"stored": [stored], "new": [select(documents, rows)]}.items():
+        again = type(index)()
+        for shard in shards:
+            again.add(shard)
+        again.save(tmp_path / name)
+    assert read_files(tmp_path / "stored") == read_files(tmp_path / "new")
+
+
+def test_stored_documents_come_before_others(built, tmp_path):
+    index, documents, _, _ = built
+    first, last = np.arange(0, DOCUMENTS, 2), np.arange(1, DOCUMENTS, 2)
+    for name, shards in {"stored": [index.stored_documents(first[:9]), index.stored_documents(first[9:]), select(documents, last)],
+                         "new": [select(documents, np.concatenate([first, last]))]}.items():  # fmt: skip
+        again = type(index)()
+        for shard in shards:
+            again.add(shard)
+        again.save(tmp_path / name)
+    assert read_files(tmp_path / "stored") == read_files(tmp_path / "new")
+
+
+def test_numbers_that_tie_are_among_the_scores():
+    assert len(np.unique(random_numbers(100, seed=1).numpy())) < 30

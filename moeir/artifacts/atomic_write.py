@@ -21,7 +21,7 @@ from moeir.artifacts.unfinished import final_path as final_path
 from moeir.artifacts.unfinished import partial_path as partial_path
 from moeir.artifacts.unfinished import read_json, record_path
 from moeir.artifacts.unfinished import resume_path as resume_path
-from moeir.errors import ArtifactError, MoeirError, UsageError
+from moeir.errors import ArtifactError, MoeirError, OutputInUse, UsageError
 
 TOKEN_CACHE = "tokens"  # within resume/: caches named by their inputs, so that runs with other settings can reuse them
 DISCARDED = f"{RESUME}.forgotten"
@@ -188,7 +188,7 @@ def _open_lock(lock: Path) -> IO[str]:
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")
-    refusal = ArtifactError(f"{path}: another process is writing it; wait for it, or write elsewhere")
+    refusal = OutputInUse(f"{path}: another process is writing it; wait for it, or write elsewhere")
     with _open_lock(lock) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,5 +1,6 @@
 """The sweep over settings and seeds: killed and called again it makes nothing twice, and its table is that of an undisturbed one."""
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from moeir import cli, settings
 from moeir.artifacts import manifests
 from moeir.records import examples, qrels
+from moeir.stages import base
 from tests.examples.shell import EXAMPLES
 
 PROGRAM = [sys.executable, EXAMPLES / "sweep.py"]
@@ -107,3 +110,11 @@ def test_another_value_of_what_trainings_share_is_refused_and_names_the_training
     last = completed.stderr.splitlines()[-1]
     assert completed.returncode == 1 and completed.stdout == ""
     assert last.startswith(f"{undisturbed[0]}/learning_rate=1e-3/seed=1: ") and "made with other settings or sources (steps)" in last
+
+
+def test_the_grid_of_the_examples_has_settings_of_finetune() -> None:
+    sweep = yaml.safe_load((EXAMPLES / "sweep.yaml").read_text(encoding="utf-8"))
+    names, stage = list(sweep["grid"]), cli.stage_class("finetune")
+    for values in itertools.product(*sweep["grid"].values(), sweep["seeds"]):
+        given = sweep["finetune"] | dict(zip([*names, "seed"], values, strict=True)) | {"output": "checkpoint"}
+        base.check_settings(settings.build_stage(stage, given))

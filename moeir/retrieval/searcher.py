@@ -24,6 +24,7 @@ from moeir.fusion import formulas
 from moeir.indexes.base import INDEX_AGAIN, NO_ROW, Index, SearchableIndex, fill_all_ranked_hits
 from moeir.indexes.exact_sum import fuse_exact
 from moeir.parsing import parse_value
+from moeir.records.ids import IdColumn
 from moeir.records.runs import Run, id_ranks
 from moeir.records.texts import Text, parse_id
 from moeir.retrieval.latency import LatencyRecorder
@@ -54,7 +55,7 @@ class Searcher:
     """Indexes of every expert, and the checkpoint that encodes queries (None for BM25). `order` [N]: rank of each row by id."""
 
     paths: tuple[Path, ...]
-    ids: list[str]
+    ids: Sequence[str]
     engines: dict[str, SearchableIndex]
     order: np.ndarray
     checkpoint: RetrievalModel | None
@@ -231,11 +232,11 @@ def open_index(
     _check_compatible(paths, counts)
     if model is not None and "checkpoint" not in counts[0]:
         raise UsageError(f"--model {model}: {paths[0]} this index has no checkpoint; leave --model out")
-    ids = [manifests.read_lines(one / "ids.txt") for one in paths]
+    ids = [IdColumn.read(one / "ids.txt") for one in paths]
     parts = [_open_engines(one, facts["experts"], id_ranks(own), target) for one, facts, own in zip(paths, counts, ids, strict=True)]
-    all_ids = [name for own in ids for name in own]
-    _check_disjoint(paths, ids)
+    all_ids = IdColumn.concatenate(ids)
     order = id_ranks(all_ids)
+    _check_disjoint(paths, ids, all_ids.byte_strings, order)
     engines = dict(parts[0])
     if len(paths) > 1:
         if text_engine := next((name for name, engine in engines.items() if engine.kind == "text"), None):
@@ -279,12 +280,16 @@ def _check_compatible(paths: Sequence[Path], counts: Sequence[Mapping[str, Any]]
             raise ArtifactError(f"{path}: has {specs}; {paths[0]} has {first}; index all parts with the same --engine")
 
 
-def _check_disjoint(paths: Sequence[Path], ids: Sequence[list[str]]) -> None:
-    """ArtifactError if two indexes share a document."""
-    for later, path in enumerate(paths):
-        for earlier in range(later):
-            if both := set(ids[earlier]).intersection(ids[later]):
-                raise ArtifactError(f"{path}: document {min(both)!r} is in {paths[earlier]} too; parts of a collection share none")
+def _check_disjoint(paths: Sequence[Path], ids: Sequence[IdColumn], words: np.ndarray, order: np.ndarray) -> None:
+    """ArtifactError if two indexes share a document; `words` [N] are all ids, `order` [N] their ranks."""
+    rows = np.empty_like(order)
+    rows[order] = np.arange(len(order))  # by id
+    owners = np.repeat(np.arange(len(ids)), list(map(len, ids)))[rows]
+    shared = np.flatnonzero((words[rows[1:]] == words[rows[:-1]]) & (owners[1:] != owners[:-1]))
+    if len(shared):
+        earlier, later = sorted(owners[shared[0] : shared[0] + 2].tolist())
+        name = words[rows[shared[0]]].decode()
+        raise ArtifactError(f"{paths[later]}: document {name!r} is in {paths[earlier]} too; parts of a collection share none")
 
 
 class ShardedIndex(SearchableIndex):

@@ -219,7 +219,7 @@ def main() -> None:
         if command.name in earlier:
             remove(None if arguments.keep else command.remove)
             continue
-        in_parts = command.name[-1].isdigit() or command.words[1] in ("search", "evaluate")
+        in_parts = command.name.split()[-1].isdigit() or command.words[1] in ("search", "evaluate")
         entry = run_command(command, work, earlier, in_parts or arguments.documents <= MILLION)
         earlier[command.name] = entry
         entries.append(entry)

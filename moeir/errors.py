@@ -108,6 +108,10 @@ class ArtifactError(MoeirError):
     exit_code: ClassVar[int] = 4
 
 
+class OutputInUse(ArtifactError):
+    """An output that another process is writing at this moment."""
+
+
 class OutOfMemory(MoeirError):
     """The CPU or a device is out of memory."""
 

@@ -21,7 +21,7 @@ from moeir.artifacts.unfinished import final_path as final_path
 from moeir.artifacts.unfinished import partial_path as partial_path
 from moeir.artifacts.unfinished import read_json, record_path
 from moeir.artifacts.unfinished import resume_path as resume_path
-from moeir.errors import ArtifactError, MoeirError, UsageError
+from moeir.errors import ArtifactError, MoeirError, OutputInUse, UsageError
 
 TOKEN_CACHE = "tokens"  # within resume/: caches named by their inputs, so that runs with other settings can reuse them
 LINKED = "linked files"
@@ -185,10 +185,6 @@ def _open_lock(lock: Path) -> IO[str]:
     except FileNotFoundError:  # another process has failed and removed the folders that it had made
         make_folder(lock.parent)
         return open(lock, "w", encoding="utf-8")
-
-
-class OutputInUse(ArtifactError):
-    """Another process is writing the output."""
 
 
 def wait_for_writer(path: Path) -> None:

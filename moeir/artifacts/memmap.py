@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moeir.artifacts import atomic_write, manifests
+from moeir.errors import OutputInUse
 
 MAX_RESIDENT_BYTES = 2**30  # of all mapped files together; up to this nothing is released
 RELEASE_INTERVAL_BYTES = 2**28  # bytes read between two releases
@@ -84,7 +85,7 @@ def get_or_build(
             with atomic_write.atomic_output(path, f"{kind} cache", record, force=rebuild, folder=True) as (partial, counts):
                 counts.update(fill(partial))
             return path
-        except atomic_write.OutputInUse:
+        except OutputInUse:
             log.info("%s: another process is writing it; waiting", path)
             atomic_write.wait_for_writer(path)
             rebuild = False

@@ -205,15 +205,16 @@ def write_postings(document_windows: Iterable[SparseRows], highest: np.ndarray, 
         offsets, sorted_steps, counts = _sort_by_impact(starts, terms, steps, vocabulary)
         present = np.flatnonzero(counts)
         ends = entry_count + np.cumsum(counts[present])
-        directory.append({"windows": np.full(len(present), window), "begins": ends - counts[present], "ends": ends, "of": present})
+        narrow = {"windows": np.full(len(present), window, np.int32), "of": present.astype(np.int32)}
+        directory.append(narrow | {"begins": ends - counts[present], "ends": ends})
         blocks = {"offsets": offsets, "steps": sorted_steps, "terms": terms, "weights": steps if steps_only else weights}
         for name, block in (blocks | {"starts": entry_count + starts[1:]}).items():
             files[name].append(block)
         entry_count += len(terms)
-    columns = {name: np.concatenate([np.zeros(0, np.int64), *(part[name] for part in directory)]) for name in (*LIST_COLUMNS, "of")}
+    columns = {name: np.concatenate([np.zeros(0, np.int32), *(part.pop(name) for part in directory)]) for name in (*LIST_COLUMNS, "of")}
     order = np.argsort(columns["of"], kind="stable")
     for name in LIST_COLUMNS:
-        files[name].append(columns[name][order])
+        files[name].append(columns.pop(name)[order])
     files["lists"].append(np.concatenate([[0], np.cumsum(np.bincount(columns["of"], minlength=vocabulary))]))
     files["highest"].append(highest)
     for file in files.values():

@@ -10,18 +10,18 @@ import logging
 from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from moeir import variants
-from moeir.artifacts import manifests, memmap
+from moeir.artifacts import memmap
 from moeir.artifacts.array_folder import ArrayFolder
 from moeir.artifacts.atomic_write import link_file
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.base import INDEX_AGAIN, Index
+from moeir.records.ids import IdColumn
 from moeir.representations.base import Representation, RepresentationWriter
 
 DELETED, IDS_FILE = "deleted", "ids.txt"
@@ -36,7 +36,7 @@ class IndexFolder:
     path: Path
     engines: Mapping[str, str]
     segments: tuple[Path, ...]
-    segment_ids: tuple[list[str], ...]
+    segment_ids: tuple[IdColumn, ...]
     rows: np.ndarray  # int64 [N], ascending
 
     @classmethod
@@ -44,7 +44,7 @@ class IndexFolder:
         """The index at `path`; `counts` are those of its manifest. ArtifactError if its files disagree."""
         is_updated = isinstance(counts.get("segments"), int) and counts["segments"] > 0
         segments = tuple(path / f"segment-{number}" for number in range(counts["segments"])) if is_updated else (path,)
-        segment_ids = tuple(manifests.read_lines(segment / IDS_FILE) for segment in segments)
+        segment_ids = tuple(IdColumn.read(segment / IDS_FILE) for segment in segments)
         is_deleted = np.zeros(sum(map(len, segment_ids)), dtype=bool)
         if is_updated:
             arrays = ArrayFolder(path, INDEX_AGAIN)
@@ -59,10 +59,9 @@ class IndexFolder:
         return sum(map(len, self.segment_ids))
 
     @cached_property
-    def ids(self) -> list[str]:
+    def ids(self) -> IdColumn:
         """The ids of the documents that are not deleted [N]."""
-        all_ids = list(chain.from_iterable(self.segment_ids))
-        return all_ids if len(self.rows) == len(all_ids) else [all_ids[row] for row in self.rows.tolist()]
+        return IdColumn.concatenate(self.segment_ids).select(self.rows)
 
     def delete(self, ids: Collection[str]) -> Self:
         """The index without the documents of these ids; ids that it does not have change nothing."""

@@ -5,11 +5,14 @@ A column of strings is coded as integers; rows are buffered where they differ fr
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias, overload
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from moeir.errors import ArtifactError
 from moeir.records import compiled_loops
 
 ByteStrings: TypeAlias = NDArray[Any]  # bytes of fixed width, or bytes objects where a word is long
@@ -22,11 +25,59 @@ def as_byte_strings(words: list[bytes]) -> ByteStrings:
     return np.array(words, dtype=np.bytes_ if max(map(len, words), default=0) <= MAX_FIXED_BYTES else object)
 
 
-class Ids(Sequence[str]):
-    """An immutable sequence of distinct ids; `byte_strings` [N] are their UTF-8 bytes, ascending."""
+class IdColumn(Sequence[str]):
+    """An immutable sequence of ids in any order; `byte_strings` [N] are their UTF-8 bytes."""
 
     def __init__(self, words: ByteStrings) -> None:
         self.byte_strings = words
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The lines of a file such as `ids.txt`; ArtifactError if it is missing.
+
+        In an array, ten million ids of 8 bytes take 80 MB; as strings of Python they take ten times that.
+        """
+        if not path.is_file():
+            raise ArtifactError(f"{path}: the file is missing from its artifact")
+        with open(path, "rb") as file:
+            parts = iter(lambda: [line.rstrip(b"\n") for line in islice(file, _ROWS_PER_CHUNK)], [])
+            return cls(np.concatenate([as_byte_strings([]), *map(as_byte_strings, parts)]))
+
+    @classmethod
+    def concatenate(cls, columns: Sequence["IdColumn"]) -> Self:
+        """The ids of several columns, one after the other."""
+        return cls(np.concatenate([column.byte_strings for column in columns]))
+
+    def select(self, rows: NDArray[np.int64]) -> "IdColumn":
+        """The ids of some rows [n]."""
+        return IdColumn(self.byte_strings[rows])
+
+    def __len__(self) -> int:
+        return len(self.byte_strings)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> str | Self:
+        if isinstance(index, slice):
+            return type(self)(self.byte_strings[index])
+        word: bytes = self.byte_strings[index]
+        return word.decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return (word.decode() for word in self.byte_strings.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, IdColumn):
+            return len(self) == len(other) and bool((self.byte_strings == other.byte_strings).all())
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(str.__eq__, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Ids(IdColumn):
+    """Distinct ids, ascending by bytes."""
 
     @classmethod
     def from_strings(cls, ids: Sequence[str]) -> "Ids":
@@ -50,29 +101,6 @@ class Ids(Sequence[str]):
         targets = np.array([one.encode() for one in ids], dtype=object if self.byte_strings.dtype == object else np.bytes_)
         rows = np.minimum(np.searchsorted(self.byte_strings, targets), len(self) - 1)
         return np.where(self.byte_strings[rows] == targets, rows, -1)
-
-    def __len__(self) -> int:
-        return len(self.byte_strings)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Ids": ...
-    def __getitem__(self, index: int | slice) -> "str | Ids":
-        if isinstance(index, slice):
-            return Ids(self.byte_strings[index])
-        word: bytes = self.byte_strings[index]
-        return word.decode()
-
-    def __iter__(self) -> Iterator[str]:
-        return (word.decode() for word in self.byte_strings.tolist())
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Ids):
-            return len(self) == len(other) and bool((self.byte_strings == other.byte_strings).all())
-        return isinstance(other, Sequence) and len(self) == len(other) and all(map(str.__eq__, self, other))
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"Ids({list(self)!r})" if len(self) < 9 else f"<{len(self):,} ids from {self[0]!r} to {self[-1]!r}>"

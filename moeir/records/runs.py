@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from moeir.errors import DataError, UsageError
 from moeir.records import compiled_loops, lines, trec_columns
-from moeir.records.ids import Ids
+from moeir.records.ids import IdColumn, Ids
 from moeir.records.qrels import Qrels
 
 Integers: TypeAlias = NDArray[np.int64]
@@ -57,6 +57,9 @@ def id_ranks(ids: Sequence[str]) -> Integers:
     [1, 0, 2]
     """
     ranks = np.empty(len(ids), dtype=np.int64)
+    if isinstance(ids, IdColumn):
+        ranks[np.argsort(ids.byte_strings, kind="stable")] = np.arange(len(ids))
+        return ranks
     ranks[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids))  # code points sort like UTF-8 bytes
     return ranks
 

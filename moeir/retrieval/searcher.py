@@ -26,6 +26,7 @@ from moeir.indexes.exact_sum import fuse_exact, select_queries
 from moeir.indexes.segments import IndexFolder, check_ids, open_engine
 from moeir.indexes.subset import GROWTH, SPARE_HITS, SPARE_SHARE, SubsetIndex
 from moeir.parsing import parse_value
+from moeir.records.ids import IdColumn
 from moeir.records.runs import Run, id_ranks
 from moeir.records.texts import Text, parse_id
 from moeir.retrieval.latency import LatencyRecorder
@@ -56,7 +57,7 @@ class Searcher:
     """Indexes of every expert, and the checkpoint that encodes queries (None for BM25). `order` [N]: rank of each row by id."""
 
     paths: tuple[Path, ...]
-    ids: list[str]
+    ids: IdColumn
     engines: dict[str, SearchableIndex]
     order: np.ndarray
     checkpoint: RetrievalModel | None
@@ -99,7 +100,7 @@ class Searcher:
         order = np.empty(len(rows), dtype=np.int64)
         order[np.argsort(self.order[rows])] = np.arange(len(rows))
         engines: dict[str, SearchableIndex] = {name: SubsetIndex(engine, rows, order) for name, engine in self.engines.items()}
-        return replace(self, ids=[self.ids[row] for row in rows.tolist()], engines=engines, order=order)
+        return replace(self, ids=self.ids.select(rows), engines=engines, order=order)
 
     def __repr__(self) -> str:
         return f"Searcher({self.label}: {len(self.ids):,} documents, {', '.join(self.engines)})"
@@ -251,9 +252,11 @@ def open_index(
         raise UsageError(f"--model {model}: {paths[0]} this index has no checkpoint; leave --model out")
     folders = [IndexFolder.read(one, facts) for one, facts in zip(paths, counts, strict=True)]
     parts = [part for folder in folders for part in _open_segments(folder, target)]
-    all_ids = [name for folder in folders for ids in folder.segment_ids for name in ids]
-    _check_disjoint(paths, [folder.ids for folder in folders])
+    all_ids = IdColumn.concatenate([ids for folder in folders for ids in folder.segment_ids])
     order = id_ranks(all_ids)
+    starts = np.cumsum([0, *(folder.row_count for folder in folders)])
+    rows = [folder.rows + start for folder, start in zip(folders, starts.tolist(), strict=False)]
+    _check_disjoint(paths, rows, all_ids.byte_strings, order)
     engines: dict[str, SearchableIndex] = dict(parts[0])
     if len(paths) > 1 and (text_engine := next((name for name, engine in engines.items() if engine.kind == "text"), None)):
         whole = "weighs terms by how many documents of the whole collection have them; index it in one piece"
@@ -270,9 +273,7 @@ def open_index(
     if checkpoint is not None:
         checkpoint.pack_for_inference(precision)
     searcher = Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
-    starts = np.cumsum([0, *(folder.row_count for folder in folders)])
-    rows = np.concatenate([folder.rows + start for folder, start in zip(folders, starts.tolist(), strict=False)])
-    return searcher if len(rows) == len(all_ids) else searcher._select_rows(rows)
+    return searcher if sum(map(len, rows)) == len(all_ids) else searcher._select_rows(np.concatenate(rows))
 
 
 def _open_segments(folder: IndexFolder, device: str) -> Iterator[dict[str, Index]]:
@@ -297,12 +298,18 @@ def _check_compatible(paths: Sequence[Path], counts: Sequence[Mapping[str, Any]]
             raise ArtifactError(f"{path}: has {specs}; {paths[0]} has {first}; index all parts with the same --engine")
 
 
-def _check_disjoint(paths: Sequence[Path], ids: Sequence[list[str]]) -> None:
-    """ArtifactError if two indexes share a document."""
-    for later, path in enumerate(paths):
-        for earlier in range(later):
-            if both := set(ids[earlier]).intersection(ids[later]):
-                raise ArtifactError(f"{path}: document {min(both)!r} is in {paths[earlier]} too; parts of a collection share none")
+def _check_disjoint(paths: Sequence[Path], rows: Sequence[np.ndarray], words: np.ndarray, order: np.ndarray) -> None:
+    """ArtifactError if two indexes share a document; `rows` of each index, words [N] and their ranks `order` [N] of all rows."""
+    if len(paths) == 1:
+        return
+    all_rows = np.concatenate(rows)
+    by_id = np.argsort(order[all_rows])
+    names, owners = words[all_rows[by_id]], np.repeat(np.arange(len(paths)), list(map(len, rows)))[by_id]
+    shared = np.flatnonzero((names[1:] == names[:-1]) & (owners[1:] != owners[:-1]))
+    if len(shared):
+        earlier, later = sorted(owners[shared[0] : shared[0] + 2].tolist())
+        name = names[shared[0]].decode()
+        raise ArtifactError(f"{paths[later]}: document {name!r} is in {paths[earlier]} too; parts of a collection share none")
 
 
 class ShardedIndex(SearchableIndex):

@@ -1,0 +1,120 @@
+"""The sweep over settings and seeds: killed and called again it makes nothing twice, and its table is that of an undisturbed one."""
+
+import itertools
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from moeir import cli, settings
+from moeir.artifacts import manifests
+from moeir.records import examples, qrels
+from moeir.stages import base
+from tests.examples.shell import EXAMPLES
+
+PROGRAM = [sys.executable, EXAMPLES / "sweep.py"]
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory, toy: Path, tiny_model_with_head: Path) -> Path:
+    """Two learning rates and two seeds, on the toy texts."""
+    folder = tmp_path_factory.mktemp("sweep")
+    judged = qrels.read_qrels(toy / "train.qrels")
+    examples.write_examples((examples.Example(query, tuple(grades), ()) for query, grades in judged.items()), folder / "train.jsonl")
+    shared = {"model": tiny_model_with_head, "arch": "dense:pooling=mean", "objective": "contrastive", "train": folder / "train.jsonl"}
+    shared |= {"corpus": toy / "corpus.jsonl", "queries": toy / "train-queries.jsonl", "steps": 3, "batch_size": 2, "negatives": 0}
+    shared |= {"query_length": 16, "document_length": 32}
+    dev = {"corpus": toy / "corpus.jsonl", "queries": toy / "test-queries.tsv", "qrels": toy / "test-qrels.tsv"}
+    sweep = {
+        "finetune": {name: str(value) if isinstance(value, Path) else value for name, value in shared.items()},
+        "grid": {"learning_rate": ["1e-3", "1e-9"]},
+        "seeds": [1, 2],
+        "dev": {name: str(path) for name, path in dev.items()} | {"measure": "nDCG@10", "depth": 10},
+    }
+    (folder / "grid.yaml").write_text(yaml.safe_dump(sweep), encoding="utf-8")
+    return folder / "grid.yaml"
+
+
+def run_sweep(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(map(str, [*PROGRAM, *arguments])), capture_output=True, text=True, timeout=600, check=False)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(grid: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder and the table of a sweep in one go."""
+    work = tmp_path_factory.mktemp("undisturbed")
+    completed = run_sweep(grid, work)
+    assert completed.returncode == 0, completed.stderr
+    return work, completed.stdout
+
+
+def made_parts(work: Path) -> dict[str, float]:
+    """The times at which the parts of the trainings got their manifests."""
+    return {str(path.relative_to(work)): path.stat().st_mtime_ns for path in work.rglob("*manifest.json")}
+
+
+def test_a_killed_sweep_goes_on_and_ends_in_the_table_of_an_undisturbed_one(
+    grid: Path, undisturbed: tuple[Path, str], tmp_path: Path
+) -> None:
+    work, second = tmp_path / "work", tmp_path / "work/learning_rate=1e-3/seed=2"
+    with subprocess.Popen(list(map(str, [*PROGRAM, grid, work])), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as program:
+        deadline = time.monotonic() + 300
+        while not (second / ".checkpoint.partial").exists():  # the first training is finished, the second has begun
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        program.send_signal(signal.SIGKILL)
+    assert not (second / "checkpoint").exists()
+    before = made_parts(work)
+    assert len(before) == 4, "the first training's checkpoint, encodings, index and run"
+    completed = run_sweep(grid, work)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.replace(str(work), "") == undisturbed[1].replace(str(undisturbed[0]), "")
+    assert before.items() <= made_parts(work).items(), "what was made is not made again"
+    for path in undisturbed[0].rglob("run.trec"):
+        relative = path.relative_to(undisturbed[0])
+        assert path.read_bytes() == (work / relative).read_bytes()
+        assert manifests.compute_sha256(path.parent / "checkpoint/model.safetensors") == manifests.compute_sha256(
+            work / relative.parent / "checkpoint/model.safetensors"
+        )
+
+
+def test_jobs_share_the_trainings_and_the_table_needs_all_of_them(grid: Path, undisturbed: tuple[Path, str], tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    assert run_sweep(grid, work, "--job", "0/3").stdout == ""
+    assert sorted(path.parent.name for path in work.rglob("run.trec")) == ["seed=1", "seed=2"], "the first and the fourth of four"
+    missing = run_sweep(grid, work, "--table")
+    assert missing.returncode == 1 and missing.stdout == "" and "seed=2/run.trec: is not made yet" in missing.stderr
+    for job in ("1/3", "2/3"):
+        assert run_sweep(grid, work, "--job", job).returncode == 0
+    assert run_sweep(grid, work, "--table").stdout == undisturbed[1]
+
+
+def test_the_table_has_the_best_setting_first_and_says_what_it_was_chosen_by(undisturbed: tuple[Path, str], toy: Path) -> None:
+    header, _, first, second, _, best, *notes = undisturbed[1].splitlines()
+    assert header.split()[:3] == ["setting", "seeds", "nDCG@10"] and best == f"best: {first.split()[0]}"
+    assert {first.split()[0], second.split()[0]} == {"learning_rate=1e-3", "learning_rate=1e-9"}
+    assert float(first.split()[2]) >= float(second.split()[2]) and [row.split()[1] for row in (first, second)] == ["2", "2"]
+    assert notes[-1].startswith(f"chosen on {toy / 'test-queries.tsv'}, so its value there is too high; no test query was read")
+
+
+def test_another_value_of_what_trainings_share_is_refused_and_names_the_training(
+    grid: Path, undisturbed: tuple[Path, str], tmp_path: Path
+) -> None:
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(grid.read_text().replace("steps: 3", "steps: 4"), encoding="utf-8")
+    completed = run_sweep(changed, undisturbed[0])
+    last = completed.stderr.splitlines()[-1]
+    assert completed.returncode == 1 and completed.stdout == ""
+    assert last.startswith(f"{undisturbed[0]}/learning_rate=1e-3/seed=1: ") and "made with other settings or sources (steps)" in last
+
+
+def test_the_grid_of_the_examples_has_settings_of_finetune() -> None:
+    sweep = yaml.safe_load((EXAMPLES / "sweep.yaml").read_text(encoding="utf-8"))
+    names, stage = list(sweep["grid"]), cli.stage_class("finetune")
+    for values in itertools.product(*sweep["grid"].values(), sweep["seeds"]):
+        given = sweep["finetune"] | dict(zip([*names, "seed"], values, strict=True)) | {"output": "checkpoint"}
+        base.check_settings(settings.build_stage(stage, given))

@@ -12,14 +12,12 @@ import json
 import os
 import platform
 import select
-import shutil
 import socket
 import struct
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +32,7 @@ from tests.stage_scenarios import (
     refusal_of,
     run_command,
     run_earlier,
+    working_copy,
     working_folder,
     write_inputs,
 )
@@ -248,22 +247,14 @@ class Programme:
             run_earlier(self.scenario)
             self._earlier, self._before = read_if_present(self._product), _list_files()
             self._finished = {file for file in self._before if not any(part.startswith(".") for part in file.parts)}
-        with self._copy("whole"):
+        with working_copy(self._folder, "whole", self._inputs):
             assert run_command(self._command).code == 0
             self._expected, self._whole = read_product(self._product), _list_files()
-
-    @contextmanager
-    def _copy(self, name: str) -> Iterator[None]:
-        """Work in a copy of the folder as it is before the command."""
-        shutil.copytree(self._folder / "earlier", self._folder / name, symlinks=True)
-        with working_folder(self._folder / name, self._inputs):
-            yield
-        shutil.rmtree(self._folder / name)
 
     def list_faults(self) -> list[Fault]:
         """Each call of the command, with each error if it changes the disk, else with one of them in turn."""
         nothing = Fault("", 0, 0)
-        with self._copy("counted"):
+        with working_copy(self._folder, "counted", self._inputs):
             outcome = self._run(nothing)
             assert outcome.met is None and self._check_outcome(nothing, outcome) is None, outcome
         faults = []
@@ -277,7 +268,7 @@ class Programme:
         """Run the command with each fault and again without; what was wrong, one line for each."""
         failures = []
         for fault in faults:
-            with self._copy("failed"):
+            with working_copy(self._folder, "failed", self._inputs):
                 outcome = self._run(fault)
                 problem = self._check_outcome(fault, outcome) or self._check_second_run()
             row = (fault.kind, errno.errorcode.get(fault.error, "short"))

@@ -8,14 +8,12 @@ torchrun.
 
 import os
 import random
-import shutil
 import signal
 import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +33,7 @@ from tests.stage_scenarios import (
     refusal_of,
     run_command,
     run_earlier,
+    working_copy,
     working_folder,
     write_inputs,
 )
@@ -195,7 +194,7 @@ class Programme:
                 run_earlier(job.scenario)
             self._earlier = {product: read_if_present(product) for product in self._products}
         for _ in range(2):  # the first imports what the children then have
-            with self._copy("whole"):
+            with working_copy(self._folder, "whole", self._inputs):
                 self._import_modules()
                 began = time.monotonic()
                 assert self._finish([self._start(job) for job in self._jobs]) is None
@@ -205,19 +204,11 @@ class Programme:
 
     def _import_modules(self) -> None:
         """Import what the commands need into this process; those that start processes would share its threads."""
-        with self._copy("imported"):
+        with working_copy(self._folder, "imported", self._inputs):
             for job in self._jobs:
                 if job.processes == 1 and not job.waits:
                     for command in job.scenario.commands:
                         assert run_command(command).code == 0
-
-    @contextmanager
-    def _copy(self, name: str) -> Iterator[None]:
-        """Work in a copy of the folder as it is before the commands."""
-        shutil.copytree(self._folder / "earlier", self._folder / name, symlinks=True)
-        with working_folder(self._folder / name, self._inputs):
-            yield
-        shutil.rmtree(self._folder / name)
 
     def _start(self, job: Job) -> Run:
         sys.stdout.flush()
@@ -227,7 +218,7 @@ class Programme:
         """Kill jobs until `kills` runs were ended by a signal; what was wrong, one line for each product."""
         rng, failures = random.Random(seed), []
         while self.counts["kills"] < kills:
-            with self._copy("killed"):
+            with working_copy(self._folder, "killed", self._inputs):
                 problem = self._kill_and_finish(rng, min(MAX_KILLS, kills - self.counts["kills"]))
             self.counts["products"] += 1
             if problem is not None:

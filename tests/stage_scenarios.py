@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -149,6 +150,15 @@ def working_folder(folder: Path, inputs: Path) -> Iterator[Path]:
         for name, value in SMALL_STEPS.items():
             patch.setattr(name, value)
         yield folder
+
+
+@contextmanager
+def working_copy(folder: Path, name: str, inputs: Path) -> Iterator[None]:
+    """Work in a copy of the folder `earlier` in `folder`, as it is before a command; it is removed afterwards."""
+    shutil.copytree(folder / "earlier", folder / name, symlinks=True)
+    with working_folder(folder / name, inputs):
+        yield
+    shutil.rmtree(folder / name)
 
 
 def run_command(command: str, *more: str) -> CommandResult:

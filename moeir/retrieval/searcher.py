@@ -223,7 +223,7 @@ class Searcher:
         columns = {name: [np.concatenate(column) for column in zip(*hits, strict=True)] for name, hits in parts.items()}
         rows = np.unique(np.concatenate([column[1] for column in columns.values()]))
         rows = rows[np.argsort(self.order[rows])]
-        ids = [self.ids[row] for row in rows.tolist()]
+        ids = list(self.ids.select(rows))
         codes, runs = np.empty(len(self.ids), np.int32), {}  # codes of other rows are not read
         codes[rows] = np.arange(len(rows))
         for name, (query, row, score) in columns.items():

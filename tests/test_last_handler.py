@@ -45,7 +45,7 @@ def test_the_traceback_is_shown_on_request(monkeypatch):
 def test_ctrl_c_is_ctrl_c_also_where_native_code_makes_an_error_of_it(monkeypatch, moeir):
     def read_natively(self):
         try:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)  # in this thread, at once
         except KeyboardInterrupt:
             raise ValueError("could not determine the shape of object type 'torch.storage.UntypedStorage'") from None
 

@@ -84,9 +84,14 @@ class Run:
         self.job, self._messages = job, messages
         self._port, self._group, self.codes = free_port() if job.processes > 1 else 0, 0, dict[int, int | None]()
         for rank in range(job.processes):
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the child can take it
             child = os.fork()
             if child == 0:
-                self._run_commands(rank)
+                try:
+                    self._run_commands(rank)
+                finally:
+                    os._exit(70)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             self._group = self._group or child
             with suppress(OSError):  # the child does it, too; whoever is first
                 os.setpgid(child, self._group)
@@ -97,6 +102,7 @@ class Run:
         try:
             os.setpgid(0, self._group)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             if self.job.processes > 1:
                 world = {"WORLD_SIZE": self.job.processes, "LOCAL_WORLD_SIZE": self.job.processes, "RANK": rank, "LOCAL_RANK": rank}
                 world |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._port}

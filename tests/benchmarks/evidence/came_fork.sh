@@ -65,7 +65,7 @@ prepare() {
   learned start "$model" first "$FIRST_STEPS" 1 standardised=1 --query-length "$QUERY_LENGTH" --document-length "$LENGTH" \
     --arch "came:shared_layers=$SHARED_LAYERS,pooling=mean,normalise=true,global_scale=20,local_scale=0.5" "${watched[@]}"
   if recorded start; then same_weights start ckpt/start; else KEEP=yes tried ckpt/start start; fi
-  $MOEIR encode --model ckpt/start --corpus "${corpora[test]}" --output "enc/start/$(shelf test)"
+  $MOEIR encode --model ckpt/start --corpus "${corpora[test]}" --keep-empty --output "enc/start/$(shelf test)"
   $MOEIR index --encodings "enc/start/$(shelf test)" --output "idx/start/$(shelf test)"
   say "negatives of the start's experts, for questions that it has not read"
   $MOEIR search --index "idx/start/$(shelf test)" --queries data/second-queries.jsonl --depth 50 --output runs/start/second

@@ -174,7 +174,7 @@ def test_after_kills_every_expert_finds_what_moeir_finds(
     folder, location = export(engine), location_of(engine, tmp_path)
     run_loader(folder, location, kill_after=1)  # in the middle of a batch
     run_loader(folder, location, kill_after=9)  # when all documents are stored
-    assert run_loader(folder, location) == "300 documents are loaded\n"
+    assert run_loader(folder, location, "--replace") == "300 documents are loaded\n"
     collection = open_collection(engine, folder, location)
     lists = search_engine(collection, served, **({"candidates": 16384} if engine == "milvus" else {}))
     for expert in EXPERTS:
@@ -194,8 +194,8 @@ def test_another_export_replaces_a_loaded_one_only_when_asked_to(
     with pytest.raises(SystemExit, match=r"passages at here holds another export \(digest \w{12}\), expected this export .*; --replace "):
         load_documents(flat, "here", folder=export(f"{engine}:hnsw=true"))
     flat.close()
-    assert run_loader(export(f"{engine}:hnsw=true"), location, "--replace") == "300 documents are loaded\n"
     collection = open_collection(engine, export(f"{engine}:hnsw=true"), location)
+    assert load_documents(collection, "here", replace=True, folder=export(f"{engine}:hnsw=true")) == 300
     graph_lists = search_engine(collection, served, ("global",))["global"]
     shared = [len(dict(found).keys() & dict(mine).keys()) for found, mine in zip(graph_lists, served.runs["global"], strict=True)]
     assert min(shared) >= 0.9 * DEPTH  # a graph over 300 vectors

@@ -235,8 +235,9 @@ class Programme:
     def _kill_and_finish(self, rng: random.Random, kills: int) -> str | None:
         runs = [self._start(job) for job in self._jobs]
         for _ in range(kills):
-            time.sleep(rng.uniform(0, self._seconds))
-            living = [position for position, run in enumerate(runs) if not run.has_ended()]
+            moment = time.monotonic() + rng.uniform(0, self._seconds)
+            while (living := [position for position, run in enumerate(runs) if not run.has_ended()]) and time.monotonic() < moment:
+                time.sleep(0.002)
             if not living:
                 break
             position, number = rng.choice(living), rng.choice(SIGNALS)

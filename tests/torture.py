@@ -11,7 +11,6 @@ plugin of pytest this module leaves such tests out and records the others.
 import argparse
 import collections
 import json
-import os
 import re
 import subprocess
 import sys
@@ -69,9 +68,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = left
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Record the outcome of a test; workers of xdist report to the process that started them."""
-    if "PYTEST_XDIST_WORKER" not in os.environ and (report.when == "call" or report.outcome != "passed"):
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers of xdist report to the process that started them, which records."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(), "torture-recorder")
+
+
+class Recorder:
+    """Records outcomes."""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Record the outcome of a test."""
+        if report.when != "call" and report.outcome == "passed":
+            return
         counts = [value for name, value in report.user_properties if name == "faults"]
         add_result(_part_of(report.nodeid), report.nodeid, report.outcome, report.duration, counts)
 

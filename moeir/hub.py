@@ -4,6 +4,7 @@ A repository has the files and manifests of one product as they are on disk, the
 texts drawn by a seed, what the product makes of them, judgements, and the runs that the card measures.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -258,7 +259,7 @@ def build_card(
     for run, measure, values in ((run, *entry) for run, by_measure in systems.items() for entry in by_measure.items()):
         interval = [round(bound, 6) for bound in significance.confidence_interval(list(values.values()), is_measure=True)]
         facts, mean = {"run": run, "queries": len(values), "interval_95": interval}, round(fmean(values.values()), 6)
-        dataset_type = "-".join(dataset.lower().split())  # the client joins results of one type under the first's name
+        dataset_type = "-".join(re.findall(r"[^\W_]+", dataset.lower()))  # the client joins results of one type under the first's name
         results.append(EvalResult(task, dataset_type, dataset, measure.lower(), mean, metric_name=measure, metric_args=facts))
     card.data.eval_results, card.data.model_name = results or None, card.data.model_name or name
     counts = {noun: sum(part["counts"].get(key, 0) for part in products.values()) for key, noun in COUNTED.items()}

@@ -44,11 +44,12 @@ def test_a_card_keeps_the_measures_of_other_data_and_replaces_those_of_the_same(
     manifest = json.loads((came_checkpoint / "manifest.json").read_text())
     card, means = (came_checkpoint / "README.md").read_text(), {}
     (tmp_path / "moeir.json").write_bytes((came_checkpoint / "moeir.json").read_bytes())
-    for dataset, values in (("dev", [1.0, 0.0]), ("test", [1.0, 0.5]), ("test", [1.0, 1.0])):
+    for dataset, values in (("dev", [1.0, 0.0]), ("Owls, test", [1.0, 0.5]), ("Owls, test", [1.0, 1.0])):
         (tmp_path / "README.md").write_text(card)
         systems = {"fused": {"RR": {f"q{number}": value for number, value in enumerate(values)}}}
         arguments = {"dataset": dataset, "license": None, "commands": ["moeir init"]}
         card = hub.build_card({Path(tmp_path): manifest}, None, "anna/came", systems, **arguments)
         means = {result.dataset_name: result.metric_value for result in ModelCard(card).data.eval_results}
-    assert means == {"dev": 0.5, "test": 1.0}
+    assert means == {"dev": 0.5, "Owls, test": 1.0}
+    assert [result.dataset_type for result in ModelCard(card).data.eval_results] == ["dev", "owls-test"]
     assert card.count(hub.CARD_HEADING) == 1 and card.count("moeir init\n") == 1 and "# A came retriever" in card

@@ -131,9 +131,9 @@ def parse_id(value: Any, where: str) -> str:
     if not name.strip():
         raise DataError(f"{where}: id is blank", code="blank-id")
     if name.split() != [name]:
-        raise DataError(f"{where}: id with white space: {name!r}; expected one word, as in a run", code="id-with-space")
+        raise DataError(f"{where}: id with white space: {_clip(repr(name))}; expected one word, as in a run", code="id-with-space")
     if not name.isprintable() and CONTROL_CHARACTER.search(name):
-        raise DataError(f"{where}: id with a control character: {name!r}; expected one word, as in a run", code="id-not-a-word")
+        raise DataError(f"{where}: id with a control character: {_clip(repr(name))}; expected one word, as in a run", code="id-not-a-word")
     return name
 
 
@@ -189,7 +189,10 @@ def _find_field(record: dict[str, Any], names: Sequence[str], what: str, where: 
 
 
 def _preview(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=not str(value).isprintable(), default=repr)
+    return _clip(json.dumps(value, ensure_ascii=not str(value).isprintable(), default=repr))
+
+
+def _clip(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -28,7 +28,7 @@ from moeir.indexes.subset import GROWTH, SPARE_HITS, SPARE_SHARE, SubsetIndex
 from moeir.parsing import parse_value
 from moeir.records.ids import IdColumn
 from moeir.records.runs import Run, id_ranks
-from moeir.records.texts import Text, parse_id
+from moeir.records.texts import Text, parse_id, read_id_list
 from moeir.retrieval.latency import LatencyRecorder
 
 EXACT_SUM, FUSED = "exact-sum", "fused"
@@ -86,11 +86,14 @@ class Searcher:
         """Row of every document, by id."""
         return {name: row for row, name in enumerate(self.ids)}
 
-    def filter_ids(self, ids: Iterable[str], source: str = "filter_ids") -> "Searcher":
+    def filter_ids(self, ids: Iterable[str] | Path, source: str = "filter_ids") -> "Searcher":
         """Search among the documents of these ids only: rankings are those of an index of them, with the statistics of the whole one.
 
-        Ids that the index does not have are left out, with a warning; DataError if it has none of them. `source` is named in messages.
+        Ids that the index does not have are left out, with a warning; DataError if it has none of them. A path is that of a file
+        with one in each line. `source` is named in messages.
         """
+        if isinstance(ids, str | Path):
+            ids, source = read_id_list(ids), str(ids)
         wanted = dict.fromkeys(ids)
         check_ids(source, wanted, self.row_by_id, self.label)
         return self._select_rows(np.array(sorted(self.row_by_id[name] for name in wanted if name in self.row_by_id), dtype=np.int64))

@@ -52,6 +52,7 @@ FAULTY = [
     ('{"_id": "1", "text": "x"}\n{"text": "y"}', ":2: no id; expected one of _id, id, docid, query_id, qid, doc_id, pid among 'text'"),
     ('{"_id": " ", "text": "x"}\n', ":1: id is blank"),
     ('{"_id": "a b", "text": "x"}\n', ":1: id with white space: 'a b'; expected one word, as in a run"),
+    ('{"_id": "a b%s", "text": "x"}\n' % ("c" * 99), f":1: id with white space: 'a b{'c' * 53}...; expected one word, as in a run"),
     ('{"_id": "a\\u0000b", "text": "x"}\n', ":1: id with a control character: 'a\\x00b'; expected one word, as in a run"),
     ('{"_id": "\\u001b[2J", "text": "x"}\n', ":1: id with a control character: '\\x1b[2J'; expected one word, as in a run"),
     ('{"_id": "a\\u00a0", "text": "x"}\n', ":1: id with white space: 'a\\xa0'; expected one word, as in a run"),

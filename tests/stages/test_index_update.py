@@ -169,6 +169,9 @@ def test_python_updates_and_filters(parts: Path, toy: Path, tmp_path: Path) -> N
     assert len(updated.ids) == 10 and not {*ids}.intersection(updated.ids)
     hits = updated.filter_ids(updated.ids[:2]).search(["who hunts mice"], 5)[0]
     assert {name for name, _ in hits} <= {*updated.ids[:2]}
+    (tmp_path / "two.txt").write_text("\n".join(updated.ids[:2]))
+    for path in (tmp_path / "two.txt", str(tmp_path / "two.txt")):
+        assert updated.filter_ids(path).search(["who hunts mice"], 5)[0] == hits
     texts_added = package.index(index=parts / "bm25", add={"x": "an owl hunts mice"}, output=tmp_path / "bm25")
     assert "x" in dict(texts_added.search(["who hunts mice"], 5)[0])
     run = package.search(index=parts / "index", query="mice", filter_ids=ids, dtype="float32")

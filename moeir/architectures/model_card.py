@@ -30,6 +30,7 @@ MIXTURES = ("came", "mote", "taser", "sbmoe")
 RETRIEVER_USAGE = """    moeir encode --model CHECKPOINT --corpus corpus.jsonl --output encodings
     moeir index  --encodings encodings --output index
     moeir search --index index --queries queries.jsonl --output runs/"""
+UNTRAINED = "Not trained by moeir: the encoder has the weights of the base model; what it lacks is fitted or drawn: train it before use."
 RERANKER_USAGE = "    moeir rerank --model CHECKPOINT --run run.trec --queries queries.jsonl --corpus corpus.jsonl --output reranked.trec"
 
 
@@ -43,7 +44,7 @@ def write_model_card(folder: Path, checkpoint: RetrievalModel, *, base: Path, tr
     pairs, base_model = architecture.reads_pairs, _find_hub_name(base)
     noun = "reranker" if pairs else "retriever"
     subject = "Pairs of query and document" if pairs else "Documents"
-    training_section = "Not trained by moeir: the weights are those of the base model." if training is None else _training_section(training)
+    training_section = UNTRAINED if training is None else _training_section(training)
     weights = f"`{base_model}`" if base_model else "local weights"
     metadata = _metadata(folder, checkpoint, f"{name} {noun}", base_model, (training or {}).get("development"))
     text = f"""---

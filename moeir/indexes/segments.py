@@ -42,16 +42,18 @@ class IndexFolder:
     @classmethod
     def read(cls, path: Path, counts: Mapping[str, Any]) -> Self:
         """The index at `path`; `counts` are those of its manifest. ArtifactError if its files disagree."""
-        is_updated = isinstance(counts.get("segments"), int) and counts["segments"] > 0
-        segments = tuple(path / f"segment-{number}" for number in range(counts["segments"])) if is_updated else (path,)
-        segment_ids = tuple(IdColumn.read(segment / IDS_FILE) for segment in segments)
-        is_deleted = np.zeros(sum(map(len, segment_ids)), dtype=bool)
+        is_updated, count = "segments" in counts, counts.get("segments")
+        if is_updated and (type(count) is not int or count < 1):
+            raise ArtifactError(f"{path}/manifest.json: segments is {count!r}, expected a whole number from 1 on; {INDEX_AGAIN}")
+        segments = (path / f"segment-{number}" for number in range(counts["segments"])) if is_updated else (path,)
+        ids_of = {segment: IdColumn.read(segment / IDS_FILE) for segment in segments}  # one by one: the first that is missing ends it
+        is_deleted = np.zeros(sum(map(len, ids_of.values())), dtype=bool)
         if is_updated:
             arrays = ArrayFolder(path, INDEX_AGAIN)
             is_deleted[arrays.read(DELETED, np.int64, (counts["deleted"],), by="manifest.json", below=len(is_deleted))] = True
             if is_deleted.sum() != counts["deleted"]:
                 arrays.refuse(DELETED, f"{counts['deleted']} different rows", f"{is_deleted.sum()}")
-        return cls(path, counts["experts"], segments, segment_ids, np.flatnonzero(~is_deleted))
+        return cls(path, counts["experts"], tuple(ids_of), tuple(ids_of.values()), np.flatnonzero(~is_deleted))
 
     @property
     def row_count(self) -> int:

@@ -318,3 +318,22 @@ def test_counts_that_disagree_with_the_number_of_words_are_refused(parts: Path, 
     replace_file(other, "bm25/counts.npy", bytes(content))
     result = moeir("search", "--index", other, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "out.trec")
     assert result.code == 4 and "bm25/counts.npy: damaged: expected" in result.stderr and "words by engine.json" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("segments", "words"),
+    [
+        (10**12, "segment-2/ids.txt: the file is missing"),
+        (0, "manifest.json: segments is 0, expected a whole number from 1 on"),
+        ("2", "manifest.json: segments is '2', expected a whole number from 1 on"),
+    ],
+)
+def test_a_wrong_number_of_segments_is_refused(parts: Path, toy: Path, tmp_path: Path, moeir: Moeir, segments: object, words: str) -> None:
+    updated = tmp_path / "updated"
+    package_run("index", "--index", parts / "index", "--add", parts / "new", "--output", updated)
+    manifest = manifests.read_manifest(updated)
+    manifest["counts"]["segments"] = segments
+    (updated / "manifest.json").write_text(manifests.serialize_manifest(manifest))
+    for command in (("search", "--queries", toy / "test-queries.tsv", "--index", updated), ("index", "--compact", "--index", updated)):
+        result = moeir(*command, "--output", tmp_path / "out")
+        assert result.code == 4 and f"{updated}/{words}" in result.stderr

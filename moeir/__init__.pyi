@@ -552,7 +552,7 @@ def push(
     repo: str,
     private: bool = ...,
     license: str | None = ...,
-    corpus: _Texts | None = ...,
+    corpus: _Texts | Sequence[_Texts] = ...,
     seed: int = ...,
     run: _Run | Sequence[_Run] = ...,
     qrels: _Qrels | None = ...,

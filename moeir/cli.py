@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -241,7 +242,9 @@ def _invoke(arguments: list[str]) -> int:
     stages: Sequence[str] = STAGES
     if arguments and arguments[0] in STAGES:
         stages = arguments[:1]  # to build the others takes longer than many a stage
-        arguments = [*stages, *spread_values(settings.list_settings(stage_class(stages[0])), arguments[1:])]
+        stage_settings = settings.list_settings(stage_class(stages[0]))
+        _warn_of_overridden(stage_settings, arguments[1:])
+        arguments = [*stages, *spread_values(stage_settings, arguments[1:])]
     command = typer.main.get_command(build_app(stages))
     try:
         with _keep_ctrl_c(), command.make_context("moeir", list(arguments)) as context:
@@ -297,6 +300,15 @@ def spread_values(stage_settings: Sequence[settings.Setting], arguments: Sequenc
         yield argument
         if argument == "--" and not is_first:
             yield from remaining
+
+
+def _warn_of_overridden(stage_settings: Sequence[settings.Setting], arguments: Sequence[str]) -> None:
+    """Warn of a flag that has one value and is given again: scripts override flags so, but a list of files is meant otherwise."""
+    names = [_with_dashes(argument.partition("=")[0]) for argument in takewhile(lambda argument: argument != "--", arguments)]
+    for setting in stage_settings:
+        count = sum(map(names.count, (setting.flag, *setting.aliases)))
+        if count > 1 and setting.role != "argument" and setting.annotation != "bool" and not setting.repeated:
+            log.warning("%s: given %d times and has one value: the last one is used", setting.flag, count)
 
 
 def _report_usage_error(problem: typer.TyperException) -> int:

@@ -7,6 +7,7 @@ texts drawn by a seed, what the product makes of them, judgements, and the runs 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -125,19 +126,23 @@ def describe_hub_errors(repository: str) -> Iterator[None]:
         raise MoeirError(f"{repository}: the Hub or the connection failed ({reason}); run the same command again to continue") from None
 
 
-def draw_texts(corpus: Path, product: Path, kind: str, seed: int) -> list[texts.Text]:
-    """At most SAMPLE_SIZE texts of a corpus, of those that encodings or an index hold; DataError if the corpus lacks one."""
+def draw_texts(corpora: Sequence[Path], product: Path, kind: str, seed: int) -> list[texts.Text]:
+    """At most SAMPLE_SIZE texts of corpora, of those that encodings or an index hold; DataError if one is in none of the corpora.
+
+    A text that several corpora have is that of the last one, which has replaced the others in an updated index.
+    """
     if kind == "checkpoint":
-        return sample_items(texts.read_texts(corpus), SAMPLE_SIZE, seed)
+        return sample_items(chain.from_iterable(map(texts.read_texts, corpora)), SAMPLE_SIZE, seed)
     if kind == "index":
         ids: Iterable[str] = IndexFolder.read(product, manifests.read_manifest(product)["counts"]).ids
     else:
         ids = (name for folder in shards.shard_folders(product) for name in manifests.read_lines(folder / "ids.txt"))
     wanted = set(sample_items(ids, SAMPLE_SIZE, seed))
-    sample = [text for text in texts.read_texts(corpus, keep_empty=True) if text.id in wanted]
-    if missing := wanted - {text.id for text in sample}:
-        raise DataError(f"{corpus}: has no document {min(missing)!r}, which {product} has; name the corpus that it was made from")
-    return sample
+    sample = {text.id: text for corpus in corpora for text in texts.read_texts(corpus, keep_empty=True) if text.id in wanted}
+    if missing := wanted - sample.keys():
+        advice = "name the corpus that it was made from, and those that were added: --corpus FILE FILE"
+        raise DataError(f"{', '.join(map(str, corpora))}: no document {min(missing)!r}, which {product} has; {advice}")
+    return list(sample.values())
 
 
 def score_sample(product: Path, kind: str, file: Path, model: Path | None, *, encode: bool = True) -> dict[str, runs.Run]:

@@ -335,12 +335,12 @@ UPDATING = [
     BadInput(
         "all documents deleted", None, UPDATE + "idx --delete enc/ids.txt", 3, "has all 12 documents of idx; expected one that remains"
     ),
-    BadInput("ids of no document", write_file("no.txt", "x\ny\n"), UPDATE + "idx --delete no.txt", 3, "none of these 2 ids, such as 'x'"),
+    BadInput("ids of no document", write_file("no.txt", "x\ny\n"), UPDATE + "idx --delete no.txt", 3, "none of its ids is in idx, such"),
     BadInput("no ids", write_file("no.txt", "\n"), UPDATE + "idx --delete no.txt", 3, "no.txt: holds no id; expected one in each line"),
     BadInput("a run for ids", None, UPDATE + "idx --delete one.trec", 3, "one.trec:1: id with white space"),
     BadInput("a folder for ids", None, UPDATE + "idx --delete enc", 3, "enc: expected a file for --delete, found a folder"),
     BadInput("a filter of no ids", write_file("no.txt", ""), SEARCH + "idx --filter-ids no.txt", 3, "no.txt: holds no id"),
     BadInput(
-        "a filter of strangers", write_file("no.txt", "x\n"), SEARCH + "idx --filter no.txt", 3, "no.txt: idx has none of these 1 ids"
+        "a filter of strangers", write_file("no.txt", "x\n"), SEARCH + "idx --filter no.txt", 3, "no.txt: none of its ids is in idx"
     ),
 ]

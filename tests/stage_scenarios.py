@@ -22,6 +22,8 @@ SMALL_STEPS = {  # journals are flushed with every chunk, and chunks are small
     "moeir.stages.encode.CHUNK": 4,
     "moeir.representations.encodings.FLUSH_SECONDS": 0.0,
     "moeir.reranking.score_journal.FLUSH_SECONDS": 0.0,
+    "moeir.retrieval.run_files.SECONDS_BETWEEN_SAVES": 0.0,
+    "moeir.stages.search.QUERIES_PER_BLOCK": 2,
     "moeir.stages.generate_queries.BLOCK": 4,
     "moeir.backbones.token_files.MAX_CHUNK_TEXTS": 4,
     "moeir.pretraining.task.MATRIX_SIZE": {"cpu": 64},
@@ -56,7 +58,7 @@ RERANK = f"rerank --model in/lce {RERANK_SOURCES} --depth 4 --max-tokens 200 --d
 ENCODE = f"encode --model in/came {CORPUS} --dtype float32 --output out/encodings"
 BM25 = f"index {CORPUS} --engine bm25 --output out/bm25"
 UPDATE = "index --index in/index --add in/more --delete in/ids.txt --output out/updated"
-SEARCH = "search --queries in/toy/test-queries.tsv --depth 5 --dtype float32"
+SEARCH = "search --queries in/toy/test-queries.tsv --depth 5 --batch-size 2 --dtype float32"
 FUSE = "fuse --run in/bm25.trec --run in/came.trec"
 INPUTS = {
     "came": "init --model in/tiny --arch came:shared_layers=1,local_dim=8 --query-length 16 --document-length 32",
@@ -92,6 +94,7 @@ SCENARIOS = {
     "index compacted over segments": Scenario((f"{UPDATE} --compact --force",), (UPDATE,)),
     "search": Scenario((f"{SEARCH} --index in/index --output out/runs/came.trec",)),
     "search into a folder": Scenario((f"{SEARCH} --index in/index --output out/runs",)),
+    "search into a compressed file": Scenario((f"{SEARCH} --index in/index --output out/came.trec.gz",)),
     "rerank": Scenario((f"{RERANK} --output out/reranked.trec",)),
     "fuse": Scenario((f"{FUSE} --method rrf --output out/fused.trec",)),
     "fuse over another": Scenario(

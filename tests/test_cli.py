@@ -335,6 +335,13 @@ def test_other_flags_take_one_value(room, moeir):
     assert "unexpected extra argument(s) (two.trec)" in moeir("fuse", "--run", "one.trec", "--", "two.trec").stderr
 
 
+def test_a_second_value_of_a_flag_that_has_one_is_warned_of(room, moeir):
+    once = moeir(*FUSE, "--depth", "2")
+    twice = moeir(*FUSE, "--depth", "9", "--depth=2")
+    assert twice.stdout == once.stdout and "given" not in once.stderr
+    assert "--depth: given 2 times and has one value: the last one is used" in twice.stderr
+
+
 def test_the_name_of_an_analysis_is_no_value_of_the_flag_before_it(room, moeir):
     expected = moeir("analyze", "overlap", "--run", "one.trec", "two.trec")
     assert expected.code == 0

@@ -16,8 +16,8 @@ from moeir.records.runs import Run
 def test_a_sample_is_drawn_by_its_seed_and_has_at_most_256_texts(tmp_path):
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"_id": f"d{number}", "text": f"text {number}"}) + "\n" for number in range(1000)))
-    samples = {seed: [text.id for text in hub.draw_texts(corpus, tmp_path, "checkpoint", seed)] for seed in (1, 2)}
-    assert samples[1] == [text.id for text in hub.draw_texts(corpus, tmp_path, "checkpoint", 1)]
+    samples = {seed: [text.id for text in hub.draw_texts([corpus], tmp_path, "checkpoint", seed)] for seed in (1, 2)}
+    assert samples[1] == [text.id for text in hub.draw_texts([corpus], tmp_path, "checkpoint", 1)]
     assert len(set(samples[1])) == hub.SAMPLE_SIZE == 256 and samples[1] != samples[2]
 
 

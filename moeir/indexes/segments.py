@@ -133,7 +133,7 @@ def check_ids(source: str, ids: Collection[str], known: Container[str], label: s
     """Warn of ids that an index does not have; DataError if it has none of them, unless they `may_be_new`."""
     unknown = [name for name in ids if name not in known]
     if unknown and len(unknown) == len(ids) and not may_be_new:
-        raise DataError(f"{source}: {label} has none of these {len(ids)} ids, such as {unknown[0]!r}; expected ids of its documents")
+        raise DataError(f"{source}: none of its ids is in {label}, such as {unknown[0]!r}; expected ids of its documents")
     if unknown:
         log.warning("%s: %d of %d ids are not in %s, such as %r; they are left out", source, len(unknown), len(ids), label, unknown[0])
 

@@ -213,19 +213,28 @@ def read_run(path: Path | str, by: str = "score") -> Run:
 
 def write_run(run: Run, path: Path | str, tag: str | None = None) -> None:
     """Write TREC lines, ranks from 1, scores with nine significant digits."""
-    label = run.tag if tag is None else tag
-    for word in chain([label], run.queries, run.document_ids):
-        if len(word.split()) != 1:
-            problem = f"{word!r} cannot be written to a run: an id or tag is one word without white space"
-            raise UsageError(f"{lines.source_name(path)}: {problem}")
-    names = run.document_ids
+    lists = format_lists(run, run.tag if tag is None else tag, lines.source_name(path))
     with lines.open_writer(path) as output:
-        for row, query in enumerate(run.queries):
-            documents, scores = run.list_at(row)
-            output.writelines(
-                f"{query} Q0 {names[document]} {rank} {score:{_SCORE_FORMAT}} {label}\n"
-                for rank, (document, score) in enumerate(zip(documents.tolist(), scores.tolist(), strict=True), 1)
-            )
+        output.writelines(f"{text}\n" for text in lists)
+
+
+def format_lists(run: Run, tag: str, where: str) -> Iterator[str]:
+    """The TREC lines of each query that has hits, without the last newline; UsageError, at `where`, for an id or tag with white space."""
+    for word in chain([tag], run.queries, run.document_ids):
+        if len(word.split()) != 1:
+            raise UsageError(f"{where}: {word!r} cannot be written to a run: an id or tag is one word without white space")
+    return _format_lists(run, tag)
+
+
+def _format_lists(run: Run, tag: str) -> Iterator[str]:
+    names = run.document_ids
+    for row in np.flatnonzero(np.diff(run.starts)).tolist():
+        documents, scores = run.list_at(row)
+        start, end = f"{run.queries[row]} Q0 ", f" {tag}"
+        yield "\n".join(
+            f"{start}{names[document]} {rank} {score:{_SCORE_FORMAT}}{end}"
+            for rank, (document, score) in enumerate(zip(documents.tolist(), scores.tolist(), strict=True), 1)
+        )
 
 
 def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:

@@ -106,7 +106,10 @@ class Index(Stage):
         return f"{format_count(counts['texts'], 'text')}, {engines}{parts}"
 
     def next_command(self) -> list[object]:
-        return ["search", "--index", self.output, "--queries", "queries.jsonl", "--output", "runs" if self.corpus is None else "run.trec"]
+        from moeir.artifacts import manifests
+
+        is_text = self.corpus is not None if self.index is None else "checkpoint" not in manifests.read_manifest(self.index)["counts"]
+        return ["search", "--index", self.output, "--queries", "queries.jsonl", "--output", "run.trec" if is_text else "runs"]
 
     def work(self) -> Counts:
         if self.index is not None:

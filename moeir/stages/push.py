@@ -39,8 +39,8 @@ class Push(Stage):
     repo: str = option("Repository on the Hub, USER/NAME; it is made if it does not exist.")
     private: bool = option("Make the repository private, if it does not exist.", False)
     license: str | None = option("Licence for the card, by its name on the Hub, such as apache-2.0 [default: no licence field].", None)
-    corpus: Path | None = input_field(
-        "texts", "What --input was made from, for a checkpoint any texts: 256 are published for pull --verify.", None
+    corpus: tuple[Path, ...] = input_field(
+        "texts", "What --input was made from, for a checkpoint any texts: 256 are published for pull --verify; repeat the flag.", ()
     )
     seed: int = option("Seed of the draw from --corpus.", 42, minimum=0, maximum=MAX_SEED)
     run: tuple[Path, ...] = input_field(
@@ -99,7 +99,7 @@ class Push(Stage):
         from moeir.records import qrels, runs, texts
 
         kind = manifest["kind"]
-        if self.corpus is not None and kind != "run":
+        if self.corpus and kind != "run":
             texts.write_texts(hub.draw_texts(self.corpus, self.input, kind, self.seed), folder / hub.TEXTS)
             for name, run in hub.score_sample(self.input, kind, folder / hub.TEXTS, checkpoint, encode=False).items():
                 runs.write_run(run, folder / f"{name}.trec")
@@ -142,8 +142,8 @@ class Push(Stage):
 
     def _refuse_local_paths(self, files: Contents) -> None:
         """ArtifactError if a file of text names a folder of this machine all the same: home, the working folder or that of the product."""
-        places = (Path.home(), Path.cwd(), self.input.absolute().parent, self.input.resolve().parent)
-        folders = {str(place).encode() for place in places if len(place.parts) > 2}
+        paths = (Path.home(), Path.cwd(), self.input.absolute().parent, self.input.resolve().parent)
+        folders = {str(path).encode() for path in paths if len(path.parts) > 2}
         for name, content in files.items():
             text = content if isinstance(content, bytes) else content.read_bytes() if name.endswith(TEXT_SUFFIXES) else b""
             if local := next((folder for folder in folders if folder in text), None):

@@ -1,17 +1,21 @@
 """`moeir search`: search every expert's index for one run per expert and the fused run, or search interactively."""
 
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.artifacts import atomic_write
 from moeir.console import format_count
+from moeir.data_sources import is_remote
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages import side_outputs
-from moeir.stages.base import DEPTH, FILE_SUFFIXES, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage
+from moeir.stages.base import DEPTH, FILE_SUFFIXES, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from moeir.retrieval.searcher import Searcher
 
 log = logging.getLogger(__name__)
+QUERIES_PER_BLOCK = 256  # searched and written together, or as many whole batches
+QUERIES, HITS, EMPTY, PROVEN = "queries", "hits", "without hits", "proven"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,53 +145,55 @@ class Search(Stage):
 
     def _search_queries(self, searcher: "Searcher") -> Counts:
         from moeir import console
+        from moeir.records import texts
         from moeir.retrieval import latency as latency_module
+        from moeir.retrieval.run_files import RunFiles
+        from moeir.retrieval.searcher import FUSED
 
-        queries = self._read_queries()
-        names, contents = [query.id for query in queries], [query.content for query in queries]
+        count, queries = self._open_queries()
         experts, fuse = searcher.select_experts(self.expert), self.fuse or searcher.default_fusion
+        names = [*experts, *([FUSED] if len(experts) > 1 else [])]
+        paths = {name: self.output / f"{name}.trec" for name in names} if self.makes_folder() else {names[-1]: self.output}
+        resume = None if self.output == STREAM or self.explain is not None else atomic_write.resume_path(self.output)
         latency = latency_module.LatencyRecorder(searcher.device)
-        if warm_up := latency_module.warm_up_size(len(queries)):
-            searcher.search_runs(
-                names[:warm_up], contents[:warm_up], self.depth, experts, fuse, batch_size=self.batch_size, latency=latency
-            )
-            latency.end_warm_up(warm_up)
-        with console.meter("searching", len(queries)) as meter:
-            runs_by_name, facts = searcher.search_runs(
-                names, contents, self.depth, experts, fuse, batch_size=self.batch_size, latency=latency, advance=meter.advance
-            )
+        search = partial(searcher.search_runs, depth=self.depth, experts=experts, fuse=fuse, batch_size=self.batch_size, latency=latency)
+        block_size = count if self.explain is not None else self.batch_size * -(-QUERIES_PER_BLOCK // self.batch_size)
+        tags = {name: self.tag or f"moeir.{name}" for name in names}
+        with console.meter("searching", count) as meter, RunFiles(paths, tags, resume) as files:
+            meter.advance(files.counts[QUERIES])
+            for block in texts.split_chunks(islice(queries, files.counts[QUERIES], None), block_size):
+                ids, contents = [query.id for query in block], [query.content for query in block]
+                if not latency.steps and (warm_up := latency_module.warm_up_size(count)):
+                    search(ids[:warm_up], contents[:warm_up])
+                    latency.end_warm_up(warm_up)
+                runs_by_name, facts = search(ids, contents, advance=meter.advance)
+                files.add_block(runs_by_name, _count_hits(runs_by_name, facts))
+            files.finish()
         for expert in experts:
-            run = runs_by_name[expert]
-            if empty := len(queries) - sum(length > 0 for length in run.starts[1:] - run.starts[:-1]):
-                log.warning("%s: %d of %d queries found no document", expert, empty, len(queries))
+            if empty := files.counts[f"{EMPTY} {expert}"]:
+                log.warning("%s: %d of %d queries found no document", expert, empty, count)
+        facts = {"proven": proven} if (proven := _select_counts(files.counts, PROVEN)) else {}
         if facts:
-            counts = (f"the first {size} for {count} of {len(queries)} queries" for size, count in facts["proven"].items())
-            log.info("%s: proven to be the order of all documents: %s", fuse, ", ".join(counts))
-        self._write_runs(runs_by_name)
+            shown = (f"the first {size} for {proven[size]} of {count} queries" for size in proven)
+            log.info("%s: proven to be the order of all documents: %s", fuse, ", ".join(shown))
         if self.explain is not None:
-            self._write_explanations(searcher, runs_by_name, fuse, names, contents)
+            self._write_explanations(searcher, runs_by_name, fuse, ids, contents)
         machine = latency_module.machine_info(searcher.device, searcher.paths, searcher.engines.keys() - set(experts))
-        hits = {name: len(run.scores) for name, run in runs_by_name.items()}
         speed_facts = {"batch_size": self.batch_size, **latency.speed(), "machine": machine}
         precision = {} if searcher.checkpoint is None else {"dtype": str(searcher.dtype)}
-        return {"queries": len(queries), "experts": experts, "hits": hits, **precision, **facts, "speed": speed_facts}
+        hits = _select_counts(files.counts, HITS)
+        return {"queries": count, "experts": experts, "hits": hits, **precision, **facts, "speed": speed_facts}
 
-    def _read_queries(self) -> "list[Text]":
+    def _open_queries(self) -> "tuple[int, Iterable[Text]]":
+        """The number of queries, all of which are checked, and the queries: read again one by one, unless they can be read only once."""
         from moeir.records import texts
 
         if self.queries is None:
-            return [texts.Text(f"q{number}", text) for number, text in enumerate(self.query, 1)]
-        return list(texts.read_texts(self.queries, plain_lines=self.queries == STREAM))
-
-    def _write_runs(self, runs_by_name: "dict[str, Run]") -> None:
-        from moeir.records import runs
-
-        if self.makes_folder():
-            for name, run in runs_by_name.items():
-                runs.write_run(run, self.output / f"{name}.trec", tag=self.tag or f"moeir.{name}")
-        else:
-            name, run = list(runs_by_name.items())[-1]
-            runs.write_run(run, self.output, tag=self.tag or f"moeir.{name}")
+            return len(self.query), [texts.Text(f"q{number}", text) for number, text in enumerate(self.query, 1)]
+        if is_stream(self.queries) or is_remote(self.queries):
+            queries = list(texts.read_texts(self.queries, plain_lines=self.queries == STREAM))
+            return len(queries), queries
+        return texts.count_texts(self.queries), texts.read_texts(self.queries)
 
     def _write_explanations(
         self, searcher: "Searcher", runs_by_name: "dict[str, Run]", fuse: str, names: list[str], queries: list[str]
@@ -221,3 +229,16 @@ class Search(Stage):
             interactive_module.InteractiveSession(searcher, text_store, depth=self.depth, experts=list(self.expert), fuse=self.fuse)
         )
         return None
+
+
+def _count_hits(runs_by_name: "Mapping[str, Run]", facts: Facts) -> dict[str, int]:
+    """What the blocks of a search add up to: queries; hits and queries without a hit, by run; queries with proven lists, by depth."""
+    counts = {QUERIES: len(next(iter(runs_by_name.values())))}
+    for name, run in runs_by_name.items():
+        counts |= {f"{HITS} {name}": len(run.scores), f"{EMPTY} {name}": int((run.starts[1:] == run.starts[:-1]).sum())}
+    return counts | {f"{PROVEN} {size}": count for size, count in facts.get("proven", {}).items()}
+
+
+def _select_counts(counts: Mapping[str, int], kind: str) -> dict[str, int]:
+    """The counts of a kind, by what follows it in their names."""
+    return {name.removeprefix(f"{kind} "): count for name, count in counts.items() if name.startswith(f"{kind} ")}

@@ -183,6 +183,15 @@ def test_after_kills_every_expert_finds_what_moeir_finds(
     collection.close()
 
 
+@needs("qdrant")
+def test_an_engine_that_does_not_answer_is_one_line(export: Callable[[str], Path], tmp_path: Path) -> None:
+    command = [sys.executable, export("qdrant") / "load.py", "http://localhost:9"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    [line] = [line for line in process.stderr.splitlines() if "Warning" not in line and "warn" not in line]
+    assert process.returncode == 1 and line.startswith("http://localhost:9: ResponseHandlingException ") and "Connection refused" in line
+    assert line.endswith("; if an engine answers there, the same command goes on where it stopped")
+
+
 @engines
 def test_another_export_replaces_a_loaded_one_only_when_asked_to(
     engine: str, export: Callable[[str], Path], served: Served, tmp_path: Path

@@ -176,10 +176,17 @@ def test_python_updates_and_filters(parts: Path, toy: Path, tmp_path: Path) -> N
     assert "x" in dict(texts_added.search(["who hunts mice"], 5)[0])
     run = package.search(index=parts / "index", query="mice", filter_ids=ids, dtype="float32")
     assert sorted(run.documents_of("q1")) == sorted(ids)
-    with pytest.raises(DataError, match="has none of these 1 ids, such as 'nobody'"):
+    with pytest.raises(DataError, match=r"none of its ids is in .*updated, such as 'nobody'"):
         updated.filter_ids(["nobody"])
     with pytest.raises(UsageError, match="delete: expected a path or ids, found int"):
         package.index(index=parts / "index", delete=3, output=tmp_path / "none")
+
+
+def test_the_next_command_of_an_update_is_that_of_its_index(parts: Path, tmp_path: Path, moeir) -> None:
+    for name, output in (("bm25", "run.trec"), ("index", "runs")):
+        (tmp_path / "ids.txt").write_text("".join(f"{line}\n" for line in manifests.read_lines(parts / name / "ids.txt")[:1]))
+        made = moeir("index", "--index", parts / name, "--delete", tmp_path / "ids.txt", "--output", tmp_path / name)
+        assert made.stderr.splitlines()[-1] == f"next: moeir search --index {tmp_path / name} --queries queries.jsonl --output {output}"
 
 
 def test_shards_are_added_as_whole_encodings_are(parts: Path, came_checkpoint: Path, toy: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from moeir import cli, settings
+from moeir.artifacts.manifests import manifest_path
 from moeir.kernels.int8_linear import supports_int8
 from moeir.records.runs import read_run
 from tests.conftest import CommandResult
@@ -170,3 +171,66 @@ def test_what_happens_once_at_the_start_is_no_latency(bm25_index: Path, tmp_path
     speed = json.loads((tmp_path / "run.trec.manifest.json").read_text())["counts"]["speed"]
     assert batches == [2, 10, 10, 10, 10] and speed["warm_up_queries"] == 2 and speed["search"]["p99_ms"] < 400
     assert "not counted: a warm-up with 2 queries" in result.stderr
+
+
+@pytest.mark.parametrize("output", ["runs", "run.trec", "run.trec.gz"])
+@pytest.mark.parametrize("fuse", ["came-sum", "exact-sum"])
+def test_a_killed_search_goes_on_after_the_last_block_it_has_saved(
+    output: str, fuse: str, index: Path, toy: Path, tmp_path: Path, moeir: Moeir, monkeypatch
+) -> None:
+    from moeir.retrieval.searcher import Searcher
+
+    common = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--fuse", fuse, "--depth", 5, "--batch-size", 2)
+    common = (*common, "--dtype", "float32", "--output")
+    assert moeir(*common, tmp_path / "whole" / output).code == 0  # in one block
+    monkeypatch.setattr("moeir.stages.search.QUERIES_PER_BLOCK", 2)
+    monkeypatch.setattr("moeir.retrieval.run_files.SECONDS_BETWEEN_SAVES", 0.0)
+    search_runs, searched, limit = Searcher.search_runs, list[str](), [0]
+
+    def search_and_stop(self, names, *arguments, **options):
+        if len(searched) == limit[0]:
+            raise KeyboardInterrupt
+        searched.append(names[0])
+        return search_runs(self, names, *arguments, **options)
+
+    monkeypatch.setattr(Searcher, "search_runs", search_and_stop)
+    killed = tmp_path / "killed" / output
+    for limit[0] in (1, 2):
+        assert moeir(*common, killed).code == 130 and not killed.exists()
+    limit[0] = 10
+    assert moeir(*common, killed).code == 0
+    assert len(searched) == len(set(searched)) == 3  # each block once
+    files = (output,) if output != "runs" else ("runs/lexical.trec", "runs/local.trec", "runs/global.trec", "runs/fused.trec")
+    for name in files:
+        assert read_run(tmp_path / "killed" / name).hits("q1")
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    counts = [json.loads(manifest_path(tmp_path / folder / output).read_text())["counts"] for folder in ("whole", "killed")]
+    for facts in counts:
+        assert facts.pop("speed") and facts["queries"] == 6
+    assert counts[0] == counts[1] and ("proven" in counts[0]) == (fuse == "exact-sum")
+    assert not list(killed.parent.glob(".*"))
+
+
+def test_a_search_holds_one_block_of_queries_and_checks_all_of_them_first(
+    bm25_index: Path, tmp_path: Path, moeir: Moeir, monkeypatch
+) -> None:
+    from moeir.retrieval.searcher import Searcher
+
+    monkeypatch.setattr("moeir.stages.search.QUERIES_PER_BLOCK", 3)
+    search_runs, blocks = Searcher.search_runs, list[int]()
+
+    def count_and_search(self, names, *arguments, **options):
+        blocks.append(len(names))
+        return search_runs(self, names, *arguments, **options)
+
+    monkeypatch.setattr(Searcher, "search_runs", count_and_search)
+    queries = "".join(f"{number}\tants and mice\n" for number in range(8))
+    (tmp_path / "queries.tsv").write_text(queries, encoding="utf-8")
+    command = ("search", "--index", bm25_index, "--batch-size", 3, "--queries")
+    printed = moeir(*command, tmp_path / "queries.tsv")
+    assert blocks == [3, 3, 2] and moeir(*command, "-", stdin=queries).stdout == printed.stdout
+    assert list(dict.fromkeys(line.split()[0] for line in printed.stdout.splitlines())) == list("01234567")
+    blocks.clear()
+    (tmp_path / "queries.tsv").write_text(f"{queries}7\tagain\n", encoding="utf-8")
+    result = moeir(*command, tmp_path / "queries.tsv", "--output", tmp_path / "run.trec")
+    assert result.code == 3 and "queries.tsv:9: duplicate id '7'" in result.stderr and not blocks

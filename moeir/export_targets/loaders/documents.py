@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
+MESSAGE_LENGTH = 500
 Query = Any  # an array [D] for a dense expert, [L, D] for late interaction, (terms [n], weights [n]) for a sparse expert
 Hits = list[tuple[str, float]]  # ids and scores of documents, the best first
 
@@ -59,5 +60,10 @@ def run_loader(open_collection: Callable[..., Any]) -> None:
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="passed on to the engine's client; repeatable")
     arguments = parser.parse_args()
     options = dict(option.partition("=")[::2] for option in arguments.option)
-    count = load_documents(open_collection(arguments.location, **options), arguments.location, replace=arguments.replace)
+    try:
+        count = load_documents(open_collection(arguments.location, **options), arguments.location, replace=arguments.replace)
+    except Exception as problem:  # noqa: BLE001 - each client has its own, as of a server that does not answer
+        reason = " ".join([type(problem).__name__, *str(problem).split()])[:MESSAGE_LENGTH]
+        advice = "if an engine answers there, the same command goes on where it stopped"
+        raise SystemExit(f"{arguments.location}: {reason}; {advice}") from None
     sys.stdout.write(f"{count} documents are loaded\n")

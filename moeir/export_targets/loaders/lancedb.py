@@ -92,8 +92,8 @@ class LancedbTable:
         lists = []
         for query in queries:
             column, vectors = f"{expert}_vector", len(query) if query.ndim == 2 else 1
-            found = self.table.search(query, vector_column_name=column).distance_type("dot").limit(depth).select(["id", "_distance"])
-            hits = (found if self.schema["hnsw"] else found.bypass_vector_index()).to_list()
+            search = self.table.search(query, vector_column_name=column).distance_type("dot").limit(depth).select(["id", "_distance"])
+            hits = (search if self.schema["hnsw"] else search.bypass_vector_index()).to_list()
             lists.append([(hit["id"], vectors - hit["_distance"]) for hit in hits])
         return lists
 
@@ -107,8 +107,8 @@ class LancedbTable:
     def _score_terms(self, expert: str, dense_query: np.ndarray) -> Iterator[tuple[float, str]]:
         """(score, id) of every document with one of the query's terms; `dense_query` [V] has their weights."""
         shares_a_term = f"array_has_any({expert}_terms, {np.flatnonzero(dense_query).tolist()})"
-        found = self.table.search().where(shares_a_term).select(["id", f"{expert}_terms", f"{expert}_weights"]).limit(None)
-        for batch in found.to_batches(ROWS_PER_BATCH):
+        search = self.table.search().where(shares_a_term).select(["id", f"{expert}_terms", f"{expert}_weights"]).limit(None)
+        for batch in search.to_batches(ROWS_PER_BATCH):
             terms, weights = batch[f"{expert}_terms"], batch[f"{expert}_weights"].flatten().to_numpy()
             lengths = np.diff(terms.offsets.to_numpy())
             rows = np.repeat(np.arange(len(lengths)), lengths)
@@ -118,8 +118,8 @@ class LancedbTable:
     def search_text(self, queries: list[str], depth: int) -> list[Hits]:
         """LanceDB's BM25 over titles and texts, for each query."""
         matches = [MultiMatchQuery(query, ["title", "text"]) for query in queries]
-        found = [self.table.search(match, query_type="fts").limit(depth).select(["id", "_score"]).to_list() for match in matches]
-        return [[(hit["id"], hit["_score"]) for hit in hits] for hits in found]
+        lists = [self.table.search(match, query_type="fts").limit(depth).select(["id", "_score"]).to_list() for match in matches]
+        return [[(hit["id"], hit["_score"]) for hit in hits] for hits in lists]
 
     def close(self) -> None:
         """Nothing stays open."""

@@ -1,0 +1,133 @@
+"""Load: many shards, steps and queries need no more memory than few, and give the same bytes."""
+
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TOY, run_in_process
+from tests.stage_scenarios import EXAMPLES, INPUTS, read_product, working_folder, write_inputs
+
+MIB = 2**20
+SECONDS_BETWEEN_SAMPLES = 0.05
+FEW = {"shards": 5, "steps": 600, "queries": 20_000}
+MANY = {"shards": 200, "steps": 200_000, "queries": 7_000_000}  # steps: what a training of 24 hours takes at 2 to 3 a second
+slow = pytest.mark.torture
+
+
+def both(name: str) -> pytest.MarkDecorator:
+    """The test at the size of every run, and at that of `make torture`."""
+    return pytest.mark.parametrize(name, [FEW[name], pytest.param(MANY[name], marks=slow)])
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("load") / "inputs"
+    folder.mkdir()
+    write_inputs(folder, [*INPUTS.values(), "in/train.jsonl in/came in/bm25 in/long.jsonl"])
+    return folder
+
+
+def own_bytes(process: int) -> int:
+    """The memory that a process has allocated itself, 0 once it has ended."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:")), 0)
+
+
+def sample_memory(*arguments: object, folder: Path) -> list[int]:
+    """Own bytes of `moeir ARGUMENTS`, which must succeed, at moments of equal distance."""
+    samples = []
+    with subprocess.Popen(
+        [sys.executable, "-m", "moeir", *map(str, arguments)],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(folder), "MALLOC_ARENA_MAX": "2"},
+    ) as process:
+        assert process.stderr is not None
+        os.set_blocking(process.stderr.fileno(), False)
+        messages = b""
+        while process.poll() is None:
+            samples.append(own_bytes(process.pid))
+            messages += process.stderr.read() or b""
+            time.sleep(SECONDS_BETWEEN_SAMPLES)
+    assert process.returncode == 0, messages.decode()
+    return samples
+
+
+def write_queries(path: Path, count: int) -> None:
+    """Write queries of two to four words of the toy texts."""
+    words = " ".join(json.loads(line)["text"] for line in (TOY / "corpus.jsonl").read_text().splitlines()).split()
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(f"{row}\t{' '.join(words[row % 60 : row % 60 + 2 + row % 3])}\n" for row in range(count))
+
+
+@both("shards")
+def test_many_shards_are_indexed_as_one_encoding(inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int) -> None:
+    with working_folder(tmp_path, inputs):
+        monkeypatch.setattr("moeir.stages.encode.CHUNK", 3)  # 600 texts are 200 windows
+        encode = ("encode", "--model", "in/came", "--corpus", "in/long.jsonl", "--dtype", "float32")
+        assert run_in_process(*encode, "--output", "whole").code == 0
+        for number in range(shards):
+            assert run_in_process(*encode, "--shard", f"{number}/{shards}", "--output", "shards").code == 0
+        for name in ("whole", "shards"):
+            result = run_in_process("index", "--encodings", name, "--output", f"{name}-index")
+            assert result.code == 0, result.stderr
+        assert read_product(tmp_path / "whole-index") == read_product(tmp_path / "shards-index")
+
+
+LEAK = """
+import torch
+original, kept = torch.optim.AdamW.step, []
+def step(self, *arguments, **options):
+    kept.append(bytearray(100_000))
+    return original(self, *arguments, **options)
+torch.optim.AdamW.step = step
+"""
+
+
+def growth_of_training(folder: Path, steps: int, *flags: str) -> float:
+    """How many bytes a training has more at its end than at half of its time, medians of a twentieth of it."""
+    training = "finetune --model in/tiny --arch dense --document-length 20 --query-length 12 --dtype float32 --log-every 100"
+    samples = sample_memory(*shlex.split(f"{training} {EXAMPLES} --steps {steps} --output ckpt"), *flags, folder=folder)
+    window = max(1, len(samples) // 20)
+    return statistics.median(samples[-2 * window : -window]) - statistics.median(samples[len(samples) // 2 :][:window])
+
+
+@both("steps")
+def test_a_long_training_has_the_memory_of_a_short_one(inputs: Path, tmp_path: Path, steps: int) -> None:
+    with working_folder(tmp_path, inputs):
+        growth = growth_of_training(tmp_path, steps)
+        assert growth < 4 * MIB + 8 * steps, growth  # a number a step
+
+
+def test_a_training_that_leaks_is_noticed(inputs: Path, tmp_path: Path) -> None:
+    with working_folder(tmp_path, inputs):
+        (tmp_path / "leaking.py").write_text(LEAK, encoding="utf-8")
+        assert growth_of_training(tmp_path, FEW["steps"], "--code", "leaking") > 4 * MIB + 8 * FEW["steps"]
+
+
+@both("queries")
+def test_many_queries_are_searched_in_the_memory_of_few(
+    inputs: Path, tmp_path: Path, queries: int, record_property: Callable[[str, object], None]
+) -> None:
+    with working_folder(tmp_path, inputs):
+        peaks = {}
+        for count in (queries // 10, queries):
+            write_queries(tmp_path / "queries.tsv", count)
+            search = ("search", "--index", "in/bm25", "--queries", "queries.tsv", "--depth", 5, "--output", f"{count}.trec")
+            peaks[count] = max(sample_memory(*search, folder=tmp_path))
+        lines = (line.split()[0] for line in open(tmp_path / f"{queries}.trec", encoding="utf-8"))  # noqa: SIM115
+        assert sum(1 for _ in dict.fromkeys(lines)) > 0.9 * queries
+        growth = peaks[queries] - peaks[queries // 10]
+        record_property("faults", ("search", {f"{queries:,} queries": (f"{growth / queries:.0f} bytes a query",)}))
+        assert growth < 16 * MIB + 250 * queries, growth  # the ids, to find one that is there twice

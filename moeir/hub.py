@@ -4,7 +4,9 @@ A repository has the files and manifests of one product as they are on disk, the
 texts drawn by a seed, what the product makes of them, judgements, and the runs that the card measures.
 """
 
+import json
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -19,6 +21,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, EvalResul
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import disable_progress_bars
 from huggingface_hub.utils.logging import set_verbosity_error
+from yaml import YAMLError
 
 from moeir.architectures.checkpoint import open_checkpoint, read_metadata
 from moeir.artifacts import manifests, shards
@@ -65,14 +68,36 @@ class Snapshot(NamedTuple):
         """The manifest of the product by its folder in the repository, `.`, or those of its shards."""
         parents = sorted({str(Path(name).parent) for name in self.files})
         folders = [name for name in parents if shards.FOLDER_PATTERN.fullmatch(name)] or ["."]
-        with TemporaryDirectory(prefix="moeir-") as temporary:
-            self.download([(Path(name) / MANIFEST).as_posix() for name in folders], Path(temporary))
-            loaded = {name: manifests.read_manifest(Path(temporary, name)) for name in folders}
+        with self.temporary_folder() as folder:
+            self.download([(Path(name) / MANIFEST).as_posix() for name in folders], folder)
+            loaded = {name: manifests.read_manifest(folder / name) for name in folders}
         for name, manifest in loaded.items():
-            if manifest["kind"] not in KINDS or not {"stage", "settings", "sources"} <= manifest.keys():
+            if not _is_pushed(manifest):
                 raise ArtifactError(f"{self.repository}: has no {', '.join(KINDS)}; expected a repository that moeir push made")
             manifests.check_format(Path(self.repository, name), manifest)
         return loaded
+
+    @contextmanager
+    def temporary_folder(self) -> Iterator[Path]:
+        """A folder for downloads; errors about what is in it name the repository."""
+        with TemporaryDirectory(prefix="moeir-") as folder:
+            try:
+                yield Path(folder)
+            except (ArtifactError, DataError) as problem:
+                if folder not in str(problem):
+                    raise
+                reason = str(problem).replace(f"{folder}/", "").partition("; run ")[0]
+                raise ArtifactError(f"{self.repository}: {reason}; expected a repository as moeir push makes it") from None
+
+
+def _is_pushed(manifest: Mapping[str, Any]) -> bool:
+    """Whether a manifest is of a kind that push takes, with what every stage writes."""
+    recorded = manifest["counts"].get("checkpoint", {"path": "", "digest": ""})
+    parts = {"stage": str, "settings": dict, "sources": dict, "versions": dict}
+    has_parts = all(isinstance(manifest.get(name), kind) for name, kind in parts.items()) and isinstance(recorded, dict)
+    return bool(manifest["kind"] in KINDS and manifest["files"] and has_parts) and all(
+        isinstance(recorded.get(name), str) for name in ("path", "digest")
+    )
 
 
 def find_snapshot(repository: str, revision: str | None = None) -> Snapshot:
@@ -90,8 +115,12 @@ def upload_files(repository: str, files: Mapping[str, Path | bytes], *, private:
     with describe_hub_errors(repository):
         HfApi().create_repo(repository, private=private or None, exist_ok=True)
         before = find_snapshot(repository)
-        if before.files - {GIT_FILE, CARD} and not any(name.endswith(MANIFEST) for name in before.files):
-            raise UsageError(f"--repo {repository}: has files, and moeir push did not make them; name another repository")
+        if before.files - {GIT_FILE, CARD}:
+            try:
+                before.read_manifests()
+            except ArtifactError:
+                problem = "has files, and moeir push did not make them"
+                raise UsageError(f"--repo {repository}: {problem}; name another repository, or delete them there") from None
         added = [CommitOperationAdd(name, content) for name, content in sorted(files.items())]
         deleted = [CommitOperationDelete(name) for name in sorted(before.files - files.keys() - {GIT_FILE})]
         commit = HfApi().create_commit(repository, [*added, *deleted], commit_message="moeir push", parent_commit=before.commit)
@@ -104,7 +133,14 @@ def describe_hub_errors(repository: str) -> Iterator[None]:
     disable_progress_bars()
     set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (json.JSONDecodeError, TypeError, KeyError, AttributeError) as problem:
+        found = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
+        raise MoeirError(f"{repository}: the Hub answered in another form than expected ({found}); is HF_ENDPOINT right?") from None
+    except UnicodeEncodeError:
+        raise UsageError("HF_TOKEN: has a character that no token has; log in again with `hf auth login`") from None
     except (HTTPError, OSError, ValueError, RuntimeError) as problem:
         causes: list[BaseException] = [problem]
         while (cause := causes[-1].__cause__) is not None:
@@ -192,7 +228,10 @@ def compare_sample(product: Path, sample: Path, model: Path | None) -> dict[str,
     """`compute_difference` by expert, of the lists in the folder `sample` and those computed here; ArtifactError above the tolerance."""
     manifest = manifests.read_manifest(shards.shard_folders(product)[0])
     computed = score_sample(product, manifest["kind"], sample / TEXTS, model)
-    differences = {name: compute_difference(runs.read_run(path), computed[name]) for name, path in list_runs(sample).items()}
+    stored = list_runs(sample)
+    if unknown := stored.keys() - computed.keys():
+        raise ArtifactError(f"{sample}/{min(unknown)}.trec: {product} has {', '.join(computed)}")
+    differences = {name: compute_difference(runs.read_run(path), computed[name]) for name, path in stored.items()}
     is_coarse = manifest["kind"] == "encodings" and "float32" not in manifest["counts"]["dtype"]
     _check_differences(product, differences, COARSE_TOLERANCE if is_coarse else FLOAT32_TOLERANCE, "the scores of the sample")
     return differences
@@ -206,11 +245,14 @@ def compute_difference(stored: runs.Run, computed: runs.Run) -> float:
     """
     if stored.queries != [name for name in computed.queries if computed.hits(name)] or len(stored.scores) != len(computed.scores):
         return float("inf")
-    return float(np.abs(stored.scores - computed.scores).max() / np.abs(stored.scores).max())
+    largest, difference = float(np.abs(stored.scores).max()), float(np.abs(stored.scores - computed.scores).max())
+    return difference / largest if largest else 0.0 if difference == 0 else float("inf")
 
 
 def _check_differences(product: Path, differences: Mapping[str, float], tolerance: float, what: str) -> None:
-    name, value = max(differences.items(), key=lambda entry: entry[1])
+    if not differences:
+        raise ArtifactError(f"{product}: {what}: the upload has none to compare with")
+    name, value = max(differences.items(), key=lambda entry: (np.isnan(entry[1]), entry[1]))
     if not value <= tolerance:
         problem = f"{what} differ from those of the upload by {value:.3g} ({name}), expected at most {tolerance:g}"
         raise ArtifactError(f"{product}: {problem}; its files are those of the Hub: look for another version, device or checkpoint")
@@ -218,7 +260,7 @@ def _check_differences(product: Path, differences: Mapping[str, float], toleranc
 
 def list_runs(folder: Path, names: Iterable[str] | None = None) -> dict[str, Path]:
     """The .trec files of a folder by name without suffix; of `names`, where the product may be a single file of another name."""
-    files = sorted(file.name for file in folder.iterdir()) if names is None else names
+    files = sorted(file.name for file in folder.glob("*")) if names is None else names
     stems = {lines.strip_compression_suffix(name).stem: name for name in files if lines.strip_compression_suffix(name).suffix == ".trec"}
     return {stem: folder / name if folder.is_dir() else folder for stem, name in stems.items()}
 
@@ -236,11 +278,31 @@ def compute_means(systems: Mapping[str, MeasureValues]) -> dict[str, dict[str, f
 
 def compare_measures(product: Path, paths: Mapping[str, Path], judgements: Path, stored: Mapping[str, Mapping[str, float]]) -> float:
     """The largest difference of a stored mean, by run and measure, from that of the run scored again; ArtifactError above the tolerance."""
+    if unknown := stored.keys() - paths.keys():
+        raise ArtifactError(f"{product}: the upload has measures of {min(unknown)}, and no such run")
     names = dict.fromkeys(measure for means in stored.values() for measure in means)
     means = compute_means(measure_runs({run: paths[run] for run in stored}, judgements, names))
     differences = {f"{name} of {run}": abs(means[run][name] - value) for run, values in stored.items() for name, value in values.items()}
     _check_differences(product, differences, MEASURE_TOLERANCE, "the measures of the runs")
     return max(differences.values())
+
+
+def read_measures(manifest: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The means by run and measure of the manifest of a sample; ArtifactError if they have another form."""
+    stored = manifest["counts"].get("measures")
+    if isinstance(stored, dict) and all(isinstance(means, dict) for means in stored.values()):
+        values = [value for means in stored.values() for value in means.values()]
+        if all(type(value) in (int, float) for value in values):
+            return stored
+    raise ArtifactError(f"{VERIFICATION}/{MANIFEST}: measures are not numbers by run and measure")
+
+
+def _load_card(path: Path) -> ModelCard:
+    try:
+        return ModelCard.load(path)
+    except (ValueError, TypeError, YAMLError) as problem:  # of what cards may hold
+        reason = " ".join(str(problem).split())
+        raise ArtifactError(f"{path}: not a card of the Hub: {reason}; make the checkpoint again, or push another") from None
 
 
 def build_card(
@@ -254,7 +316,7 @@ def build_card(
     """
     (product, manifest), *_ = products.items()
     kind, name = manifest["kind"], repository.rpartition("/")[2]
-    cards = [ModelCard.load(one / CARD) for one in (product, checkpoint) if one is not None and (one / CARD).is_file()]
+    cards = [_load_card(one / CARD) for one in (product, checkpoint) if one is not None and (one / CARD).is_file()]
     base_model = cards[0].data.base_model if cards else None
     new = ModelCardData(library_name="moeir", tags=["moeir", "retrieval", kind], base_model=base_model)
     card = cards[0] if kind == "checkpoint" else ModelCard(f"---\n{new.to_yaml()}\n---\n\n# {name}\n")

@@ -26,11 +26,12 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @dataclass
 class Fault:
-    """What goes wrong with the next `times` requests of a method whose path matches: a status, or `close` or `flip` within the body."""
+    """What goes wrong with the next `times` requests of a method whose path matches: a status, `close` or `flip` within the body, or other
+    bytes."""
 
     method: str
     path: str
-    kind: int | str
+    kind: int | str | bytes
     times: int = 1
 
 
@@ -62,14 +63,14 @@ class StandIn:
     bodies: list[bytes] = field(default_factory=list)
     tokens_elsewhere: list[str] = field(default_factory=list)  # tokens that were sent to the host of large files
 
-    def fail(self, method: str, path: str, kind: int | str, times: int = 1) -> None:
+    def fail(self, method: str, path: str, kind: int | str | bytes, times: int = 1) -> None:
         self.faults.append(Fault(method, path, kind, times))
 
     def files(self, repository: str) -> dict[str, bytes]:
         """The files of the main branch."""
         return self.repositories[repository].commits[-1]
 
-    def next_fault(self, method: str, path: str) -> int | str | None:
+    def next_fault(self, method: str, path: str) -> int | str | bytes | None:
         for fault in self.faults:
             if fault.times and fault.method == method and re.search(fault.path, path):
                 fault.times -= 1
@@ -115,7 +116,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         body = self.read_chunks() if self.headers.get("Transfer-Encoding") == "chunked" else self.rfile.read(length)
         self.state.bodies.append(body)
-        self.send(error(fault) if isinstance(fault, int) else self.answer(path, body), fault)
+        other = (200, {"Content-Type": "application/json"}, fault) if isinstance(fault, bytes) else None
+        self.send(error(fault) if isinstance(fault, int) else other or self.answer(path, body), fault)
 
     do_GET = do_HEAD = do_POST = do_PUT = handle_any
 
@@ -127,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return content
 
-    def send(self, answer: Answer, fault: int | str | None) -> None:
+    def send(self, answer: Answer, fault: int | str | bytes | None) -> None:
         status, headers, body = answer
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():

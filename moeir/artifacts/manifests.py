@@ -219,9 +219,10 @@ def compute_checksums(files: Sequence[Path]) -> list[dict[str, Any]]:
 def first_mismatch(files: Mapping[Path, Mapping[str, Any]]) -> Path | None:
     """The first file whose content does not match its checksums; sizes are taken to match."""
     with _thread_pool() as pool:
-        futures = [_hash_blocks(pool, file) if "blocks" in entry else [pool.submit(compute_sha256, file)] for file, entry in files.items()]
+        expected = {file: entry.get("blocks") for file, entry in files.items()}
+        futures = [_hash_blocks(pool, file) if blocks else [pool.submit(compute_sha256, file)] for file, blocks in expected.items()]
         for (file, entry), parts in zip(files.items(), futures, strict=True):
-            if [part.result() for part in parts] != entry.get("blocks", [entry["sha256"]]):
+            if [part.result() for part in parts] != (expected[file] or [entry["sha256"]]):
                 return file
     return None
 

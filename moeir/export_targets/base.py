@@ -135,7 +135,7 @@ class ExportTarget(ABC):
         experts = {name: {"kind": self.schema.kinds[name], "width": self.schema.widths.get(name)} for name in self.experts}
         schema = {"name": self.name, "experts": experts, "vocabulary": len(self.schema.terms), **self.settings()}
         files.digest.update(json.dumps(schema, sort_keys=True).encode())
-        schema |= {"documents": count, "files": files.counts, "digest": files.digest.hexdigest()}
+        schema |= {"documents": count, "files": files.entries(), "digest": files.digest.hexdigest()}
         contents = {"schema.json": json.dumps(schema, indent=1) + "\n", "README.md": self.readme(), **self.files()}
         if self.schema.experts_of("sparse"):
             contents["terms.txt"] = "".join(f"{term}\n" for term in self.schema.terms)
@@ -148,24 +148,31 @@ class ExportTarget(ABC):
 
 
 class _DocumentFiles:
-    """Numbered files of JSON lines by folder, a new one after `file_bytes`; the documents of each are counted, and all lines digested."""
+    """Numbered files of JSON lines by folder, a new one after `file_bytes`; the documents of each are counted, and its lines digested, and
+    all lines together."""
 
     def __init__(self, folder: Path, file_bytes: int) -> None:
         self._folder, self._file_bytes = folder, file_bytes
         self._last_files: dict[str, IO[bytes]] = {}
-        self.counts: dict[str, int] = {}
+        self._counts, self._digests = dict[str, int](), dict[str, Any]()
         self.digest = hashlib.sha256()
+
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """Documents and checksum of each file, by name."""
+        return {name: {"documents": count, "sha256": self._digests[name].hexdigest()} for name, count in self._counts.items()}
 
     def write(self, subfolder: str, lines: list[Any]) -> None:
         """Append one document's lines to the last file of a folder."""
         file = self._last_files.get(subfolder)
         if file is None or file.tell() >= self._file_bytes:
             file = self._start_file(subfolder)
+        name = Path(file.name).relative_to(self._folder).as_posix()
         for line in lines:
             content = json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
             file.write(content)
+            self._digests[name].update(content)
             self.digest.update(content)
-        self.counts[Path(file.name).relative_to(self._folder).as_posix()] += 1
+        self._counts[name] += 1
 
     def _start_file(self, subfolder: str) -> IO[bytes]:
         folder, number = self._folder / subfolder, 0
@@ -174,7 +181,8 @@ class _DocumentFiles:
             number = int(Path(last.name).stem.rpartition("-")[2]) + 1
         folder.mkdir(exist_ok=True)
         file = open(folder / f"documents-{number:05}.jsonl", "wb")  # noqa: SIM115 - closed when it is full, or at the end
-        self._last_files[subfolder], self.counts[Path(file.name).relative_to(self._folder).as_posix()] = file, 0
+        name = Path(file.name).relative_to(self._folder).as_posix()
+        self._last_files[subfolder], self._counts[name], self._digests[name] = file, 0, hashlib.sha256()
         return file
 
     def __enter__(self) -> "_DocumentFiles":

@@ -182,18 +182,19 @@ class CjkAnalyzer:
         >>> CjkAnalyzer("lucene", "lucene").terms("東京都のWiFi")
         ['東京', '京都', '都の', 'wifi']
         """
-        terms, run, end = list[str](), "", -1
+        terms, run, end = list[str](), list[str](), -1
         for match in TOKEN_PATTERN.finditer(text):
             word = _lower(WIDE_PATTERN.sub(lambda wide: unicodedata.normalize("NFKC", wide[0]), match[0]))
             is_cjk = CJK_PATTERN.fullmatch(match[0]) is not None
             if run and not (is_cjk and match.start() == end):
-                terms += self._pairs(run)
-                run = ""
+                terms += self._pairs("".join(run))
+                run = []
             if is_cjk:
-                run, end = run + word, match.end()
+                run.append(word)
+                end = match.end()
             else:
                 terms.append(word)
-        return [term for term in (*terms, *self._pairs(run)) if term not in self._stop_words]
+        return [term for term in (*terms, *self._pairs("".join(run))) if term not in self._stop_words]
 
     def _pairs(self, run: str) -> list[str]:
         """Each two neighbours of a run of characters; a character that is alone."""

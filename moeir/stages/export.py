@@ -66,10 +66,22 @@ class Export(Stage):
                 raise UsageError(f"--encodings {self.encodings[0]}: {name} is {kind}, which no engine but moeir's serves")
             kinds[name], width = exported_as, representation_class(kind).open(first / name).vector_width()
             widths |= {} if width is None else {name: width}
+        self._check_disjoint()
         recorded, terms = shard_counts[0]["checkpoint"], list[str]()
         if "sparse" in kinds.values():
             terms = load_terms(manifests.find_checkpoint(first, recorded, self.model))
         return ExportSchema(kinds, widths, terms, str(self.model or (first / recorded["path"]).resolve()))
+
+    def _check_disjoint(self) -> None:
+        """ArtifactError if two of the encodings have a document of the same id: an engine would find it twice, or once of two."""
+        from moeir.representations.encodings import read_ids
+
+        ids = set[str]()
+        for folder in self._shard_folders if len(self.encodings) > 1 else ():
+            own = read_ids(folder)
+            if twice := ids.intersection(own):
+                raise ArtifactError(f"--encodings {folder}: has document {min(twice)!r}, as those before it have; name each once")
+            ids.update(own)
 
     def _read_documents(self, experts: list[str], collection: "ExportSchema") -> Iterator["ExportedDocument"]:
         """Every document, read from memory maps."""

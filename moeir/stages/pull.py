@@ -1,9 +1,9 @@
 """`moeir pull`: a product from the Hugging Face Hub, under its name when every checksum agrees."""
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from moeir.artifacts import atomic_write, manifests, shards
@@ -32,7 +32,9 @@ class Pull(Stage):
     def product(self) -> tuple[Path, str]:
         """The output, with its kind when it is there."""
         paths = [path for path in (*shards.finished_shards(self.output).values(), self.output) if manifests.manifest_path(path).is_file()]
-        return self.output, str(manifests.read_manifest(paths[0])["kind"]) if paths else "pulled"
+        with suppress(ArtifactError):  # a damaged one, which --force replaces
+            return self.output, str(manifests.read_manifest(paths[0])["kind"]) if paths else "pulled"
+        return self.output, "pulled"
 
     def makes_folder(self) -> bool:
         return not self.output.name.endswith(FILE_SUFFIXES)
@@ -61,6 +63,7 @@ class Pull(Stage):
             reference = checkpoint_reference(manifests.find_checkpoint(path, recorded, self.model), path, recorded)
         record = {name: manifest[name] for name in ("stage", "settings", "sources")} | {"hub": f"{self.repo}@{snapshot.commit}"}
         if path.exists() and not force and manifests.is_up_to_date(path, record):
+            self._check_pulled(path, manifest["kind"], reference)
             atomic_write.clean_leftovers(path, record)
             log.info("%s: already pulled, %s; --force downloads it again", path, record["hub"])
             return
@@ -79,6 +82,16 @@ class Pull(Stage):
             counts.update(manifest["counts"] | reference)
         log.info("pulled %s: %s of %s, every checksum verified", path, format_count(len(files), "file"), record["hub"])
 
+    def _check_pulled(self, path: Path, kind: str, reference: dict[str, Any]) -> None:
+        """Verify every checksum of what is here already, and warn if it names another checkpoint than --model."""
+        if path.is_file():
+            manifests.verify_file(path)
+            return
+        named = manifests.verify_artifact(path, kind)["counts"].get("checkpoint", {}).get("path")
+        if reference and named != reference["checkpoint"]["path"]:
+            words = "is here already and names %s as its checkpoint, not --model %s; --force downloads it again and names that one"
+            log.warning(f"%s: {words}", path, named, self.model)
+
     def _verify(self, snapshot: "Snapshot", manifest: dict[str, Any]) -> None:
         """Compare what the product computes with what it computed where it was uploaded, and log the largest differences."""
         from moeir import hub
@@ -86,10 +99,10 @@ class Pull(Stage):
         names = sorted(name for name in snapshot.files if name.startswith(f"{hub.VERIFICATION}/"))
         if not names:
             raise ArtifactError(f"{self.repo}: has no sample to verify; moeir push publishes one with --corpus or --qrels")
-        with TemporaryDirectory(prefix="moeir-") as temporary:
-            snapshot.download(names, Path(temporary))
-            sample, words = Path(temporary, hub.VERIFICATION), list[str]()
-            stored = manifests.verify_artifact(sample, hub.VERIFICATION)["counts"]["measures"]
+        with snapshot.temporary_folder() as folder:
+            snapshot.download(names, folder)
+            sample, words = folder / hub.VERIFICATION, list[str]()
+            stored = hub.read_measures(manifests.verify_artifact(sample, hub.VERIFICATION))
             if (sample / hub.TEXTS).is_file():
                 differences = hub.compare_sample(self.output, sample, self.model)
                 by_expert = ", ".join(f"{name} {value:.2g}" for name, value in differences.items())
@@ -99,4 +112,6 @@ class Pull(Stage):
                 paths = hub.list_runs(self.output, manifest["files"]) if manifest["kind"] == "run" else hub.list_runs(sample / hub.RUNS)
                 difference = hub.compare_measures(self.output, paths, sample / hub.QRELS, stored)
                 words.append(f"{format_count(len(stored), 'run')} scored again, largest difference of a mean: {difference:.2g}")
+        if not words:
+            raise ArtifactError(f"{self.repo}: has nothing to verify in its sample; moeir push publishes one with --corpus or --qrels")
         log.info("verified %s: %s", self.output, "; ".join(words))

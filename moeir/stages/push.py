@@ -1,6 +1,7 @@
 """`moeir push`: a checkpoint, encodings, an index or runs onto the Hugging Face Hub, with a card, and without a path of this machine."""
 
 import hashlib
+import json
 import logging
 import shlex
 import sys
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from moeir import data_sources, settings
 from moeir.artifacts import manifests, shards
 from moeir.console import format_count
-from moeir.errors import ArtifactError, UsageError
+from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import input_field, option
 from moeir.stages import STAGES, stage_class
 from moeir.stages.base import ANYTHING, FOLDER_KINDS, MAX_SEED, Counts, Stage, is_stream
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from moeir.evaluation.result_tables import MeasureValues
 
 PLACEHOLDERS = {"path": "CHECKPOINT", "then": "THEN"}  # of what no flag of a path holds; `then` of rerank names checkpoints
-TEXT_SUFFIXES = (".json", ".jsonl", ".yaml", ".md", ".txt", ".tsv", ".trec", ".py")
+CONFIGURATION_SUFFIXES = (".json", ".yaml", ".md", ".py")
+TEXT_SUFFIXES = (*CONFIGURATION_SUFFIXES, ".jsonl", ".txt", ".tsv", ".trec")
 log = logging.getLogger(__name__)
 Manifest = Mapping[str, Any]
 Contents = dict[str, Path | bytes]  # by name on the Hub
@@ -101,7 +103,11 @@ class Push(Stage):
         kind = manifest["kind"]
         if self.corpus and kind != "run":
             texts.write_texts(hub.draw_texts(self.corpus, self.input, kind, self.seed), folder / hub.TEXTS)
-            for name, run in hub.score_sample(self.input, kind, folder / hub.TEXTS, checkpoint, encode=False).items():
+            lists = hub.score_sample(self.input, kind, folder / hub.TEXTS, checkpoint, encode=False)
+            lists = {name: run for name, run in lists.items() if len(run.scores)}
+            if not lists:
+                raise DataError(f"--corpus: no text of it finds a document in {self.input}, so nothing can be verified; leave it out")
+            for name, run in lists.items():
                 runs.write_run(run, folder / f"{name}.trec")
         if self.qrels is None:
             return {}
@@ -142,15 +148,23 @@ class Push(Stage):
 
     def _refuse_local_paths(self, files: Contents) -> None:
         """ArtifactError if a file of text names a folder of this machine all the same: home, the working folder or that of the product."""
-        paths = (Path.home(), Path.cwd(), self.input.absolute().parent, self.input.resolve().parent)
-        folders = {str(path).encode() for path in paths if len(path.parts) > 2}
+        paths = {Path.home(), Path.cwd(), self.input.absolute().parent, self.input.resolve().parent}
         for name, content in files.items():
             text = content if isinstance(content, bytes) else content.read_bytes() if name.endswith(TEXT_SUFFIXES) else b""
-            if local := next((folder for folder in folders if folder in text), None):
-                problem = f"{name} would publish a folder of this machine, {local.decode()}"
+            is_configuration = name.endswith(CONFIGURATION_SUFFIXES)
+            if local := next((path for path in paths if any(form in text for form in _written_forms(path, is_configuration))), None):
+                problem = f"{name} would publish a folder of this machine, {local}"
                 raise ArtifactError(
                     f"{self.input}: {problem}; take it out of the input that {name} comes from, and make {self.input} again"
                 )
+
+
+def _written_forms(path: Path, is_configuration: bool) -> set[bytes]:
+    """How a file may have a path: plainly, or as JSON. A folder below the root, such as /root, is looked for in configurations only."""
+    if len(path.parts) < 2 or (len(path.parts) == 2 and not is_configuration):
+        return set()
+    plain = f"{path}/" if len(path.parts) == 2 else str(path)
+    return {plain.encode(), *(json.dumps(plain, ensure_ascii=ascii)[1:-1].encode() for ascii in (True, False))}
 
 
 def public_files(path: Path, manifest: Manifest) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The lines and files of each export target for one small document, those in examples/untried/ included."""
 
 import ast
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -65,7 +66,9 @@ def test_the_schema_names_experts_files_and_the_digest_of_the_content(tmp_path: 
         export_target(spec).write([DOCUMENT] * documents, tmp_path / f"{number}")
         schema = json.loads((tmp_path / f"{number}" / "schema.json").read_text())
         digests.add(schema["digest"])
-        assert schema["files"] == {"documents-00000.jsonl": documents} and schema["documents"] == documents and schema["name"] == "owls"
+        content = (tmp_path / f"{number}" / "documents-00000.jsonl").read_bytes()
+        assert schema["files"] == {"documents-00000.jsonl": {"documents": documents, "sha256": hashlib.sha256(content).hexdigest()}}
+        assert schema["documents"] == documents and schema["name"] == "owls"
         assert schema["experts"] == {name: {"kind": kind, "width": SCHEMA.widths.get(name)} for name, kind in KINDS.items()}
     assert len(digests) == 3
 

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -190,6 +191,26 @@ def test_an_engine_that_does_not_answer_is_one_line(export: Callable[[str], Path
     [line] = [line for line in process.stderr.splitlines() if "Warning" not in line and "warn" not in line]
     assert process.returncode == 1 and line.startswith("http://localhost:9: ResponseHandlingException ") and "Connection refused" in line
     assert line.endswith("; if an engine answers there, the same command goes on where it stopped")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("documents-00000.jsonl", lambda text: text[: text.rindex("\n", 0, -1) + 1], "damaged or changed: its checksum"),
+        ("documents-00000.jsonl", lambda text: text.replace("d7", "d9", 1), "damaged or changed: its checksum"),
+        ("documents-00000.jsonl", None, "No such file or directory; export again"),
+        ("schema.json", lambda text: text[:-9], "schema.json: Unterminated string"),
+    ],
+)
+def test_a_changed_export_is_not_loaded(export: Callable[[str], Path], tmp_path: Path, name: str, change: Any, words: str) -> None:
+    pytest.importorskip("qdrant_client", reason="the extra of qdrant")
+    shutil.copytree(export("qdrant"), tmp_path / "export")
+    file = tmp_path / "export" / name
+    if change is None:
+        file.unlink()
+    else:
+        file.write_text(change(file.read_text(encoding="utf-8")), encoding="utf-8")
+    assert words in run_loader(tmp_path / "export", tmp_path / "qdrant", code=1) and not (tmp_path / "qdrant" / "collection").exists()
 
 
 @engines

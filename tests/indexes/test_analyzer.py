@@ -47,6 +47,11 @@ def test_overlong_tokens_are_cut_at_255():
     assert [len(term) for term in EnglishAnalyzer("none").terms("x" * 600)] == [255, 255, 90]
 
 
+@pytest.mark.parametrize("text", ["_" * 10**6, "é" + "_" * 10**5, "_\u0301" * 10**5, "é " + "a_" * 10**5, "a" + "_" * 10**5 + "b"])
+def test_long_runs_of_underscores_take_no_longer_than_other_characters(text):
+    assert len(EnglishAnalyzer().terms(text)) < 1000  # hours, when each underscore began a search to the end of the run
+
+
 @given(st.text(alphabet="ab1 _.,;:'-\"\n2Z%\t", max_size=30) | st.text(alphabet=st.characters(max_codepoint=127)))
 def test_texts_of_ascii_alone_have_the_same_tokens(text):
     assert ASCII_WORD_PATTERN.findall(text) == WORD_PATTERN.findall(text)

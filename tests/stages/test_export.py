@@ -65,6 +65,8 @@ def test_parts_are_exported_as_the_whole_is(server: str, exports: dict[str, Path
     assert read_documents(tmp_path / "out") == read_documents(exports[server])
     again = run_in_process("export", "--to", SERVERS[server], *flags, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out")
     assert again.code == 0 and "already made" in again.stderr
+    twice = run_in_process("export", "--to", SERVERS[server], *flags, *flags[:2], "--output", tmp_path / "twice")
+    assert twice.code == 4 and "as those before it have; name each once" in twice.stderr and not (tmp_path / "twice").exists()
 
 
 def test_scripts_are_shell_and_python(exports: dict[str, Path]) -> None:

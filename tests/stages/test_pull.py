@@ -48,7 +48,7 @@ def check_failure(result, code: int, words: str) -> None:
     assert (result.code, result.stdout) == (code, ""), result.stderr
     *earlier, line = result.stderr.splitlines()
     assert line.startswith("error: ") and words in line, result.stderr
-    assert all(one.startswith(("pulled ", "dtype: ")) for one in earlier), result.stderr
+    assert all(one.startswith(("pulled ", "pulled: already", "dtype: ")) for one in earlier), result.stderr
     assert TOKEN not in result.stderr
 
 
@@ -203,7 +203,10 @@ FAULTS = {  # method, path, kind of a fault; exit code and words
     "access is lost": ("HEAD", "vocab.txt", 401, 2, "the Hub refuses access (401)"),
     "a byte flips in the weights": ("GET", "/elsewhere/", "flip", 4, "model.safetensors is not the file of its manifest"),
     "a byte flips in a text file": ("GET", "vocab.txt", "flip", 4, "vocab.txt is not the file of its manifest"),
-    "a byte flips in the manifest": ("GET", "manifest.json", "flip", 4, "manifest.json: damaged"),
+    "a byte flips in the manifest": ("GET", "manifest.json", "flip", 4, "error: anna/came: manifest.json: damaged"),
+    "a page answers": ("GET", "/api/models/", b"<html>", 1, "the Hub answered in another form than expected (JSONDecodeError"),
+    "a list answers": ("GET", "/api/models/", b"[]", 1, "the Hub answered in another form than expected"),
+    "files have no names": ("GET", "/api/models/", b'{"sha": "a", "siblings": [{}]}', 1, "the Hub answered in another form than expected"),
 }
 
 
@@ -211,7 +214,7 @@ FAULTS = {  # method, path, kind of a fault; exit code and words
 def test_a_pull_that_fails_leaves_no_product_and_the_same_command_again_succeeds(name, hub, room, run, moeir):
     method, path, kind, code, words = FAULTS[name]
     run("push --input came --repo anna/came")
-    hub.fail(method, path, kind, 1 if kind == "flip" else RETRY)
+    hub.fail(method, path, kind, 1 if kind == "flip" or isinstance(kind, bytes) else RETRY)
     command = ("pull", "--repo", "anna/came", "--output", "pulled")
     check_failure(moeir(*command), code, words)
     assert not (room / "pulled").exists()
@@ -260,7 +263,10 @@ def test_what_is_no_product_is_refused_in_one_line(hub, room, run, moeir, monkey
     check_failure(moeir(*pull, "anna/none"), 4, "anna/none: no such repository, revision or file on the Hub (404)")
     check_failure(moeir(*pull, "anna/came", "--revision", "v9"), 4, "(404)")
     check_failure(moeir(*pull, "anna/bert"), 4, "anna/bert: has no manifest.json; expected a repository that moeir push made")
-    for change, words in (({"kind": "tea"}, "has no checkpoint, encodings, index, run"), ({"format": 9}, "a checkpoint of format 9")):
+    none = "has no checkpoint, encodings, index, run"
+    odd: list[dict[str, object]] = [{"files": {}}, {"settings": "x"}, {"versions": 5}, {"stage": 7}]
+    odd += [{"counts": {"checkpoint": "x"}}, {"counts": {"checkpoint": {"path": 5}}}]
+    for change, words in (({"kind": "tea"}, none), ({"format": 9}, "a checkpoint of format 9"), *((change, none) for change in odd)):
         manifest = json.loads(hub.files("anna/came")[MANIFEST]) | change
         hub.repositories["anna/other"] = StoredRepository(False)
         hub.files("anna/other")[MANIFEST] = manifests.serialize_manifest(manifest).encode()
@@ -309,6 +315,62 @@ def test_a_damaged_product_is_repaired_by_pull(hub, room, run, moeir):
     check_failure(result, 4, "run moeir pull again with --force")
     run("pull --repo anna/came --output pulled --force")
     same_content(room / "came", room / "pulled")
+
+
+def test_what_is_here_already_is_verified_and_names_the_checkpoint_that_is_asked_for(hub, room, run, moeir):
+    run("push --input idx --repo anna/idx")
+    run("pull --repo anna/idx --output pulled")
+    pull = ("pull", "--repo", "anna/idx", "--output", "pulled")
+    warning = "pulled: is here already and names CHECKPOINT as its checkpoint, not --model came; --force"
+    assert warning in run(f"{shlex.join(pull)} --model came")
+    run("pull --repo anna/idx --output pulled --model came --force")
+    assert "is here already and names" not in run("pull --repo anna/idx --output pulled --model came")
+    run("search --index pulled --query mice --output run.trec")
+    content = (room / "pulled" / "ids.txt").read_bytes()
+    (room / "pulled" / "ids.txt").write_bytes(content.replace(b"owl", b"oil"))
+    check_failure(moeir(*pull), 4, "damaged: its checksum is not the one in the manifest; run moeir pull again with --force")
+    (room / "pulled" / MANIFEST).write_text("{")
+    check_failure(moeir(*pull), 4, "pulled/manifest.json: damaged")
+    run("pull --repo anna/idx --output pulled --force")
+    same_content(room / "idx", room / "pulled")
+
+
+def change_sample(hub: StandIn, repository: str, measures: object = None, **files: bytes | None) -> None:
+    """Change the sample on the Hub under a manifest that is right again; a file that is None is gone."""
+    contents = dict(hub.files(repository))
+    manifest = json.loads(contents["verification/manifest.json"])
+    for name, content in files.items():
+        contents.pop(f"verification/{name}", None)
+        manifest["files"].pop(name, None)
+        if content is not None:
+            contents[f"verification/{name}"] = content
+            manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            hub.blobs[hashlib.sha256(content).hexdigest()] = content
+    manifest["counts"]["measures"] = {} if measures is None else measures
+    contents["verification/manifest.json"] = manifests.serialize_manifest(manifest).encode()
+    hub.repositories[repository].commits.append(contents)
+
+
+def test_another_sample_than_push_makes_is_one_line_that_names_the_repository(hub, room, run, moeir):
+    run("search --index bm25 --queries toy/test-queries.tsv --output bm25.trec")
+    lists, gone = b"owl Q0 owl 1 1 x\n", {"texts.jsonl": None, "bm25.trec": None}
+    cases = [
+        (None, {"other.trec": lists}, "anna/bm25: verification/other.trec: pulled has bm25"),
+        (None, {"bm25.trec": None}, "the scores of the sample: the upload has none to compare with"),
+        (None, {"bm25.trec": b""}, "anna/bm25: verification/bm25.trec: holds no line"),
+        (None, {"texts.jsonl": b"{"}, "anna/bm25: verification/texts.jsonl:1: "),
+        (None, gone, "has nothing to verify in its sample"),
+        (5, {}, "measures are not numbers by run and measure"),
+        ({"x": {"RR": "high"}}, gone, "measures are not numbers by run and measure"),
+        ({"x": {"RR": 0.5}}, gone, "the upload has measures of x, and no such run"),
+    ]
+    run("push --input bm25 --repo anna/bm25 --corpus toy/corpus.jsonl")
+    first = hub.repositories["anna/bm25"].commits[:]
+    for measures, files, words in cases:
+        hub.repositories["anna/bm25"].commits[:] = first
+        change_sample(hub, "anna/bm25", measures, **files)
+        run("pull --repo anna/bm25 --output pulled --force")
+        check_failure(moeir("pull", "--repo", "anna/bm25", "--output", "pulled", "--verify"), 4, words)
 
 
 def test_what_was_pulled_is_pushed_as_the_product_that_it_was(hub, room, run):

@@ -95,6 +95,36 @@ def test_a_file_that_names_a_folder_of_this_machine_all_the_same_is_not_sent(hub
     assert hub.requests == []
 
 
+ODD_FOLDERS = [('/data/zoë "1"', '/data/zo\\u00eb \\"1\\"/bert'), ('/data/zoë "1"', '/data/zoë \\"1\\"/bert'), ("/root", "/root/bert")]
+
+
+@pytest.mark.parametrize(("home", "written"), ODD_FOLDERS)
+def test_a_folder_is_found_as_json_writes_it_and_below_the_root(home, written, hub, room, moeir, run, monkeypatch):
+    monkeypatch.setenv("HOME", home)
+    (room / "secret-tiny" / "tokenizer_config.json").write_text(f'{{"name_or_path": "{written}"}}', encoding="utf-8")
+    run("init --model secret-tiny --arch dense --output dense")
+    result = moeir("push", "--input", "dense", "--repo", "anna/dense")
+    assert result.code == 4 and "tokenizer_config.json would publish a folder of this machine" in result.stderr and hub.requests == []
+
+
+def test_a_card_that_the_hub_does_not_read_is_one_line(hub, room, moeir):
+    for content in (b"---\nx: [\n---", b"\xff\xfe", b"---\nmodel-index: 5\n---", b"---\ntags: 5\n---", b"---\n- a\n---"):
+        (room / "came" / "README.md").write_bytes(content)
+        manifest = json.loads((room / "came" / "manifest.json").read_text())
+        manifest["files"]["README.md"] = manifests.compute_checksums([room / "came" / "README.md"])[0]
+        (room / "came" / "manifest.json").write_text(manifests.serialize_manifest(manifest))
+        result = moeir("push", "--input", "came", "--repo", "anna/came")
+        assert result.code == 4 and result.stderr.startswith("error: came/README.md: not a card of the Hub: "), result.stderr
+        assert result.stderr.count("\n") == 1 and hub.repositories == {}
+
+
+def test_a_sample_that_finds_nothing_is_not_pushed(hub, room, moeir, run):
+    (room / "empty.jsonl").write_text('{"_id": "a", "text": "the and of"}\n{"_id": "b", "text": "... !!"}\n')
+    run("index --corpus empty.jsonl --engine bm25 --output bm25")
+    result = moeir("push", "--input", "bm25", "--repo", "anna/bm25", "--corpus", "empty.jsonl")
+    assert result.code == 3 and "--corpus: no text of it finds a document in bm25, so nothing can be verified" in result.stderr
+
+
 def test_the_card_has_measures_with_intervals_sizes_commands_and_a_licence(hub, room, moeir, run):
     run(f"search --index idx {QUERIES} --output runs")
     runs = "--run all=runs/fused.trec runs/lexical.trec --measure nDCG@10 R@5"
@@ -139,12 +169,13 @@ def test_a_product_replaces_the_one_before_it_in_one_commit_and_an_equal_one_mak
     assert len(hub.repositories["anna/product"].commits) == 3
 
 
-def test_files_of_another_tool_are_not_replaced(hub, room, moeir):
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "web/asset-manifest.json", "manifest.json"])
+def test_files_of_another_tool_are_not_replaced(name, hub, room, moeir):
     hub.repositories["anna/bert"] = StoredRepository(False)
-    hub.files("anna/bert")["pytorch_model.bin"] = b"weights"
+    hub.files("anna/bert")[name] = b"{}"
     result = moeir("push", "--input", "came", "--repo", "anna/bert")
     assert result.code == 2 and result.stderr == (
-        "error: --repo anna/bert: has files, and moeir push did not make them; name another repository\n"
+        "error: --repo anna/bert: has files, and moeir push did not make them; name another repository, or delete them there\n"
     )
     assert len(hub.repositories["anna/bert"].commits) == 1
 
@@ -157,6 +188,9 @@ FAULTS = {  # method, path, kind and times of a fault; exit code and words
     "the commit fails": ("POST", "/commit/main", 500, 1, 1, "run the same command again to continue"),
     "the commit breaks off": ("POST", "/commit/main", "close", 1, 1, "the Hub or the connection failed"),
     "another push came between": ("POST", "/commit/main", 412, 1, 1, "412"),
+    "something else answers": ("POST", "/api/repos/create", b"<html>", 1, 1, "the Hub answered in another form than expected"),
+    "the answer is a list": ("POST", "/api/repos/create", b"[]", 1, 1, "the Hub answered in another form than expected"),
+    "the commit has no address": ("POST", "/commit/main", b"{}", 1, 1, "(KeyError: 'commitUrl'); is HF_ENDPOINT right?"),
 }
 
 

@@ -43,7 +43,7 @@ class AnseriniIndexes:
             shutil.rmtree(self.location / expert, ignore_errors=True)
 
     def stored_count(self) -> int:
-        return sum(self.schema["files"].values())  # Lucene reads the files itself
+        return sum(facts["documents"] for facts in self.schema["files"].values())  # Lucene reads the files itself
 
     def finish(self) -> None:
         """Build the indexes that are missing, and remove what interrupted processes have left."""

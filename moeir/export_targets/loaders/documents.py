@@ -1,6 +1,7 @@
 """The documents of the export in this folder, read in batches, and the command line of its loader."""
 
 import argparse
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -15,18 +16,33 @@ Hits = list[tuple[str, float]]  # ids and scores of documents, the best first
 
 
 def read_schema(folder: Path = FOLDER) -> dict[str, Any]:
-    """The export's experts, files and digest."""
-    schema: dict[str, Any] = json.loads((folder / "schema.json").read_text(encoding="utf-8"))
+    """The export's experts, files and digest; SystemExit if there is none."""
+    try:
+        schema: dict[str, Any] = json.loads((folder / "schema.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise SystemExit(f"{folder / 'schema.json'}: {problem}; export again") from None
     return schema
+
+
+def verify_files(folder: Path) -> None:
+    """SystemExit if a file of documents is not as it was exported."""
+    for name, facts in read_schema(folder)["files"].items():
+        try:
+            with open(folder / name, "rb") as file:
+                is_whole = hashlib.file_digest(file, "sha256").hexdigest() == facts["sha256"]
+        except OSError as problem:
+            raise SystemExit(f"{folder / name}: {problem.strerror}; export again") from None
+        if not is_whole:
+            raise SystemExit(f"{folder / name}: damaged or changed: its checksum is not the one in schema.json; export again")
 
 
 def read_points(folder: Path, first: int = 0) -> Iterator[dict[str, Any]]:
     """The documents from number `first` on, one at a time; files before it are not read."""
-    for name, count in read_schema(folder)["files"].items():
-        if first < count:
+    for name, facts in read_schema(folder)["files"].items():
+        if first < facts["documents"]:
             with open(folder / name, encoding="utf-8") as lines:
                 yield from map(json.loads, islice(lines, first, None))
-        first = max(0, first - count)
+        first = max(0, first - facts["documents"])
 
 
 def load_documents(collection: Any, location: str, *, replace: bool = False, folder: Path = FOLDER) -> int:
@@ -35,6 +51,7 @@ def load_documents(collection: Any, location: str, *, replace: bool = False, fol
     `collection.read_digest()` is that of the export in it, "" for content of another origin, None if there is nothing. `stored_count()` is
     the number of leading documents that are stored for certain, after any interruption; `add` replaces what is there already.
     """
+    verify_files(folder)
     schema, stored = read_schema(folder), collection.read_digest()
     if stored not in (None, schema["digest"]):
         if not replace:

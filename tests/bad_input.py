@@ -101,6 +101,12 @@ def make_read_only(folder: Path) -> None:
         (folder / "locked").mkdir(mode=0o500)
 
 
+def lead_to_an_empty_folder(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    (folder / "link").symlink_to("empty")
+    (folder / "dangling").symlink_to("nowhere")
+
+
 def lead_in_a_circle(folder: Path) -> None:
     (folder / "circle").symlink_to("circle")
 
@@ -282,6 +288,8 @@ OUTPUTS = [
     BadInput("output above", None, FUSE.replace(" out.trec", " ..") + "two.trec --force", 2, "--output ..: expected the name of a"),
     BadInput("output of everything", None, FUSE.replace(" out.trec", " /") + "two.trec --force", 2, "--output /: expected the name of a"),
     BadInput("output in a circle", lead_in_a_circle, FUSE.replace("out.", "circle/") + "two.trec", 2, "symbolic links that lead"),
+    BadInput("output is a link", lead_to_an_empty_folder, ENCODE.replace(" out", " link") + "came", 2, "link: a symbolic link to"),
+    BadInput("output of a link", lead_to_an_empty_folder, ENCODE.replace(" out", " dangling") + "came", 2, "dangling: a symbolic link to"),
     BadInput("integer of 65 bits", None, FUSE + "two.trec --depth 9223372036854775808", 2, "expected a whole number of 64 bits"),
     BadInput("read-only folder", make_read_only, FUSE.replace("out.", "locked/out.") + "two.trec", 1, DENIED),
     BadInput("disk full at the first byte", FullDisk, ENCODE + "came", 1, "out: File too large"),

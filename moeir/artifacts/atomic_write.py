@@ -216,6 +216,8 @@ def _lock(path: Path) -> Iterator[None]:
 
 def check_overwrite(path: Path, record: Mapping[str, Any], *, force: bool, flag: str = "--output") -> None:
     """UsageError if `path`, which `flag` names, exists and may not be replaced."""
+    if path.is_symlink() and (not path.exists() or (path.is_dir() and not any(path.iterdir()))):
+        raise UsageError(f"{path}: a symbolic link to nothing, or to an empty folder; name what it leads to as {flag}")
     if not path.exists():
         return
     if not manifest_path(path).is_file():

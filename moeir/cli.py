@@ -303,12 +303,12 @@ def spread_values(stage_settings: Sequence[settings.Setting], arguments: Sequenc
 
 
 def _warn_of_overridden(stage_settings: Sequence[settings.Setting], arguments: Sequence[str]) -> None:
-    """Warn of a flag that has one value and is given again: scripts override flags so, but a list of files is meant otherwise."""
+    """Warn of an input that is one file and is given again: the last value counts, and whoever wrote that may mean both."""
     names = [_with_dashes(argument.partition("=")[0]) for argument in takewhile(lambda argument: argument != "--", arguments)]
     for setting in stage_settings:
         count = sum(map(names.count, (setting.flag, *setting.aliases)))
-        if count > 1 and setting.role != "argument" and setting.annotation != "bool" and not setting.repeated:
-            log.warning("%s: given %d times and has one value: the last one is used", setting.flag, count)
+        if count > 1 and setting.role == "source" and not setting.repeated:
+            log.warning("%s: given %d times and takes one file: the last one is read", setting.flag, count)
 
 
 def _report_usage_error(problem: typer.TyperException) -> int:

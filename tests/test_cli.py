@@ -335,11 +335,12 @@ def test_other_flags_take_one_value(room, moeir):
     assert "unexpected extra argument(s) (two.trec)" in moeir("fuse", "--run", "one.trec", "--", "two.trec").stderr
 
 
-def test_a_second_value_of_a_flag_that_has_one_is_warned_of(room, moeir):
-    once = moeir(*FUSE, "--depth", "2")
-    twice = moeir(*FUSE, "--depth", "9", "--depth=2")
-    assert twice.stdout == once.stdout and "given" not in once.stderr
-    assert "--depth: given 2 times and has one value: the last one is used" in twice.stderr
+def test_a_second_file_for_a_flag_that_takes_one_is_warned_of_and_other_flags_may_be_overridden(room, moeir):
+    command = ("evaluate", "--run", "one.trec", "--qrels", "test-qrels.tsv", "--form", "tsv")
+    once = moeir(*command)
+    twice = moeir(*command[:3], "--qrels=nowhere.tsv", *command[3:], "--form", "json", "--form", "tsv")
+    assert once.code == 0 and twice.stdout == once.stdout and "given" not in once.stderr and "--form" not in twice.stderr
+    assert "--qrels: given 2 times and takes one file: the last one is read" in twice.stderr
 
 
 def test_the_name_of_an_analysis_is_no_value_of_the_flag_before_it(room, moeir):

@@ -305,7 +305,7 @@ HUB = [
     BadInput("a push of texts", None, PUSH + "corpus.jsonl", 4, "corpus.jsonl: has no manifest.json: unfinished, or not made by moeir"),
     BadInput("a push of plain weights", None, PUSH + "tiny", 4, "tiny: has no manifest.json"),
     BadInput("measures without judgements", None, PUSH + "came --run one.trec", 2, "--run needs --qrels"),
-    BadInput("a sample of other texts", None, PUSH + "enc --corpus train-queries.jsonl", 3, "has no document"),
+    BadInput("a sample of other texts", None, PUSH + "enc --corpus train-queries.jsonl", 3, "no document 'ant', which enc has"),
     BadInput("a sample without texts", write_file("none.jsonl", ""), PUSH + "came --corpus none.jsonl", 3, "none.jsonl"),
 ]
 

@@ -27,7 +27,7 @@ class RunFiles:
         self._stack, self._streams = ExitStack(), dict[str, TextIO]()
         self._growing: dict[str, AppendableText] = {}
         self.counts = Counter[str]()
-        self._saved_at = time.monotonic()
+        self._saved_at, self._is_saved = time.monotonic(), False
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -42,14 +42,20 @@ class RunFiles:
         make_folder(folder)
         self._journal = JsonlJournal(folder / "journal.jsonl")
         stack.callback(self._journal.close)
-        saved = self._journal.entries[-1] if self._journal.entries else {"bytes": {}, "counts": {}}
+        self._is_saved = bool(self._journal.entries)
+        saved = self._journal.entries[-1] if self._is_saved else {"bytes": {}, "counts": {}}
         self.counts.update(saved["counts"])
         for name in self._paths:
             self._growing[name] = AppendableText(folder / f"{name}.trec", saved["bytes"].get(name, 0))
             stack.callback(self._growing[name].close)
 
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            self._stack.close()
+        finally:
+            if kind is not None and self._resume is not None and not self._is_saved:  # nothing to go on from
+                for name in self._paths:
+                    (self._resume / f"{name}.trec").unlink(missing_ok=True)
 
     def add_block(self, runs: Mapping[str, Run], counts: Mapping[str, int]) -> None:
         """Write the lists of a block of queries, and save what is written if the last time is long enough ago."""
@@ -62,7 +68,7 @@ class RunFiles:
         self.counts.update(counts)
         if self._resume is not None and time.monotonic() - self._saved_at >= SECONDS_BETWEEN_SAVES:
             self._journal.write({"bytes": {name: file.flush() for name, file in self._growing.items()}, "counts": self.counts})
-            self._saved_at = time.monotonic()
+            self._saved_at, self._is_saved = time.monotonic(), True
 
     def finish(self) -> None:
         """Give the files their content."""

@@ -243,7 +243,7 @@ def _invoke(arguments: list[str]) -> int:
     if arguments and arguments[0] in STAGES:
         stages = arguments[:1]  # to build the others takes longer than many a stage
         stage_settings = settings.list_settings(stage_class(stages[0]))
-        _warn_of_overridden(stage_settings, arguments[1:])
+        _warn_of_repeated_inputs(stage_settings, arguments[1:])
         arguments = [*stages, *spread_values(stage_settings, arguments[1:])]
     command = typer.main.get_command(build_app(stages))
     try:
@@ -302,8 +302,8 @@ def spread_values(stage_settings: Sequence[settings.Setting], arguments: Sequenc
             yield from remaining
 
 
-def _warn_of_overridden(stage_settings: Sequence[settings.Setting], arguments: Sequence[str]) -> None:
-    """Warn of an input that is one file and is given again: the last value counts, and whoever wrote that may mean both."""
+def _warn_of_repeated_inputs(stage_settings: Sequence[settings.Setting], arguments: Sequence[str]) -> None:
+    """Warn if a flag that names one input file is given more than once: only the last one is read, where both may be meant."""
     names = [_with_dashes(argument.partition("=")[0]) for argument in takewhile(lambda argument: argument != "--", arguments)]
     for setting in stage_settings:
         count = sum(map(names.count, (setting.flag, *setting.aliases)))

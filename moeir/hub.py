@@ -137,8 +137,8 @@ def describe_hub_errors(repository: str) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except (json.JSONDecodeError, TypeError, KeyError, AttributeError) as problem:
-        found = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
-        raise MoeirError(f"{repository}: the Hub answered in another form than expected ({found}); is HF_ENDPOINT right?") from None
+        fault = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
+        raise MoeirError(f"{repository}: the Hub answered in another form than expected ({fault}); is HF_ENDPOINT right?") from None
     except UnicodeEncodeError:
         raise UsageError("HF_TOKEN: has a character that no token has; log in again with `hf auth login`") from None
     except (HTTPError, OSError, ValueError, RuntimeError) as problem:

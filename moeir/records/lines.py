@@ -19,6 +19,7 @@ import zstandard
 from moeir.errors import DataError, UsageError
 from moeir.parsing import LineLimit
 
+COMPRESSED_SUFFIXES = (".gz", ".zst")
 BLOCK_BYTES = 1 << 20
 ZSTANDARD_BYTES = 1 << 12  # compressed bytes at a time: a few of them may stand for 128 KiB of text
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -32,7 +33,16 @@ def source_name(path: Path | str) -> str:
 def strip_compression_suffix(path: Path | str) -> Path:
     """The path without `.gz` or `.zst`, so that its suffix is that of the content."""
     plain = Path(path)
-    return plain.with_suffix("") if plain.suffix in {".gz", ".zst"} else plain
+    return plain.with_suffix("") if plain.suffix in COMPRESSED_SUFFIXES else plain
+
+
+def is_compressed(path: Path | str) -> bool:
+    """Whether `open_writer` compresses what is written to a path, or to the partial path of a product."""
+    return _writer_suffix(path) in COMPRESSED_SUFFIXES
+
+
+def _writer_suffix(path: Path | str) -> str:
+    return Path(str(path).removesuffix(".partial")).suffix  # a product is written to a partial file first
 
 
 @contextmanager
@@ -69,7 +79,7 @@ def open_writer(path: Path | str) -> Iterator[TextIO]:
         return
     with (
         open(path, "wb") as stream,
-        _compress(stream, Path(str(path).removesuffix(".partial")).suffix) as compressed,  # a product is written to a partial file first
+        _compress(stream, _writer_suffix(path)) as compressed,
         io.TextIOWrapper(compressed, encoding="utf-8", newline="\n") as text,
     ):
         yield text

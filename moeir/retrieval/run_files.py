@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self, TextIO
 
-from moeir.artifacts.atomic_write import make_folder
+from moeir.artifacts.atomic_write import link_file, make_folder
 from moeir.artifacts.journals import AppendableText, JsonlJournal
 from moeir.records import lines
 from moeir.records.runs import Run, format_lists
@@ -19,7 +19,8 @@ SECONDS_BETWEEN_SAVES = 5.0  # what takes less is searched again instead
 class RunFiles:
     """A file for each run, whose lines carry its tag: `paths` and `tags` by name. `counts` are sums over the blocks that are written.
 
-    With a folder `resume` the files grow there, with a journal, and `finish` copies them to their paths; without, they are written once.
+    With a folder `resume` the files grow there, with a journal, and `finish` links or compresses them to their paths; without, they are
+    written once.
     """
 
     def __init__(self, paths: Mapping[str, Path], tags: Mapping[str, str], resume: Path | None) -> None:
@@ -76,5 +77,10 @@ class RunFiles:
         if self._resume is None:
             return
         for name, path in self._paths.items():
-            with open(self._resume / f"{name}.trec", encoding="utf-8", newline="") as source, lines.open_writer(path) as output:
-                shutil.copyfileobj(source, output)
+            grown = self._resume / f"{name}.trec"
+            if lines.is_compressed(path):
+                with open(grown, encoding="utf-8", newline="") as source, lines.open_writer(path) as output:
+                    shutil.copyfileobj(source, output)
+            else:
+                path.unlink(missing_ok=True)  # of a run that was killed here
+                link_file(grown, path)

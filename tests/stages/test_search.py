@@ -1,6 +1,8 @@
 """Log lines and speed facts of search."""
 
+import errno
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -209,6 +211,39 @@ def test_a_killed_search_goes_on_after_the_last_block_it_has_saved(
         assert facts.pop("speed") and facts["queries"] == 6
     assert counts[0] == counts[1] and ("proven" in counts[0]) == (fuse == "exact-sum")
     assert not list(killed.parent.glob(".*"))
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_search_killed_after_its_last_block_gives_its_files_their_content_again(
+    has_links: bool, index: Path, toy: Path, tmp_path: Path, moeir: Moeir, monkeypatch
+) -> None:
+    from moeir.retrieval.run_files import RunFiles
+
+    command = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--batch-size", 2, "--output")
+    assert moeir(*command, tmp_path / "whole.trec").code == 0
+    monkeypatch.setattr("moeir.stages.search.QUERIES_PER_BLOCK", 2)
+    monkeypatch.setattr("moeir.retrieval.run_files.SECONDS_BETWEEN_SAVES", 0.0)
+    finish, killed, linked = RunFiles.finish, tmp_path / "killed.trec", list[object]()
+
+    def finish_and_stop(self) -> None:
+        finish(self)
+        raise KeyboardInterrupt
+
+    def link(*paths: object) -> None:
+        linked.append(paths[1])
+        if not has_links:
+            raise OSError(errno.EPERM, "no links here")
+        os_link(*paths)
+
+    os_link = os.link
+    monkeypatch.setattr(os, "link", link)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFiles, "finish", finish_and_stop)
+        for _ in range(2):
+            assert moeir(*command, killed).code == 130 and not killed.exists()
+    assert moeir(*command, killed).code == 0
+    assert killed.read_bytes() == (tmp_path / "whole.trec").read_bytes() and len(linked) == 3
+    assert killed.stat().st_nlink == 1 and not list(tmp_path.glob(".*"))
 
 
 def test_a_search_holds_one_block_of_queries_and_checks_all_of_them_first(

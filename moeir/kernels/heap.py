@@ -2,10 +2,15 @@
 
 import ctypes
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES = -3, 1 << 20  # glibc's mallopt parameter; bytes
+TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4  # parameters of glibc's mallopt
+RETURN_FREED = {MMAP_THRESHOLD: 1 << 20}  # from a MiB on an allocation is a mapping of its own, and is the system's again when it is freed
+KEEP_FREED = {MMAP_MAX: 0, TRIM_THRESHOLD: -1}  # no such mappings, and the heap is never shortened
+LIKE_GLIBC = {MMAP_MAX: 65536, MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 64 << 20}  # where glibc's own adjustment ends
 
 
 @cache
@@ -14,14 +19,27 @@ def _find_glibc_function(name: str) -> Any:
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
-def mmap_large_tensors() -> None:
-    """Allocate large tensors with mmap from now on, so that their memory returns to the system when they are freed.
+@contextmanager
+def allocate_tensors(options: Mapping[int, int]) -> Iterator[None]:
+    """Allocate by RETURN_FREED or KEEP_FREED within this block.
 
-    By default glibc takes more and more of them from its heap, whose fragmentation can double the peak memory of a step. Fresh pages cost
-    a few per cent of a step's time: use it when memory is scarce.
+    By default glibc gives large tensors back to the system when they are freed, which clears each page that it gives out again, and two
+    threads wait for one another there. KEEP_FREED spares that: up to a quarter of a step in which large tensors (a vocabulary's gradients)
+    come and go many times, for up to a fifth more memory at the peak. RETURN_FREED is for when memory is scarce: glibc takes all but the
+    largest tensors from its heap, whose fragmentation can double the peak of a step.
     """
+    _set_options(options)
+    try:
+        yield
+    finally:
+        _set_options(LIKE_GLIBC)
+        trim_heap()
+
+
+def _set_options(options: Mapping[int, int]) -> None:
     if (tune := _find_glibc_function("mallopt")) is not None:
-        tune(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+        for name, value in options.items():
+            tune(name, value)
 
 
 def trim_heap() -> None:

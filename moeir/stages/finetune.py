@@ -243,7 +243,7 @@ class Finetune(TrainingStage, InputOptions):
         from moeir.architectures.initialize import build_checkpoint, is_cross_encoder
         from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
         from moeir.backbones.device import select_dtype
-        from moeir.kernels.heap import mmap_large_tensors
+        from moeir.kernels import heap
         from moeir.training import dev_sets, retrieval_task, token_cache
 
         process_group = self.process_group()
@@ -258,8 +258,6 @@ class Finetune(TrainingStage, InputOptions):
             log.info("temperature %g: the cosines of the %s expert are scaled by %g", 1 / scale, expert, scale)
         checkpoint.architecture.set_gradient_checkpointing(self.recompute)
         self.prepare_layers(checkpoint.architecture)
-        if self.recompute or self.gradient_cache is not None:
-            mmap_large_tensors()
         with process_group.main_process_first():
             texts = token_cache.build_token_cache(self.cache or self.output / RESUME / TOKEN_CACHE, text_stream, checkpoint)
         process_group.check_same({"the digest of the texts": text_stream.digest[:16]})
@@ -280,7 +278,9 @@ class Finetune(TrainingStage, InputOptions):
         )
         loss = dev_sets.DevLoss(objective, self.batch_size, self.negatives, schedule.steps) if self._is_dev_loss else None
         evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group, loss)
-        counts = self.train_model(task, schedule, process_group, evaluator)
+        saves_memory = self.recompute or self.gradient_cache is not None
+        with heap.allocate_tensors(heap.RETURN_FREED if saves_memory else heap.KEEP_FREED):
+            counts = self.train_model(task, schedule, process_group, evaluator)
         counts["queries_read"] = sampler.distinct_queries(counts["steps"] * self.accumulate)
         return self.save_checkpoint(checkpoint, self.model, self.objective, counts) if process_group.is_main else None
 

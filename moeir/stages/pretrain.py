@@ -112,7 +112,7 @@ class Pretrain(TrainingStage):
 
         from moeir.architectures.initialize import build_checkpoint
         from moeir.backbones.device import select_dtype
-        from moeir.kernels.heap import mmap_large_tensors
+        from moeir.kernels import heap
         from moeir.pretraining.task import PretrainingTask
 
         process_group = self.process_group()
@@ -122,8 +122,6 @@ class Pretrain(TrainingStage):
             self.model, self._arch_with_head(), self._lengths(), texts, self.seed, random_weights=self.from_scratch
         )
         checkpoint.architecture.set_gradient_checkpointing(self.recompute)
-        if self.recompute:
-            mmap_large_tensors()
         torch.manual_seed(self.seed)
         objective: Pretraining = variants.bind_variant("pretraining", self.objective)(checkpoint.architecture)
         self.prepare_layers(objective)
@@ -134,7 +132,8 @@ class Pretrain(TrainingStage):
         task = PretrainingTask(
             objective, sampler, select_dtype(self.dtype, process_group.device), process_group, accumulate=self.accumulate
         )
-        counts = self.train_model(task, schedule, process_group)
+        with heap.allocate_tensors(heap.RETURN_FREED if self.recompute else heap.KEEP_FREED):
+            counts = self.train_model(task, schedule, process_group)
         speed = task.speed()
         if not process_group.is_main:
             return None

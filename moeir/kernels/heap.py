@@ -25,8 +25,8 @@ def allocate_tensors(options: Mapping[int, int]) -> Iterator[None]:
 
     By default glibc gives large tensors back to the system when they are freed, which clears each page that it gives out again, and two
     threads wait for one another there. KEEP_FREED spares that: up to a quarter of a step in which large tensors (a vocabulary's gradients)
-    come and go many times, for up to a fifth more memory at the peak. RETURN_FREED is for when memory is scarce: glibc takes all but the
-    largest tensors from its heap, whose fragmentation can double the peak of a step.
+    come and go many times, at the price of a higher peak. RETURN_FREED is for when memory is scarce: glibc takes all but the largest
+    tensors from its heap, whose fragmentation can double the peak of a step.
     """
     _set_options(options)
     try:

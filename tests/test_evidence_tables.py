@@ -129,6 +129,14 @@ def test_several_sets_count_alike_and_a_row_without_seeds_stands_beside_each(exp
     assert corrected[2] == "" and float(corrected[0].lstrip("<")) >= min(1.0, 2 * best.p) - 0.001, "corrected over three, not over two"
 
 
+def test_a_training_that_others_start_from_has_no_line_of_means(experiment: Any, tables: ModuleType) -> None:
+    rows = ["new", "bm25", "start", "never"]
+    write_row(experiment.results / "x", "start", {})
+    means = tables.means_table(tables.Experiment("x", experiment.results.parent / "declarations", experiment.results), "two", rows)
+    names = [line.split("|")[1].strip() for line in means.splitlines()[2:]]
+    assert names == ["new/lexical", "new/global", "new/fused", "new/best", "bm25", "never"], "bm25 is tested on another set, and may come"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

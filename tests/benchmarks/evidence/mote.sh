@@ -6,9 +6,9 @@
 #           fine-tunings (M2). KIND: normal, from the pre-training, and switched, from the same with its experts exchanged; where WORK_FOLDER
 #           has none it is made first; raw, siamese, separate and parts from MODEL_FOLDER
 # Sizes:    cores: M1 1,800 steps of 16 spans of 128 tokens and their queries (2.2 s each); M2 600 steps of 8 x (1 + 3), 128 tokens, on both
-#                  collections (2.7 s). Minutes of one core, estimated from 10 and 6 steps: prepare 5, gate 13, the pre-training 70, a fine-tuning
-#                  with its search 35; 8.5 hours in all. Weights of the pre-training are not committed: with its four fine-tunings, in two calls
-#                  after the row pre-normal, it takes 2 h 20 min of two cores
+#                  collections (2.4 s). Minutes: prepare 2, gate 10 and the pre-training 61 on two threads, a fine-tuning with its search 30 on
+#                  one; 8.5 core-hours in all. Weights of the pre-training are not committed: with its four fine-tunings, in two calls after
+#                  the row pre-normal, it takes 2 hours of two cores
 #           h200:  M1 10,000 steps of 256, M2 1,800 of 64 x (1 + 15) with negatives of BM25's first 30, BERT base, all questions (SQuAD's 0.7
 #                  times, MedQuAD's 4.8) and passages: about 7 hours, estimated
 set -euo pipefail

@@ -184,10 +184,13 @@ def label_contrast(terms: Sequence[str], sets: Sequence[str] = ()) -> str:
 
 
 def means_table(experiment: Experiment, of_set: str, rows: Iterable[str]) -> str:
-    """A line for each run of each row: nDCG@10 with its interval, other measures, all averaged over seeds."""
+    """A line for each run of each row that is tested: nDCG@10 with its interval, other measures, all averaged over seeds."""
     lines = []
     for row in rows:
-        records = [name for name in experiment.records_of(row) if of_set in experiment.records[name]["sets"]]
+        all_records = experiment.records_of(row)
+        records = [name for name in all_records if of_set in experiment.records[name]["sets"]]
+        if all_records and not any(experiment.records[name]["sets"] for name in all_records):
+            continue  # a training whose product others start from
         if not records:
             lines.append([row, 0, WAITING, "", "", ""])
             continue

@@ -20,23 +20,23 @@ def _find_glibc_function(name: str) -> Any:
 
 
 @contextmanager
-def allocate_tensors(options: Mapping[int, int]) -> Iterator[None]:
-    """Allocate by RETURN_FREED or KEEP_FREED within this block.
+def tune_malloc(options: Mapping[int, int]) -> Iterator[None]:
+    """Let glibc allocate by RETURN_FREED or KEEP_FREED within this block.
 
-    By default glibc gives large tensors back to the system when they are freed, which clears each page that it gives out again, and two
-    threads wait for one another there. KEEP_FREED spares that: up to a quarter of a step in which large tensors (a vocabulary's gradients)
-    come and go many times, at the price of a higher peak. RETURN_FREED is for when memory is scarce: glibc takes all but the largest
+    By default glibc returns large tensors to the system when they are freed, and the system clears each page that it gives out again, with
+    one thread waiting for the other. KEEP_FREED spares that, at the price of a higher peak; it pays where large tensors, as gradients of a
+    vocabulary, come and go many times in a step. RETURN_FREED is for when memory is scarce: by default glibc takes all but the largest
     tensors from its heap, whose fragmentation can double the peak of a step.
     """
-    _set_options(options)
+    _set_mallopt(options)
     try:
         yield
     finally:
-        _set_options(LIKE_GLIBC)
+        _set_mallopt(LIKE_GLIBC)
         trim_heap()
 
 
-def _set_options(options: Mapping[int, int]) -> None:
+def _set_mallopt(options: Mapping[int, int]) -> None:
     if (tune := _find_glibc_function("mallopt")) is not None:
         for name, value in options.items():
             tune(name, value)

@@ -38,11 +38,12 @@ def strip_compression_suffix(path: Path | str) -> Path:
 
 def is_compressed(path: Path | str) -> bool:
     """Whether `open_writer` compresses what is written to a path, or to the partial path of a product."""
-    return _writer_suffix(path) in COMPRESSED_SUFFIXES
+    return _find_suffix(path) in COMPRESSED_SUFFIXES
 
 
-def _writer_suffix(path: Path | str) -> str:
-    return Path(str(path).removesuffix(".partial")).suffix  # a product is written to a partial file first
+def _find_suffix(path: Path | str) -> str:
+    """The suffix of a path, or of the product that a partial path becomes."""
+    return Path(str(path).removesuffix(".partial")).suffix
 
 
 @contextmanager
@@ -79,7 +80,7 @@ def open_writer(path: Path | str) -> Iterator[TextIO]:
         return
     with (
         open(path, "wb") as stream,
-        _compress(stream, _writer_suffix(path)) as compressed,
+        _compress(stream, _find_suffix(path)) as compressed,
         io.TextIOWrapper(compressed, encoding="utf-8", newline="\n") as text,
     ):
         yield text

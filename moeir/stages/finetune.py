@@ -279,7 +279,7 @@ class Finetune(TrainingStage, InputOptions):
         loss = dev_sets.DevLoss(objective, self.batch_size, self.negatives, schedule.steps) if self._is_dev_loss else None
         evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group, loss)
         saves_memory = self.recompute or self.gradient_cache is not None
-        with heap.allocate_tensors(heap.RETURN_FREED if saves_memory else heap.KEEP_FREED):
+        with heap.tune_malloc(heap.RETURN_FREED if saves_memory else heap.KEEP_FREED):
             counts = self.train_model(task, schedule, process_group, evaluator)
         counts["queries_read"] = sampler.distinct_queries(counts["steps"] * self.accumulate)
         return self.save_checkpoint(checkpoint, self.model, self.objective, counts) if process_group.is_main else None

@@ -132,7 +132,7 @@ class Pretrain(TrainingStage):
         task = PretrainingTask(
             objective, sampler, select_dtype(self.dtype, process_group.device), process_group, accumulate=self.accumulate
         )
-        with heap.allocate_tensors(heap.RETURN_FREED if self.recompute else heap.KEEP_FREED):
+        with heap.tune_malloc(heap.RETURN_FREED if self.recompute else heap.KEEP_FREED):
             counts = self.train_model(task, schedule, process_group)
         speed = task.speed()
         if not process_group.is_main:

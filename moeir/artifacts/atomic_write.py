@@ -64,10 +64,12 @@ def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bo
 def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
     """Remove what a kill right after the rename left next to a product; `record` is that of the existing product."""
     record_file, partial = record_path(path), partial_path(path)
+    leftovers = [partial, resume_path(partial), _backup_path(path), _backup_path(manifest_path(path)), record_file]
     if read_json(record_file) != dict(record):
-        return
-    with contextlib.suppress(ArtifactError, OSError), _lock(path):  # another process rebuilds it, or the folder is read-only
-        _remove(partial, resume_path(partial), _backup_path(path), _backup_path(manifest_path(path)), record_file)
+        leftovers = []
+    if leftovers or _lock_path(path).exists():
+        with contextlib.suppress(ArtifactError, OSError), _lock(path):  # another process rebuilds it, or the folder is read-only
+            _remove(*leftovers)
 
 
 def _discard_stale_work(path: Path, partial: Path, unfinished: dict[str, Any] | None, record: Mapping[str, Any], *, force: bool) -> None:

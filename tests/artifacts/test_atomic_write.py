@@ -212,6 +212,9 @@ def test_what_a_kill_after_the_renaming_left_goes_when_the_product_is_found_made
         assert names(tmp_path) == left | {".out.lock"}, "another process writes it"
     atomic_write.clean_leftovers(tmp_path / "out", NEW)
     assert names(tmp_path) == product and state(tmp_path / "out") == "new"
+    (tmp_path / ".out.lock").touch()
+    atomic_write.clean_leftovers(tmp_path / "out", NEW)
+    assert names(tmp_path) == product, "killed between the removals of the record and of the lock"
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to know what a number stands for")

@@ -52,9 +52,11 @@ def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bo
             manifest = build_manifest(partial, kind, record, path.name, (RESUME, DISCARDED), counts.pop(LINKED, None))
             _commit(path, partial, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
         except BaseException as problem:
+            _recover(path)
             is_expected = isinstance(problem, MoeirError | OSError)  # a user's error or a disk's; any other failure may be resumed
             if not _has_resumable_state(partial) and (is_expected or not (partial / RESUME / TOKEN_CACHE).exists()):
-                _remove(partial, resume_path(partial), record_file, _new_path(record_file))
+                backups = [] if is_expected else _backup_paths(path)
+                _remove(partial, resume_path(partial), record_file, _new_path(record_file), *backups)
             if isinstance(problem, OSError) and problem.filename is None and problem.errno is not None:
                 problem.filename = str(path)
             raise
@@ -64,9 +66,8 @@ def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bo
 def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
     """Remove what a kill right after the rename left next to a product; `record` is that of the existing product."""
     record_file, partial = record_path(path), partial_path(path)
-    leftovers = [partial, resume_path(partial), _backup_path(path), _backup_path(manifest_path(path)), record_file]
-    if read_json(record_file) != dict(record):
-        leftovers = []
+    is_same = read_json(record_file) == dict(record)
+    leftovers = [partial, resume_path(partial), *_backup_paths(path), record_file] if is_same else []
     if leftovers or _lock_path(path).exists():
         with contextlib.suppress(ArtifactError, OSError), _lock(path):  # another process rebuilds it, or the folder is read-only
             _remove(*leftovers)
@@ -118,7 +119,9 @@ def _commit(path: Path, partial: Path, manifest: dict[str, Any]) -> None:
             _fsync(path.parent)  # before the product has its name, also on the disk
             os.replace(partial, path)
         except BaseException:  # the earlier product keeps its manifest; a full disk has room for a rename
-            if backup.exists():
+            if not partial.exists():  # Ctrl-C after the product had its name
+                _remove(backup)
+            elif backup.exists():
                 os.replace(backup, manifest_file)
             else:
                 manifest_file.unlink(missing_ok=True)
@@ -153,6 +156,11 @@ def _swap_into_place(partial: Path, path: Path) -> None:
 
 def _backup_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.old")
+
+
+def _backup_paths(path: Path) -> list[Path]:
+    """Those of a product and of the manifest beside it."""
+    return [_backup_path(path), _backup_path(manifest_path(path))]
 
 
 def _exchange_names(one: Path, other: Path) -> bool:

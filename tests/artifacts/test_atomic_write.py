@@ -1,10 +1,12 @@
 """A product exists completely or not at all, whatever interrupts its writing."""
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -181,6 +183,55 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_and_running_again_gives_
         assert state(path) == "new" and manifests.is_up_to_date(path, NEW)
         assert names(path.parent) == ({"out"} if folder else {"out", "out.manifest.json"})
     assert moment > (8 if folder else 5)
+
+
+def interrupt_after(patch: pytest.MonkeyPatch, moment: int) -> list[str]:
+    """Raise KeyboardInterrupt after the `moment`-th disk call, as Ctrl-C within it does -> the names of the calls, as they are made."""
+    calls: list[str] = []
+
+    def interrupt(name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def interrupted_call(*arguments: object, **options: object) -> object:
+            result = call(*arguments, **options)
+            calls.append(name)
+            if len(calls) == moment:
+                raise KeyboardInterrupt
+            return result
+
+        return interrupted_call
+
+    for module, name in ((os, "fsync"), (os, "rename"), (os, "replace"), (os, "unlink"), (os, "rmdir"), (atomic_write, "_exchange_names")):
+        patch.setattr(module, name, interrupt(name, getattr(module, name)))
+    return calls
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("folder", [True, False])
+def test_ctrl_c_at_any_moment_leaves_the_old_or_the_new_whole(tmp_path, monkeypatch, folder, exists, in_one_step):
+    if not in_one_step:
+        monkeypatch.setattr(atomic_write, "_exchange_names", lambda one, other: False)
+    for moment in range(1, 100):
+        path = tmp_path / str(moment) / "out"
+        path.parent.mkdir()
+        if exists:
+            make(path, "old", OLD, folder=folder)
+        with monkeypatch.context() as patch:
+            calls = interrupt_after(patch, moment)
+            with contextlib.suppress(KeyboardInterrupt):
+                make(path, "new", NEW, folder=folder, force=True)
+        if len(calls) < moment:
+            break
+        found = state(path)
+        assert found in ("old" if exists else None, "new"), calls
+        if found and not folder:
+            manifests.verify_file(path)
+        assert not found or manifests.is_up_to_date(path, NEW if found == "new" else OLD), calls
+        if found == "new":
+            atomic_write.clean_leftovers(path, NEW)
+        else:
+            make(path, "new", NEW, folder=folder, force=True)
+        assert state(path) == "new" and names(path.parent) == ({"out"} if folder else {"out", "out.manifest.json"}), calls
+    assert moment > (12 if folder else 8)
 
 
 @pytest.mark.parametrize("folder", [True, False])

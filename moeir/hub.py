@@ -17,7 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, EvalResult, HfApi, ModelCard, ModelCardData, hf_hub_download
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    EvalResult,
+    HfApi,
+    ModelCard,
+    ModelCardData,
+    get_session,
+    hf_hub_download,
+)
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import disable_progress_bars
 from huggingface_hub.utils.logging import set_verbosity_error
@@ -46,6 +55,7 @@ GIT_FILE = ".gitattributes"  # of every repository; the Hub writes it
 CARD_HEADING = "## This repository"
 COUNTED = {"texts": "documents", "queries": "queries"}  # counts of a manifest, as the card calls them
 SAMPLE_SIZE, SEARCH_DEPTH = 256, 10
+SECONDS_OF_SILENCE = 120.0  # without a byte from the Hub, or a byte that it takes
 FLOAT32_TOLERANCE, COARSE_TOLERANCE, MEASURE_TOLERANCE = 1e-3, 5e-2, 1e-6  # coarse: scores of bfloat16 and int8
 
 
@@ -103,7 +113,7 @@ def _is_pushed(manifest: Mapping[str, Any]) -> bool:
 def find_snapshot(repository: str, revision: str | None = None) -> Snapshot:
     """The commit of a branch, tag or commit name, by default of the main branch."""
     with describe_hub_errors(repository):
-        info = HfApi().repo_info(repository, revision=revision)
+        info = HfApi().repo_info(repository, revision=revision, timeout=SECONDS_OF_SILENCE)
     return Snapshot(repository, str(info.sha), frozenset(file.rfilename for file in info.siblings or ()))
 
 
@@ -132,6 +142,8 @@ def describe_hub_errors(repository: str) -> Iterator[None]:
     """One line and an exit code for an error of the Hub or of the network, without lines of the client; errors of the disk pass."""
     disable_progress_bars()
     set_verbosity_error()
+    if (client := get_session()).timeout.read is None:  # the client's default would wait for a silent Hub without end
+        client.timeout = SECONDS_OF_SILENCE
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -26,8 +26,8 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @dataclass
 class Fault:
-    """What goes wrong with the next `times` requests of a method whose path matches: a status, `close` or `flip` within the body, or other
-    bytes."""
+    """What goes wrong with the next `times` requests of a method whose path matches: a status, `close` or `flip` within the body, `silent`,
+    or other bytes."""
 
     method: str
     path: str
@@ -61,6 +61,7 @@ class StandIn:
     faults: list[Fault] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
     tokens_elsewhere: list[str] = field(default_factory=list)  # tokens that were sent to the host of large files
 
     def fail(self, method: str, path: str, kind: int | str | bytes, times: int = 1) -> None:
@@ -112,6 +113,10 @@ class Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         if fault == "close" and self.command != "GET":
             self.state.bodies.append(self.rfile.read(length // 2))
+            self.close_connection = True
+            return
+        if fault == "silent":
+            self.state.ended.wait(60)
             self.close_connection = True
             return
         body = self.read_chunks() if self.headers.get("Transfer-Encoding") == "chunked" else self.rfile.read(length)
@@ -274,8 +279,10 @@ ROUTES = [
 
 def connect(patch: pytest.MonkeyPatch, address: str) -> None:
     """Lead huggingface_hub, which reads its environment when it is imported, to a stand-in, with its token and without waiting."""
-    from huggingface_hub import constants, file_download
+    from huggingface_hub import close_session, constants, file_download
     from huggingface_hub.utils import _http
+
+    close_session()  # a client keeps the limits of the test that opened it
 
     settings = {"ENDPOINT": address, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}
     settings |= {"HUGGINGFACE_CO_URL_TEMPLATE": f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"}
@@ -298,5 +305,6 @@ def serve() -> Iterator[StandIn]:
     try:
         yield state
     finally:
+        state.ended.set()
         server.shutdown()
         server.server_close()

@@ -204,6 +204,7 @@ FAULTS = {  # method, path, kind of a fault; exit code and words
     "a byte flips in the weights": ("GET", "/elsewhere/", "flip", 4, "model.safetensors is not the file of its manifest"),
     "a byte flips in a text file": ("GET", "vocab.txt", "flip", 4, "vocab.txt is not the file of its manifest"),
     "a byte flips in the manifest": ("GET", "manifest.json", "flip", 4, "error: anna/came: manifest.json: damaged"),
+    "the Hub is silent": ("GET", "/api/models/", "silent", 1, "the Hub or the connection failed (timed out)"),
     "a page answers": ("GET", "/api/models/", b"<html>", 1, "the Hub answered in another form than expected (JSONDecodeError"),
     "a list answers": ("GET", "/api/models/", b"[]", 1, "the Hub answered in another form than expected"),
     "files have no names": ("GET", "/api/models/", b'{"sha": "a", "siblings": [{}]}', 1, "the Hub answered in another form than expected"),
@@ -211,8 +212,9 @@ FAULTS = {  # method, path, kind of a fault; exit code and words
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_pull_that_fails_leaves_no_product_and_the_same_command_again_succeeds(name, hub, room, run, moeir):
+def test_a_pull_that_fails_leaves_no_product_and_the_same_command_again_succeeds(name, hub, room, run, moeir, monkeypatch):
     method, path, kind, code, words = FAULTS[name]
+    monkeypatch.setattr("moeir.hub.SECONDS_OF_SILENCE", 1.0 if kind == "silent" else 60.0)
     run("push --input came --repo anna/came")
     hub.fail(method, path, kind, 1 if kind == "flip" or isinstance(kind, bytes) else RETRY)
     command = ("pull", "--repo", "anna/came", "--output", "pulled")

@@ -190,13 +190,18 @@ FAULTS = {  # method, path, kind and times of a fault; exit code and words
     "another push came between": ("POST", "/commit/main", 412, 1, 1, "412"),
     "something else answers": ("POST", "/api/repos/create", b"<html>", 1, 1, "the Hub answered in another form than expected"),
     "the answer is a list": ("POST", "/api/repos/create", b"[]", 1, 1, "the Hub answered in another form than expected"),
+    "the Hub is silent": ("POST", "/api/repos/create", "silent", 1, 1, "the Hub or the connection failed (timed out)"),
+    "the upload is not taken": ("PUT", "/lfs/", "silent", RETRY, 1, "failed (timed out)"),
+    "the commit is not answered": ("POST", "/commit/main", "silent", 1, 1, "failed (timed out)"),
     "the commit has no address": ("POST", "/commit/main", b"{}", 1, 1, "(KeyError: 'commitUrl'); is HF_ENDPOINT right?"),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_push_that_fails_says_so_in_one_line_and_the_same_command_again_succeeds(name, hub, room, moeir):
+def test_a_push_that_fails_says_so_in_one_line_and_the_same_command_again_succeeds(name, hub, room, moeir, monkeypatch):
     *fault, code, words = FAULTS[name]
+    if "silent" in fault:
+        monkeypatch.setattr("moeir.hub.SECONDS_OF_SILENCE", 0.3)
     hub.fail(*fault)
     command = ("push", "--input", "came", "--repo", "anna/came")
     result = moeir(*command)

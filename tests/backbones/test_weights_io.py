@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import signal
 
 import pytest
 import torch
@@ -199,3 +201,24 @@ def test_missing_shards_and_damaged_indexes_are_refused(written):
     (written / "shards" / "model.safetensors.index.json").write_text("{}")
     with pytest.raises(ArtifactError, match=r"index.json: damaged: expected a weight_map of file names"):
         weights_io.read_encoder(written / "shards")
+
+
+def test_what_a_kill_within_the_writing_left_is_gone_after_the_next(tmp_path):
+    weights = {"weight": torch.ones(2_000_000)}
+    for _ in range(100):  # a kill may come between two writings
+        child = os.fork()
+        if child == 0:
+            try:
+                while True:
+                    weights_io.write_tensors(weights, tmp_path / "model.safetensors")
+            finally:
+                os._exit(70)
+        while not list(tmp_path.glob(".tmp??????")):
+            assert os.waitpid(child, os.WNOHANG) == (0, 0)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        if left := [path.name for path in tmp_path.iterdir() if path.name != "model.safetensors"]:
+            break
+    assert left
+    weights_io.write_tensors(weights, tmp_path / "model.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]

@@ -210,7 +210,9 @@ def write_model(folder: Path, config: Mapping[str, Any], weights: Mapping[str, T
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write a safetensors file; MoeirError if writing fails."""
+    """Write a safetensors file; MoeirError if writing fails. What the library left of an earlier, killed attempt is removed."""
+    for abandoned in path.parent.glob(".tmp??????"):
+        abandoned.unlink()
     try:
         save_file(dict(tensors), path, metadata={"format": "pt"})
     except SafetensorError as problem:

@@ -22,11 +22,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from moeir import settings, variants
+from moeir.analysis import training_monitor
 from moeir.artifacts import journals, manifests
 from moeir.errors import MoeirError
 from moeir.formats import detection, summary
@@ -172,6 +173,7 @@ def _read_journal(path: Path) -> None:
 
 def _read_metrics(path: Path) -> None:
     training_curves.format_trainings(training_curves.load_trainings([path]))
+    training_monitor.analyze_shares(path, 2)
 
 
 def _make_manifest() -> bytes:
@@ -220,10 +222,9 @@ def list_targets() -> dict[str, Target]:
             journal.write({"texts": rows, "experts": {"global": {"rows": rows}}})
         journal.close()
         targets["journal"] = Target(_read_journal, "journal.jsonl", (Path(folder, "journal.jsonl").read_bytes(),))
-    steps = [
-        {"step": step, "loss": 1 / step, "shares": {"lexical": 0.5, "global": 0.5}, "seconds": 0.5, "tokens": 99} for step in (1, 2, 3)
-    ]
-    metrics = "".join(f"{json.dumps(step)}\n" for step in [*steps, {"step": 3, "dev": {"nDCG@10": 0.5}, "best": True}])
+    shares = {"share.lexical": 0.9, "share.global": 0.1, "entropy.shares": 0.3, "loss.lexical": 0.7, "uniform_loss": 0.7, "tokens": 99}
+    steps = [{"step": step, "loss": 0.7, **shares, "usage.1.query.0": 1.0, "usage.1.query.1": 0.0} for step in range(1, 40)]
+    metrics = "".join(f"{json.dumps(step)}\n" for step in [*steps, {"step": 39, "dev.nDCG@10": 0.5}])
     targets["metrics"] = Target(_read_metrics, "metrics.jsonl", (metrics.encode(),))
     return targets
 
@@ -272,14 +273,27 @@ def run_case(target: Target, content: bytes, folder: Path) -> str:
     return "accepted"
 
 
+def _limit_time(read: Callable[[Path], object]) -> Callable[[Path], object]:
+    def read_in_time(path: Path) -> None:
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        try:
+            read(path)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    return read_in_time
+
+
 @contextlib.contextmanager
 def bound_cases() -> Iterator[None]:
-    """Within the block a case has SECONDS; the process has EXTRA_MEMORY more than now."""
+    """Within the block a timer ends a case by Hang, and the process has EXTRA_MEMORY more than now."""
 
     def raise_hang(*_: object) -> None:
         raise Hang(f"no end after {SECONDS} s")
 
-    logging.getLogger("moeir").setLevel(logging.CRITICAL)
+    log = logging.getLogger("moeir")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
     limits, handler = resource.getrlimit(resource.RLIMIT_AS), signal.signal(signal.SIGALRM, raise_hang)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + EXTRA_MEMORY, limits[1]))
@@ -289,18 +303,19 @@ def bound_cases() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         resource.setrlimit(resource.RLIMIT_AS, limits)
+        log.setLevel(level)
 
 
 def fuzz(name: str, target: Target, cases: int, seed: int) -> tuple[str, Counter[str], list[tuple[str, bytes]]]:
     """Run seeded cases of a target: its name, how many were accepted, refused and failed, and the first failing input of each message."""
     generator, counts, failures = random.Random(f"{name} {seed}"), Counter[str](), dict[str, bytes]()
+    limited = replace(target, read=_limit_time(target.read))
     with tempfile.TemporaryDirectory() as text, bound_cases():
         folder = Path(text)
         (folder / "ids.txt").write_bytes(b"a\nb\n")
         for _ in range(cases):
             content = mutate(generator.choice(target.seeds), target.seeds, generator)
-            signal.setitimer(signal.ITIMER_REAL, SECONDS)
-            outcome = run_case(target, content, folder)
+            outcome = run_case(limited, content, folder)
             counts[outcome if outcome in ("accepted", "refused") else "failed"] += 1
             if outcome not in ("accepted", "refused"):
                 failures.setdefault(outcome, content)

@@ -6,6 +6,7 @@ The state depends on the lines of `metrics.jsonl` only: a resumed training repla
 
 import itertools
 import math
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -112,7 +113,7 @@ class TrainingMonitor:
         """Add the metrics of one step; return the alarms that start with it. An active alarm is not repeated."""
         self.step = int(facts["step"])
         for name, value in facts.items():
-            if name == "step" or not isinstance(value, int | float) or not math.isfinite(value):
+            if name == "step" or not _is_finite(value):
                 continue
             if name not in self.histories:
                 self._register(name)
@@ -264,6 +265,11 @@ def read_metrics(path: Path) -> Iterator[dict[str, float]]:
         yield from itertools.chain([first], steps)
 
 
+def _is_finite(value: object) -> bool:
+    """Whether a value is a number, and none that is infinite as a float."""
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
+
+
 def _parse_steps(encoded_lines: Iterable[bytes], path: Path) -> Iterator[dict[str, float]]:
     for number, line in enumerate(encoded_lines, start=1):
         if not line.endswith(b"\n"):
@@ -272,7 +278,7 @@ def _parse_steps(encoded_lines: Iterable[bytes], path: Path) -> Iterator[dict[st
             facts = texts.parse_json(line.decode(), f"{path}:{number}")
         except UnicodeDecodeError:
             raise DataError(f"{path}:{number}: not UTF-8 text; expected the metrics of a training step") from None
-        if not isinstance(facts, dict) or not isinstance(facts.get("step"), int):
+        if not isinstance(facts, dict) or not isinstance(step := facts.get("step"), int) or not _is_finite(step):
             raise DataError(f"{path}:{number}: expected the metrics of a training step, an object with a `step`")
         yield facts
 
@@ -295,11 +301,11 @@ def expert_means(steps: Iterable[Mapping[str, float]], total: int, rows: int) ->
     for number, facts in enumerate(steps):
         row = number * rows // total
         last[row] = facts["step"]
-        for name in facts:
+        for name, value in facts.items():
             kind, dot, _ = name.partition(".")
-            if not dot or kind not in EXPERT_METRICS:
+            if not dot or kind not in EXPERT_METRICS or not _is_finite(value):
                 continue
-            sums.setdefault(name, [0.0] * rows)[row] += facts[name]
+            sums.setdefault(name, [0.0] * rows)[row] += value
             counts.setdefault(name, [0] * rows)[row] += 1
     names = sorted(sums, key=lambda name: EXPERT_METRICS.index(name.split(".")[0]))
     averages = {name: [total / count if count else None for total, count in zip(sums[name], counts[name], strict=True)] for name in names}
@@ -308,8 +314,7 @@ def expert_means(steps: Iterable[Mapping[str, float]], total: int, rows: int) ->
 
 def analyze_shares(path: Path, rows: int) -> AnalysisResult:
     """Expert metrics over the course of the training that wrote `metrics.jsonl`."""
-    total = sum(1 for _ in texts.read_json_lines(path))
-    names, means = expert_means((facts for _, facts in texts.read_json_lines(path)), total, rows)
+    names, means = expert_means(read_metrics(path), sum(1 for _ in read_metrics(path)), rows)
     if len(names) == 1:
         raise UsageError(f"{path}: has no metrics of single experts; expected share.…, usage.… or loss.…")
     marks = []

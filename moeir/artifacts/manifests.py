@@ -87,8 +87,10 @@ def _has_seal(text: str, manifest: Mapping[str, Any]) -> bool:
 def _is_manifest(loaded: Any) -> bool:
     if not isinstance(loaded, dict) or not isinstance(loaded.get("files"), dict) or not isinstance(loaded.get("counts"), dict):
         return False
-    kind, files = loaded.get("kind"), loaded["files"].values()
-    return isinstance(kind, str) and kind != "" and all(isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in files)
+    kind, files = loaded.get("kind"), loaded["files"]
+    if not isinstance(kind, str) or kind == "" or any("\0" in name for name in files):
+        return False
+    return all(isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in files.values())
 
 
 def verify_artifact(path: Path, kind: str) -> dict[str, Any]:

@@ -151,7 +151,8 @@ def test_a_training_is_found_finished_or_not(tmp_path):
 
 
 @pytest.mark.parametrize("content, words", [(b"", "is empty"), (b"[1]\n", ":1: expected the metrics"), (b"\xff\n", ":1: not UTF-8"),
-                                            (b'{"step": "1"}\n', ":1: expected"), (b'{"step": 1}\n\n', ":2: broken JSON")])  # fmt: skip
+                                            (b'{"step": "1"}\n', ":1: expected"), (b'{"step": 1}\n\n', ":2: broken JSON"),
+                                            (b'{"step": %d}\n' % 10**400, ":1: expected")])  # fmt: skip
 def test_damaged_metrics_are_named(content, words, tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(content)
     with pytest.raises(DataError, match=words):
@@ -160,9 +161,11 @@ def test_damaged_metrics_are_named(content, words, tmp_path):
 
 def test_what_is_no_number_is_left_aside():
     monitor = TrainingMonitor()
-    monitor.update({"step": 1, "loss": float("nan"), "words": "x", "share.a": 0.5, "loss.a": 1, "loss.b": 2, "dev.fused.RR": 0.5})
+    monitor.update(
+        {"step": 1, "loss": float("nan"), "words": "x", "share.a": 0.5, "loss.a": 1, "loss.b": 2, "dev.fused.RR": 0.5, "tokens": 10**400}
+    )
     monitor.update({"step": 2, "dev.fused.RR": 0.5})
-    assert "loss" not in monitor and "words" not in monitor and monitor.experts == ["a", "b"]
+    assert not {"loss", "words", "tokens"} & monitor.histories.keys() and monitor.experts == ["a", "b"]
     assert monitor.best == {"dev.fused.RR": (0.5, 1)} and monitor.tokens_per_second is None
 
 
@@ -181,6 +184,7 @@ def test_rows_are_means_of_stretches_and_names_those_of_experts():
     assert names == ["step", "share.a", "rank.b", "loss.a"]
     assert [row[0] for row in rows] == [3, 5, 7]
     assert [row[1] for row in rows] == [2.0, 4.5, 6.5]  # 1 2 3 | 4 5 | 6 7
+    assert expert_means([{"step": 1, "share.a": "x"}, {"step": 2, "share.a": 10**400, "rank.a": 1.0}], 2, 2)[1] == [[1, None], [2, 1.0]]
 
 
 @pytest.mark.parametrize("total", [1, 2, 5, 19, 20, 21, 63])

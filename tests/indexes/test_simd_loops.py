@@ -83,3 +83,15 @@ def test_late_products_are_the_halved_sum_of_the_largest_dots():
             continue
         best = torch.stack([torch.stack([exact_dot(token[None], other[None])[0] for other in text]).max() for token in tokens])
         assert scores[pair] == pairwise_sum(best).item()
+
+
+def test_a_scan_of_bfloat16_products_sums_the_largest_of_each_token_also_where_all_are_negative():
+    queries, tokens, starts = 3, 2, np.array([0, 2, 2, 5, 9])
+    products = torch.randn(9, queries * tokens, generator=torch.Generator().manual_seed(2)).bfloat16()
+    products[:5] = -products[:5].abs()
+    scores = np.empty((queries, 3), np.float32)
+    simd_loops.maxsim_scan(products[2:].view(torch.int16).numpy(), starts, 1, 3, tokens, scores)
+    assert (scores[:, 0] == -np.inf).all() and (scores[:, 1] < 0).all()
+    for text, (begin, end) in enumerate([(2, 5), (5, 9)], start=1):
+        expected = products[begin:end].float().amax(0).view(queries, tokens).sum(1)
+        assert np.array_equal(scores[:, text], expected.numpy())

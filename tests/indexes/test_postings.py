@@ -57,6 +57,20 @@ def test_what_is_left_out_of_the_scan_changes_nothing(depth):
     assert [array.tobytes() for array in whole] == [array.tobytes() for array in result]
 
 
+def test_terms_that_share_a_slot_of_the_table_are_told_apart():
+    generator, slots = np.random.default_rng(3), postings_search.HASH_SLOTS
+    terms = np.sort(np.concatenate([slots * np.arange(6), slots * np.arange(6) + 2]))  # of slots 0 and 2; they spread to others
+    weights = np.zeros((400, 6 * slots), np.float32)
+    weights[:, terms] = generator.exponential(0.5, (400, 12)) * (generator.random((400, 12)) < 0.5)
+    documents, queries = Sparse.from_matrix(torch.from_numpy(weights)), Sparse.from_matrix(torch.from_numpy(weights[:20]))
+    rows, scores = build_index(documents, 64).search(queries, 30)
+    dictionaries = as_dictionaries(documents)
+    for line, query in enumerate(as_dictionaries(queries)):
+        expected = oracle.top_rows(oracle.sparse(query, dictionaries), range(400), 30)
+        hits = oracle.result_hits(rows[line], scores[line])
+        assert [score for _, score in hits] == pytest.approx([score for _, score in expected], rel=1e-6)
+
+
 @pytest.mark.parametrize("first_window", ["one far above", "heavy tail"])
 def test_what_a_misleading_first_window_leaves_out_is_found_by_a_full_scan(first_window):
     """The cutoffs come from the first window's scans; in the others the best documents consist of postings below them."""

@@ -58,6 +58,10 @@ def test_a_number_out_of_range_is_refused(open_arrays, position):
     rows[position] = 9
     with refused("rows", "numbers from 0 to 8 by texts.npy, found 5 to 9"):
         open_arrays(rows=rows).read("rows", np.int64, (12,), by="texts.npy", below=9)
+    codes = np.full(12, 5, np.uint8)
+    codes[position] = 255
+    with refused("codes", "numbers from 0 to 254, found 5 to 255"):
+        open_arrays(codes=codes).read("codes", np.uint8, (12,), below=255)
 
 
 @pytest.mark.parametrize(

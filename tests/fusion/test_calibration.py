@@ -55,6 +55,17 @@ def test_an_expert_that_only_harms_has_a_scale_above_zero() -> None:
     assert scales[0] > scales[1] > 0
 
 
+def test_an_expert_that_only_harms_does_not_change_the_others() -> None:
+    (first, second), qrels = loud_and_weak(range(200))
+    generator = np.random.default_rng(9)
+    third = {  # against the first, and against the relevant document: a negative weight would help
+        query: {document: -score + float(generator.normal()) for document, score in first.hits(query)} for query in first.queries
+    }
+    alone = ScaleFitter.from_runs([first, second], qrels).fit()
+    together = ScaleFitter.from_runs([first, second, Run.from_hits(third)], qrels).fit()
+    assert together[1] / together[0] == pytest.approx(alone[1] / alone[0], rel=0.02)
+
+
 def test_folds_hold_out_every_query_once() -> None:
     runs, qrels = loud_and_weak(range(23))
     qrels["q7"] = {"nothing found": 1}  # no list has a relevant document: not fitted on

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeir.fusion import tuning
+from moeir.records.runs import Run
 
 
 def mean_scorer(value):
@@ -39,6 +40,11 @@ def test_where_nothing_is_better_the_first_start_stays():
     assert tuning.coordinate_search([[1, 1], [2, 3]], mean_scorer(lambda weights: 0.5))[0] == "1+1"
     assert tuning.coordinate_search([[1, 1], [2, 3]], mean_scorer(lambda weights: float(weights == [2, 3])))[0] == "2+3"
     assert tuning.format_weights([1e7, 1e-9]) == "1e07+1e-09"
+
+
+def test_a_start_gives_all_lists_one_range_and_leaves_those_without_a_range():
+    runs = [Run.from_hits({"q": {"a": 3.0, "b": 1.0}, "r": {"a": 6.0, "b": 0.0}}), Run.from_hits({"q": {"a": 3.0}, "r": {"b": 7.0}})]
+    assert tuning._initial_weights(runs) == [[1.0, 1.0], [0.25, 1.0]]
 
 
 def test_every_factor_can_be_undone_and_reaches_any_weight_within_an_eighth_of_a_power_of_two():

@@ -89,3 +89,4 @@ def test_impossible_options_are_refused():
         CoilHead(H, SIGNS, dimension=0)
     with pytest.raises(UsageError, match="cls dimension 0: expected at least 1"):
         ProjectionHead(H, dimension=0)
+    assert ProjectionHead(H, dimension=1)(states(), tokens()).vectors.shape == (3, 1)

@@ -62,8 +62,8 @@ def binary_cross_entropy(scores: Tensor, positive_weight: float) -> Tensor:
     >>> binary_cross_entropy(torch.tensor([[0.0, 0.0], [2.0, -2.0]]), positive_weight=1.0)
     tensor([0.6931, 0.1269])
     """
-    positive, negatives = F.softplus(-scores[:, :1]) * positive_weight, F.softplus(scores[:, 1:])
-    return (positive.sum(1) + negatives.sum(1)) / scores.shape[1]
+    positive, negatives = F.softplus(-scores[:, 0]) * positive_weight, F.softplus(scores[:, 1:])
+    return (positive + negatives.sum(1)) / scores.shape[1]
 
 
 @dataclass(frozen=True)

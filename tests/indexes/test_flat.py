@@ -1,6 +1,8 @@
 """Exact dense search."""
 
 import errno
+import json
+import os
 
 import numpy as np
 import pytest
@@ -132,14 +134,15 @@ def test_a_saved_index_is_the_same_index(tmp_path):
     assert same_bytes(index.search(Dense(queries), 30), opened.search(Dense(queries), 30))
 
 
-def test_too_many_open_files_are_no_damage(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number, expected", [(errno.EMFILE, OSError), (errno.ENODATA, ArtifactError)])
+def test_too_many_open_files_are_no_damage_and_other_errors_are(number, expected, tmp_path, monkeypatch):
     build_index(np.eye(3)).save(tmp_path)
 
     def fail(*_):
-        raise OSError(errno.EMFILE, "Too many open files")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("moeir.artifacts.memmap.open_memmap", fail)
-    with pytest.raises(OSError, match="Too many open files"):
+    with pytest.raises(expected, match=os.strerror(number)):
         Flat.open(tmp_path)
 
 
@@ -223,6 +226,15 @@ def test_scans_on_several_threads_change_no_byte():
         torch.set_num_threads(before)
     assert same_bytes(found[0], found[1]) and same_bytes(found[0], found[2])
     assert found[0][1].tobytes() == scores_one_by_one(index, Dense(queries), 20)
+
+
+@pytest.mark.parametrize("change", [{"options": {"lists": 4}}, {"options": 7}, {"longest": None}])
+def test_settings_of_no_such_index_are_damage(change, tmp_path):
+    build_index(near_ties(seed=5)[1]).save(tmp_path)
+    settings = json.loads((tmp_path / "engine.json").read_text())
+    (tmp_path / "engine.json").write_text(json.dumps({key: value for key, value in (settings | change).items() if value is not None}))
+    with pytest.raises(ArtifactError, match=r"damaged flat index: .*; run `moeir index` again"):
+        Flat.open(tmp_path)
 
 
 def test_shards_change_no_byte():

@@ -16,7 +16,7 @@ LINES = [
     ("q3", "z", 1, 1.0),
     ("extra", "a", 1, 1.0),
 ]  # fmt: skip
-QRELS = {"q1": {"a": 1, "c": 2}, "q2": {"b": 1, "q2": 1, "a": 0}, "q3": {"a": 1}, "never": {"a": 1}}
+QRELS = {"q1": {"a": 1, "c": 2}, "q2": {"b": 1, "q2": 1, "a": 0}, "q3": {"a": 1, "z": 0}, "never": {"a": 1}}
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def test_reciprocal_ranks_of_beir_and_mteb_keep_ties_as_the_file_has_them(path):
 
 
 def test_ms_marcos_script_goes_by_ranks_and_lines(path):
-    # q1: a at rank 2; q2: q2 at rank 1, and grade 0 counts as well; q3: none; over all four judged queries
-    assert tool_mean(path, "msmarco", "RR@10") == pytest.approx((1 / 2 + 1 + 0) / 4)
+    # q1: a at rank 2; q2: q2 at rank 1; q3: z, of grade 0, which counts as well; over all four judged queries
+    assert tool_mean(path, "msmarco", "RR@10") == pytest.approx((1 / 2 + 1 + 1) / 4)
     with pytest.raises(UsageError, match="--compat msmarco: nDCG@10: it computes RR@k alone"):
         compat.find_tool("msmarco", [measures.parse_measure("nDCG@10")])
     with pytest.raises(UsageError, match="--compat ranx: expected trec_eval, beir, mteb, msmarco"):

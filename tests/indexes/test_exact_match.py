@@ -94,6 +94,16 @@ def test_a_product_that_float32_rounds_away_is_seen():
     assert rows.tolist() == [[0, -1]] and scores[0, 0] == vectors[0, 2].float()
 
 
+def test_a_score_above_zero_that_a_float32_sum_has_below_zero_is_found():
+    width, count, small = 1024, 16, 2.0**-12 * (1 - 2.0**-11)  # 1 + small² is 1 in float32
+    document = 256 * torch.tensor([1.0, *[small] * (width - 2), -1.0])
+    query = torch.tensor([1.0, *[small] * (width - 2), 1 + 1016 * 2.0**-24])
+    index = build_index(Texts(torch.ones(1, dtype=torch.int64), document[None].half(), torch.tensor([0, 1])))
+    exact = query.double() @ document.half().double()
+    rows, scores = index.search(Texts(torch.ones(count, dtype=torch.int64), query.repeat(count, 1), torch.arange(count + 1)), 1)
+    assert exact > 0 and rows.tolist() == [[0]] * count and (scores == exact.float().item()).all()
+
+
 def test_the_score_is_that_of_the_representation():
     queries, documents = near_ties(seed=3)
     rows, scores = build_index(documents).search(queries, 10)

@@ -127,10 +127,11 @@ def test_a_saved_index_is_the_same_index(tmp_path):
     index = Flat(id_ranks)
     index.add(Dense(documents[:100]))
     index.add(Dense(documents[100:]))
-    index.save(tmp_path / "index")
-    opened = Flat.open(tmp_path / "index", id_ranks)
-    assert sorted(path.name for path in (tmp_path / "index").iterdir()) == ["engine.json", "vectors.npy"]
-    assert np.load(tmp_path / "index" / "vectors.npy").tobytes() == documents.numpy().tobytes()
+    folder = tmp_path / "new" / "index"
+    index.save(folder)
+    opened = Flat.open(folder, id_ranks)
+    assert sorted(path.name for path in folder.iterdir()) == ["engine.json", "vectors.npy"]
+    assert np.load(folder / "vectors.npy").tobytes() == documents.numpy().tobytes()
     assert same_bytes(index.search(Dense(queries), 30), opened.search(Dense(queries), 30))
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes.inverted import Inverted
 from moeir.indexes.postings import DTYPES
+from moeir.indexes.sparse_rows import sparse_rows
 from moeir.kernels import numba_cache
 from moeir.representations.sparse import Sparse
 from tests.indexes.engine_checks import same_bytes
@@ -153,3 +154,12 @@ def test_few_terms_and_many_are_summed_in_the_same_order(count):
             total += query[term] * document.get(term, 0.0)
         expected.append(np.float32(total))
     assert scores[0].tolist() == [expected[row] for row in rows[0]] == sorted(expected, reverse=True)[:60]
+
+
+def test_rows_from_the_middle_are_checked_and_lose_their_zeros():
+    texts = pack([{0: 1.0, 1: 2.0}, {2: 3.0}, {3: 0.0, 4: 5.0}, {}, {5: 6.0, 0: 7.0}])
+    rows = sparse_rows(texts, 1, 5, 0, "row")
+    assert [rows.starts.tolist(), rows.terms.tolist(), rows.weights.tolist()] == [[0, 1, 2, 2, 4], [2, 4, 5, 0], [3.0, 5.0, 6.0, 7.0]]
+    texts.weights[-1] = float("nan")
+    with pytest.raises(DataError, match="row 14: a weight is NaN or infinite"):
+        sparse_rows(texts, 1, 5, 10, "row")

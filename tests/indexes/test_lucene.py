@@ -60,7 +60,7 @@ def test_the_packages_are_found_without_importing_them(fake_packages, monkeypatc
 
 
 def test_what_java_says_of_a_failure_is_the_message(fake_packages, tmp_path):
-    fake_packages.write_text("#!/bin/sh\necho first >&2; echo 'no room' >&2; exit 3\n")
+    fake_packages.write_text("#!/bin/sh\necho first >&2; echo second >&2; echo 'no room' >&2; exit 3\n")
     fake_packages.chmod(0o755)
     index = Lucene()
     index.add(TEXTS)

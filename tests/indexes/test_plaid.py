@@ -79,6 +79,20 @@ def test_lists_alone_say_what_the_best_centroids_are_worth():
     assert hits.tolist() == [0, 1, 2, 3] and sums.tolist() == [9 - 5, 0, 8 - 4, 9 - 5]
 
 
+def test_by_default_100_roots_of_the_documents_are_candidates():
+    queries, documents = random_texts(count=400, seed=4)
+    by_default, *others = (
+        build_index(documents, centroids=16, **options).search(queries, 5) for options in ({}, {"candidates": 2000}, {"candidates": 80})
+    )
+    assert [same_bytes(by_default, other) for other in others] == [True, False]
+
+
+def test_ties_at_the_cut_go_to_the_highest_ids():
+    values, id_ranks = np.array([3, 5, 3, 4, 3, 1], np.int32), np.array([4, 0, 5, 1, 2, 3])
+    kept = (residual_codec.top_k(np.arange(6), values, id_ranks, count).tolist() for count in (1, 3, 4, 6))
+    assert [*kept] == [[1], [1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
+
+
 def test_few_candidates_still_find_most():
     queries, documents = random_texts(count=1500, seed=2)
     exact = MaxSim()

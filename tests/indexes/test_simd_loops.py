@@ -85,6 +85,14 @@ def test_late_products_are_the_halved_sum_of_the_largest_dots():
         assert scores[pair] == pairwise_sum(best).item()
 
 
+def test_a_bound_of_zero_keeps_products_that_float32_has_exactly():
+    queries, documents = torch.tensor([[[1.0, 2.0], [-3.0, 1.0]]]), torch.tensor([[1.0, 0.0], [0.0, 2.0], [-2.0, 0.0]]).half()
+    scores = np.empty(2)
+    arguments = to_lane_layout(queries), np.zeros((1, 2)), np.array([0, 0]), np.array([0, 1]), scores
+    simd_loops.exact_maxsim_pairs(as_uint16(documents), np.array([0, 2, 3]), *arguments)
+    assert scores.tolist() == [4 + 2, -2 + 6]
+
+
 def test_a_scan_of_bfloat16_products_sums_the_largest_of_each_token_also_where_all_are_negative():
     queries, tokens, starts = 3, 2, np.array([0, 2, 2, 5, 9])
     products = torch.randn(9, queries * tokens, generator=torch.Generator().manual_seed(2)).bfloat16()

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.indexes.two_step import CpuTopKPool, TopKPool
+from moeir.indexes import simd_loops
+from moeir.indexes.two_step import CpuTopKPool, TopKPool, exact_dot
+from moeir.indexes.vector_store import as_uint16
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
@@ -39,3 +41,9 @@ def test_a_pool_is_certain_only_if_nobody_outside_is_within_the_margin():
     pool.push(torch.tensor([[1.0, 3.0, 2.0, -np.inf]]), torch.arange(4))
     assert pool.candidates(1, torch.tensor([0.5], dtype=torch.float64))[1].tolist() == [True]
     assert pool.candidates(1, torch.tensor([1.0], dtype=torch.float64))[1].tolist() == [False]
+
+
+def test_a_product_of_zero_has_no_sign():
+    left, right, scores = torch.tensor([[-1.0, 0.0]]), torch.tensor([[0.0, -1.0]]), np.empty(1)
+    simd_loops.exact_pair_dots(as_uint16(right.half()), left.numpy(), np.zeros(1, int), np.zeros(1, int), scores)
+    assert not torch.signbit(exact_dot(left, right)).any() and not np.signbit(scores).any()

@@ -1,0 +1,31 @@
+"""Search of any representation by scoring every document."""
+
+import numpy as np
+import torch
+
+from moeir.indexes.scan import Scan
+from moeir.representations.dense import Dense
+from moeir.representations.sparse import Sparse
+
+
+def build_and_open(documents, folder):
+    index = Scan()
+    index.add(documents)
+    index.save(folder)
+    return Scan.open(folder)
+
+
+def test_texts_that_share_no_term_are_not_found_and_score_0(tmp_path):
+    index = build_and_open(Sparse.from_matrix(torch.tensor([[1.0, 0, 0], [0, 2, 0], [3, 0, 0]])), tmp_path)
+    queries = Sparse.from_matrix(torch.tensor([[2.0, 0, 0], [0, 0, 1]]))
+    rows, scores = index.search(queries, 3)
+    assert rows.tolist() == [[2, 0, -1], [-1, -1, -1]]
+    assert scores[0].tolist() == [6.0, 2.0, -np.inf]
+    assert index.score_pairs(queries, np.array([0, 0, 1]), np.array([0, 1, 2])).tolist() == [2.0, 0.0, 0.0]
+
+
+def test_every_vector_is_found_whatever_its_score(tmp_path):
+    index = build_and_open(Dense(torch.tensor([[-1.0, 0], [0, 1], [2, 0]])), tmp_path)
+    rows, scores = index.search(Dense(torch.tensor([[3.0, 0]])), 3)
+    assert rows.tolist() == [[2, 1, 0]] and scores.tolist() == [[6.0, 0.0, -3.0]]
+    assert index.score_pairs(Dense(torch.tensor([[3.0, 0]])), np.zeros(2, int), np.array([0, 1])).tolist() == [-3.0, 0.0]

@@ -29,6 +29,17 @@ def test_an_expert_is_told_its_rows(choices):
     assert rows_by_expert == {expert: [row for row, one in enumerate(choices) if one == expert] for expert in sorted(set(choices))}
 
 
+def test_rows_that_all_choose_one_expert_go_to_it_as_they_are():
+    states, calls = torch.rand(4, 2), []
+
+    def apply(expert, own, rows):
+        calls.append((expert, own is states, rows))
+        return own
+
+    assert dispatch_to_experts(states, torch.tensor([1, 1, 1, 1]), 3, apply) is states
+    assert calls == [(1, True, None)]
+
+
 def test_texts_keep_their_decisions_when_they_move():
     routing = RouterOutput(torch.arange(12.0).view(6, 2), torch.tensor([0, 1, 4, 6]))
     permuted = routing.select(torch.tensor([2, 0, 1]))
@@ -39,9 +50,10 @@ def test_texts_keep_their_decisions_when_they_move():
 
 
 @pytest.mark.parametrize(
-    "experts, options, accepted", [(1, {}, False), (2, {}, True), (0, {"minimum": 1}, False), (1, {"minimum": 1}, True)]
+    "experts, options, accepted",
+    [(1, {}, False), (2, {}, True), (0, {"minimum": 1}, False), (1, {"minimum": 1}, True), (1024, {}, True), (1025, {}, False)],
 )
-def test_a_mixture_has_two_experts_at_least_unless_one_is_enough(experts, options, accepted):
+def test_a_mixture_has_two_experts_at_least_unless_one_is_enough_and_1024_at_most(experts, options, accepted):
     if accepted:
         check_expert_count(experts, **options)
     else:

@@ -124,6 +124,23 @@ def test_a_random_gate_of_an_older_version_keeps_its_numbers():
         assert choice.tolist() == [2, 0] and torch.allclose(strength, expected.amax(1), atol=1e-7)
 
 
+def mix_by_hand(number):
+    """SplitMix64's finaliser, Steele et al. 2014."""
+    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) % 2**64
+    return number ^ (number >> 31)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 6, 2**31 - 1])
+def test_hashed_numbers_of_any_seed_are_those_of_whole_numbers_of_64_bits(seed):
+    """A checkpoint with a random gate keeps each text's expert in later versions."""
+    expected = []
+    for text in TEXTS:
+        key = sum((word + 1) * mix_by_hand(place + 1) for place, word in enumerate(text))
+        expected.append([(mix_by_hand((key + mix_by_hand(expert + seed * 2**32)) % 2**64) >> 40) / 2**24 for expert in (1, 2, 3)])
+    assert embedding.hash_uniform(TOKENS, 3, seed).tolist() == expected
+
+
 @pytest.mark.parametrize(("experts", "before"), [(3, 0.75), (6, 6 / 7), (12, 12 / 13)])
 def test_corrections_of_all_gates_start_equally_long(experts, before):
     """`norm_expert`: the length is the weight. The largest of n uniform numbers is n / (n + 1) on average: .75, .86, .92."""

@@ -260,7 +260,7 @@ def test_the_place_of_experts():
     assert select_expert_layers(12, every=2) == [2, 5, 8, 11], "layers 3, 6, 9 and 12 of BERT: TASER with T = 2"
     assert select_expert_layers(6, every=2) == [2, 5] and select_expert_layers(4, every=0) == [0, 1, 2, 3]
     assert select_expert_layers(12, every=2, layers=("7", "4", "1")) == [0, 3, 6]
-    for every, layers in ((12, ()), (-1, ()), (2, ("0",)), (2, ("13",)), (2, ("x",))):
+    for every, layers in ((12, ()), (-1, ()), (2, ("0",)), (2, ("13",)), (2, ("x",)), (2, ("1", "13"))):
         with pytest.raises(UsageError):
             select_expert_layers(12, every=every, layers=layers)
 

@@ -61,6 +61,12 @@ def test_unfinished_work_is_described_by_its_name_and_by_its_partial_path(tmp_pa
         assert unfinished.describe_unfinished(path) == "unfinished: run the same encode command again to continue"
 
 
+@pytest.mark.parametrize("beside", [unfinished.partial_path, unfinished.record_path])
+def test_a_partial_product_or_a_record_alone_is_no_unfinished_work(tmp_path, beside):
+    beside(tmp_path / "out").write_text(json.dumps(NEW))
+    assert unfinished.describe_unfinished(tmp_path / "out") is None
+
+
 def test_the_manifest_says_how_long_the_product_took(tmp_path):
     with atomic_write.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
         fill(partial, "old", folder=True)
@@ -379,6 +385,18 @@ def test_what_moeir_did_not_make_is_never_replaced(tmp_path):
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").write_text("mine")
     with pytest.raises(UsageError, match="was not made by moeir"):
+        atomic_write.check_overwrite(tmp_path / "out", NEW, force=True)
+
+
+def test_a_link_to_nothing_or_to_an_empty_folder_is_refused_and_one_to_files_is_what_it_leads_to(tmp_path):
+    (tmp_path / "out").symlink_to(tmp_path / "place")
+    with pytest.raises(UsageError, match="a symbolic link to nothing, or to an empty folder; name what it leads to as --output"):
+        atomic_write.check_overwrite(tmp_path / "out", NEW, force=True)
+    (tmp_path / "place").mkdir()
+    with pytest.raises(UsageError, match="a symbolic link to nothing, or to an empty folder"):
+        atomic_write.check_overwrite(tmp_path / "out", NEW, force=True)
+    (tmp_path / "place" / "mine").touch()
+    with pytest.raises(UsageError, match="exists and was not made by moeir"):
         atomic_write.check_overwrite(tmp_path / "out", NEW, force=True)
 
 

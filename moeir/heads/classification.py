@@ -14,7 +14,7 @@ class ClassificationHead(nn.Module):
 
     kind = Dense.kind
 
-    def __init__(self, encoder_config: EncoderConfig, *, linear: bool = False, bias: bool = True) -> None:
+    def __init__(self, encoder_config: EncoderConfig, *, linear: bool, bias: bool) -> None:
         super().__init__()
         hidden, prenorm = encoder_config.hidden, encoder_config.prenorm
         self.config = config = None if linear else encoder_config.classification_head

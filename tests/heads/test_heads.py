@@ -89,6 +89,10 @@ def test_queries_of_tokens_have_the_weight_of_each_token_once():
     assert output.terms.tolist() == [12, 13, 14] and output.weights.tolist() == pytest.approx([1.0, 2.0, 3.0])
 
 
+def test_a_head_with_queries_of_tokens_stores_nothing_but_their_weights():
+    assert make_token_head().state_dict().keys() == {"query_weights"}
+
+
 def test_a_rate_for_encoders_moves_the_weight_of_a_token():
     head = make_token_head()
     optimizer = torch.optim.AdamW(head.parameters(), lr=5e-5)

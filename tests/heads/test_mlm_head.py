@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from moeir.backbones.config import PreNormConfig
 from moeir.backbones.encoder import Encoder, EncoderConfig
 from moeir.heads import mlm_head
 
@@ -50,6 +51,24 @@ def test_the_share_of_positive_pairs_is_near_the_one_asked_for(read, positive):
     words, states, _ = read
     with torch.no_grad():
         assert ((head(states) @ words.T + head.bias) > 0).float().mean() == pytest.approx(positive, rel=0.2)
+
+
+def test_the_report_counts_the_pairs_above_zero_and_not_the_one_at_zero(read):
+    words, states, ids = read
+    _, report = fit_head((words, states[:100], ids[:100]), positive=2e-2)
+    assert report.positive_share * V * 100 == pytest.approx(2e-2 * V * 100, abs=0.5)
+
+
+def test_the_map_of_a_head_without_bias_is_the_ridge_regression_on_centred_words(read):
+    words, states, ids = (part.double() if part.is_floating_point() else part for part in read)
+    head = Encoder(EncoderConfig(V, H, 0, 4, 8, prenorm=PreNormConfig((), ())), vocabulary_head=True).vocabulary_head
+    mlm_head.fit_mlm_head(head, *read, ridge=0.1)
+    targets = torch.nn.functional.normalize(words - words.mean(0), dim=-1)[ids]
+    penalty = (0.1 * states.square().sum(0).mean()).sqrt() * torch.eye(H)  # as further rows of a least-squares problem
+    rows, wanted = torch.cat([states, penalty]), torch.cat([targets - targets.mean(0), torch.zeros(H, H)])
+    expected = torch.linalg.lstsq(rows, wanted).solution
+    expected = (expected / (states @ expected).std()).T.float()
+    torch.testing.assert_close(head.transform.weight.detach(), expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("strongest", [2.0, 5.0])

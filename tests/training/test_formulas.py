@@ -6,7 +6,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moeir.architectures.base import EncoderOutput
 from moeir.errors import UsageError
+from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
 from moeir.training import competition, losses, regularizers
 from tests.oracles import training as oracles
@@ -175,3 +177,13 @@ def test_flops_has_the_gradient_of_the_plain_form():
 def test_the_ramp_is_quadratic_and_stays():
     assert [regularizers.quadratic_ramp(step, 4) for step in range(6)] == [0.0, 0.0625, 0.25, 0.5625, 1.0, 1.0]
     assert regularizers.quadratic_ramp(0, 0) == 1.0
+
+
+def test_the_uniform_loss_is_the_loss_of_equal_scores_over_the_candidates_that_are_left():
+    sides = (EncoderOutput({"global": Dense(torch.zeros(count, 3))}) for count in (2, 8))
+    ignored = torch.zeros(2, 8, dtype=torch.bool)
+    ignored[0, 5] = ignored[0, 6] = ignored[1, 1] = True
+    batch = losses.EncodedBatch(*sides, ignored, 0, 1)
+    facts = losses.contrastive_per_score(batch, losses.batch_scores(batch))[1]
+    expected = torch.tensor([6.0, 7.0]).log().mean().item()
+    assert facts["uniform_loss"].item() == pytest.approx(expected) and facts["loss.global"].item() == pytest.approx(expected)

@@ -5,8 +5,11 @@ from functools import partial
 import pytest
 import torch
 
+from moeir.architectures.base import EncoderOutput
 from moeir.architectures.initialize import build_checkpoint
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.mixtures import feedforward
+from moeir.representations.dense import Dense
 from moeir.training import grad_cache, objectives
 from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import make_sampler
@@ -72,6 +75,20 @@ def test_a_batch_in_parts_has_the_gradients_of_the_whole(kind, at_once, random, 
     largest = max(float(one.abs().max()) for one in gradients.values())
     for name, one in gradients.items():
         torch.testing.assert_close(cached[name], one, atol=1e-6 * largest, rtol=1e-4, msg=name)
+
+
+def test_what_the_loss_does_not_use_gets_no_gradient_in_parts_either():
+    """No gradient, rather than one of 0, which an optimiser would answer with momentum and weight decay."""
+    used, unused = torch.nn.Linear(1, 2), torch.nn.Linear(1, 2)
+
+    def encode(tokens):
+        numbers = tokens.ids.index_select(0, tokens.starts[:-1])[:, None].float()
+        return EncoderOutput({"global": Dense(used(numbers)), "local": Dense(unused(numbers)), "constant": Dense(numbers)})
+
+    parts = [PackedTokens.from_lists([[number, 9]], "query") for number in (3, 5, 8)]
+    grad_cache.encode_with_grad_cache(encode, parts)["global"].vectors.sum().backward()
+    assert used.weight.grad[:, 0].tolist() == [16.0, 16.0] and used.bias.grad.tolist() == [3.0, 3.0]
+    assert unused.weight.grad is None and unused.bias.grad is None
 
 
 def test_dropout_is_there_to_be_repeated(stepped):

@@ -11,6 +11,7 @@ from moeir.architectures.base import EncoderOutput
 from moeir.errors import UsageError
 from moeir.mixtures.dispatch import RouterOutput
 from moeir.representations.dense import Dense
+from moeir.representations.sparse import Sparse
 from moeir.training import objectives, regularizers
 from tests.oracles import training as oracles
 
@@ -160,3 +161,30 @@ def test_without_routers_there_is_neither_cost_nor_fact():
 def test_unknown_words_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         objectives.contrastive(batch(), **options)
+
+
+def flops_cost(summed_experts, step=0, **options):
+    """The FLOPS penalty of two sides of one sparse and one dense expert."""
+    sides = [
+        EncoderOutput({"lexical": Sparse.from_matrix(weights), "global": Dense(torch.zeros(2, 3))}, {}, summed_experts)
+        for weights in (torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([[0.0, 4.0], [2.0, 0.0]]))
+    ]
+    return float(regularizers.RegularizerWeights(**options).flops_penalty(*sides, step)[0])
+
+
+ALONE, SUMMED = {"one": ("lexical",), "other": ("global",)}, {"both": ("lexical", "global")}
+FLOPS = 1.0, 5.0  # mean weights (1, 0) of queries and (1, 2) of documents
+
+
+@pytest.mark.parametrize(
+    ("groups", "weight"), [({}, 0.01), (ALONE, 0.01), ({"sum": ("global", "local"), "x": ("lexical",)}, 0.01), (SUMMED, 0.0)]
+)
+def test_flops_weigh_a_hundredth_unless_the_expert_is_summed_with_another(groups, weight):
+    assert flops_cost(groups) == pytest.approx(weight * sum(FLOPS))
+
+
+@pytest.mark.parametrize(("step", "ramp"), [(0, 0.0), (2, 0.25), (4, 1.0), (9, 1.0)])
+def test_flops_of_each_side_have_their_own_weight_and_grow_along_the_ramp(step, ramp):
+    for groups in (ALONE, SUMMED):
+        cost = flops_cost(groups, step, flops_query=2.0, flops_document=3.0, flops_ramp=4)
+        assert cost == pytest.approx(ramp * (2.0 * FLOPS[0] + 3.0 * FLOPS[1]))

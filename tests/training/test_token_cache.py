@@ -2,8 +2,11 @@
 
 import gc
 import json
+import os
 import shutil
+import threading
 import tracemalloc
+from contextlib import nullcontext
 from itertools import pairwise
 
 import numpy as np
@@ -168,6 +171,19 @@ def test_needed_texts_are_walked_alike_as_often_as_asked(needed):
     assert list(stream.stream()) == list(stream.stream()) and stream.count == len(list(stream.stream())) == 25
 
 
+def test_texts_of_a_pipe_are_walked_again_once_it_is_gone(tmp_path):
+    (file, _), pipe = write_collection(tmp_path, "documents", 6), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text(file.read_text()), daemon=True)
+    writer.start()
+    queries = write_collection(tmp_path, "queries", 4)[0]
+    stream = collect_texts([make_examples(4)], ["x"], queries=[queries], corpora=[pipe])
+    writer.join(60)
+    pipe.unlink()
+    expected = collect_texts([make_examples(4)], ["x"], queries=[queries], corpora=[file])
+    assert list(stream.stream()) == list(expected.stream()) and stream.digest == expected.digest
+
+
 # The cache
 
 
@@ -218,6 +234,29 @@ def test_a_killed_making_is_never_read_half(tmp_path, reader, needed, monkeypatc
         learned.build_token_cache(folder, needed(), reader)
         assert file_bytes(folder) == expected
     assert moment > 20
+
+
+def test_an_interrupted_making_goes_on_with_the_texts_that_were_not_read(tmp_path, reader, needed, monkeypatch):
+    monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 3)
+    learned.build_token_cache(tmp_path / "whole", needed(), reader)
+    read, token_ids = [], RetrievalModel.token_ids
+
+    def stop_at_the_fourth_chunk(self, texts, side):
+        if len(read) == 9:
+            raise KeyboardInterrupt
+        read.extend(texts)
+        return token_ids(self, texts, side)
+
+    def note(self, texts, side):
+        read.extend(texts)
+        return token_ids(self, texts, side)
+
+    for action in (stop_at_the_fourth_chunk, note):
+        monkeypatch.setattr(RetrievalModel, "token_ids", action)
+        with pytest.raises(KeyboardInterrupt) if action is stop_at_the_fourth_chunk else nullcontext():
+            learned.build_token_cache(tmp_path / "cache", needed(), reader)
+    assert read == [text.content for text in needed().stream()], "each text once"
+    assert file_bytes(tmp_path / "cache") == file_bytes(tmp_path / "whole")
 
 
 def test_texts_that_change_on_the_way_are_refused_and_what_was_read_of_them_is_forgotten(tmp_path, reader, needed, monkeypatch):

@@ -1,6 +1,8 @@
 """The trainer: the schedule, the same bytes after a kill, one line for NaN, and the metrics."""
 
 import json
+import logging
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +13,7 @@ from safetensors.torch import load_file
 from moeir.architectures.initialize import build_checkpoint
 from moeir.artifacts import atomic_write
 from moeir.artifacts.atomic_write import RESUME
+from moeir.distributed import ProcessGroup
 from moeir.errors import MoeirError
 from moeir.records.examples import Example
 from moeir.records.texts import read_texts
@@ -285,6 +288,34 @@ class LeastSquares:
         chosen = slice(2 * batch, 2 * batch + 2)
         loss = (self.model(self.rows[chosen])[:, 0] - self.targets[chosen]).square().mean()
         return loss, {"loss": loss.detach()}, 2
+
+
+def test_the_seconds_of_the_steps_are_those_that_passed(tmp_path):
+    began = time.monotonic()
+    train(LeastSquares(torch.ones(8, 3), torch.zeros(8)), Schedule(4, 0.1), tmp_path, device="cpu", log_every=2)
+    passed = time.monotonic() - began
+    assert 0 < sum(line["seconds"] for line in metric_lines(tmp_path)) <= passed
+
+
+class ProcessesThatDoNothing(ProcessGroup):
+    """Others that share the start and have no gradients."""
+
+    def check_same(self, facts):
+        pass
+
+    def broadcast_weights(self, model):
+        pass
+
+    def all_reduce_gradients(self, parameters, moment):
+        pass
+
+
+@pytest.mark.parametrize(("names", "words"), [(("here",), []), (("here", "there"), ["2 processes share each batch: here; there"])])
+def test_processes_that_share_a_training_are_named(names, words, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "moeir")
+    group = ProcessesThatDoNothing(size=len(names), names=names)
+    train(LeastSquares(torch.ones(2, 3), torch.zeros(2)), Schedule(1, 0.1), tmp_path, device="cpu", process_group=group)
+    assert [message for message in caplog.messages if "share" in message] == words
 
 
 def test_accumulated_batches_are_one_large_batch(tmp_path):

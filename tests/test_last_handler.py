@@ -49,6 +49,8 @@ def test_ctrl_c_is_ctrl_c_also_where_native_code_makes_an_error_of_it(monkeypatc
         except KeyboardInterrupt:
             raise ValueError("could not determine the shape of object type 'torch.storage.UntypedStorage'") from None
 
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # whatever an earlier test has left
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     monkeypatch.setattr(Evaluate, "check", read_natively)
     result = moeir("evaluate", "--run", "x.trec", "--qrels", "q.tsv")
     assert (result.code, result.stderr) == (130, "stopped; the same command continues, or starts over\n")

@@ -13,6 +13,7 @@ from moeir.artifacts.journals import AppendableText, JsonlJournal
 from moeir.records import lines
 from moeir.records.runs import Run, format_lists
 
+JOURNAL = "journal.jsonl"
 SECONDS_BETWEEN_SAVES = 5.0  # what takes less is searched again instead
 
 
@@ -41,7 +42,7 @@ class RunFiles:
 
     def _open_growing(self, folder: Path, stack: ExitStack) -> None:
         make_folder(folder)
-        self._journal = JsonlJournal(folder / "journal.jsonl")
+        self._journal = JsonlJournal(folder / JOURNAL)
         stack.callback(self._journal.close)
         self._is_saved = bool(self._journal.entries)
         saved = self._journal.entries[-1] if self._is_saved else {"bytes": {}, "counts": {}}
@@ -55,8 +56,8 @@ class RunFiles:
             self._stack.close()
         finally:
             if kind is not None and self._resume is not None and not self._is_saved:  # nothing to go on from
-                for name in self._paths:
-                    (self._resume / f"{name}.trec").unlink(missing_ok=True)
+                for name in (JOURNAL, *(f"{name}.trec" for name in self._paths)):  # the journal first: it may have what was not synced
+                    (self._resume / name).unlink(missing_ok=True)
 
     def add_block(self, runs: Mapping[str, Run], counts: Mapping[str, int]) -> None:
         """Write the lists of a block of queries, and save what is written if the last time is long enough ago."""

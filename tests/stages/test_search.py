@@ -213,6 +213,26 @@ def test_a_killed_search_goes_on_after_the_last_block_it_has_saved(
     assert not list(killed.parent.glob(".*"))
 
 
+def test_a_search_whose_first_save_fails_leaves_nothing_and_the_next_one_is_whole(
+    bm25_index: Path, toy: Path, tmp_path: Path, moeir: Moeir, monkeypatch
+) -> None:
+    from moeir.artifacts.journals import JsonlJournal
+
+    monkeypatch.setattr("moeir.retrieval.run_files.SECONDS_BETWEEN_SAVES", 0.0)
+    command = ("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "run.trec")
+    write = JsonlJournal.write
+
+    def write_and_fail(self, entry) -> None:
+        write(self, entry)
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(self._path))  # as an fsync after the bytes were written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonlJournal, "write", write_and_fail)
+        failed = moeir(*command)
+    assert failed.code == 1 and "Input/output error" in failed.stderr and not list(tmp_path.iterdir())
+    assert moeir(*command).code == 0 and read_run(tmp_path / "run.trec").hits("q1")
+
+
 @pytest.mark.parametrize("has_links", [True, False])
 def test_a_search_killed_after_its_last_block_gives_its_files_their_content_again(
     has_links: bool, index: Path, toy: Path, tmp_path: Path, moeir: Moeir, monkeypatch

@@ -54,7 +54,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(script: str, server: CommandServer, *arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"MOEIR": str(server.client), "PYTHON": sys.executable, "SIZE": "toy"}
     environment |= {name: str(value) for name, value in settings.items()}
-    command = ["bash", str(FOLDER / script), *map(str, arguments)]
+    command = [str(FOLDER / script), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200, check=False)
 
 

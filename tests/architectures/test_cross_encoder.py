@@ -93,8 +93,9 @@ def test_scores_are_those_of_transformers_and_files_open_there(name, published, 
     assert torch.equal(scores(open_checkpoint(tmp_path), tokens), actual)
 
 
-def test_modernbert_with_the_mean_of_all_tokens(published):
-    folder = published("modernbert", classifier_pooling="mean")
+@pytest.mark.parametrize("changes", [{"classifier_pooling": "mean"}, {"norm_bias": True}, {"classifier_bias": True}], ids=" ".join)
+def test_modernbert_with_the_mean_of_all_tokens_or_with_biases(changes, published):
+    folder = published("modernbert", **changes)
     checkpoint = build_checkpoint(folder, "cross-encoder", RULES)
     tokens = pairs(checkpoint)
     assert is_close(

@@ -97,7 +97,7 @@ class ToolView:
             qrels = {query: dict.fromkeys(judged, 1) for query, judged in qrels.items()}
             yield (step := evaluate(f"every line of the judgements counts as relevant ({zeros} have grade 0 or less)"))
         if tool.rr_returned_only if reciprocal else tool.returned_only:
-            with_hits = {query: value for query, value in step.values.items() if query in run.query_rows and run.documents_of(query)}
+            with_hits = {query: value for query, value in step.values.items() if query in run.query_rows}
             yield Step(f"the mean over queries with hits ({len(step.values) - len(with_hits)} judged queries have none)", with_hits)
 
     @cached_property

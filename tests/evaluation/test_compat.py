@@ -14,9 +14,10 @@ LINES = [
     ("q1", "b", 1, 3.0), ("q1", "a", 2, 3.0), ("q1", "c", 3, 1.0),
     ("q2", "q2", 1, 9.0), ("q2", "a", 3, 5.0), ("q2", "b", 2, 4.0),
     ("q3", "z", 1, 1.0),
+    ("q4", "q4", 1, 2.0),
     ("extra", "a", 1, 1.0),
 ]  # fmt: skip
-QRELS = {"q1": {"a": 1, "c": 2}, "q2": {"b": 1, "q2": 1, "a": 0}, "q3": {"a": 1, "z": 0}, "never": {"a": 1}}
+QRELS = {"q1": {"a": 1, "c": 2}, "q2": {"b": 1, "q2": 1, "a": 0}, "q3": {"a": 1, "z": 0}, "q4": {"a": 1}, "never": {"a": 1}}
 
 
 @pytest.fixture
@@ -34,10 +35,10 @@ def tool_mean(path, tool, name):
 
 
 def hits_by_query(own_ids=True):
-    hits: dict[str, dict[str, float]] = {}
+    hits: dict[str, dict[str, float]] = {query: {} for query, *_ in LINES}  # without its own document q4 has an empty list, worth 0
     for query, document, _, score in LINES:
         if own_ids or query != document:
-            hits.setdefault(query, {})[document] = score
+            hits[query][document] = score
     return hits
 
 
@@ -71,13 +72,13 @@ def test_beir_takes_the_querys_own_document_out_and_mteb_does_not(path, name, th
 
 def test_reciprocal_ranks_of_beir_and_mteb_keep_ties_as_the_file_has_them(path):
     assert tool_mean(path, "beir", "RR@10") == round(mean_reciprocal_rank(own_ids=False, over=len(QRELS)), 5)
-    assert tool_mean(path, "mteb", "RR@10") == round(mean_reciprocal_rank(own_ids=True, over=3), 5)
+    assert tool_mean(path, "mteb", "RR@10") == round(mean_reciprocal_rank(own_ids=True, over=4), 5)
     assert tool_mean(path, "beir", "RR@1") == round(mean_reciprocal_rank(own_ids=False, over=len(QRELS), cutoff=1), 5) == 0.0
 
 
 def test_ms_marcos_script_goes_by_ranks_and_lines(path):
-    # q1: a at rank 2; q2: q2 at rank 1; q3: z, of grade 0, which counts as well; over all four judged queries
-    assert tool_mean(path, "msmarco", "RR@10") == pytest.approx((1 / 2 + 1 + 1) / 4)
+    # q1: a at rank 2; q2: q2 at rank 1; q3: z, of grade 0, which counts as well; over all five judged queries
+    assert tool_mean(path, "msmarco", "RR@10") == pytest.approx((1 / 2 + 1 + 1) / 5)
     with pytest.raises(UsageError, match="--compat msmarco: nDCG@10: it computes RR@k alone"):
         compat.find_tool("msmarco", [measures.parse_measure("nDCG@10")])
     with pytest.raises(UsageError, match="--compat ranx: expected trec_eval, beir, mteb, msmarco"):
@@ -93,7 +94,7 @@ def test_the_steps_are_explained(path, moeir, tmp_path):
     assert words == [
         "moeir: every judged query counts, ties by document id",
         "ties in the order of the file (1 lists have ties)",
-        "a document with the query's own id taken out (1 hits)",
+        "a document with the query's own id taken out (2 hits)",
     ]
     plain = moeir("evaluate", "--run", path, "--qrels", qrels, "--measure", "RR@10", "--compat", "beir", "--form", "tsv")
     assert float(plain.stdout.split()[-1]) == float(explained.stdout.split()[-2])

@@ -1,3 +1,5 @@
+import pytest
+
 from moeir.evaluation import tables
 
 
@@ -18,3 +20,8 @@ def test_a_table_may_have_no_row():
 
 def test_digits_are_a_choice():
     assert tables.format_table(["x"], [[0.12345]], number_format=".2f").splitlines()[-1] == "0.12"
+
+
+def test_a_row_that_lacks_a_column_becomes_no_object():
+    with pytest.raises(ValueError, match="shorter"):
+        list(tables.format_lines(["run", "RR@10"], [["bm25"]], "jsonl"))

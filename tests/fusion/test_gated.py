@@ -91,6 +91,14 @@ def test_a_gate_and_evidence_by_hand():
     assert merge([LEXICAL, DENSE])[1] == pytest.approx([7.75, 13.75, 12.0])
 
 
+def test_evidence_of_one_list_adds_to_its_part_alone():
+    """Weight 1 of `held` in the first list, which has 4 and 7; weight 8 of 1 / rank in the second, which has 7 and then 2."""
+    merge, plain = hand_made_fusion(), hand_made_fusion()
+    merge.weights.document_weights[[3, 6]] = (1, 8)
+    parts, plain_parts = (fusion.formula()([LEXICAL, DENSE], apart=True)[1] for fusion in (merge, plain))
+    assert (parts - plain_parts).tolist() == [[0, 1, 1], [4, 0, 8]]
+
+
 def learn(kind="gated", **changed):
     runs, qrels = random_runs()
     return gated.learn_fusion(runs, qrels, kind, **{"depth": 20, "strength": 0.1, "seed": 1, "texts": None} | changed)

@@ -1,0 +1,22 @@
+"""A saved fusion knows the runs that it was learned on, as far as their names show them."""
+
+import logging
+
+import pytest
+
+from moeir.errors import UsageError
+from moeir.fusion.files import SavedFusion
+
+FUSION = SavedFusion("linear:weights=1+2", ("train/bm25", "came.train"), {})
+
+
+def test_runs_in_another_order_than_those_learned_on_are_refused_whatever_their_folders_and_suffixes(tmp_path):
+    with pytest.raises(UsageError, match=r"in the order train/bm25, came\.train, found came\.test, test/bm25; give --run in that order"):
+        FUSION.check_runs(tmp_path, ["came.test", "test/bm25"])
+
+
+@pytest.mark.parametrize(("names", "messages"), [(["bm25.test", "test/came"], 0), (["bm25", "splade"], 1), (["came", "splade"], 1)])
+def test_runs_of_other_names_are_used_and_named(names, messages, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "moeir")
+    FUSION.check_runs(tmp_path, names)
+    assert [f"now used with {', '.join(names)}" in message for message in caplog.messages] == [True] * messages

@@ -289,6 +289,8 @@ def load_classification_head(folder: Path, architecture: Architecture, device: s
         raise ArtifactError(f"{folder}: the head has {len(weight)} classes; expected 1, or 2 (no and yes), to score pairs")
     if missing := {name for name in parameters if name.startswith(weights_io.CLASSIFIER_PREFIX)} - weights.keys():
         log.info("%s: has no classification head; %s is initialised at random", folder, ", ".join(sorted(missing)))
+    if unread := sorted(name for name in weights if name.startswith(weights_io.CLASSIFIER_PREFIX) and name not in parameters):
+        log.warning("%s: %d weights are not read, first %s: this cross-encoder's head has none", folder, len(unread), unread[0])
     weights_io.check_shapes(folder, parameters, weights)
     for name, parameter in parameters.items():
         if name in weights:

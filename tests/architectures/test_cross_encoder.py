@@ -106,6 +106,14 @@ def test_modernbert_with_the_mean_of_all_tokens_or_with_biases(changes, publishe
     )
 
 
+def test_weights_that_the_head_has_no_place_for_are_warned_of(published, caplog):
+    folder = published("modernbert", norm_bias=True)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"norm_bias": False}))
+    build_checkpoint(folder, "cross-encoder", RULES)
+    assert "1 weights are not read, first heads.relevance.norm.bias: this cross-encoder's head has none" in caplog.text
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_pairs_are_read_as_the_familys_tokenizer_joins_them(name, published):
     folder = published(name)

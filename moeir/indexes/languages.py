@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -82,7 +82,7 @@ class LanguageAnalyzer(Analyzer):
             raise UsageError(f"stemmer {stemmer!r} is not one of language {language!r}; known: {', '.join(known)}")
         self.stemmer, self._steps = stemmer, LANGUAGES[language]
         self._stop_words = read_stop_words(language, stop_words)
-        self._stem = open_stemmer(language, stemmer)
+        self._steps_to_term = (*self._steps.after, open_stemmer(language, stemmer), *self._steps.last)
 
     def terms(self, text: str) -> Sequence[str]:
         """The terms of a text, in order.
@@ -92,18 +92,14 @@ class LanguageAnalyzer(Analyzer):
         """
         return super().terms(self._steps.text(text))
 
-    def _analyze(self, words: Sequence[str]) -> Iterator[str]:
-        for word in words:
-            for step in self._steps.before:
-                word = step(word)
-            if not word or word in self._stop_words:
-                continue
-            for step in self._steps.after:
-                word = step(word)
-            word = self._stem(word)
-            for step in self._steps.last:
-                word = step(word)
-            yield word
+    def _analyze(self, word: str) -> str | None:
+        for step in self._steps.before:
+            word = step(word)
+        if not word or word in self._stop_words:
+            return None
+        for step in self._steps_to_term:
+            word = step(word)
+        return word
 
 
 class CjkAnalyzer:
@@ -120,23 +116,21 @@ class CjkAnalyzer:
         >>> CjkAnalyzer("lucene", "lucene").terms("東京都のWiFi")
         ['東京', '京都', '都の', 'wifi']
         """
-        terms, run, end = list[str](), list[str](), -1
+        runs, end = list[tuple[bool, list[str]]](), -1
         for match in TOKEN_PATTERN.finditer(text):
             word = _lower(WIDE_PATTERN.sub(lambda wide: unicodedata.normalize("NFKC", wide[0]), match[0]))
             is_cjk = CJK_PATTERN.fullmatch(match[0]) is not None
-            if run and not (is_cjk and match.start() == end):
-                terms += self._pairs("".join(run))
-                run = []
-            if is_cjk:
-                run.append(word)
-                end = match.end()
+            if is_cjk and match.start() == end:
+                runs[-1][1].append(word)
             else:
-                terms.append(word)
-        return [term for term in (*terms, *self._pairs("".join(run))) if term not in self._stop_words]
+                runs.append((is_cjk, [word]))
+            end = match.end() if is_cjk else -1
+        terms = (term for is_cjk, run in runs for term in (self._pairs("".join(run)) if is_cjk else run))
+        return [term for term in terms if term not in self._stop_words]
 
     def _pairs(self, run: str) -> list[str]:
         """Each two neighbours of a run of characters; a character that is alone."""
-        return [run[first : first + 2] for first in range(max(len(run) - 1, 1))] if run else []
+        return [run[first : first + 2] for first in range(max(len(run) - 1, 1))]
 
 
 def open_analyzer(language: str, stemmer: str = "lucene", stop_words: str = "lucene") -> EnglishAnalyzer | LanguageAnalyzer | CjkAnalyzer:

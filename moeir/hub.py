@@ -154,10 +154,7 @@ def describe_hub_errors(repository: str) -> Iterator[None]:
     except UnicodeEncodeError:
         raise UsageError("HF_TOKEN: has a character that no token has; log in again with `hf auth login`") from None
     except (HTTPError, OSError, ValueError, RuntimeError) as problem:
-        causes: list[BaseException] = [problem]
-        while (cause := causes[-1].__cause__) is not None:
-            causes.append(cause)
-        cause = next((one for one in causes if isinstance(one, HTTPError | OfflineModeIsEnabled)), problem)
+        cause = next((one for one in (problem, problem.__cause__) if isinstance(one, HTTPError | OfflineModeIsEnabled)), problem)
         if isinstance(cause, OSError) and cause.errno is not None:
             raise
         status = cause.response.status_code if isinstance(cause, HfHubHTTPError) else 0
@@ -301,12 +298,10 @@ def compare_measures(product: Path, paths: Mapping[str, Path], judgements: Path,
 
 def read_measures(manifest: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """The means by run and measure of the manifest of a sample; ArtifactError if they have another form."""
-    stored = manifest["counts"].get("measures")
-    if isinstance(stored, dict) and all(isinstance(means, dict) for means in stored.values()):
-        values = [value for means in stored.values() for value in means.values()]
-        if all(type(value) in (int, float) for value in values):
-            return stored
-    raise ArtifactError(f"{VERIFICATION}/{MANIFEST}: measures are not numbers by run and measure")
+    try:
+        return {run: {name: float(value) for name, value in means.items()} for run, means in manifest["counts"]["measures"].items()}
+    except (KeyError, AttributeError, TypeError, ValueError):
+        raise ArtifactError(f"{VERIFICATION}/{MANIFEST}: measures are not numbers by run and measure") from None
 
 
 def _load_card(path: Path) -> ModelCard:

@@ -58,27 +58,17 @@ class SearchModel:
         used = {kinds[expert]} if expert else set(kinds.values())
         several = expert is None and len(kinds) > 1
         parts = [part for part in (self.checkpoint.resolve().name, expert, fuse) if part]
-        self.mteb_model_meta = ModelMeta(
-            loader=None,
-            name=name or f"moeir/{'-'.join(parts).replace('/', '-')}",
-            revision=manifests.compute_digest(self.checkpoint)[:16],
-            release_date=None,
-            languages=None,
-            n_parameters=sum(weight.numel() for weight in model.architecture.parameters()),
-            memory_usage_mb=None,
-            max_tokens=None,
-            embed_dim=None,
-            license=None,
-            open_weights=None,
-            public_training_code=None,
-            public_training_data=None,
-            framework=["PyTorch"],
-            similarity_fn_name=None,
-            use_instructions=False,
-            training_datasets=None,
-            experiment_kwargs={"dtype": dtype},
-            model_type=["hybrid" if several else MODEL_TYPES.get(used.pop(), "hybrid")],
-        )
+        facts = {
+            "name": name or f"moeir/{'-'.join(parts).replace('/', '-')}",
+            "revision": manifests.compute_digest(self.checkpoint)[:16],
+            "n_parameters": model.architecture.parameter_count(),
+            "framework": ["PyTorch"],
+            "use_instructions": False,
+            "experiment_kwargs": {"dtype": dtype},
+            "model_type": ["hybrid" if several else MODEL_TYPES.get(used.pop(), "hybrid")],
+        }
+        unknown = {field: None for field, details in ModelMeta.model_fields.items() if details.is_required()}
+        self.mteb_model_meta = ModelMeta(**unknown | facts)
 
     def index(self, corpus: Iterable[Mapping[str, Any]], *, task_metadata: Any, hf_split: str, hf_subset: str, **others: Any) -> None:
         """Encode and index a corpus of {id, text, title}."""

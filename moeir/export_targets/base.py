@@ -6,10 +6,12 @@ A target is one file here, which says what is written, and one of the same name 
 import hashlib
 import json
 from abc import ABC
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -126,16 +128,25 @@ class ExportTarget(ABC):
 
     def write(self, documents: Iterable[ExportedDocument], folder: Path) -> int:
         """Write everything into `folder` and return the number of documents; a new file starts after `file_megabytes`."""
-        count, files = 0, _DocumentFiles(folder, self.file_megabytes * MEGABYTE)
-        with files:
+        count, digest, files = 0, hashlib.sha256(), defaultdict[str, list[_DocumentFile]](list)
+        try:
             for document in documents:
-                for subfolder, lines in self.lines(document).items():
-                    files.write(subfolder, lines)
+                for subfolder, values in self.lines(document).items():
+                    numbered = files[subfolder]
+                    if not numbered or numbered[-1].stream.tell() >= self.file_megabytes * MEGABYTE:
+                        for full in numbered[-1:]:
+                            full.stream.close()
+                        numbered.append(_DocumentFile(folder, subfolder, len(numbered)))
+                    digest.update(numbered[-1].add(values))
                 count += 1
+        finally:
+            for file in chain(*files.values()):
+                file.stream.close()
         experts = {name: {"kind": self.schema.kinds[name], "width": self.schema.widths.get(name)} for name in self.experts}
         schema = {"name": self.name, "experts": experts, "vocabulary": len(self.schema.terms), **self.settings()}
-        files.digest.update(json.dumps(schema, sort_keys=True).encode())
-        schema |= {"documents": count, "files": files.entries(), "digest": files.digest.hexdigest()}
+        digest.update(json.dumps(schema, sort_keys=True).encode())
+        entries = {file.name: {"documents": file.documents, "sha256": file.digest.hexdigest()} for file in chain(*files.values())}
+        schema |= {"documents": count, "files": entries, "digest": digest.hexdigest()}
         contents = {"schema.json": json.dumps(schema, indent=1) + "\n", "README.md": self.readme(), **self.files()}
         if self.schema.experts_of("sparse"):
             contents["terms.txt"] = "".join(f"{term}\n" for term in self.schema.terms)
@@ -147,50 +158,22 @@ class ExportTarget(ABC):
         return count
 
 
-class _DocumentFiles:
-    """Numbered files of JSON lines by folder, a new one after `file_bytes`; the documents of each are counted, and its lines digested, and
-    all lines together."""
+class _DocumentFile:
+    """A numbered file of JSON lines; its documents are counted, and its lines digested."""
 
-    def __init__(self, folder: Path, file_bytes: int) -> None:
-        self._folder, self._file_bytes = folder, file_bytes
-        self._last_files: dict[str, IO[bytes]] = {}
-        self._counts, self._digests = dict[str, int](), dict[str, Any]()
-        self.digest = hashlib.sha256()
+    def __init__(self, folder: Path, subfolder: str, number: int) -> None:
+        path = folder / subfolder / f"documents-{number:05}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        self.name, self.documents, self.digest = path.relative_to(folder).as_posix(), 0, hashlib.sha256()
+        self.stream = open(path, "wb")  # noqa: SIM115 - closed when it is full, or at the end
 
-    def entries(self) -> dict[str, dict[str, Any]]:
-        """Documents and checksum of each file, by name."""
-        return {name: {"documents": count, "sha256": self._digests[name].hexdigest()} for name, count in self._counts.items()}
-
-    def write(self, subfolder: str, lines: list[Any]) -> None:
-        """Append one document's lines to the last file of a folder."""
-        file = self._last_files.get(subfolder)
-        if file is None or file.tell() >= self._file_bytes:
-            file = self._start_file(subfolder)
-        name = Path(file.name).relative_to(self._folder).as_posix()
-        for line in lines:
-            content = json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-            file.write(content)
-            self._digests[name].update(content)
-            self.digest.update(content)
-        self._counts[name] += 1
-
-    def _start_file(self, subfolder: str) -> IO[bytes]:
-        folder, number = self._folder / subfolder, 0
-        if last := self._last_files.get(subfolder):
-            last.close()
-            number = int(Path(last.name).stem.rpartition("-")[2]) + 1
-        folder.mkdir(exist_ok=True)
-        file = open(folder / f"documents-{number:05}.jsonl", "wb")  # noqa: SIM115 - closed when it is full, or at the end
-        name = Path(file.name).relative_to(self._folder).as_posix()
-        self._last_files[subfolder], self._counts[name], self._digests[name] = file, 0, hashlib.sha256()
-        return file
-
-    def __enter__(self) -> "_DocumentFiles":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for file in self._last_files.values():
-            file.close()
+    def add(self, values: list[Any]) -> bytes:
+        """Append the lines of a document; returns them."""
+        content = b"".join(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n" for value in values)
+        self.stream.write(content)
+        self.digest.update(content)
+        self.documents += 1
+        return content
 
 
 def float16_to_lists(vectors: np.ndarray) -> Any:

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import regex
@@ -71,12 +71,12 @@ class Analyzer(ABC):
     def _add_to_cache(self, token: str) -> tuple[str, ...]:
         """The terms of a token: one, none for a stop word, several for a token that is cut."""
         words = [token[first : first + MAX_TOKEN_LENGTH] for first in range(0, len(token), MAX_TOKEN_LENGTH)]
-        self._terms_of_token[token] = tuple(self._analyze(words))
+        self._terms_of_token[token] = tuple(term for word in words if (term := self._analyze(word)) is not None)
         return self._terms_of_token[token]
 
     @abstractmethod
-    def _analyze(self, words: Sequence[str]) -> Iterable[str]:
-        """The terms of the words of one token."""
+    def _analyze(self, word: str) -> str | None:
+        """The term of a word, None for a stop word."""
 
 
 class EnglishAnalyzer(Analyzer):
@@ -91,10 +91,9 @@ class EnglishAnalyzer(Analyzer):
         if stemmer != "none" and stemmer not in Stemmer.algorithms():
             raise UsageError(f"stemmer {stemmer!r} is unknown; known: none, {', '.join(Stemmer.algorithms())}")
         self.stemmer = stemmer
-        self._stemmer = None if stemmer == "none" else Stemmer.Stemmer(stemmer)
+        self._stem = str if stemmer == "none" else Stemmer.Stemmer(stemmer).stemWord
         self._stop_words = read_stop_words("english", stop_words)
 
-    def _analyze(self, words: Sequence[str]) -> Iterable[str]:
-        lowered = ((word[:-2] if word.endswith(POSSESSIVES) else word).lower() for word in words)
-        content_words = [word for word in lowered if word not in self._stop_words]
-        return filter(None, content_words if self._stemmer is None else self._stemmer.stemWords(content_words))
+    def _analyze(self, word: str) -> str | None:
+        lowered = (word[:-2] if word.endswith(POSSESSIVES) else word).lower()
+        return None if lowered in self._stop_words else self._stem(lowered) or None

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,13 +32,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class IndexFolder:
-    """An index on disk: the engine of each expert, the segments, the ids of each one's documents, and the rows that are not deleted."""
+    """An index on disk: the engine of each expert, the segments, the ids of each one's documents, and which rows are deleted."""
 
     path: Path
     engines: Mapping[str, str]
     segments: tuple[Path, ...]
     segment_ids: tuple[IdColumn, ...]
-    rows: np.ndarray  # int64 [N], ascending
+    is_deleted: np.ndarray  # bool, of each row of all segments
 
     @classmethod
     def read(cls, path: Path, counts: Mapping[str, Any]) -> Self:
@@ -53,12 +54,12 @@ class IndexFolder:
             is_deleted[arrays.read(DELETED, np.int64, (counts["deleted"],), by="manifest.json", below=len(is_deleted))] = True
             if is_deleted.sum() != counts["deleted"]:
                 arrays.refuse(DELETED, f"{counts['deleted']} different rows", f"{is_deleted.sum()}")
-        return cls(path, counts["experts"], tuple(ids_of), tuple(ids_of.values()), np.flatnonzero(~is_deleted))
+        return cls(path, counts["experts"], tuple(ids_of), tuple(ids_of.values()), is_deleted)
 
-    @property
-    def row_count(self) -> int:
-        """Number of rows of all segments, with the deleted ones."""
-        return sum(map(len, self.segment_ids))
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """The rows that are not deleted, int64 [N], ascending."""
+        return np.flatnonzero(~self.is_deleted)
 
     @cached_property
     def ids(self) -> IdColumn:
@@ -68,15 +69,9 @@ class IndexFolder:
     def delete(self, ids: Collection[str]) -> Self:
         """The index without the documents of these ids; ids that it does not have change nothing."""
         row_by_id = dict(zip(self.ids, self.rows.tolist(), strict=True))
-        is_deleted = self._is_deleted()
+        is_deleted = self.is_deleted.copy()
         is_deleted[[row_by_id[name] for name in ids if name in row_by_id]] = True
-        return replace(self, rows=np.flatnonzero(~is_deleted))
-
-    def _is_deleted(self) -> np.ndarray:
-        """Which rows are deleted, bool [rows]."""
-        is_deleted = np.ones(self.row_count, dtype=bool)
-        is_deleted[self.rows] = False
-        return is_deleted
+        return replace(self, is_deleted=is_deleted)
 
     def check_updates(self) -> None:
         """UsageError if the engine of an expert takes no updates."""
@@ -102,22 +97,22 @@ class IndexFolder:
 
     def write_deleted(self, folder: Path) -> int:
         """Write the deleted rows; returns their number."""
-        deleted = np.flatnonzero(self._is_deleted())
+        deleted = np.flatnonzero(self.is_deleted)
         memmap.save_array(folder / f"{DELETED}.npy", deleted)
         return len(deleted)
 
     def documents(self, expert: str, folder: Path) -> Iterator[Any]:
         """The documents of an expert as its engine's `add` takes them; representations are written to `folder` and memory-mapped."""
-        writer, kind = None, None
-        for part in self._stored_documents(expert):
-            if not isinstance(part, Representation):
-                yield part
+        stored = self._stored_documents(expert)
+        for first in stored:
+            if not isinstance(first, Representation):
+                yield first
                 continue
-            writer, kind = writer or RepresentationWriter(folder), type(part)
-            writer.append(part)
-        if writer is not None and kind is not None:
+            writer = RepresentationWriter(folder)
+            for part in chain([first], stored):
+                writer.append(part)
             writer.close()
-            yield kind.open(folder)
+            yield type(first).open(folder)
 
     def _stored_documents(self, expert: str) -> Iterator[Any]:
         first = 0

@@ -1,9 +1,9 @@
-"""Stemmers of Lucene's analysers: rules of suffixes where Lucene has its own, and PyStemmer's Snowball as Lucene's older one stems."""
+"""Stemmers of Lucene's analysers: rules where Lucene has its own, and PyStemmer's Snowball, corrected where Lucene's is an older one."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import Stemmer
@@ -15,237 +15,82 @@ Stem = Callable[[str], str]
 
 
 @dataclass(frozen=True)
-class SuffixRule:
-    """A line of the file of rules, whose head says what it means."""
+class Rule:
+    """A line of the file of rules, whose head says what it means; `counted` are the letters that count for the length, all if empty."""
 
     length: int
-    suffixes: tuple[str, ...]
-    cut: int
-    ending: str = ""
-    second_ending: str = ""
-    before_second_ending: re.Pattern[str] = re.compile("(?!)")
+    counted: str
+    change: Stem
+    suffixes: tuple[str, ...] = ("",)
+    cut: int = 0
 
     @classmethod
-    def from_line(cls, line: str) -> "SuffixRule":
+    def from_line(cls, line: str, counted: str) -> "Rule":
         """The rule of a line."""
-        length, suffixes, cut, *rest = line.split()
-        ending, second_ending, pattern = (*rest, *["-", "-", "(?!)"][len(rest) :])
-        return cls(int(length), tuple(suffixes.split("|")), int(cut), ending.strip("-"), second_ending.strip("-"), re.compile(pattern))
+        length, first, *rest = re.sub(r"\\u(....)", lambda code: chr(int(code[1], 16)), line).split(" ")
+        if first.startswith("/"):
+            return cls(int(length), counted, partial(re.compile(first[1:]).sub, rest[0].strip("-")))
+        if first.startswith("="):
+            letters = dict(pair.split(":") for pair in (first[1:], *rest))
+            return cls(int(length), counted, partial(re.compile("|".join(letters)).sub, lambda match: letters[match[0]]))
+        cut, ending, second_ending, pattern = (*rest, *["0", "-", "-", "(?!)"][len(rest) :])
+        is_before_second_ending = re.compile(pattern).fullmatch
 
-    def applies_to(self, word: str) -> bool:
-        """Whether the word is long enough and has one of the suffixes."""
-        return len(word) > self.length and word.endswith(self.suffixes)
+        def change_suffix(word: str) -> str:
+            stem = word[: len(word) - int(cut)] + ending.strip("-")
+            return stem + second_ending if is_before_second_ending(stem) else stem
+
+        return cls(int(length), counted, change_suffix, tuple(first.split("|")), int(cut))
 
     def apply(self, word: str) -> str:
-        """The word without what the rule cuts, with the endings."""
-        stem = word[: len(word) - self.cut] + self.ending
-        return stem + self.second_ending if self.before_second_ending.fullmatch(stem) else stem
+        """The word as the rule changes it, if it is long enough and has one of the suffixes."""
+        length = sum(map(word.count, self.counted)) if self.counted else len(word)
+        return self.change(word) if length > self.length and word.endswith(self.suffixes) else word
 
 
 @cache
-def read_rules(section: str) -> tuple[tuple[tuple[SuffixRule, ...], bool], ...]:
-    """The steps of a section of the file of rules, each with whether it is the last one if it changes a word."""
-    [text] = re.findall(rf"^\[{section}\]\n(.*?)(?=\n\n|\Z)", RULES_FILE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    *parts, last = re.split(r"\n(--|==)\n", text.rstrip("\n"))
+def read_rules(section: str) -> tuple[tuple[tuple[Rule, ...], bool], ...]:
+    """The steps of a section of the file of rules, each with whether it is the last one if it changes a word; none if it has no section."""
+    match = re.search(rf"^\[{section}(?: (\w+))?\]\n(.*?)(?=\n\n|\Z)", RULES_FILE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    if match is None:
+        return ()
+    *parts, last = re.split(r"\n(--|==)\n", match[2].rstrip("\n"))
     steps = [*zip(parts[::2], parts[1::2], strict=True), (last, "--")]
-    return tuple((tuple(map(SuffixRule.from_line, lines.splitlines())), separator == "==") for lines, separator in steps)
+    return tuple((tuple(Rule.from_line(line, match[1] or "") for line in lines.split("\n")), end == "==") for lines, end in steps)
 
 
 def apply_rules(section: str, word: str) -> str:
-    """The word after the steps of a section; in each the first rule that applies.
+    """The word after the steps of a section; in each the first rule that changes it.
 
-    >>> apply_rules("german", "hausern")
-    'haus'
+    >>> apply_rules("german", "häusern"), apply_rules("indonesian", "membelajarkannya")
+    ('haus', 'ajar')
     """
     for rules, is_last in read_rules(section):
-        rule = next((rule for rule in rules if rule.applies_to(word)), None)
-        shorter = word if rule is None else rule.apply(word)
-        if is_last and shorter != word:
-            return shorter
-        word = shorter
+        changed = next((new for rule in rules if (new := rule.apply(word)) != word), word)
+        if is_last and changed != word:
+            return changed
+        word = changed
     return word
 
 
-def _accents(**letters: str) -> dict[int, str]:
-    return {ord(accented): plain for plain, of_plain in letters.items() for accented in of_plain}
-
-
-ROMANCE_ACCENTS = _accents(a="àáâä", o="òóôö", e="èéêë", u="ùúûü", i="ìíîï")
-PORTUGUESE_ACCENTS = ROMANCE_ACCENTS | _accents(a="ã", o="õ", c="ç")
-FRENCH_ACCENTS = _accents(a="àáâ", o="ô", e="èéê", u="ùû", i="î", c="ç")
-GERMAN_ACCENTS = _accents(a="äàáâ", o="öòóô", i="ïìíî", u="üùúû")
-
-
-ARABIC_PREFIXES = ("ال", "وال", "بال", "كال", "فال", "لل", "و")
-
-
-def stem_arabic(word: str) -> str:
-    """Lucene's ArabicStemmer, light10."""
-    shortest = 4 if len(prefix := next(filter(word.startswith, ARABIC_PREFIXES), "")) == 1 else len(prefix) + 2
-    return apply_rules("arabic", word.removeprefix(prefix) if len(word) >= shortest else word)
-
-
-def stem_czech(word: str) -> str:
-    """Lucene's CzechStemmer: cases and possessives, then what changes before them."""
-    word = apply_rules("czech", word)
-    for pattern, ending in {"čt$": "ck", "št$": "sk", "[cč]$": "k", "[zž]$": "h", "e(.)$": r"\1", "(?<=.)ů(.)$": r"o\1"}.items():
-        if re.search(pattern, word):
-            return re.sub(pattern, ending, word)
-    return word
-
-
-def stem_french(word: str) -> str:
-    """Lucene's FrenchLightStemmer."""
-    word = apply_rules("french", word)
-    if len(word) > 4:
-        word = re.sub(r"([^\W\d_])\1+", r"\1", word.translate(FRENCH_ACCENTS))
-    word = word[:-2] if len(word) > 4 and word.endswith("ie") else word
-    return re.sub(r"([^\W\d_])\1$", r"\1", re.sub("e?e?r?$", "", word)) if len(word) > 4 else word
-
-
-def stem_german(word: str) -> str:
-    """Lucene's GermanLightStemmer."""
-    return apply_rules("german", word.translate(GERMAN_ACCENTS))
-
-
-def stem_greek(word: str) -> str:
-    """Lucene's GreekStemmer."""
-    if len(word) < 4:
-        return word
+def _stem_greek(word: str) -> str:
     stem = apply_rules("greek", word)
     return apply_rules("greek-degrees", apply_rules("greek-endings", stem) if len(stem) == len(word) else stem)
 
 
-def stem_hindi(word: str) -> str:
-    """Lucene's HindiStemmer."""
-    return apply_rules("hindi", word)
-
-
-INDONESIAN_FIRST_PREFIXES = re.compile(
-    "(?P<meng>meng|meny(?=[aeiou])|men|mem|me)|(?P<peng>peng|peny|pen|pem)|(?P<di>di)|(?P<ter>ter)|(?P<ke>ke)"
-)
-INDONESIAN_SECOND_PREFIXES = re.compile("(?P<ber>ber|bel(?=ajar$)|be(?=[^aeiou]er))|(?P<per>per|pel(?=ajar$))|(?P<pe>pe)")
-INDONESIAN_SUFFIXES = (("kan", ("ke", "peng", "pe")), ("an", ("di", "meng", "ter")), ("i", ("ber", "ke", "peng")))
-
-
-def stem_indonesian(word: str) -> str:
-    """Lucene's IndonesianStemmer (Tala 2003): of a word with more than two vowels, particle, possessive, prefix, suffix, and second prefix.
-
-    >>> stem_indonesian("membelajarkannya")
-    'ajar'
-    """
-    for ending in ("(?:kah|lah|pun)$", "(?:ku|mu|nya)$"):
-        word = re.sub(ending, "", word) if _has_three_vowels(word) else word
-    word, first = _cut_indonesian_prefix(word, INDONESIAN_FIRST_PREFIXES)
-    if not first:
-        return _cut_indonesian_suffix(*_cut_indonesian_prefix(word, INDONESIAN_SECOND_PREFIXES))
-    shorter = _cut_indonesian_suffix(word, first)
-    return word if shorter == word else _cut_indonesian_prefix(shorter, INDONESIAN_SECOND_PREFIXES)[0]
-
-
-def _has_three_vowels(word: str) -> bool:
-    return sum(letter in "aeiou" for letter in word) > 2
-
-
-def _cut_indonesian_prefix(word: str, pattern: re.Pattern[str]) -> tuple[str, str]:
-    """The word without its prefix, with the letter that the prefix has taken; and the prefix's name, empty if there is none."""
-    match = pattern.match(word) if _has_three_vowels(word) else None
-    if match is None:
-        return word, ""
-    rest = word[match.end() :]
-    taken = {"meny": "s", "peny": "s", "pen": "t"}.get(match[0], "") if rest.startswith(tuple("aeiou")) else ""
-    return taken + rest, str(match.lastgroup)
-
-
-def _cut_indonesian_suffix(word: str, prefix: str) -> str:
-    """The word without its suffix, if the suffix may stand with the prefix."""
-    if _has_three_vowels(word) and not word.endswith("si"):
-        for suffix, prefixes in INDONESIAN_SUFFIXES:
-            if word.endswith(suffix) and prefix not in prefixes:
-                return word.removesuffix(suffix)
-    return word
-
-
-def stem_italian(word: str) -> str:
-    """Lucene's ItalianLightStemmer."""
-    return apply_rules("italian", word.translate(ROMANCE_ACCENTS)) if len(word) > 5 else word
-
-
-def stem_portuguese(word: str) -> str:
-    """Lucene's PortugueseLightStemmer."""
-    return apply_rules("portuguese", word).translate(PORTUGUESE_ACCENTS) if len(word) > 3 else word
-
-
-def stem_spanish(word: str) -> str:
-    """Lucene's SpanishLightStemmer."""
-    return apply_rules("spanish", word.translate(ROMANCE_ACCENTS)) if len(word) > 4 else word
-
-
-OWN_STEMMERS: dict[str, Stem] = {
-    **{"arabic": stem_arabic, "czech": stem_czech, "french": stem_french, "german": stem_german, "greek": stem_greek, "hindi": stem_hindi},
-    **{"indonesian": stem_indonesian, "italian": stem_italian, "portuguese": stem_portuguese, "spanish": stem_spanish},
+RULE_STEMMERS: dict[str, Stem] = {
+    **{name: partial(apply_rules, name) for name in ("arabic", "czech", "german", "hindi", "indonesian", "italian", "spanish")},
+    "french": lambda word: apply_rules("french-letters", apply_rules("french", word)),
+    "greek": lambda word: _stem_greek(word) if len(word) > 3 else word,
+    "portuguese": lambda word: apply_rules("portuguese", word) if len(word) > 3 else word,
 }
+OLDER_SNOWBALL = ("danish", "dutch", "estonian", "finnish", "lithuanian", "norwegian", "romanian", "swedish")
 
 
-def _keep_apostrophe(stem: Stem) -> Stem:
-    """Lucene's Snowball takes an apostrophe for a consonant, the newer one for an end of the word."""
-    return lambda word: stem(word.replace("'", "\x01")).replace("\x01", "'") if "'" in word else stem(word)
-
-
-def _stem_danish(stem: Stem) -> Stem:
-    pair = re.compile(r"(?=.{4})(.*[aeiouyæåø].*([chjqvwxz]))\2")  # loses one letter, as the pairs that Danish words have
-    return lambda word: match[1] if (match := pair.fullmatch(stemmed := stem(word))) else stemmed
-
-
-def _stem_dutch(stem: Stem) -> Stem:
-    return lambda word: DUTCH_STEMS[word] if word in DUTCH_STEMS else stem(word)
-
-
-def _stem_estonian(stem: Stem) -> Stem:
-    def stem_older(word: str) -> str:
-        if re.fullmatch("[aeiouõäöü][^aeiouõäöü][aeiouõäöü]t", word):
-            return word[:-1]
-        return word if re.search("[^aeiouõäöü]t$", word) and stem(word) == word[:-1] else stem(word)
-
-    return stem_older
-
-
-def _stem_finnish(stem: Stem) -> Stem:
-    return lambda word: word if re.search("[^aeiouyäö]h[eioö]n$", word) else stem(word)  # -hVn stays after a consonant
-
-
-def _stem_lithuanian(stem: Stem) -> Stem:
-    return lambda word: stem(word).removesuffix("er") if re.search("[aeiouyąęėįųū].*er(į|s|ų|ia|iai|yje|ys)$", word) else stem(word)
-
-
-def _stem_norwegian(stem: Stem) -> Stem:
-    return lambda word: stem(re.sub("(?<=.)ers$", "er", word))
-
-
-def _stem_romanian(stem: Stem) -> Stem:
-    return lambda word: stem(word.translate(ROMANIAN_COMMAS)).translate(ROMANIAN_CEDILLAS)  # ş and ţ have a cedilla, not a comma
-
-
-def _stem_swedish(stem: Stem) -> Stem:
-    def stem_older(word: str) -> str:
-        if match := SWEDISH_NEUTERS.fullmatch(word):
-            return match[1]
-        adjective = f"{(stemmed := stem(word))}t"
-        return (
-            adjective if stemmed.endswith("ös") and word.startswith(adjective) and not SWEDISH_ADJECTIVES.fullmatch(adjective) else stemmed
-        )
-
-    return stem_older
-
-
-DUTCH_STEMS = {"fiets": "fiets", "bromfiets": "bromfiets", "ei": "eier", "kind": "kinder"}
-ROMANIAN_COMMAS, ROMANIAN_CEDILLAS = str.maketrans("șț", "ʂʈ"), str.maketrans("șțʂʈ", "şţșț")
-SWEDISH_NEUTERS = re.compile(r"(.+(?<!and|..h)et)s?")  # -et stays but in -andet and -het
-SWEDISH_ADJECTIVES = re.compile("(?=.{7}).*[aeiouyåäö][^aeiouyåäö].*löst")  # lose their -t
-OLDER_SNOWBALL: dict[str, Callable[[Stem], Stem]] = {  # Lucene's Snowball by means of the newer one of PyStemmer
-    **{"danish": _stem_danish, "dutch": _stem_dutch, "estonian": _stem_estonian, "finnish": _stem_finnish, "lithuanian": _stem_lithuanian},
-    **{"norwegian": _stem_norwegian, "romanian": _stem_romanian, "swedish": _stem_swedish},
-}
+def _stem_as_older(language: str, stem: Stem, word: str) -> str:
+    """The stem of Lucene's Snowball, for which an apostrophe is a consonant, by means of the newer one of PyStemmer."""
+    newer_stem = stem(apply_rules(f"{language}-before", word).replace("'", "\x01")).replace("\x01", "'")
+    return apply_rules(f"{language}-after", f"{word}>{newer_stem}").rpartition(">")[2]
 
 
 def stemmer_names(language: str) -> list[str]:
@@ -263,10 +108,10 @@ def open_stemmer(language: str, stemmer: str) -> Stem:
         return str
     if stemmer != "lucene":
         return Stemmer.Stemmer(stemmer).stemWord
-    if language in OWN_STEMMERS:
-        return OWN_STEMMERS[language]
+    if language in RULE_STEMMERS:
+        return RULE_STEMMERS[language]
     name = "dutch_porter" if language == "dutch" else language
     if name not in Stemmer.algorithms():
         raise UsageError(f"bm25: language {language!r} needs a newer PyStemmer than {Stemmer.version()}; pip install -U PyStemmer")
     stem = Stemmer.Stemmer(name).stemWord
-    return OLDER_SNOWBALL[language](_keep_apostrophe(stem)) if language in OLDER_SNOWBALL else stem
+    return partial(_stem_as_older, language, stem) if language in OLDER_SNOWBALL else stem

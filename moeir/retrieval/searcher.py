@@ -257,7 +257,7 @@ def open_index(
     parts = [part for folder in folders for part in _open_segments(folder, target)]
     all_ids = IdColumn.concatenate([ids for folder in folders for ids in folder.segment_ids])
     order = id_ranks(all_ids)
-    starts = np.cumsum([0, *(folder.row_count for folder in folders)])
+    starts = np.cumsum([0, *(len(folder.is_deleted) for folder in folders)])
     rows = [folder.rows + start for folder, start in zip(folders, starts.tolist(), strict=False)]
     _check_disjoint(paths, rows, all_ids.byte_strings, order)
     engines: dict[str, SearchableIndex] = dict(parts[0])

@@ -79,9 +79,13 @@ class Push(Stage):
         is_here = recorded is not None and (self.model is not None or (path / recorded["path"]).is_dir())
         checkpoint = manifests.find_checkpoint(path, recorded, self.model) if is_here else None
         with TemporaryDirectory(prefix="moeir-") as temporary:
-            sample = Path(temporary)
+            sample, files = Path(temporary, hub.VERIFICATION), Contents()
+            sample.mkdir()
             systems = self._write_sample(path, manifest, checkpoint, sample)
-            files = self._list_sample(sample, hub.compute_means(systems)) if any(sample.iterdir()) else {}
+            if any(sample.iterdir()):
+                record = {"stage": self.name, "settings": {"seed": self.seed}, "sources": {}}
+                sample_manifest = manifests.build_manifest(sample, hub.VERIFICATION, record, hub.VERIFICATION)
+                files = self._list_files(sample, sample_manifest | {"counts": {"measures": hub.compute_means(systems)}})
             makers = [manifest] if checkpoint is None else [manifests.read_manifest(checkpoint), manifest]
             dataset = self.dataset_name or (str(self.qrels) if data_sources.is_remote(str(self.qrels)) else "unnamed judgements")
             commands = [format_command(maker) for maker in makers]
@@ -122,18 +126,8 @@ class Push(Stage):
             runs.write_run(runs.read_run(paths[name]), folder / hub.RUNS / f"{name}.trec")
         return hub.measure_runs(paths, self.qrels, self.measure)
 
-    def _list_sample(self, sample: Path, means: Mapping[str, Any]) -> Contents:
-        """The files of the sample, with a manifest."""
-        from moeir.hub import VERIFICATION
-
-        record = {"stage": self.name, "settings": {"seed": self.seed}, "sources": {}}
-        manifest = manifests.build_manifest(sample, VERIFICATION, record, VERIFICATION) | {"counts": {"measures": means}}
-        files: Contents = {name: sample / name for name in manifest["files"]}
-        files[manifests.MANIFEST] = manifests.serialize_manifest(manifest).encode()
-        return {f"{VERIFICATION}/{name}": content for name, content in files.items()}
-
-    def _list_files(self, path: Path, manifest: Manifest, card: Path | bytes) -> Contents:
-        """The files of a product or of a shard, and its manifest, without paths of this machine."""
+    def _list_files(self, path: Path, manifest: Manifest, card: Path | bytes = b"") -> Contents:
+        """The files of a product, a shard or the sample, and its manifest, without paths of this machine."""
         hide, entries = partial(hide_paths, placeholders=find_placeholders(manifest)), public_files(path, manifest)
         files: Contents = {name: path / name if path.is_dir() else path for name in entries}
         if "README.md" in entries:

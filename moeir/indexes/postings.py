@@ -166,7 +166,7 @@ class Postings:
 
 
 def _hash_slots(starts: np.ndarray) -> int:
-    most = int(np.diff(starts).max(initial=0))
+    most = int(np.diff(starts).max())
     return max(HASH_SLOTS, 1 << (4 * most).bit_length())
 
 

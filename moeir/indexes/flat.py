@@ -91,7 +91,8 @@ class Flat(TwoStepIndex, Index):
         """Scan for a few queries: memory bandwidth dominates, so documents are read once, in float16."""
         queries = block.vectors[:, 0].contiguous().numpy()
         for part in chunk_slices(len(self), min(ROWS_FOR_FEW_QUERIES, self.elements_at_once // len(queries))):
-            documents, scores = self._vectors[part], torch.empty(len(queries), part.stop - part.start)
+            documents = self._vectors[part]
+            scores = torch.empty(len(queries), len(documents))
             simd_loops.scan_few_queries(as_uint16(documents), queries, scores.numpy())
             pool.push(scores, torch.arange(part.start, part.stop))
             memmap.note_pages_read(documents.nbytes)

@@ -1,6 +1,7 @@
 """Exact late interaction: every query token against every token of every document (Khattab and Zaharia 2020, eq. 3)."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -110,7 +111,7 @@ class MaxSim(TwoStepIndex, Index):
         texts = self._texts.select(rows[torch.from_numpy(order)])
         sorted_scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
         ends = np.bincount(query_rows, minlength=len(block.query_rows)).cumsum().tolist()
-        for query_row, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        for query_row, (begin, end) in enumerate(pairwise([0, *ends])):
             for first, last in padded_blocks(texts.host_lengths[begin:end], self.pairs_at_once(self._vectors.width)):
                 documents, real = texts.pad(begin + first, begin + last)
                 sorted_scores[begin + first : begin + last] = self._exact_pair_scores(block.vectors[query_row], documents, real)

@@ -89,12 +89,14 @@ class VectorStore:
     @cached_property
     def _stored(self) -> torch.Tensor:
         """All vectors; on CUDA copied to the device at first use, if they fit there."""
-        if self.device.type == "cuda":
-            available = available_bytes(self.device)
-            if self._rows.nbytes + self._extra_bytes_per_row * len(self) <= available - min(SEARCH_WORKSPACE, available // 2):
-                memmap.note_pages_read(self._rows.nbytes)
-                return self._rows.to(self.device)
+        if self.device.type == "cuda" and self.fits(available_bytes(self.device)):
+            memmap.note_pages_read(self._rows.nbytes)
+            return self._rows.to(self.device)
         return self._rows
+
+    def fits(self, available: int) -> bool:
+        """Whether all vectors fit in so many bytes of CUDA memory, beside the engine's own arrays and the scores of a search."""
+        return self._rows.nbytes + self._extra_bytes_per_row * len(self) <= available - min(SEARCH_WORKSPACE, available // 2)
 
     def load_to_device(self) -> None:
         """On CUDA: copy the vectors to the device now, if they fit there."""

@@ -5,6 +5,16 @@ import torch
 from tests.oracles import search as oracle
 
 
+class RecordingPool:
+    """A pool that keeps all scores pushed to it."""
+
+    def __init__(self):
+        self.scores = []
+
+    def push(self, scores, rows):
+        self.scores.append(scores[:, : len(rows)].clone())
+
+
 def same_bytes(actual, expected):
     """Whether rows and scores have the same bytes."""
     return all(one.tobytes() == other.tobytes() for one, other in zip(actual, expected, strict=True))

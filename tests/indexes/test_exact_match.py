@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes.exact_match import ExactMatchIndex
 from moeir.representations.exact_match import ExactMatch as Texts
-from tests.indexes.engine_checks import is_full_sort, limit_device_memory, same_bytes, scores_one_by_one
+from tests.indexes.engine_checks import RecordingPool, is_full_sort, limit_device_memory, same_bytes, scores_one_by_one
 from tests.oracles import search as oracle
 
 token = st.tuples(st.integers(0, 4), st.lists(st.integers(-16, 16).map(lambda number: number / 8), min_size=3, max_size=3))
@@ -70,6 +70,17 @@ def test_blocks_batches_and_pools_change_no_byte(elements, slack):
     whole = build_index(documents).search(queries, 20)
     index = build_index(documents, queries_at_once=2, elements_at_once=elements, slack=slack)
     assert same_bytes(index.search(queries, 20), whole) and scores_one_by_one(index, queries, 20) == whole[1].tobytes()
+
+
+def test_a_scan_scores_only_so_many_pairs_at_a_time():
+    queries, documents = near_ties(seed=2)
+    index = build_index(documents, elements_at_once=2000)
+    index.search(queries, 1)  # which opens it
+    (block,) = index._query_blocks(queries.select(torch.arange(32) % 4))
+    pool = RecordingPool()
+    index._scan(block, pool)
+    assert sum(part.shape[1] for part in pool.scores) == len(documents)
+    assert len(pool.scores) > 1 and max(part.numel() for part in pool.scores) <= 2000 / 4
 
 
 def test_shards_change_no_byte():

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.indexes.base import read_settings
 from moeir.indexes.flat import Flat
 from moeir.indexes.two_step import bf16_error_bound, exact_dot
 from moeir.representations.dense import Dense
-from tests.indexes.engine_checks import is_full_sort, limit_device_memory, same_bytes, scores_one_by_one
+from tests.indexes.engine_checks import RecordingPool, is_full_sort, limit_device_memory, same_bytes, scores_one_by_one
 from tests.oracles import search as oracle
 
 eighths = st.integers(-16, 16).map(lambda number: number / 8)  # products and their sums are exact, ties are many
@@ -187,16 +188,6 @@ def test_what_is_wrong_is_refused():
         build_index(torch.ones(3, 4), np.arange(2)).search(Dense(torch.ones(1, 4)), 1)
 
 
-class RecordingPool:
-    """A pool that keeps all scores pushed to it."""
-
-    def __init__(self):
-        self.scores = []
-
-    def push(self, scores, rows):
-        self.scores.append(scores[:, : len(rows)].clone())
-
-
 @pytest.mark.parametrize("count", [16, 40])
 def test_a_scan_in_bfloat16_stays_within_its_margin_and_finds_the_same(count):
     generator = torch.Generator().manual_seed(count)
@@ -207,6 +198,7 @@ def test_a_scan_in_bfloat16_stays_within_its_margin_and_finds_the_same(count):
     for block in coarse._query_blocks(Dense(queries)):
         pool = RecordingPool()
         coarse._scan(block, pool)
+        assert {part.dtype for part in pool.scores} == {torch.bfloat16}
         errors = (torch.cat(pool.scores, 1).double() - queries.double() @ documents.half().double().T).abs().amax(dim=1)
         assert (2 * errors <= bf16_error_bound(block, coarse._vectors)).all() and errors.max() > 0
     for depth in (1, 30, 700):
@@ -236,6 +228,17 @@ def test_settings_of_no_such_index_are_damage(change, tmp_path):
     (tmp_path / "engine.json").write_text(json.dumps({key: value for key, value in (settings | change).items() if value is not None}))
     with pytest.raises(ArtifactError, match=r"damaged flat index: .*; run `moeir index` again"):
         Flat.open(tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["engine", "options", "documents", None])
+def test_settings_have_at_least_an_engine_options_and_a_number_of_documents(missing, tmp_path):
+    settings = {"engine": "flat", "options": {}, "documents": 3}
+    (tmp_path / "engine.json").write_text(json.dumps({name: value for name, value in settings.items() if name != missing}))
+    if missing is None:
+        assert read_settings(tmp_path) == settings
+    else:
+        with pytest.raises(ArtifactError, match="engine, options or documents are missing"):
+            read_settings(tmp_path)
 
 
 def test_shards_change_no_byte():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, DataError
-from moeir.indexes import maxsim
+from moeir.indexes import maxsim, token_store
 from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.token_store import TokenVectorStore
 from moeir.indexes.vector_store import VectorStore
@@ -190,6 +190,28 @@ def test_texts_are_padded_with_their_last_token():
     assert tokens[..., 0].tolist() == [[3, 3], [1, 2]] and real.tolist() == [[True, False], [True, True]]
     tokens, real = documents.select(torch.tensor([0])).pad(0, 1)
     assert tokens[..., 0].tolist() == [[1, 2]] and real.all()
+
+
+class StoredElsewhere(VectorStore):
+    """Vectors that do not fit on the device of the search."""
+
+    storage_device = torch.device("meta")
+
+
+@pytest.mark.parametrize(("per_load", "available"), [(3000, 2**40), (2**28, 4 * 3000)])
+def test_texts_that_do_not_fit_on_the_device_are_read_in_parts(per_load, available, monkeypatch):
+    _, packed = near_ties(count=60)
+    texts = to_lists(packed)
+    monkeypatch.setattr(token_store, "BYTES_PER_LOAD", per_load)
+    monkeypatch.setattr(token_store, "available_bytes", lambda device: available)
+    vectors, found = StoredElsewhere(packed.vectors.numpy(), torch.device("cpu"), 1.0), {}
+    parts = list(TokenVectorStore(packed.starts, vectors).iterate_by_length())
+    for rows, part in parts:
+        assert part.vectors.nbytes <= 3000 and (np.diff(part.host_lengths) >= 0).all()
+        for number, row in enumerate(rows.tolist()):
+            tokens, real = part.pad(number, number + 1)
+            found[row] = tokens[real].tolist()
+    assert len(parts) > 1 and found == {row: tokens for row, tokens in enumerate(texts) if tokens}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

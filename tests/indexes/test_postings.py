@@ -10,9 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moeir.artifacts import memmap
 from moeir.errors import ArtifactError, UsageError
 from moeir.indexes import postings_search
 from moeir.indexes.base import read_settings
+from moeir.indexes.bm25 import Bm25
 from moeir.indexes.inverted import Inverted
 from moeir.indexes.postings import _quantise_weights, _sort_by_impact
 from moeir.representations.sparse import Sparse
@@ -112,6 +114,28 @@ def test_postings_are_left_out_where_that_pays():
     assert cuts[0] == 0 and cuts[1] > 100
     postings_search.choose_cutoffs(15.0, 300, 10, bins, state, tails, np.full(4097, 10**7) - np.arange(4097) * 10**3, table, cuts)
     assert cuts.tolist() == [0, 0]  # everything comes near: all is scanned
+
+
+def test_a_document_of_the_smallest_scan_is_found():
+    documents, query = _pack([{0: 1.0}, {1: 1.0}]), _pack([{0: 1e6, 1: 1.0}])  # the second scans as 1 of 65,535
+    assert [part.tolist() for part in build_index(documents, 64).search(query, 2)] == [[[0, 1]], [[1e6, 1.0]]]
+
+
+def test_only_an_index_with_a_negative_weight_is_not_scanned():
+    words, query = Bm25(), _pack([{0: 1.0}])
+    words.add(["a cat", "a dog"])
+    positive, negative = (build_index(_pack([{0: weight}, {1: 1.0}]), 64) for weight in (0.5, -0.5))
+    for index in (words, positive, negative):
+        index.search(["cat"] if index is words else query, 1)
+    assert [index._postings.signed for index in (words, positive, negative)] == [False, False, True]
+
+
+def test_a_search_may_have_read_all_files_of_the_index(tmp_path, monkeypatch):
+    build_index(skewed_texts(20, 0, 12), 64).save(tmp_path)
+    opened, sizes = Inverted.open(tmp_path), []
+    monkeypatch.setattr(memmap, "note_pages_read", sizes.append)
+    opened.search(skewed_texts(2, 1, 20), 3)
+    assert sum(np.load(path).nbytes for path in tmp_path.glob("*.npy")) in sizes
 
 
 def test_steps_bound_weights_from_above_by_less_than_one_step():

@@ -131,6 +131,40 @@ def test_an_approximate_engine_is_only_searched_deeper(built):
     assert depths[0] < DOCUMENTS
 
 
+class FirstRows(SearchableIndex):
+    """An approximate engine of 1000 documents that finds the first `hits` rows, in this order, for every query."""
+
+    kind, exact = "any", False
+
+    def __init__(self, hits, documents=1000):
+        super().__init__()
+        self.hits, self.documents, self.depths = hits, documents, []
+
+    def __len__(self):
+        return self.documents
+
+    def _search_into(self, queries, depth, rows, scores):
+        self.depths.append(depth)
+        rows[:, : self.hits] = np.arange(self.hits)[:depth]
+        scores[:, : self.hits] = -np.arange(self.hits)[:depth]
+
+
+@pytest.mark.parametrize(("hits", "rows", "depths", "found"), [
+    (1000, range(0, 1000, 2), [23], [0, 1, 2]),  # 3 · 1000 / 500 hits, a tenth more, and 16 more
+    (1000, range(500, 1000), [23, 92, 368, 1000], [0, 1, 2]),  # four times as deep each time, but not deeper than there are documents
+    (11, range(10, 510), [23], [0, -1, -1]),  # there is nothing deeper
+])  # fmt: skip
+def test_a_search_goes_deeper_until_it_has_enough_or_all(hits, rows, depths, found):
+    index = FirstRows(hits)
+    assert SubsetIndex(index, np.array(rows), np.arange(500)).search(["any"], 3)[0].tolist() == [found]
+    assert index.depths == depths
+
+
+@pytest.mark.parametrize("hits", [0, 1])
+def test_an_approximate_index_of_one_document_has_a_subset(hits):
+    assert SubsetIndex(FirstRows(hits, 1), np.array([0]), np.array([0])).search(["any"], 3)[0].tolist() == [[0 if hits else -1]]
+
+
 @pytest.mark.parametrize("rows", [range(DOCUMENTS), range(0, DOCUMENTS, 3), [5], [0, 1, 298, 299]], ids=["all", "a third", "one", "four"])
 def test_stored_documents_make_the_files_of_a_new_index(built, rows, tmp_path):
     index, documents, _, _ = built

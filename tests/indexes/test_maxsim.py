@@ -171,6 +171,21 @@ def test_scans_on_several_threads_change_no_byte(monkeypatch):
     assert same_bytes(build_index(documents, coarse=False).search(queries, 50), found[0])
 
 
+@pytest.mark.parametrize("scale", [1.0, 2.0**-90])  # the products of the second are below what underflow can cost
+def test_pairs_have_the_scores_of_the_cpu_where_a_device_computes_them(scale, tmp_path):
+    queries, documents = near_ties()
+    with_zeros = torch.cat([queries.vectors, torch.zeros(1, 16)]) * scale
+    queries = MultiVector(with_zeros, torch.tensor([0, 3, 3, 4, 6]))  # the last one has a token of zeros
+    build_index(documents).save(tmp_path)
+    index = MaxSim.open(tmp_path)
+    rows, spans = next(index._texts.iterate_by_length())
+    [block] = token_store.query_blocks(queries, 8, torch.device("cpu"))
+    for number, query in enumerate(block.vectors):
+        on_device = index._exact_pair_scores(query, *spans.pad(0, len(rows)))
+        assert same_bytes([on_device.numpy()], [index._texts.exact_maxsim(block, np.full(len(rows), number), rows.numpy())])
+        assert torch.isfinite(on_device).all()
+
+
 def test_shards_change_no_byte():
     queries, documents = near_ties(seed=5)
     whole = build_index(documents).search(queries, 25)

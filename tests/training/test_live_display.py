@@ -42,6 +42,8 @@ def test_a_competition_shows_shares_losses_and_how_long_still():
     assert lines[3].split() == ["expert", "share", "largest", "loss"]
     assert lines[4].split() == ["lexical", "0.250", "→", "▃" * 11, "30.0%", "1.000", "→", "▁" * 11]
     assert lines[6].split() == ["entropy", "of", "shares", "1.00", "→", "█" * 11, "of", "0.69"]
+    third = {f"{kind}.global": CAME[f"{kind}.local"] for kind in ("share", "wins", "loss")}
+    assert rendered_lines(CAME | third)[7].endswith("of 1.10")  # ln 3
     assert "all experts learn equally" in rendered_lines(CAME | {"competing": 0.0}, width=80)[1]
 
 

@@ -24,7 +24,7 @@ def _ascii_digits(word: str) -> str:
     return word if word.isascii() else re.sub(r"\d", lambda digit: str(int(digit[0])), word)
 
 
-def _rules(section: str) -> Step:
+def _open_rules(section: str) -> Step:
     """What a section of the file of rules does to a word."""
     return partial(apply_rules, section)
 
@@ -44,21 +44,21 @@ LOWERED_ALONE = [  # before stop words are removed
     *("norwegian", "polish", "portuguese", "romanian", "russian", "sesotho", "spanish", "swedish", "yiddish"),
 ]
 LANGUAGES = {language: Language() for language in LOWERED_ALONE} | {
-    "arabic": Language(before=(_lower, _ascii_digits), after=(_rules("arabic-letters"),)),
-    "catalan": Language(before=(_rules("catalan-articles"), _lower)),
-    "french": Language(before=(_rules("french-articles"), _lower)),
-    "german": Language(after=(_rules("german-letters"),)),
-    "greek": Language(before=(_lower, _rules("greek-letters"))),
-    "hindi": Language(before=(_lower, _ascii_digits, _rules("indic-letters"), _rules("hindi-letters"))),
-    "irish": Language(before=(_rules("irish-particles"), _lower)),
-    "italian": Language(before=(_rules("italian-articles"), _lower)),
-    "nepali": Language(before=(_lower, _ascii_digits, _rules("indic-letters"))),
+    "arabic": Language(before=(_lower, _ascii_digits), after=(_open_rules("arabic-letters"),)),
+    "catalan": Language(before=(_open_rules("catalan-articles"), _lower)),
+    "french": Language(before=(_open_rules("french-articles"), _lower)),
+    "german": Language(after=(_open_rules("german-letters"),)),
+    "greek": Language(before=(_lower, _open_rules("greek-letters"))),
+    "hindi": Language(before=(_lower, _ascii_digits, _open_rules("indic-letters"), _open_rules("hindi-letters"))),
+    "irish": Language(before=(_open_rules("irish-particles"), _lower)),
+    "italian": Language(before=(_open_rules("italian-articles"), _lower)),
+    "nepali": Language(before=(_lower, _ascii_digits, _open_rules("indic-letters"))),
     "persian": Language(
-        lambda text: text.replace("\u200c", " "), (_lower, _ascii_digits, _rules("arabic-letters"), _rules("persian-letters"))
+        lambda text: text.replace("\u200c", " "), (_lower, _ascii_digits, _open_rules("arabic-letters"), _open_rules("persian-letters"))
     ),
-    "serbian": Language(last=(_rules("serbian-letters"),)),
-    "tamil": Language(before=(_lower, _ascii_digits, _rules("indic-letters"))),
-    "turkish": Language(before=(_rules("turkish-letters"), _lower)),
+    "serbian": Language(last=(_open_rules("serbian-letters"),)),
+    "tamil": Language(before=(_lower, _ascii_digits, _open_rules("indic-letters"))),
+    "turkish": Language(before=(_open_rules("turkish-letters"), _lower)),
 }
 WIDE_PATTERN = re.compile("[\u30a6-\u30fd]?[\uff01-\uff5e\uff65-\uff9f]+")
 EMOJI = r"[\p{Emoji}--[0-9#*\p{RI}]]"

@@ -1,7 +1,6 @@
 """Exact dense search by inner product: every document is scored."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,10 @@ from moeir.representations.dense import Dense
 
 MIN_MATMUL_ROWS = 16  # queries and documents of a product of matrices, so that the library always uses its bfloat16 kernel
 ELEMENTS_IN_CACHE = 2**19  # documents or scores of a block on a CPU, so that both stay in a core's cache
-QUERIES_PER_THREAD = 64  # at least, as each thread reads all documents
-ROWS_FOR_FEW_QUERIES = 2**16  # documents scanned at a time for fewer queries than that
+DOCUMENTS_PER_THREAD = 2**12  # at least
+POOL_BYTES = 2**28  # of the pools of all threads
+QUERIES_AT_ONCE = 64  # at least, as each pass reads all documents
+ROWS_FOR_FEW_QUERIES = 2**19  # documents scanned at a time for fewer queries than that; waking the threads takes a millisecond
 
 
 class Flat(TwoStepIndex, Index):
@@ -65,26 +66,34 @@ class Flat(TwoStepIndex, Index):
             self._scan_few_queries(block, pool)
             return
         queries = block.vectors[:, 0].to(torch.bfloat16 if self._scans_in_bf16(block) else torch.float32)
-        threads = min(torch.get_num_threads(), len(queries) // QUERIES_PER_THREAD)
+        threads = min(torch.get_num_threads(), len(self) // DOCUMENTS_PER_THREAD)
         if threads < 2 or not isinstance(pool, CpuTopKPool):
-            self._scan_all(queries, pool)
+            self._scan_documents(queries, slice(0, len(self)), pool)
             return
-        edges = [len(queries) * part // threads for part in range(threads + 1)]
-        parts = [slice(first, last) for first, last in pairwise(edges)]
-        run_on_threads(lambda part: self._scan_all(queries[parts[part]], pool.select(parts[part])), threads)
+        for part in chunk_slices(len(queries), max(QUERIES_AT_ONCE, POOL_BYTES // (threads * pool.bytes_per_query))):
+            self._scan_on_threads(queries[part], pool.select(part), threads)
         pool.pushed_count += len(self)
 
-    def _scan_all(self, queries: torch.Tensor, pool: TopKPool) -> None:
-        """Push the scores of all documents for queries [Q, D], by matrix products in their precision."""
+    def _scan_on_threads(self, queries: torch.Tensor, pool: CpuTopKPool, threads: int) -> None:
+        """`_scan_documents` of all documents, a part of them on each thread, with a pool of its own."""
+        edges = [len(self) * part // threads for part in range(threads + 1)]
+        pools = [pool] + [pool.share() for _ in range(threads - 1)]
+        run_on_threads(lambda part: self._scan_documents(queries, slice(edges[part], edges[part + 1]), pools[part]), threads)
+        shares = list(chunk_slices(len(queries), -(-len(queries) // threads)))
+        run_on_threads(lambda part: pool.select(shares[part]).merge([other.select(shares[part]) for other in pools[1:]]), len(shares))
+
+    def _scan_documents(self, queries: torch.Tensor, documents: slice, pool: TopKPool) -> None:
+        """Push the scores of some documents for queries [Q, D], by matrix products in their precision."""
         coarse = queries.dtype == torch.bfloat16
         elements = min(self.elements_at_once // 4, ELEMENTS_IN_CACHE if self._device.type == "cpu" else self.elements_at_once)
         step = max(64, elements // max(self._vectors.width, len(queries)))
         read, scores = self._vectors.reader(max(step, MIN_MATMUL_ROWS), coarse), torch.empty(0)
-        for part in chunk_slices(len(self), step):
-            documents = read(part)
-            if scores.shape != (len(queries), len(documents)):
-                scores = torch.empty(len(queries), len(documents), dtype=queries.dtype, device=self._device)
-            torch.mm(queries, documents.T, out=scores)
+        for first in range(documents.start, documents.stop, step):
+            part = slice(first, min(first + step, documents.stop))
+            vectors = read(part)
+            if scores.shape != (len(queries), len(vectors)):
+                scores = torch.empty(len(queries), len(vectors), dtype=queries.dtype, device=self._device)
+            torch.mm(queries, vectors.T, out=scores)
             pool.push(scores, torch.arange(part.start, part.stop, device=self._device))
 
     def _scan_few_queries(self, block: QueryBlock, pool: TopKPool) -> None:

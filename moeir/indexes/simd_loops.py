@@ -112,6 +112,32 @@ def dot_32(typing: Any, lane_tokens: Any, singles: Any, products: Any) -> Any:
     return types.none(lane_tokens, singles, products), generate
 
 
+@intrinsic
+def greater_mask_32(typing: Any, numbers: Any, first: Any, limit: Any) -> Any:
+    """Bit i says whether numbers[first + i] > limit, for 32 i: integers [≥ first + 32], their limit of the same type -> uint32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        kind = ir.VectorType(context.get_value_type(signature.args[0].dtype), LANES)
+        address = builder.bitcast(builder.gep(array.data, [arguments[1]]), kind.as_pointer())
+        first_lane = builder.insert_element(ir.Constant(kind, ir.Undefined), arguments[2], ir.Constant(ir.IntType(32), 0))
+        limits = builder.shuffle_vector(first_lane, first_lane, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+        greater = builder.icmp_signed(">", builder.load(address, align=numbers.dtype.bitwidth // 8), limits)
+        return builder.bitcast(greater, ir.IntType(32))
+
+    return types.uint32(numbers, types.intp, numbers.dtype), generate
+
+
+@intrinsic
+def lowest_bit(typing: Any, mask: Any) -> Any:
+    """The index of the lowest bit that is set in a number that is not 0: uint32 -> intp."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.zext(builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1)), context.get_value_type(types.intp))
+
+    return types.intp(types.uint32), generate
+
+
 HALF_LANES, SUMS = 16, 4  # float16 numbers of a vector; sums that are added to in turn, so that none waits for its last addition
 
 

@@ -21,12 +21,15 @@ from torch.backends import cuda
 
 from moeir.errors import DataError, UsageError
 from moeir.indexes import base
+from moeir.indexes.simd_loops import LANES, greater_mask_32, lowest_bit
 from moeir.indexes.vector_store import VectorStore, check_width
 from moeir.kernels.memory import available_bytes
 from moeir.kernels.numba_cache import njit_cached
 from moeir.kernels.precision import full_precision
 
 MINUS_INFINITY_KEY = np.int32(-0x7F800001)  # of −∞
+ALL_LANES = np.uint32(0xFFFFFFFF)
+BINS = 256
 
 
 class TopKPool:
@@ -75,6 +78,7 @@ class CpuTopKPool(TopKPool):
         self._keys = np.full((queries, 2 * size), MINUS_INFINITY_KEY, dtype=np.int32)
         self._rows = np.empty((queries, 2 * size), dtype=np.int64)
         self._counts, self._thresholds = np.zeros(queries, dtype=np.int64), np.full(queries, MINUS_INFINITY_KEY, dtype=np.int32)
+        self.bytes_per_query = 2 * size * (self._keys.itemsize + self._rows.itemsize)
 
     def push(self, scores: torch.Tensor, rows: torch.Tensor) -> None:
         self.pushed_count += len(rows)
@@ -84,15 +88,33 @@ class CpuTopKPool(TopKPool):
         _push(bits, shift, rows.numpy(), self.size, self._keys, self._rows, self._counts, self._thresholds)
 
     def select(self, queries: slice) -> "CpuTopKPool":
-        """The pool of some of the queries, for one of several threads; what it gets, this pool has."""
+        """The pool of some of the queries; what it gets, this pool has, but for the number of documents."""
         part = copy(self)
         part._keys, part._rows, part._counts, part._thresholds = (
             array[queries] for array in (self._keys, self._rows, self._counts, self._thresholds)
         )
         return part
 
-    def candidates(self, depth: int, margins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def share(self) -> "CpuTopKPool":
+        """A pool for other documents of the same queries, for another thread: what one of them has cut off, no other takes."""
+        part = CpuTopKPool(len(self._keys), self.size)
+        part._thresholds = self._thresholds
+        return part
+
+    def merge(self, others: list["CpuTopKPool"]) -> None:
+        """Take the entries of pools that share this one's thresholds, after which nothing may be pushed."""
+        self._finalise()
+        for other in others:
+            other._finalise()
+            self._keys[:, self.size :], self._rows[:, self.size :] = other._keys[:, : self.size], other._rows[:, : self.size]
+            self._counts[:] = 2 * self.size
+            self._finalise()
+
+    def _finalise(self) -> None:
         _finalise(self.size, self._keys, self._rows, self._counts, self._thresholds)
+
+    def candidates(self, depth: int, margins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self._finalise()
         width = min(self.size, self.pushed_count)
         keys = self._keys[:, :width]
         self.scores = torch.from_numpy((keys ^ ((keys >> 31) & 0x7FFFFFFF)).view(np.float32))
@@ -108,54 +130,70 @@ class CpuTopKPool(TopKPool):
 def _push(bits: Any, shift: Any, row_numbers: Any, size: int, keys: Any, rows: Any, counts: Any, cuts: Any) -> None:
     """Add scores above the threshold, bits [Q, ≥ n]; keys and rows [Q, 2 · size] are reduced to the best `size` when full.
 
-    Chunks of 256, then of 32, are compared at once with the threshold's bits and skipped if none is above; for positive
-    floats the order of the bits is that of the numbers.
+    32 scores at once are compared with the threshold's bits; for positive floats the order of the bits is that of the numbers.
     """
+    whole = len(row_numbers) - len(row_numbers) % LANES
     for query in range(len(bits)):
-        query_bits, count, cut = bits[query, : len(row_numbers)], counts[query], cuts[query]
-        for first in range(0, len(query_bits), 256):
-            chunk = query_bits[first : first + 256]
-            if cut >= 0 and not any_greater(chunk, chunk.dtype.type(cut >> shift)):
-                continue
-            for begin in range(first, first + len(chunk), 32):
-                part = query_bits[begin : begin + 32]
-                if cut >= 0 and not any_greater(part, part.dtype.type(cut >> shift)):
-                    continue
-                for i in range(len(part)):
-                    signed_bits = np.int32(np.int32(part[i]) << shift)
-                    key = np.int32(signed_bits ^ np.int32((signed_bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
-                    if key > cut and count == 2 * size:
-                        cut, count = _keep_best(size, keys[query], rows[query], count), size
-                    if key > cut:
-                        keys[query, count], rows[query, count] = key, row_numbers[begin + i]
-                        count += 1
-        counts[query], cuts[query] = count, cut
-
-
-@njit_cached()
-def any_greater(numbers: Any, limit: Any) -> bool:
-    """Whether any of the numbers is above the limit of the same type; no early exit, so that the loop vectorises."""
-    mask = numbers.dtype.type(0)
-    for i in range(len(numbers)):
-        mask = numbers.dtype.type(mask | numbers.dtype.type(numbers[i] > limit))
-    return mask != 0
+        query_bits, count, cut = bits[query], counts[query], cuts[query]
+        for first in range(0, len(row_numbers), LANES):
+            mask = ALL_LANES if first < whole else np.uint32((np.uint32(1) << np.uint32(len(row_numbers) - whole)) - np.uint32(1))
+            if cut >= 0 and first < whole:
+                mask = greater_mask_32(query_bits, first, query_bits.dtype.type(cut >> shift))
+            while mask:
+                position = first + lowest_bit(mask)
+                mask = np.uint32(mask & np.uint32(mask - np.uint32(1)))
+                signed_bits = np.int32(np.int32(query_bits[position]) << shift)
+                key = np.int32(signed_bits ^ np.int32((signed_bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+                if key > cut and count == 2 * size:
+                    cut, count = _keep_best(size, keys[query], rows[query], count), size
+                if key > cut:
+                    keys[query, count], rows[query, count] = key, row_numbers[position]
+                    count += 1
+        counts[query], cuts[query] = count, max(cut, cuts[query])  # another thread may have cut off more
 
 
 @njit_cached()
 def _keep_best(size: int, keys: Any, rows: Any, count: int) -> Any:
     """Move the best `size` of the first `count` to the front; returns the smallest of their keys."""
-    cut = np.partition(keys[:count], count - size)[count - size]
-    equals = size - np.sum(keys[:count] > cut)
-    slot = 0
+    cut = _nth_best(size, keys[:count])
+    equals, slot = size, 0
     for i in range(count):
-        if keys[i] > cut or (keys[i] == cut and equals > 0):
-            equals -= keys[i] == cut
-            keys[slot], rows[slot] = keys[i], rows[i]
-            slot += 1
+        equals -= keys[i] > cut
+    for i in range(count):  # without a branch: whether an entry stays cannot be predicted
+        key, is_equal = keys[i], keys[i] == cut
+        keys[slot], rows[slot] = key, rows[i]
+        slot += (key > cut) | (is_equal & (equals > 0))
+        equals -= is_equal
     return cut
 
 
 @njit_cached()
+def _nth_best(number: int, keys: Any) -> Any:
+    """The number-th largest of keys int32 [≥ number]: they are counted in bins of equal width, and only the bin that has it is sorted."""
+    lowest, highest = keys[0], keys[0]
+    for i in range(len(keys)):
+        lowest, highest = min(lowest, keys[i]), max(highest, keys[i])
+    base, shift = np.int64(lowest), 0
+    while ((np.int64(highest) - base) >> shift) >= BINS:
+        shift += 1
+    counts = np.zeros(BINS, np.int64)
+    for i in range(len(keys)):
+        counts[(np.int64(keys[i]) - base) >> shift] += 1
+    chosen, above = BINS - 1, 0
+    while above + counts[chosen] < number:
+        above += counts[chosen]
+        chosen -= 1
+    members, slot = np.empty(counts[chosen] + 1, np.int32), 0
+    for i in range(len(keys)):
+        members[slot] = keys[i]
+        slot += ((np.int64(keys[i]) - base) >> shift) == chosen
+    members = members[:slot]
+    if members.min() == members.max():
+        return members[0]
+    return np.sort(members)[slot - (number - above)]
+
+
+@njit_cached(nogil=True)
 def _finalise(size: int, keys: Any, rows: Any, counts: Any, cuts: Any) -> None:
     for query in range(len(keys)):
         if counts[query] > size:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.indexes import flat
 from moeir.indexes.base import read_settings
 from moeir.indexes.flat import Flat
 from moeir.indexes.two_step import bf16_error_bound, exact_dot
@@ -205,7 +206,10 @@ def test_a_scan_in_bfloat16_stays_within_its_margin_and_finds_the_same(count):
         assert same_bytes(coarse.search(Dense(queries), depth), fine.search(Dense(queries), depth))
 
 
-def test_scans_on_several_threads_change_no_byte():
+@pytest.mark.parametrize("pool_bytes", [flat.POOL_BYTES, 1])
+def test_scans_on_several_threads_change_no_byte(pool_bytes, monkeypatch):
+    monkeypatch.setattr(flat, "DOCUMENTS_PER_THREAD", 1000)
+    monkeypatch.setattr(flat, "POOL_BYTES", pool_bytes)  # 1: 64 queries in each pass
     generator, before = torch.Generator().manual_seed(3), torch.get_num_threads()
     queries, documents = torch.randn(300, 24, generator=generator), torch.randn(5000, 24, generator=generator).half()
     documents[4000:] = documents[:1000]  # ties across blocks of the scan

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.indexes import simd_loops, vector_store
+from moeir.indexes import simd_loops, two_step, vector_store
 from moeir.indexes.two_step import CpuTopKPool, TopKPool, exact_dot
 from moeir.indexes.vector_store import VectorStore, as_uint16
 
@@ -34,6 +34,43 @@ def test_both_pools_keep_the_same_scores(kind, size):
             rows_of_line = quick.rows[line][quick_keep[line]]
             assert len(rows_of_line.unique()) == len(rows_of_line)
             assert torch.equal(scores[line, rows_of_line].float(), quick.scores[line][quick_keep[line]])
+
+
+@pytest.mark.parametrize("size", [1, 20, 70])
+def test_pools_of_parts_of_the_documents_become_the_pool_of_all(size):
+    generator = torch.Generator().manual_seed(size)
+    scores = torch.randn(4, 300, generator=generator).bfloat16().float()
+    scores[1] = scores[1].abs().round()  # hundreds of equal scores
+    scores[2, 70:] = -torch.inf
+    whole, main = CpuTopKPool(4, size), CpuTopKPool(4, size)
+    pools = [main, main.share(), main.share()]
+    whole.push(scores, torch.arange(300))
+    for first in range(0, 300, 50):
+        pools[first // 50 % 3].push(scores[:, first : first + 50].contiguous(), torch.arange(first, first + 50))
+    for half in (slice(0, 2), slice(2, 4)):
+        main.select(half).merge([other.select(half) for other in pools[1:]])
+    main.pushed_count = 300
+    for pool in (whole, main):
+        pool.candidates(1, torch.zeros(4, dtype=torch.float64))
+    assert torch.equal(main.scores.sort(dim=1).values, whole.scores.sort(dim=1).values)
+    for query, (own, rows) in enumerate(zip(main.scores, main.rows, strict=True)):
+        assert torch.equal(scores[query, rows[own > -torch.inf]], own[own > -torch.inf])
+        assert len(rows[own > -torch.inf].unique()) == (own > -torch.inf).sum()
+
+
+def test_a_pool_skips_what_another_of_its_queries_has_cut_off():
+    main = CpuTopKPool(1, 2)
+    other = main.share()
+    main.push(torch.tensor([[5.0, 6.0, 7.0, 8.0, 9.0]]), torch.arange(5))
+    other.push(torch.tensor([[4.0, 7.0, 10.0]]), torch.arange(5, 8))
+    assert other._rows[0, : other._counts[0]].tolist() == [7]
+
+
+@pytest.mark.parametrize("number", [1, 2, 100, 299, 300])
+@pytest.mark.parametrize("largest", [1, 40, 2**20, 2**31 - 1])
+def test_the_nth_best_key_is_that_of_a_full_sort(number, largest):
+    keys = np.random.default_rng(largest).integers(-largest, largest, 300, dtype=np.int32, endpoint=True)
+    assert two_step._nth_best(number, keys) == np.sort(keys)[-number]
 
 
 def test_a_pool_is_certain_only_if_nobody_outside_is_within_the_margin():

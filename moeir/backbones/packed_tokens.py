@@ -14,6 +14,7 @@ from moeir.kernels.attention import PackedLayout, find_visible_keys
 from moeir.kernels.memory import copy_to_device
 
 SIDES = ("query", "document", "pair")
+LEAST_MULTIPLE = 16  # of tokens: rows of a tile of AMX
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,32 @@ class PackedTokens:
         keys = None if self.precomputed_keys is None else (change(self.precomputed_keys[0]), change(self.precomputed_keys[1]))
         return replace(self, precomputed_keys=keys, **changed)
 
+    def add_filler(self) -> Self:
+        """The same with texts of its first token at the end, so that the number of tokens is a multiple of `filled_multiple`.
+
+        A processor's library compiles its products for each number of rows, for longer than they take; batches of unlike sizes then share
+        them.
+        """
+        count = len(self.ids)
+        if not (missing := -count % filled_multiple(count)):
+            return self
+        longest = self.layout.max_length
+        sizes = [longest] * (missing // longest) + [missing % longest] * (missing % longest > 0)
+        ends = torch.tensor(sizes, device=self.starts.device).cumsum(0) + count
+
+        def extend(part: Tensor | None, value: int | Tensor) -> Tensor | None:
+            return None if part is None else torch.cat([part, part.new_full((missing,), value)])
+
+        return replace(
+            self,
+            ids=torch.cat([self.ids, self.ids[:1].expand(missing)]),
+            starts=torch.cat([self.starts, ends]),
+            lengths=(*self.lengths, *sizes),
+            segments=extend(self.segments, 0),
+            no_attend_mask=extend(self.no_attend_mask, False),
+            precomputed_keys=None,
+        )
+
     def sort_by_length(self) -> Self:
         """The same with texts sorted by length, and the `order` that restores the original; a sorted batch is returned as it is."""
         lengths, device = np.asarray(self.lengths, dtype=np.int64), self.ids.device
@@ -116,3 +143,12 @@ class PackedTokens:
             precomputed_keys=None,
             order=copy_to_device(order, device),
         )
+
+
+def filled_multiple(tokens: int) -> int:
+    """The power of two between 1/64 and 1/32 of a number of tokens, at least `LEAST_MULTIPLE`.
+
+    >>> [filled_multiple(tokens) for tokens in (1, 1000, 2047, 2048)]
+    [16, 16, 32, 64]
+    """
+    return max(LEAST_MULTIPLE, 1 << max(tokens.bit_length() - 6, 0))

@@ -103,7 +103,8 @@ class PackedLayout:
     def padded_groups(self, multiple: int) -> list[TextGroup]:
         """Groups of neighbouring texts whose lengths have the same next multiple, which they are padded to.
 
-        The scores of a head, padded, are at most `SCORES_IN_CACHE` numbers, unless those of one text are more.
+        A group has 1, 2, 4, … texts: a processor's library compiles the products of each number by itself. The scores of a head, padded,
+        are at most `SCORES_IN_CACHE` numbers, unless those of one text are more.
         """
 
         def compute() -> list[TextGroup]:
@@ -112,8 +113,11 @@ class PackedLayout:
             edges, groups = [0, *(np.flatnonzero(np.diff(padded)) + 1).tolist(), len(lengths)], []
             for first, last in pairwise(edges):
                 if last > first and (longest := int(padded[first])):
-                    parts = range(first, last, max(1, SCORES_IN_CACHE // longest**2))
-                    groups += [(starts[a : min(a + parts.step, last)], lengths[a : min(a + parts.step, last)], longest) for a in parts]
+                    most = max(1, SCORES_IN_CACHE // longest**2)
+                    while first < last:
+                        end = first + (1 << min(most, last - first).bit_length() - 1)
+                        groups.append((starts[first:end], lengths[first:end], longest))
+                        first = end
             return groups
 
         return self._cached(("padded groups", multiple), compute)

@@ -31,6 +31,12 @@ def product_dtype(states: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
 
 
+def compiles_products(device: torch.device) -> bool:
+    """Whether the library of a device compiles matrix products for each shape at its first use: oneDNN's in bfloat16 do."""
+    in_bfloat16 = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    return device.type == "cpu" and in_bfloat16 and not torch.compiler.is_compiling()
+
+
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Disable autocast, and TF32 and bfloat16 inside float32 products; restore the settings afterwards."""

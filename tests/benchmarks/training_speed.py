@@ -7,7 +7,8 @@ first step is not timed. Processor time is the more stable measure on a shared m
 process's, beyond its memory before the first step. `theirs` is sentence-transformers' trainer with passages padded to the batch's
 longest, `columns` the same with a forward pass for each column of passages, `plain` our loop with the head that keeps [B, L, V]; `came` is
 compared with its three experts as three models. The share of the peak is that of our step's matrix products, as torch counts them, in the
-processor time of each way. --same removes dropout from float32 models and prints the largest difference of the losses of ours and theirs.
+processor time of each way. --same removes dropout from float32 models and prints the largest difference of the losses of ours and
+theirs, with --row bf16 of bfloat16 and float32.
 --before DIR compares ours with that of another checkout, and with nothing else.
 """
 
@@ -35,6 +36,7 @@ from moeir.architectures.checkpoint import open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.device import DTYPES
 from moeir.heads.lexical import LexicalHead
+from moeir.kernels import heap
 from moeir.pretraining.task import measure_peak_flops
 from moeir.records import examples
 from moeir.representations.sparse import Sparse
@@ -47,6 +49,7 @@ ARCHITECTURES = {
     "dense": "dense:pooling=cls,normalise=false",
     "splade": "splade",
     "colbert": f"colbert:normalise=true,dim={DIMENSION}",
+    "cosine": "dense:pooling=mean,normalise=true,scale=20",
     "came": "came:shared_layers={shared}",
     "lexical": "splade",
     "local": "colbert",
@@ -126,7 +129,8 @@ def ours(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     before = peak()
-    trainer.train(task, schedule, folder, device="cpu")
+    with heap.tune_malloc(heap.KEEP_FREED):  # as `moeir finetune` does
+        trainer.train(task, schedule, folder, device="cpu")
     measurements = records | {"before": before, "peak": peak(), "measured_peak": measure_peak_flops(dtype, torch.device("cpu"))}
     checkpoint.architecture.train()
     with FlopCounterMode(display=False) as counter:
@@ -184,6 +188,8 @@ def peak() -> float:
 def run_way(arguments: argparse.Namespace, way: str) -> dict[str, Any]:
     """One run, in a process of its own; `before` is ours as another checkout has it."""
     environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads), "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    if not way.startswith(("theirs", "columns")):
+        environment["THP_MEM_ALLOC_ENABLE"] = "1"  # as the command line sets it
     command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
     if way == BEFORE:
         flag = sys.argv.index("--before")
@@ -232,7 +238,7 @@ def parse_arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--queries", type=Path, help="queries of a collection without training judgements")
     parser.add_argument("--dtype", default="float32", choices=list(DTYPES))
-    parser.add_argument("--arch", default="dense", choices=("dense", "came"), help="of --row bf16")
+    parser.add_argument("--arch", default="dense", choices=("dense", "cosine", "came"), help="of --row bf16")
     parser.add_argument("--drawn", action="store_true", help="random weights in the sizes of MODEL_FOLDER")
     parser.add_argument("--same", action="store_true")
     parser.add_argument("--before", type=Path, help="another checkout, whose training is compared with this one's, and nothing else")
@@ -259,7 +265,8 @@ def main() -> None:
         seed=SEED,
     )
     if arguments.same:
-        one, other = (run_way(arguments, way)["losses"] for way in ("ours", "theirs"))
+        ways = ROWS["bf16"] if arguments.row == "bf16" else ("ours", "theirs")
+        one, other = (run_way(arguments, way)["losses"] for way in ways)
         difference = max(abs(mine - yours) for mine, yours in zip(one, other, strict=True))
         print(f"losses of {arguments.steps} steps: {one[0]:.5f} -> {one[-1]:.5f}; largest difference {difference:.1e}")
         return

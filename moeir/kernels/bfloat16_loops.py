@@ -256,7 +256,7 @@ def _rounds_to_bfloat16() -> bool:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _powers_by_processor(context: Any, row: Any, factor: Any, offset: Any) -> Any:
-    """row = 2^(factor · row + offset), bits [n] in place, n a multiple of 16; returns the sum, float32. As `_power_row`, in vectors of 16."""
+    """row = 2^(factor · row + offset), bits [n] in place, n a multiple of 16; returns the sum. As `_power_row`, in vectors."""
     numbers, integers, halves = (ir.VectorType(kind, LANES) for kind in (ir.FloatType(), ir.IntType(32), ir.IntType(16)))
 
     def constant(number: Any, kind: Any = numbers) -> Any:

@@ -1,6 +1,7 @@
 """Packed tokens, the tokenizer beside the weights, and the choice of precision."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.backbones.device import select_device, select_dtype
-from moeir.backbones.packed_tokens import PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens, filled_multiple
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, UsageError
 
@@ -35,6 +36,20 @@ def test_sorting_by_length_keeps_texts_whole_and_leads_back(texts, data):
         assert [sum(text) for text in unpacked(tokens, "no_attend_mask")] == silent
     else:
         assert ordered.no_attend_mask is None
+
+
+@pytest.mark.parametrize("lengths", [[1], [3, 5, 7], [16], [5, 11], [2] * 700, [100, 1, 2000]])
+def test_filler_makes_the_number_of_tokens_round_and_leaves_the_texts_as_they_are(lengths):
+    texts = [list(range(1, length + 1)) for length in lengths]
+    tokens = replace(PackedTokens.from_lists(texts, "pair", [1] * len(texts)), segments=torch.ones(sum(lengths), dtype=torch.int64))
+    filled, multiple = tokens.add_filler(), filled_multiple(sum(lengths))
+    assert len(filled.ids) % multiple == 0 and 0 <= len(filled.ids) - sum(lengths) < multiple <= max(16, sum(lengths) // 16)
+    assert (filled is tokens) == (sum(lengths) % multiple == 0)
+    assert filled.lengths[: len(texts)] == tuple(lengths) and unpacked(filled)[: len(texts)] == texts
+    assert sum(filled.lengths) == len(filled.ids) == len(filled.segments) == len(filled.no_attend_mask)
+    assert max(filled.lengths) == max(lengths) and min(filled.lengths) > 0  # no text is longer than the encoder can read
+    assert filled.starts.tolist() == torch.tensor([0, *filled.lengths]).cumsum(0).tolist()
+    assert filled.no_attend_mask.sum() == len(texts) and set(filled.ids.tolist()) == set(tokens.ids.tolist())
 
 
 def test_owners_and_positions_count_from_zero():

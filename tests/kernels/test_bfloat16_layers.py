@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -174,6 +175,27 @@ def test_groups_of_long_texts_are_cut_so_that_their_scores_fit_the_cache():
         ([762], [600], 608),
         ([1362], [601], 608),
     ]
+
+
+def test_groups_have_powers_of_two_of_texts_so_that_few_products_are_compiled():
+    lengths = (*[32] * 23, *[100] * 7)
+    groups = PackedLayout(lengths, torch.tensor([0, *np.cumsum(lengths)])).padded_groups(16)
+    assert [len(starts) for starts, _, _ in groups] == [16, 4, 2, 1, 4, 2, 1]
+    assert np.concatenate([starts for starts, _, _ in groups]).tolist() == [0, *np.cumsum(lengths)[:-1]]
+
+
+@pytest.mark.parametrize("width", [16, 48, 7])
+def test_both_forms_of_powers_equal_numpys(width, monkeypatch):
+    scores = draw(width) * 20
+    scores[1] = -torch.inf
+    expected = np.exp2((scores.float() * 0.5 - 3).numpy())
+    for by_processor in {False, bfloat16_loops.BY_PROCESSOR}:
+        monkeypatch.setattr(bfloat16_loops, "BY_PROCESSOR", by_processor)
+        power_row = numba.njit(fastmath=bfloat16_loops.ALGEBRA)(bfloat16_loops._power_row.py_func)  # reads the flag when it is compiled
+        row = scores.clone()
+        total = power_row(bfloat16_layers.as_bits(row), np.float32(0.5), np.float32(-3))
+        np.testing.assert_allclose(row.float().numpy(), expected, rtol=2**-8, atol=1e-30)
+        np.testing.assert_allclose(total, expected.sum(), rtol=2e-3)
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, (64, 64), (5, 64, 64, 128), (256, 250, 256)])

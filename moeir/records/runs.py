@@ -258,6 +258,8 @@ def _sort_lists_numpy(starts: Integers, documents: NDArray[np.integer], scores: 
     keys = descending << np.uint64(32) | (np.uint64(0xFFFFFFFF) - documents.astype(np.uint64))
     out_of_order = np.append(False, keys[1:] < keys[:-1])[: len(keys)]
     out_of_order[starts[starts < len(keys)]] = False  # another query's list begins
+    if not out_of_order.any():
+        return documents.astype(np.int32), scores + np.float32(0)
     owners = np.searchsorted(starts, np.flatnonzero(out_of_order), side="right") - 1
     for row in owners[np.diff(owners, prepend=-1) > 0].tolist():
         keys[starts[row] : starts[row + 1]].sort()

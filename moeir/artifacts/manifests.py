@@ -195,7 +195,10 @@ def read_lines(path: Path) -> list[str]:
     """Read the lines of a product file such as `ids.txt`."""
     if not path.is_file():
         raise ArtifactError(f"{path}: the file is missing from its artifact")
-    return path.read_text(encoding="utf-8").split("\n")[:-1]
+    try:
+        return path.read_text(encoding="utf-8").split("\n")[:-1]
+    except UnicodeDecodeError:
+        raise ArtifactError(f"{path}: damaged: lines that are not UTF-8; run the stage that made it again with --force") from None
 
 
 HASH_BLOCK_BYTES = 2**26  # bytes

@@ -122,6 +122,9 @@ def test_lines_of_a_product_are_read_as_they_were_written(artifact):
     assert manifests.read_lines(artifact / "ids.txt") == ["a", "b"]
     with pytest.raises(ArtifactError, match="the file is missing from its artifact"):
         manifests.read_lines(artifact / "absent.txt")
+    (artifact / "ids.txt").write_bytes(b"a\n\xff\n")
+    with pytest.raises(ArtifactError, match=r"ids\.txt: damaged: lines that are not UTF-8; run the stage that made it again"):
+        manifests.read_lines(artifact / "ids.txt")
 
 
 def test_a_product_of_another_format_is_not_the_same(artifact):

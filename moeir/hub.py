@@ -179,7 +179,7 @@ def draw_texts(corpora: Sequence[Path], product: Path, kind: str, seed: int) -> 
     if kind == "checkpoint":
         return sample_items(chain.from_iterable(map(texts.read_texts, corpora)), SAMPLE_SIZE, seed)
     if kind == "index":
-        ids: Iterable[str] = IndexFolder.read(product, manifests.read_manifest(product)["counts"]).ids
+        ids: Iterable[str] = IndexFolder.read(product, manifests.read_counts(product)).ids
     else:
         ids = (name for folder in shards.shard_folders(product) for name in manifests.read_lines(folder / "ids.txt"))
     wanted = set(sample_items(ids, SAMPLE_SIZE, seed))

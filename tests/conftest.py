@@ -212,6 +212,14 @@ def bm25_index(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     return _build(output, "index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25")
 
 
+@pytest.fixture(scope="session")
+def stage_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the programmes of faults write the inputs of their stages, each once."""
+    folder = tmp_path_factory.mktemp("stages") / "inputs"
+    folder.mkdir()
+    return folder
+
+
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> "Iterator[StandIn]":
     """A stand-in for the Hugging Face Hub, which huggingface_hub asks in this test."""

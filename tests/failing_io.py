@@ -241,7 +241,7 @@ class Programme:
         self.scenario, self._folder, self._inputs, self._root = SCENARIOS[name], folder, inputs, Path(os.path.commonpath([folder, inputs]))
         (self._command,), (self._product,) = self.scenario.commands, self.scenario.products
         self.counts: Counter[tuple[str, str, str]] = Counter()
-        write_inputs(inputs, (*self.scenario.earlier, *self.scenario.commands))
+        write_inputs(inputs, self.scenario.all_commands)
         with working_folder(folder / "earlier", inputs):
             Path("out").mkdir()
             run_earlier(self.scenario)

@@ -7,12 +7,14 @@ installed. An input that fails is written to tests/fuzz_inputs/TARGET/, which te
 import argparse
 import contextlib
 import functools
+import gc
 import hashlib
 import importlib.util
 import io
 import json
 import logging
 import multiprocessing
+import os
 import random
 import resource
 import signal
@@ -20,8 +22,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,7 @@ from moeir.reporting import training_curves
 from moeir.stages import stage_class
 from moeir.stages.base import run_stage
 from moeir.stages.check import Check
+from tests import fuzz_artifacts
 
 INPUTS = Path(__file__).parent / "fuzz_inputs"
 SECONDS, EXTRA_MEMORY = 20, 4 << 30  # of one case
@@ -118,7 +122,7 @@ class Target:
 
     read: Callable[[Path], object]
     file: str
-    seeds: tuple[bytes, ...]
+    seeds: Sequence[bytes]
 
 
 def _suffix(content: str) -> str:
@@ -226,10 +230,12 @@ def list_targets() -> dict[str, Target]:
     steps = [{"step": step, "loss": 0.7, **shares, "usage.1.query.0": 1.0, "usage.1.query.1": 0.0} for step in range(1, 40)]
     metrics = "".join(f"{json.dumps(step)}\n" for step in [*steps, {"step": 39, "dev.nDCG@10": 0.5}])
     targets["metrics"] = Target(_read_metrics, "metrics.jsonl", (metrics.encode(),))
+    for name, (read, patterns) in fuzz_artifacts.READERS.items():
+        targets[name] = Target(functools.partial(fuzz_artifacts.read_case, read=read), "case", fuzz_artifacts.FileSeeds(*patterns))
     return targets
 
 
-def mutate(content: bytes, seeds: tuple[bytes, ...], generator: random.Random) -> bytes:
+def mutate(content: bytes, seeds: Sequence[bytes], generator: random.Random) -> bytes:
     """One to four changes: bits, bytes, tokens in place of words, spans cut, doubled or moved, a splice with another seed, a cut end."""
     for _ in range(generator.choice((1, 1, 1, 2, 3, 4))):
         begin = generator.randrange(len(content) + 1)
@@ -306,33 +312,94 @@ def bound_cases() -> Iterator[None]:
         log.setLevel(level)
 
 
-def fuzz(name: str, target: Target, cases: int, seed: int) -> tuple[str, Counter[str], list[tuple[str, bytes]]]:
-    """Run seeded cases of a target: its name, how many were accepted, refused and failed, and the first failing input of each message."""
-    generator, counts, failures = random.Random(f"{name} {seed}"), Counter[str](), dict[str, bytes]()
-    limited = replace(target, read=_limit_time(target.read))
-    with tempfile.TemporaryDirectory() as text, bound_cases():
-        folder = Path(text)
-        (folder / "ids.txt").write_bytes(b"a\nb\n")
+Results = tuple[str, Counter[str], list[tuple[str, bytes]]]  # target, how many were accepted, refused and failed, and failing inputs
+
+
+def iterate_outcomes(name: str, target: Target, cases: int, seed: int, folder: Path) -> Iterator[tuple[str, bytes]]:
+    """The outcome and the content of each of the seeded cases of a target, which are read in a folder."""
+    generator, limited = random.Random(f"{name} {seed}"), replace(target, read=_limit_time(target.read))
+    (folder / "ids.txt").write_bytes(b"a\nb\n")
+    assert len(target.seeds)  # which may have to be made first
+    with bound_cases():
         for _ in range(cases):
             content = mutate(generator.choice(target.seeds), target.seeds, generator)
-            outcome = run_case(limited, content, folder)
-            counts[outcome if outcome in ("accepted", "refused") else "failed"] += 1
-            if outcome not in ("accepted", "refused"):
-                failures.setdefault(outcome, content)
+            yield run_case(limited, content, folder), content
+
+
+def fuzz(name: str, target: Target, cases: int, seed: int) -> Results:
+    """Run seeded cases of a target; the first failing input of each message."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _collect(name, iterate_outcomes(name, target, cases, seed, Path(folder)))
+
+
+def _collect(name: str, outcomes: Iterable[tuple[str, bytes]]) -> Results:
+    counts, failures = Counter[str](), dict[str, bytes]()
+    for outcome, content in outcomes:
+        counts[outcome if outcome in ("accepted", "refused") else "failed"] += 1
+        if outcome not in ("accepted", "refused"):
+            failures.setdefault(outcome, content)
     return name, counts, list(failures.items())
 
 
-def fuzz_batch(task: tuple[str, int, int]) -> tuple[str, Counter[str], list[tuple[str, bytes]]]:
-    """A batch of cases, in a process of its own: target, cases, seed."""
+def fuzz_in_child(name: str, target: Target, cases: int, seed: int) -> Results:
+    """The same in forked children: a case that ends its process, or does not end in the code of a library, is a failure, too."""
+    outcomes: list[tuple[str, bytes]] = []
+    assert len(target.seeds)
+    while len(outcomes) < cases:
+        with tempfile.TemporaryDirectory() as text:
+            folder = Path(text)
+            lines, case = folder / "outcomes.jsonl", folder / target.file
+            lines.touch()
+            end = _wait_for_child(_fork_cases(name, target, cases - len(outcomes), seed + len(outcomes), folder, lines), case)
+            outcomes += [(outcome, bytes.fromhex(content)) for outcome, content in map(json.loads, lines.read_text().splitlines())]
+            if end:
+                outcomes.append((end, case.read_bytes() if case.exists() else b""))
+    return _collect(name, outcomes)
+
+
+def _fork_cases(name: str, target: Target, cases: int, seed: int, folder: Path, lines: Path) -> int:
+    sys.stdout.flush()
+    if child := os.fork():
+        return child
+    code = 1
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a library's own words
+        with open(lines, "w", encoding="utf-8", buffering=1) as file:
+            for outcome, content in iterate_outcomes(name, target, cases, seed, folder):
+                file.write(json.dumps((outcome, "" if outcome in ("accepted", "refused") else content.hex())) + "\n")
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _wait_for_child(child: int, case: Path) -> str:
+    """How a child ended that did not end well; it is killed when it stays with a case."""
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        time.sleep(0.05)
+        if case.exists() and time.time() - case.stat().st_mtime > 2 * SECONDS:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return f"does not end within {2 * SECONDS} s, nor by a signal"
+    code = os.waitstatus_to_exitcode(ended[1])
+    return f"ends its process with {code}" if code else ""
+
+
+def fuzz_batch(task: tuple[str, int, int]) -> Results:
+    """A batch of cases: target, cases, seed."""
     name, cases, seed = task
-    return fuzz(name, list_targets()[name], cases, seed)
+    return fuzz_in_child(name, _targets()[name], cases, seed)
+
+
+@functools.cache
+def _targets() -> dict[str, Target]:
+    return list_targets()
 
 
 def fuzz_guided(name: str, cases: int, seed: int) -> None:
     """Let atheris mutate by coverage; it does not return, and exits with 77 after a failure."""
     import atheris
 
-    target, folder = list_targets()[name], Path(tempfile.mkdtemp())
+    target, folder = _targets()[name], Path(tempfile.mkdtemp())
     (folder / "ids.txt").write_bytes(b"a\nb\n")
     (folder / "corpus").mkdir()
     failures = _failure_folder(name)
@@ -346,7 +413,11 @@ def fuzz_guided(name: str, cases: int, seed: int) -> None:
         if outcome not in ("accepted", "refused"):
             raise RuntimeError(outcome)
 
-    atheris.instrument_all()
+    objects = gc.get_objects()
+    compiled = {id(loop.py_func) for loop in objects if type(loop).__name__ == "CPUDispatcher"}  # numba cannot compile what is instrumented
+    for function in objects:  # ours alone: all of torch takes minutes
+        if isinstance(function, types.FunctionType) and str(function.__module__).startswith("moeir.") and id(function) not in compiled:
+            atheris.instrument_func(function)
     limits = [f"-runs={cases}", f"-seed={seed}", f"-timeout={SECONDS}", "-rss_limit_mb=4096", "-max_len=4096"]
     atheris.Setup([name, *limits, f"-artifact_prefix={failures}/", str(folder / "corpus")], run_one)
     atheris.Fuzz()

@@ -1,4 +1,4 @@
-"""Kill a forked child, or a command, just before its n-th fsync, rename or replace."""
+"""Kill a forked child, or a command in one, just before its n-th fsync, rename or replace."""
 
 import importlib
 import os
@@ -13,18 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import run_in_process, run_in_subprocess
+from tests.conftest import run_in_process
 
 DISK_CALLS = ("fsync", "rename", "replace")
 NEVER = 10**9
-PROGRAM = """
-import sys
-root, every, first, folder, suffix, *arguments = sys.argv[1:]
-sys.path.insert(0, root)
-from tests import kill_points
-{patch}
-kill_points.kill_repeatedly(arguments, folder, suffix, kill_points.kill_points(int(every), int(first)))
-"""
 
 
 def each_disk_call(every: int, sample: int) -> pytest.MarkDecorator:
@@ -32,20 +24,25 @@ def each_disk_call(every: int, sample: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("every", [sample, pytest.param(every, marks=pytest.mark.torture)])
 
 
-def kill_command(folder: Path, every: int, *arguments: object, first: int = 0, suffix: str = "", patch: str = "") -> list[Path]:
-    """Kill `moeir ARGUMENTS` at every `every`-th of its disk calls, in a subprocess that runs `patch` first; the output paths."""
+def kill_command(folder: Path, every: int, *arguments: object, first: int = 0, suffix: str = "") -> list[Path]:
+    """Kill `moeir ARGUMENTS` at every `every`-th of its disk calls, in a forked child, which has what the test has patched; the output
+    paths."""
     folder.mkdir()
-    root = Path(__file__).parents[1]
-    result = run_in_subprocess(root, every, first, folder, suffix, *arguments, program=PROGRAM.format(patch=patch))
-    assert result.code == 0, result.stderr
-    return [folder / name for name in result.stdout.split()]
+    names = folder.with_name(f"{folder.name}-names")
+
+    def kill_all() -> None:
+        _kill_repeatedly([str(argument) for argument in arguments], folder, suffix, kill_points(every, first), names)
+
+    names.touch()
+    kill_at(kill_all, NEVER)
+    return [folder / name for name in names.read_text(encoding="utf-8").split()]
 
 
-def kill_repeatedly(arguments: list[str], folder: str, suffix: str, moments: Iterator[int]) -> None:
-    """The part of `kill_command` in the subprocess: print the name of each output whose command was killed."""
+def _kill_repeatedly(arguments: list[str], folder: Path, suffix: str, moments: Iterator[int], names: Path) -> None:
+    """The part of `kill_command` in the child: write the name of each output whose command was killed into the file `names`."""
 
     def run(name: str) -> None:
-        result = run_in_process(*arguments, "--output", f"{folder}/{name}")
+        result = run_in_process(*arguments, "--output", folder / name)
         assert result.code == 0, result.stderr
 
     _import_modules_of(lambda: run(f"undisturbed{suffix}"))
@@ -55,7 +52,8 @@ def kill_repeatedly(arguments: list[str], folder: str, suffix: str, moments: Ite
             kill_at(lambda name=name: run(name), NEVER)
         if not kill_at(lambda name=name: run(name), moment):
             break
-        sys.stdout.write(f"{name}\n")
+        with open(names, "a", encoding="utf-8") as file:
+            file.write(f"{name}\n")
 
 
 def _import_modules_of(action: Callable[[], object]) -> None:

@@ -243,7 +243,7 @@ class Programme:
         self.scenario, self._folder, self._inputs = SCENARIOS[name], folder, inputs
         self.counts: Counter[tuple[str, str]] = Counter()
         self.refusals: list[str] = []
-        write_inputs(inputs, (*self.scenario.earlier, *self.scenario.commands))
+        write_inputs(inputs, self.scenario.all_commands)
         with working_folder(folder / "whole", inputs) as here:
             (here / "out").mkdir()
             run_earlier(self.scenario)

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -193,20 +194,19 @@ class Programme:
         self._jobs, self._folder, self._inputs = JOBS[name], folder, inputs
         self._products = [product for job in self._jobs for product in job.products]
         self.counts: Counter[str] = Counter()
-        write_inputs(inputs, [command for job in self._jobs for command in (*job.scenario.earlier, *job.scenario.commands)])
+        write_inputs(inputs, [command for job in self._jobs for command in job.scenario.all_commands])
         with working_folder(folder / "earlier", inputs):
             Path("out").mkdir()
             for job in self._jobs:
                 run_earlier(job.scenario)
             self._earlier = {product: read_if_present(product) for product in self._products}
-        for _ in range(2):  # the first imports what the children then have
-            with working_copy(self._folder, "whole", self._inputs):
-                self._import_modules()
-                began = time.monotonic()
-                assert self._finish([self._start(job) for job in self._jobs]) is None
-                self._seconds = time.monotonic() - began
-                self._expected = {product: read_if_present(product) for product in self._products}
-                assert None not in self._expected.values() and self._check_end() is None
+        with working_copy(self._folder, "whole", self._inputs):
+            self._import_modules()
+            began = time.monotonic()
+            assert self._finish([self._start(job) for job in self._jobs]) is None
+            self._seconds = time.monotonic() - began
+            self._expected = {product: read_if_present(product) for product in self._products}
+            assert None not in self._expected.values() and self._check_end() is None
 
     def _import_modules(self) -> None:
         """Import what the commands need into this process; those that start processes would share its threads."""
@@ -220,19 +220,19 @@ class Programme:
         sys.stdout.flush()
         return Run(job, Path(f"stderr-{len(list(Path().glob('stderr-*')))}"))
 
-    def check(self, kills: int, seed: int) -> list[str]:
-        """Kill jobs until `kills` runs were ended by a signal; what was wrong, one line for each product."""
+    def check(self, kills: int, seed: int, signals: Sequence[signal.Signals] = SIGNALS) -> list[str]:
+        """Kill jobs until `kills` runs were ended by one of the signals; what was wrong, one line for each product."""
         rng, failures = random.Random(seed), []
         while self.counts["kills"] < kills:
             with working_copy(self._folder, "killed", self._inputs):
-                problem = self._kill_and_finish(rng, min(MAX_KILLS, kills - self.counts["kills"]))
+                problem = self._kill_and_finish(rng, min(MAX_KILLS, kills - self.counts["kills"]), signals)
             self.counts["products"] += 1
             if problem is not None:
                 self.counts["failures"] += 1
                 failures.append(problem)
         return failures
 
-    def _kill_and_finish(self, rng: random.Random, kills: int) -> str | None:
+    def _kill_and_finish(self, rng: random.Random, kills: int, signals: Sequence[signal.Signals]) -> str | None:
         runs = [self._start(job) for job in self._jobs]
         for _ in range(kills):
             moment = time.monotonic() + rng.uniform(0, self._seconds)
@@ -240,7 +240,7 @@ class Programme:
                 time.sleep(0.002)
             if not living:
                 break
-            position, number = rng.choice(living), rng.choice(SIGNALS)
+            position, number = rng.choice(living), rng.choice(signals)
             run = runs[position]
             problem = run.send(number, rng)
             self.counts["kills"] += any(run.codes.values())

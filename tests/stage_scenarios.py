@@ -39,6 +39,11 @@ class Scenario(NamedTuple):
     interrupted: bool = False
 
     @property
+    def all_commands(self) -> tuple[str, ...]:
+        """The earlier commands and the commands."""
+        return (*self.earlier, *self.commands)
+
+    @property
     def products(self) -> list[Path]:
         """The paths that the commands write to."""
         words = [shlex.split(command) for command in self.commands]

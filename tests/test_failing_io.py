@@ -10,26 +10,19 @@ import pytest
 
 from moeir.artifacts import atomic_write
 from tests.failing_io import Programme, is_supported
-from tests.stage_scenarios import SCENARIOS
+from tests.stage_scenarios import SCENARIOS, write_inputs
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="needs Linux on x86-64, and permission to filter system calls")
 SAMPLED = {"convert": 6, "search": 4, "fuse over another": 8, "encode": 4, "finetune": 3}
 SINGLE = [name for name, scenario in SCENARIOS.items() if len(scenario.commands) == 1]
 
 
-@pytest.fixture(scope="session")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("failing") / "inputs"
-    folder.mkdir()
-    return folder
-
-
 @pytest.mark.parametrize("name", [*SAMPLED, *(pytest.param(name, marks=pytest.mark.torture) for name in SINGLE if name not in SAMPLED)])
 @pytest.mark.parametrize("sampled", [True, pytest.param(False, marks=pytest.mark.torture)])
-def test_a_stage_whose_call_fails_says_so_and_harms_nothing(inputs, tmp_path, record_property, name, sampled):
+def test_a_stage_whose_call_fails_says_so_and_harms_nothing(stage_inputs, tmp_path, record_property, name, sampled):
     if sampled and name not in SAMPLED:
         pytest.skip("torture lets all of its calls fail")
-    programme = Programme(name, tmp_path, inputs)
+    programme = Programme(name, tmp_path, stage_inputs)
     faults = programme.list_faults()
     failures = programme.check(random.Random(1).sample(faults, SAMPLED[name]) if sampled else faults)
     met, count = programme.total("faults"), SAMPLED[name] if sampled else len(faults)
@@ -77,9 +70,10 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_of_the_code_fails(inputs, tmp_path, monkeypatch, name):
+def test_a_mutant_of_the_code_fails(stage_inputs, tmp_path, monkeypatch, name):
     mutant = MUTANTS[name]
+    write_inputs(stage_inputs, SCENARIOS[mutant.scenario].all_commands)
     mutant.mutate(monkeypatch)
-    programme = Programme(mutant.scenario, tmp_path, inputs)
+    programme = Programme(mutant.scenario, tmp_path, stage_inputs)
     faults = [fault for fault in programme.list_faults() if fault.kind == mutant.kind and fault.error == errno.EIO]
     assert any(mutant.message in problem for fault in reversed(faults) for problem in programme.check([fault]))

@@ -1,12 +1,14 @@
 """A slice of the fuzzing of readers, every input that once failed, and that the fuzzer finds what fails."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from moeir.errors import MoeirError
-from tests import fuzz
+from tests import fuzz, fuzz_artifacts
 from tests.fuzz import Target
 
 TARGETS = fuzz.list_targets()
@@ -14,9 +16,10 @@ TARGETS = fuzz.list_targets()
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_mutated_inputs_are_read_or_refused(name):
-    _, counts, failures = fuzz.fuzz(name, TARGETS[name], 60, seed=0)
+    cases = 15 if name in fuzz_artifacts.READERS else 60
+    _, counts, failures = fuzz.fuzz(name, TARGETS[name], cases, seed=0)
     assert failures == []
-    assert counts.total() == 60 and counts["refused"]
+    assert counts.total() == cases and counts["refused"]
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -51,6 +54,24 @@ def test_the_fuzzer_finds_errors_and_loops_without_an_end(monkeypatch):
     messages = {message.split(":")[0] for message, _ in failures}
     assert counts["accepted"] and counts["refused"] and counts["failed"] and messages >= {"KeyError", "TypeError", "Hang"}
     assert [fuzz.fuzz("careless", target, 300, seed=0)[2]] == [failures]
+
+
+def read_fatally(path: Path) -> None:
+    content = path.read_bytes()
+    if content[:1] == b"[":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while content[:1] == b"(":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+
+
+def test_a_process_that_ends_or_stays_is_a_failure_and_the_other_cases_are_run(monkeypatch):
+    monkeypatch.setattr(fuzz, "SECONDS", 0.1)
+    monkeypatch.setattr(fuzz, "TOKENS", (b"[", b"("))
+    _, counts, failures = fuzz.fuzz_in_child("fatal", Target(read_fatally, "x", (b" ab",)), 60, seed=0)
+    assert counts.total() == 60 and {content[:1]: message for message, content in failures} == {
+        b"[": "ends its process with -9",
+        b"(": "does not end within 0.2 s, nor by a signal",
+    }
 
 
 def test_a_case_may_not_fill_the_memory(tmp_path, monkeypatch):

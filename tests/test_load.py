@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TOY, run_in_process
-from tests.stage_scenarios import EXAMPLES, INPUTS, read_product, working_folder, write_inputs
+from tests.stage_scenarios import EXAMPLES, read_product, working_folder, write_inputs
 
 MIB = 2**20
 SECONDS_BETWEEN_SAMPLES = 0.05
@@ -28,11 +28,9 @@ def both(name: str) -> pytest.MarkDecorator:
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("load") / "inputs"
-    folder.mkdir()
-    write_inputs(folder, [*INPUTS.values(), "in/train.jsonl in/came in/bm25 in/long.jsonl"])
-    return folder
+def inputs(stage_inputs: Path) -> Path:
+    write_inputs(stage_inputs, ["in/tiny in/toy in/train.jsonl in/came in/bm25 in/long.jsonl"])
+    return stage_inputs
 
 
 def own_bytes(process: int) -> int:

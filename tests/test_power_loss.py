@@ -10,17 +10,10 @@ import pytest
 
 from moeir.artifacts import atomic_write, journals, manifests
 from tests.power_loss import CUTS, NO_LOSS, Programme
-from tests.stage_scenarios import SCENARIOS
+from tests.stage_scenarios import SCENARIOS, write_inputs
 
 SAMPLED = {"convert": 8, "search": 6, "fuse over another": 8, "encode": 8, "index of bm25": 8, "finetune": 6, "chain": 6}
 SAMPLED |= {"update of an index": 6}
-
-
-@pytest.fixture(scope="session")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("power") / "inputs"
-    folder.mkdir()
-    return folder
 
 
 def check_sample(programme: Programme, count: int | None) -> list[str]:
@@ -31,10 +24,10 @@ def check_sample(programme: Programme, count: int | None) -> list[str]:
 
 @pytest.mark.parametrize("name", [*SAMPLED, *(pytest.param(name, marks=pytest.mark.torture) for name in SCENARIOS if name not in SAMPLED)])
 @pytest.mark.parametrize("sampled", [True, pytest.param(False, marks=pytest.mark.torture)])
-def test_a_stage_after_a_power_cut_is_whole_or_refused(inputs, tmp_path, record_property, name, sampled):
+def test_a_stage_after_a_power_cut_is_whole_or_refused(stage_inputs, tmp_path, record_property, name, sampled):
     if sampled and name not in SAMPLED:
         pytest.skip("torture checks all of its states")
-    programme = Programme(name, tmp_path, inputs)
+    programme = Programme(name, tmp_path, stage_inputs)
     failures = check_sample(programme, SAMPLED[name] if sampled else None)
     assert sum(state.lost for state in programme.states) > len(programme.states) // 3, "cuts lose something"
     if not sampled:
@@ -43,8 +36,8 @@ def test_a_stage_after_a_power_cut_is_whole_or_refused(inputs, tmp_path, record_
 
 
 @pytest.mark.parametrize("name", ["fuse", "encode"])
-def test_nothing_is_lost_where_the_disk_keeps_everything(inputs, tmp_path, name):
-    programme = Programme(name, tmp_path, inputs, NO_LOSS)
+def test_nothing_is_lost_where_the_disk_keeps_everything(stage_inputs, tmp_path, name):
+    programme = Programme(name, tmp_path, stage_inputs, NO_LOSS)
     assert not any(state.lost for state in programme.states)
     assert check_sample(programme, 10) == [] and not programme.refusals
 
@@ -129,10 +122,11 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_of_the_code_fails(inputs, tmp_path, monkeypatch, name):
+def test_a_mutant_of_the_code_fails(stage_inputs, tmp_path, monkeypatch, name):
     mutant = MUTANTS[name]
+    write_inputs(stage_inputs, SCENARIOS[mutant.scenario].all_commands)
     mutant.mutate(monkeypatch)
-    programme = Programme(mutant.scenario, tmp_path, inputs, {mutant.cut: CUTS[mutant.cut]})
+    programme = Programme(mutant.scenario, tmp_path, stage_inputs, {mutant.cut: CUTS[mutant.cut]})
     for state in reversed(programme.states):  # the last ones are those of the renames
         if any(mutant.message in problem for problem in programme.check([state]) + programme.refusals):
             return

@@ -15,33 +15,30 @@ from moeir.stages.base import Counts
 from moeir.stages.fuse import Fuse
 from tests import random_kills
 from tests.random_kills import JOBS, Programme
+from tests.stage_scenarios import SCENARIOS, write_inputs
 
-KILLS = 300  # of each by `make torture`
-SLOW = {"encode in two processes": 60, "distributed training": 100}  # each run takes seconds
-SAMPLED = {"search into a folder": 6, "encode": 6, "finetune": 3, "fuse over another": 6, "two shards": 4, "two jobs of a chain": 4}
-
-
-@pytest.fixture(scope="session")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("killing") / "inputs"
-    folder.mkdir()
-    return folder
+KILLS = 300  # of each stage by `make torture`: so many by SIGKILL, and so many by the other two
+FEWER = {"encode in two processes": 60, "distributed training": 100}  # by the other two: each run takes seconds
+SIGNALS = {"SIGKILL": (signal.SIGKILL,), "SIGTERM and Ctrl-C": (signal.SIGTERM, signal.SIGINT)}
+SAMPLED = {"search into a folder": 4, "encode": 4, "finetune": 3, "fuse over another": 6, "two shards": 3, "two jobs of a chain": 3}
 
 
 @pytest.mark.parametrize("name", SAMPLED)
-def test_a_stage_killed_at_random_moments_ends_in_the_same_bytes(inputs, tmp_path, name):
-    programme = Programme(name, tmp_path, inputs)
+def test_a_stage_killed_at_random_moments_ends_in_the_same_bytes(stage_inputs, tmp_path, name):
+    programme = Programme(name, tmp_path, stage_inputs)
     assert programme.check(SAMPLED[name], seed=1) == []
     assert programme.counts["kills"] == SAMPLED[name]
 
 
 @pytest.mark.torture
+@pytest.mark.parametrize("signals", SIGNALS)
 @pytest.mark.parametrize("name", JOBS)
-def test_every_stage_killed_many_times_ends_in_the_same_bytes(inputs, tmp_path, record_property, name):
-    programme = Programme(name, tmp_path, inputs)
-    failures = programme.check(SLOW.get(name, KILLS), seed=2)
+def test_every_stage_killed_many_times_ends_in_the_same_bytes(stage_inputs, tmp_path, record_property, name, signals):
+    programme = Programme(name, tmp_path, stage_inputs)
+    kills = KILLS if signals == "SIGKILL" else FEWER.get(name, KILLS)
+    failures = programme.check(kills, seed=2, signals=SIGNALS[signals])
     record_property("faults", (name, programme.table()))
-    assert failures == []
+    assert failures == [] and programme.counts["kills"] == kills
 
 
 def commit_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
@@ -107,9 +104,10 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_of_the_code_fails(inputs, tmp_path, monkeypatch, name):
+def test_a_mutant_of_the_code_fails(stage_inputs, tmp_path, monkeypatch, name):
     mutant = MUTANTS[name]
     monkeypatch.setattr(random_kills, "SECONDS_TO_END", 0.2)
+    write_inputs(stage_inputs, SCENARIOS[mutant.jobs].all_commands)
     mutant.mutate(monkeypatch)
-    programme = Programme(mutant.jobs, tmp_path, inputs)
+    programme = Programme(mutant.jobs, tmp_path, stage_inputs)
     assert any(mutant.message in problem for seed in range(5) for problem in programme.check(4 * (seed + 1), seed))

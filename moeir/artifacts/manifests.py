@@ -119,6 +119,30 @@ def verify_artifact(path: Path, kind: str) -> dict[str, Any]:
     return manifest
 
 
+def _is_name_map(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value) and all(isinstance(text, str) for text in value.values())
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(name), str) and "\0" not in value[name] for name in ("path", "digest"))
+
+
+def read_counts(path: Path) -> dict[str, Any]:
+    """The counts in the manifest of encodings or of an index; ArtifactError if one that readers go by is missing or of another type."""
+    manifest = read_manifest(path)
+    counts, is_encodings = dict(manifest["counts"]), manifest["kind"] == "encodings"
+    faults = {
+        "texts": is_encodings and not (type(counts.get("texts")) is int and counts["texts"] >= 0),
+        "experts": not _is_name_map(counts.get("experts")),
+        "checkpoint": not _is_reference(counts.get("checkpoint")) and (is_encodings or "checkpoint" in counts),
+        "dtype": is_encodings and not isinstance(counts.get("dtype"), str),
+    }
+    if names := [name for name, is_wrong in faults.items() if is_wrong]:
+        reason = f"{names[0]} is missing among its counts, or not what moeir {maker(manifest)} writes"
+        raise ArtifactError(f"{manifest_path(path)}: damaged: {reason}; {_repair_hint(manifest)}")
+    return counts
+
+
 def check_format(path: Path, manifest: Mapping[str, Any]) -> None:
     """ArtifactError if an artifact is of another format than this version reads."""
     actual, expected = manifest.get("format", 1), FORMATS.get(manifest["kind"], 1)
@@ -195,7 +219,10 @@ def read_lines(path: Path) -> list[str]:
     """Read the lines of a product file such as `ids.txt`."""
     if not path.is_file():
         raise ArtifactError(f"{path}: the file is missing from its artifact")
-    return path.read_text(encoding="utf-8").split("\n")[:-1]
+    try:
+        return path.read_text(encoding="utf-8").split("\n")[:-1]
+    except UnicodeDecodeError:
+        raise ArtifactError(f"{path}: damaged: lines that are not UTF-8; run the stage that made it again with --force") from None
 
 
 HASH_BLOCK_BYTES = 2**26  # bytes

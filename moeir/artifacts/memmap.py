@@ -101,5 +101,5 @@ def open_readonly(path: Path) -> npt.NDArray[Any]:
 def _map_npy(path: Path, mode: Literal["c", "r"]) -> Any:
     try:
         return np.lib.format.open_memmap(path, mode=mode)
-    except (TypeError, OverflowError, TokenError) as problem:  # of a header that is no Python literal, or of an impossible shape
+    except (TypeError, OverflowError, TokenError, SyntaxError) as problem:  # no Python literal, or a shape that cannot be
         raise ValueError(str(problem)) from None

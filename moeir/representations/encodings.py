@@ -49,19 +49,19 @@ def open_encodings(path: Path | str) -> OpenedEncodings:
 
 def open_shard(folder: Path) -> tuple[list[str], dict[str, Representation]]:
     """The ids and the representations by expert of encodings that are not sharded, or of one shard; ArtifactError if they disagree."""
-    return read_ids(folder), {expert: open_expert(folder, expert) for expert in manifests.read_manifest(folder)["counts"]["experts"]}
+    return read_ids(folder), {expert: open_expert(folder, expert) for expert in manifests.read_counts(folder)["experts"]}
 
 
 def read_ids(folder: Path) -> list[str]:
     """The ids of a shard; ArtifactError if they are not as many as its texts."""
     ids = manifests.read_lines(folder / "ids.txt")
-    _check_count(folder / "ids.txt", len(ids), manifests.read_manifest(folder)["counts"]["texts"])
+    _check_count(folder / "ids.txt", len(ids), manifests.read_counts(folder)["texts"])
     return ids
 
 
 def open_expert(folder: Path, expert: str) -> Representation:
     """One expert's representation of the texts of a shard; ArtifactError if it is damaged."""
-    counts = manifests.read_manifest(folder)["counts"]
+    counts = manifests.read_counts(folder)
     representation = representation_class(counts["experts"][expert]).open(folder / expert)
     _check_count(folder / expert, len(representation), counts["texts"])
     return representation

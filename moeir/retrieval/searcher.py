@@ -249,7 +249,9 @@ def open_index(
     """
     paths = tuple(Path(one) for one in ([path] if isinstance(path, Path | str) else path))
     target = select_device(device)
-    counts = [(manifests.read_manifest(one) if verified else manifests.verify_artifact(one, "index"))["counts"] for one in paths]
+    for one in () if verified else paths:
+        manifests.verify_artifact(one, "index")
+    counts = [manifests.read_counts(one) for one in paths]
     _check_compatible(paths, counts)
     if model is not None and "checkpoint" not in counts[0]:
         raise UsageError(f"--model {model}: {paths[0]} this index has no checkpoint; leave --model out")

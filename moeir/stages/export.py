@@ -56,7 +56,7 @@ class Export(Stage):
         from moeir.formats.encodings import load_terms
         from moeir.representations.base import representation_class
 
-        shard_counts = [manifests.read_manifest(folder)["counts"] for folder in self._shard_folders]
+        shard_counts = [manifests.read_counts(folder) for folder in self._shard_folders]
         for folder, counts in zip(self._shard_folders, shard_counts, strict=True):
             if counts["checkpoint"]["digest"] != shard_counts[0]["checkpoint"]["digest"]:
                 raise ArtifactError(f"{folder}: made with another checkpoint than {self.encodings[0]}; encode all shards with one")

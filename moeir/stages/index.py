@@ -153,7 +153,7 @@ class Index(Stage):
         from moeir.representations.encodings import read_ids
 
         shard_folders = shards.shard_folders(folder)
-        shard_counts = [manifests.read_manifest(shard)["counts"] for shard in shard_folders]
+        shard_counts = [manifests.read_counts(shard) for shard in shard_folders]
         facts = shard_counts[0]
         dtype = _join_dtypes(f"{folder}: its shards", shard_counts)
         engines = self._choose_engines(facts["experts"])
@@ -174,7 +174,7 @@ class Index(Stage):
         from moeir.artifacts import manifests
         from moeir.indexes.segments import IndexFolder
 
-        facts = manifests.read_manifest(path)["counts"]
+        facts = manifests.read_counts(path)
         folder = IndexFolder.read(path, facts)
         folder.check_updates()
         remaining = self._delete_documents(folder)
@@ -217,7 +217,7 @@ class Index(Stage):
         from moeir.representations.encodings import read_ids
 
         shard_folders = [] if self.add is None else shards.shard_folders(self.add)
-        shard_counts = [manifests.read_manifest(shard)["counts"] for shard in shard_folders]
+        shard_counts = [manifests.read_counts(shard) for shard in shard_folders]
         for counts in shard_counts[:1]:
             self._check_alike(path, facts, counts)
         ids = [document_id for shard in shard_folders for document_id in read_ids(shard)]

@@ -122,6 +122,30 @@ def test_lines_of_a_product_are_read_as_they_were_written(artifact):
     assert manifests.read_lines(artifact / "ids.txt") == ["a", "b"]
     with pytest.raises(ArtifactError, match="the file is missing from its artifact"):
         manifests.read_lines(artifact / "absent.txt")
+    (artifact / "ids.txt").write_bytes(b"a\n\xff\n")
+    with pytest.raises(ArtifactError, match=r"ids\.txt: damaged: lines that are not UTF-8; run the stage that made it again"):
+        manifests.read_lines(artifact / "ids.txt")
+
+
+COUNTS = {"texts": 2, "experts": {"global": "dense"}, "dtype": "torch.float32", "checkpoint": {"path": "../ckpt", "digest": "1"}}
+NOT_COUNTS = {
+    "texts": (None, -1, True, "2"),
+    "experts": (None, {}, [], {"global": 7}),
+    "dtype": (None, 7),
+    "checkpoint": (None, {}, "x", {"path": "x"}, {"path": 7, "digest": "1"}, {"path": "\0", "digest": "1"}),
+}
+
+
+@pytest.mark.parametrize("name", NOT_COUNTS)
+def test_counts_that_readers_go_by_have_their_types(artifact, name):
+    set_keys(artifact / "manifest.json", counts=COUNTS)
+    assert manifests.read_counts(artifact) == COUNTS
+    for value in NOT_COUNTS[name]:
+        set_keys(artifact / "manifest.json", counts=COUNTS | {name: value})
+        with pytest.raises(ArtifactError, match=rf"manifest\.json: damaged: {name} is missing among its counts, or not what moeir encode"):
+            manifests.read_counts(artifact)
+    set_keys(artifact / "manifest.json", kind="index", counts={"experts": {"bm25": "bm25"}})
+    assert manifests.read_counts(artifact) == {"experts": {"bm25": "bm25"}}
 
 
 def test_a_product_of_another_format_is_not_the_same(artifact):

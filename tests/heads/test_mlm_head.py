@@ -104,3 +104,19 @@ def test_a_small_vocabulary_keeps_two_terms_a_token(read):
     head, report = fit_head(read, positive=2e-4)
     assert report.positive_share == pytest.approx(2 / V, rel=0.1)
     assert head.norm.weight.abs().max() < 1000
+
+
+def test_the_logits_are_measured_without_the_mean_of_each_term_which_the_bias_takes_off():
+    """Nine in ten tokens are words of one half of the vocabulary, whose terms have other means than those of the other half."""
+    torch.manual_seed(0)
+    direction = torch.nn.functional.normalize(torch.randn(H), dim=0)
+    words = torch.cat([direction.repeat(V // 2, 1), -direction.repeat(V // 2, 1)]) + 0.08 * torch.randn(V, H)
+    ids = torch.randint(0, V // 2, (COUNT,)) + V // 2 * (torch.rand(COUNT) > 0.9)
+    states = words[ids] @ torch.randn(H, H) + 0.05 * torch.randn(COUNT, H)
+    head, report = fit_head((words, states, ids), positive=0.2)
+    with torch.no_grad():
+        logits = head(states) @ words.T
+        assert logits.mean(0).std() > 0.5 * logits.std(), "the means differ"
+        logits += head.bias
+    assert (logits > 0).float().mean() == pytest.approx(report.positive_share, rel=0.05) == 0.2
+    assert logits.amax(1).median() == pytest.approx(2.0, rel=0.05)

@@ -263,3 +263,10 @@ def test_cuda_and_cpu_give_the_same_bytes(tmp_path, monkeypatch, available):
     build_index(documents).save(tmp_path)
     here, there = (Flat.open(tmp_path, device=device).search(Dense(queries), 40) for device in ("cpu", "cuda"))
     assert same_bytes(here, there)
+
+
+def test_an_index_to_which_nothing_was_added_has_vectors_of_no_numbers(tmp_path):
+    Flat().save(tmp_path / "index")
+    assert np.load(tmp_path / "index" / "vectors.npy").shape == (0, 0)
+    assert read_settings(tmp_path / "index")["dimension"] == 0
+    assert len(Flat.open(tmp_path / "index")) == 0

@@ -237,3 +237,19 @@ def test_cuda_and_cpu_give_the_same_bytes(tmp_path, monkeypatch, available):
     build_index(documents).save(tmp_path)
     here, there = (MaxSim.open(tmp_path, device=device).search(queries, 40) for device in ("cpu", "cuda"))
     assert same_bytes(here, there)
+
+
+def test_a_device_keeps_every_token_that_its_rounding_may_have_put_behind_another(tmp_path):
+    """1 + 2^-25 + 2^-25 + … - 1: float32 loses the small numbers in any order of blocks, so that the nearer token looks farther."""
+    large, small = 512, 2**17
+    query = torch.cat([torch.ones(large), torch.full((small,), 2.0**-13), torch.ones(large)])[None]
+    nearer = torch.cat([torch.ones(large), torch.full((small,), 2.0**-12), -torch.ones(large)])
+    farther = torch.zeros(len(nearer))
+    farther[0] = small * 2.0**-25 - 2.0**-12
+    index = build_index(MultiVector(torch.stack([nearer, farther]), torch.tensor([0, 2])))
+    index.save(tmp_path / "index")
+    documents = torch.stack([nearer, farther]).half()[None]
+    approximate = (documents.float() @ query.T)[0, :, 0]
+    assert approximate[1] > approximate[0] + 2.0**-9, "float32 has them in the wrong order"
+    scores = MaxSim.open(tmp_path / "index")._exact_pair_scores(query, documents, torch.ones(1, 2, dtype=torch.bool))
+    assert scores.tolist() == [small * 2.0**-25]

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from moeir.indexes import simd_loops
+from moeir.indexes.residual_codec import score_codes
 from moeir.indexes.token_store import to_lane_layout
 from moeir.indexes.two_step import exact_dot, pairwise_sum
 from moeir.indexes.vector_store import as_uint16
@@ -103,3 +104,9 @@ def test_a_scan_of_bfloat16_products_sums_the_largest_of_each_token_also_where_a
     for text, (begin, end) in enumerate([(2, 5), (5, 9)], start=1):
         expected = products[begin:end].float().amax(0).view(queries, tokens).sum(1)
         assert np.array_equal(scores[:, text], expected.numpy())
+
+
+def test_a_sum_of_table_entries_may_be_the_lowest_int16():
+    centroids, words = np.full((1, 1, simd_loops.LANES), -0x8000, np.int16), np.zeros((1, 1, 256, simd_loops.LANES), np.int8)
+    codes, leading, others = np.zeros(1, np.int32), np.zeros((1, 1), np.uint8), np.zeros((0, 0), np.uint8)
+    assert score_codes(centroids, words, codes, leading, others) == -0x8000 * simd_loops.LANES

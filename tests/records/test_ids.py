@@ -37,3 +37,10 @@ def test_a_long_file_is_read_in_several_chunks_of_any_width(tmp_path: Path, monk
 def test_a_missing_file_is_an_artifact_error(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"ids\.txt: the file is missing"):
         IdColumn.read(tmp_path / "ids.txt")
+
+
+@pytest.mark.parametrize("content", [b"a\n\xff\n", b"\xc3\n\xbc\n"])
+def test_ids_that_are_not_utf_8_are_an_artifact_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "ids.txt").write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"ids\.txt: damaged: ids that are not UTF-8; run the stage that made it again"):
+        IdColumn.read(tmp_path / "ids.txt")

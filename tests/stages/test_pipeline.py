@@ -140,17 +140,13 @@ def test_one_expert_searched_alone_gives_its_own_list(rooms, tmp_path, moeir):
     assert result.stdout == (rooms[0] / "runs" / "came" / "local.trec").read_text()
 
 
-SMALL_CHUNKS = """
-import moeir.representations.encodings as writer, moeir.stages.encode as encode
-encode.CHUNK, writer.FLUSH_SECONDS = 4, 0
-"""
-
-
 def _run_killed(folder: Path, every: int, *arguments: object) -> list[Path]:
     """Run a command repeatedly in `folder`, killed at a different disk call each time; the output paths."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        return kill_command(folder / f"killed-{arguments[0]}-{every}", every, *arguments, first=3, patch=SMALL_CHUNKS)
+        patch.setattr("moeir.stages.encode.CHUNK", 4)
+        patch.setattr("moeir.representations.encodings.FLUSH_SECONDS", 0)
+        return kill_command(folder / f"killed-{arguments[0]}-{every}", every, *arguments, first=3)
 
 
 def _assert_resume_is_identical(folder: Path, original: Path, product: Path, *arguments: object) -> None:

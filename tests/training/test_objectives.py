@@ -320,3 +320,17 @@ def test_one_expert_alone_has_the_whole_share():
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         objectives.competitive(batch(make_leaves()), **options)
+
+
+@pytest.mark.parametrize("negatives", [0, 3])
+def test_options_are_checked_with_a_batch_whose_parts_fit(negatives):
+    """Own objectives get it, too: one query, at most one negative, a mask and teacher scores of as many documents."""
+    checked = []
+
+    def objective(batch):
+        checked.append(batch)
+        assert batch.ignore_mask.shape == batch.teacher_scores.shape == batch.own_columns.shape == (1, min(negatives, 1) + 1)
+        assert batch.documents.text_count == batch.group_size == min(negatives, 1) + 1
+
+    objectives.validate_options(objective, negatives)
+    assert len(checked) == 1

@@ -125,7 +125,8 @@ def read_case(path: Path, read: Callable[[Path], object]) -> None:
         shutil.copytree(make_artifacts(), root)
     name, _, content = path.read_bytes().partition(b"\n")
     original = make_artifacts() / name.decode(errors="replace").replace("\0", "")
-    file = root / original.relative_to(make_artifacts()) if original.is_file() else None
+    is_own = original.is_relative_to(make_artifacts()) and original.is_file()  # a changed name may be another's
+    file = root / original.relative_to(make_artifacts()) if is_own else None
     if file is None or ".." in file.parts:
         raise MoeirError("of no file")
     depth = len(root.parts) + (2 if file.is_relative_to(root / "weights") or file.is_relative_to(root / "tokenizers") else 1)

@@ -134,7 +134,7 @@ def read_counts(path: Path) -> dict[str, Any]:
     faults = {
         "texts": is_encodings and not (type(counts.get("texts")) is int and counts["texts"] >= 0),
         "experts": not _is_name_map(counts.get("experts")),
-        "checkpoint": not _is_reference(counts.get("checkpoint")) and (is_encodings or "checkpoint" in counts),
+        "checkpoint": not _is_reference(counts.get("checkpoint")) and (is_encodings or bool({"checkpoint", "dtype"} & counts.keys())),
         "dtype": is_encodings and not isinstance(counts.get("dtype"), str),
     }
     if names := [name for name, is_wrong in faults.items() if is_wrong]:

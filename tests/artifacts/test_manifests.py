@@ -146,6 +146,9 @@ def test_counts_that_readers_go_by_have_their_types(artifact, name):
             manifests.read_counts(artifact)
     set_keys(artifact / "manifest.json", kind="index", counts={"experts": {"bm25": "bm25"}})
     assert manifests.read_counts(artifact) == {"experts": {"bm25": "bm25"}}
+    set_keys(artifact / "manifest.json", kind="index", counts={"experts": {"global": "flat"}, "dtype": "torch.float32"})
+    with pytest.raises(ArtifactError, match="checkpoint is missing among its counts"):  # of an index that is not of texts
+        manifests.read_counts(artifact)
 
 
 def test_a_product_of_another_format_is_not_the_same(artifact):

@@ -50,6 +50,7 @@ def test_a_part_goes_on_where_it_was_stopped(project):
     run(project, "first")
     assert (project / "tests/calls").read_text().split() == ["good", "bad", "bad"], "what has passed is not run again"
     results = [json.loads(line) for line in (project / ".torture.jsonl").read_text().splitlines()]
+    assert [result["unit"][-5:] for result in results if 'assert name == "good"' in result.get("message", "")] == ["[bad]"] * 2
     assert ["good", {"kill": [1, 2]}] in [one for result in results for one in result["counts"]]
     (project / "tests/test_first.py").write_text(TESTS + "# another commit")
     assert "| first | 0 | 0 | 0 | 0 | 0 |" in run(project, "--table", "first").stdout

@@ -46,9 +46,10 @@ def read_results(commit: str) -> dict[tuple[str, str], dict[str, Any]]:
     return {(one["part"], one["unit"]): one for one in map(json.loads, lines) if one["commit"] == commit}
 
 
-def add_result(part: str, unit: str, outcome: str, seconds: float, counts: Sequence[Any] = ()) -> None:
+def add_result(part: str, unit: str, outcome: str, seconds: float, counts: Sequence[Any] = (), message: str = "") -> None:
     """Append a unit's result: `passed`, `failed` or `collected`."""
     entry = {"commit": describe_commit(), "part": part, "unit": unit, "outcome": outcome, "seconds": round(seconds, 1), "counts": counts}
+    entry |= {"message": message} if message else {}  # of a failure, for a run that is stopped before pytest prints it
     with open(RESULTS, "a", encoding="utf-8") as file:
         file.write(json.dumps(entry) + "\n")
 
@@ -82,7 +83,7 @@ class Recorder:
         if report.when != "call" and report.outcome == "passed":
             return
         counts = [value for name, value in report.user_properties if name == "faults"]
-        add_result(_part_of(report.nodeid), report.nodeid, report.outcome, report.duration, counts)
+        add_result(_part_of(report.nodeid), report.nodeid, report.outcome, report.duration, counts, report.longreprtext)
 
 
 def run_tests(path: Path, jobs: int) -> None:

@@ -65,13 +65,13 @@ def read_fatally(path: Path) -> None:
 
 
 def test_a_process_that_ends_or_stays_is_a_failure_and_the_other_cases_are_run(monkeypatch):
-    monkeypatch.setattr(fuzz, "SECONDS", 0.3)  # a busy machine may need 0.1 to block the signal
+    monkeypatch.setattr(fuzz, "SECONDS", 0.3)
     monkeypatch.setattr(fuzz, "TOKENS", (b"[", b"("))
     _, counts, failures = fuzz.fuzz_in_child("fatal", Target(read_fatally, "x", (b" ab",)), 60, seed=0)
-    assert counts.total() == 60 and {content[:1]: message for message, content in failures} == {
-        b"[": "ends its process with -9",
-        b"(": "does not end within 0.6 s, nor by a signal",
-    }
+    messages = {content[:1]: message for message, content in failures}
+    assert counts.total() == 60 and messages.keys() == {b"[", b"("} and messages[b"["] == "ends its process with -9"
+    # in a large process of tests a child may need longer than the limit to come to the loop: then the signal ends the case
+    assert messages[b"("] in ("does not end within 0.6 s, nor by a signal", "Hang: no end after 0.3 s")
 
 
 def test_a_case_may_not_fill_the_memory(tmp_path, monkeypatch):

@@ -107,7 +107,7 @@ class PackedTokens:
         sizes = [longest] * (missing // longest) + [missing % longest] * (missing % longest > 0)
         ends = torch.tensor(sizes, device=self.starts.device).cumsum(0) + count
 
-        def extend(part: Tensor | None, value: int | Tensor) -> Tensor | None:
+        def extend(part: Tensor | None, value: int) -> Tensor | None:
             return None if part is None else torch.cat([part, part.new_full((missing,), value)])
 
         return replace(

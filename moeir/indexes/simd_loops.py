@@ -17,6 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from moeir.kernels.llvm_vectors import repeat_number
 from moeir.kernels.numba_cache import njit_cached
 
 LANES = 32
@@ -89,10 +90,6 @@ def dot_32(typing: Any, lane_tokens: Any, singles: Any, products: Any) -> Any:
         def vector_at(array: Any, row: Any) -> Any:
             return builder.bitcast(builder.gep(array, [builder.mul(row, many)]), lanes.as_pointer())
 
-        def broadcast(number: Any) -> Any:
-            first = builder.insert_element(ir.Constant(lanes, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
-            return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
-
         with cgutils.for_range_slice(builder, ir.Constant(size, 0), rows, ir.Constant(size, 2), size) as (row, _):
             following = builder.add(row, one)
             pair = [row, builder.select(builder.icmp_signed("<", following, last), following, last)]
@@ -103,7 +100,7 @@ def dot_32(typing: Any, lane_tokens: Any, singles: Any, products: Any) -> Any:
                 tokens = builder.load(vector_at(lane_tokens_at, dimension.index), align=4)
                 for row_index, total in zip(pair, sums, strict=True):
                     number = builder.load(builder.gep(singles_at, [builder.add(builder.mul(row_index, width), dimension.index)]))
-                    product = builder.fmul(broadcast(number), tokens, flags=fused)
+                    product = builder.fmul(repeat_number(builder, number, LANES), tokens, flags=fused)
                     builder.store(builder.fadd(builder.load(total), product, flags=fused), total)
             for row_index, total in zip(pair, sums, strict=True):
                 builder.store(builder.load(total), vector_at(products_at, row_index), align=4)
@@ -120,8 +117,7 @@ def greater_mask_32(typing: Any, numbers: Any, first: Any, limit: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         kind = ir.VectorType(context.get_value_type(signature.args[0].dtype), LANES)
         address = builder.bitcast(builder.gep(array.data, [arguments[1]]), kind.as_pointer())
-        first_lane = builder.insert_element(ir.Constant(kind, ir.Undefined), arguments[2], ir.Constant(ir.IntType(32), 0))
-        limits = builder.shuffle_vector(first_lane, first_lane, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+        limits = repeat_number(builder, arguments[2], LANES)
         greater = builder.icmp_signed(">", builder.load(address, align=numbers.dtype.bitwidth // 8), limits)
         return builder.bitcast(greater, ir.IntType(32))
 

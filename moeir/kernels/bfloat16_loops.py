@@ -16,6 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from moeir.kernels.int8_loops import ALGEBRA, EDGE, HALF, ONE, P0, P1, P2, P3, P4, P5, P6, P7, P8, P9
+from moeir.kernels.llvm_vectors import repeat_number
 from moeir.kernels.numba_cache import njit_cached
 
 U16, U32, I16, I32, F32 = np.uint16, np.uint32, np.int16, np.int32, np.float32
@@ -23,6 +24,15 @@ BLOCKS = 16  # of rows whose gradients of a normalisation's weights are summed f
 SIGN, MAGNITUDE, INFINITY, NAN, LOWEST = U16(0x8000), U16(0x7FFF), U16(0x7F80), U16(0x7FC0), U16(0xFF7F)
 E0, E1, E2, E3 = map(F32, (0.99992522, 0.69583354, 0.22606716, 0.07802453))  # 2^f for 0 ≤ f < 1, to 1e-4
 LOG2_E, NORMAL = F32(1.4426950408889634), F32(0.3989422804014327)
+LANES = 16  # numbers of a vector
+
+
+def _rounds_to_bfloat16() -> bool:
+    """Whether compiled loops round float32 to bfloat16 by an instruction of the processor."""
+    return vars(numba.config)["CPU_NAME"] is None and bool(get_host_cpu_features().get("avx512bf16"))
+
+
+BY_PROCESSOR = _rounds_to_bfloat16()  # numba reads it as a constant when it compiles
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -249,11 +259,6 @@ class _BFloat16(ir.Type):  # type: ignore[misc]
         return hash(_BFloat16)
 
 
-def _rounds_to_bfloat16() -> bool:
-    """Whether compiled loops round float32 to bfloat16 by an instruction of the processor."""
-    return vars(numba.config)["CPU_NAME"] is None and bool(get_host_cpu_features().get("avx512bf16"))
-
-
 @intrinsic  # type: ignore[untyped-decorator]
 def _powers_by_processor(context: Any, row: Any, factor: Any, offset: Any) -> Any:
     """row = 2^(factor · row + offset), bits [n] in place, n a multiple of 16; returns the sum. As `_power_row`, in vectors."""
@@ -267,14 +272,10 @@ def _powers_by_processor(context: Any, row: Any, factor: Any, offset: Any) -> An
         (count,) = cgutils.unpack_tuple(builder, array.shape)
         size, fused = count.type, ("contract", "reassoc", "nsz")
 
-        def broadcast(number: Any) -> Any:
-            lane = builder.insert_element(ir.Constant(numbers, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
-            return builder.shuffle_vector(lane, lane, ir.Constant(integers, [0] * LANES))
-
         def multiply_add(left: Any, right: Any, addend: Any) -> Any:
             return builder.fadd(builder.fmul(left, right, flags=fused), addend, flags=fused)
 
-        scale, shift = broadcast(values[1]), builder.fadd(broadcast(values[2]), constant(127.0))
+        scale, shift = repeat_number(builder, values[1], LANES), builder.fadd(repeat_number(builder, values[2], LANES), constant(127.0))
         total = cgutils.alloca_once_value(builder, constant(0.0))
         with cgutils.for_range_slice(builder, ir.Constant(size, 0), count, ir.Constant(size, LANES), size) as (first, _):
             address = builder.bitcast(builder.gep(array.data, [first]), halves.as_pointer())
@@ -297,10 +298,6 @@ def _powers_by_processor(context: Any, row: Any, factor: Any, offset: Any) -> An
         return result
 
     return types.float32(row, types.float32, types.float32), generate
-
-
-LANES = 16
-BY_PROCESSOR = _rounds_to_bfloat16()
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)

@@ -1,4 +1,4 @@
-"""Kill a forked child, or a command in one, just before its n-th fsync, rename or replace."""
+"""Kill a forked child, or a command in one, just before its n-th fsync, rename, replace or removal."""
 
 import importlib
 import os
@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import run_in_process
 
-DISK_CALLS = ("fsync", "rename", "replace")
+DISK_CALLS = ("fsync", "rename", "replace", "unlink", "rmdir")
 NEVER = 10**9
 
 

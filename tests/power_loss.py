@@ -282,7 +282,7 @@ class Programme:
                 shutil.rmtree(here / "out")
 
     def _check_products(self, state: State) -> str | None:
-        """A product that no reader refuses must be whole: as this run or the one before made it."""
+        """A product that no reader refuses must be whole: as this run or the one before made it; a file that was there is never refused."""
         for path in self.scenario.products:
             content = read_if_present(path)
             if content is None:
@@ -292,6 +292,8 @@ class Programme:
             if (refusal := refusal_of(path)) is not None:
                 if state.ended:
                     return f"{path}: the command had ended, but what it made is refused: {refusal}"
+                if path.is_file() and self._earlier[path] is not None:
+                    return f"{path}: was there, and is refused: {refusal}"
                 continue
             if content not in ([self._expected[path]] if state.ended else [self._expected[path], self._earlier[path]]):
                 return f"{path}: looks whole and is not: {_describe_difference(content, self._expected[path])}"

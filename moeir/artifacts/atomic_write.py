@@ -17,9 +17,9 @@ from typing import IO, Any
 
 from moeir.artifacts.manifests import MANIFEST, build_manifest, diff_records, manifest_path, read_manifest, serialize_manifest
 from moeir.artifacts.unfinished import RESUME as RESUME
+from moeir.artifacts.unfinished import backup_path, read_json, record_path
 from moeir.artifacts.unfinished import final_path as final_path
 from moeir.artifacts.unfinished import partial_path as partial_path
-from moeir.artifacts.unfinished import read_json, record_path
 from moeir.artifacts.unfinished import resume_path as resume_path
 from moeir.errors import ArtifactError, MoeirError, OutputInUse, UsageError
 
@@ -40,6 +40,7 @@ def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bo
     record_file = record_path(path)
     with _make_parents(path), _lock(path):
         _recover(path)
+        _settle_manifest(path, partial)
         _discard_stale_work(path, partial, read_json(record_file), record, force=force)
         began, counts = time.time(), dict[str, Any]()
         try:
@@ -70,6 +71,8 @@ def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
     leftovers = [partial, resume_path(partial), *_backup_paths(path), record_file] if is_same else []
     if leftovers or _lock_path(path).exists():
         with contextlib.suppress(ArtifactError, OSError), _lock(path):  # another process rebuilds it, or the folder is read-only
+            if is_same:
+                _settle_manifest(path, partial)
             _remove(*leftovers)
 
 
@@ -110,24 +113,31 @@ def _commit(path: Path, partial: Path, manifest: dict[str, Any]) -> None:
     else:
         _fsync(partial)
         manifest_file = manifest_path(path)
-        backup = _backup_path(manifest_file)
-        _remove(backup)
-        if manifest_file.exists():
-            write_text_atomically(backup, manifest_file.read_text(encoding="utf-8"))
+        has_earlier, backup = manifest_file.exists(), backup_path(manifest_file)
         try:
-            write_text_atomically(manifest_file, text)
-            _fsync(path.parent)  # before the product has its name, also on the disk
+            if has_earlier:
+                write_text_atomically(backup, manifest_file.read_text(encoding="utf-8"))
+                _fsync(path.parent)
+            write_text_atomically(manifest_file, text)  # until `partial` has its name, readers take the backup
+            _fsync(path.parent)
             os.replace(partial, path)
-        except BaseException:  # the earlier product keeps its manifest; a full disk has room for a rename
-            if not partial.exists():  # Ctrl-C after the product had its name
-                _remove(backup)
-            elif backup.exists():
-                os.replace(backup, manifest_file)
-            else:
+        except BaseException:
+            if partial.exists() and not has_earlier:
                 manifest_file.unlink(missing_ok=True)
+            _settle_manifest(path, partial)  # a full disk has room for a rename
             raise
-        _remove(backup)
         _fsync(path.parent)
+        _remove(backup)
+
+
+def _settle_manifest(path: Path, partial: Path) -> None:
+    """Give the file at `path` its manifest back if its successor at `partial` was not renamed, else remove the copy of that manifest."""
+    backup = backup_path(manifest_path(path))
+    if backup.exists() and partial.exists():
+        os.replace(backup, manifest_path(path))
+        _fsync(path.parent)
+    else:
+        _remove(backup)
 
 
 def _drop_resume(partial: Path) -> None:
@@ -141,7 +151,7 @@ def _drop_resume(partial: Path) -> None:
 
 def _swap_into_place(partial: Path, path: Path) -> None:
     """Replace `path` by `partial`, in one step where the system supports it."""
-    backup = _backup_path(path)
+    backup = backup_path(path)
     _remove(backup)
     if not path.exists():
         os.rename(partial, path)
@@ -154,13 +164,9 @@ def _swap_into_place(partial: Path, path: Path) -> None:
     _remove(backup)
 
 
-def _backup_path(path: Path) -> Path:
-    return path.with_name(f".{path.name}.old")
-
-
 def _backup_paths(path: Path) -> list[Path]:
     """Those of a product and of the manifest beside it."""
-    return [_backup_path(path), _backup_path(manifest_path(path))]
+    return [backup_path(path), backup_path(manifest_path(path))]
 
 
 def _exchange_names(one: Path, other: Path) -> bool:
@@ -171,8 +177,8 @@ def _exchange_names(one: Path, other: Path) -> bool:
 
 def _recover(path: Path) -> None:
     """Restore the backup if a kill between two renames left only that."""
-    if _backup_path(path).exists() and not path.exists():
-        os.rename(_backup_path(path), path)
+    if backup_path(path).exists() and not path.exists():
+        os.rename(backup_path(path), path)
 
 
 @contextmanager

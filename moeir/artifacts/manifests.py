@@ -10,10 +10,11 @@ import platform
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from moeir.artifacts.unfinished import describe_unfinished, maker, read_json
+from moeir.artifacts.unfinished import backup_path, describe_unfinished, maker, partial_path, read_json
 from moeir.errors import ArtifactError
 
 MANIFEST = "manifest.json"
@@ -52,7 +53,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Read an artifact's manifest and check its seal."""
     file = manifest_path(path)
     try:
-        text = file.read_bytes().decode("utf-8")
+        text = _read_current(path).decode("utf-8")
         loaded = json.loads(text)
     except FileNotFoundError:
         if words := describe_unfinished(path):
@@ -65,6 +66,14 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if ("format" in loaded or SEAL in loaded) and not _has_seal(text, loaded):
         raise ArtifactError(f"{file}: damaged: manifest checksum mismatch; {_repair_hint(loaded)}")
     return dict(loaded)
+
+
+def _read_current(path: Path) -> bytes:
+    """The manifest of the product that is at `path`: that of its successor may have its name already, a moment before or a kill after."""
+    if not path.is_dir() and partial_path(path).exists():
+        with suppress(FileNotFoundError):
+            return backup_path(manifest_path(path)).read_bytes()
+    return manifest_path(path).read_bytes()
 
 
 def serialize_manifest(manifest: Mapping[str, Any]) -> str:

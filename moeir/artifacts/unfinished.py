@@ -24,6 +24,11 @@ def final_path(partial: Path) -> Path:
     return partial.with_name(partial.name.removeprefix(".").removesuffix(".partial"))
 
 
+def backup_path(path: Path) -> Path:
+    """Where an earlier file or folder stays until its successor has its name."""
+    return path.with_name(f".{path.name}.old")
+
+
 def record_path(path: Path) -> Path:
     """The file with stage, settings and source digests of the unfinished work for `path`."""
     return path.with_name(f".{path.name}.record")

@@ -163,7 +163,7 @@ class Architecture(nn.Module):
         """The representations of B texts, in their order: every expert's, or those of some experts, without the work of the others."""
         ordered, texts = tokens.sort_by_length(), len(tokens)
         if texts > 1 and compiles_products(tokens.ids.device):  # one text has few lengths, and its time counts
-            ordered = ordered.add_filler()
+            ordered = ordered.filled
         wanted = [expert for expert in self.representation_kinds if experts is None or expert in experts]
         states = self.encode_states_of([expert for expert in wanted if self.reads_states(expert, tokens.side)], ordered)
         representations = {}

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from moeir.kernels.attention import PackedLayout, find_visible_keys
 from moeir.kernels.memory import copy_to_device
+from moeir.kernels.precision import count_missing_rows
 
 SIDES = ("query", "document", "pair")
-LEAST_MULTIPLE = 16  # of tokens: rows of a tile of AMX
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,11 @@ class PackedTokens:
         keys = None if self.precomputed_keys is None else (change(self.precomputed_keys[0]), change(self.precomputed_keys[1]))
         return replace(self, precomputed_keys=keys, **changed)
 
-    def add_filler(self) -> Self:
-        """The same with texts of its first token at the end, so that the number of tokens is a multiple of `filled_multiple`.
-
-        A processor's library compiles its products for each number of rows, for longer than they take; batches of unlike sizes then share
-        them.
-        """
+    @cached_property
+    def filled(self) -> Self:
+        """The same with `count_missing_rows` tokens more at the end, in texts of its first token."""
         count = len(self.ids)
-        if not (missing := -count % filled_multiple(count)):
+        if not (missing := count_missing_rows(count)):
             return self
         longest = self.layout.max_length
         sizes = [longest] * (missing // longest) + [missing % longest] * (missing % longest > 0)
@@ -143,12 +140,3 @@ class PackedTokens:
             precomputed_keys=None,
             order=copy_to_device(order, device),
         )
-
-
-def filled_multiple(tokens: int) -> int:
-    """The power of two between 1/64 and 1/32 of a number of tokens, at least `LEAST_MULTIPLE`.
-
-    >>> [filled_multiple(tokens) for tokens in (1, 1000, 2047, 2048)]
-    [16, 16, 32, 64]
-    """
-    return max(LEAST_MULTIPLE, 1 << max(tokens.bit_length() - 6, 0))

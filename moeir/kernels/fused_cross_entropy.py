@@ -19,7 +19,8 @@ BYTES_IN_CACHE = 1 << 20  # of a CPU's working buffer
 def fused_linear_cross_entropy(states: Tensor, embedding: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The mean over n predictions of -log softmax(states · embeddingᵀ + bias)[target], and the number of correct top-1 predictions.
 
-    states [n, E], embedding [V, E], bias [V], targets [n] -> loss [] in float32 with gradient, count [] int64; no predictions, loss 0.
+    states [≥ n, E], embedding [V, E], bias [V], targets [n] -> loss [] in float32 with gradient, count [] int64; no predictions, loss 0.
+    States beyond those of the n targets are filler, without effect.
     Under autocast only the factors of the products are in half precision; sums, logits and the softmax are float32.
 
     >>> fused_linear_cross_entropy(torch.zeros(2, 3), torch.ones(4, 3), torch.tensor([0.0, 0, 1, 0]), torch.tensor([2, 0]))
@@ -44,7 +45,8 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
         for first in range(0, len(rows), at_once):
             part = slice(first, first + at_once)
             logits = _matmul(rows[part], words.T)  # [n, V]
-            for chunk, biased_logits, log_probabilities in _cache_sized_rows(logits):
+            predictions = len(targets[part])
+            for chunk, biased_logits, log_probabilities in _cache_sized_rows(logits[:predictions]):
                 chunk_targets = targets[part][chunk, None]
                 torch.add(logits[chunk], bias, out=biased_logits)
                 correct += (biased_logits.argmax(1) == chunk_targets[:, 0]).sum()
@@ -56,6 +58,7 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
                     gradients[2] += logit_gradient.sum(0)
                     logits[chunk] = logit_gradient
             if needs_gradient:
+                logits[predictions:] = 0
                 logit_gradient = logits.to(dtype)
                 gradients[0][part] = _matmul(logit_gradient, words)
                 embedding_gradient = _matmul(logit_gradient.T, rows[part])  # [V, E]
@@ -63,7 +66,7 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
         if needs_gradient and not len(rows):
             gradients[1] = torch.zeros_like(embedding, dtype=torch.float32)
         ctx.save_for_backward(*gradients)
-        ctx.dtypes, ctx.count = (states.dtype, embedding.dtype, bias.dtype), max(1, len(rows))
+        ctx.dtypes, ctx.count = (states.dtype, embedding.dtype, bias.dtype), max(1, len(targets))
         ctx.mark_non_differentiable(correct)
         return total / ctx.count, correct
 

@@ -6,9 +6,11 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.backends import cuda, mkldnn
 
+TILE_ROWS = 16  # of AMX
 BFLOAT16_CAPABILITY = (8, 0)  # lowest compute capability of CUDA devices with bfloat16 units
 
 
@@ -35,6 +37,23 @@ def compiles_products(device: torch.device) -> bool:
     """Whether the library of a device compiles matrix products for each shape at its first use: oneDNN's in bfloat16 do."""
     in_bfloat16 = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
     return device.type == "cpu" and in_bfloat16 and not torch.compiler.is_compiling()
+
+
+def count_missing_rows(rows: int) -> int:
+    """How many rows bring a number of rows to the next multiple of the power of two between 1/64 and 1/32 of it, at least `TILE_ROWS`.
+
+    Products that are compiled for each number of rows, for longer than they take, are then shared by batches of unlike sizes.
+
+    >>> [count_missing_rows(rows) for rows in (1, 1000, 2047, 2048)]
+    [15, 8, 1, 0]
+    """
+    return -rows % max(TILE_ROWS, 1 << max(rows.bit_length() - 6, 0))
+
+
+def pad_rows(rows: Tensor) -> Tensor:
+    """Rows [n, D], and `count_missing_rows` of zeros after them where products are compiled for each number of rows."""
+    missing = count_missing_rows(len(rows)) if compiles_products(rows.device) else 0
+    return F.pad(rows, (0, 0, 0, missing)) if missing else rows
 
 
 @contextmanager

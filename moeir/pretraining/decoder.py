@@ -6,6 +6,7 @@ through the vector alone.
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from moeir.backbones.layers import Layer, init_weights
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.attention import PackedLayout, VisibilityMask, apply_rotary, causal_mask, masked_attention
-from moeir.pretraining.base import TokenLoss, align_by_length, check_minimum, vocabulary_loss
+from moeir.pretraining.base import TokenLoss, align_by_length, check_minimum, run_filled, vocabulary_loss
 from moeir.pretraining.batches import MaskedTexts
 
 
@@ -46,7 +47,7 @@ class BidirectionalDecoder(nn.Module):
 
     def forward(self, vectors: Tensor, states: Tensor, tokens: PackedTokens) -> Tensor:
         """vectors [B, H], states [T, H] -> [T, H]."""
-        return run_layers(self.layers, insert_vectors(vectors, states, tokens), tokens)
+        return run_filled(partial(run_layers, self.layers), insert_vectors(vectors, states, tokens), tokens)
 
 
 class CausalBlock(nn.Module):
@@ -101,10 +102,11 @@ class CausalDecoder(nn.Module):
     def decode_states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
         """vectors [B, H] -> states [T, H], normalised; those of position t predict token t + 1."""
         tokens = replace(texts.tokens, ids=texts.original_ids)
-        layout = tokens.layout
-        states: Tensor = self.dropout(insert_vectors(vectors, encoder.embeddings(tokens), tokens))
+        return run_filled(self._run_blocks, self.dropout(insert_vectors(vectors, encoder.embeddings(tokens), tokens)), tokens)
+
+    def _run_blocks(self, states: Tensor, tokens: PackedTokens) -> Tensor:
         for block in self.blocks:
-            states = block(states, layout, self.visibility)
+            states = block(states, tokens.layout, self.visibility)
         normed: Tensor = self.norm(states)
         return normed
 

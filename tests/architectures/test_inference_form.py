@@ -56,8 +56,8 @@ def test_filler_changes_no_output_but_by_rounding(tiny_model_with_head, spec, so
     checkpoint = perturb(build(tiny_model_with_head, spec))
     checkpoint.architecture.eval()
     outputs, added = [], []
-    add_filler = PackedTokens.add_filler
-    monkeypatch.setattr(PackedTokens, "add_filler", lambda tokens: added.append(add_filler(tokens)) or added[-1])
+    add_filler = PackedTokens.filled.func
+    monkeypatch.setattr(PackedTokens, "filled", property(lambda tokens: added.append(add_filler(tokens)) or added[-1]))
     for compiles in (True, False):
         monkeypatch.setattr(base, "compiles_products", lambda device, compiles=compiles: compiles)
         tokens = checkpoint.tokenize(TEXTS, "document")

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.backbones.device import select_device, select_dtype
-from moeir.backbones.packed_tokens import PackedTokens, filled_multiple
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, UsageError
+from moeir.kernels.precision import count_missing_rows
 
 id_lists = st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=7), min_size=1, max_size=6)
 
@@ -42,9 +43,9 @@ def test_sorting_by_length_keeps_texts_whole_and_leads_back(texts, data):
 def test_filler_makes_the_number_of_tokens_round_and_leaves_the_texts_as_they_are(lengths):
     texts = [list(range(1, length + 1)) for length in lengths]
     tokens = replace(PackedTokens.from_lists(texts, "pair", [1] * len(texts)), segments=torch.ones(sum(lengths), dtype=torch.int64))
-    filled, multiple = tokens.add_filler(), filled_multiple(sum(lengths))
-    assert len(filled.ids) % multiple == 0 and 0 <= len(filled.ids) - sum(lengths) < multiple <= max(16, sum(lengths) // 16)
-    assert (filled is tokens) == (sum(lengths) % multiple == 0)
+    filled = tokens.filled
+    assert len(filled.ids) % 16 == 0 and 0 <= len(filled.ids) - sum(lengths) < max(16, sum(lengths) / 16)
+    assert (filled is tokens) == (count_missing_rows(sum(lengths)) == 0)
     assert filled.lengths[: len(texts)] == tuple(lengths) and unpacked(filled)[: len(texts)] == texts
     assert sum(filled.lengths) == len(filled.ids) == len(filled.segments) == len(filled.no_attend_mask)
     assert max(filled.lengths) == max(lengths) and min(filled.lengths) > 0  # no text is longer than the encoder can read

@@ -5,6 +5,8 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+from moeir.backbones.layers import Layer
+from moeir.kernels import precision
 from moeir.pretraining import retromae
 from moeir.pretraining.cotmae import Cotmae, CotmaeQc
 from moeir.pretraining.mlm import Cocondenser, Condenser, Mlm, span_contrastive_loss
@@ -120,10 +122,17 @@ def check_gradients(model, texts, expected):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_loss_and_gradients_are_those_of_the_plain_form(kind, arch):
+@pytest.mark.parametrize("filler", [False, True])
+def test_loss_and_gradients_are_those_of_the_plain_form(filler, kind, arch, monkeypatch):
     name, options = ARCHITECTURES[arch]
     model, texts = objective(kind, architecture(name, **options)).eval(), batch(kind.context)
-    facts = check_gradients(model, texts, ORACLES[kind](model, texts))
+    widths, run_layer = set(), Layer.forward
+    monkeypatch.setattr(Layer, "forward", lambda layer, states, *rest: widths.add(len(states)) or run_layer(layer, states, *rest))
+    expected = ORACLES[kind](model, texts)
+    widths.clear()
+    monkeypatch.setattr(precision, "compiles_products", lambda device: filler)
+    facts = check_gradients(model, texts, expected)
+    assert all(width % 16 == 0 for width in widths) == filler
     parts = [key.removeprefix("loss.") for key in facts if key.startswith("loss.")]
     assert facts["loss"] == pytest.approx(sum(facts[f"loss.{part}"] for part in parts), abs=1e-5)
     assert all(0 <= facts[f"accuracy.{part}"] <= 1 for part in parts)

@@ -159,7 +159,7 @@ def test_a_reference_finds_tables_by_heading_caption_and_first_column(results: P
         {"table": "comparison", "row": "twice", "column": "difference"} | {"row": "b − a", "p": "p", "interval": "95 % interval"}
     ) == (
         "difference +.0042",
-        ["+0.42 (.001 to .007; p = 0.03)"],
+        ["+0.42 (+0.10 to +0.70; p = 0.03)"],
     )
     assert resolve({"table": "Small runs", "row": "one two", "column": "rbo"}) == ("rbo 0.33", ["+33.00 (no p)"])
 

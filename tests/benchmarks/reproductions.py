@@ -28,7 +28,7 @@ Entry = dict[str, Any]
 
 
 class Difference(NamedTuple):
-    """A difference in points; its p and interval as the results print them, empty where they do not."""
+    """A difference in points; its p as the results print it and its interval in points, empty where they do not."""
 
     points: float
     p: str
@@ -37,8 +37,13 @@ class Difference(NamedTuple):
     def __str__(self) -> str:
         p = re.sub(r"(?<!\d)\.", "0.", f"p = {self.p}").replace("= <", "< ") if self.p else "no p"
         interval = f"{self.interval}; " if self.interval else ""
-        sign = "+" if self.points > 0 else "−" if self.points < 0 else ""
-        return f"{sign}{abs(self.points):.2f} ({interval}{p})"
+        return f"{format_points(self.points)} ({interval}{p})"
+
+
+def format_points(points: float) -> str:
+    """With a sign and two decimals."""
+    sign = "+" if points > 0 else "−" if points < 0 else ""
+    return f"{sign}{abs(points):.2f}"
 
 
 def fill_seed(value: Any, seed: object) -> Any:
@@ -88,7 +93,8 @@ def resolve(reference: Entry, measurement: Entry, where: str) -> tuple[str, list
             p = (p or p_of_other or tests[0]).replace(" ", "")
             if p:
                 parse_points(p.lstrip("<"), where)
-            differences.append(Difference(parse_points(cell, where) - baseline, p, tests[1]))
+            interval = NUMBER.sub(lambda bound: format_points(parse_points(bound[0], where)), tests[1])
+            differences.append(Difference(parse_points(cell, where) - baseline, p, interval))
     return ", ".join(f"{name} {' / '.join(cells)}" for name, cells in values.items()), differences
 
 

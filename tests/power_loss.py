@@ -282,18 +282,17 @@ class Programme:
                 shutil.rmtree(here / "out")
 
     def _check_products(self, state: State) -> str | None:
-        """A product that no reader refuses must be whole: as this run or the one before made it; a file that was there is never refused."""
+        """A product that no reader refuses must be whole: as this run or the one before made it. One that was there stays, unrefused."""
         for path in self.scenario.products:
             content = read_if_present(path)
+            before = "the command had ended" if state.ended else "it was there" if self._earlier[path] is not None else None
             if content is None:
-                if state.ended:
-                    return f"{path}: the command had ended, but what it made is lost"
+                if before:
+                    return f"{path}: {before}, and is lost"
                 continue
             if (refusal := refusal_of(path)) is not None:
-                if state.ended:
-                    return f"{path}: the command had ended, but what it made is refused: {refusal}"
-                if path.is_file() and self._earlier[path] is not None:
-                    return f"{path}: was there, and is refused: {refusal}"
+                if before:
+                    return f"{path}: {before}, and is refused: {refusal}"
                 continue
             if content not in ([self._expected[path]] if state.ended else [self._expected[path], self._earlier[path]]):
                 return f"{path}: looks whole and is not: {_describe_difference(content, self._expected[path])}"

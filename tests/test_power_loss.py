@@ -98,6 +98,10 @@ def keep_a_torn_manifest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(atomic_write, "_remove", lambda *paths: remove(*(path for path in paths if path.name != "manifest.json.new")))
 
 
+def read_the_last_manifest(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(manifests, "_read_current", lambda path: manifests.manifest_path(path).read_bytes())
+
+
 class Mutant(NamedTuple):
     """A change of the code, the scenario and the cut that show it, and what is wrong then."""
 
@@ -109,14 +113,15 @@ class Mutant(NamedTuple):
 
 MUTANTS = {
     "no fsync": Mutant(fsync_nothing, "fuse", "any", "looks whole and is not"),
-    "no fsync of products": Mutant(fsync_only_manifests, "init", "contents zero", "what it made is refused"),
+    "no fsync of products": Mutant(fsync_only_manifests, "init", "contents zero", "the command had ended, and is refused"),
     "no fsync of products, no checksum": Mutant(compare_no_checksum, "init", "contents zero", "looks whole and is not"),
     "rename before manifest": Mutant(rename_before_the_manifest, "fuse", "contents torn", "looks whole and is not"),
     "no fsync of journals": Mutant(sync_no_journal, "encode", "any", "differs after the second run"),
     "no fsync of names": Mutant(sync_no_name_of_a_journal, "encode", "all lost", "but its journal has"),  # refused; otherwise nothing is
-    "no fsync of new folders": Mutant(sync_no_new_folder, "search", "all lost", "had ended, but what it made is lost"),
+    "no fsync of new folders": Mutant(sync_no_new_folder, "search", "all lost", "the command had ended, and is lost"),
     "no fsync of metrics": Mutant(sync_no_metrics, "finetune", "all lost", "metrics.jsonl"),
     "no fsync of discarded state": Mutant(sync_no_discarded_state, "finetune", "names lost", "damaged"),  # refused; otherwise nothing is
+    "the successor's manifest": Mutant(read_the_last_manifest, "fuse over another", "any", "it was there, and is refused"),
     "a torn manifest stays": Mutant(keep_a_torn_manifest, "encode", "contents torn", "manifest.json.new: damaged"),
 }
 

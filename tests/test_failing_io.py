@@ -65,7 +65,7 @@ class Mutant(NamedTuple):
 MUTANTS = {
     "nothing removed": Mutant(remove_nothing, "convert", "fsync", "leaves out/"),
     "errors of fsync ignored": Mutant(pass_over_fsync, "convert", "fsync", "passes over it"),
-    "no earlier manifest": Mutant(keep_no_earlier_manifest, "fuse over another", "rename", "loses out/fused.trec.manifest.json"),
+    "no earlier manifest": Mutant(keep_no_earlier_manifest, "fuse over another", "rename", "harms the product that was there"),
 }
 
 

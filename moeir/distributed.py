@@ -8,8 +8,10 @@ import atexit
 import json
 import os
 import socket
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -255,9 +257,9 @@ def init_process_group(device: str) -> ProcessGroup:
     on_cuda = resolve_device(device) != "cpu"
     own = select_device(f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}" if on_cuda else "cpu")
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if on_cuda else "gloo", timeout=SETUP_TIMEOUT)
+        _call_in_thread(lambda: dist.init_process_group("nccl" if on_cuda else "gloo", timeout=SETUP_TIMEOUT))
         atexit.register(destroy_process_group)
-    group = dist.new_group(backend="gloo", timeout=SETUP_TIMEOUT)
+    group = _call_in_thread(lambda: dist.new_group(backend="gloo", timeout=SETUP_TIMEOUT))
     process_group, host_name = ProcessGroup(dist.get_rank(), size, own, ("",) * size, group), socket.gethostname()
     locations = process_group.all_gather_object([host_name, os.getpid(), process_group.device], "the start")
     names = (f"{host}, process {process}" + (f", {its_device}" if on_cuda else "") for host, process, its_device in locations)
@@ -266,6 +268,20 @@ def init_process_group(device: str) -> ProcessGroup:
         if on_cuda:
             _check_devices(device, [f"{its_device} of {host}" for host, _, its_device in locations])
     return process_group
+
+
+def _call_in_thread(function: Callable[[], Any]) -> Any:
+    """The result of the function, waited for so that Ctrl-C ends the wait: torch itself goes on connecting after a signal."""
+    result = Future[Any]()
+
+    def call() -> None:
+        try:
+            result.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            result.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return result.result()
 
 
 def destroy_process_group() -> None:

@@ -18,7 +18,6 @@ from tests.random_kills import JOBS, Programme
 from tests.stage_scenarios import SCENARIOS, write_inputs
 
 KILLS = 300  # of each stage by `make torture`: so many by SIGKILL, and so many by the other two
-FEWER = {"encode in two processes": 60, "distributed training": 100}  # by the other two: each run takes seconds
 SIGNALS = {"SIGKILL": (signal.SIGKILL,), "SIGTERM and Ctrl-C": (signal.SIGTERM, signal.SIGINT)}
 SAMPLED = {"search into a folder": 4, "encode": 4, "finetune": 3, "fuse over another": 6, "two shards": 3, "two jobs of a chain": 3}
 
@@ -35,10 +34,9 @@ def test_a_stage_killed_at_random_moments_ends_in_the_same_bytes(stage_inputs, t
 @pytest.mark.parametrize("name", JOBS)
 def test_every_stage_killed_many_times_ends_in_the_same_bytes(stage_inputs, tmp_path, record_property, name, signals):
     programme = Programme(name, tmp_path, stage_inputs)
-    kills = KILLS if signals == "SIGKILL" else FEWER.get(name, KILLS)
-    failures = programme.check(kills, seed=2, signals=SIGNALS[signals])
+    failures = programme.check(KILLS, seed=2, signals=SIGNALS[signals])
     record_property("faults", (name, programme.table()))
-    assert failures == [] and programme.counts["kills"] == kills
+    assert failures == [] and programme.counts["kills"] == KILLS
 
 
 def commit_before_the_manifest(patch: pytest.MonkeyPatch) -> None:

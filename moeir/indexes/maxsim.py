@@ -27,7 +27,7 @@ from moeir.indexes.two_step import (
 from moeir.kernels.precision import has_native_bfloat16
 from moeir.representations.multivector import MultiVector
 
-MAX_PRODUCTS, MAX_ELEMENTS = 2**20, 2**19  # of a block of texts: products with a block of queries, and numbers, so that they fit in cache
+MAX_PRODUCTS, MAX_ELEMENTS = 2**20, 2**21  # of a block of texts: products with a block of queries, and numbers, so that they fit in cache
 BLOCKS_PER_THREAD = 4  # at least
 MIN_MATMUL_COLUMNS = 16  # columns a product is padded to, so that the library always uses its bfloat16 kernel
 

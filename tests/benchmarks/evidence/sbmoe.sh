@@ -7,7 +7,7 @@
 #           choices first. DEPTH: shallow (the first layers of MODEL_FOLDER), deep (all). KIND: plain adapter random top1; a row top1 records
 #           `all` too, the same training searched with all experts. SET: squad medquad
 # Sizes:    cores: 300 steps of 4 questions x (1 + 3) passages of 72 tokens, MiniLM cut to 2 layers and whole (6). Minutes of one core: prepare 6; a
-#                  choice 12 (shallow) or 30 (deep), of plain 16 or 39; a row 4 or 9, of top1 7 or 12; 8 hours in all, 156 tried settings and
+#                  choice 12 (shallow) or 30 (deep), of plain 16 or 39; a row 4 or 9, of top1 7 or 12; 6 hours in all, 108 tried settings and
 #                  32 trainings. Estimated from 10 steps of 48 tokens (.4 and .16 s each), times 1.47 for the tokens
 #           h200:  800 steps of 64 x (1 + 7), 128 tokens, BERT base cut to 4 layers and whole, all questions (SQuAD's 0.6 times, MedQuAD's 4.6)
 #                  and passages: about 8 hours, estimated
@@ -28,9 +28,10 @@ weights() { # DEPTH: its folder of weights
   if [ "$1" = deep ]; then echo "$model"; else echo start/shallow; fi
 }
 
-settings() { # KIND: similarity and backbone rate of each setting to try
-  local similarity rate
-  for similarity in $SIMILARITIES $([ "$1" != plain ] || echo cosine); do
+settings() { # DEPTH KIND: similarity and backbone rate of each setting to try; deep, at the size `cores`, with the largest scale only
+  local similarity rate tried=$SIMILARITIES
+  [ "$1-$SIZE" != deep-cores ] || tried=${SIMILARITIES##* }
+  for similarity in $tried $([ "$2" != plain ] || echo cosine); do
     for rate in $RATES; do echo "$similarity-$rate"; done
   done
 }
@@ -98,7 +99,7 @@ prepare() {
 
 choice() { # DEPTH KIND SET: a record of each setting
   local setting name
-  for setting in $(settings "$2"); do
+  for setting in $(settings "$1" "$2"); do
     name=$1-$2-$3-$setting
     if [ -e "$records/choice/$name.json" ]; then continue; fi
     say "trying $setting for $1 $2 on $3"
@@ -114,7 +115,7 @@ row() { # DEPTH KIND SEED
   if [ "$2" = adapter ]; then own=(--code tied_adapter); fi
   for set in $SETS; do
     choice "$1" "$2" "$set"
-    setting=$($PYTHON "$here/choices.py" best "$records/choice" "$1-$2-$set" "$(settings "$2" | wc -l)")
+    setting=$($PYTHON "$here/choices.py" best "$records/choice" "$1-$2-$set" "$(settings "$1" "$2" | wc -l)")
     say "training $1 $2 on $set, seed $3, $setting"
     learned "ckpt/$row-$set" "$1" "$2" "$set" "$setting" "$3"
     searched_set "ckpt/$row-$set" "$row" "$set" "${own[@]}"

@@ -46,6 +46,11 @@ def train_and_search(folder: Path, setting: Setting, seed: int, sweep: Mapping[s
     moeir.search(index=folder / "index", queries=dev["queries"], depth=dev["depth"], output=folder / "run.trec")
 
 
+def describe_interval(sample: list[float]) -> str:
+    """The 95 % interval of the mean; none for a single value."""
+    return "{:.4f}-{:.4f}".format(*significance.confidence_interval(sample, is_measure=True)) if len(sample) > 1 else "-"
+
+
 def mean_over_seeds(runs: list[Path], sweep: Mapping[str, Any]) -> tuple[dict[str, float], list[float]]:
     """The value of each query, averaged over the seeds, and the mean of each seed."""
     if missing := [run for run in runs if not run.exists()]:
@@ -67,8 +72,8 @@ def format_results(sweep: Mapping[str, Any], trainings: Mapping[Path, tuple[Sett
     rows = []
     for name, p in zip(order, [None, *p_values], strict=True):
         by_query, by_seed = results[name]
-        intervals = [significance.confidence_interval(list(sample), is_measure=True) for sample in (by_query.values(), by_seed)]
-        rows.append([name, len(by_seed), statistics.fmean(by_seed), *("{:.4f}-{:.4f}".format(*pair) for pair in intervals), p])
+        intervals = [describe_interval(list(sample)) for sample in (by_query.values(), by_seed)]
+        rows.append([name, len(by_seed), statistics.fmean(by_seed), *intervals, p])
     header = ["setting", "seeds", sweep["dev"]["measure"], "95 % of queries", "95 % of seeds", "p (Holm)"]
     close = [name for name, p in zip(others, p_values, strict=True) if p >= 0.05]
     lines = [tables.format_table(header, rows), "", f"best: {best}"]

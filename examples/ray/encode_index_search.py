@@ -12,6 +12,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,17 @@ def submit_tasks(options: argparse.Namespace) -> dict[Any, str]:
     return names | {run_stage.options(**resources).remote("search", search, *index_tasks): "search"}
 
 
+def missing_resources(options: argparse.Namespace, nodes: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each kind of processor of which no node has as many as a task asks for: Ray itself waits without a word."""
+    most = {kind: max((node["Resources"].get(kind, 0.0) for node in nodes if node["Alive"]), default=0.0) for kind in ("GPU", "CPU")}
+    asked = {"GPU": options.gpus, "CPU": options.cpus}
+    return [
+        f"--{kind.lower()}s {asked[kind]:g}: no node has more than {most[kind]:g}; tasks wait for one that has, or start again with fewer"
+        for kind in most
+        if asked[kind] > most[kind]
+    ]
+
+
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="checkpoint")
@@ -75,6 +87,7 @@ def main() -> None:
     options = parse_options()
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of the tasks that were to follow
     ray.init(address=options.address, log_to_driver=False)
+    sys.stderr.writelines(f"{line}\n" for line in missing_resources(options, ray.nodes()))
     names = submit_tasks(options)
     waiting = list(names)
     while waiting:

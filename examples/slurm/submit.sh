@@ -9,6 +9,7 @@
 # LOGS      folder of a log for each task (default: WORK/logs)
 set -euo pipefail
 SBATCH=${SBATCH:-sbatch} SHARDS=${SHARDS:-8} GPUS=${GPUS-1} CPUS=${CPUS-8} MEMORY=${MEMORY-64G}
+command -v "${SBATCH%% *}" >/dev/null || { echo "${SBATCH%% *}: no such command; run this where jobs are submitted, or set SBATCH" >&2 && exit 127; }
 absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
 WORK=$(absolute "${WORK:-slurm}") CKPT=$(absolute "${CKPT:-ckpt/came}") CORPUS=$(absolute "${CORPUS:-corpus.jsonl}")
 QUERIES=$(absolute "${QUERIES:-dev-queries.jsonl}") LOGS=$(absolute "${LOGS:-${WORK}/logs}")

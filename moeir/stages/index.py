@@ -250,7 +250,10 @@ class Index(Stage):
         if added["experts"].keys() != facts["experts"].keys():
             raise ArtifactError(f"{self.add}: has {', '.join(added['experts'])}; {path} has {', '.join(facts['experts'])}")
         if added.get("shortened") != facts.get("shortened"):
-            raise ArtifactError(f"{self.add}: its documents were not shortened as those of {path}; encode them with the same options")
+            expected, found = (_describe_pruning(entry.get("shortened", {})) for entry in (facts, added))
+            raise ArtifactError(
+                f"{self.add}: its documents were not shortened as those of {path}: expected {expected}, found {found}; encode them again"
+            )
 
     def _check_new(self, ids: Sequence[str], remaining: "IndexFolder") -> None:
         """DataError if a document to be added is in the index."""
@@ -274,6 +277,10 @@ class Index(Stage):
                 raise UsageError(f"--engine {spec}: there is no expert {name!r} in {self.encodings}; it has {', '.join(kinds)}")
             engines[name or next(iter(kinds))] = engine
         return engines
+
+
+def _describe_pruning(options: Mapping[str, Any]) -> str:
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items()) or "no option"
 
 
 def _write_ids(ids: Sequence[str], folder: Path) -> None:

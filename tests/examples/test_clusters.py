@@ -78,6 +78,12 @@ def test_the_chain_of_jobs_ends_in_the_runs_of_one_index(
     check_runs(tmp_path / "work", toy)
 
 
+def test_without_sbatch_one_line_says_so_and_nothing_is_made(variables: dict[str, object], tmp_path: Path) -> None:
+    completed = submit(variables | {"SBATCH": "no-such-sbatch --quiet"})
+    assert completed.returncode == 127 and not (tmp_path / "work").exists()
+    assert completed.stderr == "no-such-sbatch: no such command; run this where jobs are submitted, or set SBATCH\n"
+
+
 @pytest.mark.parametrize(
     ("given", "options", "expected", "missing"),
     [

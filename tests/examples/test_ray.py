@@ -1,5 +1,7 @@
 """The program for Ray, on a cluster of two nodes on this machine: a killed process, a killed node and two runs at once change no byte."""
 
+import argparse
+import importlib.util
 import os
 import signal
 import subprocess
@@ -91,6 +93,18 @@ def check_same_bytes(work: Path, undisturbed: Path) -> None:
     runs = {path.name: path.read_bytes() for path in (undisturbed / "runs").glob("*.trec")}
     assert len(runs) == 4 and {path.name: path.read_bytes() for path in (work / "runs").glob("*.trec")} == runs
     assert not [path for path in work.rglob(".*") if path.name != ".lock"]
+
+
+def test_a_task_that_no_node_can_run_is_named() -> None:
+    spec = importlib.util.spec_from_file_location("encode_index_search", EXAMPLES / "ray/encode_index_search.py")
+    assert spec is not None and spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    nodes = [{"Alive": True, "Resources": {"CPU": 2.0}}, {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}]
+    assert program.missing_resources(argparse.Namespace(gpus=0.0, cpus=2.0), nodes) == []
+    lines = program.missing_resources(argparse.Namespace(gpus=1.0, cpus=8.0), nodes)
+    waits = "tasks wait for one that has, or start again with fewer"
+    assert lines == [f"--gpus 1: no node has more than 0; {waits}", f"--cpus 8: no node has more than 2; {waits}"]
 
 
 def finish(*programs: subprocess.Popen[str]) -> None:

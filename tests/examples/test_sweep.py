@@ -101,6 +101,14 @@ def test_the_table_has_the_best_setting_first_and_says_what_it_was_chosen_by(und
     assert notes[-1].startswith(f"chosen on {toy / 'test-queries.tsv'}, so its value there is too high; no test query was read")
 
 
+def test_a_single_seed_has_no_interval(grid: Path, undisturbed: tuple[Path, str], tmp_path: Path) -> None:
+    one = tmp_path / "one.yaml"
+    one.write_text(grid.read_text().replace("seeds:\n- 1\n- 2\n", "seeds:\n- 1\n"), encoding="utf-8")
+    rows = [line.split() for line in run_sweep(one, undisturbed[0], "--table").stdout.splitlines()[2:4]]
+    assert [row[1] for row in rows] == ["1", "1"]
+    assert [row[4] for row in rows] == ["-", "-"] and all("-" in row[3] and len(row[3]) > 5 for row in rows)
+
+
 def test_another_value_of_what_trainings_share_is_refused_and_names_the_training(
     grid: Path, undisturbed: tuple[Path, str], tmp_path: Path
 ) -> None:

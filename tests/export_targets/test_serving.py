@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -258,6 +259,30 @@ def test_qdrant_fuses_ranks_as_moeir_does(export: Callable[[str], Path], served:
         assert [point.score for point in fused.points] == pytest.approx([score for _, score in run.hits(query)[:10]])
         assert [point.score for point in fused.points] == pytest.approx([expected[point.payload["id"]] for point in fused.points])
     collection.close()
+
+
+@needs("lancedb")
+def test_the_readmes_program_writes_a_run_of_each_expert_and_a_fused_one(
+    export: Callable[[str], Path], served: Served, tmp_path: Path
+) -> None:
+    folder = tmp_path / "export"
+    shutil.copytree(export("lancedb"), folder)
+    words = (folder / "README.md").read_text().split("in Python:\n\n")[1].split("\nQueries are in float32")[0]
+    location = re.search(r'LancedbTable\("(.*)"\)', words)
+    assert location is not None
+    run_loader(folder, folder / location[1])
+    program = textwrap.dedent(words).replace("what do owls hunt", served.queries["q1"])
+    ended = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    for expert in EXPERTS:
+        hits = package.read_run(folder / f"{expert}.trec").hits("q1")[:10]
+        assert [document for document, _ in hits] == [document for document, _ in served.runs[expert][1][:10]]
+    assert len(package.read_run(folder / "fused.trec").hits("q1")) == 300
+
+
+def test_the_readme_of_a_single_expert_fuses_nothing() -> None:
+    program = variants.bind_variant("export_targets", "lancedb")(ExportSchema({"global": "dense"}, {"global": 4}, [])).readme()
+    assert "for expert in ['global']" in program and "fuse" not in program.split("## Search")[1]
 
 
 @needs("lancedb")

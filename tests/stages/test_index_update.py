@@ -261,7 +261,7 @@ def test_engines_that_are_rebuilt_instead_say_so(encodings: Path, tmp_path: Path
     [
         ({"checkpoint": {"path": "elsewhere", "digest": "another"}}, "made with another checkpoint than"),
         ({"experts": {"lexical": "sparse"}}, "has lexical; "),
-        ({"shortened": {"terms": 3}}, "were not shortened as those of"),
+        ({"shortened": {"terms": 3}}, "expected no option, found --terms 3; encode them again"),
         ({"dtype": "torch.bfloat16"}, "were encoded in torch.bfloat16 and torch.float32; encode with --dtype to have one"),
     ],
 )

@@ -125,7 +125,7 @@ def greater_mask_32(typing: Any, numbers: Any, first: Any, limit: Any) -> Any:
 
 
 @intrinsic
-def prefetch(typing: Any, numbers: Any, index: Any) -> Any:
+def prefetch_line(typing: Any, numbers: Any, index: Any) -> Any:
     """Ask the processor to read numbers[index] into its cache. The index may be beyond the end.
 
     By itself it stops at the end of each page of 4 KiB.
@@ -205,7 +205,7 @@ def to_bfloat16(float16_bits: Any, bfloat16_bits: Any) -> None:
     for first in range(0, len(source), PREFETCH_STEP):
         last = min(first + PREFETCH_STEP, len(source))
         for ahead in range(first + PREFETCH_DISTANCE, last + PREFETCH_DISTANCE, CACHE_LINE):
-            prefetch(source, ahead)
+            prefetch_line(source, ahead)
         row_to_bfloat16(source[first:last], target[first:last])
 
 

@@ -5,9 +5,29 @@ import logging
 import pytest
 
 from moeir.errors import UsageError
-from moeir.fusion.files import SavedFusion
+from moeir.fusion.files import SavedFusion, read_fusion, write_fusion
 
 FUSION = SavedFusion("linear:weights=1+2", ("train/bm25", "came.train"), {})
+WRITTEN = """{
+ "moeir_fusion": 1,
+ "method": "linear:weights=1+2",
+ "runs": [
+  "one",
+  "two"
+ ],
+ "found": {
+  "depth": 100
+ }
+}
+"""
+
+
+def test_the_format_is_that_of_earlier_versions(tmp_path):
+    path, fusion = tmp_path / "linear.json", SavedFusion("linear:weights=1+2", ("one", "two"), {"depth": 100})
+    path.write_text(WRITTEN, encoding="utf-8")
+    assert read_fusion(path) == fusion
+    write_fusion(fusion, path)
+    assert path.read_text(encoding="utf-8") == WRITTEN
 
 
 def test_runs_in_another_order_than_those_learned_on_are_refused_whatever_their_folders_and_suffixes(tmp_path):

@@ -271,16 +271,16 @@ def init_process_group(device: str) -> ProcessGroup:
 
 
 def _call_in_thread(function: Callable[[], Any]) -> Any:
-    """The result of the function, waited for so that Ctrl-C ends the wait: torch itself goes on connecting after a signal."""
+    """Call the function in a thread and return its result. Ctrl-C ends the wait, where torch itself goes on connecting after a signal."""
     result = Future[Any]()
 
-    def call() -> None:
+    def run() -> None:
         try:
             result.set_result(function())
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             result.set_exception(error)
 
-    threading.Thread(target=call, daemon=True).start()
+    threading.Thread(target=run, daemon=True).start()
     return result.result()
 
 

@@ -128,7 +128,7 @@ def greater_mask_32(typing: Any, numbers: Any, first: Any, limit: Any) -> Any:
 def prefetch_line(typing: Any, numbers: Any, index: Any) -> Any:
     """Ask the processor to read numbers[index] into its cache. The index may be beyond the end.
 
-    By itself it stops at the end of each page of 4 KiB.
+    What it reads ahead without being asked ends with the page, of 4 KiB.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

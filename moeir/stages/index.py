@@ -250,9 +250,9 @@ class Index(Stage):
         if added["experts"].keys() != facts["experts"].keys():
             raise ArtifactError(f"{self.add}: has {', '.join(added['experts'])}; {path} has {', '.join(facts['experts'])}")
         if added.get("shortened") != facts.get("shortened"):
-            expected, found = (_describe_pruning(entry.get("shortened", {})) for entry in (facts, added))
+            expected, actual = (_describe_pruning(entry.get("shortened", {})) for entry in (facts, added))
             raise ArtifactError(
-                f"{self.add}: its documents were not shortened as those of {path}: expected {expected}, found {found}; encode them again"
+                f"{self.add}: its documents were not shortened as those of {path}: expected {expected}, found {actual}; encode them again"
             )
 
     def _check_new(self, ids: Sequence[str], remaining: "IndexFolder") -> None:
@@ -280,6 +280,7 @@ class Index(Stage):
 
 
 def _describe_pruning(options: Mapping[str, Any]) -> str:
+    """The options of `moeir encode` that shortened documents, as they are typed."""
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items()) or "no option"
 
 

@@ -201,6 +201,17 @@ def test_a_pretraining_without_negatives_is_among_what_ran(tables: ModuleType, e
     assert "| bm25 | 20 × 16 | 2 |" in " ".join(tables.runs_table(changed).split())
 
 
+def test_a_repeated_experiment_has_the_declared_seeds_and_those_that_ran_beyond(tables: ModuleType, experiment: Any) -> None:
+    values = [0.5] * 20
+    for row in ("new-1", "old-1", "new-5"):
+        write_row(experiment.results / "x-amx", row, {name: {"lexical": values, "fused": values} for name in ("one", "two")})
+    again = tables.Experiment("x-amx", experiment.results.parent / "declarations", experiment.results)
+    assert again.declared["seeds"] == [1, 2, 5] and again.title == "t (amx)"
+    (difference,) = again.contrasts("primary")
+    assert not difference.whole, "old has run with seed 1 alone"
+    assert "(declarations/x.yaml)" in tables.describe(again)
+
+
 def test_the_committed_pages_are_those_of_the_committed_records(tables: ModuleType) -> None:
     lines: list[str] = []
     assert tables.main([], lines.append, check=True) == 0, "".join(lines)

@@ -80,6 +80,7 @@ def test_a_wrong_call_is_one_line(script: str, collections: Path, tiny_model: Pa
 
     assert refuse(collections, tiny_model, "best-2").startswith("best-2: no such row; expected prepare, ")
     assert refuse(collections, tiny_model, SIZE="large") == "SIZE=large: expected cores, h200 or toy\n"
+    assert refuse(collections, tiny_model, REPEAT="../x") == "REPEAT=../x: expected small letters and digits alone, e.g. amx\n"
     assert refuse(tmp_path / "none", tiny_model).startswith(f"{tmp_path / 'none'}: no such folder; expected DATA_FOLDER")
     assert refuse(collections, collections).startswith(f"{collections}: no config.json; expected MODEL_FOLDER")
 
@@ -110,6 +111,8 @@ def test_the_fork(collections: Path, tiny_model: Path, server: CommandServer, tm
     assert completed.returncode == 1 and "recorded with other weights than ckpt/start" in completed.stderr
     completed = run("came_fork.sh", server, collections, tmp_path / "work", tiny_model, "gate", RESULTS=results, BATCH=3)
     assert "BATCH is set: records go to" in completed.stderr and not (records / "permuted-2.json").exists()
+    completed = run("came_fork.sh", server, collections, tmp_path / "again", tiny_model, "prepare", "gate", RESULTS=results, REPEAT="amx")
+    assert completed.returncode == 0 and rows_of(results / "came_fork-toy-amx") == {"bm25", "start", "gate"}
 
 
 def test_the_mixture_and_its_parts(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def check_weights(row: str, folder: Path, checkpoint: Path) -> str | None:
         return None
     return (
         f"{folder / row}.json: recorded with other weights than {checkpoint}: another kind of processor gives others, and rows of both "
-        "would be mixed; continue on the kind of processor that the record names, or remove the records of all rows that start from them"
+        "would be mixed; continue on the kind of processor that the record names, or run the whole experiment again with REPEAT=WORD"
     )
 
 

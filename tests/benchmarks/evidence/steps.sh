@@ -6,6 +6,7 @@
 #
 # SIZE        cores (the declared size), h200 (the same experiment on one H200), toy (for tests); the script says what each means
 # RESULTS     folder of the records: NAME/ROW.json, ROW.scores.gz, ROW.log.gz (default: tests/benchmarks/results/evidence)
+# REPEAT      a word of letters and digits: the whole experiment once more, e.g. on another kind of processor; records go to NAME-REPEAT
 # KEEP        no: checkpoints, encodings and indexes of a row are removed once it is recorded
 # A script names its size variables in `sizes` before it sources this file. Any of them can be set alone, e.g. STEPS=500; records then go to
 # NAME-custom, so that no table mixes them with the declared ones, and every record has all of them.
@@ -24,6 +25,8 @@ data=$(realpath "$1") model=$(realpath "$3")
 RESULTS=$(realpath -m "${RESULTS:-$here/../results/evidence}")
 records=$RESULTS/$name
 [ "$SIZE" = cores ] || records=$records-$SIZE
+[[ ${REPEAT:-} =~ ^[a-z0-9]*$ ]] || { echo "REPEAT=$REPEAT: expected small letters and digits alone, e.g. amx" >&2 && exit 2; }
+records=$records${REPEAT:+-$REPEAT}
 for one in "${sizes[@]}"; do
   if [ -n "${!one+set}" ]; then
     case $records in *-custom) ;; *) records=$records-custom && echo "$one is set: records go to $records" >&2 ;; esac

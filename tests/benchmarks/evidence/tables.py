@@ -2,10 +2,10 @@
 
     python tables.py [NAME...] [--check]
 
-NAME is that of a declaration, or with the size of other records: came_fork-h200. Where ../results/evidence/NAME has records it writes
-../results/evidence/NAME.svg (curves of the trainings) and, between two marked lines of ../results/evidence/NAME.md, what was declared, the
-means, and the declared contrasts. What a person wrote outside the marked lines stays. --check writes nothing and fails if a page is
-not what its records say.
+NAME is that of a declaration, or with the size or the REPEAT of other records: came_fork-h200, came_fork-amx. Where ../results/evidence
+has records of NAME it writes there NAME.svg (curves of the trainings) and, between two marked lines of NAME.md, what was declared, the means,
+and the declared contrasts. What a person wrote outside the marked lines stays. --check writes nothing and fails if a page is not what its
+records say.
 
 Standard errors are clustered by relevant document, because questions about one document are not independent. Records of unlike settings,
 collections or starts are an error.
@@ -94,13 +94,15 @@ class Experiment:
 
     def __init__(self, name: str, declarations: Path = HERE / "declarations", results: Path = RESULTS) -> None:
         self.name, self.results = name, results
-        declaration, _, other_size = name.partition("-")
+        declaration, _, other = name.partition("-")
         self.declared: dict[str, Any] = yaml.safe_load((declarations / f"{declaration}.yaml").read_text(encoding="utf-8"))
+        self.declaration, self.title = f"{declaration}.yaml", self.declared["title"] + (f" ({other})" if other else "")
         paths = sorted((results / name).glob("*.json"))
         self.records: dict[str, Any] = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
         self._scores: dict[str, Any] = {}  # of the records that were read
-        if other_size:  # its seeds are those that have run
-            self.declared["seeds"] = sorted({int(seed) for one in self.records if (seed := one.rpartition("-")[2]).isdigit()})
+        if other:  # it may have more seeds
+            others = {int(seed) for one in self.records if (seed := one.rpartition("-")[2]).isdigit()}
+            self.declared["seeds"] = sorted(others.union(self.declared["seeds"]))
         self.choices = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((results / name / "choice").glob("*.json"))]
 
     @property
@@ -307,7 +309,7 @@ def describe(experiment: Experiment) -> str:
     rows = "\n".join(f"* `{row}`: {text}" for row, text in declared["rows"].items())
     parts = [
         f"**Question.** {declared['question'].strip()}",
-        f"**Declared {declared['declared']}** (declarations/{experiment.name}.yaml), before the first row was trained.",
+        f"**Declared {declared['declared']}** (declarations/{experiment.declaration}), before the first row was trained.",
     ]
     parts += [
         f"**{name.replace('_', ' ').capitalize()}.** {str(declared[name]).strip()}"
@@ -388,14 +390,15 @@ def write_page(page: Path, title: str, text: str, *, check: bool) -> bool:
 def main(names: Sequence[str], write: Callable[[str], object] = sys.stdout.write, *, check: bool = False) -> int:
     """Write or check the pages; how many differ."""
     different = 0
-    for name in names or sorted(path.stem for path in (HERE / "declarations").glob("*.yaml")):
+    declared = {path.stem for path in (HERE / "declarations").glob("*.yaml")}
+    for name in names or sorted(path.name for path in RESULTS.iterdir() if path.is_dir() and path.name.partition("-")[0] in declared):
         experiment = Experiment(name)
         if not experiment.records:
             continue
         experiment.check()
         if not check:
             plot_curves(experiment, RESULTS / f"{name}.svg")
-        same = write_page(RESULTS / f"{name}.md", experiment.declared["title"], describe(experiment), check=check)
+        same = write_page(RESULTS / f"{name}.md", experiment.title, describe(experiment), check=check)
         if check and not same:
             different += 1
             write(f"{name}.md is not what its records say; run: python tests/benchmarks/evidence/tables.py {name}\n")

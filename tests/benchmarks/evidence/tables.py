@@ -3,9 +3,9 @@
     python tables.py [NAME...] [--check]
 
 NAME is that of a declaration, or with the size or the REPEAT of other records: came_fork-h200, came_fork-amx. Where ../results/evidence
-has records of NAME it writes there NAME.svg (curves of the trainings) and, between two marked lines of NAME.md, what was declared, the means,
-and the declared contrasts. What a person wrote outside the marked lines stays. --check writes nothing and fails if a page is not what its
-records say.
+has records of NAME it writes there NAME.svg (curves of the trainings) and, between two marked lines of NAME.md, what was declared, the
+means, and the declared contrasts. What a person wrote outside the marked lines stays. --check writes nothing and fails if a page is
+not what its records say.
 
 Standard errors are clustered by relevant document, because questions about one document are not independent. Records of unlike settings,
 collections or starts are an error.

@@ -5,7 +5,7 @@
     python examples/sweep.py examples/sweep.yaml WORK --table        # trains nothing
 
 WORK/SETTING/SEED has the checkpoint, encodings, index and run.trec of a training. Killed and called again, it goes on where it was.
-A changed grid.yaml trains what is new; a change of what all trainings share is refused, as the folders have the old values.
+A changed grid.yaml trains what is new; a change of what all trainings share is refused, as the folders have the old values: --force makes all again.
 """
 
 import argparse
@@ -37,13 +37,13 @@ def name_setting(setting: Setting) -> str:
     return ",".join(f"{name}={Path(str(value)).name}" for name, value in setting)
 
 
-def train_and_search(folder: Path, setting: Setting, seed: int, sweep: Mapping[str, Any]) -> None:
-    """Each stage sees by itself whether it is made already, and continues a training that was killed."""
+def train_and_search(folder: Path, setting: Setting, seed: int, sweep: Mapping[str, Any], *, force: bool) -> None:
+    """Each stage sees by itself whether it is made already, and continues a training that was killed; unless `force`."""
     dev = sweep["dev"]
-    moeir.finetune(**sweep["finetune"] | dict(setting), seed=seed, output=folder / "checkpoint")
-    moeir.encode(model=folder / "checkpoint", corpus=dev["corpus"], output=folder / "encodings")
-    moeir.index(encodings=folder / "encodings", output=folder / "index")
-    moeir.search(index=folder / "index", queries=dev["queries"], depth=dev["depth"], output=folder / "run.trec")
+    moeir.finetune(**sweep["finetune"] | dict(setting), seed=seed, output=folder / "checkpoint", force=force)
+    moeir.encode(model=folder / "checkpoint", corpus=dev["corpus"], output=folder / "encodings", force=force)
+    moeir.index(encodings=folder / "encodings", output=folder / "index", force=force)
+    moeir.search(index=folder / "index", queries=dev["queries"], depth=dev["depth"], output=folder / "run.trec", force=force)
 
 
 def describe_interval(sample: list[float]) -> str:
@@ -87,6 +87,7 @@ def main() -> None:
     parser.add_argument("sweep", type=Path, help="the grid, as examples/sweep.yaml")
     parser.add_argument("work", type=Path, help="folder of all trainings")
     parser.add_argument("--job", type=Shard.parse, help="I/N: trainings I, I + N, I + 2N …, counted from 0, without the table")
+    parser.add_argument("--force", action="store_true", help="make all trainings again, with the values of the grid as it is now")
     parser.add_argument("--table", action="store_true", help="print the table of what is trained")
     options = parser.parse_args()
     console.configure_logging()
@@ -96,7 +97,7 @@ def main() -> None:
     folder = options.work
     try:
         for folder, (setting, seed) in [] if options.table else list(trainings.items())[step]:
-            train_and_search(folder, setting, seed, sweep)
+            train_and_search(folder, setting, seed, sweep, force=options.force)
         if options.job is None:
             sys.stdout.write(format_results(sweep, trainings) + "\n")
     except MoeirError as problem:

@@ -158,9 +158,10 @@ class Fuse(Stage):
         """Warn if a raw sum is of scores whose standard deviations differ by more than 10 times."""
         if variants.parse_spec(method).name.replace("_", "-") not in RAW_SUMS:
             return
-        spreads = sorted(
-            (float(run.scores.std()), str(path)) for run, path in zip(expert_runs, run_paths(self.run), strict=True) if len(run.scores)
-        )
+        names = short_run_names(self.run)
+        if len(set(names)) < len(names):
+            names = list(map(str, self.run))
+        spreads = sorted((float(run.scores.std()), name) for run, name in zip(expert_runs, names, strict=True) if len(run.scores))
         if spreads and spreads[-1][0] > MAX_SCALE_RATIO * spreads[0][0] > 0:
             (least, narrow), (most, wide) = spreads[0], spreads[-1]
             log.warning("--method %s: scores of %s have a standard deviation of %.3g, those of %s %.3g, so the sum follows the first; "

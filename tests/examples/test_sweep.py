@@ -1,6 +1,7 @@
 """The sweep over settings and seeds: killed and called again it makes nothing twice, and its table is that of an undisturbed one."""
 
 import itertools
+import shutil
 import signal
 import subprocess
 import sys
@@ -118,6 +119,12 @@ def test_another_value_of_what_trainings_share_is_refused_and_names_the_training
     last = completed.stderr.splitlines()[-1]
     assert completed.returncode == 1 and completed.stdout == ""
     assert last.startswith(f"{undisturbed[0]}/learning_rate=1e-3/seed=1: ") and "made with other settings or sources (steps)" in last
+    assert last.endswith("--force replaces it")
+    work = tmp_path / "work"
+    shutil.copytree(undisturbed[0] / "learning_rate=1e-3/seed=1", work / "learning_rate=1e-3/seed=1")
+    assert run_sweep(changed, work, "--job", "0/4", "--force").returncode == 0
+    checkpoint = work / "learning_rate=1e-3/seed=1/checkpoint"
+    assert manifests.read_manifest(checkpoint)["settings"]["steps"] == 4
 
 
 def test_the_grid_of_the_examples_has_settings_of_finetune() -> None:

@@ -5,7 +5,8 @@
     python examples/sweep.py examples/sweep.yaml WORK --table        # trains nothing
 
 WORK/SETTING/SEED has the checkpoint, encodings, index and run.trec of a training. Killed and called again, it goes on where it was.
-A changed grid.yaml trains what is new; a change of what all trainings share is refused, as the folders have the old values: --force makes all again.
+A changed grid.yaml trains what is new; a change of what all trainings share is refused, as the folders have the old values: --force makes
+all again.
 """
 
 import argparse

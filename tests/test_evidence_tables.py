@@ -201,6 +201,17 @@ def test_a_pretraining_without_negatives_is_among_what_ran(tables: ModuleType, e
     assert "| bm25 | 20 × 16 | 2 |" in " ".join(tables.runs_table(changed).split())
 
 
+def test_the_legend_has_the_rows_of_every_panel(tables: ModuleType, experiment: Any, tmp_path: Path) -> None:
+    experiment.declared["curves"] = ["loss", "gain"]
+    for row, metric in (("new", "loss"), ("old", "gain")):
+        log = "\n".join(json.dumps({"step": step, metric: 1 / step}) for step in (1, 2, 3))
+        for seed in (1, 2):
+            (experiment.results / "x" / f"{row}-{seed}.log.gz").write_bytes(gzip.compress(log.encode()))
+    tables.plot_curves(experiment, tmp_path / "curves.svg")
+    text = (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    assert [text.count(f"<!-- {label} -->") for label in ("new", "old", "loss", "gain")] == [1, 1, 1, 1]
+
+
 def test_a_repeated_experiment_has_the_declared_seeds_and_those_that_ran_beyond(tables: ModuleType, experiment: Any) -> None:
     values = [0.5] * 20
     for row in ("new-1", "old-1", "new-5"):

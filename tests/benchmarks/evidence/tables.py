@@ -372,8 +372,10 @@ def plot_curves(experiment: Experiment, file: Path) -> None:
             axis.set_title(metric)
             axis.set_xlabel("step")
             axis.grid(alpha=0.3)
-        handles, labels = max((axis.get_legend_handles_labels() for axis in figure.axes), key=lambda pair: len(pair[1]))
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
+        lines = {row: line for axis in figure.axes for line, row in zip(*axis.get_legend_handles_labels(), strict=True)}
+        rows = [row for row in logs if row in lines]
+        columns = min(round(2.4 * len(metrics)), len(rows))
+        figure.legend([lines[row] for row in rows], rows, loc="outside lower center", ncols=columns)
         figure.savefig(file, metadata={"Date": None})
 
 

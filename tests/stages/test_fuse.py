@@ -97,5 +97,10 @@ def test_a_sum_of_scores_of_very_different_scales_is_warned_of(room, moeir):
         logged = fused(moeir, "bm25.trec", "cosine.trec", method=method)[2]
         assert f"--method {method}: scores of bm25 have a standard deviation of" in logged
         assert "rrf or zscore count both alike" in logged
+    Path("scaled").mkdir()
+    Path("cosine.trec").rename("scaled/bm25.trec")
+    logged = fused(moeir, "bm25.trec", "scaled/bm25.trec", method="combsum")[2]
+    assert "scores of bm25.trec have" in logged and "those of scaled/bm25.trec " in logged
+    Path("scaled/bm25.trec").rename("cosine.trec")
     assert "standard deviation" not in fused(moeir, "bm25.trec", "cosine.trec", method="zscore")[2]
     assert "standard deviation" not in fused(moeir, "bm25.trec", "bm25.trec", method="combsum")[2]

@@ -4,7 +4,7 @@
 # Declared: declarations/came_fork.yaml
 # Rows:     prepare, the data, BM25's negatives, the start and the negatives of its three experts; gate, 20 competing steps from it;
 #           standardised-SEED, competitive-SEED, permuted-SEED for seeds 2 3 4; temperature-T-2 for T of 0.1 0.5 1
-# Sizes:    cores: 60 + 200 steps of 8 queries x (1 + 7) passages of 96 tokens; forty minutes a training on one core (AVX-512 BF16, no AMX), 8 hours in all
+# Sizes:    cores: 60 + 200 steps of 8 queries x (1 + 7) passages of 96 tokens; forty minutes a training on one core (AVX-512 BF16, no AMX), 8 hours in all; with AMX 13 minutes and 3 hours
 #           h200:  200 + 600 steps of 32 x (1 + 7), 256 tokens, seeds 2 to 6, all queries of the modules that train, with weights that have
 #                  not been trained to retrieve (MODEL_FOLDER of BERT base): about 3 hours, estimated
 # The collection is made of the docstrings of the installed torch (LIBRARY; constraints.txt names the version); DATA_FOLDER is not read: any folder will do.

@@ -6,7 +6,8 @@
 #
 # SIZE        cores (the declared size), h200 (the same experiment on one H200), toy (for tests); the script says what each means
 # RESULTS     folder of the records: NAME/ROW.json, ROW.scores.gz, ROW.log.gz (default: tests/benchmarks/results/evidence)
-# REPEAT      a word of letters and digits: the whole experiment once more, e.g. on another kind of processor; records go to NAME-REPEAT
+# REPEAT      a word of letters and digits: the whole experiment once more, e.g. on another kind of processor; records go to NAME-REPEAT.
+#             It needs a WORK_FOLDER of its own: in that of the first run, finished stages would be recorded again instead of run
 # KEEP        no: checkpoints, encodings and indexes of a row are removed once it is recorded
 # A script names its size variables in `sizes` before it sources this file. Any of them can be set alone, e.g. STEPS=500; records then go to
 # NAME-custom, so that no table mixes them with the declared ones, and every record has all of them.
@@ -25,7 +26,9 @@ data=$(realpath "$1") model=$(realpath "$3")
 RESULTS=$(realpath -m "${RESULTS:-$here/../results/evidence}")
 records=$RESULTS/$name
 [ "$SIZE" = cores ] || records=$records-$SIZE
-[[ ${REPEAT:-} =~ ^[a-z0-9]*$ ]] || { echo "REPEAT=$REPEAT: expected small letters and digits alone, e.g. amx" >&2 && exit 2; }
+if [[ ! ${REPEAT:-} =~ ^[a-z0-9]*$ || ${REPEAT:-} =~ ^(cores|h200|toy|custom)$ ]]; then
+  echo "REPEAT=$REPEAT: expected small letters and digits, and not the name of a size; e.g. amx" >&2 && exit 2
+fi
 records=$records${REPEAT:+-$REPEAT}
 for one in "${sizes[@]}"; do
   if [ -n "${!one+set}" ]; then
@@ -79,7 +82,7 @@ bm25() { # SET...: runs/bm25/SET/bm25.trec, and the record of the row bm25
     $MOEIR index --corpus "${corpora[$set]}" --keep-empty --engine bm25 --output "idx/bm25/$(shelf "$set")"
     $MOEIR search --index "idx/bm25/$(shelf "$set")" --queries "${queries[$set]}" --depth "$DEPTH" --output "runs/bm25/$set/bm25.trec"
   done
-  recorded bm25 || KEEP=yes record bm25 - "$@" # its index has more to find
+  recorded bm25 || KEEP=yes record bm25 - "$@" # `prepare` still searches its index
 }
 
 calibrated() { # ROW RUN...: fused/ROW/test/calibrated.trec, a sum with weights fitted on the questions of `dev`, and with-bm25.trec

@@ -15,12 +15,14 @@ from typing import Any
 import numba
 import numpy as np
 
+from moeir.indexes.simd_loops import LANES, equal_mask_32, lowest_bit, prefetch_line
 from moeir.kernels.numba_cache import njit_cached
 
 STEPS = 255
 MAX_SCAN = 2**16 - 1  # largest scan value, uint16
 SCAN_BLOCK = 64  # scans compared at once
 BIN_BITS = 4  # a histogram bin is 2^BIN_BITS scan values wide
+FLOOR_BITS, GROUP = 6, 16  # the same of `raise_floor`, and of how many scans it takes the largest
 CUTOFF_GRID = 8  # cutoffs are multiples of so many steps
 SAMPLE_EVERY = 8  # the histogram counts one of so many blocks
 CANDIDATE_COST = 400  # scoring a document costs as much as scanning so many postings
@@ -82,6 +84,43 @@ def scan_window(window: int, terms: Any, lists: Any, cursors: Any, directory: An
 
 
 @njit_cached()
+def _raise_each(largest: Any, scans: Any) -> None:
+    for i in range(len(largest)):
+        largest[i] = max(largest[i], scans[i])
+
+
+@njit_cached()
+def raise_floor(sums: Any, depth: int, bins: Any, state: Any) -> None:
+    """Raise state[1] of `collect_candidates` to a bin that `depth` of the window's scans reach, if one is easily found: by the largest of
+    the scans at each place of `GROUP` (or fewer) equal parts of the window, of which the K-th largest is at most the K-th largest scan."""
+    parts = max(1, min(GROUP, len(sums) // (4 * depth)))
+    width = len(sums) // parts
+    if width < depth:
+        return
+    largest, counts = sums[:width].copy(), np.zeros((MAX_SCAN >> FLOOR_BITS) + 1, np.int32)
+    for first in range(width, parts * width, width):
+        _raise_each(largest, sums[first : first + width])
+    for place in range(width):
+        counts[largest[place] >> FLOOR_BITS] += 1
+    floor, reached = len(counts) - 1, np.int64(counts[-1])
+    while reached < depth and floor > 0:
+        floor -= 1
+        reached += counts[floor]
+    for bin_index in range(state[1], floor << (FLOOR_BITS - BIN_BITS)):
+        state[0] -= bins[bin_index]
+    state[1] = max(state[1], floor << (FLOOR_BITS - BIN_BITS))
+
+
+@njit_cached()
+def _largest(scans: Any) -> Any:
+    """The largest of scans [n]; by itself, the compiler compares many at once."""
+    largest = np.uint16(0)
+    for i in range(len(scans)):
+        largest = max(largest, scans[i])
+    return largest
+
+
+@njit_cached()
 def collect_candidates(
     sums: Any, first: int, omitted: int, error: int, depth: int, bins: Any, state: Any, candidate_count: int, rows: Any, scans: Any
 ) -> int:
@@ -91,10 +130,7 @@ def collect_candidates(
     """
     for begin in range(0, len(sums), SCAN_BLOCK):
         least_scan = max(1, (state[1] << BIN_BITS) - error - omitted)
-        block_maximum = np.uint16(0)
-        for offset in range(begin, begin + SCAN_BLOCK):
-            block_maximum = max(block_maximum, sums[offset])
-        if block_maximum < least_scan:
+        if _largest(sums[begin : begin + SCAN_BLOCK]) < least_scan:
             continue
         for offset in range(begin, begin + SCAN_BLOCK):
             reached = int(sums[offset])
@@ -180,7 +216,9 @@ def choose_cutoffs(share: float, error: int, depth: int, bins: Any, state: Any, 
 
 
 HASH_SLOTS = 2**16  # of the hash table of a query's terms
-SEARCH_COST = 4  # seeking a term in a document costs as much as looking up so many of the document's
+MARKS = 2**12  # bytes, in the nearest cache, that tell most terms that a query lacks
+AHEAD, READ_AHEAD = 4, 128  # documents whose first terms are read ahead of their turn, and how many terms
+MOST_COMPARED = 48  # terms of a query that are compared with each of a document's
 ROUNDING_SLACK = 1.0 + 2.0**-20  # upper bound of the relative rounding error in float64 and to float32
 
 
@@ -232,9 +270,17 @@ def sort_heap(rows: Any, scores: Any, id_ranks: Any, count: int) -> None:
 
 
 @njit_cached()
-def _fill_hash(terms: Any, slots: Any) -> None:
-    """Fill a hash table with a query's terms: slots, a power of two, hold index + 1 at the term's slot or the next free one."""
+def _make_hash(slots: int, document_terms: Any) -> Any:
+    """A hash table for the terms of a query: `slots`, a power of two, hold index + 1 at the term's slot or the next free one; marks [MARKS]
+    are 1 at each term's low bits; `sought` has the terms in the documents' dtype."""
+    return np.zeros(slots, np.int32), np.zeros(MARKS, np.uint8), np.empty(slots, document_terms.dtype)
+
+
+@njit_cached()
+def _fill_hash(terms: Any, hashed: Any) -> None:
+    slots, marks, sought = hashed
     for term_index in range(len(terms)):
+        marks[terms[term_index] & (MARKS - 1)], sought[term_index] = 1, terms[term_index]
         slot = terms[term_index] & (len(slots) - 1)
         while slots[slot] > 0:
             slot = (slot + 1) & (len(slots) - 1)
@@ -242,8 +288,10 @@ def _fill_hash(terms: Any, slots: Any) -> None:
 
 
 @njit_cached()
-def _clear_hash(terms: Any, slots: Any) -> None:
+def _clear_hash(terms: Any, hashed: Any) -> None:
+    slots, marks, _ = hashed
     for term_index in range(len(terms)):
+        marks[terms[term_index] & (MARKS - 1)] = 0
         slot = terms[term_index] & (len(slots) - 1)
         while slots[slot] > 0:
             slots[slot] = 0
@@ -251,36 +299,46 @@ def _clear_hash(terms: Any, slots: Any) -> None:
 
 
 @njit_cached()
-def _score_document(row: int, forward: Any, shift: float, terms: Any, weights: Any, slots: Any) -> tuple[float, bool]:
+def _index_of_term(term: int, terms: Any, slots: Any) -> int:
+    """The index of a term in the query's ascending terms, −1 if it has none."""
+    slot = term & (len(slots) - 1)
+    while slots[slot] > 0:
+        if terms[slots[slot] - 1] == term:
+            return slots[slot] - 1
+        slot = (slot + 1) & (len(slots) - 1)
+    return -1
+
+
+@njit_cached()
+def _score_document(row: int, forward: Any, shift: float, terms: Any, weights: Any, hashed: Any) -> tuple[float, bool]:
     """The score of a document, and whether it shares a term with the query; terms of both are ascending.
 
-    Few terms are sought in the document, of many the document's are looked up in the hash table: the same sum in the same order.
+    A short query's terms are compared with `LANES` of the document's at once; else each of the document's is looked up.
     """
-    starts, document_terms, values = forward
+    (starts, document_terms, values), (slots, marks, sought) = forward, hashed
     total, shared = 0.0, False
     begin, last = starts[row], starts[row + 1]
-    if len(terms) * SEARCH_COST < last - begin:
-        for term_index in range(len(terms)):
-            term, end = terms[term_index], last
-            while begin < end:
-                middle = (begin + end) >> 1
-                if document_terms[middle] < term:
-                    begin = middle + 1
-                else:
-                    end = middle
-            if begin < last and document_terms[begin] == term:
-                total += weights[term_index] * (np.float64(values[begin]) - shift)
+    if len(terms) <= MOST_COMPARED and last - begin >= LANES:
+        for block in range(begin, last, LANES):
+            first = min(block, last - LANES)  # the last one starts within the one before it
+            found = np.uint32(0)
+            for term_index in range(len(terms)):
+                found |= equal_mask_32(document_terms, first, sought[term_index])
+            found &= np.uint32(0xFFFFFFFF) << np.uint32(block - first)
+            while found:
+                entry = first + lowest_bit(found)
+                found &= found - np.uint32(1)
+                weight = weights[_index_of_term(np.int64(document_terms[entry]), terms, slots)]
+                total += weight * (np.float64(values[entry]) - shift)
                 shared = True
         return total + 0.0, shared  # −0 becomes 0
     for entry in range(begin, last):
         term = np.int64(document_terms[entry])
-        slot = term & (len(slots) - 1)
-        while slots[slot] > 0:
-            if terms[slots[slot] - 1] == term:
-                total += weights[slots[slot] - 1] * (np.float64(values[entry]) - shift)
+        if marks[term & (MARKS - 1)]:
+            term_index = _index_of_term(term, terms, slots)
+            if term_index >= 0:
+                total += weights[term_index] * (np.float64(values[entry]) - shift)
                 shared = True
-                break
-            slot = (slot + 1) & (len(slots) - 1)
     return total + 0.0, shared  # −0 becomes 0
 
 
@@ -305,6 +363,7 @@ def _scan_windows(
         sums[:] = 0
         omitted = scan_window(window, terms, lists, cursors, directory, postings, cuts, table, sums)
         most_omitted, first = max(most_omitted, omitted), window * len(sums)
+        raise_floor(sums, depth, bins, state)
         candidate_count = collect_candidates(sums, first, omitted, error, depth, bins, state, candidate_count, rows, scans)
         if pruned and window == windows[0] and window + windows[1] < count and state[1] > 0:
             tails = tail_counts(window, terms, lists, cursors, directory, postings[1])
@@ -316,15 +375,19 @@ def _scan_windows(
 
 @njit_cached()
 def _rerank_candidates(
-    candidates: Any, scans: Any, best: int, unit: float, forward: Any, shift: float, terms: Any, weights: Any, slots: Any,
+    candidates: Any, scans: Any, best: int, unit: float, forward: Any, shift: float, terms: Any, weights: Any, hashed: Any,
     id_ranks: Any, rows: Any, scores: Any,
 ) -> None:  # fmt: skip
     """Score candidates, first those whose scan reaches `best`, then those that can still be among the best; keep the best, best first."""
     count = 0
     for first in (True, False):
         for i in range(len(candidates)):
+            if first and i + AHEAD < len(candidates):
+                begin = forward[0][candidates[i + AHEAD]]
+                for entry in range(begin, min(forward[0][candidates[i + AHEAD] + 1], begin + READ_AHEAD), LANES):
+                    prefetch_line(forward[1], entry)
             if (scans[i] >= best) == first and (count < len(rows) or scans[i] * unit * ROUNDING_SLACK >= scores[0]):
-                score, shared = _score_document(candidates[i], forward, shift, terms, weights, slots)
+                score, shared = _score_document(candidates[i], forward, shift, terms, weights, hashed)
                 if shared:
                     count = heap_push(rows, scores, id_ranks, count, candidates[i], np.float32(score))
     sort_heap(rows, scores, id_ranks, count)
@@ -343,13 +406,13 @@ def search_postings(
     splits = len(rows) // max(len(starts) - 1, 1)
     for part in numba.prange(parts):
         directory, postings, forward = (windows, begins, ends), (offsets, steps), (document_starts, document_terms, document_weights)
-        sums, table_of_terms = np.zeros(span, np.uint16), np.zeros(slots, np.int32)
+        sums, hashed = np.zeros(span, np.uint16), _make_hash(slots, document_terms)
         candidates, scans = np.empty(2 * span, np.int32), np.empty(2 * span, np.int32)
         for heap in range(part, len(rows), parts):
             query = heap // splits
             query_terms, query_weights = terms[starts[query] : starts[query + 1]], weights[starts[query] : starts[query + 1]]
             best_rows, best_scores = rows[heap], scores[heap]
-            _fill_hash(query_terms, table_of_terms)
+            _fill_hash(query_terms, hashed)
             if scanned[query]:
                 table = np.empty((len(query_terms), STEPS + 1), np.uint16)
                 unit, error = quantise_query(highest, query_terms, query_weights, table)
@@ -362,15 +425,15 @@ def search_postings(
                         break
                 _rerank_candidates(
                     candidates[:candidate_count], scans[:candidate_count], best, unit, forward, shift, query_terms, query_weights,
-                    table_of_terms, id_ranks, best_rows, best_scores,
+                    hashed, id_ranks, best_rows, best_scores,
                 )  # fmt: skip
             else:
                 every = np.arange(heap % splits, len(id_ranks), splits).astype(np.int32)
                 any_scan = np.ones(len(every), np.int32)
                 _rerank_candidates(
-                    every, any_scan, 0, np.inf, forward, shift, query_terms, query_weights, table_of_terms, id_ranks, best_rows, best_scores
+                    every, any_scan, 0, np.inf, forward, shift, query_terms, query_weights, hashed, id_ranks, best_rows, best_scores
                 )
-            _clear_hash(query_terms, table_of_terms)
+            _clear_hash(query_terms, hashed)
 
 
 @njit_cached(parallel=True)
@@ -380,13 +443,14 @@ def score_row_pairs(
 ) -> None:  # fmt: skip
     """Scores of chosen pairs, identical to those of search, 0 if no term is shared; ascending queries [P] and rows [P] -> scores [P]."""
     for part in numba.prange(parts):
-        forward, table_of_terms = (document_starts, document_terms, document_weights), np.zeros(slots, np.int32)
+        forward = (document_starts, document_terms, document_weights)
+        hashed = _make_hash(slots, document_terms)
         current_query, query_terms, query_weights = -1, terms[:0], weights[:0]
         for pair in range(len(rows) * part // parts, len(rows) * (part + 1) // parts):
             if queries[pair] != current_query:
-                _clear_hash(query_terms, table_of_terms)
+                _clear_hash(query_terms, hashed)
                 current_query = queries[pair]
                 begin, end = starts[current_query], starts[current_query + 1]
                 query_terms, query_weights = terms[begin:end], weights[begin:end]
-                _fill_hash(query_terms, table_of_terms)
-            scores[pair] = np.float32(_score_document(rows[pair], forward, shift, query_terms, query_weights, table_of_terms)[0])
+                _fill_hash(query_terms, hashed)
+            scores[pair] = np.float32(_score_document(rows[pair], forward, shift, query_terms, query_weights, hashed)[0])

@@ -109,19 +109,30 @@ def dot_32(typing: Any, lane_tokens: Any, singles: Any, products: Any) -> Any:
     return types.none(lane_tokens, singles, products), generate
 
 
-@intrinsic
-def greater_mask_32(typing: Any, numbers: Any, first: Any, limit: Any) -> Any:
-    """Bit i says whether numbers[first + i] > limit, for 32 i: integers [≥ first + 32], their limit of the same type -> uint32."""
+def _compare_32(comparison: str, numbers: Any) -> Any:
+    """The code of an intrinsic whose bit i says how numbers[first + i] compares with a number, for 32 i."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         kind = ir.VectorType(context.get_value_type(signature.args[0].dtype), LANES)
         address = builder.bitcast(builder.gep(array.data, [arguments[1]]), kind.as_pointer())
-        limits = repeat_number(builder, arguments[2], LANES)
-        greater = builder.icmp_signed(">", builder.load(address, align=numbers.dtype.bitwidth // 8), limits)
-        return builder.bitcast(greater, ir.IntType(32))
+        others = repeat_number(builder, arguments[2], LANES)
+        mask = builder.icmp_signed(comparison, builder.load(address, align=numbers.dtype.bitwidth // 8), others)
+        return builder.bitcast(mask, ir.IntType(32))
 
     return types.uint32(numbers, types.intp, numbers.dtype), generate
+
+
+@intrinsic
+def greater_mask_32(typing: Any, numbers: Any, first: Any, limit: Any) -> Any:
+    """Bit i says whether numbers[first + i] > limit, for 32 i: integers [≥ first + 32], their limit of the same type -> uint32."""
+    return _compare_32(">", numbers)
+
+
+@intrinsic
+def equal_mask_32(typing: Any, numbers: Any, first: Any, number: Any) -> Any:
+    """Bit i says whether numbers[first + i] is a number, for 32 i: integers [≥ first + 32], a number of the same type -> uint32."""
+    return _compare_32("==", numbers)
 
 
 @intrinsic

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import numba
 import numpy as np
@@ -168,10 +169,10 @@ def test_quantised_search_is_exact_over_the_middles_of_steps(queries, documents,
         )
 
 
-def _pack(texts):
+def _pack(texts, vocabulary=6):
     starts = torch.tensor([0, *np.cumsum([len(text) for text in texts])])
     terms = torch.tensor([term for text in texts for term in sorted(text)], dtype=torch.int64)
-    return Sparse(starts, terms, torch.tensor([text[term] for text in texts for term in sorted(text)], dtype=torch.float32), 6)
+    return Sparse(starts, terms, torch.tensor([text[term] for text in texts for term in sorted(text)], dtype=torch.float32), vocabulary)
 
 
 def test_a_quantised_index_says_that_it_is_not_exact_and_is_smaller(tmp_path):
@@ -245,3 +246,40 @@ def test_negative_weights_and_repeated_terms_are_scored_as_they_are():
     assert (rows.tolist(), scores.tolist()) == ([[2, 1, 0]], [[2.0, 1.0, -1.0]])
     index = build_index(documents, 64)
     assert index.score_pairs(queries, np.array([0, 0, 0]), np.array([1, 0, 2])).tolist() == [1.0, -1.0, 2.0]
+
+
+@pytest.mark.parametrize("query_terms", [3, postings_search.MOST_COMPARED, postings_search.MOST_COMPARED + 1])
+@pytest.mark.parametrize("vocabulary", [300, 2**16 + 300])
+def test_scores_of_short_and_long_documents_and_queries(query_terms, vocabulary):
+    """Terms are compared 32 at a time, or looked up: documents around a multiple of 32 terms, vocabularies of 16 and 32 bits."""
+    generator = np.random.default_rng(7)
+    lengths = [1, 2, 31, 32, 33, 63, 64, 65, 96, 100, 200, 31]  # the last is shorter than what is compared at once
+    pick = partial(generator.choice, np.append(np.arange(250), vocabulary - 1 - np.arange(50)), replace=False)
+    documents = [{int(term): float(np.float32(generator.exponential())) for term in pick(length)} for length in lengths]
+    query = {int(term): float(np.float32(generator.exponential())) for term in pick(query_terms)}
+    index = build_index(_pack(documents, vocabulary), 2**16)
+    rows, scores = index.search(_pack([query], vocabulary), len(lengths))
+    expected = oracle.top_rows(oracle.sparse(query, documents), range(len(lengths)), len(lengths))
+    assert rows[0, : len(expected)].tolist() == [row for row, _ in expected]
+    assert scores[0, : len(expected)].tolist() == pytest.approx([score for _, score in expected], rel=1e-6)
+
+
+@given(st.integers(1, 400), st.integers(1, 70), st.integers(0, 2**16), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_the_floor_is_reached_by_as_many_scans_as_are_wanted(depth, blocks, largest, seed):
+    """And what `collect_candidates` has counted stays true."""
+    generator = np.random.default_rng(seed)
+    sums = np.minimum(generator.geometric(1e-4, 64 * blocks) - 1, largest).clip(0, postings_search.MAX_SCAN).astype(np.uint16)
+    bins, earlier = np.zeros(4096, np.int64), generator.integers(0, 4096, 2 * depth)
+    np.add.at(bins, earlier, 1)
+    state = np.array([2 * depth, 0])
+    postings_search.raise_floor(sums, depth, bins, state)
+    assert state[0] == bins[state[1] :].sum()
+    assert state[1] == 0 or (sums >> postings_search.BIN_BITS >= state[1]).sum() >= depth
+
+
+def test_the_floor_of_one_wanted_scan_is_the_bin_of_the_largest():
+    sums, bins, state = np.zeros(128, np.uint16), np.zeros(4096, np.int64), np.zeros(2, np.int64)
+    sums[77] = 50_000
+    postings_search.raise_floor(sums, 1, bins, state)
+    assert state[1] << postings_search.BIN_BITS == 50_000 >> postings_search.FLOOR_BITS << postings_search.FLOOR_BITS

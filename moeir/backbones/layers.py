@@ -10,6 +10,7 @@ from moeir.backbones.config import ACTIVATIONS, EncoderConfig, PreNormConfig
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.kernels import bfloat16_layers
 from moeir.kernels.attention import PackedLayout, apply_rotary, attention, cls_attention
+from moeir.kernels.int8_linear import Int8Linear
 from moeir.kernels.packed_linear import add_linear, fused_activations, pack_linear
 
 
@@ -198,6 +199,8 @@ def add_linear_and_norm(linear: nn.Module, inputs: Tensor, residual: Tensor, nor
     """norm(residual + dropout(linear(inputs))): inputs [n, K], residual [n, N] -> [n, N]; a packed map has no dropout."""
     if norm.training and bfloat16_layers.supports_bfloat16_layers(inputs):
         return bfloat16_layers.add_norm(linear(inputs), residual, norm, dropout.p)
+    if isinstance(linear, Int8Linear):
+        return linear.add_and_norm(inputs, residual, norm)
     normalized: Tensor = norm(add_linear(linear, inputs, residual, dropout))
     return normalized
 

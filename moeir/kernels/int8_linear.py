@@ -74,6 +74,20 @@ class Int8Linear(nn.Module):
         update: Tensor = self(inputs)
         return update.add_(residual)
 
+    def add_and_norm(self, inputs: Tensor, residual: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """norm(residual + x · Wᵀ + b), in bfloat16 in one pass: inputs [n, K], residual [n, N] -> [n, N], a new tensor."""
+        if self.dtype != torch.bfloat16 or norm.bias is None:
+            normalized: Tensor = norm(self.add_to_residual(inputs, residual))
+            return normalized
+        from moeir.kernels import int8_loops
+
+        rows, scales = quantize(inputs.to(torch.bfloat16))
+        product, residual = self.weight.multiply(rows, torch.bfloat16), residual.to(torch.bfloat16).contiguous()
+        affine = (norm.weight.detach().float().numpy(), norm.bias.detach().float().numpy(), np.float32(norm.eps))
+        bits = [tensor.view(torch.uint16).numpy() for tensor in (product, residual, product)]
+        int8_loops.add_norm_bfloat16(bits[0], scales, self.bias, bits[1], *affine, bits[2])
+        return product
+
 
 @cache
 def supports_int8() -> bool:

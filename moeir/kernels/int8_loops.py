@@ -70,6 +70,13 @@ def _rescale_row(values: Any, scale: Any, bias: Any, gelu: bool) -> None:
             values[i] *= HALF + HALF * min(max(x * low, -ONE), ONE)
 
 
+@njit_cached(nogil=True)
+def _round_row(bits: Any, row: Any) -> None:
+    """float32 to bfloat16, both as bits, to the nearest, ties to even: [N] -> [N]."""
+    for i in range(len(row)):
+        row[i] = np.uint16((bits[i] + np.uint32(0x7FFF) + ((bits[i] >> WORD) & np.uint32(1))) >> WORD)
+
+
 @njit_cached(fastmath=ALGEBRA, nogil=True)
 def rescale_float32(products: Any, scales: Any, bias: Any, gelu: bool) -> None:
     """scale · product + bias, or GELU of it, in place: float32 [n, N], scales [n], bias [N]."""
@@ -88,5 +95,31 @@ def rescale_bfloat16(products: Any, scales: Any, bias: Any, gelu: bool) -> None:
         for i in range(width):
             bits[i] = np.uint32(row[i]) << WORD
         _rescale_row(values, scales[number], bias, gelu)
-        for i in range(width):  # to the nearest, ties to even
-            row[i] = np.uint16((bits[i] + np.uint32(0x7FFF) + ((bits[i] >> WORD) & np.uint32(1))) >> WORD)
+        _round_row(bits, row)
+
+
+@njit_cached(fastmath=ALGEBRA, nogil=True)
+def add_norm_bfloat16(
+    products: Any, scales: Any, bias: Any, residual: Any, weight: Any, norm_bias: Any, epsilon: Any, normalized: Any
+) -> None:
+    """The normalisation of residual + scale · product + bias, affine: bits uint16 [n, N], scales [n], others [N] -> bits uint16 [n, N]."""
+    width = products.shape[1]
+    bits, wide = np.empty(width, np.uint32), np.empty(width, np.uint32)
+    values, update = bits.view(np.float32), wide.view(np.float32)
+    for number in range(len(products)):
+        row, kept, out, scale = products[number], residual[number], normalized[number], scales[number]
+        for i in range(width):
+            bits[i] = np.uint32(kept[i]) << WORD
+            wide[i] = np.uint32(row[i]) << WORD
+        mean, variance = np.float32(0), np.float32(0)
+        for i in range(width):
+            values[i] += update[i] * scale + bias[i]
+            mean += values[i]
+        mean /= np.float32(width)
+        for i in range(width):
+            values[i] -= mean
+            variance += values[i] * values[i]
+        inverse = ONE / np.sqrt(variance / np.float32(width) + epsilon)
+        for i in range(width):
+            values[i] = values[i] * inverse * weight[i] + norm_bias[i]
+        _round_row(bits, out)

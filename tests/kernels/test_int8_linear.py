@@ -61,6 +61,29 @@ def test_products_are_those_of_the_integers(dtype, rows, gelu):
     assert torch.equal(linear.add_to_residual(inputs, residual), linear(inputs) + residual)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [0, 1, 33])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_residual_and_normalisation_are_those_after_the_product(dtype, rows, has_bias):
+    torch.manual_seed(2)
+    linear, norm = Int8Linear(torch.randn(40, 24), torch.randn(40)), torch.nn.LayerNorm(40, eps=1e-3, bias=has_bias)
+    linear.dtype = dtype
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter)
+    inputs, residual = torch.randn(rows, 24).to(dtype), torch.randn(40, rows).T.to(dtype)
+    kept = residual.clone()
+    row_integers, row_scales = quantize(inputs)
+    update = linear.weight.multiply(row_integers, torch.float32).double() * torch.from_numpy(row_scales).double()[:, None]
+    exact = residual.double() + update + torch.from_numpy(linear.bias).double()
+    affine = (None if part is None else part.double() for part in (norm.weight, norm.bias))
+    expected = F.layer_norm(exact, (40,), *affine, eps=norm.eps)
+    with torch.no_grad():
+        found = linear.add_and_norm(inputs, residual, norm)
+    assert torch.equal(residual, kept)
+    tolerance = 1e-4 if dtype == torch.float32 else 0.02
+    assert torch.allclose(found.double(), expected, rtol=tolerance, atol=tolerance)
+
+
 def test_gelu_is_that_of_torch_to_1e_4():
     inputs = torch.linspace(-12, 12, 4001)[:, None].contiguous()
     output = inputs.clone()

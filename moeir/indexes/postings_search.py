@@ -22,7 +22,7 @@ STEPS = 255
 MAX_SCAN = 2**16 - 1  # largest scan value, uint16
 SCAN_BLOCK = 64  # scans compared at once
 BIN_BITS = 4  # a histogram bin is 2^BIN_BITS scan values wide
-FLOOR_BITS, GROUP = 6, 16  # the same of `raise_floor`, and of how many scans it takes the largest
+THRESHOLD_BITS, GROUP = 6, 16  # the same of `raise_threshold`, and of how many scans it takes the largest
 CUTOFF_GRID = 8  # cutoffs are multiples of so many steps
 SAMPLE_EVERY = 8  # the histogram counts one of so many blocks
 CANDIDATE_COST = 400  # scoring a document costs as much as scanning so many postings
@@ -84,35 +84,39 @@ def scan_window(window: int, terms: Any, lists: Any, cursors: Any, directory: An
 
 
 @njit_cached()
-def _raise_each(largest: Any, scans: Any) -> None:
+def _update_maxima(largest: Any, scans: Any) -> None:
+    """largest[i] = max(largest[i], scans[i]): [n], [n]."""
     for i in range(len(largest)):
         largest[i] = max(largest[i], scans[i])
 
 
 @njit_cached()
-def raise_floor(sums: Any, depth: int, bins: Any, state: Any) -> None:
-    """Raise state[1] of `collect_candidates` to a bin that `depth` of the window's scans reach, if one is easily found: by the largest of
-    the scans at each place of `GROUP` (or fewer) equal parts of the window, of which the K-th largest is at most the K-th largest scan."""
+def raise_threshold(sums: Any, depth: int, bins: Any, state: Any) -> None:
+    """Raise state[1] of `collect_candidates` to a bin that `depth` of the window's scans reach, if one is cheap to find.
+
+    The window is cut into `GROUP` equal parts, or fewer. The largest scan at each position over all parts belongs to a document of its own,
+    so the K-th largest of these maxima is a lower bound of the K-th largest scan.
+    """
     parts = max(1, min(GROUP, len(sums) // (4 * depth)))
     width = len(sums) // parts
     if width < depth:
         return
-    largest, counts = sums[:width].copy(), np.zeros((MAX_SCAN >> FLOOR_BITS) + 1, np.int32)
+    largest, counts = sums[:width].copy(), np.zeros((MAX_SCAN >> THRESHOLD_BITS) + 1, np.int32)
     for first in range(width, parts * width, width):
-        _raise_each(largest, sums[first : first + width])
-    for place in range(width):
-        counts[largest[place] >> FLOOR_BITS] += 1
-    floor, reached = len(counts) - 1, np.int64(counts[-1])
-    while reached < depth and floor > 0:
-        floor -= 1
-        reached += counts[floor]
-    for bin_index in range(state[1], floor << (FLOOR_BITS - BIN_BITS)):
+        _update_maxima(largest, sums[first : first + width])
+    for column in range(width):
+        counts[largest[column] >> THRESHOLD_BITS] += 1
+    threshold, reached = len(counts) - 1, np.int64(counts[-1])
+    while reached < depth and threshold > 0:
+        threshold -= 1
+        reached += counts[threshold]
+    for bin_index in range(state[1], threshold << (THRESHOLD_BITS - BIN_BITS)):
         state[0] -= bins[bin_index]
-    state[1] = max(state[1], floor << (FLOOR_BITS - BIN_BITS))
+    state[1] = max(state[1], threshold << (THRESHOLD_BITS - BIN_BITS))
 
 
 @njit_cached()
-def _largest(scans: Any) -> Any:
+def _find_largest(scans: Any) -> Any:
     """The largest of scans [n]; by itself, the compiler compares many at once."""
     largest = np.uint16(0)
     for i in range(len(scans)):
@@ -130,7 +134,7 @@ def collect_candidates(
     """
     for begin in range(0, len(sums), SCAN_BLOCK):
         least_scan = max(1, (state[1] << BIN_BITS) - error - omitted)
-        if _largest(sums[begin : begin + SCAN_BLOCK]) < least_scan:
+        if _find_largest(sums[begin : begin + SCAN_BLOCK]) < least_scan:
             continue
         for offset in range(begin, begin + SCAN_BLOCK):
             reached = int(sums[offset])
@@ -270,17 +274,17 @@ def sort_heap(rows: Any, scores: Any, id_ranks: Any, count: int) -> None:
 
 
 @njit_cached()
-def _make_hash(slots: int, document_terms: Any) -> Any:
+def _make_hash_table(slots: int, document_terms: Any) -> Any:
     """A hash table for the terms of a query: `slots`, a power of two, hold index + 1 at the term's slot or the next free one; marks [MARKS]
-    are 1 at each term's low bits; `sought` has the terms in the documents' dtype."""
+    are 1 at each term's low bits; `narrow_terms` has the terms in the documents' dtype."""
     return np.zeros(slots, np.int32), np.zeros(MARKS, np.uint8), np.empty(slots, document_terms.dtype)
 
 
 @njit_cached()
-def _fill_hash(terms: Any, hashed: Any) -> None:
-    slots, marks, sought = hashed
+def _fill_hash_table(terms: Any, hash_table: Any) -> None:
+    slots, marks, narrow_terms = hash_table
     for term_index in range(len(terms)):
-        marks[terms[term_index] & (MARKS - 1)], sought[term_index] = 1, terms[term_index]
+        marks[terms[term_index] & (MARKS - 1)], narrow_terms[term_index] = 1, terms[term_index]
         slot = terms[term_index] & (len(slots) - 1)
         while slots[slot] > 0:
             slot = (slot + 1) & (len(slots) - 1)
@@ -288,8 +292,8 @@ def _fill_hash(terms: Any, hashed: Any) -> None:
 
 
 @njit_cached()
-def _clear_hash(terms: Any, hashed: Any) -> None:
-    slots, marks, _ = hashed
+def _clear_hash_table(terms: Any, hash_table: Any) -> None:
+    slots, marks, _ = hash_table
     for term_index in range(len(terms)):
         marks[terms[term_index] & (MARKS - 1)] = 0
         slot = terms[term_index] & (len(slots) - 1)
@@ -299,7 +303,7 @@ def _clear_hash(terms: Any, hashed: Any) -> None:
 
 
 @njit_cached()
-def _index_of_term(term: int, terms: Any, slots: Any) -> int:
+def _find_term(term: int, terms: Any, slots: Any) -> int:
     """The index of a term in the query's ascending terms, −1 if it has none."""
     slot = term & (len(slots) - 1)
     while slots[slot] > 0:
@@ -310,32 +314,32 @@ def _index_of_term(term: int, terms: Any, slots: Any) -> int:
 
 
 @njit_cached()
-def _score_document(row: int, forward: Any, shift: float, terms: Any, weights: Any, hashed: Any) -> tuple[float, bool]:
+def _score_document(row: int, forward: Any, shift: float, terms: Any, weights: Any, hash_table: Any) -> tuple[float, bool]:
     """The score of a document, and whether it shares a term with the query; terms of both are ascending.
 
     A short query's terms are compared with `LANES` of the document's at once; else each of the document's is looked up.
     """
-    (starts, document_terms, values), (slots, marks, sought) = forward, hashed
+    (starts, document_terms, values), (slots, marks, narrow_terms) = forward, hash_table
     total, shared = 0.0, False
     begin, last = starts[row], starts[row + 1]
     if len(terms) <= MOST_COMPARED and last - begin >= LANES:
         for block in range(begin, last, LANES):
             first = min(block, last - LANES)  # the last one starts within the one before it
-            found = np.uint32(0)
+            mask = np.uint32(0)
             for term_index in range(len(terms)):
-                found |= equal_mask_32(document_terms, first, sought[term_index])
-            found &= np.uint32(0xFFFFFFFF) << np.uint32(block - first)
-            while found:
-                entry = first + lowest_bit(found)
-                found &= found - np.uint32(1)
-                weight = weights[_index_of_term(np.int64(document_terms[entry]), terms, slots)]
+                mask |= equal_mask_32(document_terms, first, narrow_terms[term_index])
+            mask &= np.uint32(0xFFFFFFFF) << np.uint32(block - first)
+            while mask:
+                entry = first + lowest_bit(mask)
+                mask &= mask - np.uint32(1)
+                weight = weights[_find_term(np.int64(document_terms[entry]), terms, slots)]
                 total += weight * (np.float64(values[entry]) - shift)
                 shared = True
         return total + 0.0, shared  # −0 becomes 0
     for entry in range(begin, last):
         term = np.int64(document_terms[entry])
         if marks[term & (MARKS - 1)]:
-            term_index = _index_of_term(term, terms, slots)
+            term_index = _find_term(term, terms, slots)
             if term_index >= 0:
                 total += weights[term_index] * (np.float64(values[entry]) - shift)
                 shared = True
@@ -363,7 +367,7 @@ def _scan_windows(
         sums[:] = 0
         omitted = scan_window(window, terms, lists, cursors, directory, postings, cuts, table, sums)
         most_omitted, first = max(most_omitted, omitted), window * len(sums)
-        raise_floor(sums, depth, bins, state)
+        raise_threshold(sums, depth, bins, state)
         candidate_count = collect_candidates(sums, first, omitted, error, depth, bins, state, candidate_count, rows, scans)
         if pruned and window == windows[0] and window + windows[1] < count and state[1] > 0:
             tails = tail_counts(window, terms, lists, cursors, directory, postings[1])
@@ -375,7 +379,7 @@ def _scan_windows(
 
 @njit_cached()
 def _rerank_candidates(
-    candidates: Any, scans: Any, best: int, unit: float, forward: Any, shift: float, terms: Any, weights: Any, hashed: Any,
+    candidates: Any, scans: Any, best: int, unit: float, forward: Any, shift: float, terms: Any, weights: Any, hash_table: Any,
     id_ranks: Any, rows: Any, scores: Any,
 ) -> None:  # fmt: skip
     """Score candidates, first those whose scan reaches `best`, then those that can still be among the best; keep the best, best first."""
@@ -387,7 +391,7 @@ def _rerank_candidates(
                 for entry in range(begin, min(forward[0][candidates[i + AHEAD] + 1], begin + READ_AHEAD), LANES):
                     prefetch_line(forward[1], entry)
             if (scans[i] >= best) == first and (count < len(rows) or scans[i] * unit * ROUNDING_SLACK >= scores[0]):
-                score, shared = _score_document(candidates[i], forward, shift, terms, weights, hashed)
+                score, shared = _score_document(candidates[i], forward, shift, terms, weights, hash_table)
                 if shared:
                     count = heap_push(rows, scores, id_ranks, count, candidates[i], np.float32(score))
     sort_heap(rows, scores, id_ranks, count)
@@ -406,13 +410,13 @@ def search_postings(
     splits = len(rows) // max(len(starts) - 1, 1)
     for part in numba.prange(parts):
         directory, postings, forward = (windows, begins, ends), (offsets, steps), (document_starts, document_terms, document_weights)
-        sums, hashed = np.zeros(span, np.uint16), _make_hash(slots, document_terms)
+        sums, hash_table = np.zeros(span, np.uint16), _make_hash_table(slots, document_terms)
         candidates, scans = np.empty(2 * span, np.int32), np.empty(2 * span, np.int32)
         for heap in range(part, len(rows), parts):
             query = heap // splits
             query_terms, query_weights = terms[starts[query] : starts[query + 1]], weights[starts[query] : starts[query + 1]]
             best_rows, best_scores = rows[heap], scores[heap]
-            _fill_hash(query_terms, hashed)
+            _fill_hash_table(query_terms, hash_table)
             if scanned[query]:
                 table = np.empty((len(query_terms), STEPS + 1), np.uint16)
                 unit, error = quantise_query(highest, query_terms, query_weights, table)
@@ -425,15 +429,15 @@ def search_postings(
                         break
                 _rerank_candidates(
                     candidates[:candidate_count], scans[:candidate_count], best, unit, forward, shift, query_terms, query_weights,
-                    hashed, id_ranks, best_rows, best_scores,
+                    hash_table, id_ranks, best_rows, best_scores,
                 )  # fmt: skip
             else:
                 every = np.arange(heap % splits, len(id_ranks), splits).astype(np.int32)
                 any_scan = np.ones(len(every), np.int32)
                 _rerank_candidates(
-                    every, any_scan, 0, np.inf, forward, shift, query_terms, query_weights, hashed, id_ranks, best_rows, best_scores
+                    every, any_scan, 0, np.inf, forward, shift, query_terms, query_weights, hash_table, id_ranks, best_rows, best_scores
                 )
-            _clear_hash(query_terms, hashed)
+            _clear_hash_table(query_terms, hash_table)
 
 
 @njit_cached(parallel=True)
@@ -444,13 +448,13 @@ def score_row_pairs(
     """Scores of chosen pairs, identical to those of search, 0 if no term is shared; ascending queries [P] and rows [P] -> scores [P]."""
     for part in numba.prange(parts):
         forward = (document_starts, document_terms, document_weights)
-        hashed = _make_hash(slots, document_terms)
+        hash_table = _make_hash_table(slots, document_terms)
         current_query, query_terms, query_weights = -1, terms[:0], weights[:0]
         for pair in range(len(rows) * part // parts, len(rows) * (part + 1) // parts):
             if queries[pair] != current_query:
-                _clear_hash(query_terms, hashed)
+                _clear_hash_table(query_terms, hash_table)
                 current_query = queries[pair]
                 begin, end = starts[current_query], starts[current_query + 1]
                 query_terms, query_weights = terms[begin:end], weights[begin:end]
-                _fill_hash(query_terms, hashed)
-            scores[pair] = np.float32(_score_document(rows[pair], forward, shift, query_terms, query_weights, hashed)[0])
+                _fill_hash_table(query_terms, hash_table)
+            scores[pair] = np.float32(_score_document(rows[pair], forward, shift, query_terms, query_weights, hash_table)[0])

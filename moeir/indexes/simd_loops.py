@@ -109,7 +109,7 @@ def dot_32(typing: Any, lane_tokens: Any, singles: Any, products: Any) -> Any:
     return types.none(lane_tokens, singles, products), generate
 
 
-def _compare_32(comparison: str, numbers: Any) -> Any:
+def _make_comparison(comparison: str, numbers: Any) -> Any:
     """The code of an intrinsic whose bit i says how numbers[first + i] compares with a number, for 32 i."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -126,13 +126,13 @@ def _compare_32(comparison: str, numbers: Any) -> Any:
 @intrinsic
 def greater_mask_32(typing: Any, numbers: Any, first: Any, limit: Any) -> Any:
     """Bit i says whether numbers[first + i] > limit, for 32 i: integers [≥ first + 32], their limit of the same type -> uint32."""
-    return _compare_32(">", numbers)
+    return _make_comparison(">", numbers)
 
 
 @intrinsic
 def equal_mask_32(typing: Any, numbers: Any, first: Any, number: Any) -> Any:
     """Bit i says whether numbers[first + i] is a number, for 32 i: integers [≥ first + 32], a number of the same type -> uint32."""
-    return _compare_32("==", numbers)
+    return _make_comparison("==", numbers)
 
 
 @intrinsic

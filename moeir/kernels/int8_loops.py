@@ -107,9 +107,9 @@ def add_norm_bfloat16(
     bits, wide = np.empty(width, np.uint32), np.empty(width, np.uint32)
     values, update = bits.view(np.float32), wide.view(np.float32)
     for number in range(len(products)):
-        row, kept, out, scale = products[number], residual[number], normalized[number], scales[number]
+        row, residual_row, out, scale = products[number], residual[number], normalized[number], scales[number]
         for i in range(width):
-            bits[i] = np.uint32(kept[i]) << WORD
+            bits[i] = np.uint32(residual_row[i]) << WORD
             wide[i] = np.uint32(row[i]) << WORD
         mean, variance = np.float32(0), np.float32(0)
         for i in range(width):

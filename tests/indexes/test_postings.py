@@ -266,20 +266,20 @@ def test_scores_of_short_and_long_documents_and_queries(query_terms, vocabulary)
 
 @given(st.integers(1, 400), st.integers(1, 70), st.integers(0, 2**16), st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
-def test_the_floor_is_reached_by_as_many_scans_as_are_wanted(depth, blocks, largest, seed):
+def test_the_threshold_is_reached_by_as_many_scans_as_are_wanted(depth, blocks, largest, seed):
     """And what `collect_candidates` has counted stays true."""
     generator = np.random.default_rng(seed)
     sums = np.minimum(generator.geometric(1e-4, 64 * blocks) - 1, largest).clip(0, postings_search.MAX_SCAN).astype(np.uint16)
     bins, earlier = np.zeros(4096, np.int64), generator.integers(0, 4096, 2 * depth)
     np.add.at(bins, earlier, 1)
     state = np.array([2 * depth, 0])
-    postings_search.raise_floor(sums, depth, bins, state)
+    postings_search.raise_threshold(sums, depth, bins, state)
     assert state[0] == bins[state[1] :].sum()
     assert state[1] == 0 or (sums >> postings_search.BIN_BITS >= state[1]).sum() >= depth
 
 
-def test_the_floor_of_one_wanted_scan_is_the_bin_of_the_largest():
+def test_the_threshold_of_one_wanted_scan_is_the_bin_of_the_largest():
     sums, bins, state = np.zeros(128, np.uint16), np.zeros(4096, np.int64), np.zeros(2, np.int64)
     sums[77] = 50_000
-    postings_search.raise_floor(sums, 1, bins, state)
-    assert state[1] << postings_search.BIN_BITS == 50_000 >> postings_search.FLOOR_BITS << postings_search.FLOOR_BITS
+    postings_search.raise_threshold(sums, 1, bins, state)
+    assert state[1] << postings_search.BIN_BITS == 50_000 >> postings_search.THRESHOLD_BITS << postings_search.THRESHOLD_BITS

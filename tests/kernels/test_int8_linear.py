@@ -71,17 +71,17 @@ def test_residual_and_normalisation_are_those_after_the_product(dtype, rows, has
     for parameter in norm.parameters():
         torch.nn.init.normal_(parameter)
     inputs, residual = torch.randn(rows, 24).to(dtype), torch.randn(40, rows).T.to(dtype)
-    kept = residual.clone()
+    before = residual.clone()
     row_integers, row_scales = quantize(inputs)
     update = linear.weight.multiply(row_integers, torch.float32).double() * torch.from_numpy(row_scales).double()[:, None]
     exact = residual.double() + update + torch.from_numpy(linear.bias).double()
     affine = (None if part is None else part.double() for part in (norm.weight, norm.bias))
     expected = F.layer_norm(exact, (40,), *affine, eps=norm.eps)
     with torch.no_grad():
-        found = linear.add_and_norm(inputs, residual, norm)
-    assert torch.equal(residual, kept)
+        normalized = linear.add_and_norm(inputs, residual, norm)
+    assert torch.equal(residual, before)
     tolerance = 1e-4 if dtype == torch.float32 else 0.02
-    assert torch.allclose(found.double(), expected, rtol=tolerance, atol=tolerance)
+    assert torch.allclose(normalized.double(), expected, rtol=tolerance, atol=tolerance)
 
 
 def test_gelu_is_that_of_torch_to_1e_4():

@@ -80,7 +80,7 @@ def add_calibration(folder: Path, calibration: Mapping[str, float], queries: int
     """Add a section on the calibration to README.md of a checkpoint, or replace the one it has."""
     path = folder / "README.md"
     rows = "\n".join(f"| {expert} | {scale:g} |" for expert, scale in calibration.items())
-    words = f"Search multiplies the scores of the experts by these numbers, which moeir calibrate fitted on {queries:,} queries."
+    words = f"Search multiplies the scores of the experts by these numbers, which moeir calibrate chose on {queries:,} queries."
     card, _, _ = path.read_text(encoding="utf-8").partition(CALIBRATION_HEADING)
     text = f"{card.rstrip()}\n\n{CALIBRATION_HEADING}\n\n{words}\n\n| expert | factor |\n|---|---|\n{rows}\n"
     atomic_write.write_text_atomically(path, text)

@@ -83,9 +83,8 @@ def parse_shares(words: Iterable[str]) -> dict[str, float]:
             raise UsageError(f"--split {word}: {expected}, as in dev=0.1,test=0.2")
         shares[name] = share
     total = sum(shares.values())
-    if total > 1 + 1e-9 or (TRAIN in shares and total < 1 - 1e-9):
-        expected = f"1, as there is a share of {TRAIN}, which is the rest" if TRAIN in shares else "1 or less"
-        raise UsageError(f"--split: the shares add up to {total:g}; expected {expected}")
+    if total > 1 + 1e-9:
+        raise UsageError(f"--split: the shares add up to {total:g}; expected 1 or less")
     return shares
 
 
@@ -95,6 +94,8 @@ def assign_splits(texts: Mapping[str, str], shares: Mapping[str, float], rest: s
     >>> assign_splits({"1": "who?", "2": "why?", "3": "Who?", "4": "how?"}, {"dev": 0.5}, "train", seed=1)
     {'1': 'dev', '3': 'dev', '2': 'train', '4': 'train'}
     """
+    if rest in shares and (total := sum(shares.values())) < 1 - 1e-9:
+        raise UsageError(f"--split: the shares add up to {total:g}; expected 1, as there is a share of {rest}, which is the rest")
     groups: dict[str, list[str]] = {}
     for query in sorted(texts):
         groups.setdefault(" ".join(texts[query].split()).casefold(), []).append(query)
@@ -119,7 +120,7 @@ def split_collection(collection: Collection, shares: Mapping[str, float], seed: 
     if not names or (len(names) > 1 and TRAIN not in names):
         raise UsageError(f"--split: divides the split {TRAIN!r} or the only one; this collection has {', '.join(names) or 'none'}")
     divided = TRAIN if TRAIN in names else names[0]
-    if taken := next((name for name in shares if name in names and name != TRAIN), None):
+    if taken := next((name for name in shares if name in names and name != divided), None):
         raise UsageError(f"--split {taken}: the collection has this split already; choose another name")
     queries = list(collection.queries)
     grades, texts = collection.qrels[divided], {text.id: text.content for text in queries}

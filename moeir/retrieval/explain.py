@@ -18,6 +18,7 @@ from moeir import console, variants
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import DataError, UsageError
+from moeir.fusion import FUSED
 from moeir.fusion.score_lists import ScoreLists
 from moeir.heads.token_vectors import TokenVectorHead
 from moeir.indexes.base import SearchableIndex
@@ -27,7 +28,7 @@ from moeir.records.runs import Run
 from moeir.records.texts import Text
 from moeir.representations.evidence import Evidence, ExplainedDocuments, Pieces, round_score, shared_terms
 from moeir.retrieval.latency import LatencyRecorder
-from moeir.retrieval.searcher import FUSED, Searcher, TextStore, open_index, parse_exact_sum
+from moeir.retrieval.searcher import Searcher, TextStore, open_index, parse_exact_sum
 
 log = logging.getLogger(__name__)
 QUERY_BATCH = 64

@@ -8,6 +8,7 @@ from typing import Any
 from moeir import console
 from moeir.console import StyledLine
 from moeir.errors import MoeirError, UsageError
+from moeir.fusion import FUSED
 from moeir.indexes.bm25 import Bm25
 from moeir.indexes.languages import open_analyzer
 from moeir.indexes.lucene import Lucene
@@ -15,7 +16,7 @@ from moeir.parsing import parse_value, shorten_message
 from moeir.records.runs import Run, format_score
 from moeir.retrieval.explain import Explainer
 from moeir.retrieval.latency import LatencyRecorder
-from moeir.retrieval.searcher import FUSED, Searcher, TextStore, parse_exact_sum
+from moeir.retrieval.searcher import Searcher, TextStore, parse_exact_sum
 
 DEFAULT_RESULTS, SNIPPET_LENGTH, TERMS_SHOWN, TERMS_EXPLAINED = 10, 200, 8, 25
 PROMPT = "query> "

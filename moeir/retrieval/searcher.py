@@ -20,7 +20,7 @@ from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 from moeir.artifacts import manifests
 from moeir.backbones.device import autocast, select_device, select_dtype
 from moeir.errors import ArtifactError, UsageError
-from moeir.fusion import formulas
+from moeir.fusion import FUSED, formulas
 from moeir.indexes.base import INDEX_AGAIN, NO_ROW, Index, SearchableIndex, fill_all_ranked_hits
 from moeir.indexes.exact_sum import fuse_exact, select_queries
 from moeir.indexes.segments import IndexFolder, check_ids, open_engine
@@ -31,7 +31,7 @@ from moeir.records.runs import Run, id_ranks
 from moeir.records.texts import Text, parse_id, read_id_list
 from moeir.retrieval.latency import LatencyRecorder
 
-EXACT_SUM, FUSED = "exact-sum", "fused"
+EXACT_SUM = "exact-sum"
 
 
 def parse_exact_sum(spec: str) -> tuple[bool, dict[str, Any]]:

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from moeir.records.runs import Run
     from moeir.retrieval.searcher import Searcher
 
+SIGNIFICANT = 0.05  # scales are applied if their gain on held-out queries has a lower p
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrate(Stage):
     """Fit a scale for the scores of each expert on judged queries that the experts were not trained on. The output is the index's
-    checkpoint with these scales; moeir search --model applies them, and the index stays as it is."""
+    checkpoint with these scales if they win on held-out queries, else with scales of 1; moeir search --model applies them, and the index
+    stays as it is."""
 
     default_split: ClassVar[str] = "dev"
     index: tuple[Path, ...] = input_field(
@@ -36,7 +38,7 @@ class Calibrate(Stage):
     queries: Path = input_field("texts", "Queries that no expert was trained on.", aliases=("--topics",))
     qrels: Path = input_field("qrels", "Relevance judgements of the queries.")
     model: Path | None = input_field("checkpoint", "The checkpoint that the index was made with, if it has moved.", None)
-    measure: str = option("Measure of the fused run to log with and without the scales; they do not depend on it.", "nDCG@10")
+    measure: str = option("Measure of the lists, of their sum and of the scaled sum; it decides whether the scales win.", "nDCG@10")
     depth: int = option("Documents per query and expert.", 1000, **DEPTH)
     batch_size: int = option("Queries encoded and searched together.", 256, minimum=1, affects_result=False)
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, affects_result=False)
@@ -50,7 +52,7 @@ class Calibrate(Stage):
         parse_measure(self.measure)
 
     def summary(self, counts: Facts) -> str:
-        return f"scales {format_scales(counts['scales'])}, fitted on {format_count(counts['queries'], 'query')}"
+        return f"scales {format_scales(counts['scales'])}, from {format_count(counts['queries'], 'query')}"
 
     def next_command(self) -> list[object]:
         indexes = [word for path in self.index for word in ("--index", path)]
@@ -71,19 +73,19 @@ class Calibrate(Stage):
             checkpoint.calibration = {}
             all_grades = qrels.read_qrels(self.qrels)
             runs = self._search_experts(searcher, all_grades)
-        expert_runs = list(runs.values())
-        grades = {query: all_grades[query] for query in expert_runs[0].queries}
+        grades = {query: all_grades[query] for query in next(iter(runs.values())).queries}
         with name_source(self.qrels):
-            fitter = ScaleFitter.from_runs(expert_runs, grades)
-        scales = dict(zip(runs, fitter.fit(), strict=True))
-        means = self._measure_scales(expert_runs, grades, fitter, list(scales.values()))
+            fitter = ScaleFitter.from_runs(list(runs.values()), grades)
+        fitted = dict(zip(runs, fitter.fit(), strict=True))
+        facts = self._test_scales(runs, grades, fitter, fitted)
+        scales = fitted if facts["accepted"] else dict.fromkeys(runs, 1.0)
         all_scales = dict.fromkeys(checkpoint.architecture.representation_kinds, 1.0) | scales
         manifest = manifests.read_manifest(Path(checkpoint))
         write_calibrated_copy(Path(checkpoint), manifest["files"], self.output, all_scales)
         add_calibration(self.output, scales, len(fitter.examples))
         digests = manifests.checkpoint_digests(manifest)
         uncalibrated = digests.get("uncalibrated", digests["digest"])
-        return {"queries": len(fitter.examples), "scales": scales, "measure": self.measure, **means, "uncalibrated": uncalibrated}
+        return {"queries": len(fitter.examples), "scales": scales, "measure": self.measure, **facts, "uncalibrated": uncalibrated}
 
     def _search_experts(self, searcher: "Searcher", all_grades: "Qrels") -> "dict[str, Run]":
         """The runs of the experts for the judged queries."""
@@ -96,28 +98,39 @@ class Calibrate(Stage):
         runs, _ = searcher.search_runs(names, list(judged.values()), self.depth, experts, "came-sum", batch_size=self.batch_size)
         return {name: runs[name] for name in experts}
 
-    def _measure_scales(
-        self, runs: "Sequence[Run]", grades: "Qrels", fitter: "ScaleFitter", scales: "Sequence[float]"
-    ) -> dict[str, float | None]:
-        """Means of the measure for the fused run: without scales, with those of all queries, and held out, with scales fitted without the
-        fold of each query; p of the last against the first. A query that no scale is fitted on counts with the scales of all."""
-        from moeir.evaluation import significance
+    def _test_scales(
+        self, runs: "Mapping[str, Run]", grades: "Qrels", fitter: "ScaleFitter", fitted: Mapping[str, float]
+    ) -> dict[str, Any]:
+        """Whether the scales are accepted, and means of the measure: of each list, of their sum, and of the scaled sum of held-out queries.
 
-        before, after = (self._evaluate_sum(runs, grades, weights) for weights in ([1.0] * len(runs), scales))
-        held_out = dict(after)
+        Each query's sum has the scales fitted without its fold; a query that no scale is fitted on has those of all. The scales are
+        accepted if this is significantly better than the sum without scales (paired t-test).
+        """
+        from moeir.evaluation import measures, significance, tables
+
+        measure, expert_runs = measures.parse_measure(self.measure), list(runs.values())
+        values = {name: measures.evaluate_run(run, grades, [measure])[str(measure)] for name, run in runs.items()}
+        before = self._evaluate_sum(expert_runs, grades, [1.0] * len(runs))
+        held_out = self._evaluate_sum(expert_runs, grades, list(fitted.values()))
         folds = list(fitter.fit_folds())
         for weights, queries in folds:
-            held_out |= self._evaluate_sum(runs, {query: grades[query] for query in queries}, weights)
-        mean_before, mean_held_out, mean_after = (statistics.fmean(values.values()) for values in (before, held_out, after))
-        log.info("%s of the fused run: %.4f without scales, %.4f with those of all queries", self.measure, mean_before, mean_after)
-        if not folds:
-            log.warning("scales of one query cannot be tested on others; give more queries")
-            return {"before": mean_before, "after": mean_after, "held_out": None, "p": None}
+            held_out |= self._evaluate_sum(expert_runs, {query: grades[query] for query in queries}, weights)
+        rows = {**values, "sum": before, "sum, scaled": held_out}
+        means = {name: statistics.fmean(by_query.values()) for name, by_query in rows.items()}
+        for line in tables.format_table(["list", self.measure], [list(row) for row in means.items()]).splitlines():
+            log.info("%s", line)
         p = significance.paired_t_test(held_out, before)
-        log.info("%s held out, with scales of the other %d folds: %.4f, p = %.3f", self.measure, len(folds) - 1, mean_held_out, p)
-        if mean_held_out <= mean_before:
-            log.warning("the scales do not help on queries that they are not fitted on; the checkpoint without them is as good")
-        return {"before": mean_before, "after": mean_after, "held_out": mean_held_out, "p": p}
+        accepted = bool(folds) and means["sum, scaled"] > means["sum"] and p < SIGNIFICANT
+        tested = f"{means['sum, scaled']:.4f} on held-out queries, {means['sum']:.4f} without, p = {p:.3f}"
+        words = f"scales {format_scales(fitted)}: {tested}" if folds else "scales of one query cannot be tested on others"
+        log.log(logging.INFO if accepted else logging.WARNING, "%s; %s", words, "applied" if accepted else "not applied: all scales are 1")
+        fused, fused_mean = (held_out, means["sum, scaled"]) if accepted else (before, means["sum"])
+        best = max(runs, key=means.__getitem__)
+        if means[best] > fused_mean:
+            p_best = significance.paired_t_test(values[best], fused)
+            log.warning("%s alone has %.4f, the fused run %.4f, p = %.3f; moeir search --expert %s searches it alone",
+                        best, means[best], fused_mean, p_best, best)  # fmt: skip
+        return {"accepted": accepted, "fitted": dict(fitted), "means": means, "p": p}
 
     def _evaluate_sum(self, runs: "Sequence[Run]", grades: "Qrels", scales: "Sequence[float]") -> dict[str, float]:
         """The measure of each judged query in the fusion of scaled scores, as `moeir search` fuses."""

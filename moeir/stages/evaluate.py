@@ -1,7 +1,8 @@
 """`moeir evaluate`: evaluation measures of runs, from judgements or answers."""
 
 import logging
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from moeir.stages.run_arguments import (
     check_judgements,
     check_table_suffix,
     choose_form,
+    find_merged_runs,
     name_runs,
     name_source,
     read_answers,
@@ -156,7 +158,20 @@ class Evaluate(Stage):
             lines.write_lines(self._output_lines(values, ranges if self.ties else None), self.output)
         for text in notes:
             log.info("%s", text)
+        if groups is None:
+            self._warn_of_better_parts({name: labelled[ALL_QUERIES][str(requested[0])] for name, labelled in values.items()}, requested[0])
         return {"queries": queries, "runs": len(values)}
+
+    def _warn_of_better_parts(self, values: "dict[str, Mapping[str, float]]", measure: "Measure") -> None:
+        """Warn of a fused run whose mean of the measure is below that of one of the runs that it merges."""
+        from moeir.evaluation import significance
+
+        means = {name: statistics.fmean(by_query.values()) for name, by_query in values.items()}
+        for name, parts in find_merged_runs(name_runs(self.run)).items() if len(means) > 1 else ():
+            best = max(parts, key=means.__getitem__)
+            if means[best] > means[name]:
+                p = significance.paired_t_test(values[best], values[name])
+                log.warning("%s alone has %s %.4f, %s, which merges it, %.4f, p = %.3f", best, measure, means[best], name, means[name], p)
 
     def _runs_with_qrels(self, requested: "list[Measure]") -> "Iterator[tuple[str, Path, Run, Qrels, str]]":
         """The name, path and judgements of every run, and a note on how many queries they cover."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from moeir.artifacts import atomic_write, manifests
 from moeir.console import format_count
 from moeir.errors import UsageError
+from moeir.fusion import FUSED
 from moeir.settings import input_field, list_settings, option, output_field
 from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage, split_run_name
 from moeir.stages.run_arguments import DEFAULT_MEASURES, check_matplotlib, find_search_of_run, name_runs, name_source, read_runs
@@ -156,7 +157,7 @@ class Report(Stage):
         """
         digests, experts, others = sorted(map(manifests.compute_digest, self.index)), dict[str, str](), []
         counts = manifests.read_manifest(self.index[0])["counts"]
-        known = {*counts["experts"], "fused"}
+        known = {*counts["experts"], FUSED}
         default = (counts.get("checkpoint") or {}).get("digest")
         model = default if self.model is None else manifests.compute_digest(self.model)
         for run, (name, path) in zip(self.run, name_runs(self.run).items(), strict=True):
@@ -167,8 +168,8 @@ class Report(Stage):
                 experts.setdefault(str(expert), name)
             else:
                 others.append(name)
-        if experts.keys() == {"fused"}:  # explained by the runs of the experts only
-            others.append(experts.pop("fused"))
+        if experts.keys() == {FUSED}:  # explained by the runs of the experts only
+            others.append(experts.pop(FUSED))
         if others:
             whose = "" if default is None else f" and {self.model or 'its checkpoint'} (--model names a calibrated one)"
             expected = f"not an expert's run that moeir search wrote with {', '.join(map(str, self.index))}{whose}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moeir.artifacts import atomic_write, manifests
 from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.fusion import FUSED
 from moeir.stages.base import STREAM, is_stream, split_run_name
 
 if TYPE_CHECKING:
@@ -125,6 +126,20 @@ def find_search_of_run(path: Path) -> SearchOfRun | None:
     expert = list(manifest["counts"]["hits"])[-1] if has_own_manifest else lines.strip_compression_suffix(file).stem
     sources = manifest.get("sources", {})
     return SearchOfRun(tuple(sources.get("index", ())), expert, next(iter(sources.get("model", ())), None))
+
+
+def find_merged_runs(paths: Mapping[str, Path]) -> dict[str, list[str]]:
+    """The runs that each fused run merges, among the runs of one call: by the manifests of `moeir search` and `moeir fuse`."""
+    files = {name: path for name, path in paths.items() if not is_stream(path)}
+    searches = {name: search for name, path in files.items() if (search := find_search_of_run(path))}
+    merged = dict[str, list[str]]()
+    for name, path in files.items():
+        if name in searches and searches[name].expert == FUSED:
+            merged[name] = [other for other, search in searches.items() if search == searches[name]._replace(expert=search.expert)]
+        elif manifests.manifest_path(path).is_file() and (manifest := manifests.read_manifest(path)).get("stage") == "fuse":
+            digests = manifest["sources"]["run"]
+            merged[name] = [other for other, file in files.items() if manifests.compute_digest(file) in digests]
+    return {name: parts for name, parts in ((name, [part for part in parts if part != name]) for name, parts in merged.items()) if parts}
 
 
 def read_run_with_depth(path: Path) -> "Run":

@@ -145,10 +145,10 @@ class Search(Stage):
 
     def _search_queries(self, searcher: "Searcher") -> Counts:
         from moeir import console
+        from moeir.fusion import FUSED
         from moeir.records import texts
         from moeir.retrieval import latency as latency_module
         from moeir.retrieval.run_files import RunFiles
-        from moeir.retrieval.searcher import FUSED
 
         count, queries = self._open_queries()
         experts, fuse = searcher.select_experts(self.expert), self.fuse or searcher.default_fusion

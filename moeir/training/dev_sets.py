@@ -20,7 +20,7 @@ from moeir.backbones.packed_pairs import RaggedIds
 from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import DataError
 from moeir.evaluation import measures
-from moeir.fusion import formulas
+from moeir.fusion import FUSED, formulas
 from moeir.records import qrels, runs, texts
 from moeir.records.runs import Run
 from moeir.records.texts import Text
@@ -34,7 +34,6 @@ from moeir.training.sampling import BatchIds
 MAX_TOKENS = 4096
 QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 256, 1024
 DEPTH = 100
-FUSED = "fused"
 log = logging.getLogger(__name__)
 
 

@@ -71,6 +71,14 @@ def test_a_collection_is_divided_without_a_leak(beir: Path, moeir: Moeir) -> Non
     assert ids(Path("divided/queries.jsonl")) == ids(beir / "queries.jsonl")
 
 
+def test_a_collection_with_test_queries_alone_gets_a_train_split(beir: Path, moeir: Moeir) -> None:
+    (beir / "qrels" / "train.tsv").rename(beir / "qrels" / "test.tsv")
+    result = moeir("convert", "--input", beir, "--split", "train=0.5,dev=0.25", "--output", "divided")
+    assert result.code == 0 and result.stderr.startswith("queries: test 10, train 20, dev 10\n")
+    refused = moeir("convert", "--input", beir, "--split", "train=0.5,test=0.25", "--output", "no")
+    assert refused.code == 2 and "the shares add up to 0.75; expected 1, as there is a share of test, which is the rest" in refused.stderr
+
+
 def test_the_order_of_lines_does_not_matter(beir: Path, moeir: Moeir) -> None:
     command = ("convert", "--input", beir, "--sample", 20, "--split", "dev=0.2,held=0.1", "--output")
     assert moeir(*command, "one").code == 0

@@ -29,14 +29,52 @@ def run(*arguments: object, stdin: str = "") -> CommandResult:
 
 
 @pytest.fixture(scope="module")
-def calibrated(index: Path, toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy checkpoint with scales that are far from one another, whatever the judgements of six queries say."""
+def judged(index: Path, toy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
+    """Flags of 30 queries whose relevant document is the one that `global`, the quietest expert, ranks first: scales win for sure."""
+    folder = tmp_path_factory.mktemp("judged")
+    words = [word for text in texts.read_texts(toy / "corpus.jsonl") for word in text.content.split()]
+    lines = [f"t{number}\t{' '.join(words[3 * number : 3 * number + 4])}" for number in range(30)]
+    (folder / "queries.tsv").write_text("\n".join(lines) + "\n")
+    run("search", "--index", index, "--queries", folder / "queries.tsv", "--dtype", "float32", "--output", folder / "runs")
+    best = read_run(folder / "runs" / "global.trec")
+    (folder / "best.qrels").write_text("".join(f"{query} 0 {best.hits(query)[0][0]} 1\n" for query in best.queries))
+    return "--queries", folder / "queries.tsv", "--qrels", folder / "best.qrels"
+
+
+@pytest.fixture(scope="module")
+def calibrated(index: Path, judged: tuple[object, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy checkpoint with scales that are far from one another."""
     output = tmp_path_factory.mktemp("calibrated") / "ckpt"
-    judged = ("--queries", toy / "test-queries.tsv", "--qrels", toy / "test-qrels.tsv")
     result = run("calibrate", "--index", index, *judged, "--dtype", "float32", "--output", output)
     assert f"next: moeir search --index {index} --model {output} --queries queries.jsonl --output runs" in result.stderr
-    assert "nDCG@10 of the fused run:" in result.stderr and "held out, with scales of the other" in result.stderr
+    assert "on held-out queries" in result.stderr and "; applied" in result.stderr
     return output
+
+
+def test_scales_that_do_not_win_on_held_out_queries_are_not_applied(
+    index: Path, toy: Path, tmp_path: Path, judged: tuple[object, ...]
+) -> None:
+    """The relevant document is the first of the plain sum, so that no scales can be better."""
+    run("search", "--index", index, "--queries", judged[1], "--dtype", "float32", "--output", tmp_path / "fused.trec")
+    fused = read_run(tmp_path / "fused.trec")
+    (tmp_path / "fused.qrels").write_text("".join(f"{query} 0 {fused.hits(query)[0][0]} 1\n" for query in fused.queries))
+    options = ("--queries", judged[1], "--qrels", tmp_path / "fused.qrels", "--dtype", "float32", "--output", tmp_path / "ckpt")
+    result = run("calibrate", "--index", index, *options)
+    assert "not applied: all scales are 1" in result.stderr
+    counts = manifests.read_manifest(tmp_path / "ckpt")["counts"]
+    assert counts["accepted"] is False and set(counts["scales"].values()) == {1.0} != set(counts["fitted"].values())
+    assert json.loads((tmp_path / "ckpt" / "moeir.json").read_text())["calibration"] == dict.fromkeys(EXPERTS, 1.0)
+    search_options = ("--queries", judged[1], "--dtype", "float32", "--output", tmp_path / "again.trec")
+    run("search", "--index", index, "--model", tmp_path / "ckpt", *search_options)
+    assert (tmp_path / "again.trec").read_bytes() == (tmp_path / "fused.trec").read_bytes()
+
+
+def test_an_expert_that_is_better_than_the_fused_run_is_named(index: Path, judged: tuple[object, ...], tmp_path: Path) -> None:
+    result = run("calibrate", "--index", index, *judged, "--dtype", "float32", "--output", tmp_path / "ckpt")
+    means = manifests.read_manifest(tmp_path / "ckpt")["counts"]["means"]
+    assert means["global"] == 1.0 > means["sum, scaled"] > means["sum"]
+    assert "global alone has 1.0000, the fused run" in result.stderr and "moeir search --expert global" in result.stderr
+    assert [line.split()[0] for line in result.stderr.splitlines() if line.startswith(EXPERTS)][:3] == list(EXPERTS)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +206,7 @@ def test_a_projection_shows_vectors_without_the_factor_of_their_scores(
 
 
 def test_an_index_of_a_calibrated_checkpoint_is_the_same_index(
-    index: Path, toy: Path, tmp_path: Path, calibrated: Path, came_checkpoint: Path
+    index: Path, toy: Path, tmp_path: Path, calibrated: Path, came_checkpoint: Path, judged: tuple[object, ...]
 ) -> None:
     run("encode", "--model", calibrated, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "enc")
     run("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx")
@@ -179,8 +217,7 @@ def test_an_index_of_a_calibrated_checkpoint_is_the_same_index(
     )
     for query in plain["fused"].queries:
         assert own["fused"].hits(query) == scaled["fused"].hits(query) != plain["fused"].hits(query) == without["fused"].hits(query)
-    judged = ("--queries", toy / "test-queries.tsv", "--qrels", toy / "test-qrels.tsv", "--dtype", "float32")
-    run("calibrate", "--index", tmp_path / "idx", *judged, "--output", tmp_path / "again")
+    run("calibrate", "--index", tmp_path / "idx", *judged, "--dtype", "float32", "--output", tmp_path / "again")
     assert (tmp_path / "again" / "moeir.json").read_bytes() == (calibrated / "moeir.json").read_bytes()
     assert (tmp_path / "again" / "README.md").read_text() == (calibrated / "README.md").read_text()
     search(tmp_path / "idx", toy, tmp_path / "other", "--model", tmp_path / "again")

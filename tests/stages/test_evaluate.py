@@ -6,6 +6,7 @@ import pytest
 import scipy
 
 from moeir.evaluation.significance import confidence_interval, correct_p_values, paired_t_test
+from moeir.records.runs import read_run
 
 
 @pytest.fixture
@@ -259,3 +260,21 @@ def test_the_count_of_judged_queries_leaves_out_those_that_are_not_judged(moeir,
     (tmp_path / "qrels").write_text("a 0 x 1\nz 0 x 1\n")
     result = moeir("evaluate", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "qrels")
     assert "run: 1 of 2 judged queries, 1 without hits, 2 not judged" in result.stderr
+
+
+def test_a_fused_run_below_one_of_its_parts_is_named(place, moeir):
+    below = "three alone has RR 0.9000, fused, which merges it, 0.5000, p = 0.042"
+    for method, expected in (("linear:weights=1+0", below), ("linear:weights=0+1", None)):
+        runs = ("--run", "one.trec", "--run", "three.trec")
+        assert moeir("fuse", *runs, "--method", method, "--output", "fused.trec", "--force").code == 0
+        result = moeir("evaluate", *runs, "--run", "two.trec", "--run", "fused.trec", "--qrels", "qrels", "--measure", "RR")
+        assert result.code == 0 and ("alone has" in result.stderr) == (expected is not None) and (expected or "") in result.stderr
+
+
+def test_a_searched_fused_run_below_one_of_its_experts_is_named(index, toy, moeir, tmp_path):
+    moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs")
+    best = read_run(tmp_path / "runs" / "global.trec")
+    (tmp_path / "best.qrels").write_text("".join(f"{query} 0 {best.hits(query)[0][0]} 1\n" for query in best.queries))
+    runs = [word for name in ("lexical", "local", "global", "fused") for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
+    stderr = moeir("evaluate", *runs, "--qrels", tmp_path / "best.qrels", "--measure", "RR@10").stderr
+    assert "global alone has RR@10 1.0000, fused, which merges it, " in stderr

@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any, NoReturn, TypeVar
 
 from rich.console import Console
-from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment, Segments
 
@@ -20,9 +19,8 @@ from moeir.parsing import escape_controls
 
 Item = TypeVar("Item")
 StyledLine = Sequence[tuple[str, str]]  # segments of a line, each with its style
-SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_REFRESHES = 30.0, 0.25
+SECONDS_BETWEEN_LINES = 30.0
 BARS, ARROWS = "▁▂▃▄▅▆▇█", "→↗↘"  # levels from low to high; trends 0, 1 and -1
-ASCII_FALLBACK = str.maketrans(BARS + ARROWS + "━─…·", ".:-=+*#@" + "=^v" + "=-~.")  # for terminals with ASCII only
 _quiet = False
 _listener: Callable[[int], object] | None = None
 
@@ -98,7 +96,7 @@ class ProgressMeter:
     def __init__(self, label: str, total: int | None, bar: Any = None, *, done: int = 0) -> None:
         self.label, self.total, self.done, self.note, self._initial = label, total, done, "", done
         self._bar, self._start_time, self._last_line_time = bar, time.monotonic(), time.monotonic()
-        self._task = bar.add_task(label, total=total, note="") if bar else None
+        self._task = bar.add_task(label, total=total, completed=done, note="") if bar else None
 
     def advance(self, count: int = 1, note: str | None = None) -> None:
         """Add `count` to what is done; `note` replaces the text after the count."""
@@ -130,35 +128,14 @@ class ProgressMeter:
 
 
 @contextmanager
-def meter(label: str, total: int | None = None) -> Iterator[ProgressMeter]:
-    """A meter that the caller advances."""
+def meter(label: str, total: int | None = None, *, done: int = 0) -> Iterator[ProgressMeter]:
+    """A meter that the caller advances, from what is done already."""
     if _quiet or not sys.stderr.isatty():
-        yield ProgressMeter(label, total)
+        yield ProgressMeter(label, total, done=done)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True), transient=True) as bar, _log_above_live():
-        yield ProgressMeter(label, total, bar)
-
-
-class _LivePanel(ProgressMeter):
-    """Lines that are redrawn in place, at most four times a second."""
-
-    def __init__(
-        self, label: str, total: int, done: int, live: Live, draw: Callable[[ProgressMeter, int, int], Sequence[StyledLine]]
-    ) -> None:
-        super().__init__(label, total, done=done)
-        self._live, self._draw, self._last_refresh = live, draw, -SECONDS_BETWEEN_REFRESHES
-
-    def advance(self, count: int = 1, note: str | None = None) -> None:
-        self.done += count
-        if time.monotonic() - self._last_refresh >= SECONDS_BETWEEN_REFRESHES:
-            console = self._live.console
-            plain, parts = console.options.ascii_only, list[Segment]()
-            for line in self._draw(self, *console.size):
-                fallback = [(words.translate(ASCII_FALLBACK), style) for words, style in line]
-                parts += _line_segments(console, fallback if plain else line)
-            self._live.update(Segments(parts[:-1]), refresh=True)
-            self._last_refresh = time.monotonic()
+        yield ProgressMeter(label, total, bar, done=done)
 
 
 def _line_segments(console: Console, line: StyledLine) -> list[Segment]:
@@ -166,21 +143,8 @@ def _line_segments(console: Console, line: StyledLine) -> list[Segment]:
 
 
 @contextmanager
-def panel(
-    label: str, total: int, draw: Callable[[ProgressMeter, int, int], Sequence[StyledLine]], *, done: int = 0
-) -> Iterator[ProgressMeter]:
-    """A meter that shows on a terminal the lines of `draw(meter, columns, rows)`; elsewhere a plain meter."""
-    console = Console(stderr=True)
-    if _quiet or not sys.stderr.isatty() or console.is_dumb_terminal:
-        yield ProgressMeter(label, total, done=done)
-        return
-    with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live, _log_above_live():
-        yield _LivePanel(label, total, done, live, draw)
-
-
-@contextmanager
 def _log_above_live() -> Iterator[None]:
-    """Send log lines to the current stderr, so that they appear above the live display."""
+    """Send log lines to the current stderr, so that they appear above the progress bar."""
     streams = [(handler, handler.stream) for handler in logging.getLogger("moeir").handlers if isinstance(handler, logging.StreamHandler)]
     for handler, _ in streams:
         handler.stream = sys.stderr

@@ -142,10 +142,6 @@ class TrainingMonitor:
         tokens, seconds = (sum(list(self[name].window)[-RECENT:]) if name in self else 0.0 for name in ("tokens", "seconds"))
         return tokens / seconds if seconds else None
 
-    def is_starved(self, name: str) -> bool:
-        """Whether the usage of an expert is below 1 % of uniform usage."""
-        return name in self._active_alarms
-
     def _register(self, name: str) -> None:
         self.histories[name] = MetricHistory()
         kind, _, expert = name.partition(".")

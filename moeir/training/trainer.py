@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from moeir import console
 from moeir.analysis import training_monitor
 from moeir.analysis.training_monitor import METRICS_FILE
 from moeir.architectures.base import StepMetrics
@@ -22,7 +23,7 @@ from moeir.backbones.device import set_determinism
 from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import MoeirError
 from moeir.kernels.heap import trim_heap
-from moeir.training import live_display, param_groups, resume_state, trackers
+from moeir.training import param_groups, resume_state, trackers
 
 LOWER_RATE_ADVICE = "start over with a lower --learning-rate and --force; until then the last saved state is kept"
 FIRST_STEP_ADVICE = "no update was made yet: check the weights, the options of --objective, and the teacher scores in the examples"
@@ -163,7 +164,7 @@ def _train_steps(trainer: "_Trainer", state: resume_state.TrainingState, folder:
     schedule, best, evaluator = trainer.schedule, state.best, trainer.evaluator
     monitor = training_monitor.replay(training_monitor.read_metrics_prefix(folder / METRICS_FILE, state.metrics_bytes))
     metrics_path = folder / METRICS_FILE if trainer.process_group.is_main else Path(os.devnull)
-    with open(metrics_path, "ab") as metrics_file, live_display.show_training("training", schedule.steps, state.step, monitor) as meter:
+    with open(metrics_path, "ab") as metrics_file, console.meter("training", schedule.steps, done=state.step) as meter:
         if trainer.process_group.is_main:
             metrics_file.truncate(state.metrics_bytes)
         last_save = last_trim = time.monotonic()

@@ -158,7 +158,7 @@ fused() { # NAME METHODS MODEL/RUN...: NAME-METHOD/fused, for every test set; th
     if [ "$method" = linear ]; then
       runs=()
       for run in "$@"; do runs+=(--run "$(path validation "$run")"); done
-      $MOEIR learn-fusion "${runs[@]}" --qrels "${qrels[validation]}" --kind linear --depth "$DEPTH" --output "$WORK/data/$name-linear.json"
+      $MOEIR learn-fusion "${runs[@]}" --qrels "${qrels[validation]}" --depth "$DEPTH" --output "$WORK/data/$name-linear.json"
       how=(--learned "$WORK/data/$name-linear.json")
     fi
     for part in "${tests[@]}"; do

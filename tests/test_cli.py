@@ -68,7 +68,7 @@ def test_commands_that_only_read_runs_do_not_load_torch(moeir_outside, room):
         [*FUSE, "--output", "fused.trec"],
         ["mine-negatives", *runs, *judged, "--output", "mined.jsonl"],
         ["analyze", "overlap", *runs, "--output", "overlap.tsv"],
-        ["learn-fusion", *runs, *judged, "--kind", "linear", "--output", "learned.json"],
+        ["learn-fusion", *runs, *judged, "--output", "learned.json"],
     ]
     program = "import sys, os\n" + "\n".join(
         f"if os.fork() == 0:\n    exec({HELP.format(arguments=arguments, heavy=['torch', 'numba', 'transformers'])!r})\n"

@@ -8,7 +8,6 @@ import numpy as np
 from moeir import variants
 from moeir.analysis.result import AnalysisResult, Plot
 from moeir.errors import DataError, UsageError
-from moeir.fusion.features import rbo_terms
 from moeir.records.runs import Run
 
 
@@ -32,7 +31,8 @@ def rbo(first: Sequence[str], second: Sequence[str], *, persistence: float = 0.9
     common_at_short, depths = int(common[len(short) - 1]), np.arange(1, len(long) + 1)
     assumed = common_at_short * np.maximum(depths - len(short), 0) / len(short)  # common documents below the end of the short list
     tail = (int(common[-1]) - common_at_short) / len(long) + common_at_short / len(short)
-    return float((common + assumed) @ rbo_terms(persistence, len(long))) + tail * persistence ** len(long)
+    terms = (1 - persistence) * persistence ** (depths - 1) / depths  # of one common document, at each depth
+    return float((common + assumed) @ terms) + tail * persistence ** len(long)
 
 
 def overlap(first: Sequence[str], second: Sequence[str], *, depth: int = 100) -> float:

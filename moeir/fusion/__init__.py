@@ -1,3 +1,3 @@
-"""Fusion of runs: formulas, and weights learned on judged queries by search, by gradient, or with a gate for each query."""
+"""Fusion of runs: formulas, and weights found on judged queries by search or by gradient."""
 
 FUSED = "fused"  # the name of the run that merges those of the experts, beside theirs

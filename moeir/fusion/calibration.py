@@ -1,7 +1,7 @@
 """One positive scale for the scores of each expert, fitted on judged queries: a weighted sum whose overall factor is free.
 
-The weights are those of CAME's LinearLayer (Cai et al., §5.3, Table 4), fitted with the listwise softmax loss as by `learn_fusion`, but
-positive, so that no expert's order is turned round. The overall factor is fixed by a geometric mean of 1.
+The weights are those of `linear_weights`, but positive, so that no expert's order is turned round. The overall factor is fixed by a
+geometric mean of 1.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moeir.fusion import gated
-from moeir.fusion.gated import FusionExamples
+from moeir.fusion import linear_weights
+from moeir.fusion.linear_weights import FusionExamples
 from moeir.fusion.score_lists import Float64s
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
@@ -25,27 +25,25 @@ class ScaleFitter:
     """Training examples of some queries, from which scales can be fitted on all of them or on all but a fold."""
 
     examples: FusionExamples
-    list_spread: Float64s
 
     @classmethod
     def from_runs(cls, runs: Sequence[Run], qrels: Qrels) -> "ScaleFitter":
         """Examples of the queries that have a relevant document among the first FIT_DEPTH of some run; DataError if there is none."""
-        scaler, examples = gated.build_examples(runs, qrels, FIT_DEPTH, None, None)
-        return cls(examples, scaler.list_spread)
+        return cls(linear_weights.build_examples(runs, qrels, FIT_DEPTH))
 
     def fit(self) -> list[float]:
         """The scale of each run's scores, fitted on all examples."""
-        return _fit_scales(self.examples, self.list_spread)
+        return _fit_scales(self.examples)
 
     def fit_folds(self) -> Iterator[tuple[list[float], Sequence[str]]]:
         """For each fold of a cross-validation the scales fitted on the others, and the fold's queries."""
-        for rest, own in gated.split_folds(self.examples, SEED):
-            yield _fit_scales(rest, self.list_spread), own.queries
+        for rest, own in linear_weights.split_folds(self.examples, SEED):
+            yield _fit_scales(rest), own.queries
 
 
-def _fit_scales(examples: FusionExamples, list_spread: Float64s) -> list[float]:
-    weights = gated.fit_weights(examples, None, least_weight=0.0).expert_weights
-    return normalise_scales(np.maximum(weights, LEAST_SHARE * weights.max()) / list_spread)
+def _fit_scales(examples: FusionExamples) -> list[float]:
+    weights = linear_weights.fit_weights(examples, least_weight=0.0)
+    return normalise_scales(np.maximum(weights, LEAST_SHARE * weights.max()) / examples.list_spread)
 
 
 def normalise_scales(scales: Float64s) -> list[float]:

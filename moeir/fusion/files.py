@@ -9,22 +9,18 @@ from typing import Any
 
 from moeir import variants
 from moeir.errors import DataError, UsageError
-from moeir.fusion import gated
-from moeir.fusion.gated import GatedFusion
 
 FORMAT = 1
-GATED = "gated"
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class SavedFusion:
-    """A fusion: a spec of `moeir.fusion.formulas` or `gated` with its weights; the runs it was learned on, in order; and how."""
+    """A fusion: a spec of `moeir.fusion.formulas`; the runs it was learned on, in order; and how."""
 
     method: str
     runs: tuple[str, ...]
     details: Mapping[str, Any]
-    gated: GatedFusion | None = None
 
     def check_runs(self, path: Path, names: Sequence[str]) -> None:
         """UsageError unless `names` has as many runs as the fusion was learned on, in the same order as far as file names show."""
@@ -42,8 +38,6 @@ class SavedFusion:
 def write_fusion(fusion: SavedFusion, path: Path) -> None:
     """Write the file; the same fusion gives the same bytes."""
     content = {"moeir_fusion": FORMAT, "method": fusion.method, "runs": list(fusion.runs), "found": dict(fusion.details)}
-    if fusion.gated is not None:
-        content["numbers"] = gated.gated_to_dict(fusion.gated)
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
@@ -60,12 +54,10 @@ def read_fusion(path: Path) -> SavedFusion:
         raise DataError(f"{path}: no fusion of format {FORMAT}; {expected}")
     try:
         method, runs, how = str(content["method"]), tuple(map(str, content["runs"])), dict(content["found"])
-        numbers = gated.gated_from_dict(content["numbers"], len(runs)) if method == GATED else None
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as problem:
+    except (KeyError, TypeError, ValueError) as problem:
         raise DataError(f"{path}: damaged ({type(problem).__name__}: {problem}); {expected}") from None
-    if numbers is None:
-        try:
-            variants.resolve_spec("fusion", method)
-        except UsageError as problem:
-            raise DataError(f"{path}: {problem}; {expected}") from None
-    return SavedFusion(method, runs, how, numbers)
+    try:
+        variants.resolve_spec("fusion", method)
+    except UsageError as problem:
+        raise DataError(f"{path}: {problem}; {expected}") from None
+    return SavedFusion(method, runs, how)

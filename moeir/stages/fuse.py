@@ -22,7 +22,6 @@ from moeir.stages.run_arguments import (
     name_source,
     read_answers,
     read_groups,
-    read_query_texts,
     read_run_with_depth,
     run_paths,
     short_run_names,
@@ -76,9 +75,8 @@ class Fuse(Stage):
     match: str = option("With --answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES)
     group_by: str | None = option("With --tune: maximise the mean over the values of this query field, not over queries.", None)
     queries: Path | None = input_field(
-        "texts", "Queries. With --learned: if it was learned with query texts. With --group-by: if --answers lacks the field.", None,
-        aliases=("--topics",), only_with=("group_by",),
-    )  # fmt: skip
+        "texts", "With --group-by: the queries, if --answers lacks the field.", None, aliases=("--topics",), only_with=("group_by",)
+    )
     attribution: Path | None = option("File for the contribution of each run to each hit: rank, score, part (TSV).", None, group="Output")
     ablation: Path | None = option(
         "File for the loss in each measure without each run, with confidence intervals and p-values (TSV).", None, group="Output"
@@ -121,8 +119,8 @@ class Fuse(Stage):
             parse_grid(self.grid or DEFAULT_GRIDS[variant.name])
 
     def _check_learned(self) -> None:
-        if self.queries is not None and self.learned is None and self.tune is None:
-            raise UsageError("--queries needs --learned FILE or --group-by FIELD, which read them")
+        if self.queries is not None and self.tune is None:
+            raise UsageError("--queries needs --group-by FIELD, which reads them")
         for flag, is_set in {"--method": self.method is not None, "--tune": self.tune is not None}.items():
             if is_set and self.learned is not None:
                 raise UsageError(f"--learned and {flag} exclude one another: the file defines the fusion")
@@ -182,7 +180,7 @@ class Fuse(Stage):
         method = str(tuning_counts.pop("method", self.method))
         if self.learned is None:
             self._warn_of_scales(expert_runs, method)
-        merge = self._load_learned_fusion(expert_runs) if self.learned else variants.bind_variant("fusion", method)
+        merge = self._load_learned_fusion() if self.learned else variants.bind_variant("fusion", method)
         fused_run = formulas.fuse_runs(expert_runs, merge, self.depth)
         runs.write_run(fused_run, self.output, tag=self.tag)
         self._write_side_outputs(expert_runs, merge, fused_run)
@@ -246,24 +244,14 @@ class Fuse(Stage):
             means.append(measures.aggregate_values(sample)[str(measure)])
         return means
 
-    def _load_learned_fusion(self, expert_runs: "Sequence[Run]") -> "FusionFormula":
+    def _load_learned_fusion(self) -> "FusionFormula":
         """The merge function of the --learned file."""
         from moeir.fusion import files
 
         assert self.learned is not None
         saved_fusion = files.read_fusion(self.learned)
         saved_fusion.check_runs(self.learned, short_run_names(self.run))
-        counts_words = saved_fusion.gated is not None and saved_fusion.gated.word_counts is not None
-        if self.queries is None and counts_words:
-            raise UsageError(f"{self.learned}: learned with query texts; give --queries")
-        if self.queries is not None and not counts_words:
-            raise UsageError(f"--queries: {self.learned} was learned without query texts; leave it out")
-        if saved_fusion.gated is None:
-            return variants.bind_variant("fusion", saved_fusion.method)
-        if self.queries is None:
-            return saved_fusion.gated.formula()
-        run_queries = dict.fromkeys(query for run in expert_runs for query in run.queries)
-        return saved_fusion.gated.formula(read_query_texts(self.queries, run_queries, "a run holds", keep_empty=True))
+        return variants.bind_variant("fusion", saved_fusion.method)
 
     def _write_side_outputs(self, expert_runs: "Sequence[Run]", merge: "FusionFormula", fused_run: "Run") -> None:
         """Write the files of --attribution and --ablation."""

@@ -1,10 +1,10 @@
 """Cross-validation of fusions: learned on four fifths of the queries, measured on the last, with p-values against came-sum.
 
-python tests/benchmarks/fusion_folds.py QRELS QUERIES RUN RUN …
+python tests/benchmarks/fusion_folds.py QRELS RUN RUN …
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from moeir import variants
 from moeir.evaluation import measures, significance, tables
-from moeir.fusion import formulas, gated, tuning
-from moeir.records import qrels, runs, texts
+from moeir.fusion import formulas, linear_weights, tuning
+from moeir.records import qrels, runs
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
@@ -22,7 +22,7 @@ BASELINES = ("came-sum", "rrf", "combmnz", "zscore")
 FOLDS, SEED, DEPTH = 5, 42, 1000
 
 
-def learn_fusions(training_runs: Sequence[Run], training_qrels: Qrels, query_texts: Mapping[str, str]) -> dict[str, formulas.FusionFormula]:
+def learn_fusions(training_runs: Sequence[Run], training_qrels: Qrels) -> dict[str, formulas.FusionFormula]:
     """The fusions learned on the training queries."""
 
     def means(steps: list[str]) -> list[float]:
@@ -31,24 +31,17 @@ def learn_fusions(training_runs: Sequence[Run], training_qrels: Qrels, query_tex
 
     mean_spreads = [float((run.scores[run.starts[:-1]] - run.scores[run.starts[1:] - 1]).mean()) for run in training_runs]
     tuned, _ = tuning.coordinate_search([[1.0] * len(training_runs), [1 / spread for spread in mean_spreads]], means)
-    teach = partial(gated.learn_fusion, training_runs, training_qrels, depth=100, strength=None, seed=SEED)
-    weights = tuning.format_weights(teach("linear", texts=None).weights)
-    gated_without_texts, gated_with_texts = (
-        teach("gated", texts=known).gated for known in (None, {query: query_texts[query] for query in training_qrels})
-    )
-    assert gated_without_texts is not None and gated_with_texts is not None
+    examples = linear_weights.build_examples(training_runs, training_qrels, 100)
+    weights = tuning.format_weights((linear_weights.fit_weights(examples) / examples.list_spread).tolist())
     return {
         "linear tuned": partial(formulas.linear, weights=tuned),
         "linear learned": partial(formulas.linear, weights=weights),
-        "gated": gated_without_texts.formula(),
-        "gated, words": gated_with_texts.formula(query_texts),
     }
 
 
-def main(judgements: Path, queries: Path, paths: Sequence[Path]) -> str:
+def main(judgements: Path, paths: Sequence[Path]) -> str:
     all_qrels = qrels.read_qrels(judgements)
     runs_by_name = {path.name.removesuffix(".trec"): runs.read_run(path) for path in paths}
-    query_texts = {text.id: text.content for text in texts.read_texts(queries)}
     query_ids = [query for query in all_qrels if any(query in run.query_rows for run in runs_by_name.values())]
     folds = np.random.default_rng(SEED).permutation(len(query_ids)) % FOLDS
     values: dict[str, dict[str, dict[str, float]]] = {}
@@ -59,9 +52,7 @@ def main(judgements: Path, queries: Path, paths: Sequence[Path]) -> str:
         )
         training_runs, test_runs = ([_subset(run, chosen) for run in runs_by_name.values()] for chosen in (training_qrels, test_qrels))
         test_runs_by_name = dict(zip(runs_by_name, test_runs, strict=True))
-        merges = {name: variants.bind_variant("fusion", name) for name in BASELINES} | learn_fusions(
-            training_runs, training_qrels, query_texts
-        )
+        merges = {name: variants.bind_variant("fusion", name) for name in BASELINES} | learn_fusions(training_runs, training_qrels)
         test_runs_by_name |= {name: formulas.fuse_runs(test_runs, merge, DEPTH) for name, merge in merges.items()}
         for name, run in test_runs_by_name.items():
             for measure, by_query in measures.evaluate_run(run, test_qrels, MEASURES).items():
@@ -81,4 +72,4 @@ def _subset(run: Run, kept_qrels: Qrels) -> Run:
 
 
 if __name__ == "__main__":
-    print(main(Path(sys.argv[1]), Path(sys.argv[2]), [Path(name) for name in sys.argv[3:]]))
+    print(main(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]]))

@@ -92,7 +92,7 @@ calibrated() { # ROW RUN...: fused/ROW/test/calibrated.trec, a sum with weights 
     dev+=(--run "runs/$row/dev/$run.trec")
     test+=(--run "runs/$row/test/$run.trec")
   done
-  $MOEIR learn-fusion "${dev[@]}" --qrels "${qrels[dev]}" --kind linear --depth "$DEPTH" --output "fused/$row.json"
+  $MOEIR learn-fusion "${dev[@]}" --qrels "${qrels[dev]}" --depth "$DEPTH" --output "fused/$row.json"
   $MOEIR fuse "${test[@]}" --learned "fused/$row.json" --depth "$DEPTH" --output "fused/$row/test/calibrated.trec"
   $MOEIR fuse --run "fused/$row/test/calibrated.trec" --run runs/bm25/test/bm25.trec --method rrf --depth "$DEPTH" \
     --output "fused/$row/test/with-bm25.trec"

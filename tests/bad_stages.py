@@ -45,7 +45,7 @@ FORMATS = [
     BadInput("a check against no file", None, CHECK + "--qrels absent", 3, "absent: no such file (--qrels)"),
     BadInput("a length without a tokenizer", None, CHECK + "--document-length 9", 2, "--document-length: needs --model"),
     BadInput("a length of plain weights", None, CHECK + "--model tiny", 2, "plain weights have no maximum length; add --document-length"),
-    BadInput("mending in its own place", None, CHECK + "--fix .", 2, "--fix .: would replace a source, corpus.jsonl"),
+    BadInput("mending in its own place", None, CHECK + "--fix .", 2, "--fix .: would replace what --corpus reads, corpus.jsonl"),
     BadInput("mending into what others made", write_file("mine", "x"), CHECK + "--fix mine", 2, "mine: exists and was not made by moeir"),
     BadInput("an unknown format", None, CONVERT + "test.qrels --to trec", 2, "formats has no 'trec'"),
     BadInput(

@@ -7,17 +7,19 @@ import contextlib
 import ctypes
 import fcntl
 import json
+import logging
 import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
-from moeir.artifacts.manifests import MANIFEST, build_manifest, diff_records, manifest_path, read_manifest, serialize_manifest
+from moeir.artifacts.manifests import MANIFEST, build_manifest, diff_records, list_files, manifest_path, read_manifest, serialize_manifest
 from moeir.artifacts.unfinished import RESUME as RESUME
-from moeir.artifacts.unfinished import backup_path, read_json, record_path
+from moeir.artifacts.unfinished import backup_path, read_record, record_path
 from moeir.artifacts.unfinished import final_path as final_path
 from moeir.artifacts.unfinished import partial_path as partial_path
 from moeir.artifacts.unfinished import resume_path as resume_path
@@ -26,23 +28,33 @@ from moeir.errors import ArtifactError, MoeirError, OutputInUse, UsageError
 TOKEN_CACHE = "tokens"  # within resume/: caches named by their inputs, so that runs with other settings can reuse them
 LINKED = "linked files"
 DISCARDED = f"{RESUME}.forgotten"
+RECORD_BEGIN = b'{"stage": '
+MAX_NAME_BYTES = 255 - len(f"..{MANIFEST}.old.new")  # of an output; the longest name of a file beside it has what is subtracted
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux's renameat2
+log = logging.getLogger(__name__)
 
 
 @contextmanager
-def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bool, folder: bool) -> Iterator[tuple[Path, dict[str, Any]]]:
+def atomic_output(
+    path: Path, kind: str, record: Mapping[str, Any], *, force: bool, folder: bool, discard: bool = False
+) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield a partial path next to `path` and a dictionary for counts; then write the manifest, fsync and rename.
 
     `record` has the stage, settings and source digests: unfinished work of the same record is yielded again to be resumed. `counts` may
-    have the manifest entries of linked files as `LINKED`.
+    have the manifest entries of linked files as `LINKED`. With `discard` what is at `path` stays, and what was written is removed.
+    What no manifest lists is never replaced: if it comes while the block runs, the output gets a free name, and ArtifactError says which.
     """
     partial = partial_path(path)
     record_file = record_path(path)
     with _make_parents(path), _lock(path):
+        _check_helpers(path)
         _recover(path)
+        if not discard:
+            _check_replaceable(path, folder=folder)
+        _retire(path)
         _settle_manifest(path, partial)
-        _discard_stale_work(path, partial, read_json(record_file), record, force=force)
-        began, counts = time.time(), dict[str, Any]()
+        _discard_stale_work(path, partial, read_record(path), record, force=force)
+        existed, began, counts = os.path.lexists(path), time.time(), dict[str, Any]()
         try:
             write_text_atomically(record_file, json.dumps(record))
             if folder:
@@ -50,30 +62,137 @@ def atomic_output(path: Path, kind: str, record: Mapping[str, Any], *, force: bo
                 _remove(_new_path(partial / MANIFEST))  # of an interrupted commit; the next manifest would list it
             _fsync(path.parent)
             yield partial, counts
-            manifest = build_manifest(partial, kind, record, path.name, (RESUME, DISCARDED), counts.pop(LINKED, None))
-            _commit(path, partial, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
+            if not discard:
+                is_taken = os.path.lexists(path) > existed or bool(list_foreign(path, folder=folder))
+                target = _find_free_path(path, "new") if is_taken else path
+                manifest = build_manifest(partial, kind, record, target.name, (RESUME, DISCARDED), counts.pop(LINKED, None))
+                _commit(target, partial, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
+                if is_taken:
+                    raise ArtifactError(f"{path}: something else was put there meanwhile, and stays; the finished output is {target}")
         except BaseException as problem:
             _recover(path)
             is_expected = isinstance(problem, MoeirError | OSError)  # a user's error or a disk's; any other failure may be resumed
             if not _has_resumable_state(partial) and (is_expected or not (partial / RESUME / TOKEN_CACHE).exists()):
-                backups = [] if is_expected else _backup_paths(path)
-                _remove(partial, resume_path(partial), record_file, _new_path(record_file), *backups)
+                if not is_expected:
+                    _retire(path)
+                    _remove(backup_path(manifest_path(path)))
+                _remove_unfinished(path)
             if isinstance(problem, OSError) and problem.filename is None and problem.errno is not None:
                 problem.filename = str(path)
             raise
-        _remove(resume_path(partial), record_file)
+        try:
+            _remove_unfinished(path)
+        except OSError as problem:
+            log.warning("%s: is finished, but a file beside it cannot be removed: %s: %s", path, problem.filename, problem.strerror)
+
+
+def list_foreign(path: Path, *, folder: bool) -> list[Path]:
+    """What is where a product would be written and was not made by moeir: neither in a manifest of ours nor that manifest."""
+    manifest_file, names = manifest_path(path), list_files(manifest_path(path))
+    if names is None and not folder and os.path.lexists(manifest_file):
+        return [manifest_file]
+    if path.is_symlink() or (names is None and path.exists() and not _is_empty(path)):
+        return [path]
+    files = {path / name for name in (*(names or ()), MANIFEST)}
+    own = files.union(*(file.parents for file in files))
+    return sorted(entry for entry in path.rglob("*") if entry.is_symlink() or entry not in own)
+
+
+def _check_replaceable(path: Path, *, folder: bool, flag: str = "path") -> None:
+    """UsageError if a product cannot be written to `path` without the loss of something else."""
+    if path.exists() and path.is_dir() != folder:
+        raise UsageError(f"{path}: is a {'file' if folder else 'folder'}, not a {'folder' if folder else 'file'}; choose another {flag}")
+    if foreign := list_foreign(path, folder=folder):
+        more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
+        raise UsageError(f"{foreign[0]}{more}: exists and was not made by moeir; move it away or choose another {flag}")
+
+
+def _check_helpers(path: Path) -> None:
+    """UsageError if a name beside `path` that is needed while it is written is that of a file or folder of somebody else."""
+    partial, record, backup = partial_path(path), record_path(path), backup_path(path)
+    manifest_copy, has_record = backup_path(_manifest_beside(path)), read_record(path) is not None
+    is_ours = dict.fromkeys(_list_unfinished(path), has_record) | {
+        partial: has_record or _is_empty(partial),
+        record: has_record,
+        _new_path(record): _begins_as_record(_new_path(record)),
+        backup: list_files(backup / MANIFEST) is not None or _is_empty(backup),
+        manifest_copy: list_files(manifest_copy) is not None,
+        _lock_path(path): _is_lock(_lock_path(path)),
+    }
+    for helper, is_own in is_ours.items():
+        if os.path.lexists(helper) and (helper.is_symlink() or not is_own):
+            raise UsageError(f"{helper}: was not made by moeir, which needs this name to write {path}; move it away, or write elsewhere")
+
+
+def _list_unfinished(path: Path) -> list[Path]:
+    """The paths beside `path` that only unfinished work has, besides its record."""
+    partial, manifest_file = partial_path(path), _manifest_beside(path)
+    return [partial.with_name(f"{partial.name}.{RESUME}"), partial, *map(_new_path, (manifest_file, backup_path(manifest_file)))]
+
+
+def _manifest_beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{MANIFEST}")
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
+
+
+def _begins_as_record(file: Path) -> bool:
+    """Whether a file is what a kill or a power cut left of a record."""
+    return file.is_file() and RECORD_BEGIN.startswith(file.read_bytes()[: len(RECORD_BEGIN)].rstrip(b"\0"))
+
+
+def _find_free_path(path: Path, word: str) -> Path:
+    """The first of NAME.WORD, NAME.WORD-2, … that does not exist."""
+    others = (path.with_name(f"{path.name}.{word}{f'-{number}' if number > 1 else ''}") for number in count(1))
+    return next(other for other in others if not os.path.lexists(other) and not os.path.lexists(_manifest_beside(other)))
+
+
+def _remove_unfinished(path: Path, *, has_successor: bool = False) -> None:
+    """Remove unfinished work and then, when that is on the disk, its record, which says that it is ours."""
+    unfinished, record = [one for one in _list_unfinished(path) if os.path.lexists(one)], record_path(path)
+    _remove(*unfinished)
+    if unfinished:
+        with contextlib.suppress(OSError):
+            _fsync(path.parent)
+    if not has_successor:
+        _remove(_new_path(record), record)
+
+
+def _retire(path: Path) -> None:
+    """Remove the folder that was replaced at `path`: the files of its manifest. What is not removed gets a visible name, with a warning."""
+    backup = backup_path(path)
+    own = {backup / name for name in list_files(backup / MANIFEST) or ()}
+    try:
+        for root, folders, names in os.walk(backup, topdown=False):
+            os.chmod(root, 0o700)
+            _remove(*(file for name in names if (file := Path(root, name)) in own))
+            for folder in folders:
+                with contextlib.suppress(OSError):  # it holds something else
+                    os.rmdir(Path(root, folder))
+        if backup.is_dir() and {entry.name for entry in backup.iterdir()} <= {MANIFEST}:
+            _fsync(backup)  # the manifest goes last: it says whose the rest is
+            _remove(backup / MANIFEST)
+            backup.rmdir()
+    except OSError as problem:
+        log.warning("%s: %s", problem.filename, problem.strerror)
+    if os.path.lexists(backup):
+        target = _find_free_path(path, "old")
+        os.rename(backup, target)
+        log.warning("%s: what it held before could not be removed whole; what remains is %s", path, target)
 
 
 def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
     """Remove what a kill right after the rename left next to a product; `record` is that of the existing product."""
-    record_file, partial = record_path(path), partial_path(path)
-    is_same = read_json(record_file) == dict(record)
-    leftovers = [partial, resume_path(partial), *_backup_paths(path), record_file] if is_same else []
-    if leftovers or _lock_path(path).exists():
-        with contextlib.suppress(ArtifactError, OSError), _lock(path):  # another process rebuilds it, or the folder is read-only
+    is_same = read_record(path) == dict(record)
+    if is_same or _lock_path(path).exists():
+        with contextlib.suppress(MoeirError, OSError), _lock(path):  # another process rebuilds it, or the folder is read-only
             if is_same:
-                _settle_manifest(path, partial)
-            _remove(*leftovers)
+                _check_helpers(path)
+                _settle_manifest(path, partial_path(path))
+                _retire(path)
+                _remove_unfinished(path)
 
 
 def _discard_stale_work(path: Path, partial: Path, unfinished: dict[str, Any] | None, record: Mapping[str, Any], *, force: bool) -> None:
@@ -87,9 +206,8 @@ def _discard_stale_work(path: Path, partial: Path, unfinished: dict[str, Any] | 
         _remove(*(path for path in others if path not in (partial / RESUME, partial / RESUME / TOKEN_CACHE)))
         _fsync(partial / RESUME)
         _fsync(partial)
-    elif partial.exists() or resume_path(partial).exists():
-        _remove(partial, resume_path(partial))
-        _fsync(partial.parent)  # before the new record: it must not be that of the old state after a power cut
+    else:
+        _remove_unfinished(path, has_successor=True)  # before the new record: it must not be that of the old state after a power cut
 
 
 def _has_resumable_state(partial: Path) -> bool:
@@ -110,6 +228,7 @@ def _commit(path: Path, partial: Path, manifest: dict[str, Any]) -> None:
         _drop_resume(partial)
         _fsync(partial)
         _swap_into_place(partial, path)
+        _retire(path)
     else:
         _fsync(partial)
         manifest_file = manifest_path(path)
@@ -127,7 +246,8 @@ def _commit(path: Path, partial: Path, manifest: dict[str, Any]) -> None:
             _settle_manifest(path, partial)  # a full disk has room for a rename
             raise
         _fsync(path.parent)
-        _remove(backup)
+        with contextlib.suppress(OSError):  # it is the next writer's to remove
+            _remove(backup)
 
 
 def _settle_manifest(path: Path, partial: Path) -> None:
@@ -150,9 +270,8 @@ def _drop_resume(partial: Path) -> None:
 
 
 def _swap_into_place(partial: Path, path: Path) -> None:
-    """Replace `path` by `partial`, in one step where the system supports it."""
+    """Replace `path` by `partial`, in one step where the system supports it; what was there becomes the backup."""
     backup = backup_path(path)
-    _remove(backup)
     if not path.exists():
         os.rename(partial, path)
     elif _exchange_names(partial, path):
@@ -161,12 +280,6 @@ def _swap_into_place(partial: Path, path: Path) -> None:
         os.rename(path, backup)
         os.rename(partial, path)
     _fsync(path.parent)
-    _remove(backup)
-
-
-def _backup_paths(path: Path) -> list[Path]:
-    """Those of a product and of the manifest beside it."""
-    return [backup_path(path), backup_path(manifest_path(path))]
 
 
 def _exchange_names(one: Path, other: Path) -> bool:
@@ -197,10 +310,10 @@ def _make_parents(path: Path) -> Iterator[None]:
 
 def _open_lock(lock: Path) -> IO[str]:
     try:
-        return open(lock, "w", encoding="utf-8")
+        return open(lock, "a", encoding="utf-8")
     except FileNotFoundError:  # another process has failed and removed the folders that it had made
         make_folder(lock.parent)
-        return open(lock, "w", encoding="utf-8")
+        return open(lock, "a", encoding="utf-8")
 
 
 def wait_for_writer(path: Path) -> None:
@@ -227,20 +340,21 @@ def _lock(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            lock.unlink(missing_ok=True)
+            if _is_lock(lock):
+                lock.unlink(missing_ok=True)
+
+
+def _is_lock(lock: Path) -> bool:
+    return lock.is_file() and not lock.is_symlink() and lock.stat().st_size == 0
 
 
 def check_overwrite(path: Path, record: Mapping[str, Any], *, force: bool, flag: str = "--output") -> None:
     """UsageError if `path`, which `flag` names, exists and may not be replaced."""
-    if path.is_symlink() and (not path.exists() or (path.is_dir() and not any(path.iterdir()))):
-        raise UsageError(f"{path}: a symbolic link to nothing, or to an empty folder; name what it leads to as {flag}")
-    if not path.exists():
+    if path.is_symlink():
+        raise UsageError(f"{path}: a symbolic link, which is not replaced; name what it leads to as {flag}, {os.readlink(path)}")
+    _check_replaceable(path, folder=path.is_dir(), flag=flag)
+    if not path.exists() or _is_empty(path):
         return
-    if not manifest_path(path).is_file():
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
-            return
-        raise UsageError(f"{path}: exists and was not made by moeir; move it away or choose another {flag}")
     if not force:
         manifest = read_manifest(path)
         differences = diff_records(manifest, record)
@@ -272,7 +386,9 @@ def replace_folder(partial: Path, path: Path) -> None:
     """Replace an inner folder (a saved training state) by a finished one."""
     for file in (*sorted(partial.rglob("*")), partial):
         _fsync(file)
+    _remove(backup_path(path))
     _swap_into_place(partial, path)
+    _remove(backup_path(path))
 
 
 def make_folder(path: Path) -> None:

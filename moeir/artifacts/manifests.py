@@ -102,6 +102,13 @@ def _is_manifest(loaded: Any) -> bool:
     return all(isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in files.values())
 
 
+def list_files(manifest_file: Path) -> Collection[str] | None:
+    """The names of the files in a manifest, also in one whose checksum is wrong; None if it is no manifest of ours."""
+    manifest: Any = read_json(manifest_file)
+    is_ours = _is_manifest(manifest) and not any(Path(name).is_absolute() or ".." in Path(name).parts for name in manifest["files"])
+    return manifest["files"].keys() if is_ours else None
+
+
 def verify_artifact(path: Path, kind: str) -> dict[str, Any]:
     """The manifest of a complete artifact of `kind`; ArtifactError if it is missing, unfinished, of another kind, or damaged."""
     if not path.exists():
@@ -206,9 +213,12 @@ def diff_records(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
     return differences
 
 
-def _file_entries(folder: Path, without: Collection[str] = (), linked: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+def _file_entries(
+    folder: Path, without: Collection[str] = (), linked: Mapping[str, Any] | None = None, *, is_product: bool = False
+) -> dict[str, dict[str, Any]]:
     entries = dict(linked or {})
-    names = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST and not file.name.startswith("."))
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / MANIFEST)
+    names = [file for file in files if is_product or (file.name != MANIFEST and not file.name.startswith("."))]
     included = [file for file in names if file.relative_to(folder).parts[0] not in without and str(file.relative_to(folder)) not in entries]
     return entries | {str(file.relative_to(folder)): entry for file, entry in zip(included, compute_checksums(included), strict=True)}
 
@@ -218,7 +228,7 @@ def build_manifest(
 ) -> dict[str, Any]:
     """The manifest of a finished product, called `name` if it is a single file, leaving out the folders in `without`; `linked` are the
     entries of files that it shares with a verified artifact."""
-    files = _file_entries(product, without, linked) if product.is_dir() else {name: compute_checksums([product])[0]}
+    files = _file_entries(product, without, linked, is_product=True) if product.is_dir() else {name: compute_checksums([product])[0]}
     packages = {name: getattr(sys.modules.get(name), "__version__", None) for name in RECORDED_PACKAGES}
     versions = {"python": platform.python_version(), **{name: str(version) for name, version in packages.items() if version is not None}}
     return {"kind": kind, "format": FORMATS.get(kind, 1), **record, "files": files, "versions": versions}

@@ -44,7 +44,7 @@ def describe_unfinished(path: Path) -> str | None:
     if not path.name:
         return None
     final = final_path(path) if path.name.startswith(".") and path.name.endswith(".partial") else path
-    partial, record = partial_path(final), read_json(record_path(final))
+    partial, record = partial_path(final), read_record(final)
     if record is None or not partial.exists():
         return None
     state = read_json(resume_path(partial) / TRAINING_STATE)
@@ -57,8 +57,15 @@ def maker(record: Mapping[str, Any]) -> str:
     return "pull" if "hub" in record else str(record.get("stage"))
 
 
+def read_record(path: Path) -> dict[str, Any] | None:
+    """The record of the unfinished work for `path`; None if there is no such file, or one that moeir did not write."""
+    record = read_json(record_path(path))
+    return record if record is not None and {"stage", "settings", "sources"} <= record.keys() else None
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object of a file; None if there is no such file or it is damaged."""
-    with suppress(FileNotFoundError, NotADirectoryError, ValueError):
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+    """The JSON object of a file; None if there is no such file or it holds anything else."""
+    with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, RecursionError):
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+        return loaded if isinstance(loaded, dict) else None
     return None

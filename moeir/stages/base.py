@@ -8,14 +8,15 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import data_sources, settings, variants
 from moeir.artifacts import atomic_write, manifests, shards
-from moeir.artifacts.unfinished import describe_unfinished
+from moeir.artifacts.unfinished import describe_unfinished, read_json
 from moeir.console import format_bytes, silence
 from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
 from moeir.parsing import LineLimit, kebab_case
@@ -113,8 +114,8 @@ class Stage:
         products = [(getattr(self, item.name), item.kind) for item in settings.list_settings(type(self)) if item.role == "product"]
         return products[0] if products else None
 
-    def side_products(self) -> Mapping[str, Path]:
-        """Further files that the stage writes, by flag."""
+    def side_products(self) -> Mapping[str, tuple[Path, str]]:
+        """Further files that the stage writes and their kinds, by flag. `work` finds their partial paths in the fields of the flags."""
         return {}
 
     def makes_folder(self) -> bool:
@@ -189,9 +190,16 @@ def check_settings(stage: Stage) -> None:
         if setting.room and value is not None:
             variants.import_code_of(value)
             variants.resolve_spec(setting.room, value)
-    if (product := stage.product()) is not None:
-        _check_output_name(product[0])
+    outputs = _list_outputs(stage)
+    for flag, (path, _) in outputs.items():
+        _check_output_name(flag, path)
     stage.check()
+    for flag, (path, _) in outputs.items():
+        check_output_path(stage, flag, path)
+    for (flag, (path, _)), (other_flag, (other, _)) in permutations(reversed(outputs.items()), 2):
+        if path.resolve().is_relative_to(other.resolve()):
+            raise UsageError(f"{flag} {path}: {other_flag} writes there; name another file")
+    product = stage.product()
     if product is not None and product[0] == STREAM and stage.makes_folder():
         raise UsageError("--output -: the output is a folder; name one")
     flags = [setting.flag for setting, path in stage.sources() if path == STREAM]
@@ -199,15 +207,29 @@ def check_settings(stage: Stage) -> None:
         raise UsageError(f"{flags[0]} - and {flags[1]} -: standard input can be read once; name a file for one of them")
 
 
-def _check_output_name(path: Path) -> None:
+def _list_outputs(stage: Stage) -> dict[str, tuple[Path, str]]:
+    """The paths that a stage writes and their kinds, by flag, without standard output."""
+    product = stage.product()
+    main = {} if product is None or product[0] == STREAM else {"--output": product}
+    return main | dict(stage.side_products())
+
+
+def _check_output_name(flag: str, path: Path) -> None:
     """UsageError if nothing can be renamed to the path of an output."""
     if path.name in ("", ".."):
-        raise UsageError(f"--output {path}: expected the name of a file or a folder to write")
+        raise UsageError(f"{flag} {path}: expected the name of a file or a folder to write")
+    if flag != "--output" and (path == STREAM or path.is_dir()):
+        raise UsageError(f"{flag} {path}: expected a file to write")
+    if path.name.endswith(manifests.MANIFEST):
+        raise UsageError(f"{flag} {path}: is the name of a manifest; choose another")
+    if (size := len(os.fsencode(path.name))) > atomic_write.MAX_NAME_BYTES:
+        reason = "files beside it have longer names while it is written"
+        raise UsageError(f"{flag} {path}: a name of {size} bytes; expected at most {atomic_write.MAX_NAME_BYTES}, as {reason}")
     try:
         path.stat()
     except OSError as problem:
         if problem.errno == errno.ELOOP:
-            raise UsageError(f"--output {path}: symbolic links that lead in a circle; remove them, or write elsewhere") from None
+            raise UsageError(f"{flag} {path}: symbolic links that lead in a circle; remove them, or write elsewhere") from None
 
 
 def _check_exists(path: Path, setting: settings.Setting) -> None:
@@ -221,14 +243,25 @@ def _check_exists(path: Path, setting: settings.Setting) -> None:
             raise ArtifactError(f"{path}: no such checkpoint")
 
 
-def _check_output_path(stage: Stage, path: Path) -> None:
-    """UsageError if the output would replace a source."""
+def check_output_path(stage: Stage, flag: str, path: Path) -> None:
+    """UsageError if an output is a source, inside a source or around one."""
+    resolved = path.resolve()
+    for source_flag, source in _list_read_paths(stage):
+        if source.resolve().is_relative_to(resolved):
+            raise UsageError(f"{flag} {path}: would replace what {source_flag} reads, {source}; write elsewhere")
+        if not source.is_file() and resolved.is_relative_to(source.resolve()):
+            raise UsageError(f"{flag} {path}: is inside the folder that {source_flag} reads, {source}; write elsewhere")
+
+
+def _list_read_paths(stage: Stage) -> Iterator[tuple[str, Path]]:
+    """The sources of a stage, by flag, and the checkpoints that indexes and encodings among them refer to."""
     for setting, source in stage.sources():
-        if source != STREAM and path.resolve() in (source.resolve(), *source.resolve().parents):
-            raise UsageError(f"--output {path}: would replace what {setting.flag} reads, {source}; write elsewhere")
-        is_plain_folder = source != STREAM and source.is_dir() and not manifests.manifest_path(source).is_file()
-        if is_plain_folder and path.resolve().is_relative_to(source.resolve()):  # it would be another source from then on
-            raise UsageError(f"--output {path}: is inside the folder that {setting.flag} reads, {source}; write elsewhere")
+        if source != STREAM:
+            yield setting.flag, source
+        for folder in (source, *shards.finished_shards(source).values()) if setting.kind in FOLDER_KINDS else ():
+            with suppress(TypeError, KeyError, ValueError):  # no manifest, or one without a checkpoint
+                manifest: Any = read_json(folder / manifests.MANIFEST)
+                yield setting.flag, (folder / manifest["counts"]["checkpoint"]["path"]).resolve()
 
 
 def run_stage(stage: Stage, *, force: bool = False, single_process: bool = True) -> None:
@@ -241,41 +274,41 @@ def run_stage(stage: Stage, *, force: bool = False, single_process: bool = True)
 
 
 def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess", *, force: bool) -> None:
-    product = stage.product()
     streams = [(setting.flag, source) for setting, source in stage.sources() if is_stream(source)]
     if streams and process_group.size > 1:
         flag, source = streams[0]
         raise UsageError(f"{flag} {source}: {process_group.size} processes cannot share a pipe; name a file")
-    provenance = build_provenance(stage)
-    sides = stage.side_products()
-    current_sides = {path for path in sides.values() if path.exists() and not streams and manifests.is_up_to_date(path, provenance)}
-    for flag, side in sides.items():
-        if side not in current_sides:  # what these settings and sources make may be made again
-            atomic_write.check_overwrite(side, provenance, force=force, flag=flag)
-    if product is None or product[0] == STREAM:
-        stream_counts = stage.work()
-        if stage.summarizes_streams and stream_counts and (figure := stage.summary(stream_counts)):
-            log.info("%s", figure)
-        return
-    path, kind = product
-    _check_output_path(stage, path)
-    is_current = path.exists() and not streams and manifests.is_up_to_date(path, provenance)  # the content of a stream is unknown
-    if is_current and not force and current_sides == set(sides.values()):
+    provenance, outputs = build_provenance(stage), _list_outputs(stage)
+    candidates = {} if force or streams else outputs  # the content of a stream is unknown
+    current = {flag for flag, (path, _) in candidates.items() if path.exists() and manifests.is_up_to_date(path, provenance)}
+    path, kind = outputs.get("--output", (STREAM, ""))
+    if path != STREAM and current == outputs.keys():
         atomic_write.clean_leftovers(path, provenance)
         log.info("%s: already made with these settings and sources; --force makes it again", path)
         process_group.all_gather_object(None, START)
         return
-    atomic_write.check_overwrite(path, provenance, force=force or is_current)
-    with atomic_write.atomic_output(path, kind, provenance, force=force or bool(streams), folder=stage.makes_folder()) as (
-        partial_path,
-        counts,
-    ):
-        process_group.all_gather_object(str(partial_path), START)
-        counts.update(dataclasses.replace(stage, output=partial_path).work() or {})  # type: ignore[call-arg]
+    for flag in outputs.keys() - current:
+        atomic_write.check_overwrite(outputs[flag][0], provenance, force=force, flag=flag)
+    with ExitStack() as stack:
+        fields, counts = dict[str, Any](), dict[str, Any]()
+        for flag, (output, output_kind) in reversed(outputs.items()):  # the main one is the first to be finished
+            is_folder = flag == "--output" and stage.makes_folder()
+            fields[flag.removeprefix("--")], counts = stack.enter_context(
+                atomic_write.atomic_output(
+                    output, output_kind, provenance, force=force or bool(streams), folder=is_folder, discard=flag in current
+                )
+            )
+        process_group.all_gather_object(str(fields.get("output")), START)
+        counts.update(dataclasses.replace(stage, **fields).work() or {})
         if kind == "checkpoint":
-            atomic_write.write_text_atomically(partial_path / "settings.yaml", settings.to_yaml(stage))
+            atomic_write.write_text_atomically(fields["output"] / "settings.yaml", settings.to_yaml(stage))
     process_group.all_gather_object(None, END)
-    log_product(stage, path, stage.summary(counts))
+    if "--output" in current:
+        log.info("%s: was already made, and stays; made %s", path, ", ".join(str(outputs[flag][0]) for flag in outputs.keys() - current))
+    elif path != STREAM:
+        log_product(stage, path, stage.summary(counts))
+    elif stage.summarizes_streams and counts and (figure := stage.summary(counts)):
+        log.info("%s", figure)
 
 
 def log_product(stage: Stage, path: Path, figure: str | None) -> None:

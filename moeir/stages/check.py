@@ -13,7 +13,7 @@ from moeir import data_sources
 from moeir.console import format_count
 from moeir.errors import FAULT_KINDS, DataError, UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import TEXT_KINDS, Counts, Stage, is_stream
+from moeir.stages.base import TEXT_KINDS, Counts, Stage, check_output_path, is_stream
 from moeir.stages.run_arguments import run_paths
 
 if TYPE_CHECKING:
@@ -77,9 +77,7 @@ class Check(Stage):
             raise UsageError(f"--fix: repairs files, and {other} is not a file")
         if duplicate := next((name for name in names if names.count(name) > 1), None):
             raise UsageError(f"--fix {self.fix}: two files are called {duplicate}; repair them separately, into two folders")
-        for _, path in self.sources():
-            if path.resolve().is_relative_to(self.fix.resolve()):
-                raise UsageError(f"--fix {self.fix}: would replace a source, {path}; write elsewhere")
+        check_output_path(self, "--fix", self.fix)
 
     def _input_files(self) -> list[Path]:
         return [path for setting, path in self.sources() if setting.kind in TEXT_KINDS]

@@ -128,6 +128,8 @@ class TrainingStage(Stage):
     def check(self) -> None:
         from moeir.training import trackers
 
+        if self.cache is not None and self.cache.resolve().is_relative_to(self.output.resolve()):
+            raise UsageError(f"--cache {self.cache}: is inside the folder that --output replaces; name another folder")
         _parse_group_rates(self.group_rate)
         trackers.parse_trackers(self.track)
 

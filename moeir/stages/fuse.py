@@ -10,7 +10,6 @@ from moeir import variants
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages import side_outputs
 from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage, path_or_example
 from moeir.stages.run_arguments import (
     MATCHES,
@@ -93,7 +92,6 @@ class Fuse(Stage):
         variant, options = variants.resolve_spec("fusion", method)
         self._check_learned()
         self._check_ablation()
-        side_outputs.check_side_outputs(self)
         if self.tune is not None:
             self._check_tuning(variant, options)
         elif any(path is not None for path in (self.answers, self.corpus, self.group_by)) or (self.qrels and not self.ablation):
@@ -133,10 +131,10 @@ class Fuse(Stage):
         if self.ablation is not None or self.attribution is not None:
             name_runs(self.run)
 
-    def side_products(self) -> dict[str, Path]:
+    def side_products(self) -> dict[str, tuple[Path, str]]:
         """What --save, --attribution and --ablation name."""
         paths = {"--save": self.save, "--attribution": self.attribution, "--ablation": self.ablation}
-        return {flag: path for flag, path in paths.items() if path is not None}
+        return {flag: (path, "fusion" if flag == "--save" else flag.lstrip("-")) for flag, path in paths.items() if path is not None}
 
     def execute(self, *, force: bool) -> None:
         """Execute with the method that applies, so that the manifest names it."""
@@ -214,8 +212,7 @@ class Fuse(Stage):
             log.info("the best value is the last of the grid; a larger LAST in --grid may be better")
         if self.save is not None:
             provenance = {"by": "moeir fuse --tune", "measure": name, "value": tuned.means[tuned.best], "tried": len(tuned.means)}
-            with side_outputs.write_side_output(self, self.save, "fusion") as (partial_path, _):
-                files.write_fusion(files.SavedFusion(tuned.method, tuple(short_run_names(self.run)), provenance), partial_path)
+            files.write_fusion(files.SavedFusion(tuned.method, tuple(short_run_names(self.run)), provenance), self.save)
         return {tuned.option: tuned.best, "measure": name, "grid": tuned.means, "method": tuned.method}
 
     def _mean_values(
@@ -262,14 +259,12 @@ class Fuse(Stage):
         runs_by_name = dict(zip(name_runs(self.run), expert_runs, strict=True)) if self.attribution or self.ablation else {}
         if self.attribution is not None:
             rows = attribution.hit_rows(runs_by_name, merge, fused_run)
-            with side_outputs.write_side_output(self, self.attribution, "attribution") as (partial_path, _):
-                lines.write_lines(tables.format_lines(attribution.hit_header(list(runs_by_name)), rows, "tsv"), partial_path)
+            lines.write_lines(tables.format_lines(attribution.hit_header(list(runs_by_name)), rows, "tsv"), self.attribution)
         if self.ablation is not None and self.qrels is not None:
             requested = [measures.parse_measure(text) for text in self.measure or ABLATION_MEASURES]
             grades = qrels.read_qrels(self.qrels)
             with name_source(run_paths(self.run)[0]):
                 header, table_rows = attribution.leave_one_out(runs_by_name, merge, fused_run, self.depth, grades, requested)
-            with side_outputs.write_side_output(self, self.ablation, "ablation") as (partial_path, _):
-                lines.write_lines(tables.format_lines(header, table_rows, "tsv"), partial_path)
+            lines.write_lines(tables.format_lines(header, table_rows, "tsv"), self.ablation)
             for line in tables.format_table(header, table_rows).splitlines():
                 log.info("%s", line)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 TEXTS_PER_BATCH = 4096
 TEXT_ENGINES = ("bm25", "lucene")
-STORED = "stored"  # within the output: the folder of documents that are read from the engine of an expert and written again
+STORED = ".stored"  # within the output: the folder of documents that are read from the engine of an expert and written again
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,6 @@ from moeir.console import format_count
 from moeir.data_sources import is_remote
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages import side_outputs
 from moeir.stages.base import DEPTH, FILE_SUFFIXES, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
 
 if TYPE_CHECKING:
@@ -105,11 +104,10 @@ class Search(Stage):
     def _check_explain(self) -> None:
         if self.corpus is not None and self.explain is None and not self.interactive:
             raise UsageError("--corpus: is read only with --explain or --interactive")
-        side_outputs.check_side_outputs(self)
 
-    def side_products(self) -> dict[str, Path]:
+    def side_products(self) -> dict[str, tuple[Path, str]]:
         """What --explain names, outside the folder of --output."""
-        return {} if self.explain is None or self._explains_in_output(self.output) else {"--explain": self.explain}
+        return {} if self.explain is None or self._explains_in_output(self.output) else {"--explain": (self.explain, "explanation")}
 
     def _explains_in_output(self, output: Path) -> bool:
         """Whether --explain is a file of the folder that --output writes."""
@@ -214,10 +212,8 @@ class Search(Stage):
         explanations = explainer.explain_all(names, queries, encoded)
         if self._explains_in_output(atomic_write.final_path(self.output)):
             explain_module.write_explanations(explanations, self.output / self.explain.name, self.explain.name)
-            return
-        with side_outputs.write_side_output(self, self.explain, "explanation") as (partial_path, counts):
-            explain_module.write_explanations(explanations, partial_path, self.explain.name)
-            counts["queries"] = len(names)
+        else:
+            explain_module.write_explanations(explanations, self.explain, atomic_write.final_path(self.explain).name)
 
     def _run_interactive(self, searcher: "Searcher") -> Counts:
         from moeir.records import texts

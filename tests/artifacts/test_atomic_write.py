@@ -266,7 +266,7 @@ def test_what_a_kill_after_the_renaming_left_goes_when_the_product_is_found_made
     remove = atomic_write._remove
 
     def killed(*paths):
-        if tmp_path / ".out.record" in paths:
+        if {tmp_path / ".out.record", tmp_path / ".out.partial.resume"}.intersection(paths):
             raise KeyboardInterrupt
         remove(*paths)
 
@@ -399,23 +399,101 @@ def test_a_saved_state_survives_a_kill_between_two_renames(tmp_path):
 
 def test_what_moeir_did_not_make_is_never_replaced(tmp_path):
     (tmp_path / "out").mkdir()
-    atomic_write.check_overwrite(tmp_path / "out", NEW, force=False)  # an empty folder may be replaced
-    assert not (tmp_path / "out").exists()
-    (tmp_path / "out").write_text("mine")
+    make(tmp_path / "out", "new", NEW)  # in the place of an empty folder
+    assert state(tmp_path / "out") == "new" and names(tmp_path) == {"out"}
+    (tmp_path / "mine").write_text("mine")
     with pytest.raises(UsageError, match="was not made by moeir"):
-        atomic_write.check_overwrite(tmp_path / "out", NEW, force=True)
+        atomic_write.check_overwrite(tmp_path / "mine", NEW, force=True)
 
 
-def test_a_link_to_nothing_or_to_an_empty_folder_is_refused_and_one_to_files_is_what_it_leads_to(tmp_path):
-    (tmp_path / "out").symlink_to(tmp_path / "place")
-    with pytest.raises(UsageError, match="a symbolic link to nothing, or to an empty folder; name what it leads to as --output"):
-        atomic_write.check_overwrite(tmp_path / "out", NEW, force=True)
-    (tmp_path / "place").mkdir()
-    with pytest.raises(UsageError, match="a symbolic link to nothing, or to an empty folder"):
-        atomic_write.check_overwrite(tmp_path / "out", NEW, force=True)
-    (tmp_path / "place" / "mine").touch()
-    with pytest.raises(UsageError, match="exists and was not made by moeir"):
-        atomic_write.check_overwrite(tmp_path / "out", NEW, force=True)
+@pytest.mark.parametrize("folder", [True, False])
+@pytest.mark.parametrize("exists", [True, False])
+def test_what_is_put_in_the_way_while_the_work_runs_stays_and_so_does_the_finished_work(tmp_path, folder, exists):
+    out, mine = tmp_path / "out", tmp_path / "out" / "mine" if folder else tmp_path / "out"
+    if exists:
+        make(out, "old", OLD, folder=folder)
+    with (
+        pytest.raises(ArtifactError, match=r"out: something else was put there meanwhile, and stays; the finished output is .*/out\.new$"),
+        atomic_write.atomic_output(out, "encodings", NEW, force=True, folder=folder) as (partial, _),
+    ):
+        fill(partial, "new", folder=folder)
+        mine.parent.mkdir(exist_ok=True)
+        mine.write_text("mine")
+        if not folder:
+            manifests.manifest_path(out).unlink(missing_ok=True)
+    assert mine.read_text() == "mine" and state(tmp_path / "out.new") == "new"
+    assert names(tmp_path) == {"out", "out.new"} | (set() if folder else {"out.new.manifest.json"})
+    mine.unlink()
+    if folder and not exists:
+        out.rmdir()
+    (tmp_path / "out.new").rename(out) if not out.exists() else None
+    assert not folder or state(out) == ("old" if exists else "new")
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+def test_a_file_that_comes_at_the_last_moment_is_kept_beside_the_new_product(tmp_path, monkeypatch, caplog, in_one_step):
+    make(tmp_path / "out", "old", OLD)
+    exchange = atomic_write._exchange_names
+
+    def write_and_exchange(one, other):
+        (tmp_path / "out" / "expert" / "mine").write_text("mine")
+        return in_one_step and exchange(one, other)
+
+    monkeypatch.setattr(atomic_write, "_exchange_names", write_and_exchange)
+    make(tmp_path / "out", "new", NEW, force=True)
+    assert state(tmp_path / "out") == "new" and names(tmp_path) == {"out", "out.old"}
+    assert [path.name for path in (tmp_path / "out.old").rglob("*") if path.is_file()] == ["manifest.json", "mine"]
+    assert f"what remains is {tmp_path / 'out.old'}" in caplog.text
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_what_cannot_be_removed_after_the_commit_is_a_warning_and_blocks_nothing(tmp_path, monkeypatch, caplog, folder):
+    make(tmp_path / "out", "old", OLD, folder=folder)
+    unlink = os.unlink
+
+    def refuse(path, **options):
+        if Path(path).name in ("ids.txt", ".out.record"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        unlink(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        for number, record in enumerate((NEW, OLD, NEW), 1):
+            make(tmp_path / "out", "new", record, folder=folder, force=True)
+            assert state(tmp_path / "out") == "new" and manifests.is_up_to_date(tmp_path / "out", record)
+            assert sum("Permission denied" in line for line in caplog.messages) == number * (2 if folder else 1)
+    make(tmp_path / "out", "new", OLD, folder=folder, force=True)
+    assert names(tmp_path) == ({"out", "out.old", "out.old-2", "out.old-3"} if folder else {"out", "out.manifest.json"})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+@pytest.mark.parametrize("owner", [0, 65534])
+def test_a_product_that_may_not_be_written_is_replaced(tmp_path, monkeypatch, owner):
+    monkeypatch.chdir(tmp_path)
+    make(Path("out"), "old", OLD)
+    for path in (Path(), *Path("out").rglob("*"), Path("out")):
+        os.chown(path, 65534 if path == Path() else owner, -1)
+        path.chmod(0o755 if path == Path() else 0o555 if path.is_dir() else 0o444)
+    os.seteuid(65534)
+    try:
+        for record in (NEW, OLD, NEW):
+            make(Path("out"), "new", record, force=True)
+        assert state(Path("out")) == "new" and names(Path()) == ({"out", "out.old"} if owner == 0 else {"out"})
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("target", ["nothing", "empty", "mine", "product", "file"])
+def test_a_symbolic_link_is_never_replaced(tmp_path, target):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "mine").touch()
+    make(tmp_path / "product", "old", OLD)
+    make(tmp_path / "file", "old", OLD, folder=False)
+    (tmp_path / "out").symlink_to(tmp_path / target)
+    for folder in (True, False):
+        with pytest.raises(UsageError, match=f"a symbolic link, which is not replaced; name what it leads to as --output, .*/{target}"):
+            make(tmp_path / "out", "new", NEW, folder=folder, force=True)
+    assert (tmp_path / "out").is_symlink() and state(tmp_path / "product") == state(tmp_path / "file") == "old"
 
 
 def test_a_small_file_is_whole_or_as_before(tmp_path):

@@ -175,7 +175,7 @@ BAD = [
     (("--corpus", "-", "--fix", "out"), "--fix: copies keep the names of their files, and - has no name"),
     (("--corpus", "hf:squad", "--fix", "out"), "--fix: repairs files, and hf:squad is not a file"),
     (("--corpus", "a/x.jsonl", "--queries", "b/x.jsonl", "--fix", "out"), "two files are called x.jsonl"),
-    (("--corpus", "out/x.jsonl", "--fix", "out"), "--fix out: would replace a source, out/x.jsonl; write elsewhere"),
+    (("--corpus", "out/x.jsonl", "--fix", "out"), "--fix out: would replace what --corpus reads, out/x.jsonl; write elsewhere"),
 ]
 
 

@@ -54,9 +54,9 @@ def load_documents(collection: Any, location: str, *, replace: bool = False, fol
     verify_files(folder)
     schema, stored = read_schema(folder), collection.read_digest()
     if stored not in (None, schema["digest"]):
-        if not replace:
+        if not replace or not stored:
             content = f"another export (digest {stored[:12]})" if stored else "documents of another origin"
-            advice = "--replace deletes them, or export with another name=…"
+            advice = f"{'--replace deletes them, or ' if stored else ''}export with another name=…"
             raise SystemExit(f"{schema['name']} at {location} holds {content}, expected this export ({schema['digest'][:12]}); {advice}")
         collection.drop()
         stored = None

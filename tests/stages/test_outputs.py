@@ -1,0 +1,229 @@
+"""What a command may replace: what moeir made. Files of others stay, whatever their names, and no output is inside a source."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CommandResult
+
+Moeir = Callable[..., CommandResult]
+RUNS = {"one": "1 Q0 d1 1 2.0 x\n1 Q0 d2 2 1.0 x\n", "two": "1 Q0 d2 1 5.0 x\n1 Q0 d3 2 4.0 x\n"}
+FUSE = ("fuse", "--run", "one.trec", "--run", "two.trec", "--method", "rrf")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bm25_index: Path, toy: Path) -> Path:
+    """A working folder with two runs, an index and queries."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in RUNS.items():
+        Path(f"{name}.trec").write_text(text, encoding="utf-8")
+    shutil.copytree(bm25_index, "idx")
+    shutil.copy(toy / "test-queries.tsv", "queries.tsv")
+    return tmp_path
+
+
+def search(moeir: Moeir, *more: object) -> CommandResult:
+    return moeir("search", "--index", "idx", "--queries", "queries.tsv", *more)
+
+
+def read_all() -> dict[str, bytes | None]:
+    """The files of the working folder, and None for what is no file."""
+    return {str(path): path.read_bytes() if path.is_file() else None for path in Path().rglob("*")}
+
+
+def write_user_files(folder: Path) -> None:
+    (folder / "note.txt").write_text("mine", encoding="utf-8")
+    (folder / ".hidden").write_text("mine", encoding="utf-8")
+    (folder / "empty").mkdir()
+    (folder / "link").symlink_to("note.txt")
+
+
+def test_a_missing_side_output_is_made_again_and_the_main_one_is_not_touched(moeir: Moeir) -> None:
+    command = ("--explain", "why.jsonl", "--output", "runs")
+    assert search(moeir, *command).code == 0
+    explanations = Path("why.jsonl").read_bytes()
+    assert moeir(*FUSE, "--output", "runs/fused.trec").code == 0
+    write_user_files(Path("runs"))
+    before, inode = read_all(), Path("runs").stat().st_ino
+    Path("why.jsonl").unlink()
+    result = search(moeir, *command)
+    assert result.code == 0 and "runs: was already made, and stays; made why.jsonl" in result.stderr
+    assert Path("runs").stat().st_ino == inode and Path("why.jsonl").read_bytes() == explanations
+    assert read_all().keys() == before.keys()
+    assert {name: content for name, content in read_all().items() if "why" not in name} == {
+        k: v for k, v in before.items() if "why" not in k
+    }
+
+
+@pytest.mark.parametrize("output", ["runs", "run.trec"])
+def test_a_missing_main_output_is_made_again_and_the_side_one_is_not_touched(moeir: Moeir, output: str) -> None:
+    command = ("--explain", "why.jsonl", "--output", output)
+    assert search(moeir, *command).code == 0
+    before, inode = read_all(), Path("why.jsonl").stat().st_ino
+    shutil.rmtree(output) if Path(output).is_dir() else Path(output).unlink()
+    assert search(moeir, *command).code == 0
+    assert Path("why.jsonl").stat().st_ino == inode and read_all().keys() == before.keys()
+    assert search(moeir, *command, "--force").code == 0
+    assert Path("why.jsonl").stat().st_ino != inode
+
+
+@pytest.mark.parametrize("name", ["note.txt", ".hidden", "empty", "link", "bm25/note"])
+def test_force_refuses_a_folder_that_holds_what_its_manifest_does_not_list(moeir: Moeir, name: str) -> None:
+    bm25 = ("index", "--index", "idx", "--compact", "--output", "new")
+    assert moeir(*bm25).code == 0
+    path = Path("new", name)
+    if name == "empty":
+        path.mkdir()
+    elif name == "link":
+        path.symlink_to("../one.trec")
+    else:
+        path.write_text("mine", encoding="utf-8")
+    before = read_all()
+    refused = moeir(*bm25, "--force")
+    assert refused.code == 2 and f"{path}: exists and was not made by moeir; move it away or choose another --output" in refused.stderr
+    assert read_all() == before
+    shutil.rmtree(path) if name == "empty" else path.unlink()
+    assert moeir(*bm25, "--force").code == 0
+
+
+def test_a_refusal_counts_what_is_in_the_way(moeir: Moeir) -> None:
+    assert search(moeir, "--output", "runs").code == 0
+    write_user_files(Path("runs"))
+    refused = search(moeir, "--output", "runs", "--depth", 2, "--force")
+    assert refused.code == 2 and "runs/.hidden (and 3 more): exists and was not made by moeir" in refused.stderr
+
+
+def test_a_manifest_of_another_program_makes_no_product(moeir: Moeir) -> None:
+    Path("runs").mkdir()
+    Path("runs/manifest.json").write_text('{"name": "my app", "files": ["a"]}', encoding="utf-8")
+    before = read_all()
+    refused = search(moeir, "--output", "runs", "--force")
+    assert refused.code == 2 and "runs: exists and was not made by moeir" in refused.stderr and read_all() == before
+
+
+def test_force_replaces_a_damaged_product_and_one_that_was_edited(moeir: Moeir) -> None:
+    assert search(moeir, "--output", "run.trec").code == 0 and search(moeir, "--output", "runs").code == 0
+    before = read_all()
+    for file in (Path("run.trec"), Path("runs/bm25.trec")):
+        file.write_text("1 Q0 d1 1 2.0 x\n", encoding="utf-8")
+        assert search(moeir, "--output", file.parts[0]).code == 2, "not without --force"
+        assert search(moeir, "--output", file.parts[0], "--force").code == 0
+    assert {name: content for name, content in read_all().items() if "manifest" not in name} == {
+        name: content for name, content in before.items() if "manifest" not in name
+    }
+
+
+HIDDEN = ("old", "partial", "partial.resume", "record", "record.new", "lock", "manifest.json.old", "manifest.json.old.new")
+HELPERS = ["r.trec.manifest.json", "r.trec.manifest.json.new", *(f".r.trec.{suffix}" for suffix in HIDDEN)]
+
+
+@pytest.mark.parametrize("name", HELPERS)
+@pytest.mark.parametrize("content", ["mine\n", '{"name": "mine"}', "[1, 2]", None])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_file_of_the_user_with_the_name_of_a_helper_is_never_touched(moeir: Moeir, name: str, content: str | None, exists: bool) -> None:
+    if exists:
+        assert moeir(*FUSE, "--output", "r.trec").code == 0
+    helper = Path(name)
+    helper.unlink(missing_ok=True)
+    if content is None:
+        helper.mkdir()
+        (helper / "mine").write_text("mine", encoding="utf-8")
+    else:
+        helper.write_text(content, encoding="utf-8")
+    before = read_all()
+    refused = moeir(*FUSE, "--output", "r.trec", "--force")
+    assert refused.code in (1, 2) and name in refused.stderr and len(refused.messages) == 1, refused
+    assert read_all() == before
+
+
+@pytest.mark.parametrize("name", [".why.jsonl.old", ".why.jsonl.partial", ".why.jsonl.record", "why.jsonl.manifest.json"])
+def test_a_helper_of_a_side_output_is_ours_only_if_its_content_says_so(moeir: Moeir, name: str) -> None:
+    Path(name).write_text("mine", encoding="utf-8")
+    before = read_all()
+    refused = search(moeir, "--explain", "why.jsonl", "--output", "runs", "--force")
+    assert refused.code == 2 and f"{name}: " in refused.stderr and "was not made by moeir" in refused.stderr
+    assert read_all() == before
+
+
+@pytest.mark.parametrize("flags", [("--output", "link"), ("--explain", "link", "--output", "runs")])
+@pytest.mark.parametrize("target", ["old", "old.trec", "nothing"])
+def test_a_symbolic_link_at_an_output_is_refused(moeir: Moeir, flags: tuple[str, ...], target: str) -> None:
+    assert search(moeir, "--output", "old").code == 0 and search(moeir, "--output", "old.trec").code == 0
+    Path("link").symlink_to(target)
+    before = read_all()
+    refused = search(moeir, *flags, "--depth", 2, "--force")
+    assert refused.code == 2 and f"{flags[0]}" in refused.stderr and "link: " in refused.stderr
+    assert read_all() == before and Path("link").is_symlink()
+
+
+NESTED = {
+    "an index in encodings": (
+        "index --encodings enc --output enc/idx",
+        "--output enc/idx: is inside the folder that --encodings reads, enc",
+    ),
+    "through a link": ("index --encodings enc --output enc-link/idx", "is inside the folder that --encodings reads, enc"),
+    "an update in its index": ("index --index idx --compact --output idx/new", "is inside the folder that --index reads, idx"),
+    "a run in its index": ("search --index idx --query owl --output idx/r.trec", "is inside the folder that --index reads, idx"),
+    "an explanation in an index": (
+        "search --index idx --query owl --output runs --explain idx/why.jsonl",
+        "--explain idx/why.jsonl: is inside the folder that --index reads, idx",
+    ),
+    "a model in a model": ("init --model came --arch dense --output came/dense", "is inside the folder that --model reads, came"),
+    "around a source": ("fuse --run runs/bm25.trec --run one.trec --output runs", "--output runs: would replace what --run reads"),
+    "a side output around a source": (
+        "search --index idx --query owl --output runs --explain idx",
+        "--explain idx: expected a file to write",
+    ),
+    "repaired copies in encodings": (
+        "check --corpus corpus.jsonl --encodings enc --fix enc/fixed",
+        "--fix enc/fixed: is inside the folder",
+    ),
+    "repaired copies over their source": (
+        "check --corpus fixed/corpus.jsonl --fix fixed",
+        "--fix fixed: would replace what --corpus reads",
+    ),
+    "the checkpoint of an index": ("search --index dense --query owl --output came", "would replace what --index reads"),
+    "a plot in a training": ("analyze shares --training came --output came/shares.svg", "is inside the folder that --model reads, came"),
+    "a cache in an output": (
+        "finetune --model came --train one.trec --output out --cache out/tokens",
+        "--cache out/tokens: is inside the folder that --output replaces",
+    ),
+    "the name of a manifest": ("fuse --run one.trec --run two.trec --output one.trec.manifest.json", "is the name of a manifest"),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_an_output_is_never_inside_a_source_or_around_one(
+    moeir: Moeir, encodings: Path, index: Path, came_checkpoint: Path, toy: Path, name: str
+) -> None:
+    command, words = NESTED[name]
+    shutil.copytree(came_checkpoint, "came")
+    shutil.copytree(encodings, "enc")
+    shutil.copytree(index, "dense")
+    shutil.copy(toy / "corpus.jsonl", "corpus.jsonl")
+    Path("enc-link").symlink_to("enc")
+    assert search(moeir, "--output", "runs").code == 0
+    assert moeir("check", "--corpus", "corpus.jsonl", "--fix", "fixed").code == 0
+    before = read_all()
+    refused = moeir(*command.split(), "--force" if not command.startswith("check") else "--keep-empty")
+    assert refused.code == 2 and words in refused.stderr, refused
+    assert read_all() == before
+
+
+def test_a_name_that_leaves_no_room_for_helpers_is_refused_before_the_work(moeir: Moeir) -> None:
+    for size, code in ((250, 2), (233, 2), (232, 0)):
+        result = moeir(*FUSE, "--output", "ä" * ((size - 5) // 2) + "b" * ((size - 5) % 2) + ".trec")
+        assert result.code == code
+        assert (f"a name of {size} bytes; expected at most 232" in result.stderr) == bool(code)
+    again = moeir(*FUSE, "--depth", 1, "--output", "ä" * 113 + "b.trec", "--force")
+    assert again.code == 0
+
+
+def test_hidden_files_of_a_product_are_in_its_manifest(moeir: Moeir) -> None:
+    for name in (".corpus.jsonl", "manifest.jsonl"):
+        Path(name).write_text('{"_id": "1", "text": "a cat"}\n{"_id": "1", "text": "a dog"}\n', encoding="utf-8")
+        for _ in range(2):
+            assert moeir("check", "--corpus", name, "--fix", f"fixed-{name}").code in (0, 3)
+            assert Path(f"fixed-{name}", name).is_file()

@@ -62,7 +62,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         loaded = None
     if not _is_manifest(loaded):
-        raise ArtifactError(f"{file}: damaged: not a manifest; run the stage that made it again with --force")
+        raise ArtifactError(f"{file}: damaged: not a manifest; move {path} away and run the stage that made it again")
     if ("format" in loaded or SEAL in loaded) and not _has_seal(text, loaded):
         raise ArtifactError(f"{file}: damaged: manifest checksum mismatch; {_repair_hint(loaded)}")
     return dict(loaded)

@@ -5,6 +5,7 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -14,7 +15,7 @@ import pytest
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.export_targets.base import ExportedDocument, ExportSchema, float16_to_lists
-from moeir.export_targets.loaders.documents import read_points
+from moeir.export_targets.loaders.documents import load_documents, read_points
 from moeir.records.texts import Text
 
 KINDS = {"lexical": "sparse", "local": "multivector", "global": "dense"}
@@ -140,3 +141,12 @@ def test_points_are_read_one_at_a_time_from_any_number_on(tmp_path: Path, monkey
     (tmp_path / "documents-00001.jsonl").write_text("no JSON")
     assert next(read_points(tmp_path))["id"] == 0  # the second file is not read yet
     assert [point["id"] for point in read_points(tmp_path, 8)] == [8]  # nor is it read for what lies behind it
+
+
+def test_replace_never_deletes_documents_of_another_origin(tmp_path):
+    schema = {"name": "passages", "digest": "0123456789abcdef", "documents": 0, "files": {}}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    collection = SimpleNamespace(read_digest=lambda: "", drop=lambda: pytest.fail("the documents are deleted"))
+    for replaces in (False, True):
+        with pytest.raises(SystemExit, match=r"holds documents of another origin, expected this export .*; export with another name=…$"):
+            load_documents(collection, "here", replace=replaces, folder=tmp_path)

@@ -1,5 +1,7 @@
 """What a command may replace: what moeir made. Files of others stay, whatever their names, and no output is inside a source."""
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -227,3 +229,15 @@ def test_hidden_files_of_a_product_are_in_its_manifest(moeir: Moeir) -> None:
         for _ in range(2):
             assert moeir("check", "--corpus", name, "--fix", f"fixed-{name}").code in (0, 3)
             assert Path(f"fixed-{name}", name).is_file()
+
+
+@pytest.mark.parametrize("number, source, blamed", [(errno.ENOSPC, "one.trec", ".dense.partial/"), (errno.ENOENT, "gone", "gone: ")])
+def test_an_error_of_a_copy_names_the_path_that_is_full_or_missing(
+    moeir: Moeir, monkeypatch: pytest.MonkeyPatch, tiny_model: Path, number: int, source: str, blamed: str
+) -> None:
+    def fail(_: Path, target: Path) -> None:
+        raise OSError(number, os.strerror(number), source, None, str(target))
+
+    monkeypatch.setattr(shutil, "copyfile", fail)
+    result = moeir("init", "--model", tiny_model, "--arch", "dense", "--output", "dense")
+    assert result.code == 1 and f"error: {blamed}" in result.stderr and result.stderr.endswith(f": {os.strerror(number)}\n")

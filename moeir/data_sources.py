@@ -4,6 +4,7 @@ A data set is a folder in BEIR's layout (corpus.jsonl, queries.jsonl and qrels/S
 (ir_datasets) or `hf:NAME` (Hugging Face hub). `FOLDER#SPLIT` names a split of a folder, and `TEXTS#QRELS` the texts that QRELS judges.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from moeir.errors import DataError, UsageError
@@ -24,9 +25,16 @@ def is_remote(source: Path | str) -> bool:
     return str(source).startswith(REMOTE_PREFIXES)
 
 
-def find_file(folder: Path, name: str) -> Path | None:
-    """The file of this name, compressed or not."""
-    return next((file for compression in COMPRESSIONS if (file := folder / f"{name}{compression}").is_file()), None)
+def find_file(folder: Path, *names: str) -> Path | None:
+    """The file of one of these names, compressed or not; DataError if there are two."""
+    return require_single([file for name in names for compression in COMPRESSIONS if (file := folder / f"{name}{compression}").is_file()])
+
+
+def require_single(files: Sequence[Path]) -> Path | None:
+    """The only file, or None; DataError that names two, of which either could be meant."""
+    if len(files) > 1:
+        raise DataError(f"{files[0]}: beside it stands {files[1].name}, and either could be meant; expected one of them: move the other")
+    return files[0] if files else None
 
 
 def split_files(folder: Path, prefix: str = "", suffixes: tuple[str, ...] = QRELS_SUFFIXES) -> dict[str, Path]:
@@ -34,7 +42,10 @@ def split_files(folder: Path, prefix: str = "", suffixes: tuple[str, ...] = QREL
     endings = [f"{suffix}{compression}" for suffix in suffixes for compression in COMPRESSIONS]
     files = [file for file in sorted(folder.glob(f"{prefix}*")) if file.is_file()] if folder.is_dir() else []
     named = [(file, ending) for file in files for ending in endings if file.name.endswith(ending)]
-    return {split: file for file, ending in named if (split := file.name[len(prefix) : -len(ending)])}
+    splits: dict[str, list[Path]] = {}
+    for file, ending in named:
+        splits.setdefault(file.name[len(prefix) : -len(ending)], []).append(file)
+    return {split: file for split, files in splits.items() if split and (file := require_single(files))}
 
 
 def split_judged(source: Path | str) -> tuple[str, str | None]:

@@ -1,5 +1,6 @@
 """Parse and format typed option values: those of flags, of specs and of YAML."""
 
+import json
 import math
 import re
 from typing import Any
@@ -63,7 +64,8 @@ def kebab_case(name: str) -> str:
 
 
 LARGEST_INTEGER = 2**63 - 1  # of numpy and torch
-CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# also line breaks of Unicode, what changes the direction of text, and halves of characters
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 LONGEST_WORD, LONGEST_MESSAGE, SHOWN = 400, 4000, 80  # characters
 
 
@@ -80,6 +82,12 @@ def escape_controls(text: str) -> str:
     two\nlines \x1b[2J
     """
     return text if text.isprintable() else CONTROL_CHARACTERS.sub(lambda match: repr(match[0])[1:-1], text)
+
+
+def dump_json(value: Any, indent: int | None = None) -> str:
+    """JSON for a terminal: control characters that JSON leaves as they are become escapes, too."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return CONTROL_CHARACTERS.sub(lambda match: "\n" if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 
 def shorten_message(text: str) -> str:

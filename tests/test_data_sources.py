@@ -270,3 +270,22 @@ def test_a_folder_with_a_mark_in_its_name_is_found_beside_one_without_it(beir, m
 def test_json_after_a_plain_line_is_no_query(bm25_index, moeir):
     result = moeir("search", "--index", bm25_index, "--queries", "-", stdin='owl\n{"_id": "a", "text": "bat"}\n')
     assert result.code == 3 and "standard input:2: found JSON; expected one text per line, as in the first" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("copied", "twin", "command"),
+    [
+        ("corpus.jsonl", "corpus.jsonl.gz", ("index", "--engine", "bm25", "--output", "idx")),
+        ("queries.jsonl.gz", "queries.jsonl", ("check",)),
+        ("qrels/test.tsv", "qrels/test.txt", ("check",)),
+        ("qrels/test.tsv", "qrels/test.tsv.zst", ("check",)),
+        ("qrels/test.tsv", "qrels/test.qrels.gz", ("convert", "--input", "beir", "--from", "beir", "--to", "beir", "--output", "copy")),
+        ("corpus.jsonl", "corpus.jsonl.zst", ("convert", "--input", "beir", "--from", "beir", "--to", "beir", "--output", "copy")),
+    ],
+)
+def test_two_files_of_which_either_could_be_meant_are_named(beir, moeir, copied, twin, command):
+    with lines.open_lines(beir / copied) as numbered:
+        lines.write_lines([line for _, line in numbered if line], beir / twin)
+    result = moeir(*command, *(() if "--input" in command else ("--dataset", beir)))
+    assert result.code == 3 and Path(copied).name in result.stderr and f"{Path(twin).name}" in result.stderr, result
+    assert "either could be meant" in result.stderr

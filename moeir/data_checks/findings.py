@@ -112,7 +112,7 @@ class Findings:
     def text_lines(self) -> Iterator[str]:
         """Text lines for people, a paragraph per file and kind."""
         for group in self.groups:
-            yield f"{escape_controls(group.file)}: {group.kind}, {group.count:,}{' (note)' * group.note}: {group.advice}"
+            yield f"{group.file}: {group.kind}, {group.count:,}{' (note)' * group.note}: {group.advice}"
             yield from (f"    {group.location(line)}: {message}" for line, message in group.lines)
             if more := group.count - len(group.lines):
                 yield f"    and {more:,} more"

@@ -11,10 +11,10 @@ from moeir.records import qrels
 
 def check_qrels(file: FileFindings) -> Iterator[str]:
     """Lines of a repaired copy."""
-    judged: qrels.Qrels = {}
+    judged, parser = dict[str, dict[str, int]](), qrels.JudgementParser(file.name)
     for number, line in _numbered_lines(file):
         try:
-            judgement = qrels.parse_judgement(line, number, file.name)
+            judgement = parser.parse(line, number)
         except DataError as problem:
             file.add_error(problem)
             continue
@@ -29,7 +29,7 @@ def check_qrels(file: FileFindings) -> Iterator[str]:
 def _numbered_lines(file: FileFindings) -> Iterator[tuple[int, str]]:
     if not data_sources.is_remote(file.path):
         return read_tolerantly(file)
-    return ((number, " ".join(map(str, row))) for number, (_, row) in enumerate(qrels.read_remote(str(file.path)), 1))
+    return ((number, "\t".join(map(str, row))) for number, (_, row) in enumerate(qrels.read_remote(str(file.path)), 1))
 
 
 def _is_accepted(judgement: tuple[str, str, int], number: int, file: FileFindings, judged: qrels.Qrels) -> bool:

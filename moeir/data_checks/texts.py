@@ -12,7 +12,7 @@ from moeir import data_sources
 from moeir.data_checks.findings import FileFindings, Findings
 from moeir.data_checks.tolerant_lines import read_tolerantly, repair_text
 from moeir.errors import DataError
-from moeir.records import dpr, texts
+from moeir.records import dpr, lines, texts
 from moeir.records.texts import Text
 
 
@@ -51,23 +51,44 @@ class TextChecker:
         first = next(numbered_lines, None)
         if first is None:
             return
-        numbered_lines, kind = chain([first], numbered_lines), texts.detect_form(source, first[1])
+        kind = texts.detect_form(source, first[1])
         if kind in ("array", "answers"):
-            yield from self._check_records((dpr.read_question_rows if kind == "answers" else dpr.read_questions)(name, numbered_lines))
+            read = dpr.read_question_rows if kind == "answers" else dpr.read_questions
+            yield from self._check_records(read(name, chain([first], numbered_lines)))
             return
-        names, has_header = texts.parse_header(first[1]) if kind == "tabs" else ([], False)
-        if has_header:
-            yield next(numbered_lines)[1]
-        for number, line in numbered_lines:
+        if kind == "tabs":
+            yield from self._check_table(first, numbered_lines)
+            return
+        for number, line in chain([first], numbered_lines):
             where = f"{name}:{number}"
             try:
-                record = texts.parse_row(line, names, where) if names else _load_json(line, where)
+                record = _load_json(line, where)
                 text = texts.parse_text(record, where)
             except DataError as problem:
                 self.file.add_error(problem)
                 continue
             if (repaired := self._repair(text, number)) is not None:
-                yield line if repaired is text and not _has_control_characters(line) else _format_line(record, repaired, text, names)
+                is_changed = repaired is not text or _has_control_characters(line)
+                yield json.dumps(_replace_values(record, repaired, text), ensure_ascii=False) if is_changed else line
+
+    def _check_table(self, first: tuple[int, str], others: Iterator[tuple[int, str]]) -> Iterator[str]:
+        """Check tab-separated lines; what follows a quotation mark that is not closed cannot be read."""
+        try:
+            names, has_header, rows = texts.read_columns(self.file.name, first, others)
+            if has_header:
+                yield first[1]
+            for where, columns in rows:
+                try:
+                    record = texts.parse_row(columns, names, where)
+                    text = texts.parse_text(record, where)
+                except DataError as problem:
+                    self.file.add_error(problem)
+                    continue
+                if (repaired := self._repair(text, _line_number(where))) is not None:
+                    values = _replace_values(record, repaired, text).values()
+                    yield lines.format_csv(values) if has_header else "\t".join(values)
+        except DataError as problem:
+            self.file.add_error(problem)
 
     def _check_records(self, records: Iterator[tuple[str, Any]]) -> Iterator[str]:
         """Check records of a source that cannot be read beyond a fault of its form."""
@@ -130,10 +151,9 @@ def _has_control_characters(line: str) -> bool:
     return any(letter < " " and letter != "\t" for letter in line)
 
 
-def _format_line(record: dict[str, Any], repaired: Text, text: Text, names: list[str]) -> str:
+def _replace_values(record: dict[str, Any], repaired: Text, text: Text) -> dict[str, Any]:
     changed = {text.text: repaired.text, text.title: repaired.title}
-    new_record = {key: changed.get(value, value) if isinstance(value, str) else value for key, value in record.items()}
-    return "\t".join(new_record[key] for key in names) if names else json.dumps(new_record, ensure_ascii=False)
+    return {key: changed.get(value, value) if isinstance(value, str) else value for key, value in record.items()}
 
 
 def check_encoded_ids(file: str, ids: Sequence[str], findings: Findings, documents: Collection[str] | None) -> None:

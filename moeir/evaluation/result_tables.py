@@ -11,6 +11,7 @@ from typing import Any
 
 from moeir.errors import DataError, UsageError
 from moeir.evaluation import measures, significance, tables
+from moeir.parsing import dump_json, escape_controls
 
 ALL_QUERIES, MACRO, MICRO = "all", "macro", "micro"
 MeasureValues = Mapping[str, Mapping[str, float]]
@@ -217,7 +218,7 @@ def to_json(systems: Mapping[str, LabelledValues], comparison: Comparison = DEFA
                 report.setdefault(name, {}).setdefault(label, {})[measure] = entry
     settings: dict[str, Any] = {"test": comparison.test, "correction": comparison.correction}
     settings |= {"against": comparison.against} if comparison.against else {}
-    return json.dumps({**settings, "runs": report}, ensure_ascii=False, indent=1)
+    return dump_json({**settings, "runs": report}, indent=1)
 
 
 def to_lines(
@@ -231,7 +232,10 @@ def to_lines(
     >>> list(to_lines({"bm25": {ALL_QUERIES: {"RR": {"q1": 1.0, "q2": 0.5}}}}, "tsv"))
     ['RR\\tall\\t0.750000']
     """
-    p_values = comparison.baseline_p_values(systems)
+    p_values, first = comparison.baseline_p_values(systems), next(iter(systems.values()))
+    queries = next(iter([*first.values()][-1].values()))
+    if clash := next((label for label in (ALL_QUERIES, *first) if per_query and label in queries), None):
+        raise DataError(f"query {clash!r} has the name of a mean; leave out --per-query, or give the query another name")
     for name, samples in systems.items():
         *_, whole = samples.values()
         means = {label: measures.aggregate_values(values) for label, values in samples.items()}
@@ -242,7 +246,8 @@ def to_lines(
                 against = comparison.select_p_values(p_values, label, name, measure)
                 if form == "tsv":
                     p_cells = ["" if p is None else f"{p:.6g}" for p in against.values()]
-                    yield "\t".join([*([name] if len(systems) > 1 else []), measure, query, f"{value:.6f}", *p_cells])
+                    names = map(escape_controls, [*([name] if len(systems) > 1 else []), measure, query])
+                    yield "\t".join([*names, f"{value:.6f}", *p_cells])
                 else:
                     line = ({"run": name} if len(systems) > 1 else {}) | {"measure": measure, "query": query, "value": value}
                     yield json.dumps(line | ({"p_against": against} if label and against else {}))

@@ -1,11 +1,10 @@
 """Tables as aligned text, Markdown, LaTeX, TSV or JSON lines; the output does not depend on the terminal."""
 
-import json
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
-from moeir.parsing import escape_controls
+from moeir.parsing import dump_json, escape_controls
 
 MARKS = "†‡§¶‖ᵃᵇᶜᵈᵉᶠᵍʰ"  # raised, behind numbers
 _LATEX_SPECIAL = re.compile(rf"[&%$#_{{}}~^\\<>]|[{MARKS}]+")
@@ -25,8 +24,8 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[object]], number
     bm25     0.5000       43
     came     0.7123       43
     """
-    cells = [[_format_cell(cell, number_format) for cell in row] for row in rows]
-    lines = [list(map(escape_controls, header)), *cells]
+    cells = _format_cells(rows, number_format)
+    lines = [*_format_cells([header]), *cells]
     widths = [max(_display_width(line[column]) for line in lines) for column in range(len(header))]
     right = _right_aligned(len(header), cells)
     lines.insert(1, ["-" * width for width in widths])
@@ -41,9 +40,9 @@ def format_markdown(header: Sequence[str], rows: Sequence[Sequence[object]], num
     |:--|--:|
     | bm25\\|k1 | 0.5000 |
     """
-    cells = [[_format_cell(cell, number_format).replace("|", "\\|") for cell in row] for row in rows]
+    cells = _format_cells(rows, number_format)
     right = _right_aligned(len(header), cells)
-    lines = [list(header), *cells]
+    lines = [[_escape_markdown(cell) for cell in row] for row in (*_format_cells([header]), *cells)]
     lines.insert(1, ["--:" if number else ":--" for number in right])
     return "\n".join(f"|{'|'.join(line)}|" if index == 1 else f"| {' | '.join(line)} |" for index, line in enumerate(lines))
 
@@ -60,9 +59,9 @@ def format_latex(header: Sequence[str], rows: Sequence[Sequence[object]], number
     \bottomrule
     \end{tabular}
     """
-    cells = [[_format_cell(cell, number_format) for cell in row] for row in rows]
+    cells = _format_cells(rows, number_format)
     columns = "".join("r" if number else "l" for number in _right_aligned(len(header), cells))
-    lines = [f"{' & '.join(map(_escape_latex, line))} \\\\" for line in [list(header), *cells]]
+    lines = [f"{' & '.join(map(_escape_latex, line))} \\\\" for line in (*_format_cells([header]), *cells)]
     body = [lines[0], "\\midrule", *lines[1:]]
     return "\n".join([f"\\begin{{tabular}}{{{columns}}}", "\\toprule", *body, "\\bottomrule", "\\end{tabular}"])
 
@@ -77,9 +76,9 @@ def format_lines(header: Sequence[str], rows: Iterable[Sequence[object]], form: 
     ['run\\trbo', 'bm25\\t0.333333333', 'came\\t']
     """
     if form == "jsonl":
-        yield from (json.dumps(dict(zip(header, row, strict=True)), ensure_ascii=False) for row in rows)
+        yield from (dump_json(dict(zip(header, row, strict=True))) for row in rows)
         return
-    yield "\t".join(header)
+    yield "\t".join(map(escape_controls, header))
     for row in rows:
         yield "\t".join("" if cell is None else f"{cell:.9g}" if isinstance(cell, float) else escape_controls(str(cell)) for cell in row)
 
@@ -94,7 +93,12 @@ def format_note(text: str, form: str) -> str:
     >>> print(format_note("better than a†, p < 0.05", "latex"))
     \par{\footnotesize better than a$^{\dagger}$, p $<$ 0.05}
     """
-    return f"\\par{{\\footnotesize {_escape_latex(text)}}}" if form == "latex" else text
+    line = escape_controls(text)
+    return f"\\par{{\\footnotesize {_escape_latex(line)}}}" if form == "latex" else _escape_markdown(line) if form == "markdown" else line
+
+
+def _escape_markdown(text: str) -> str:
+    return text if _NUMBER.fullmatch(text) else re.sub(r"[\\`*_{}\[\]<>|~&]", r"\\\g<0>", text)
 
 
 def _escape_latex(text: str) -> str:
@@ -105,6 +109,10 @@ def _to_latex(letter: re.Match[str]) -> str:
     if letter[0][0] in MARKS:
         return f"$^{{{''.join(map(_LATEX_MARKS.__getitem__, letter[0]))}}}$"
     return _LATEX_ESCAPES.get(letter[0], f"\\{letter[0]}")
+
+
+def _format_cells(rows: Iterable[Sequence[object]], number_format: str = "") -> list[list[str]]:
+    return [[_format_cell(cell, number_format) for cell in row] for row in rows]
 
 
 def _format_cell(cell: object, number_format: str) -> str:

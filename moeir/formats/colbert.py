@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from moeir import data_sources
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.formats.base import ANSWERS, PROVENANCE, URL, Conversion, Format, collapse_whitespace
 from moeir.formats.examples import GroupByQuery
@@ -30,7 +31,7 @@ class Colbert(Format):
     is_folder = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        triples = next((path / name for name in TRIPLE_FILES if (path / name).is_file()), None)
+        triples = data_sources.find_file(path, *TRIPLE_FILES)
         if triples is None:
             raise ArtifactError(f"{path}: no triples.jsonl; expected a folder of triples.jsonl, queries.tsv and collection.tsv")
         passages, queries = (_read_numbered_texts(path / name) for name in ID_FILES)
@@ -104,7 +105,7 @@ def _to_rows(example: Example, conversion: Conversion, passages: _NumberedTexts,
 
 
 def _read_triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
-    if path.suffix == ".tsv":
+    if lines.strip_compression_suffix(path).suffix == ".tsv":
         yield from ((where, list(row)) for where, row in lines.read_rows(path, 3, "query, positive, negative"))
         return
     for where, row in texts.read_json_lines(path):

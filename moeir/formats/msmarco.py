@@ -5,7 +5,7 @@ from pathlib import Path
 
 from moeir.formats.base import Collection, Conversion, Format, collapse_whitespace, title_and_text
 from moeir.formats.qrels import TrecQrels, read_qrels_splits, write_collection
-from moeir.formats.run import TabSeparatedRun, drop_scores, drop_tag, iter_hits, run_from_hits, scores_from_ranks
+from moeir.formats.run import TabSeparatedRun, check_ids, drop_scores, drop_tag, iter_hits, read_hit_rows, run_from_hits, scores_from_ranks
 from moeir.formats.texts import Tsv, chain_texts, read_unique_texts, require_file
 from moeir.records import lines
 from moeir.records.runs import Run
@@ -40,7 +40,7 @@ class Top1000(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         def hits() -> Iterator[tuple[str, str, str, int]]:
-            rows = lines.read_rows(path, 4, "query, document, query text, passage")
+            rows = read_hit_rows(path, 4, "query, document, query text, passage")
             for rank, (where, (query, document, query_text, passage)) in enumerate(rows):
                 for text_id, text, texts_by_id in ((query, query_text, conversion.queries), (document, passage, conversion.corpus)):
                     if texts_by_id is None or text_id not in texts_by_id or title_and_text(texts_by_id[text_id]) != text:
@@ -50,7 +50,7 @@ class Top1000(Format):
         yield run_from_hits(scores_from_ranks(hits()), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
-        run = next(items)
+        run = check_ids(next(items), path)
         drop_scores(run, conversion)
         drop_tag(run, conversion)
         return lines.write_rows(_to_rows(run, conversion), path)

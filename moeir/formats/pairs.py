@@ -17,7 +17,6 @@ from moeir.records.texts import Text
 ANCHOR_COLUMNS = ("anchor", "query", "question", "sentence1")
 POSITIVE_COLUMNS = ("positive", "answer", "pos", "passage", "sentence2")
 NEGATIVE_COLUMNS = ("negative", "neg", "negative_1")
-LONGEST_FIELD = 2**31 - 1  # characters
 _NUMBERED_NEGATIVE = re.compile("negative_[0-9]+")
 _LABELLED_COLUMNS = (*POSITIVE_COLUMNS, "document", "response", "text")
 _LABELS = {"1": True, "1.0": True, "0": False, "0.0": False}
@@ -147,17 +146,12 @@ def read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield where, record
         return
     with lines.open_lines(path) as numbered:
-        csv.field_size_limit(LONGEST_FIELD)
-        reader = csv.reader((line + "\n" for _, line in numbered), delimiter=delimiter)
-        try:
-            header = next(reader, [])
-            for row in reader:
-                if len(row) != len(header):
-                    expected = f"{len(header)} columns expected ({', '.join(header)})"
-                    raise DataError(f"{path}:{reader.line_num}: {expected}, found {len(row)}", code="columns")
-                yield f"{path}:{reader.line_num}", dict(zip(header, row, strict=True))
-        except csv.Error as problem:  # a carriage return within a line, or a field of two billion characters
-            raise DataError(f"{path}:{reader.line_num}: not a table: {problem}", code="columns") from None
+        rows = lines.read_csv(numbered, str(path), delimiter)
+        _, header = next(rows, ("", []))
+        for where, row in rows:
+            if len(row) != len(header):
+                raise DataError(f"{where}: {len(header)} columns expected ({', '.join(header)}), found {len(row)}", code="columns")
+            yield where, dict(zip(header, row, strict=True))
 
 
 def write_table(header: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> int:

@@ -27,7 +27,8 @@ class TrecQrels(Format):
         return iter_judgements(qrels.read_qrels(path))
 
     def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
-        return lines.write_rows(((query, "0", document, grade) for query, document, grade in items), path, self._separator)
+        checked = qrels.check_judgements(items, path)
+        return lines.write_rows(((query, "0", document, grade) for query, document, grade in checked), path, self._separator)
 
 
 def iter_judgements(grades: Mapping[str, Mapping[str, int]]) -> Iterator[Judgement]:

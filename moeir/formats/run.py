@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -44,7 +45,7 @@ class JsonRun(Format):
         yield run_from_hits(_iter_hits(lists, str(path)), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
-        run = next(items)
+        run = check_ids(next(items), path)
         drop_tag(run, conversion)
         with lines.open_writer(path) as output:
             output.write("{")
@@ -63,7 +64,7 @@ class TabSeparatedRun(base.Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
         """The run; without a score column, its scores come from the ranks."""
-        rows = lines.read_rows(path, len(self.columns), ", ".join(self.columns))
+        rows = read_hit_rows(path, len(self.columns), ", ".join(self.columns))
         hits: Iterator[LocatedHit]
         if "score" in self.columns:
             hits = ((where, row[0], row[1], parse_float32(row[-1], where)) for where, row in rows)
@@ -73,7 +74,7 @@ class TabSeparatedRun(base.Format):
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
         """Write the run and return its number of hits."""
-        run = next(items)
+        run = check_ids(next(items), path)
         hits: Iterator[tuple[object, ...]] = iter_hits(run)
         if "score" in self.columns:
             hits = ((query, document, rank, runs.format_score(score)) for query, document, rank, score in iter_hits(run))
@@ -81,6 +82,19 @@ class TabSeparatedRun(base.Format):
             drop_scores(run, conversion)
         drop_tag(run, conversion)
         return lines.write_rows(map(itemgetter(*map(HIT_COLUMNS.index, self.columns)), hits), path)
+
+
+def read_hit_rows(path: Path, width: int, form: str) -> Iterator[tuple[str, list[str]]]:
+    """The rows of `lines.read_rows`, whose first two columns are ids of a query and of a document."""
+    for where, row in lines.read_rows(path, width, form):
+        yield where, [*(texts.parse_id(name, where) for name in row[:2]), *row[2:]]
+
+
+def check_ids(run: Run, path: Path) -> Run:
+    """The run itself; DataError for an id that the readers of this module would refuse."""
+    for name in chain(run.queries, run.document_ids):
+        texts.parse_id(name, str(path))
+    return run
 
 
 def _parse_rank(rank: str, where: str) -> int:

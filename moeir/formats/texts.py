@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from moeir import data_sources
-from moeir.errors import ArtifactError
+from moeir.errors import ArtifactError, DataError
 from moeir.formats import base
 from moeir.formats.base import Conversion, Format, collapse_whitespace, flatten_title
 from moeir.records import lines, texts
@@ -53,13 +53,17 @@ def read_unique_texts(source: Path | str, conversion: Conversion) -> Iterator[Te
 
 
 def chain_texts(files: list[Path], conversion: Conversion) -> Iterator[Text]:
-    """The texts of several files; of equal ids, the first."""
-    seen_ids: set[str] = set()
+    """The texts of several files; one may stand in several, as that of a query in those of two splits."""
+    by_name: dict[Path, list[Path]] = {}
     for file in files:
+        by_name.setdefault(lines.strip_compression_suffix(file), []).append(file)
+    digests: dict[str, int] = {}
+    for file in filter(None, map(data_sources.require_single, by_name.values())):
         for text in read_unique_texts(file, conversion):
-            if text.id not in seen_ids:
-                seen_ids.add(text.id)
+            if text.id not in digests:
                 yield text
+            if digests.setdefault(text.id, hash(text)) != hash(text):
+                raise DataError(f"{file}: {text.id!r} has another text in an earlier file", code="two-texts")
 
 
 def require_file(folder: Path, name: str) -> Path:

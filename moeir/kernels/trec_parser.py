@@ -1,6 +1,7 @@
-"""Parser of whitespace-separated lines (TREC runs): words of up to 64 bytes as rows of uint64, and one column of float32.
+"""Parser of lines of columns (TREC runs): words of up to 64 bytes as rows of uint64, and one column of float32.
 
-Irregular input is left to the caller: lines with another number of words, blank lines, numbers in an unusual form, control characters.
+Irregular input is left to the caller: lines with another number of words, with tabs between some of them only, blank lines, numbers in an
+unusual form, control characters.
 """
 
 from typing import Any
@@ -13,7 +14,7 @@ SKIP, NUMBER = -1, -2  # roles of a column; else the column's first index in a r
 IRREGULAR = -1  # returned for irregular input; -2 - c if the words of column c are too long
 
 _ONE_BYTE, _BITS_PER_BYTE = np.uint64(1), np.uint64(8)
-_NEWLINE, _SPACE = 10, 32
+_TAB, _NEWLINE, _SPACE = 9, 10, 32
 _POWERS = 10.0 ** np.arange(23)  # exact in float64
 _MAX_EXACT_INTEGER = np.uint64(2**53)
 _MAX_BEFORE_NEXT_DIGIT = np.uint64(10**18)  # below this, one more digit fits
@@ -24,7 +25,7 @@ _MIN_SAFE_FLOAT32, _MAX_SAFE_FLOAT32 = 1e-30, 3e38  # range of float32 without s
 @njit_cached()
 def _is_space(letter: int) -> bool:
     """Whether a character is white space other than the newline."""
-    return letter <= _SPACE and (letter == _SPACE or letter == 9 or 11 <= letter <= 13)
+    return letter <= _SPACE and (letter == _SPACE or letter == _TAB or 11 <= letter <= 13)
 
 
 @njit_cached()
@@ -84,9 +85,15 @@ def parse_lines(letters: Any, roles: Any, limits: Any, keys: Any, numbers: Any, 
     """
     position, size, width = np.uint64(0), np.uint64(len(letters)), len(roles)
     while position < size:
+        tabs_between = 0  # columns, as between the first two
         for column in range(width):
+            tabs = 0
             while _is_space(letters[position]):
+                tabs += letters[position] == _TAB
                 position += _ONE_BYTE
+            tabs_between = tabs if column == 1 else tabs_between
+            if tabs > 1 or tabs != tabs_between:
+                return IRREGULAR
             start, role = position, roles[column]
             if role >= 0:
                 key_column, key_limit = role, role + limits[column]
@@ -115,7 +122,7 @@ def parse_lines(letters: Any, roles: Any, limits: Any, keys: Any, numbers: Any, 
                     position += _ONE_BYTE
                 if position == start:
                     return IRREGULAR
-        while _is_space(letters[position]):
+        while _is_space(letters[position]) and letters[position] != _TAB:
             position += _ONE_BYTE
         if letters[position] != _NEWLINE:
             return IRREGULAR

@@ -4,8 +4,10 @@ Only a newline ends a line; a byte order mark and carriage returns are dropped. 
 `LineLimit.bytes`, so that no small archive fills it.
 """
 
+import csv
 import gzip
 import io
+import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -17,12 +19,29 @@ import numpy as np
 import zstandard
 
 from moeir.errors import DataError, UsageError
-from moeir.parsing import LineLimit
+from moeir.parsing import LineLimit, escape_controls
 
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 BLOCK_BYTES = 1 << 20
 ZSTANDARD_BYTES = 1 << 12  # compressed bytes at a time: a few of them may stand for 128 KiB of text
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_CSV_RULE = 'a column that begins with " ends with ", and a " within it is doubled, as in any CSV file'
+_BINARY_FORMATS = {  # by their first bytes: what it is, and what reads it
+    b"PAR1": "a parquet file; hf:FOLDER reads the parquet files of a folder",
+    b"ARROW1": "an Arrow file; hf:FOLDER reads the folder of a saved data set",
+    b"\x1f\x8b": "compressed by gzip; its name should end with .gz",
+    b"\x28\xb5\x2f\xfd": "compressed by Zstandard; its name should end with .zst",
+    b"PK\x03\x04": "a zip archive; unpack it",
+    b"BZh91AY": "compressed by bzip2; unpack it",
+    b"\xfd7zXZ": "compressed by xz; unpack it",
+}
+_MARKUPS = {  # by how a line begins
+    r"<top|<num": "TREC topics: write a line with number, tab and title for each, or name irds:NAME#queries",
+    r"<doc": 'TREC documents: write JSON lines {"_id", "text"}, or name irds:NAME#docs',
+    r"<": "XML: write JSON lines, or columns between tabs",
+    r"[{\[]": "JSON: a file of texts is called .jsonl, a run {query: {document: score}} becomes lines by moeir convert --from json-run, "
+    "and judgements {query: {document: grade}} need a line for each: query 0 document grade",
+}
 
 
 def source_name(path: Path | str) -> str:
@@ -34,6 +53,20 @@ def strip_compression_suffix(path: Path | str) -> Path:
     """The path without `.gz` or `.zst`, so that its suffix is that of the content."""
     plain = Path(path)
     return plain.with_suffix("") if plain.suffix in COMPRESSED_SUFFIXES else plain
+
+
+def is_word(text: str) -> bool:
+    """Whether a text can stand in a column between spaces, as ids and tags do."""
+    return text.split() == [text] and "\0" not in text
+
+
+def describe_markup(line: str) -> str:
+    """What a line is that begins with markup, and what to do with its file; else nothing.
+
+    >>> describe_markup("<top>")
+    'TREC topics: write a line with number, tab and title for each, or name irds:NAME#queries'
+    """
+    return next((words for start, words in _MARKUPS.items() if re.match(rf"\s*(?i:{start})", line)), "")
 
 
 def is_compressed(path: Path | str) -> bool:
@@ -84,6 +117,49 @@ def open_writer(path: Path | str) -> Iterator[TextIO]:
         io.TextIOWrapper(compressed, encoding="utf-8", newline="\n") as text,
     ):
         yield text
+
+
+def read_csv(numbered: Iterable[tuple[int, str]], name: str, delimiter: str = "\t") -> Iterator[tuple[str, list[str]]]:
+    r"""The location (file:line) where each row of a table begins, and its columns; one in quotation marks may hold line breaks.
+
+    DataError where csv would not have quoted so, or where a quoted column would run over a line that is a row of its own.
+
+    >>> list(read_csv([(1, "id\ttext"), (2, '7\tAn "owl".'), (3, '8\t"A ""cat""'), (4, 'waits."')], "c.tsv"))[1:]
+    [('c.tsv:2', ['7', 'An "owl".']), ('c.tsv:3', ['8', 'A "cat"\nwaits.'])]
+    """
+    first = last = width = 0
+
+    def physical_lines() -> Iterator[str]:
+        nonlocal first, last
+        for number, line in numbered:
+            cells = line.split(delimiter)
+            if first and delimiter == "\t" and len(cells) == width and '"' not in cells[0] and len(cells[0].split()) == 1:
+                problem = f'a column begins with " and is not closed before line {number}, a row of its own'
+                raise DataError(f"{name}:{first}: {problem}; {_CSV_RULE}", code="columns")
+            skipped = number - last - 1 if first else 0  # blank lines, which the caller may have left out
+            first, last = first or number, number
+            yield "\n" * skipped + line + "\n"
+
+    csv.field_size_limit(LineLimit.bytes)
+    rows = csv.reader(physical_lines(), delimiter=delimiter, strict=True)
+    while True:
+        try:
+            row = next(rows, None)
+        except csv.Error as problem:
+            raise DataError(f"{name}:{first}: not a table: {escape_controls(str(problem))}; {_CSV_RULE}", code="columns") from None
+        if row is None:
+            return
+        width = width or len(row)
+        if len(row) > 1 or "".join(row).strip():
+            yield f"{name}:{first}", row
+        first = 0
+
+
+def format_csv(row: Iterable[str]) -> str:
+    """A row as a line that `read_csv` reads."""
+    output = io.StringIO()
+    csv.writer(output, delimiter="\t", lineterminator="").writerow(row)
+    return output.getvalue()
 
 
 def read_rows(path: Path | str, width: int, form: str) -> Iterator[tuple[str, list[str]]]:
@@ -167,6 +243,9 @@ def _split_blocks(chunks: Iterator[bytes], name: str, check: bool) -> Iterator[t
     number, rest, size = 1, list[bytes](), 0  # joined once: a line may be as long as the file
     try:
         for chunk in chunks:
+            formats = [words for start, words in _BINARY_FORMATS.items() if chunk.startswith(start)] if number == 1 and not rest else ()
+            if formats:
+                raise DataError(f"{name}: expected text, found {formats[0]}", code="not-utf8")
             end = chunk.rfind(b"\n")
             if end < 0:
                 rest.append(chunk)

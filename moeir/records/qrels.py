@@ -1,13 +1,16 @@
 """Relevance judgements (qrels): reads TREC and BEIR forms, `hf:` and `irds:` sources; writes TREC's."""
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from moeir import data_sources
 from moeir.errors import DataError, UsageError
-from moeir.records import lines, remote_rows
+from moeir.parsing import shorten_message
+from moeir.records import lines, remote_rows, trec_columns
+
+log = logging.getLogger(__name__)
 
 Qrels: TypeAlias = dict[str, dict[str, int]]
 
@@ -18,13 +21,14 @@ ROW_FIELDS = {  # of `hf:` and `irds:` sources, by what they hold
     "document": ("corpus-id", "corpus_id", "doc_id", "docid", "document_id"),
     "grade": ("score", "relevance", "grade", "label"),
 }
+_COLUMNS = {4: ("query", "0", "document", "grade"), 3: ("query", "document", "grade")}
 _EXPECTED_COLUMNS = "4 columns (query 0 document grade) or 3 (query document grade)"
 
 
 def read_qrels(path: Path | str) -> Qrels:
     """Read grades by query and document, from four columns (TREC), three (BEIR, with or without a header), `hf:NAME` or `irds:NAME#qrels`.
 
-    Lines that are blank or begin with `#` are skipped, as trec_eval does.
+    Blank lines and comments, which begin with `#`, are skipped, as trec_eval does; one behind the first judgement is logged.
     """
     qrels: Qrels = {}
     name = lines.source_name(path)
@@ -39,9 +43,10 @@ def read_qrels(path: Path | str) -> Qrels:
 
 
 def _read_file(path: Path | str, name: str) -> Iterator[tuple[str, tuple[str, str, int]]]:
+    parser = JudgementParser(name)
     with lines.open_lines(path) as numbered:
         for number, line in numbered:
-            if (judgement := parse_judgement(line, number, name)) is not None:
+            if (judgement := parser.parse(line, number)) is not None:
                 yield f"{name}:{number}", judgement
 
 
@@ -66,29 +71,63 @@ def judgement_from_row(row: Mapping[str, Any], where: str) -> tuple[str, str, in
     return str(query), str(document), _parse_grade(f"{grade:g}" if isinstance(grade, float) else str(grade), where)
 
 
-def parse_judgement(line: str, number: int, name: str) -> tuple[str, str, int] | None:
-    """Query, document and grade of a line; None for one that is blank, a comment, or a header.
+class JudgementParser:
+    """Parses the lines of one file of judgements, whose first one decides how many columns all have."""
 
-    >>> parse_judgement("q1 0 owl 2", 1, "dev.qrels"), parse_judgement("query-id\\tcorpus-id\\tscore", 1, "dev.tsv")
-    (('q1', 'owl', 2), None)
-    """
-    fields = [field.decode() for field in line.encode().split()]  # bytes split at ASCII white space only, as trec_eval does
-    if not fields or line.startswith("#"):
-        return None
-    if number == 1 and len(fields) in (3, 4) and fields[-1].lower() in _GRADE_HEADERS:
-        return None
-    if len(fields) not in (3, 4):
-        raise DataError(f"{name}:{number}: expected {_EXPECTED_COLUMNS}, found {len(fields)}", code="columns")
-    return fields[0], fields[-2], _parse_grade(fields[-1], f"{name}:{number}")
+    def __init__(self, name: str) -> None:
+        self._name, self._width, self._has_logged = name, 0, False
+
+    def parse(self, line: str, number: int) -> tuple[str, str, int] | None:
+        r"""Query, document and grade of a line; None for one that is blank, a comment, or a header.
+
+        >>> parser = JudgementParser("dev.tsv")
+        >>> parser.parse("query-id\tcorpus-id\tscore", 1), parser.parse("q1\towl\t2", 2)
+        (None, ('q1', 'owl', 2))
+        """
+        where, encoded = f"{self._name}:{number}", line.encode()
+        columns = trec_columns.split_columns(encoded)
+        if not encoded.split() or (line.startswith("#") and self._is_comment(line, columns, where)):
+            return None
+        is_markup = not self._width and not columns[-1].isdigit() and lines.describe_markup(line)
+        if is_markup or len(columns) not in _COLUMNS or self._width not in (0, len(columns)):
+            expected = f"{self._width} columns, as in the lines above" if self._width else _EXPECTED_COLUMNS
+            raise DataError(f"{where}: expected {expected}, found {trec_columns.describe_columns(encoded)}", code="columns")
+        if not self._width and columns[-1].decode().lower() in _GRADE_HEADERS:
+            self._width = len(columns)
+            return None
+        trec_columns.check_words(columns, _COLUMNS[len(columns)], where)
+        if len(columns) == 4:
+            trec_columns.check_iteration(columns, encoded, where)
+        query, *_, document, grade = (column.decode() for column in columns)
+        judgement = query, document, _parse_grade(grade, where)
+        self._width = len(columns)
+        return judgement
+
+    def _is_comment(self, line: str, columns: list[bytes], where: str) -> bool:
+        """Whether a line that begins with # is a comment; DataError if it could be a judgement as well."""
+        if line[1:2] != " " and len(columns) in _COLUMNS and columns[-1].lstrip(b"+-").isdigit():
+            problem = f"a comment, or the judgement of a query whose id begins with #: {shorten_message(repr(line))}"
+            raise DataError(f"{where}: {problem}; a comment has a space behind #, and such an id needs another name", code="columns")
+        if self._width and not self._has_logged:
+            self._has_logged = True
+            log.info("%s: skipped as a comment, as it begins with #", where)
+        return True
 
 
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:
     """Write judgements in TREC form, in their order; UsageError for an id that this form cannot hold."""
-    for name in chain(qrels, *qrels.values()):
-        if name.split() != [name] or (name.startswith("#") and name in qrels):
-            problem = "an id is one word without white space, that of a query does not begin with #, which marks a comment"
-            raise UsageError(f"{lines.source_name(path)}: {name!r} cannot be written to judgements: {problem}")
-    lines.write_lines((f"{query} 0 {document} {grade}" for query, grades in qrels.items() for document, grade in grades.items()), path)
+    judgements = ((query, document, grade) for query, grades in qrels.items() for document, grade in grades.items())
+    lines.write_lines([f"{query} 0 {document} {grade}" for query, document, grade in check_judgements(judgements, path)], path)
+
+
+def check_judgements(judgements: Iterable[tuple[str, str, int]], path: Path | str) -> Iterator[tuple[str, str, int]]:
+    """The judgements themselves; UsageError for an id that the reader would refuse."""
+    for query, document, grade in judgements:
+        for name in (query, document):
+            if not lines.is_word(name) or (name is query and name.startswith("#")):
+                problem = "an id is one word without white space, that of a query does not begin with #, which marks a comment"
+                raise UsageError(f"{lines.source_name(path)}: {name!r} cannot be written to judgements: {problem}")
+        yield query, document, grade
 
 
 def _parse_grade(text: str, where: str) -> int:

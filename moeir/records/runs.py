@@ -221,7 +221,7 @@ def write_run(run: Run, path: Path | str, tag: str | None = None) -> None:
 def format_lists(run: Run, tag: str, where: str) -> Iterator[str]:
     """The TREC lines of each query that has hits, without the last newline; UsageError, at `where`, for an id or tag with white space."""
     for word in chain([tag], run.queries, run.document_ids):
-        if len(word.split()) != 1:
+        if not lines.is_word(word):
             raise UsageError(f"{where}: {word!r} cannot be written to a run: an id or tag is one word without white space")
     return _format_lists(run, tag)
 
@@ -271,6 +271,7 @@ def _sort_lists_numpy(starts: Integers, documents: NDArray[np.integer], scores: 
 def parse_hit(line: str, where: str) -> tuple[str, str, str, float, str]:
     """Query, document, rank, score and tag of a line of a run, by the same rules as `read_run`; `where` starts the message of an error."""
     words, score = trec_columns.parse_line(line.encode(), where, RUN_COLUMNS, RUN_COLUMNS.index("score"))
+    trec_columns.check_iteration(words, line.encode(), where)
     query, _, document, rank, _, tag = (word.decode() for word in words)
     return query, document, rank, score, tag
 

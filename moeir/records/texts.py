@@ -21,6 +21,7 @@ ID_FIELDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
 TEXT_FIELDS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
 KNOWN_FIELDS = (*ID_FIELDS, *TEXT_FIELDS, "title", "url", "answers")
 DOCUMENT_FIELDS = ("url", "title", "text")  # of a document, in reading order
+_OTHER_COLUMNS = {"title", "url", "document", "abstract", "sentence", "answer", "answers", "topic", "number", "description", "narrative"}
 FIELD_SEPARATOR = "\x1f"  # ASCII's unit separator, between the fields of `Text.joined_fields`
 _JSON_SUFFIXES, _TSV_SUFFIXES = {".jsonl", ".json", ".ndjson"}, {".tsv", ".txt"}
 
@@ -109,6 +110,8 @@ def parse_text(record: Any, where: str) -> Text:
     """A text from a record with any of the usual names for id and text; `where` starts the message of an error."""
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object, found {_preview(record)}", code="not-an-object")
+    if record and all(isinstance(value, dict) for value in record.values()):
+        raise DataError(f"{where}: expected a text, found judgements or a run as JSON, {{query: {{document: …}}}}", code="no-text")
     name = _find_field(record, TEXT_FIELDS, "text", where)
     if not isinstance(record[name], str):
         raise DataError(f"{where}: {name} is not a string: {_preview(record[name])}", code="text-not-a-string")
@@ -208,15 +211,15 @@ def read_records(source: str, *, plain_lines: bool = False) -> Iterator[tuple[st
         yield from _read_irds(source)
     else:
         with lines.open_lines(source) as numbered:
-            yield from _read_lines(source, ((number, line) for number, line in numbered if line.strip()), plain_lines)
+            yield from _read_lines(source, numbered, plain_lines)
 
 
 def _read_lines(source: str, numbered: Iterator[tuple[int, str]], plain_lines: bool) -> Iterator[tuple[str, Any]]:
     name = lines.source_name(source)
-    first = next(numbered, None)
+    first = next(((number, line) for number, line in numbered if line.strip()), None)
     if first is None:
         return
-    kind, all_lines = detect_form(source, first[1]), chain([first], numbered)
+    kind, all_lines = detect_form(source, first[1]), chain([first], ((number, line) for number, line in numbered if line.strip()))
     if kind == "array":
         yield from dpr.read_questions(name, all_lines)
     elif kind == "answers":
@@ -228,9 +231,8 @@ def _read_lines(source: str, numbered: Iterator[tuple[int, str]], plain_lines: b
                 raise DataError(f"{name}:{number}: found {'a tab' if chr(9) in line else 'JSON'}; {expected}", code="columns")
             yield f"{name}:{number}", {"id": str(position), "text": line.strip()}
     elif kind == "tabs":
-        head, has_header = parse_header(first[1])
-        for number, line in numbered if has_header else all_lines:
-            yield f"{name}:{number}", parse_row(line, head, f"{name}:{number}")
+        names, _, rows = read_columns(name, first, numbered)
+        yield from ((where, parse_row(columns, names, where)) for where, columns in rows)
     else:
         located = ((f"{name}:{number}", line) for number, line in all_lines)
         yield from ((where, parse_json(line, where)) for where, line in located)
@@ -246,19 +248,44 @@ def detect_form(source: Path | str, first: str) -> str:
     return "answers" if dpr.has_answers(first) else "tabs"
 
 
-def parse_header(first: str) -> tuple[list[str], bool]:
-    """The names of the tab-separated columns, and whether the first line is a header with them."""
-    names = first.lower().split("\t")
-    is_header = bool(set(names) & set(ID_FIELDS) and set(names) & set(TEXT_FIELDS))
-    return (names, True) if is_header else (["id", "text"], False)
+def read_columns(
+    name: str, first: tuple[int, str], others: Iterator[tuple[int, str]]
+) -> tuple[list[str], bool, Iterator[tuple[str, list[str]]]]:
+    """The names of the columns of tab-separated texts, whether the first line is a header with them, and each row with its location.
+
+    A file with a header is a table as csv writes it, such as DPR's `psgs_w100.tsv`; without one, the columns are read as they stand.
+    """
+    numbered = chain([first], others)
+    if names := parse_header(first[1], f"{name}:{first[0]}"):
+        return names, True, islice(lines.read_csv(numbered, name), 1, None)
+    return ["id", "text"], False, ((f"{name}:{number}", line.split("\t")) for number, line in numbered if line.strip())
 
 
-def parse_row(line: str, names: list[str], where: str) -> dict[str, Any]:
-    """A line of tab-separated columns as a record."""
-    fields = line.split("\t")
-    if len(fields) != len(names):
-        raise DataError(f"{where}: expected {len(names)} tab-separated columns ({', '.join(names)}), found {len(fields)}", code="columns")
-    return dict(zip(names, fields, strict=True))
+def parse_header(first: str, where: str) -> list[str]:
+    """The names of the columns if the first line is a header; none if it is a text; DataError if it is a header without an id and a text.
+
+    >>> parse_header("ID\\tText\\ttitle", "c.tsv:1"), parse_header("cat\\tmeow", "c.tsv:1")
+    (['id', 'text', 'title'], [])
+    """
+    names = [name.strip().lower() for name in dpr.split_columns(first)]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if set(names) & set(ID_FIELDS) and set(names) & set(TEXT_FIELDS) and repeated is None:
+        return names
+    has_id = any(re.fullmatch(r"docno|doc(ument)?id|\w*[_-]id", name) for name in names)
+    known_count = sum(name in KNOWN_FIELDS or name in _OTHER_COLUMNS for name in names)
+    if len(names) > 1 and all(re.fullmatch(r"[\w.-]+", name) for name in names) and (has_id or known_count > 1):
+        problem = f"the first line looks like a header, {', '.join(names)}" + (f", with two columns {repeated!r}" if repeated else "")
+        expected = f"expected one of {', '.join(ID_FIELDS)} and one of {', '.join(TEXT_FIELDS)}"
+        raise DataError(f"{where}: {problem}; {expected}; rename the columns, or delete the line if they are id and text", code="columns")
+    return []
+
+
+def parse_row(columns: list[str], names: list[str], where: str) -> dict[str, Any]:
+    """The columns of a line as a record."""
+    if len(columns) != len(names):
+        found = lines.describe_markup(columns[0]) or len(columns)
+        raise DataError(f"{where}: expected {len(names)} tab-separated columns ({', '.join(names)}), found {found}", code="columns")
+    return dict(zip(names, columns, strict=True))
 
 
 def _read_irds(source: str) -> Iterator[tuple[str, Any]]:

@@ -1,9 +1,11 @@
-"""Columns of white-space separated files, such as TREC runs, as arrays: millions of lines without millions of Python objects.
+"""Columns of files such as TREC runs and judgements; of runs as arrays: millions of lines without millions of Python objects.
 
-White space is ASCII white space, as in trec_eval; blank lines are skipped. Regular blocks are parsed by Arrow, or by compiled loops in a
-big file; all others in Python, with the same result and with the line number of every fault.
+A line with tabs has its columns between them, any other between ASCII white space, as in trec_eval; blank lines are skipped. Regular
+blocks are parsed by Arrow, or by compiled loops in a big file; all others in Python, with the same result and with the line number of
+every fault.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +20,7 @@ from pyarrow import csv
 
 from moeir.errors import DataError
 from moeir.kernels.heap import trim_heap
+from moeir.parsing import shorten_message
 from moeir.records import compiled_loops, lines
 from moeir.records.ids import MAX_FIXED_BYTES, ByteStrings, DictionaryEncoder, Ids, as_byte_strings
 
@@ -27,6 +30,7 @@ _arrow_csv: Any = csv
 Numbers: TypeAlias = NDArray[np.float32]
 
 _NEWLINE = 10
+_ITERATION = re.compile(rb"(?i)q[0-9o]|[0-9.]+|iter|standard")
 _FLOAT32_OVERFLOW = (2 - 2.0**-24) * 2.0**127  # the least number that float32 rounds to infinity
 
 
@@ -71,7 +75,10 @@ def read_columns(path: Path | str, names: Sequence[str], wanted: tuple[int, ...]
                 for encoder, column in zip(encoders, columns[:-1], strict=True):
                     encoder.add(column)
                 parts.append(columns[-1])
-                first_words = first_words or [word.decode() for word in block.split(maxsplit=width)[:width]]
+                if not first_words:
+                    line_number, line = next((row, line) for row, line in enumerate(block.split(b"\n"), first) if line.strip())
+                    check_iteration(split_columns(line), line, f"{name}:{line_number}")
+                    first_words = [word.decode() for word in split_columns(line)]
     if not first_words:
         raise DataError(f"{name}: holds no line; expected {width} columns ({' '.join(names)})")
     strings = [encoder.finish() for encoder in reversed(encoders)][::-1]  # documents first: they take the most memory
@@ -146,10 +153,41 @@ def _parse_python(
 
 def parse_line(line: bytes, where: str, names: Sequence[str], number: int) -> tuple[list[bytes], float]:
     """The words of a line, one for each of `names`, and the finite float32 number among them; `where` starts the message of an error."""
-    words = line.split()
+    words = split_columns(line)
     if len(words) != len(names):
-        raise DataError(f"{where}: expected {len(names)} columns ({' '.join(names)}), found {len(words)}", code="columns")
+        raise DataError(f"{where}: expected {len(names)} columns ({' '.join(names)}), found {describe_columns(line)}", code="columns")
+    check_words(words, names, where)
     return words, parse_float32(words[number].decode(), where, names[number])
+
+
+def split_columns(line: bytes) -> list[bytes]:
+    r"""The columns of a line: between tabs if it has any, so that an id with a space stays whole, else between ASCII white space.
+
+    >>> split_columns(b"q1\tdoc 17\t1"), split_columns(b" q1  Q0 d1 2")
+    ([b'q1', b'doc 17', b'1'], [b'q1', b'Q0', b'd1', b'2'])
+    """
+    return [column.strip() for column in line.split(b"\t")] if b"\t" in line else line.split()
+
+
+def describe_columns(line: bytes) -> str:
+    """How many columns a line has, or what it is that has none, for a message."""
+    between = " between tabs" if b"\t" in line else ""
+    return lines.describe_markup(line.decode()) or f"{len(split_columns(line))}{between}"
+
+
+def check_words(columns: Sequence[bytes], names: Sequence[str], where: str) -> None:
+    """DataError for a column between tabs that is not one word."""
+    for name, column in zip(names, columns):
+        if len(column.split()) != 1:
+            problem = f"{name} is {'empty' if not column else 'not one word'}: {shorten_message(repr(column.decode()))}"
+            raise DataError(f"{where}: {problem}; columns are between tabs here", code="id-with-space" if column else "columns")
+
+
+def check_iteration(columns: Sequence[bytes], line: bytes, where: str) -> None:
+    """DataError unless the second column is that of TREC's formats, or tabs tell it from a part of an id."""
+    if b"\t" not in line and not _ITERATION.fullmatch(columns[1]):
+        problem = f"the second of {len(columns)} columns is {shorten_message(repr(columns[1].decode()))}, expected Q0 or a number"
+        raise DataError(f"{where}: {problem}; separate columns by tabs, and leave no white space in an id", code="columns")
 
 
 def parse_float32(text: str, where: str, what: str = "score") -> float:

@@ -193,7 +193,7 @@ def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         header = [] if is_json else next(numbered, (1, ""))[1].split("\t")
         for number, line in numbered:
             where = f"{name}:{number}"
-            row = texts.parse_json(line, where) if is_json else texts.parse_row(line, header, where)
+            row = texts.parse_json(line, where) if is_json else texts.parse_row(line.split("\t"), header, where)
             if not isinstance(row, dict):
                 raise DataError(f"{where}: expected an object for each point")
             yield where, row

@@ -4,7 +4,6 @@ Evidence is scored from what the engine stores, pair by pair of single query ter
 those of the search.
 """
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from moeir.fusion.score_lists import ScoreLists
 from moeir.heads.token_vectors import TokenVectorHead
 from moeir.indexes.base import SearchableIndex
 from moeir.indexes.exact_sum import select_queries
+from moeir.parsing import dump_json, escape_controls
 from moeir.records import lines, texts
 from moeir.records.runs import Run
 from moeir.records.texts import Text
@@ -189,14 +189,14 @@ def write_explanations(explanations: Iterable[Explanation], path: Path, name: st
     """Write JSON lines; or, if `name` ends in .tsv, a line per document and expert, without evidence."""
     with lines.open_writer(path) as output:
         if lines.strip_compression_suffix(name).suffix != ".tsv":
-            output.writelines(json.dumps(explanation, ensure_ascii=False) + "\n" for explanation in explanations)
+            output.writelines(dump_json(explanation) + "\n" for explanation in explanations)
             return
         output.write("\t".join(COLUMNS) + "\n")
         for explanation in explanations:
             for expert, entry in explanation["experts"].items():
                 of_document = [explanation[name] for name in ("query", "document", "rank", "score")]
                 fields = [*of_document, expert, *(entry[name] for name in ("rank", "score", "part"))]
-                output.write("\t".join("" if field is None else str(field) for field in fields) + "\n")
+                output.write("\t".join("" if field is None else escape_controls(str(field)) for field in fields) + "\n")
 
 
 def explain_runs(

@@ -1,6 +1,5 @@
 """`moeir check`: find faults in data before training, encoding or evaluation."""
 
-import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from moeir import data_sources
 from moeir.console import format_count
 from moeir.errors import FAULT_KINDS, DataError, UsageError
+from moeir.parsing import dump_json, escape_controls
 from moeir.settings import input_field, option
 from moeir.stages.base import TEXT_KINDS, Counts, Stage, check_output_path, is_stream
 from moeir.stages.run_arguments import run_paths
@@ -214,8 +214,8 @@ class Check(Stage):
     def _write_findings(self, findings: "Findings") -> None:
         if self.form == "json":
             facts = {"faults": findings.fault_count, "findings": findings.to_records()}
-            sys.stdout.write(json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(dump_json(facts, indent=2) + "\n")
         elif self.form == "tsv":
-            sys.stdout.writelines("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in findings.rows())
+            sys.stdout.writelines("\t".join(map(escape_controls, row)) + "\n" for row in findings.rows())
         else:
-            sys.stdout.writelines(f"{line}\n" for line in findings.text_lines())
+            sys.stdout.writelines(f"{escape_controls(line)}\n" for line in findings.text_lines())

@@ -1,6 +1,5 @@
 """`moeir info`: describe a checkpoint, another artifact or a data file: contents, size, cost per text."""
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeir import data_sources
 from moeir.errors import ArtifactError, UsageError
-from moeir.parsing import escape_controls
+from moeir.parsing import dump_json, escape_controls
 from moeir.settings import argument, option
 from moeir.stages.base import TEXT_KINDS, Counts, Stage, is_stream
 
@@ -89,7 +88,7 @@ class Info(Stage):
         return facts | {"bytes": {"all": sum(file.stat().st_size for file in files)}}
 
     def _write_facts(self, facts: Mapping[str, Any]) -> None:
-        blocks = [json.dumps(facts, indent=2, ensure_ascii=False)] if self.form == "json" else list(_format_tables(facts))
+        blocks = [dump_json(facts, indent=2)] if self.form == "json" else list(_format_tables(facts))
         sys.stdout.write("\n\n".join(blocks) + "\n")
 
 

@@ -69,6 +69,10 @@ TEXTS = [
 ]
 JUDGEMENTS = [
     FaultCase("columns", "dev.qrels", ("q1 owl",), 1, "found 2"),
+    FaultCase("columns", "dev.qrels", ("q1 owl 1",), 1, "expected 4 columns, as in the lines above, found 3"),
+    FaultCase("columns", "dev.qrels", ("q1 bat 17 1",), 1, "the second of 4 columns is 'bat'"),
+    FaultCase("columns", "dev.qrels", ("#q1 0 bat 1",), 1, "a comment, or the judgement of a query whose id begins with #"),
+    FaultCase("id-with-space", "dev.qrels", ("q1\t0\tbat 17\t1",), 1, "document is not one word: 'bat 17'"),
     FaultCase("grade-not-a-number", "dev.qrels", ("q1 0 bat x",), 1, "grade is not a number: 'x'"),
     FaultCase("grade-not-whole", "dev.qrels", ("q1 0 bat 0.5",), 1, "'0.5'"),
     FaultCase("duplicate-judgement", "dev.qrels", ("q1 0 bat 1", "q1 0 owl 1"), 2, "query 'q1', document 'owl': judged"),
@@ -99,6 +103,8 @@ EXAMPLES = [
 ]
 LISTS = [
     FaultCase("columns", "dev.trec", ("q2 Q0 bat 3 0.1",), 1, "found 5"),
+    FaultCase("columns", "dev.trec", ("q2 bat 17 3 0.1 t",), 1, "the second of 6 columns is 'bat'"),
+    FaultCase("id-with-space", "dev.trec", ("q2\tQ0\tbat 17\t3\t0.1\tt",), 1, "document is not one word: 'bat 17'"),
     FaultCase("score-not-a-number", "dev.trec", ("q2 Q0 bat 3 high t",), 1, "'high'"),
     FaultCase("score-not-finite", "dev.trec", ("q2 Q0 bat 3 nan t",), 1, "'nan'"),
     FaultCase("rank-not-a-number", "dev.trec", ("q2 Q0 bat third 0.1 t",), 1, "rank is 'third'"),

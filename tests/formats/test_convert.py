@@ -1,5 +1,6 @@
 """Formats that `convert` detects, conversions it refuses, and the losses it reports."""
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,22 +9,23 @@ from typing import Any
 import pytest
 
 from moeir import variants
-from moeir.errors import UsageError
+from moeir.errors import DataError, UsageError
 from moeir.formats.base import Conversion, Format
 from moeir.formats.detection import detect_format, detect_from_lines
 from moeir.records import examples
 from moeir.records.examples import Example
+from moeir.records.runs import Run
 from tests.conftest import CommandResult
 from tests.formats.format_groups import FULL_EXAMPLE
 
 Moeir = Callable[..., CommandResult]
 
-HEADS = [
+HEADS = [  # formats that may be meant, file, first lines
     ("run", "x", "q1 Q0 d1 1 2.5 bm25"),
     ("qrels", "x", "q1\t0\td1\t1"),
     ("beir-qrels", "x.tsv", "query-id\tcorpus-id\tscore"),
     ("tsv", "x.tsv", "1\tAn owl."),
-    ("msmarco-run", "x.tsv", "1\td1\t1\n1\td2\t2"),
+    ("msmarco-run", "x.tsv", "\n".join(f"1\td{rank}\t{rank}" for rank in range(1, 7))),
     ("tevatron-run", "x.tsv", "1\td1\t2.5\n1\td2\t1.5"),
     ("colbert-run", "x.tsv", "1\td1\t1\t2.5"),
     ("top1000", "x.tsv", "1\td1\twho hunts\tAn owl hunts."),
@@ -42,23 +44,34 @@ HEADS = [
     ("tuples", "x.tsv", "anchor\tpositive\tnegative_1\tnegative_2"),
     ("pairs", "x.jsonl", '{"anchor": "a", "positive": "b"}'),
     ("labelled", "x.csv", "sentence1,sentence2,label"),
-    (None, "x.tsv", "1\td1\t3"),  # a run by rank, a run by score, or judgements
-    (None, "x.tsv", "one\ttwo\tthree"),
-    (None, "x.jsonl", '{"words": "a"}'),
-    (None, "x.jsonl", "[1, 2, 3]"),
-    (None, "x.txt", "words"),
+    ("tevatron-run beir-qrels msmarco-run", "x.tsv", "1\td1\t3"),
+    ("tevatron-run beir-qrels msmarco-run", "x.tsv", "q1\td1\t1\nq2\td7\t1"),
+    ("tevatron-run beir-qrels msmarco-run", "x.tsv", "q1\td1\t1\nq1\td2\t2\nq2\td7\t1"),
+    ("tevatron-run beir-qrels", "x.tsv", "q1\td1\t1.0\nq1\td2\t0.0"),
+    ("qrels colbert-run", "x.tsv", "7\t0\t1\t25"),
+    ("json-run judgements", "x.json", '{"q1": {"d1": 1}}'),
+    ("json-run judgements", "x.json", '{\n"q1": {\n"d1": 1'),
+    ("tsv", "x.tsv", 'id\ttext\ttitle\n1\t"The ""Bond"" films"\tTheme'),
+    ("tsv", "x.tsv", '"id"\t"text"\n"1"\t"one"'),
+    ("", "x.tsv", "one\ttwo\tthree"),
+    ("", "x.jsonl", '{"words": "a"}'),
+    ("", "x.jsonl", "[1, 2, 3]"),
+    ("", "x.txt", "words"),
 ]
 
 
 @pytest.mark.parametrize(("name", "file", "head"), HEADS)
-def test_a_format_is_known_where_it_is_sure(name: str | None, file: str, head: str) -> None:
-    assert detect_from_lines(head.splitlines(), Path(file)) == name
+def test_a_format_is_known_where_it_is_sure(name: str, file: str, head: str) -> None:
+    assert detect_from_lines(head.splitlines(), Path(file)) == name.split()
 
 
 def test_what_is_not_sure_is_asked_for(tmp_path: Path, moeir: Moeir) -> None:
-    (tmp_path / "x.tsv").write_text("1\td1\t3\n")
+    (tmp_path / "x.tsv").write_text("one\ttwo\tthree\n")
     result = moeir("convert", "--input", tmp_path / "x.tsv", "--to", "run")
     assert result.code == 2 and "format not recognised; name it with --from (moeir variants formats lists them)" in result.stderr
+    (tmp_path / "x.tsv").write_text("1\td1\t3\n")
+    result = moeir("convert", "--input", tmp_path / "x.tsv", "--to", "run")
+    assert result.code == 2 and "x.tsv: may be tevatron-run or beir-qrels or msmarco-run; say which with --from" in result.stderr
     assert moeir("convert", "--input", tmp_path / "x.tsv", "--from", "msmarco-run", "--to", "run").stdout == "1 Q0 d1 1 1 moeir\n"
     with pytest.raises(UsageError, match="format not recognised"):
         detect_format(tmp_path)
@@ -305,3 +318,73 @@ def test_what_cannot_be_converted_is_one_line(
 def test_a_pipe_is_read_and_written(moeir: Moeir) -> None:
     result = moeir("convert", "--input", "-", "--from", "tsv", "--to", "texts", stdin="1\tAn owl.\n")
     assert result == (0, '{"_id": "1", "title": "", "text": "An owl."}\n', "")
+
+
+def write_msmarco(folder: Path) -> None:
+    (folder / "collection.tsv").write_text("d1\tAn owl.\n")
+    (folder / "queries.train.tsv").write_text("q1\twho hunts\nq2\twho sleeps\n")
+    (folder / "queries.dev.tsv").write_text("q2\twho sleeps\n")
+    (folder / "qrels.dev.tsv").write_text("q2\t0\td1\t1\n")
+
+
+def test_a_query_of_two_splits_has_one_text(tmp_path: Path, moeir: Moeir) -> None:
+    flags = ("convert", "--input", tmp_path / "in", "--from", "msmarco", "--to", "beir", "--output")
+    (tmp_path / "in").mkdir()
+    write_msmarco(tmp_path / "in")
+    assert moeir(*flags, tmp_path / "out").code == 0
+    assert (tmp_path / "out" / "queries.jsonl").read_text().count("\n") == 2
+    (tmp_path / "in" / "queries.dev.tsv").write_text("q2\twho flies\n")
+    result = moeir(*flags, tmp_path / "other")
+    assert result.code == 3 and "queries.train.tsv: 'q2' has another text in an earlier file" in result.stderr
+    write_msmarco(tmp_path / "in")
+    (tmp_path / "in" / "queries.dev.tsv.gz").write_bytes(gzip.compress(b"q2\twho sleeps\n"))
+    result = moeir(*flags, tmp_path / "other")
+    assert result.code == 3 and "queries.dev.tsv: beside it stands queries.dev.tsv.gz, and either could be meant" in result.stderr
+
+
+def test_triples_in_two_files_are_refused(tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "triples.jsonl").write_text("[0, 0, 1]\n")
+    (tmp_path / "triples.tsv").write_text("0\t1\t0\n")
+    (tmp_path / "queries.tsv").write_text("0\twho\n")
+    (tmp_path / "collection.tsv").write_text("0\ta\n1\tb\n")
+    result = moeir("convert", "--input", tmp_path, "--to", "examples")
+    assert result.code == 3 and "triples.jsonl: beside it stands triples.tsv" in result.stderr
+
+
+def test_a_folder_of_two_layouts_is_asked_for(tmp_path: Path, moeir: Moeir) -> None:
+    write_msmarco(tmp_path)
+    (tmp_path / "queries.tsv").write_text("q2\twho sleeps\n")
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d1", "text": "x"}\n')
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n')
+    result = moeir("info", tmp_path)
+    assert result.code == 2 and "may be beir or msmarco; say which with --from" in result.stderr
+
+
+@pytest.mark.parametrize("spec", ["msmarco-run", "tevatron-run", "colbert-run", "top1000"])
+def test_an_id_with_a_space_is_named_with_its_line(spec: str, tmp_path: Path, moeir: Moeir) -> None:
+    ends = {"msmarco-run": "1", "tevatron-run": "1.5", "colbert-run": "1\t1.5", "top1000": "who\tAn owl"}
+    (tmp_path / "x.tsv").write_text(f"q1\tdoc 17\t{ends[spec]}\n")
+    result = moeir("convert", "--input", tmp_path / "x.tsv", "--from", spec, "--to", "json-run", "--lossy")
+    assert result.code == 3 and "x.tsv:1: id with white space: 'doc 17'" in result.stderr
+
+
+@pytest.mark.parametrize("spec", ["qrels", "qrels:separator=tab", "beir-qrels"])
+def test_judgements_that_no_reader_takes_are_not_written(spec: str, tmp_path: Path) -> None:
+    format_: Format = variants.bind_variant("formats", spec)()
+    for query, document in (("#q", "d"), ("q 1", "d"), ("q", "d\t1"), ("q", ""), ("q", "d\0")):
+        with pytest.raises(UsageError, match="cannot be written to judgements"):
+            format_.write(iter([(query, document, 1)]), tmp_path / "out", Conversion("qrels", spec))
+
+
+@pytest.mark.parametrize("spec", ["msmarco-run", "tevatron-run", "colbert-run", "json-run"])
+def test_a_run_that_no_reader_takes_is_not_written(spec: str, tmp_path: Path) -> None:
+    format_: Format = variants.bind_variant("formats", spec)()
+    for query, document in (("q 1", "d"), ("q", "d\t1"), ("q", "d\x01")):
+        with pytest.raises(DataError, match="id with "):
+            format_.write(iter([Run.from_hits({query: {document: 1.0}})]), tmp_path / "out", Conversion("run", spec))
+
+
+def test_a_mark_that_is_not_closed_does_not_swallow_training_rows(tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "x.tsv").write_text('anchor\tpositive\nwho\t"Yes\nwhat\tan owl\n')
+    result = moeir("convert", "--input", tmp_path / "x.tsv", "--to", "examples")
+    assert result.code == 3 and 'x.tsv:2: a column begins with " and is not closed before line 3' in result.stderr

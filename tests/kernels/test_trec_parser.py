@@ -70,12 +70,19 @@ def test_a_word_that_is_too_long_names_its_column():
     assert cut("1 abc 12345678\n2 x 123456789\n", 3) == -2 - 2
 
 
-@pytest.mark.parametrize("text", ["1 a\n\n2 b\n", "1 a b\n", "1\n", "\n", " \n", "1 a\n 2\n", "1 \x01\n", "1 a\x1f\n", "x a\n"])
+@pytest.mark.parametrize(
+    "text", ["1\t\ta\n", "\t1 a\n", "1 a\t\n", "1 a\n\n2 b\n", "1 a b\n", "1\n", "\n", " \n", "1 a\n 2\n", "1 \x01\n", "1 a\x1f\n", "x a\n"]
+)
 def test_lines_of_another_shape_are_left(text):
     assert cut(text, 2) == trec_parser.IRREGULAR
 
 
+def test_tabs_stand_between_all_columns_or_none():
+    assert cut("1\ta\tb\n2 c d\n", 3, 1)[1].tolist() == [1, 2]
+    assert cut("1\ta b\n", 3, 1) == cut("1 a\tb\n", 3, 1) == trec_parser.IRREGULAR
+
+
 def test_any_white_space_parts_words():
-    keys, numbers = cut(" 1\t a\r\n2\x0b\x0cb \t\n", 2)
+    keys, numbers = cut(" 1\t a\r\n2\x0b\x0cb \n", 2)
     assert numbers.tolist() == [1, 2]
     assert [chr(int(row[0]) >> 56) for row in keys] == ["a", "b"]

@@ -92,7 +92,7 @@ def test_faults_are_named_with_their_line(fast, tmp_path, size, content, message
 
 
 @pytest.mark.parametrize(
-    "content", ["\n\nq Q0 d 1 1 t\n\n q Q0 e 2 0.5 t", "q\tQ0\td 1 1 t\r\nq Q0 e 2 0.5 t\r\n", "q Q0 d 1 1 t\nq Q0 e\x01 2 0.5 t\n"]
+    "content", ["\n\nq Q0 d 1 1 t\n\n q Q0 e 2 0.5 t", "q\tQ0\td\t1\t 1\tt\r\nq Q0 e 2 0.5 t\r\n", "q Q0 d 1 1 t\nq Q0 e\x01 2 0.5 t\n"]
 )
 def test_lines_of_other_shapes_are_read(fast, plainly, tmp_path, content):
     (tmp_path / "a.trec").write_text(content)

@@ -97,7 +97,7 @@ def test_the_text_of_a_score_reads_back_as_the_same_float32():
 def test_tabs_blank_lines_scattered_queries_and_false_ranks_are_understood(tmp_path, monkeypatch, size):
     monkeypatch.setattr(lines, "BLOCK_BYTES", size)
     path = tmp_path / "a.trec"
-    path.write_bytes(b"02\tQ0\td1\t9\t1.5\tsys\r\n\r\n2 Q0 d1 1 7 other\n  02 Q0  d2 1\t 2.5 sys \n\n02 0 d10 3 +1.5e0 sys")
+    path.write_bytes(b"02\tQ0\td1\t9\t1.5\tsys\r\n\r\n2 Q0 d1 1 7 other\n  02 Q0  d2 1  2.5 sys \n\n02 0 d10 3 +1.5e0 sys")
     run = runs.read_run(path)
     assert run.queries == ["02", "2"]
     assert run.hits("02") == [("d2", 2.5), ("d10", 1.5), ("d1", 1.5)]
@@ -125,7 +125,16 @@ FAULTY = [
     ("q Q0 d 1 1\n", ":1: expected 6 columns (query Q0 document rank score tag), found 5"),
     ("q Q0 d 1 1 t\n\nq Q0 e 2 0 a tag\n", ":3: expected 6 columns (query Q0 document rank score tag), found 7"),
     ("q Q0 d 1 1 t t\nq Q0 d 1 1\n", ":1: expected 6 columns (query Q0 document rank score tag), found 7"),
-    ("q\td\t1\n", ":1: expected 6 columns (query Q0 document rank score tag), found 3"),
+    ("q\td\t1\n", ":1: expected 6 columns (query Q0 document rank score tag), found 3 between tabs"),
+    ("q Q0 d 1 1 t\nq\tQ0\td 17\t1\t1\tt\n", ":2: document is not one word: 'd 17'; columns are between tabs here"),
+    ("q\tQ0\td 17\t3.0\tt\n", ":1: expected 6 columns (query Q0 document rank score tag), found 5 between tabs"),
+    ("q\tQ0\td\t1\t1\tmy tag\n", ":1: tag is not one word: 'my tag'; columns are between tabs here"),
+    ("q\tQ0\t\t1\t1\tt\n", ":1: document is empty: ''; columns are between tabs here"),
+    ("q Q0 d\t1 1 t\n", ":1: expected 6 columns (query Q0 document rank score tag), found 2 between tabs"),
+    (
+        "\nq doc 17 1 3.0 t\n",
+        ":2: the second of 6 columns is 'doc', expected Q0 or a number; separate columns by tabs, and leave no white space in an id",
+    ),
     ("\nq Q0 d 1 2 t\np Q0 d 1 2 t\n\nq Q0 e 2 1 t\nq Q0 d 3 1 t\n", ":6: document 'd' is listed twice for query 'q'"),
     ("", ": holds no line; expected 6 columns (query Q0 document rank score tag)"),
     ("\n\n", ": holds no line; expected 6 columns (query Q0 document rank score tag)"),
@@ -173,7 +182,9 @@ def test_a_run_without_queries_is_a_run(tmp_path):
     assert (tmp_path / "empty.trec").read_bytes() == b""
 
 
-@pytest.mark.parametrize(("query", "document", "tag"), [("q 1", "d", "t"), ("q", "d\t1", "t"), ("q", "d", "my tag"), ("q", "", "t")])
+@pytest.mark.parametrize(
+    ("query", "document", "tag"), [("q 1", "d", "t"), ("q", "d\t1", "t"), ("q", "d", "my tag"), ("q", "", "t"), ("q", " d", "t")]
+)
 def test_what_would_break_a_line_is_not_written(tmp_path, query, document, tag):
     with pytest.raises(UsageError, match="an id or tag is one word without white space"):
         runs.write_run(runs.Run.from_hits({query: {document: 1.0}}, tag=tag), tmp_path / "a.trec")

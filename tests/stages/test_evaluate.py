@@ -278,3 +278,38 @@ def test_a_searched_fused_run_below_one_of_its_experts_is_named(index, toy, moei
     runs = [word for name in ("lexical", "local", "global", "fused") for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
     stderr = moeir("evaluate", *runs, "--qrels", tmp_path / "best.qrels", "--measure", "RR@10").stderr
     assert "global alone has RR@10 1.0000, fused, which merges it, " in stderr
+
+
+HOSTILE = "a\n| x | 1.0 |\x1b[2J\x9b\u2028\u202eb\t*_`[<b>&"
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "latex", "tsv", "jsonl", "json"])
+@pytest.mark.parametrize("more", [(), ("--against", "one")])
+def test_a_name_makes_no_row_and_steers_no_terminal(place, moeir, form, more):
+    plain, hostile = (
+        moeir(*RUNS[:1], "--run", "one.trec", "--run", f"{name}=two.trec", *RUNS[7:], "--form", form, *more) for name in ("two", HOSTILE)
+    )
+    assert plain.code == hostile.code == 0, hostile.stderr
+    assert len(hostile.stdout.splitlines()) == len(plain.stdout.splitlines()), hostile.stdout
+    assert all(line.isprintable() or form == "tsv" for text in hostile[1:] for line in text.split("\n"))
+    assert not set("\x1b\x9b\u2028\u202e") & set(hostile.stdout + hostile.stderr)
+    if form == "tsv":
+        assert [line.count("\t") for line in hostile.stdout.splitlines()] == [line.count("\t") for line in plain.stdout.splitlines()]
+    if form == "markdown":
+        assert r"a\\n\| x \| 1.0 \|\\x1b\[2J" in hostile.stdout and r"\*\_\`\[\<b\>\&" in hostile.stdout
+
+
+@pytest.mark.parametrize("form", ["tsv", "jsonl"])
+def test_a_query_cannot_be_taken_for_the_mean(place, moeir, form):
+    for name in ("one.trec", "two.trec", "three.trec", "qrels"):
+        (place / name).write_text((place / name).read_text().replace("q3 ", "all "))
+    result = moeir(*RUNS, "--per-query", "--form", form)
+    assert (result.code, result.stdout) == (3, "") and "query 'all' has the name of a mean; leave out --per-query" in result.stderr
+    assert moeir(*RUNS, "--form", form).code == 0
+
+
+def test_the_query_and_the_group_of_a_row_are_escaped(place, moeir):
+    for name in ("one.trec", "qrels"):
+        (place / name).write_text((place / name).read_text().replace("q3 ", "q\x1b[2J "))
+    result = moeir("evaluate", "--run", "one.trec", "--qrels", "qrels", "--per-query", "--measure", "RR")
+    assert "RR\tq\\x1b[2J\t0.333333" in result.stdout.splitlines()

@@ -138,6 +138,8 @@ def list_weight_files(folder: Path) -> list[str]:
     if outside := [name for name in weight_map.values() if not (isinstance(name, str) and _WEIGHT_FILE.fullmatch(name))]:
         raise ArtifactError(f"{index}: damaged: weight_map names {reprlib.repr(outside[0])}; expected .safetensors files beside it")
     names = sorted(set(weight_map.values()))
+    if "model.safetensors" not in names and (folder / "model.safetensors").exists():
+        raise ArtifactError(f"{index}: beside it stands model.safetensors, and either could be meant; expected one of them: move the other")
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise ArtifactError(f"{folder}: no {missing[0]}, which its index names ({len(missing)} of {len(names)} files are missing)")
     return names

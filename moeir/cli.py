@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 
 from moeir import __version__, console, settings
 from moeir.errors import MoeirError, UsageError, is_out_of_memory
-from moeir.parsing import shorten_message
+from moeir.parsing import escape_controls, shorten_message
 from moeir.stages import STAGES, base, stage_class
 
 BUG, PACKAGE = 70, Path(__file__).parent  # exit code of an error that nobody foresaw: EX_SOFTWARE of sysexits.h
@@ -165,7 +165,7 @@ def _dispatch(stage: base.Stage, *, show: bool, dry_run: bool, force: bool) -> N
     if show:
         sys.stdout.write(settings.to_yaml(stage))
     elif dry_run:
-        sys.stdout.writelines(f"{line}\n" for line in base.dry_run(stage))
+        sys.stdout.writelines(f"{escape_controls(line)}\n" for line in base.dry_run(stage))
     else:
         base.run_stage(stage, force=force, single_process="LOCAL_RANK" not in os.environ)
 

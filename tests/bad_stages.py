@@ -53,7 +53,7 @@ FORMATS = [
         write_file("x.tsv", "1\t2\t3\n"),
         CONVERT + "x.tsv --to run",
         2,
-        "format not recognised; name it with --from",
+        "x.tsv: may be tevatron-run or beir-qrels or msmarco-run; say which with --from",
     ),
     BadInput("a kind that is another", None, CONVERT + "one.trec --to tsv", 2, "one.trec is run, a run, which becomes colbert-run,"),
     BadInput("a faulty line", write_corpus("{"), CONVERT + "bad.jsonl --to tsv --output out", 3, "bad.jsonl:2: broken JSON at column 2"),

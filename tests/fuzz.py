@@ -80,7 +80,7 @@ FORMATS: dict[str, tuple[str, ...]] = {  # format -> whole files of it
     "tuples": ("anchor\tpositive\tnegative_1\tnegative_2\nwho\tan owl\ta cat\ta bat\n",),
     "labelled": ("query\tpassage\tlabel\nwho\tan owl\t1\nwho\ta cat\t0\n", '{"sentence1": "a", "sentence2": "b", "label": 1}'),
     "texts": ('{"_id": "owl", "title": "Owl", "text": "An owl hunts.", "url": "u", "answers": ["x"]}\n{"_id": "2", "text": "Zürich"}\n',),
-    "tsv": ("1\tAn owl hunts.\n2\tA cat \"waits\".\n",),
+    "tsv": ("1\tAn owl hunts.\n2\tA cat \"waits\".\n", 'id\ttext\ttitle\n1\t"An ""owl""\nhunts\tmice."\tOwl\n2\tA cat\t\n'),
     "anserini-texts": ('{"id": "1", "contents": "Owl\\nAn owl hunts."}\n',),
     "tevatron-texts": ('{"docid": "1", "title": "Owl", "text": "An owl."}\n',),
     "top1000": ("q1\td1\twho hunts\tan owl\nq1\td2\twho hunts\ta cat\n",),

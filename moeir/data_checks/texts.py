@@ -56,38 +56,24 @@ class TextChecker:
             read = dpr.read_question_rows if kind == "answers" else dpr.read_questions
             yield from self._check_records(read(name, chain([first], numbered_lines)))
             return
-        if kind == "tabs":
-            yield from self._check_table(first, numbered_lines)
-            return
-        for number, line in chain([first], numbered_lines):
-            where = f"{name}:{number}"
-            try:
-                record = _load_json(line, where)
-                text = texts.parse_text(record, where)
-            except DataError as problem:
-                self.file.add_error(problem)
-                continue
-            if (repaired := self._repair(text, number)) is not None:
-                is_changed = repaired is not text or _has_control_characters(line)
-                yield json.dumps(_replace_values(record, repaired, text), ensure_ascii=False) if is_changed else line
-
-    def _check_table(self, first: tuple[int, str], others: Iterator[tuple[int, str]]) -> Iterator[str]:
-        """Check tab-separated lines; what follows a quotation mark that is not closed cannot be read."""
+        names, has_header = list[str](), False
+        located: Iterator[tuple[str, Any]] = ((f"{name}:{number}", line) for number, line in chain([first], numbered_lines))
         try:
-            names, has_header, rows = texts.read_columns(self.file.name, first, others)
+            if kind == "tabs":
+                names, has_header, located = texts.read_columns(name, first, numbered_lines)
             if has_header:
                 yield first[1]
-            for where, columns in rows:
+            for where, content in located:
                 try:
-                    record = texts.parse_row(columns, names, where)
+                    record = texts.parse_row(content, names, where) if names else _load_json(content, where)
                     text = texts.parse_text(record, where)
                 except DataError as problem:
                     self.file.add_error(problem)
                     continue
                 if (repaired := self._repair(text, _line_number(where))) is not None:
-                    values = _replace_values(record, repaired, text).values()
-                    yield lines.format_csv(values) if has_header else "\t".join(values)
-        except DataError as problem:
+                    is_same = not names and repaired is text and not _has_control_characters(content)
+                    yield content if is_same else _format_line(record, repaired, text, names, has_header)
+        except DataError as problem:  # of a table that cannot be read beyond a mark that is not closed
             self.file.add_error(problem)
 
     def _check_records(self, records: Iterator[tuple[str, Any]]) -> Iterator[str]:
@@ -151,9 +137,12 @@ def _has_control_characters(line: str) -> bool:
     return any(letter < " " and letter != "\t" for letter in line)
 
 
-def _replace_values(record: dict[str, Any], repaired: Text, text: Text) -> dict[str, Any]:
+def _format_line(record: dict[str, Any], repaired: Text, text: Text, names: list[str], has_header: bool) -> str:
     changed = {text.text: repaired.text, text.title: repaired.title}
-    return {key: changed.get(value, value) if isinstance(value, str) else value for key, value in record.items()}
+    new_record = {key: changed.get(value, value) if isinstance(value, str) else value for key, value in record.items()}
+    if has_header:
+        return lines.format_csv(new_record.values())
+    return "\t".join(new_record[key] for key in names) if names else json.dumps(new_record, ensure_ascii=False)
 
 
 def check_encoded_ids(file: str, ids: Sequence[str], findings: Findings, documents: Collection[str] | None) -> None:

@@ -25,7 +25,7 @@ _MIN_SAFE_FLOAT32, _MAX_SAFE_FLOAT32 = 1e-30, 3e38  # range of float32 without s
 @njit_cached()
 def _is_space(letter: int) -> bool:
     """Whether a character is white space other than the newline."""
-    return letter <= _SPACE and (letter == _SPACE or letter == _TAB or 11 <= letter <= 13)
+    return letter <= _SPACE and (letter == _SPACE or letter == 9 or 11 <= letter <= 13)
 
 
 @njit_cached()

@@ -28,12 +28,9 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CSV_RULE = 'a column that begins with " ends with ", and a " within it is doubled, as in any CSV file'
 _BINARY_FORMATS = {  # by their first bytes: what it is, and what reads it
     b"PAR1": "a parquet file; hf:FOLDER reads the parquet files of a folder",
-    b"ARROW1": "an Arrow file; hf:FOLDER reads the folder of a saved data set",
     b"\x1f\x8b": "compressed by gzip; its name should end with .gz",
     b"\x28\xb5\x2f\xfd": "compressed by Zstandard; its name should end with .zst",
     b"PK\x03\x04": "a zip archive; unpack it",
-    b"BZh91AY": "compressed by bzip2; unpack it",
-    b"\xfd7zXZ": "compressed by xz; unpack it",
 }
 _MARKUPS = {  # by how a line begins
     r"<top|<num": "TREC topics: write a line with number, tab and title for each, or name irds:NAME#queries",
@@ -142,17 +139,14 @@ def read_csv(numbered: Iterable[tuple[int, str]], name: str, delimiter: str = "\
 
     csv.field_size_limit(LineLimit.bytes)
     rows = csv.reader(physical_lines(), delimiter=delimiter, strict=True)
-    while True:
-        try:
-            row = next(rows, None)
-        except csv.Error as problem:
-            raise DataError(f"{name}:{first}: not a table: {escape_controls(str(problem))}; {_CSV_RULE}", code="columns") from None
-        if row is None:
-            return
-        width = width or len(row)
-        if len(row) > 1 or "".join(row).strip():
-            yield f"{name}:{first}", row
-        first = 0
+    try:
+        for row in rows:
+            width = width or len(row)
+            if len(row) > 1 or "".join(row).strip():
+                yield f"{name}:{first}", row
+            first = 0
+    except csv.Error as problem:
+        raise DataError(f"{name}:{first}: not a table: {escape_controls(str(problem))}; {_CSV_RULE}", code="columns") from None
 
 
 def format_csv(row: Iterable[str]) -> str:

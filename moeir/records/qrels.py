@@ -95,11 +95,11 @@ class JudgementParser:
         if not self._width and columns[-1].decode().lower() in _GRADE_HEADERS:
             self._width = len(columns)
             return None
-        trec_columns.check_words(columns, _COLUMNS[len(columns)], where)
-        if len(columns) == 4:
+        if b"\t" in encoded:
+            trec_columns.check_words(columns, _COLUMNS[len(columns)], where)
+        elif len(columns) == 4 and columns[1] not in (b"0", b"Q0"):
             trec_columns.check_iteration(columns, encoded, where)
-        query, *_, document, grade = (column.decode() for column in columns)
-        judgement = query, document, _parse_grade(grade, where)
+        judgement = columns[0].decode(), columns[-2].decode(), _parse_grade(columns[-1].decode(), where)
         self._width = len(columns)
         return judgement
 

@@ -27,8 +27,7 @@ class TrecQrels(Format):
         return iter_judgements(qrels.read_qrels(path))
 
     def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
-        checked = qrels.check_judgements(items, path)
-        return lines.write_rows(((query, "0", document, grade) for query, document, grade in checked), path, self._separator)
+        return lines.write_rows(((query, "0", document, grade) for query, document, grade in items), path, self._separator)
 
 
 def iter_judgements(grades: Mapping[str, Mapping[str, int]]) -> Iterator[Judgement]:

@@ -52,11 +52,6 @@ def strip_compression_suffix(path: Path | str) -> Path:
     return plain.with_suffix("") if plain.suffix in COMPRESSED_SUFFIXES else plain
 
 
-def is_word(text: str) -> bool:
-    """Whether a text can stand in a column between spaces, as ids and tags do."""
-    return text.split() == [text] and "\0" not in text
-
-
 def describe_markup(line: str) -> str:
     """What a line is that begins with markup, and what to do with its file; else nothing.
 

@@ -1,7 +1,8 @@
 """Relevance judgements (qrels): reads TREC and BEIR forms, `hf:` and `irds:` sources; writes TREC's."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -116,18 +117,11 @@ class JudgementParser:
 
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:
     """Write judgements in TREC form, in their order; UsageError for an id that this form cannot hold."""
-    judgements = ((query, document, grade) for query, grades in qrels.items() for document, grade in grades.items())
-    lines.write_lines([f"{query} 0 {document} {grade}" for query, document, grade in check_judgements(judgements, path)], path)
-
-
-def check_judgements(judgements: Iterable[tuple[str, str, int]], path: Path | str) -> Iterator[tuple[str, str, int]]:
-    """The judgements themselves; UsageError for an id that the reader would refuse."""
-    for query, document, grade in judgements:
-        for name in (query, document):
-            if not lines.is_word(name) or (name is query and name.startswith("#")):
-                problem = "an id is one word without white space, that of a query does not begin with #, which marks a comment"
-                raise UsageError(f"{lines.source_name(path)}: {name!r} cannot be written to judgements: {problem}")
-        yield query, document, grade
+    for name in chain(qrels, *qrels.values()):
+        if name.split() != [name] or (name.startswith("#") and name in qrels):
+            problem = "an id is one word without white space, that of a query does not begin with #, which marks a comment"
+            raise UsageError(f"{lines.source_name(path)}: {name!r} cannot be written to judgements: {problem}")
+    lines.write_lines((f"{query} 0 {document} {grade}" for query, grades in qrels.items() for document, grade in grades.items()), path)
 
 
 def _parse_grade(text: str, where: str) -> int:

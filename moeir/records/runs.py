@@ -221,7 +221,7 @@ def write_run(run: Run, path: Path | str, tag: str | None = None) -> None:
 def format_lists(run: Run, tag: str, where: str) -> Iterator[str]:
     """The TREC lines of each query that has hits, without the last newline; UsageError, at `where`, for an id or tag with white space."""
     for word in chain([tag], run.queries, run.document_ids):
-        if not lines.is_word(word):
+        if len(word.split()) != 1:
             raise UsageError(f"{where}: {word!r} cannot be written to a run: an id or tag is one word without white space")
     return _format_lists(run, tag)
 

@@ -368,14 +368,6 @@ def test_an_id_with_a_space_is_named_with_its_line(spec: str, tmp_path: Path, mo
     assert result.code == 3 and "x.tsv:1: id with white space: 'doc 17'" in result.stderr
 
 
-@pytest.mark.parametrize("spec", ["qrels", "qrels:separator=tab", "beir-qrels"])
-def test_judgements_that_no_reader_takes_are_not_written(spec: str, tmp_path: Path) -> None:
-    format_: Format = variants.bind_variant("formats", spec)()
-    for query, document in (("#q", "d"), ("q 1", "d"), ("q", "d\t1"), ("q", ""), ("q", "d\0")):
-        with pytest.raises(UsageError, match="cannot be written to judgements"):
-            format_.write(iter([(query, document, 1)]), tmp_path / "out", Conversion("qrels", spec))
-
-
 @pytest.mark.parametrize("spec", ["msmarco-run", "tevatron-run", "colbert-run", "json-run"])
 def test_a_run_that_no_reader_takes_is_not_written(spec: str, tmp_path: Path) -> None:
     format_: Format = variants.bind_variant("formats", spec)()

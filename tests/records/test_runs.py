@@ -182,9 +182,7 @@ def test_a_run_without_queries_is_a_run(tmp_path):
     assert (tmp_path / "empty.trec").read_bytes() == b""
 
 
-@pytest.mark.parametrize(
-    ("query", "document", "tag"), [("q 1", "d", "t"), ("q", "d\t1", "t"), ("q", "d", "my tag"), ("q", "", "t"), ("q", " d", "t")]
-)
+@pytest.mark.parametrize(("query", "document", "tag"), [("q 1", "d", "t"), ("q", "d\t1", "t"), ("q", "d", "my tag"), ("q", "", "t")])
 def test_what_would_break_a_line_is_not_written(tmp_path, query, document, tag):
     with pytest.raises(UsageError, match="an id or tag is one word without white space"):
         runs.write_run(runs.Run.from_hits({query: {document: 1.0}}, tag=tag), tmp_path / "a.trec")

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from moeir.errors import DataError
 from moeir.fusion import formulas
 from moeir.records import compiled_loops, ids, lines, runs
 from moeir.records.runs import first_duplicate
@@ -152,3 +153,32 @@ def test_a_small_file_and_a_pipe_are_read_without_the_loops(tmp_path):
     assert compiled_loops.load_for_file(tmp_path / "a.trec") is None
     assert compiled_loops.load_for_file("-") is None
     assert compiled_loops.load_for_file(tmp_path / "absent") is None
+
+
+def columns_of(line):
+    """The obvious rule: between tabs if there are any, else between spaces; None if a column is not one word, or one is missing."""
+    columns = line.strip(" \r").split("\t") if "\t" in line else line.split()
+    columns = [column.strip(" \r") for column in columns]
+    return columns if len(columns) == 6 and all(column and " " not in column for column in columns) else None
+
+
+def test_columns_between_tabs_and_spaces_are_those_of_the_obvious_rule(fast, plainly, tmp_path):
+    generator, path, results = random.Random(3), tmp_path / "a.trec", set()
+    for number in range(600):
+        space = generator.choice([[" "], ["\t"], ["\t", "\t ", " \t"], [" ", "  "], [" ", "\t"], ["\t", "\t\t"]])
+        edges = ["", "", " ", "\r", "\t"]
+        words = ["q", "Q0", f"d{number}", "1", "2.5", "t"]
+        line = words[0] + "".join(generator.choice(space) + word for word in words[1:])
+        if generator.random() < 0.3:
+            line = line.replace("d", generator.choice(["a d", "a", "d "]), 1)
+        line = generator.choice(edges[:3]) + line + generator.choice(edges)
+        path.write_bytes(f"q\tQ0\tfirst\t1\t3\tt\n{line}\n".encode())
+        wanted = columns_of(line)
+        results.add(wanted is None)
+        for read in (runs.read_run, lambda path: plainly(runs.read_run, path)):
+            if wanted is None:
+                with pytest.raises(DataError, match="a.trec:2: "):
+                    read(path)
+            else:
+                assert read(path).hits("q") == [("first", 3.0), (wanted[2], 2.5)], repr(line)
+    assert results == {True, False}

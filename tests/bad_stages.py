@@ -77,7 +77,7 @@ FORMATS = [
     BadInput(
         "an artifact without a tokenizer of its own", None, CONVERT + "enc --to anserini-vectors", 2, "has lexical, global; choose one"
     ),
-    BadInput("info of what is not sure", write_file("x.tsv", "1\t2\t3\n"), "info x.tsv", 2, "format not recognised; name it with --from"),
+    BadInput("info of what is not sure", write_file("x.tsv", "1\t2\t3\n"), "info x.tsv", 2, "or msmarco-run; say which with --from"),
 ]
 
 FUSE_TWO = "fuse --run one.trec --run two.trec --output out.trec "

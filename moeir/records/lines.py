@@ -120,12 +120,15 @@ def read_csv(numbered: Iterable[tuple[int, str]], name: str, delimiter: str = "\
     [('c.tsv:2', ['7', 'An "owl".']), ('c.tsv:3', ['8', 'A "cat"\nwaits.'])]
     """
     first = last = width = 0
+    opening = list[str]()
 
     def physical_lines() -> Iterator[str]:
-        nonlocal first, last
+        nonlocal first, last, opening
         for number, line in numbered:
             cells = line.split(delimiter)
-            if first and delimiter == "\t" and len(cells) == width and '"' not in cells[0] and len(cells[0].split()) == 1:
+            opening = opening if first else cells
+            has_id = '"' not in cells[0] and len(cells[0].split()) == 1 and cells[0].isdigit() == opening[0].isdigit()
+            if first and delimiter == "\t" and len(cells) == len(opening) == width and has_id:
                 problem = f'a column begins with " and is not closed before line {number}, a row of its own'
                 raise DataError(f"{name}:{first}: {problem}; {_CSV_RULE}", code="columns")
             skipped = number - last - 1 if first else 0  # blank lines, which the caller may have left out

@@ -177,7 +177,7 @@ def test_columns_between_tabs_and_spaces_are_those_of_the_obvious_rule(fast, pla
         results.add(wanted is None)
         for read in (runs.read_run, lambda path: plainly(runs.read_run, path)):
             if wanted is None:
-                with pytest.raises(DataError, match="a.trec:2: "):
+                with pytest.raises(DataError, match=r"a\.trec:2: "):
                     read(path)
             else:
                 assert read(path).hits("q") == [("first", 3.0), (wanted[2], 2.5)], repr(line)

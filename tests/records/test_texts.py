@@ -179,6 +179,8 @@ def test_a_dataset_that_cannot_be_had_is_one_line(monkeypatch):
 TABLE = (  # as csv.writer writes them: quotation marks, tabs and line breaks in a text, a blank line among them
     ("1", 'The theme of the "Bond" films', "Theme"),
     ("2", "two\tcolumns\n\nand a\tline", ""),
+    ("5", "one\nwith\ta tab", "T"),
+    ("6", "a\ttable\nwith\tcolumns\n", "T"),
     ("3", 'a 12" record', '"Heroes"'),
     ("4", "Ein Wort.", "é"),
 )

@@ -326,7 +326,5 @@ UPDATING = [
     BadInput("a run for ids", None, UPDATE + "idx --delete one.trec", 3, "one.trec:1: id with white space"),
     BadInput("a folder for ids", None, UPDATE + "idx --delete enc", 3, "enc: expected a file for --delete, found a folder"),
     BadInput("a filter of no ids", write_file("no.txt", ""), SEARCH + "idx --filter-ids no.txt", 3, "no.txt: holds no id"),
-    BadInput(
-        "a filter of strangers", write_file("no.txt", "x\n"), SEARCH + "idx --filter no.txt", 3, "no.txt: none of its ids is in idx"
-    ),
+    BadInput("a filter of strangers", write_file("no.txt", "x\n"), SEARCH + "idx --filter no.txt", 3, "no.txt: none of its ids is in idx"),
 ]

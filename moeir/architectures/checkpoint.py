@@ -1,8 +1,9 @@
 """Checkpoint: an architecture with its weights, tokenizer and input configuration; saving, loading, encoding of texts."""
 
 import json
+import logging
 import math
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -25,6 +26,7 @@ from moeir.backbones.families import weights_io
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.prefetch import map_batches
 from moeir.backbones.tokenizer import TextTokenizer
+from moeir.data_checks.truncation import count_truncation, describe_truncation
 from moeir.errors import ArtifactError, UsageError
 from moeir.heads.pooling import PoolingHead
 from moeir.kernels.packed_linear import supports_packing
@@ -35,6 +37,7 @@ from moeir.parsing import format_value
 
 FORMAT_VERSION, MAX_SCALE = 1, 1e6
 METADATA_FILE = "moeir.json"
+log = logging.getLogger(__name__)
 TOKENS_AT_ONCE = 2048  # of a batch on one thread: products of more rows are no faster, and leave the cache
 
 
@@ -51,7 +54,8 @@ class RetrievalModel:
     """An architecture with its tokenizer and input configuration, which encodes texts.
 
     `spec` names the architecture with every option; `path` is the folder it was opened from, so that it can stand for its path.
-    `calibration` multiplies the experts' scores when texts are encoded, not in training; it is applied to queries.
+    `calibration` multiplies the experts' scores when texts are encoded, not in training; it is applied to queries. `truncation` counts,
+    for each side, the texts and tokens that were read and those that were cut.
     """
 
     architecture: Architecture
@@ -61,7 +65,14 @@ class RetrievalModel:
     config: dict[str, Any]
     path: Path | None = None
     calibration: dict[str, float] = field(default_factory=dict)
+    truncation: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter), init=False)
     is_packed: bool = field(default=False, init=False)  # whether its layers have their form for inference
+
+    def __post_init__(self) -> None:
+        for head in self.architecture.heads.values():
+            if isinstance(head, PoolingHead) and not head.pool_prefix:
+                prefixes = {side: self.input_config.add_prefix([""], side) for side in ("query", "document")}
+                head.unpooled_tokens = {side: len(self.tokenizer.encode(prefix)[0]) - 1 for side, prefix in prefixes.items() if prefix[0]}
 
     def __repr__(self) -> str:
         return f"RetrievalModel({self.path or 'unsaved'}: {self.spec})"
@@ -87,11 +98,20 @@ class RetrievalModel:
 
     def token_ids(self, texts: Sequence[str], side: str) -> tuple[list[list[int]], list[int] | None]:
         """Token ids by the input configuration, and the number of tokens at the end of each text that are not attended to."""
-        input_config = self.input_config
-        if self.architecture.reads_pairs:
-            return self.pair_tokenizer.token_ids(texts, side), None
-        ids = self.tokenizer.encode(input_config.add_prefix(texts, side))
-        return self.architecture.truncate_and_mark(ids, side, input_config.max_length(side))
+        length, pairs = self.input_config.max_length(side), self.architecture.reads_pairs
+        if pairs:
+            ids, sizes = self.pair_tokenizer.token_ids(texts, side)
+            queries, special = self.truncation["query"], self.pair_tokenizer.template.special_token_count
+            others = 2 if side == "query" else special + queries["tokens"] // max(1, queries["texts"])  # and a query of the mean length
+        else:
+            ids, sizes = self.tokenizer.encode_first(self.input_config.add_prefix(texts, side), length)
+            others = int(self.architecture.markers)
+        self.truncation[side].update(count_truncation(sizes, length - others))
+        return (ids, None) if pairs else self.architecture.truncate_and_mark(ids, side, length)
+
+    def log_truncation(self) -> None:
+        """Log how many of the texts so far were cut, if any was."""
+        log_truncation(self.input_config, self.truncation)
 
     def tokenize(self, texts: Sequence[str], side: str) -> PackedTokens:
         """Texts as packed tokens on the model's device."""
@@ -188,7 +208,7 @@ class RetrievalModel:
         encoder also what sentence-transformers reads."""
         weights = {name.removeprefix("encoder."): value for name, value in self.architecture.state_dict().items()}
         weights_io.write_model(folder, self.config, weights, hf_compatible=self.architecture.is_hf_compatible)
-        self.tokenizer.copy_files(folder)
+        self.tokenizer.copy_files(folder, self.input_config.document_length if self.architecture.reads_pairs else None)
         if variants.parse_spec(self.spec).name == "dense" and self.architecture.document_encoder is None:
             self.write_sentence_transformers_files(folder)
         kinds, scales = self.architecture.representation_kinds, self.architecture.scales
@@ -205,7 +225,21 @@ class RetrievalModel:
         """The files by which sentence-transformers opens a dense retriever."""
         head, hidden = self.architecture.heads["global"], self.architecture.encoder.config.hidden
         assert isinstance(head, PoolingHead)
-        write_dense_files(folder, self.input_config, hidden, pooling=head.pooling, normalise=head.normalise)
+        write_dense_files(folder, self.input_config, hidden, pooling=head.pooling, normalise=head.normalise, pool_prefix=head.pool_prefix)
+
+
+def log_truncation(input_config: InputConfig, truncation: Mapping[str, Mapping[str, int]]) -> None:
+    """Log how many texts of each side were cut, in one line, if any was."""
+    kinds = {side: kind for side, kind in (("document", "documents"), ("query", "queries")) if truncation.get(side, {}).get("cut")}
+    if kinds:
+        lines = [describe_truncation(truncation[side], kind, input_config.max_length(side)) for side, kind in kinds.items()]
+        flags = " and ".join(f"--{side}-length" for side in kinds)
+        log.info("%s; raise %s of init or finetune, or cut the texts into passages first", "; ".join(lines), flags)
+
+
+def read_input_config(folder: Path) -> InputConfig:
+    """The input configuration of a checkpoint."""
+    return InputConfig.from_dict(read_metadata(folder)["reading"], f"{folder}/{METADATA_FILE}")
 
 
 def _write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
@@ -278,8 +312,7 @@ def update_spec(spec: str) -> str:
 def open_checkpoint(folder: Path | str, device: str = "cpu") -> RetrievalModel:
     """Load a checkpoint from its folder, its weights bit for bit as saved."""
     folder = Path(folder)
-    metadata = read_metadata(folder)
-    input_config = InputConfig.from_dict(metadata["reading"], f"{folder}/{METADATA_FILE}")
+    metadata, input_config = read_metadata(folder), read_input_config(folder)
     try:
         model = load_with_spec(folder, metadata["architecture"], input_config, device)
         input_config.check(model.architecture.encoder.config.positions)

@@ -93,28 +93,41 @@ class PairTokenizer:
         field_indices = tuple(DOCUMENT_FIELDS.index(name) for name in architecture.fields)
         return cls(tokenizer, input_config, template, field_indices, architecture.separate)
 
-    def token_ids(self, texts: Sequence[str], side: str, *, untruncated: bool = False) -> list[list[int]]:
-        """Tokens without special ones; a document is a `Text.joined_fields`. Truncated to fit into a pair unless `untruncated`."""
-        if side == "query":
-            encoded = self.tokenizer.encode_without_special(self.input_config.add_prefix(texts, "query"))
-            return [ids[: self.input_config.query_length - 2] for ids in encoded]
-        budget = None if untruncated else self.input_config.document_length - self.template.special_token_count
-        return [ids[:budget] for ids in self._document_ids(texts)]
+    def token_ids(self, texts: Sequence[str], side: str, *, untruncated: bool = False) -> tuple[list[list[int]], list[int]]:
+        """Tokens without special ones, and how many each text has; a document is a `Text.joined_fields`.
 
-    def _document_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        Truncated to fit into a pair unless `untruncated`; the number of tokens of a long text is then an estimate."""
+        if side == "query":
+            budget: int | None = self.input_config.query_length - 2
+            ids, sizes = self._encode(self.input_config.add_prefix(texts, "query"), budget)
+        else:
+            budget = None if untruncated else self.input_config.document_length - self.template.special_token_count
+            ids, sizes = self._document_ids(texts, budget)
+        return [text[:budget] for text in ids], sizes
+
+    def _encode(self, texts: Sequence[str], budget: int | None) -> tuple[list[list[int]], list[int]]:
+        if budget is not None:
+            return self.tokenizer.encode_first(texts, budget, special=False)
+        ids = self.tokenizer.encode(texts, special=False)
+        return ids, list(map(len, ids))
+
+    def _document_ids(self, texts: Sequence[str], budget: int | None) -> tuple[list[list[int]], list[int]]:
         fields = [text.split(FIELD_SEPARATOR) if FIELD_SEPARATOR in text else ["", "", text] for text in texts]
         selected = [[parts[index] for index in self.field_indices if parts[index]] for parts in fields]
         if not self.separate:
             selected = [[" ".join(parts)] for parts in selected]
         prefixed = [[*self.input_config.add_prefix(parts[:1], "document"), *parts[1:]] for parts in selected]
-        bodies = iter(self.tokenizer.encode_without_special([part for parts in prefixed for part in parts]))
-        documents = []
+        bodies = zip(*self._encode([part for parts in prefixed for part in parts], budget), strict=True)
+        documents, sizes = [], []
         for parts in selected:
             ids: list[int] = []
+            sizes.append(max(0, len(parts) - 1))
             for number in range(len(parts)):
-                ids += [self.tokenizer.special_tokens.separator] * (number > 0) + next(bodies)
+                part_ids, size = next(bodies)
+                ids += [self.tokenizer.special_tokens.separator] * (number > 0) + part_ids
+                sizes[-1] += size
             documents.append(ids)
-        return documents
+        return documents, sizes
 
     def make_pairs(self, queries: RaggedIds, documents: RaggedIds, query: Numbers, document: Numbers) -> PackedPairs:
         """Pairs of rows `query` and `document` [n]: each document contributes as many first tokens as fit (FirstP)."""

@@ -9,8 +9,9 @@ from moeir.heads.pooling import PoolingHead
 class Dense(Architecture):
     """One vector per text, inner product; siamese (CAME's global expert alone) or with separate encoders (DPR).
 
-    `head` keeps the vocabulary head, for pre-training. `encoders`: siamese or separate. `pooling`: cls or mean. `normalise` makes the
-    inner product a cosine; `scale` multiplies the scores (finetune makes it 20 with normalise=true, unless it is set: --temperature).
+    `head` keeps the vocabulary head, for pre-training. `encoders`: siamese or separate. `pooling`: cls or mean, with pool_prefix=false
+    without the tokens of the prefix. `normalise` makes the inner product a cosine; `scale` multiplies the scores (finetune makes it 20 with
+    normalise=true, unless it is set: --temperature).
     """
 
     def __init__(
@@ -21,6 +22,7 @@ class Dense(Architecture):
         encoders: str = "siamese",
         pooling: str = "cls",
         normalise: bool = False,
+        pool_prefix: bool = True,
         scale: float = 1.0,
         head: bool = False,
     ) -> None:
@@ -28,6 +30,6 @@ class Dense(Architecture):
         if not head:
             encoder.vocabulary_head = None
         self.set_encoder_sharing(encoders)
-        self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise)
+        self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise, pool_prefix=pool_prefix)
         self.reads_cls = pooling == "cls"
         self.scales = {"global": scale}

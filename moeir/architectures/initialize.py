@@ -1,6 +1,5 @@
 """Build checkpoints from plain weights: input configuration and classification head of the folder, or a fitted vocabulary head."""
 
-import json
 import logging
 import random
 from collections.abc import Sequence
@@ -24,9 +23,9 @@ from moeir.architectures.checkpoint import (
 )
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
+from moeir.architectures.sentence_transformers_files import ACTIVATIONS, read_activation, read_folder_settings
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.families import weights_io
-from moeir.backbones.json_fields import CheckedFields, read_json_object
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, UsageError
@@ -41,7 +40,6 @@ MAX_HEAD_TEXTS = 400
 MAX_GATE_TEXTS = 100
 MAX_BATCH_TOKENS = 8192
 CLASSIFIER_OUTPUT = f"{weights_io.CLASSIFIER_PREFIX}output."
-SUPPORTED_MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
 log = logging.getLogger(__name__)
 
 
@@ -64,19 +62,19 @@ def build_checkpoint(
     if not is_checkpoint(folder):
         if arch is None:
             raise UsageError(f"{model}: plain weights; name an architecture: --arch came, dense, …; see: moeir variants architectures")
-        return _from_plain_weights(folder, arch, overrides, texts, seed, random_weights=random_weights, device=device)
+        return _from_plain_weights(folder, arch, {}, overrides, texts, seed, random_weights=random_weights, device=device)
     metadata = read_metadata(folder)
     if "calibration" in metadata:
         log.info("%s: its calibration is left out: new weights need a new one; see moeir calibrate", model)
-    old_spec, input_config = metadata["architecture"], replace(InputConfig.from_dict(metadata["reading"], str(folder)), **overrides)
+    old_spec, input_config = metadata["architecture"], InputConfig.from_dict(metadata["reading"], str(folder))
     same = arch is None or variants.parse_spec(arch).name == variants.parse_spec(old_spec).name
     if weights_io.read_config(folder).get("model_type") != "moeir" and arch is not None:  # Hugging Face compatible files
         arch = _merge_specs(old_spec, arch) if same else arch
-        return _from_plain_weights(folder, arch, asdict(input_config), texts, seed, random_weights=random_weights, device=device)
+        fields = asdict(input_config)
+        return _from_plain_weights(folder, arch, fields, overrides, texts, seed, random_weights=random_weights, device=device)
     if same and not random_weights:
         opened = load_with_spec(folder, _merge_specs(old_spec, arch or old_spec), input_config, device)
-        input_config.check(opened.architecture.encoder.config.positions)
-        return opened
+        return replace(opened, input_config=_override_lengths(input_config, overrides, opened.architecture))
     reason = f"a {variants.parse_spec(old_spec).name} checkpoint cannot become {variants.parse_spec(arch).name}"
     raise ArtifactError(f"{model}: {reason}; start from its base weights")
 
@@ -109,13 +107,23 @@ def _merge_specs(old: str, new: str) -> str:
 
 
 def _from_plain_weights(
-    folder: Path, arch: str, overrides: dict[str, Any], texts: Sequence[str], seed: int, *, random_weights: bool, device: str
+    folder: Path,
+    arch: str,
+    fields: dict[str, Any],
+    overrides: dict[str, Any],
+    texts: Sequence[str],
+    seed: int,
+    *,
+    random_weights: bool,
+    device: str,
 ) -> RetrievalModel:
+    """`fields` are those of the `InputConfig` of a checkpoint, before the user's `overrides`."""
     torch.manual_seed(seed)
+    name, requested = variants.parse_spec(arch).name, dict(variants.parse_spec(arch).options)
+    folder, folder_config, options = read_folder_settings(folder, name, requested)
     tokenizer, config = TextTokenizer(folder), weights_io.read_config(folder)
-    folder_config, options = read_sentence_transformers_config(folder)
-    if variants.parse_spec(arch).name == "dense":
-        arch = _merge_specs(str(variants.Spec("dense", tuple(options.items()))), arch)
+    if name in ("dense", "splade") and options.keys() <= dict(variants.parse_spec(canonical_spec(arch)).options).keys():
+        arch = _merge_specs(str(variants.Spec(name, tuple(options.items()))), arch)
     else:
         _log_overridden_options(folder, arch, options)
     if random_weights:
@@ -123,14 +131,14 @@ def _from_plain_weights(
             encoder = Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=True)
     else:
         encoder = weights_io.read_encoder(folder, vocabulary_head=True, device=device)
-    positions = encoder.config.positions
     check_token_ids(folder, tokenizer, encoder.config)
     with torch.device(device):
         architecture = build_architecture(arch, encoder, tokenizer.special_tokens)
-    if architecture.reads_pairs and "query_length" in folder_config:  # the folder's length is that of one text
-        folder_config["query_length"] = min(folder_config["query_length"] // 2, architecture.default_lengths[0])
-    input_config = replace(_default_input_config(architecture, positions), **(folder_config | overrides))
-    input_config.check(positions)
+    query, document = (min(length, encoder.config.positions) for length in architecture.default_lengths)
+    default = replace(InputConfig(query_length=query, document_length=document), **folder_config)
+    if architecture.reads_pairs:
+        default = replace(default, query_length=min(query, default.document_length // 2))
+    input_config = _override_lengths(replace(default, **fields), overrides, architecture)
     if architecture.reads_pairs and not random_weights:
         load_classification_head(folder, architecture, device)
     model = RetrievalModel(architecture, tokenizer, input_config, canonical_spec(arch), config)
@@ -150,11 +158,16 @@ def _from_plain_weights(
     return model
 
 
-def _default_input_config(architecture: Architecture, positions: int) -> InputConfig:
-    """Default lengths, limited by the encoder's positions; the query of a pair gets at most half of them."""
-    query, document = architecture.default_lengths
-    half = positions // 2 if architecture.reads_pairs else positions
-    return InputConfig(query_length=min(query, half), document_length=min(document, positions))
+def _override_lengths(input_config: InputConfig, overrides: dict[str, Any], architecture: Architecture) -> InputConfig:
+    """An input configuration with the user's fields; of a pair, the length that the user leaves out follows from the other: a query gets at
+    most half of it. UsageError for lengths that the encoder cannot read."""
+    overridden, positions = replace(input_config, **overrides), architecture.encoder.config.positions
+    if architecture.reads_pairs and "query_length" not in overrides and "document_length" in overrides:
+        overridden = replace(overridden, query_length=max(3, min(overridden.query_length, overridden.document_length // 2)))
+    elif architecture.reads_pairs and "query_length" in overrides and "document_length" not in overrides:
+        overridden = replace(overridden, document_length=min(max(overridden.document_length, 2 * overridden.query_length), positions))
+    overridden.check(positions)
+    return overridden
 
 
 @torch.no_grad()
@@ -238,37 +251,6 @@ def _random_vocabulary_texts(tokenizer: TextTokenizer, seed: int) -> list[str]:
     return [" ".join(words[first : first + 30]) for first in range(0, len(words), 30)]
 
 
-def read_sentence_transformers_config(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Fields of `InputConfig` and dense options of a sentence-transformers folder; empty for any other folder."""
-    if not (folder / "modules.json").is_file():
-        return {}, {}
-    try:
-        modules = [part["type"].rsplit(".", 1)[-1] for part in json.loads((folder / "modules.json").read_text(encoding="utf-8"))]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ArtifactError(f"{folder}/modules.json: damaged: expected a list of objects, each with a type") from None
-    pooling = _read_fields(folder / "1_Pooling" / "config.json")
-    input_fields: dict[str, Any] = {}
-    if (length := _read_fields(folder / "sentence_bert_config.json").get("max_seq_length")) is not None:
-        input_fields |= {"query_length": length, "document_length": length}
-    prompts = _read_fields(folder / "config_sentence_transformers.json").get("prompts") or {}
-    document = prompts.get("document") or prompts.get("passage") or ""
-    input_fields |= {key: text for key, text in (("query_prefix", prompts.get("query") or ""), ("document_prefix", document)) if text}
-    if unsupported := [name for name in modules if name not in SUPPORTED_MODULES]:
-        log.warning("%s: module %s is not supported and ignored; the checkpoint lacks it", folder, ", ".join(unsupported))
-    options = {"normalise": "true" if "Normalize" in modules else "false"}
-    modes = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
-    poolings = [pooling["pooling_mode"]] if "pooling_mode" in pooling else [name for key, name in modes.items() if pooling.get(key)]
-    if poolings in (["cls"], ["mean"]):
-        options["pooling"] = poolings[0]
-    elif pooling:
-        log.warning("%s: pooling is neither cls nor mean alone; set it with --arch dense:pooling=…", folder)
-    return input_fields, options
-
-
-def _read_fields(file: Path) -> CheckedFields:
-    return CheckedFields(read_json_object(file) if file.is_file() else {}, file)
-
-
 @torch.no_grad()
 def load_classification_head(folder: Path, architecture: Architecture, device: str = "cpu") -> None:
     """Copy a folder's pooler and classification head into a cross-encoder; missing weights keep their random initialisation.
@@ -276,6 +258,9 @@ def load_classification_head(folder: Path, architecture: Architecture, device: s
     Two classes are reduced to one logit; ArtifactError for more than two.
     """
     config = weights_io.read_config(folder)
+    activation = read_activation(folder, config)
+    if activation.rpartition(".")[2] not in ACTIVATIONS:
+        raise ArtifactError(f"{folder}: its scores pass through {activation}; moeir's are logits, ranked as under {', '.join(ACTIVATIONS)}")
     weights = weights_io.read_weights(folder, config, device=device)
     parameters = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
     parameters = {name: value for name, value in parameters.items() if name.startswith(("pooler.", weights_io.CLASSIFIER_PREFIX))}

@@ -9,6 +9,14 @@ from typing import Any, NamedTuple
 from moeir.errors import ArtifactError
 
 MAX_VOCABULARY = 10_000_000
+POOLING_MODES = {  # of sentence-transformers: the key of earlier versions, and the name since version 6
+    "cls_token": "cls",
+    "max_tokens": "max",
+    "mean_tokens": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "weightedmean_tokens": "weightedmean",
+    "lasttoken": "lasttoken",
+}
 
 
 class FieldType(NamedTuple):
@@ -82,11 +90,13 @@ FIELDS: Mapping[str, FieldType] = {
     **dict.fromkeys(("rope_parameters", "full_attention", "sliding_attention"), OBJECT),
     "layer_types": _optional(TEXTS),
     # tokenizer_config.json, special_tokens_map.json
-    **dict.fromkeys(("do_lower_case", "add_prefix_space"), _optional(FLAG)),
+    **dict.fromkeys(("do_lower_case", "add_prefix_space", "strip_accents", "tokenize_chinese_chars"), _optional(FLAG)),
+    "model_max_length": _optional(_real_number(1, 1e31)),
     **dict.fromkeys(("mask_token", "cls_token", "sep_token", "pad_token", "unk_token"), _optional(TOKEN)),
     # sentence-transformers
-    "max_seq_length": _optional(POSITIONS),
-    **dict.fromkeys(("pooling_mode_cls_token", "pooling_mode_mean_tokens"), FLAG),
+    **dict.fromkeys(("max_seq_length", "query_length", "document_length"), _optional(POSITIONS)),
+    **dict.fromkeys((*(f"pooling_mode_{mode}" for mode in POOLING_MODES), "include_prompt"), FLAG),
+    **dict.fromkeys(("default_prompt_name", "similarity_fn_name", "activation_fn"), _optional(TEXT)),
     "prompts": _optional(FieldType("an object of strings", _is_texts)),
 }
 
@@ -124,3 +134,10 @@ def read_json_object(file: Path) -> dict[str, Any]:
     if type(values) is not dict:
         raise ArtifactError(f"{file}: not a JSON object; expected the file that came with the weights")
     return values
+
+
+def read_sentence_settings(folder: Path) -> CheckedFields:
+    """The settings that sentence-transformers keeps of a folder's encoder, empty without any; earlier versions named the file by family."""
+    families = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+    file = next((file for name in families if (file := folder / f"sentence_{name}_config.json").is_file()), None)
+    return CheckedFields(read_json_object(file), file) if file is not None else CheckedFields({}, folder)

@@ -1,21 +1,24 @@
 """Tokenization with the tokenizer files of a checkpoint."""
 
+import json
+import re
 import shutil
 import string
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
 from tokenizers.processors import RobertaProcessing
 
 from moeir.artifacts import manifests
-from moeir.backbones.json_fields import CheckedFields, read_json_object
+from moeir.backbones.json_fields import CheckedFields, read_json_object, read_sentence_settings
 from moeir.backbones.packed_pairs import PairTemplate
 from moeir.backbones.packed_tokens import SpecialTokens
-from moeir.backbones.tokenizer_checks import check_tokenizer, refuse_failures
+from moeir.backbones.tokenizer_checks import MAX_WORD_CHARACTERS, check_tokenizer, refuse_failures
 from moeir.errors import ArtifactError
 
 TOKENIZER_FILES = (
@@ -24,6 +27,16 @@ TOKENIZER_FILES = (
 )
 MASK_TOKENS = ("[MASK]", "<mask>")
 WORDPIECE_PREFIX, BYTE_LEVEL_SPACE = "##", "Ġ"
+PREFIX_CHARACTERS = 2048  # of a long text, and PREFIX_CHARACTERS_PER_TOKEN more for each token that is read
+PREFIX_CHARACTERS_PER_TOKEN = 32
+LONG_WORD, LONG_SPACE = (re.compile(rf"({run}{{{MAX_WORD_CHARACTERS + 1}}}){run}+") for run in ("[0-9A-Za-z]", " "))
+APPLIED_SETTINGS = {  # of tokenizer_config.json, which transformers puts over those of tokenizer.json: the part and its attribute
+    "do_lower_case": (normalizers.BertNormalizer, "lowercase"),
+    "strip_accents": (normalizers.BertNormalizer, "strip_accents"),
+    "tokenize_chinese_chars": (normalizers.BertNormalizer, "handle_chinese_chars"),
+    "add_prefix_space": (pre_tokenizers.ByteLevel, "add_prefix_space"),
+}
+GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # which read tokenizer.json alone
 BYTE_LEVEL_DEFAULTS = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
 
 
@@ -41,7 +54,7 @@ class TextTokenizer:
 
     def _find_special_tokens(self, vocabulary: Mapping[str, int]) -> SpecialTokens:
         """Special tokens as named in the files, else by the family's default names."""
-        mask_name, empty_text_ids = _tokenizer_config(self.folder).get("mask_token"), self._tokenizer.encode("").ids
+        mask_name, empty_text_ids = read_tokenizer_config(self.folder).get("mask_token"), self._tokenizer.encode("").ids
         if len(empty_text_ids) < 2:
             raise ArtifactError(f"{self.folder}: its tokenizer adds no special tokens; expected an encoder's tokenizer")
         masks = map(self._token_id, (mask_name or MASK_TOKENS[0], *MASK_TOKENS))
@@ -62,15 +75,51 @@ class TextTokenizer:
     def _token_id(self, token: object) -> int | None:
         return self._tokenizer.token_to_id(_token_text(token))
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, with special tokens, not truncated."""
+    def encode(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
+        """Token ids of each text, with or without special tokens, not truncated."""
         with refuse_failures(self.folder, "encode a text"):
-            return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts))]
+            return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)]
 
-    def encode_without_special(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text without special tokens, not truncated."""
-        with refuse_failures(self.folder, "encode a text"):
-            return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+    def encode_first(self, texts: Sequence[str], max_tokens: int, *, special: bool = True) -> tuple[list[list[int]], list[int]]:
+        """Token ids of each text whose first `max_tokens`, or all if there are fewer, are those of `encode`, and the number of its tokens.
+
+        Of a long text only a prefix is encoded: more than `max_tokens` of its ids are returned, and its number of tokens is an estimate.
+        """
+        size = PREFIX_CHARACTERS + PREFIX_CHARACTERS_PER_TOKEN * max_tokens
+        texts = [self._shorten_runs(text) if len(text) > 4 * size else text for text in texts]
+        prefixes = {row: self._encode_prefix(text, size, max_tokens, special) for row, text in enumerate(texts) if len(text) > 4 * size}
+        whole = iter(self.encode([text for row, text in enumerate(texts) if row not in prefixes], special=special))
+        ids = [prefixes[row][0] if row in prefixes else next(whole) for row in range(len(texts))]
+        return ids, [prefixes[row][1] if row in prefixes else len(ids[row]) for row in range(len(texts))]
+
+    def _encode_prefix(self, text: str, size: int, max_tokens: int, special: bool) -> tuple[list[int], int]:
+        """Ids of the shortest of several prefixes whose first `max_tokens` ids are final, and an estimate of the text's tokens.
+
+        They are final if the prefix has twice as many, and one of twice its length begins with the same: a tokenizer looks a few words
+        ahead. A word that is longer than the prefix leaves too few ids.
+        """
+        while 2 * size < len(text):
+            ids, longer = self.encode([text[:size], text[: 2 * size]], special=special)
+            if len(ids) > 2 * max_tokens and ids[:max_tokens] == longer[:max_tokens]:
+                return longer, max(len(longer), round(len(longer) * len(text) / (2 * size)))
+            size *= 4
+        [ids] = self.encode([text], special=special)
+        return ids, len(ids)
+
+    def _shorten_runs(self, text: str) -> str:
+        """A text with the same tokens, whose longest words and spaces do not fill the memory."""
+        for pattern in self._shortened_runs:
+            text = pattern.sub(r"\1", text)
+        return text
+
+    @cached_property
+    def _shortened_runs(self) -> list[re.Pattern[str]]:
+        """The runs of which only the first `MAX_WORD_CHARACTERS` + 1 characters count: of spaces, if they count as one, and of letters and
+        digits to WordPiece, for which any such word is unknown."""
+        word, spaces, plain = self.encode(["a0A" * MAX_WORD_CHARACTERS, f"a{' ' * 2 * MAX_WORD_CHARACTERS}a", "a a"], special=False)
+        added = (token.content for token in self._tokenizer.get_added_tokens_decoder().values() if not token.special)
+        is_unknown = isinstance(self._tokenizer.model, models.WordPiece) and len(word) == 1 and not any(map(str.isalnum, added))
+        return [LONG_WORD] * is_unknown + [LONG_SPACE] * (spaces == plain)
 
     def pair_template(self) -> PairTemplate:
         """The special tokens around the two texts of a pair."""
@@ -133,16 +182,25 @@ class TextTokenizer:
         return np.uint16 if max(highest, *self.special_ids) < 2**16 else np.uint32
 
     @property
+    def _lower_cases(self) -> bool:
+        """Whether sentence-transformers lower-cases texts before a tokenizer that does not."""
+        return _lower_cases_before(_read_config_files(self.folder), self.folder)
+
+    @property
     def digest(self) -> str:
         """Digest of the tokenizer files."""
         files = (self.folder / name for name in TOKENIZER_FILES)
-        return manifests.digest_files({file.name: {"sha256": manifests.compute_sha256(file)} for file in files if file.exists()})
+        digests = {file.name: {"sha256": manifests.compute_sha256(file)} for file in files if file.exists()}
+        return manifests.digest_files(digests | ({"do_lower_case": {"sha256": "true"}} if self._lower_cases else {}))
 
-    def copy_files(self, folder: Path) -> None:
-        """Copy the tokenizer files to a folder."""
+    def copy_files(self, folder: Path, max_length: int | None = None) -> None:
+        """Copy the tokenizer files to a folder; `max_length` is written where other libraries look for the length of a cross-encoder."""
         for name in TOKENIZER_FILES:
             if (self.folder / name).exists() and self.folder != folder:
                 shutil.copyfile(self.folder / name, folder / name)
+        if self._lower_cases or max_length is not None:
+            config = read_tokenizer_config(self.folder) | ({} if max_length is None else {"model_max_length": max_length})
+            (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         if not (folder / "tokenizer.json").exists():
             self._tokenizer.save(str(folder / "tokenizer.json"))
 
@@ -150,7 +208,11 @@ class TextTokenizer:
 def load_tokenizer(folder: Path) -> tuple[Tokenizer, dict[str, int]]:
     """Load the tokenizer of a folder and the ids of its tokens: without padding or truncation; special tokens written in a text are
     encoded as text."""
-    tokenizer = _read_tokenizer_files(folder)
+    tokenizer, config = _read_tokenizer_files(folder), read_tokenizer_config(folder)
+    if config.get("truncation_side", "right") != "right":
+        side = config["truncation_side"]
+        raise ArtifactError(f"{folder}/tokenizer_config.json: truncation_side is {side!r}; moeir cuts long texts at their end, 'right'")
+    _apply_settings(tokenizer, config, folder)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True  # "[MASK]" in a passage is text
@@ -159,7 +221,32 @@ def load_tokenizer(folder: Path) -> tuple[Tokenizer, dict[str, int]]:
     return tokenizer, vocabulary
 
 
-def _tokenizer_config(folder: Path) -> dict[str, Any]:
+def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """The settings of a folder's tokenizer, with the `do_lower_case` of sentence-transformers, which leaves accents as they are."""
+    config = _read_config_files(folder)
+    if _lower_cases_before(config, folder):
+        config |= {"do_lower_case": True, "strip_accents": bool(config.get("strip_accents"))}
+    return config
+
+
+def _lower_cases_before(config: Mapping[str, Any], folder: Path) -> bool:
+    return bool(read_sentence_settings(folder).get("do_lower_case")) and config.get("do_lower_case") is False
+
+
+def _apply_settings(tokenizer: Tokenizer, config: Mapping[str, Any], folder: Path) -> None:
+    """Put the settings of `config` over those of tokenizer.json, as transformers does."""
+    if config.get("tokenizer_class") not in GENERIC_TOKENIZERS:
+        for part in (tokenizer.normalizer, tokenizer.pre_tokenizer):
+            for name, (kind, attribute) in APPLIED_SETTINGS.items():
+                if isinstance(part, kind) and config.get(name) is not None:
+                    setattr(part, attribute, config[name])
+    normalizer = "" if tokenizer.normalizer is None else tokenizer.normalizer.__getstate__().decode().lower()
+    if read_sentence_settings(folder).get("do_lower_case") and not ('"lowercase":true' in normalizer or '"type":"lowercase"' in normalizer):
+        reason = "do_lower_case is true, and the tokenizer does not lower-case"
+        raise ArtifactError(f"{folder}: {reason}; moeir keeps that for BERT's tokenizer with do_lower_case in tokenizer_config.json")
+
+
+def _read_config_files(folder: Path) -> dict[str, Any]:
     """The merged tokenizer_config.json and special_tokens_map.json of a folder."""
     config: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
@@ -196,8 +283,7 @@ def _read_tokenizer_files(folder: Path) -> Tokenizer:
         if (folder / "tokenizer.json").exists():
             return Tokenizer.from_file(str(folder / "tokenizer.json"))
         if (folder / "vocab.txt").exists():
-            lowercase = _tokenizer_config(folder).get("do_lower_case")
-            return BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lowercase is not False)._tokenizer
+            return BertWordPieceTokenizer(str(folder / "vocab.txt"))._tokenizer
         if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
             return _load_byte_level(folder)
     if pieces := sorted(folder.glob("*.model")):
@@ -207,7 +293,7 @@ def _read_tokenizer_files(folder: Path) -> Tokenizer:
 
 def _load_byte_level(folder: Path) -> Tokenizer:
     """RoBERTa's byte-level BPE; ValueError for a vocabulary without its special tokens."""
-    config = _tokenizer_config(folder)
+    config = read_tokenizer_config(folder)
     special_tokens = {name: _token_text(config.get(name) or default) for name, default in BYTE_LEVEL_DEFAULTS.items()}
     files, add_prefix_space = (str(folder / "vocab.json"), str(folder / "merges.txt")), bool(config.get("add_prefix_space", False))
     tokenizer: Tokenizer = ByteLevelBPETokenizer(*files, add_prefix_space=add_prefix_space)._tokenizer

@@ -3,6 +3,7 @@ to truncation; checks of the ids of encodings.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -11,6 +12,7 @@ from typing import Any
 from moeir import data_sources
 from moeir.data_checks.findings import FileFindings, Findings
 from moeir.data_checks.tolerant_lines import read_tolerantly, repair_text
+from moeir.data_checks.truncation import count_truncation, describe_truncation
 from moeir.errors import DataError
 from moeir.records import dpr, lines, texts
 from moeir.records.texts import Text
@@ -167,7 +169,7 @@ class TruncationCounter:
     def __init__(self, file: str, max_tokens: int, count_tokens: Callable[[Sequence[str]], list[int]]) -> None:
         self.file, self.max_tokens, self._count_tokens = file, max_tokens, count_tokens
         self._pending: list[tuple[int | None, str]] = []
-        self.texts = self.truncated = self.tokens = self.lost_tokens = self.longest = 0
+        self.counts, self.longest = Counter[str](), 0
         self._first: int | None = None
 
     def add(self, line: int | None, text: str) -> None:
@@ -177,21 +179,16 @@ class TruncationCounter:
             self._count_pending()
 
     def _count_pending(self) -> None:
-        for (line, _), size in zip(self._pending, self._count_tokens([text for _, text in self._pending]), strict=True):
-            self.texts += 1
-            self.tokens += size
-            self.longest = max(self.longest, size)
-            if size > self.max_tokens:
-                self.truncated += 1
-                self.lost_tokens += size - self.max_tokens
-                self._first = self._first or line
+        sizes = self._count_tokens([text for _, text in self._pending])
+        self.counts.update(count_truncation(sizes, self.max_tokens))
+        self.longest = max(self.longest, *sizes)
+        self._first = self._first or next((line for (line, _), size in zip(self._pending, sizes) if size > self.max_tokens), None)
         self._pending.clear()
 
     def report(self, findings: Findings) -> None:
         """Add a finding if a text is truncated."""
         if self._pending:
             self._count_pending()
-        if self.truncated:
-            message = f"{self.truncated:,} of {self.texts:,} texts ({self.truncated / self.texts:.1%}) are cut at {self.max_tokens} tokens"
-            message += f", the longest has {self.longest:,}; {self.lost_tokens / self.tokens:.1%} of all tokens are lost"
-            findings.add(self.file, self._first, "truncated", message)
+        if self.counts["cut"]:
+            message = describe_truncation(self.counts, "texts", self.max_tokens)
+            findings.add(self.file, self._first, "truncated", f"{message}; the longest has {self.longest:,}")

@@ -13,28 +13,34 @@ POOLINGS = ("cls", "mean")
 
 
 class PoolingHead(nn.Module):
-    """`cls`: the last layer's first token, no pooler, no projection (CAME eq. 6). `mean`: over all attended tokens."""
+    """`cls`: the last layer's first token, no pooler, no projection (CAME eq. 6). `mean`: over all attended tokens, without
+    `pool_prefix` but for the first `unpooled_tokens` of a side."""
 
     kind = Dense.kind
 
-    def __init__(self, *, pooling: str = "cls", normalise: bool = False) -> None:
+    def __init__(self, *, pooling: str = "cls", normalise: bool = False, pool_prefix: bool = True) -> None:
         super().__init__()
         if pooling not in POOLINGS:
             raise UsageError(f"pooling={pooling}: expected one of {', '.join(POOLINGS)}")
-        self.pooling, self.normalise = pooling, normalise
+        if pooling == "cls" and not pool_prefix:
+            raise UsageError("pool_prefix=false: leaves the prefix of texts out of their mean; expected pooling=mean")
+        self.pooling, self.normalise, self.pool_prefix = pooling, normalise, pool_prefix
+        self.unpooled_tokens: dict[str, int] = {}  # of the prefix of each side
 
     def forward(self, states: Tensor, tokens: PackedTokens) -> Dense:
         """states [T, H] -> vectors [B, H] in float32; `cls` also accepts the states of the first tokens alone, [B, H]."""
         states = states.float()
         if self.pooling == "mean":
-            vectors = _mean(states, tokens)
+            vectors = _mean(states, tokens, self.unpooled_tokens.get(tokens.side, 0))
         else:
             vectors = states if len(states) == len(tokens) else states.index_select(0, tokens.starts[:-1])
         return Dense(F.normalize(vectors, dim=-1) if self.normalise else vectors)
 
 
-def _mean(states: Tensor, tokens: PackedTokens) -> Tensor:
+def _mean(states: Tensor, tokens: PackedTokens, unpooled: int) -> Tensor:
     attended = torch.ones_like(tokens.ids, dtype=torch.bool) if tokens.no_attend_mask is None else ~tokens.no_attend_mask
+    if unpooled:
+        attended &= tokens.positions() >= unpooled
     sums = states.new_zeros(len(tokens), states.shape[-1]).index_add(0, tokens.text_indices(), states * attended[:, None])
     counts = states.new_zeros(len(tokens)).index_add(0, tokens.text_indices(), attended.float())
     return sums / counts.clamp(min=1.0)[:, None]

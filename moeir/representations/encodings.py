@@ -117,19 +117,21 @@ class ResumableEncodingWriter:
         self._journal = JsonlJournal(folder / RESUME / "journal.jsonl")
         entry = _entry_to_resume(self._journal.entries)
         self.text_count: int = entry["texts"]
+        self.truncation: dict[str, int] = entry.get("truncation", {})  # of the texts so far
         self._writers = {name: RepresentationWriter(folder / name, entry["experts"].get(name)) for name in kinds}
         self._ids = AppendableText(folder / "ids.txt", entry["ids"])
 
-    def add(self, ids: list[str], representations: Mapping[str, Representation]) -> None:
-        """Append a window; flush everything if the last flush was more than `FLUSH_SECONDS` ago."""
+    def add(self, ids: list[str], representations: Mapping[str, Representation], truncation: Mapping[str, int] | None = None) -> None:
+        """Append a window; `truncation` counts the truncated texts so far. Flush everything after `FLUSH_SECONDS`."""
         for name, writer in self._writers.items():
             writer.append(self._pruning(representations[name]))
         self._ids.append(ids)
         self.text_count += len(ids)
+        self.truncation = dict(truncation or {})
         if time.monotonic() - self._last_flush < FLUSH_SECONDS:
             return
         row_counts = {name: writer.flush() for name, writer in self._writers.items()}
-        self._journal.write({"texts": self.text_count, "ids": self._ids.flush(), "experts": row_counts})
+        self._journal.write({"texts": self.text_count, "ids": self._ids.flush(), "experts": row_counts, "truncation": self.truncation})
         self._last_flush = time.monotonic()
 
     def close(self) -> None:

@@ -146,11 +146,13 @@ class CandidateTexts:
     def _tokenize_all(self, checkpoint: RetrievalModel, codes: Integers, *, whole: bool) -> TokenizedTexts:
         pairing, kind = checkpoint.pair_tokenizer, checkpoint.tokenizer.id_dtype
         rows, sizes, parts = np.full(len(self.document_ids), -1, dtype=np.int64), [0], [np.empty(0, dtype=kind)]
+        queries = RaggedIds.from_lists(checkpoint.token_ids(self.queries, "query")[0])
         documents_of_corpus = self.iter_documents(codes, join_fields=True)
         while window := list(islice(documents_of_corpus, TEXTS_PER_BATCH)):
             rows[[code for code, _ in window]] = np.arange(len(sizes) - 1, len(sizes) - 1 + len(window))
-            ids = pairing.token_ids([text for _, text in window], "document", untruncated=whole)
+            contents = [text for _, text in window]
+            ids = (pairing.token_ids(contents, "document", untruncated=True) if whole else checkpoint.token_ids(contents, "document"))[0]
             sizes += [len(text) for text in ids]
             parts.append(np.fromiter((number for text in ids for number in text), kind))
         documents = RaggedIds(np.concatenate(parts), np.cumsum(sizes))
-        return TokenizedTexts(RaggedIds.from_lists(pairing.token_ids(self.queries, "query")), documents, rows)
+        return TokenizedTexts(queries, documents, rows)

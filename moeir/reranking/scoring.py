@@ -101,6 +101,7 @@ def score_candidates(
         names = select_experts(checkpoint, config.experts, model)
         scores = _score_with_experts(checkpoint, names, candidates, texts, config, journal.open_log(name, len(query)), advance)
         _check_finite(model, candidates, scores, np.arange(len(query)))
+        checkpoint.log_truncation()
         return scores, {"pairs": len(query), "experts": names}
     tokenized = texts.tokenize(checkpoint, document, whole=config.passages.mode != "firstp")
     scores, passages, tokens = np.full(len(query), np.nan, dtype=np.float32), 0, 0
@@ -115,6 +116,7 @@ def score_candidates(
         scores[part] = config.passages.aggregate(passage_scores, starts)
         _check_finite(model, candidates, scores, part)
         passages, tokens = passages + len(pairs.query_rows), tokens + int(pairs.lengths.sum())
+    checkpoint.log_truncation()
     unscored = int(np.isnan(scores).sum())
     advance(unscored)
     return scores, {"pairs": len(query) - unscored, "passages": passages, "tokens": tokens}
@@ -233,6 +235,8 @@ def _score_with_experts(
                 contents = [text for _, text in window]
                 encoded_documents = checkpoint.encode(contents, "document", max_tokens=config.max_tokens, experts=experts)
                 score_log.add(_paired_scores(encoded_queries, encoded_documents, experts, query[pairs], document_rows))
+            else:
+                checkpoint.token_ids([text for _, text in window], "document")  # counts how many are cut
             scores[pairs] = score_log.scores[done : done + len(pairs)]
             done += len(pairs)
             advance(len(pairs))

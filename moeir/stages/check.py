@@ -165,7 +165,7 @@ class Check(Stage):
         tokenizer = TextTokenizer(folder)
 
         def count_tokens(texts: Sequence[str]) -> list[int]:
-            return [len(ids) + markers for ids in tokenizer.encode(input_config.add_prefix(texts, side))]
+            return [size + markers for size in tokenizer.encode_first(input_config.add_prefix(texts, side), max_length)[1]]
 
         return TruncationCounter(lines.source_name(path), max_length, count_tokens)
 

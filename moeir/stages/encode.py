@@ -6,10 +6,11 @@ in the background; on a CPU each thread runs batches of its own.
 """
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,6 +95,7 @@ class Encode(Stage):
             super().execute(force=force)
             return
         from moeir import distributed
+        from moeir.architectures.checkpoint import log_truncation, read_input_config
         from moeir.stages import worker_pool
 
         process_group = distributed.init_process_group(self.device)
@@ -102,6 +104,10 @@ class Encode(Stage):
         elif jobs := self._shard_jobs():
             log.info("%s: %d processes, each with a shard", self.output, len(jobs))
             worker_pool.run_shards(jobs, "encoding", force=force, stuck_minutes=self.stuck_minutes)
+            counts = Counter[str]()
+            for job in jobs:
+                counts.update(manifests.read_manifest(job.stage.product()[0])["counts"]["truncation"])
+            log_truncation(read_input_config(self.model), {"document": counts})
             log_product(self, self.output, f"{len(jobs)} shards, {format_count(sum(job.texts for job in jobs), 'text')}")
         else:
             self._run_unsharded(force=force)
@@ -193,20 +199,27 @@ class Encode(Stage):
         with meter("encoding", None if last is None else last - first) as counter, autocast(dtype, device), background_writer() as submit:
             for _ in islice(documents, writer.text_count):
                 counter.advance()
-            windows = ((window, tokenize([text.content for text in window])) for window in texts.split_chunks(documents, CHUNK))
-            window_ids: deque[list[str]] = deque()  # of the windows that are being encoded
+            truncation = checkpoint.truncation["document"]
+            truncation.update(writer.truncation)
+            windows = (
+                (window, tokenize([text.content for text in window]), dict(truncation)) for window in texts.split_chunks(documents, CHUNK)
+            )
+            window_ids: deque[tuple[list[str], dict[str, int]]] = deque()  # of the windows that are being encoded, with `truncation` so far
 
             def iterate_batches() -> "Iterator[TokenBatches]":
-                for window, batches in prefetch(windows):
-                    window_ids.append([text.id for text in window])
+                for window, batches, truncated in prefetch(windows):
+                    window_ids.append(([text.id for text in window], truncated))
                     yield batches
 
             for encoded in checkpoint.iterate_encoded(iterate_batches()):
-                ids = window_ids.popleft()
-                submit(partial(_write_window, writer, ids, copy_to_host(encoded)))
+                ids, truncated = window_ids.popleft()
+                submit(partial(_write_window, writer, ids, truncated, copy_to_host(encoded)))
                 counter.advance(len(ids))
         writer.close()
+        if parent_process() is None:  # of several, `execute` logs the sum
+            checkpoint.log_truncation()
         facts = {"texts": writer.text_count, "dtype": str(dtype), "experts": checkpoint.architecture.representation_kinds}
+        facts["truncation"] = dict(truncation)
         if pruning.active_options():
             facts["shortened"] = pruning.active_options()
         if self.shard is not None:
@@ -231,6 +244,8 @@ class Encode(Stage):
         return shard.row_range(count, CHUNK)
 
 
-def _write_window(writer: "ResumableEncodingWriter", ids: list[str], fetch_output: "Callable[[], EncoderOutput]") -> None:
+def _write_window(
+    writer: "ResumableEncodingWriter", ids: list[str], truncation: dict[str, int], fetch_output: "Callable[[], EncoderOutput]"
+) -> None:
     """Write a window to disk, after its copy from the device."""
-    writer.add(ids, fetch_output().representations)
+    writer.add(ids, fetch_output().representations, truncation)

@@ -1,6 +1,7 @@
 """`moeir search`: search every expert's index for one run per expert and the fused run, or search interactively."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 QUERIES_PER_BLOCK = 256  # searched and written together, or as many whole batches
-QUERIES, HITS, EMPTY, PROVEN = "queries", "hits", "without hits", "proven"
+QUERIES, HITS, EMPTY, PROVEN, TRUNCATION = "queries", "hits", "without hits", "proven", "truncation"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,9 +165,15 @@ class Search(Stage):
                 if not latency.steps and (warm_up := latency_module.warm_up_size(count)):
                     search(ids[:warm_up], contents[:warm_up])
                     latency.end_warm_up(warm_up)
+                truncation = {} if searcher.checkpoint is None else searcher.checkpoint.truncation
+                truncation.clear()  # of the warm-up, and of blocks that are counted
                 runs_by_name, facts = search(ids, contents, advance=meter.advance)
-                files.add_block(runs_by_name, _count_hits(runs_by_name, facts))
+                cut = {f"{TRUNCATION} {name}": number for name, number in truncation.get("query", {}).items()}
+                files.add_block(runs_by_name, _count_hits(runs_by_name, facts) | cut)
             files.finish()
+        if searcher.checkpoint is not None:
+            searcher.checkpoint.truncation["query"] = Counter(_select_counts(files.counts, TRUNCATION))
+            searcher.checkpoint.log_truncation()
         for expert in experts:
             if empty := files.counts[f"{EMPTY} {expert}"]:
                 log.warning("%s: %d of %d queries found no document", expert, empty, count)

@@ -68,8 +68,8 @@ def rerank_candidates(
     pool = Candidates.from_run(run, len(run.documents))
     ids, rows = np.unique(pool.document, return_inverse=True)
     pairing = checkpoint.pair_tokenizer
-    query_ids = RaggedIds.from_lists(pairing.token_ids([queries[one] for one in run.queries], "query"))
-    document_ids = RaggedIds.from_lists(pairing.token_ids([documents[run.document_ids[code]] for code in ids.tolist()], "document"))
+    query_ids = RaggedIds.from_lists(pairing.token_ids([queries[one] for one in run.queries], "query")[0])
+    document_ids = RaggedIds.from_lists(pairing.token_ids([documents[run.document_ids[code]] for code in ids.tolist()], "document")[0])
     own_rows = np.arange(process_group.rank, len(pool), process_group.size)
     pairs = pairing.make_pairs(query_ids, document_ids, pool.query[own_rows], rows[own_rows])
     scores = torch.from_numpy(scoring.score_pairs(checkpoint, pairs, dtype=dtype, max_tokens=MAX_TOKENS)).to(checkpoint.device)

@@ -5,6 +5,7 @@ A cache is a folder named by the digest of texts, tokenizer and rules. Batches a
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, groupby, islice
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.architectures.cross_encoder import PairTokenizer
-from moeir.artifacts import memmap
+from moeir.artifacts import manifests, memmap
 from moeir.artifacts.array_folder import ArrayFolder
 from moeir.backbones.packed_pairs import Numbers, RaggedIds
 from moeir.backbones.packed_tokens import PackedTokens
@@ -28,7 +29,7 @@ from moeir.errors import DataError
 from moeir.training.sampling import SINGLE_SHARD, BatchIds, BatchSampler, ShardedTexts, ShardSpec, shard_texts
 from moeir.training.text_stream import RowIndex, StreamedText, TextStream
 
-CACHE_VERSION = 1  # of the files of a cache, and of how a checkpoint tokenizes
+CACHE_VERSION = 2  # of the files of a cache, and of how a checkpoint tokenizes
 PREFETCH_STEPS = 4
 ARRAYS = ("ids", "starts", "silent")
 
@@ -121,7 +122,7 @@ def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalMod
     settings = {"form": CACHE_VERSION, "reading": asdict(checkpoint.input_config), "marks": _template_fingerprint(checkpoint)}
     record = {"stage": "finetune", "settings": settings, "sources": {"texts": [stream.digest], "tokenizer": [checkpoint.tokenizer.digest]}}
 
-    def fill(cache_folder: Path) -> dict[str, int]:
+    def fill(cache_folder: Path) -> dict[str, Any]:
         writer, texts = _CacheWriter(cache_folder, checkpoint), stream.stream()
         if not writer.matches(texts):
             writer, texts = _CacheWriter(cache_folder, checkpoint, restart=True), stream.stream()
@@ -134,9 +135,12 @@ def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalMod
         writer.files.close()
         if writer.digest.hexdigest() != stream.digest:
             raise DataError("the texts have changed while they were read; run the same command again")
-        return {"texts": writer.texts, "tokens": writer.files.rows("ids")}
+        return {"texts": writer.texts, "tokens": writer.files.rows("ids"), "truncation": checkpoint.truncation}
 
     cache_folder = memmap.get_or_build(folder, "texts", json.loads(json.dumps(record)), fill)
+    truncation = manifests.read_manifest(cache_folder)["counts"]["truncation"]
+    checkpoint.truncation.update({side: Counter(counts) for side, counts in truncation.items()})
+    checkpoint.log_truncation()
     pair_tokenizer = checkpoint.pair_tokenizer if checkpoint.architecture.reads_pairs else None
     return TrainingTexts(TokenCache.open(cache_folder), stream.rows, pair_tokenizer)
 
@@ -159,6 +163,8 @@ class _CacheWriter:
         self.texts: int = self.files.entry.get("texts", 0)
         if not self.files.rows("starts"):
             self.files.append(starts=[0])
+        checkpoint.truncation.clear()  # of a fitted head's texts
+        checkpoint.truncation.update({side: Counter(counts) for side, counts in self.files.entry.get("truncation", {}).items()})
 
     def matches(self, texts: Iterator[StreamedText]) -> bool:
         """Whether the stream starts with the texts that are written already; consumes them."""
@@ -177,4 +183,5 @@ class _CacheWriter:
         for streamed in chunk:
             self.digest.update(streamed.digest_bytes)
         self.texts += len(chunk)
-        self.files.commit(digest=self.digest.hexdigest(), texts=self.texts)
+        truncation = {side: dict(counts) for side, counts in self._checkpoint.truncation.items()}
+        self.files.commit(digest=self.digest.hexdigest(), texts=self.texts, truncation=truncation)

@@ -136,18 +136,18 @@ def test_parts_of_a_document_stand_behind_one_another_with_the_separator_between
     text = Text("d", "the owl", title="bread", url="sea")
     checkpoint = build_checkpoint(published("bert"), "cross-encoder", RULES)
     separator, reader = checkpoint.tokenizer.special_tokens.separator, checkpoint.tokenizer
-    sea, bread, owl = reader.encode_without_special(["sea", "bread", "the owl"])
+    sea, bread, owl = reader.encode(["sea", "bread", "the owl"], special=False)
     assert checkpoint.token_ids([text.joined_fields], "document")[0] == [[*sea, separator, *bread, separator, *owl]]
     assert checkpoint.token_ids([Text("d", "the owl", title="bread").joined_fields], "document")[0] == [[*bread, separator, *owl]]
     titled = build_checkpoint(published("bert"), "cross-encoder:fields=title+text,separate=false", RULES)
-    assert titled.token_ids([text.joined_fields], "document")[0] == [reader.encode_without_special(["bread the owl"])[0]]
-    assert titled.token_ids([Text("d", "a\x1fowl").joined_fields], "document")[0] == reader.encode_without_special(["a owl"])
+    assert titled.token_ids([text.joined_fields], "document")[0] == [reader.encode(["bread the owl"], special=False)[0]]
+    assert titled.token_ids([Text("d", "a\x1fowl").joined_fields], "document")[0] == reader.encode(["a owl"], special=False)
     prefixed = build_checkpoint(published("bert"), "cross-encoder", RULES | {"document_prefix": "cat: ", "query_prefix": "whale "})
     assert (
-        prefixed.token_ids([text.joined_fields], "document")[0][0][: len(reader.encode_without_special(["cat: sea"])[0])]
-        == reader.encode_without_special(["cat: sea"])[0]
+        prefixed.token_ids([text.joined_fields], "document")[0][0][: len(reader.encode(["cat: sea"], special=False)[0])]
+        == reader.encode(["cat: sea"], special=False)[0]
     )
-    assert prefixed.token_ids(["owl"], "query")[0] == reader.encode_without_special(["whale owl"])
+    assert prefixed.token_ids(["owl"], "query")[0] == reader.encode(["whale owl"], special=False)
 
 
 def test_two_classes_are_one_number(published, tmp_path, caplog):

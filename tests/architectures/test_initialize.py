@@ -9,10 +9,17 @@ import pytest
 import torch
 
 from moeir import variants
-from moeir.architectures.initialize import build_checkpoint, read_sentence_transformers_config
+from moeir.architectures.initialize import build_checkpoint
+from moeir.architectures.sentence_transformers_files import read_folder_settings
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import ArtifactError
 from tests.architectures.test_checkpoint import RULES, TEXTS, assert_same_encodings
+
+
+def modules(*names):
+    """The content of a modules.json."""
+    paths = ("" if name == "Transformer" else f"{number}_{name}" for number, name in enumerate(names))
+    return [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in zip(names, paths, strict=True)]
 
 
 @pytest.fixture
@@ -22,7 +29,7 @@ def sentence_transformer(tiny_model, tmp_path):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "1_Pooling").mkdir()
     contents = {
-        "modules.json": [{"type": f"sentence_transformers.models.{name}"} for name in ("Transformer", "Pooling", "Normalize")],
+        "modules.json": modules("Transformer", "Pooling", "Normalize"),
         "1_Pooling/config.json": {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False},
         "sentence_bert_config.json": {"max_seq_length": 24, "do_lower_case": False},
         "config_sentence_transformers.json": {"prompts": {"query": "query: ", "passage": "passage: "}},
@@ -63,25 +70,17 @@ def test_what_the_folder_says_of_a_text_holds_for_a_pair(sentence_transformer):
     "changes, expected",
     [
         ({"1_Pooling/config.json": {"pooling_mode": "cls"}}, {"normalise": "true", "pooling": "cls"}),
+        ({"1_Pooling/config.json": {"pooling_mode": ["mean"]}}, {"normalise": "true", "pooling": "mean"}),
         ({"1_Pooling/config.json": {"pooling_mode_cls_token": True}}, {"normalise": "true", "pooling": "cls"}),
-        ({"modules.json": [{"type": "x.Transformer"}, {"type": "x.Pooling"}]}, {"normalise": "false", "pooling": "mean"}),
+        ({"1_Pooling/config.json": {"word_embedding_dimension": 8}}, {"normalise": "true", "pooling": "mean"}),
+        ({"modules.json": modules("Transformer", "Pooling")}, {"normalise": "false", "pooling": "mean"}),
+        ({"modules.json": modules("Transformer", "Pooling", "Dropout")}, {"normalise": "false", "pooling": "mean"}),
     ],
 )
 def test_pooling_and_normalisation_are_read_in_every_spelling(changes, expected, sentence_transformer):
     for name, content in changes.items():
         (sentence_transformer / name).write_text(json.dumps(content))
-    assert read_sentence_transformers_config(sentence_transformer)[1] == expected
-
-
-def test_what_cannot_be_read_is_said(sentence_transformer, caplog):
-    (sentence_transformer / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
-    (sentence_transformer / "modules.json").write_text(json.dumps([{"type": "x.Transformer"}, {"type": "x.Pooling"}, {"type": "x.Dense"}]))
-    with caplog.at_level(logging.WARNING):
-        assert "pooling" not in read_sentence_transformers_config(sentence_transformer)[1]
-    assert "neither cls nor mean" in caplog.text and "module Dense is not supported" in caplog.text
-    (sentence_transformer / "modules.json").write_text("{")
-    with pytest.raises(ArtifactError, match=r"modules.json: damaged: expected a list of objects"):
-        read_sentence_transformers_config(sentence_transformer)
+    assert read_folder_settings(sentence_transformer, "dense", {})[2] == expected
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,7 @@ def test_what_cannot_be_read_is_said(sentence_transformer, caplog):
 def test_sentence_transformers_files_of_other_types_are_refused(name, content, sentence_transformer):
     (sentence_transformer / name).write_text(json.dumps(content))
     with pytest.raises(ArtifactError, match=rf"{sentence_transformer / name}: .*expected ") as caught:
-        read_sentence_transformers_config(sentence_transformer)
+        read_folder_settings(sentence_transformer, "dense", {})
     assert "\n" not in str(caught.value)
 
 

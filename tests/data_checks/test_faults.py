@@ -145,7 +145,7 @@ def test_what_a_length_cuts_is_a_note(came_checkpoint: Path, tiny_model: Path, t
     result = moeir("check", "--corpus", tmp_path / "corpus.jsonl", "--model", tiny_model, "--document-length", 5)
     assert result.code == 0
     assert (
-        f"{tmp_path}/corpus.jsonl:1: 1 of 2 texts (50.0%) are cut at 5 tokens, the longest has 8; 27.3% of all tokens are lost"
+        f"{tmp_path}/corpus.jsonl:1: 1 of 2 texts (50.0%) are cut at 5 tokens, about 27.3% of all tokens are lost; the longest has 8"
         in result.stdout
     )
     assert moeir("check", "--corpus", tmp_path / "corpus.jsonl", "--model", came_checkpoint).stdout == ""

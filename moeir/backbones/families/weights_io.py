@@ -38,8 +38,7 @@ def resolve_model(model: Path) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        patterns = ["*.json", "*.txt", "*.safetensors", "1_Pooling/*"]
-        return Path(snapshot_download(str(model), allow_patterns=patterns))
+        return Path(snapshot_download(str(model), allow_patterns=["*.json", "*.txt", "*.safetensors"]))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as problem:
         reason = str(problem).split("\n")[0]
         raise UsageError(f"{model}: not a folder, and it cannot be loaded from the hub ({reason}); expected a folder of weights") from None

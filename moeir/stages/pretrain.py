@@ -148,7 +148,11 @@ class Pretrain(TrainingStage):
 
     def _make_sampler(self, checkpoint: "RetrievalModel", objective: "Pretraining") -> "SpanSampler":
         """The batch sampler; texts are tokenised once, into the cache."""
+        import numpy as np
+
+        from moeir.architectures.checkpoint import log_truncation
         from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
+        from moeir.data_checks.truncation import count_truncation
         from moeir.pretraining import span_cache
         from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSampler
 
@@ -167,6 +171,8 @@ class Pretrain(TrainingStage):
             query_tokens = span_cache.build_query_cache(
                 folder, tokens, self.queries, self.query_qrels, checkpoint.tokenizer, digests=query_digests
             )
+            query_length = reading.content_budget("query", checkpoint.input_config.query_length)
+            log_truncation(checkpoint.input_config, {"query": count_truncation(np.diff(query_tokens.starts), query_length)})
         needs = BatchRequirements(
             self.context if objective.context == "span" else objective.context, objective.encoder_rate, objective.decoder_rate
         )

@@ -231,6 +231,7 @@ def _single_text(tokens, number):
         ("cross-encoder:fields=text+body", {}, r"fields=text\+body: expected some of url, title, text"),
         ("cross-encoder:fields=text+text", {}, r"fields=text\+text: expected some of"),
         ("cross-encoder", {"query_length": 15}, "a query of 15 tokens leaves no room for a document in a pair of 16"),
+        ("cross-encoder", {"query_length": 8, "document_length": 9}, "a query of 8 tokens leaves no room for a document in a pair of 9"),
         ("cross-encoder", {"document_length": 99}, "--document-length 99: expected 3 to 16, the encoder's positions"),
     ],
 )
@@ -245,6 +246,30 @@ def test_lengths_default_to_all_that_the_encoder_reads_and_half_of_it(published)
     with torch.device("meta"):
         whole = variants.bind_variant("architectures", "cross-encoder")(Encoder(BERT_BASE), SIGNS)
     assert whole.default_lengths == (256, 512)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ({"document_length": 10}, (5, 10)),
+        ({"query_length": 4}, (4, 16)),
+        ({"query_length": 12}, (12, 16)),
+        ({"document_length": 6}, (3, 6)),
+    ],
+)
+def test_a_length_that_is_left_out_follows_from_the_other(lengths, expected, published, tmp_path):
+    plain, checkpoint = (
+        build_checkpoint(published("bert"), "cross-encoder", lengths),
+        build_checkpoint(published("bert"), "cross-encoder", {}),
+    )
+    checkpoint.save(tmp_path)
+    for built in (plain, build_checkpoint(tmp_path, None, lengths), build_checkpoint(tmp_path, "cross-encoder:head=linear", lengths)):
+        assert (built.input_config.query_length, built.input_config.document_length) == expected
+
+
+def test_a_short_pair_needs_no_other_flag(tiny_model, tmp_path, moeir):
+    result = moeir("init", "--model", tiny_model, "--arch", "cross-encoder", "--document-length", 14, "--output", tmp_path / "ckpt")
+    assert result.code == 0 and open_checkpoint(tmp_path / "ckpt").input_config.query_length == 7
 
 
 def test_a_text_alone_has_no_representation(published, tmp_path, moeir, toy):

@@ -72,8 +72,11 @@ def test_the_cosine_of_an_expert_is_trained_with_a_temperature_unless_a_scale_is
 
 def test_a_sentence_transformers_folder_that_normalises_gets_the_temperature(finetune, tiny_model_with_head, tmp_path):
     folder = shutil.copytree(tiny_model_with_head, tmp_path / "weights")
-    types = ("Transformer", "Pooling", "Normalize")
-    (folder / "modules.json").write_text(json.dumps([{"type": f"sentence_transformers.models.{name}"} for name in types]))
+    modules = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    entries = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in modules.items()]
+    (folder / "modules.json").write_text(json.dumps(entries))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
     result, checkpoint = finetune("--arch", "dense", model=folder)
     assert scales(checkpoint) == {"global": 20.0}
     assert result.stderr.count("temperature 0.05: the cosines of the global expert are scaled by 20") == 1

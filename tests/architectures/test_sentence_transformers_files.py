@@ -1,0 +1,276 @@
+"""Folders of sentence-transformers, as its versions write them: the vectors are those of transformers with the folder's settings, or the
+setting that cannot be kept is named in an error."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import transformers
+
+from moeir.architectures.checkpoint import open_checkpoint
+from moeir.architectures.initialize import build_checkpoint
+from moeir.backbones.tokenizer import TextTokenizer
+from moeir.errors import ArtifactError
+
+QUERIES = ("Which OWLS hunt at night?", "why " * 40 + "owls")
+DOCUMENTS = ("Owls hunt mice at NIGHT.", "owl cat mice " * 30)
+POOLING = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+POOLING |= {f"pooling_mode_{mode}": False for mode in ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")}
+V6 = {
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+}
+
+
+def modules(*entries):
+    """modules.json of (type, path)."""
+    return [{"idx": number, "name": str(number), "path": path, "type": kind} for number, (kind, path) in enumerate(entries)]
+
+
+OLD = modules(("sentence_transformers.models.Transformer", ""), ("sentence_transformers.models.Pooling", "1_Pooling"))
+FIRST = modules(("sentence_transformers.models.Transformer", "0_Transformer"), ("sentence_transformers.models.Pooling", "1_Pooling"))
+NEW = modules(
+    ("sentence_transformers.base.modules.transformer.Transformer", ""),
+    ("sentence_transformers.sentence_transformer.modules.pooling.Pooling", "1_Pooling"),
+    ("sentence_transformers.base.modules.normalize.Normalize", "2_Normalize"),
+)
+VERSIONS = {  # files of a folder, and what they mean: length, prefixes, pooling, whether prefixes are pooled, whether vectors are normalised
+    "0.x": (
+        {"modules.json": FIRST, "1_Pooling/config.json": POOLING, "0_Transformer/sentence_bert_config.json": {"max_seq_length": 24}},
+        {"length": 24},
+    ),
+    "2.x": (
+        {
+            "modules.json": OLD,
+            "1_Pooling/config.json": POOLING | {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True},
+            "sentence_bert_config.json": {"max_seq_length": 20, "do_lower_case": False},
+            "config_sentence_transformers.json": {"__version__": {"sentence_transformers": "2.2.2"}},
+        },
+        {"length": 20, "pooling": "cls"},
+    ),
+    "2.x roberta": (
+        {"modules.json": OLD, "1_Pooling/config.json": POOLING, "sentence_roberta_config.json": {"max_seq_length": 18}},
+        {"length": 18},
+    ),
+    "3.x cosine": (
+        {
+            "modules.json": OLD,
+            "1_Pooling/config.json": POOLING | {"include_prompt": True},
+            "sentence_bert_config.json": {"max_seq_length": None, "do_lower_case": False},
+            "tokenizer_config.json": {"model_max_length": 22},
+            "config_sentence_transformers.json": {
+                "prompts": {"query": "query: ", "passage": "passage: "},
+                "default_prompt_name": None,
+                "similarity_fn_name": "cosine",
+            },
+        },
+        {"length": 22, "query": "query: ", "document": "passage: ", "normalise": True},
+    ),
+    "5.x prompts left out": (
+        {
+            "modules.json": OLD,
+            "1_Pooling/config.json": POOLING | {"include_prompt": False},
+            "sentence_bert_config.json": {"max_seq_length": 30, "do_lower_case": False},
+            "config_sentence_transformers.json": {"prompts": {"query": "owl cat: ", "document": "", "passage": "mice "}},
+        },
+        {"length": 30, "query": "owl cat: ", "pool_prefix": False},
+    ),
+    "default prompt": (
+        {
+            "modules.json": OLD,
+            "1_Pooling/config.json": POOLING,
+            "config_sentence_transformers.json": {"prompts": {"sts": "owl: "}, "default_prompt_name": "sts"},
+            "tokenizer_config.json": {"model_max_length": 1e30},
+        },
+        {"length": None, "query": "owl: ", "document": "owl: "},
+    ),
+    "6.x": (
+        {
+            "modules.json": NEW,
+            "1_Pooling/config.json": {"embedding_dimension": 32, "pooling_mode": "mean", "include_prompt": True},
+            "2_Normalize/config.json": {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"},
+            "sentence_bert_config.json": {"transformer_task": "feature-extraction", **V6},
+            "tokenizer_config.json": {"model_max_length": 21},
+            "config_sentence_transformers.json": {
+                "model_type": "SentenceTransformer",
+                "prompts": {"query": "", "document": ""},
+                "similarity_fn_name": "cosine",
+            },
+        },
+        {"length": 21, "normalise": True},
+    ),
+    "6.x sides": (
+        {
+            "modules.json": [NEW[0], {**NEW[1], "path": "any name"}],
+            "any name/config.json": {"embedding_dimension": 32, "pooling_mode": "mean"},
+            "sentence_bert_config.json": {**V6, "query_length": 12, "document_length": 26},
+        },
+        {"length": 26, "query_length": 12},
+    ),
+}
+
+
+def write_folder(tiny_model, folder, files):
+    """The tiny weights with the files of a sentence-transformers folder."""
+    encoder = folder / next((part["path"] for part in files.get("modules.json", []) if part["type"].endswith("Transformer")), "")
+    shutil.copytree(tiny_model, encoder)
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+    return folder, encoder
+
+
+@torch.no_grad()
+def expected_vectors(encoder, texts, prefix="", *, length, pooling="mean", pool_prefix=True, normalise=False):
+    """The vectors by transformers, one text at a time."""
+    model, tokenizer = transformers.AutoModel.from_pretrained(encoder).eval(), transformers.AutoTokenizer.from_pretrained(encoder)
+    vectors = []
+    for text in texts:
+        tokens = tokenizer(prefix + text, truncation=True, max_length=length or model.config.max_position_embeddings, return_tensors="pt")
+        states = model(**tokens).last_hidden_state[0]
+        first = 0 if pool_prefix or not prefix else len(tokenizer(prefix)["input_ids"]) - 1
+        vectors.append(states[0] if pooling == "cls" else states[first:].mean(0))
+    stacked = torch.stack(vectors)
+    return torch.nn.functional.normalize(stacked, dim=-1) if normalise else stacked
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_folder_of_any_version_has_the_vectors_of_its_settings(version, tiny_model, tmp_path):
+    files, meaning = VERSIONS[version][0], dict(VERSIONS[version][1])
+    folder, encoder = write_folder(tiny_model, tmp_path / "folder", files)
+    checkpoint = build_checkpoint(folder, "dense", {})
+    (tmp_path / "saved").mkdir()
+    checkpoint.save(tmp_path / "saved")
+    length, queries, documents = (meaning.pop(name, default) for name, default in (("length", None), ("query", ""), ("document", "")))
+    query_length = meaning.pop("query_length", length)
+    for opened in (checkpoint, open_checkpoint(tmp_path / "saved"), build_checkpoint(tmp_path / "saved", None, {})):
+        ours = opened.encode(QUERIES, "query")["global"].vectors, opened.encode(DOCUMENTS)["global"].vectors
+        assert torch.allclose(ours[0], expected_vectors(encoder, QUERIES, queries, length=query_length, **meaning), atol=1e-5)
+        assert torch.allclose(ours[1], expected_vectors(encoder, DOCUMENTS, documents, length=length, **meaning), atol=1e-5)
+
+
+BASE = VERSIONS["2.x"][0] | {"1_Pooling/config.json": POOLING}
+PROMPTS = {"prompts": {"query": "owl: "}}
+REFUSED = {
+    "a Dense module": ("modules.json", [*OLD, *modules(("sentence_transformers.models.Dense", "2_Dense"))], "Dense"),
+    "own code": ("modules.json", modules(("custom_st.Transformer", "")), "custom_st.Transformer"),
+    "no encoder": ("modules.json", modules(("sentence_transformers.models.Pooling", "1_Pooling")), "its modules are Pooling"),
+    "a router": ("modules.json", modules(("sentence_transformers.models.Router", "")), "models.Router"),
+    "no pooling": ("modules.json", OLD[:1], "its modules are Transformer; expected Transformer, Pooling"),
+    "max": ("1_Pooling/config.json", {"pooling_mode": "max"}, "pools by max"),
+    "two poolings": ("1_Pooling/config.json", POOLING | {"pooling_mode_cls_token": True}, "pools by cls and mean"),
+    "weighted": ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}, "pools by weightedmean"),
+    "an unknown pooling": ("1_Pooling/config.json", {"pooling_mode": "attention"}, "pools by attention"),
+    "an unknown key": ("1_Pooling/config.json", POOLING | {"temperature": 2}, "cannot keep temperature, 2"),
+    "cls without prompt": ("1_Pooling/config.json", {"pooling_mode": "cls", "include_prompt": False}, "include_prompt is false with cls"),
+    "similarity": ("config_sentence_transformers.json", {"similarity_fn_name": "euclidean"}, "similarity_fn_name is 'euclidean'"),
+    "truncated vectors": ("config_sentence_transformers.json", {"truncate_dim": 8}, "cannot keep truncate_dim, 8"),
+    "another state": ("sentence_bert_config.json", {"modality_config": {"text": {"method_output_name": "pooler_output"}}}, "pooler_output"),
+    "expansion": ("sentence_bert_config.json", {"query_expansion": {"length": 32}}, "cannot keep query_expansion"),
+    "arguments": ("sentence_bert_config.json", {"config_args": {"num_hidden_layers": 2}}, "cannot keep num_hidden_layers, 2"),
+    "an adapter": ("adapter_config.json", {"peft_type": "LORA"}, "weights of an adapter"),
+    "cut at the start": ("tokenizer_config.json", {"truncation_side": "left"}, "truncation_side is 'left'"),
+    "a path outside": ("modules.json", modules(("sentence_transformers.models.Transformer", "../x")), "a path in the folder"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_checkpoint_cannot_keep_is_refused_by_name(case, tiny_model, tmp_path, moeir):
+    file, content, message = REFUSED[case]
+    folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE)
+    (folder / file).write_text(json.dumps(content))
+    result = moeir("init", "--model", folder, "--arch", "dense", "--output", tmp_path / "out")
+    assert result.code == 4 and message in result.stderr and result.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_a_missing_pooling_file_is_refused(tiny_model, tmp_path):
+    folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE)
+    (folder / "1_Pooling/config.json").unlink()
+    with pytest.raises(ArtifactError, match=r"1_Pooling/config.json: missing"):
+        build_checkpoint(folder, "dense", {})
+
+
+def test_a_pooling_named_by_the_user_replaces_that_of_the_folder(tiny_model, tmp_path):
+    folder, encoder = write_folder(tiny_model, tmp_path / "folder", BASE | {"1_Pooling/config.json": {"pooling_mode": "max"}})
+    vectors = build_checkpoint(folder, "dense:pooling=mean", {}).encode(DOCUMENTS)["global"].vectors
+    assert torch.allclose(vectors, expected_vectors(encoder, DOCUMENTS, length=20), atol=1e-5)
+
+
+def test_lower_case_is_kept_in_checkpoint_and_conversion(tiny_model, tmp_path, moeir):
+    tokenizer = transformers.BertTokenizerFast.from_pretrained(tiny_model, do_lower_case=False)
+    settings = {"max_seq_length": 20, "do_lower_case": True}
+    folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE)
+    tokenizer.save_pretrained(folder)
+    assert json.loads((folder / "tokenizer_config.json").read_text())["do_lower_case"] is False
+    cased, digest = build_checkpoint(folder, "dense", {}), TextTokenizer(folder).digest
+    (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
+    lowered = build_checkpoint(folder, "dense", {})
+    assert digest != lowered.tokenizer.digest and cased.tokenizer.encode(["OWL"]) != lowered.tokenizer.encode(["OWL"])
+    assert lowered.tokenizer.encode(["The OWL"]) == cased.tokenizer.encode(["the owl"])
+    assert moeir("init", "--model", folder, "--arch", "dense", "--output", tmp_path / "ckpt").code == 0
+    assert moeir("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", tmp_path / "back").code == 0
+    for copy in (tmp_path / "ckpt", tmp_path / "back"):
+        peer = transformers.AutoTokenizer.from_pretrained(copy)
+        assert peer("The OWL, Émile")["input_ids"] == cased.tokenizer.encode(["the owl, émile"])[0]
+
+
+@pytest.mark.parametrize("version", ["5.x prompts left out", "6.x"])
+def test_a_converted_folder_says_what_was_read(version, tiny_model, tmp_path, moeir):
+    files, _ = VERSIONS[version]
+    folder, _ = write_folder(tiny_model, tmp_path / "folder", files)
+    assert moeir("init", "--model", folder, "--arch", "dense", "--output", tmp_path / "ckpt").code == 0
+    assert moeir("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", tmp_path / "back").code == 0
+    first, second = build_checkpoint(folder, "dense", {}), build_checkpoint(tmp_path / "back", "dense", {})
+    assert first.input_config == second.input_config and first.spec == second.spec
+    pooling = json.loads((tmp_path / "back/1_Pooling/config.json").read_text())
+    assert pooling["include_prompt"] is files["1_Pooling/config.json"]["include_prompt"]
+
+
+def test_the_pooling_of_a_sparse_encoder_is_read_and_its_vectors_are_not_dense(tiny_model_with_head, tmp_path):
+    sparse = "sentence_transformers.sparse_encoder.models"
+    entries = modules((f"{sparse}.MLMTransformer", ""), (f"{sparse}.SpladePooling", "1_SpladePooling"))
+    files = {"modules.json": entries, "1_SpladePooling/config.json": {"pooling_strategy": "sum", "activation_function": "relu"}}
+    folder, _ = write_folder(tiny_model_with_head, tmp_path / "folder", files)
+    assert "pooling=sum" in build_checkpoint(folder, "splade", {}).spec
+    with pytest.raises(ArtifactError, match="its modules are MLMTransformer, SpladePooling"):
+        build_checkpoint(folder, "dense", {})
+    (folder / "1_SpladePooling/config.json").write_text(json.dumps({"activation_function": "log1p_relu"}))
+    with pytest.raises(ArtifactError, match="activation_function is 'log1p_relu'"):
+        build_checkpoint(folder, "splade", {})
+
+
+def write_cross_encoder(tiny_model, folder, **changes):
+    config = transformers.BertConfig.from_pretrained(tiny_model, num_labels=1, **changes)
+    shutil.copytree(tiny_model, folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        transformers.BertForSequenceClassification(config).save_pretrained(folder)
+
+
+def test_a_cross_encoder_brings_the_length_of_its_pairs_and_takes_it_along(tiny_model, tmp_path, moeir):
+    write_cross_encoder(tiny_model, tmp_path / "ce")
+    (tmp_path / "ce/tokenizer_config.json").write_text(json.dumps({"model_max_length": 24}))
+    rules = build_checkpoint(tmp_path / "ce", "cross-encoder", {}).input_config
+    assert (rules.query_length, rules.document_length) == (12, 24)
+    flags = ("--arch", "cross-encoder", "--document-length", 20, "--output", tmp_path / "out")
+    assert moeir("init", "--model", tmp_path / "ce", *flags).code == 0
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 20
+
+
+@pytest.mark.parametrize(
+    "file, content, message",
+    [
+        ("config.json", {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.GELU"}}, "pass through torch.nn.modules"),
+        ("config.json", {"sbert_ce_default_activation_function": "torch.nn.Softmax"}, "pass through torch.nn.Softmax"),
+        ("config_sentence_transformers.json", {"activation_fn": "torch.nn.Softmax"}, "pass through torch.nn.Softmax"),
+        ("config_sentence_transformers.json", {"prompts": {"q": "find: "}, "default_prompt_name": "q"}, "cannot keep the prompt 'q'"),
+        ("modules.json", modules(("sentence_transformers.cross_encoder.modules.logit_score.LogitScore", "1")), "LogitScore"),
+    ],
+)
+def test_what_a_cross_encoder_cannot_keep_is_refused_by_name(file, content, message, tiny_model, tmp_path):
+    write_cross_encoder(tiny_model, tmp_path / "ce")
+    before = json.loads((tmp_path / "ce" / file).read_text()) if file == "config.json" else None
+    (tmp_path / "ce" / file).write_text(json.dumps(content if before is None else before | content))
+    with pytest.raises(ArtifactError, match=message):
+        build_checkpoint(tmp_path / "ce", "cross-encoder", {})

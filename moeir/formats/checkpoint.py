@@ -75,8 +75,8 @@ class Pylate(Format):
     is_folder = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
-        hint = "makes a checkpoint of its encoder; its Dense module is not read"
-        raise UsageError(f"{path}: moeir init --model {path} --arch colbert {hint}")
+        hint = "moeir init --arch colbert makes a checkpoint of its encoder from a copy without modules.json"
+        raise UsageError(f"{path}: moeir cannot keep its Dense module; {hint}")
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model = next(items)

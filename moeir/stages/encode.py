@@ -105,8 +105,8 @@ class Encode(Stage):
             log.info("%s: %d processes, each with a shard", self.output, len(jobs))
             worker_pool.run_shards(jobs, "encoding", force=force, stuck_minutes=self.stuck_minutes)
             counts = Counter[str]()
-            for job in jobs:
-                counts.update(manifests.read_manifest(job.stage.product()[0])["counts"]["truncation"])
+            for folder in shards.shard_folders(self.output):
+                counts.update(manifests.read_manifest(folder)["counts"].get("truncation", {}))
             log_truncation(read_input_config(self.model), {"document": counts})
             log_product(self, self.output, f"{len(jobs)} shards, {format_count(sum(job.texts for job in jobs), 'text')}")
         else:

@@ -4,6 +4,7 @@ A folder is read whole: a module or a setting that a checkpoint cannot keep is a
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,18 @@ ENCODERS = ("Transformer", "MLMTransformer")
 MODULES = (*ENCODERS, "Pooling", "Normalize", "SpladePooling", "Dropout")  # without effect: Dropout, which is for training
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the first that is there counts, even if it is empty
 ACTIVATIONS = ("Identity", "Sigmoid", "Tanh")  # of a cross-encoder: they keep the order of its scores
+ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs")
 KNOWN_KEYS = {  # that are read, or have no effect on what moeir computes
     "config": {"__version__", "model_type", "prompts", "default_prompt_name", "similarity_fn_name", "activation_fn"},
     "encoder": {"max_seq_length", "do_lower_case", "query_length", "document_length", "transformer_task", "modality_config"}
-    | {"module_output_name", "unpad_inputs", "backend"},
+    | {"module_output_name", "unpad_inputs", "backend", *ARGUMENTS},
     "arguments": {"model_max_length", "trust_remote_code", "add_pooling_layer", "attn_implementation", "torch_dtype", "dtype", "use_fast"},
     "pooling": {"word_embedding_dimension", "embedding_dimension", "pooling_mode", "include_prompt"}
     | {f"pooling_mode_{mode}" for mode in POOLING_MODES},
     "splade": {"word_embedding_dimension", "embedding_dimension", "pooling_strategy", "activation_function", "chunk_size"},
 }
-ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs")
 ADVICE = "a copy of the folder without modules.json stands for its encoder alone"
+log = logging.getLogger(__name__)
 
 
 def read_folder_settings(folder: Path, arch: str, requested: Mapping[str, str]) -> tuple[Path, dict[str, Any], dict[str, str]]:
@@ -48,14 +50,18 @@ def read_folder_settings(folder: Path, arch: str, requested: Mapping[str, str]) 
         return folder, {}, {}
     config, names = _read_known(folder / CONFIG_FILE, "config"), [name for name, _ in modules if name != "Dropout"]
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
-    fields: dict[str, Any] = _read_lengths(encoder)
+    fields: dict[str, Any] = _read_lengths(encoder, arch)
     if arch == "cross-encoder":
         if default and prompts.get(default):
             raise ArtifactError(f"{folder}/{CONFIG_FILE}: moeir cannot keep the prompt {default!r} before every pair; {ADVICE}")
         return encoder, {"document_length": fields["document_length"]}, {}
-    document = next((name for name in DOCUMENT_PROMPTS if name in prompts), default)
-    fields["query_prefix"] = prompts.get("query" if "query" in prompts else default) or ""
-    fields["document_prefix"] = prompts.get(document) or ""
+    document = next((name for name in DOCUMENT_PROMPTS if name in prompts), "document")
+    fields |= {"query_prefix": prompts.get("query") or "", "document_prefix": prompts.get(document) or ""}
+    if document != "document" and prompts[document]:
+        advice = "--document-prefix '' leaves it out"
+        log.warning("%s: documents get the prompt %r, as none has the name 'document'; %s", folder, document, advice)
+    if default not in ("query", document) and prompts.get(default):
+        log.warning("%s: the default prompt %r is for neither queries nor documents, and is left out", folder, default)
     paths = {name: folder / path / "config.json" for name, path in modules}
     if arch == "splade" and "SpladePooling" in paths:
         return encoder, fields, _read_splade_pooling(paths["SpladePooling"], requested)
@@ -73,8 +79,7 @@ def read_folder_settings(folder: Path, arch: str, requested: Mapping[str, str]) 
 
 def has_classifier(folder: Path) -> bool:
     """Whether a folder holds a model for sequence classification, as a cross-encoder is."""
-    classes = weights_io.read_config(folder).get("architectures") or []
-    return any(str(name).endswith("ForSequenceClassification") for name in classes)
+    return "ForSequenceClassification" in str(weights_io.read_config(folder).get("architectures"))
 
 
 def read_activation(folder: Path, config: Mapping[str, Any]) -> str:
@@ -104,7 +109,7 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
     return modules
 
 
-def _read_known(file: Path, kind: str) -> CheckedFields:
+def _read_known(file: Path, kind: str) -> Mapping[str, Any]:
     """The fields of a file; ArtifactError for one that has an effect and that moeir does not know."""
     return _check_known(_read_fields(file), str(file), kind)
 
@@ -113,23 +118,24 @@ def _read_fields(file: Path) -> CheckedFields:
     return CheckedFields(read_json_object(file) if file.is_file() else {}, file)
 
 
-def _check_known(fields: CheckedFields, source: str, kind: str) -> CheckedFields:
+def _check_known(fields: Mapping[str, Any], source: str, kind: str) -> Mapping[str, Any]:
     for key in fields:
         if fields[key] and key not in KNOWN_KEYS[kind]:
             raise ArtifactError(f"{source}: moeir cannot keep {key}, {json.dumps(fields[key])}; {ADVICE}")
     return fields
 
 
-def _read_lengths(encoder: Path) -> dict[str, int]:
+def _read_lengths(encoder: Path, arch: str) -> dict[str, int]:
     """The maximum length of each side: that of the encoder's settings, else of its tokenizer, up to the encoder's positions."""
     settings, source = read_sentence_settings(encoder), f"{encoder}: the settings of its encoder"
+    _check_known(settings, source, "encoder")
     arguments: dict[str, Any] = {}
     for name in ARGUMENTS:
-        arguments |= _check_known(CheckedFields(settings.get(name) or {}, encoder), source, "arguments")
-    _check_known(CheckedFields({key: value for key, value in settings.items() if key not in ARGUMENTS}, encoder), source, "encoder")
-    outputs = [part["method_output_name"] for part in (settings.get("modality_config") or {}).values()]
-    if outputs and not {"last_hidden_state", "logits"} & set(map(str, outputs)):
-        raise ArtifactError(f"{source}: the output is {outputs[0]!r}; moeir reads the last layer's states; {ADVICE}")
+        arguments |= _check_known(settings.get(name) or {}, source, "arguments")
+    for kind, modality in (settings.get("modality_config") or {}).items():
+        states = (modality if isinstance(modality, dict) else {}).get("method_output_name")
+        if kind == "text" and states != "last_hidden_state" and (states != "logits" or arch == "dense"):
+            raise ArtifactError(f"{source}: its output is {states!r}; moeir reads 'last_hidden_state'; {ADVICE}")
     length = settings.get("max_seq_length") or arguments.get("model_max_length")
     if length is None:
         positions = weights_io.parse_encoder_config(weights_io.read_config(encoder), encoder).positions
@@ -144,7 +150,7 @@ def _read_pooling(file: Path, requested: Mapping[str, str] | None) -> dict[str, 
     settings = _read_known(file, "pooling")
     legacy = [name for key, name in POOLING_MODES.items() if settings.get(f"pooling_mode_{key}")]
     pooling = settings.get("pooling_mode") or legacy or "mean"
-    modes = [pooling] if isinstance(pooling, str) else list(pooling)
+    modes = pooling if isinstance(pooling, list) else [pooling]
     options = {} if settings.get("include_prompt", True) else {"pool_prefix": "false"}
     if modes in (["cls"], ["mean"]):
         options["pooling"] = modes[0]

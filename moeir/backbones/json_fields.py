@@ -97,6 +97,8 @@ FIELDS: Mapping[str, FieldType] = {
     **dict.fromkeys(("max_seq_length", "query_length", "document_length"), _optional(POSITIONS)),
     **dict.fromkeys((*(f"pooling_mode_{mode}" for mode in POOLING_MODES), "include_prompt"), FLAG),
     **dict.fromkeys(("default_prompt_name", "similarity_fn_name", "activation_fn"), _optional(TEXT)),
+    **dict.fromkeys(("modality_config", "model_args", "model_kwargs", "tokenizer_args", "processor_kwargs"), OBJECT),
+    **dict.fromkeys(("config_args", "config_kwargs"), OBJECT),
     "prompts": _optional(FieldType("an object of strings", _is_texts)),
 }
 

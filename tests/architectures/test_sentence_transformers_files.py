@@ -35,7 +35,7 @@ NEW = modules(
     ("sentence_transformers.sentence_transformer.modules.pooling.Pooling", "1_Pooling"),
     ("sentence_transformers.base.modules.normalize.Normalize", "2_Normalize"),
 )
-VERSIONS = {  # files of a folder, and what they mean: length, prefixes, pooling, whether prefixes are pooled, whether vectors are normalised
+VERSIONS = {  # files of a folder, and what they mean: length, prefixes, pooling, if prefixes are pooled, if vectors are normalised
     "0.x": (
         {"modules.json": FIRST, "1_Pooling/config.json": POOLING, "0_Transformer/sentence_bert_config.json": {"max_seq_length": 24}},
         {"length": 24},
@@ -83,7 +83,7 @@ VERSIONS = {  # files of a folder, and what they mean: length, prefixes, pooling
             "config_sentence_transformers.json": {"prompts": {"sts": "owl: "}, "default_prompt_name": "sts"},
             "tokenizer_config.json": {"model_max_length": 1e30},
         },
-        {"length": None, "query": "owl: ", "document": "owl: "},
+        {"length": None},
     ),
     "6.x": (
         {
@@ -136,10 +136,13 @@ def expected_vectors(encoder, texts, prefix="", *, length, pooling="mean", pool_
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_folder_of_any_version_has_the_vectors_of_its_settings(version, tiny_model, tmp_path):
+def test_a_folder_of_any_version_has_the_vectors_of_its_settings(version, tiny_model, tmp_path, caplog):
     files, meaning = VERSIONS[version][0], dict(VERSIONS[version][1])
     folder, encoder = write_folder(tiny_model, tmp_path / "folder", files)
-    checkpoint = build_checkpoint(folder, "dense", {})
+    with caplog.at_level("WARNING"):
+        checkpoint = build_checkpoint(folder, "dense", {})
+    named = {"3.x cosine": "documents get the prompt 'passage'", "default prompt": "the default prompt 'sts' is for neither"}
+    assert named.get(version, "") in caplog.text and bool(caplog.text) == (version in named)
     (tmp_path / "saved").mkdir()
     checkpoint.save(tmp_path / "saved")
     length, queries, documents = (meaning.pop(name, default) for name, default in (("length", None), ("query", ""), ("document", "")))
@@ -167,6 +170,8 @@ REFUSED = {
     "similarity": ("config_sentence_transformers.json", {"similarity_fn_name": "euclidean"}, "similarity_fn_name is 'euclidean'"),
     "truncated vectors": ("config_sentence_transformers.json", {"truncate_dim": 8}, "cannot keep truncate_dim, 8"),
     "another state": ("sentence_bert_config.json", {"modality_config": {"text": {"method_output_name": "pooler_output"}}}, "pooler_output"),
+    "pixels": ("sentence_bert_config.json", {"modality_config": {"text": 7}}, "its output is None"),
+    "no object": ("sentence_bert_config.json", {"config_args": [1]}, "config_args is [1]"),
     "expansion": ("sentence_bert_config.json", {"query_expansion": {"length": 32}}, "cannot keep query_expansion"),
     "arguments": ("sentence_bert_config.json", {"config_args": {"num_hidden_layers": 2}}, "cannot keep num_hidden_layers, 2"),
     "an adapter": ("adapter_config.json", {"peft_type": "LORA"}, "weights of an adapter"),

@@ -44,7 +44,7 @@ EXPECTED = (200, 600, "documents", 10, 13.3)  # 200 · 4 of 200 · 14 + 400 · 8
 def test_encode_says_what_it_cuts(checkpoint, corpus, tmp_path, moeir):
     assert lines_of(moeir("encode", "--model", checkpoint, "--corpus", corpus, "--output", tmp_path / "enc")) == [[EXPECTED]]
     shard = moeir("encode", "--model", checkpoint, "--corpus", corpus, "--shard", "1/3", "--output", tmp_path / "shards")
-    [[(cut, texts, *rest)]] = lines_of(shard)
+    [[(cut, texts, *_)]] = lines_of(shard)
     assert texts == 256 and 85 <= cut <= 86
     short = tmp_path / "short.jsonl"
     short.write_text('{"_id": "d", "text": "owl"}\n')

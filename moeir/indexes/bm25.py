@@ -40,9 +40,10 @@ class CountedTexts:
 class Bm25(PostingsIndex, Index):
     """BM25 as Lucene scores it, over the terms of Lucene's analyser of a language (`language`, by default English).
 
-    weight of term t in document d = log(1 + (N − n + ½) / (n + ½)) · f / (f + k1 · (1 − b + b · |d| / mean |d|)), where n
-    documents hold t, f times in d (Robertson and Zaragoza 2009, Kamphuis et al. 2020 "Lucene (accurate)"). A query's
-    score adds the weights of its terms, repeated ones as often as they occur. Only documents that share a term are retrieved.
+    weight of term t in document d = log(1 + (N − n + ½) / (n + ½)) · f / (f + k1 · (1 − b + b · |d| / mean |d|)), where n of N
+    documents hold t, f times in d (Robertson and Zaragoza 2009, Kamphuis et al. 2020 "Lucene (accurate)"). N and the mean length are
+    those of the documents with at least one term. A query's score adds the weights of its terms, repeated ones as often as they occur.
+    Only documents that share a term are retrieved.
 
     `stemmer` is `lucene` (the one of Lucene's analyser: Porter's for English), the language's of Snowball, or `none`; `stop_words` is
     `lucene` or `none`. Queries are analysed as the index says.
@@ -122,8 +123,9 @@ class Bm25(PostingsIndex, Index):
         document_frequencies = np.zeros(len(self._vocabulary), np.int64)
         for first in range(0, len(terms), TERMS_AT_ONCE):
             document_frequencies += np.bincount(terms[first : first + TERMS_AT_ONCE], minlength=len(document_frequencies))
-        idf = np.log1p((len(self) - document_frequencies + 0.5) / (document_frequencies + 0.5))
-        mean_length = max(word_counts.mean(), 1.0 / len(self)) if len(self) else 1.0
+        count = max(np.count_nonzero(word_counts), 1)  # as Lucene's docCount
+        idf = np.log1p((count - document_frequencies + 0.5) / (document_frequencies + 0.5))
+        mean_length = max(word_counts.sum(dtype=np.int64), 1) / count
         length_norms = self.k1 * (1 - self.b + self.b * word_counts / mean_length)
         for first in range(0, len(self), self.window):
             window_starts = starts[first : first + self.window + 1]

@@ -40,7 +40,7 @@ def test_scores_are_those_of_the_formula(queries, documents, depth, k1, b):
     index = build_index([" ".join(text) for text in documents], k1=k1, b=b)
     rows, scores = index.search([" ".join(text) for text in queries], depth)
     for line, query in enumerate(queries):
-        exact = oracle.bm25(query, documents, k1, b) if any(documents) else {}
+        exact = oracle.bm25(query, documents, k1, b)
         hits = oracle.result_hits(rows[line], scores[line])
         assert len(hits) == min(depth, len(exact))
         for rank, (row, score) in enumerate(hits):
@@ -52,14 +52,27 @@ def test_scores_are_those_of_bm25s():
     index = build_index(TEXTS)
     rows, scores = index.search(QUERIES, 7)
     model = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
-    model.index([list(index._analyzer.terms(text)) for text in TEXTS], show_progress=False)
+    terms_by_row = {row: terms for row, text in enumerate(TEXTS) if (terms := list(index._analyzer.terms(text)))}
+    model.index(list(terms_by_row.values()), show_progress=False)
     for line, query in enumerate(QUERIES):
         terms = [term for term in index._analyzer.terms(query) if term in model.vocab_dict]
-        reference = model.get_scores(terms) if terms else np.zeros(len(TEXTS))
-        expected = oracle.top_rows({row: score for row, score in enumerate(reference) if score > 0}, range(7), 7)
+        reference = model.get_scores(terms) if terms else np.zeros(len(terms_by_row))
+        positive = {row: score for row, score in zip(terms_by_row, reference, strict=True) if score > 0}
+        expected = oracle.top_rows(positive, range(7), 7)
         hits = oracle.result_hits(rows[line], scores[line])
         assert [row for row, _ in hits] == [row for row, _ in expected]
         assert [score for _, score in hits] == pytest.approx([score for _, score in expected], rel=1e-6)
+
+
+@given(texts, texts, st.integers(0, 5), st.randoms())
+@settings(deadline=None, max_examples=30)
+def test_documents_without_terms_change_no_score_of_the_others(queries, documents, count, rng):
+    contents, queries = [" ".join(text) for text in documents if text], [" ".join(query) for query in queries]
+    mixed = contents + ["the of"] * count
+    rng.shuffle(mixed)
+    if contents:
+        alone, padded = (build_index(one).search(queries, len(contents))[1] for one in (contents, mixed))
+        assert padded.tobytes() == alone.tobytes()
 
 
 def test_equal_texts_are_ordered_by_id_also_at_the_cut():

@@ -45,8 +45,9 @@ def sparse(query, documents):
 
 
 def bm25(query, documents, k1, b):
-    """{row: score} of the documents sharing a term; query and documents are lists of terms."""
-    mean = sum(map(len, documents)) / len(documents)
+    """{row: score} of the documents sharing a term; query and documents are lists of terms, and empty documents do not count."""
+    count = sum(map(bool, documents))
+    mean = sum(map(len, documents)) / max(count, 1)
     scores = {}
     for row, document in enumerate(documents):
         if set(query) & set(document):
@@ -55,7 +56,7 @@ def bm25(query, documents, k1, b):
             holders = sum(term in other for other in documents)
             frequency = document.count(term)
             if frequency:
-                idf = math.log(1 + (len(documents) - holders + 0.5) / (holders + 0.5))
+                idf = math.log(1 + (count - holders + 0.5) / (holders + 0.5))
                 scores[row] += idf * frequency / (frequency + k1 * (1 - b + b * len(document) / mean))
     return scores
 

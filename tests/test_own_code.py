@@ -245,6 +245,17 @@ class Outside(Scan):
         return rows + 1000, scores
 
 
+class Unsure(Scan):
+    def search(self, queries, depth):
+        rows, scores = super().search(queries, depth)
+        return rows, scores * float("nan")
+
+
+class Doubtful(Scan):
+    def score_pairs(self, queries, query_rows, document_rows):
+        return super().score_pairs(queries, query_rows, document_rows) * float("nan")
+
+
 class NoExpert(Architecture):
     def __init__(self, encoder, special_tokens):
         super().__init__(encoder, special_tokens)
@@ -294,12 +305,25 @@ def test_what_an_own_objective_returns_is_checked(faulty, moeir, tiny_model, toy
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("Narrow", "global: its engine returned rows (1, 1)"), ("Outside", "global: its engine returned row 10")]
+    ("name", "message"),
+    [
+        ("Narrow", "global: its engine returned rows (1, 1)"),
+        ("Outside", "global: its engine returned row 10"),
+        ("Unsure", "global: its engine returned a score that is NaN"),
+    ],
 )
 def test_what_an_own_engine_finds_is_checked(faulty, moeir, encodings, name, message) -> None:
     assert moeir("index", "--encodings", encodings, "--engine", f"global=my_faulty:{name}", "--output", faulty / "idx").code == 0
     result = moeir("search", "--index", faulty / "idx", "--query", "owl", "--depth", 3, "--expert", "global", "--code", "my_faulty")
     assert result.code == 2 and message in result.stderr
+
+
+@pytest.mark.parametrize(("name", "code", "message"), [("Unsure", 2, "a score that is NaN"), ("Doubtful", 3, "a sum of scores is NaN")])
+def test_a_score_that_is_nan_is_never_left_out_of_an_exact_sum(faulty, moeir, encodings, name, code, message) -> None:
+    assert moeir("index", "--encodings", encodings, "--engine", f"global=my_faulty:{name}", "--output", faulty / "idx").code == 0
+    search = ("search", "--index", faulty / "idx", "--query", "owl", "--depth", 3, "--code", "my_faulty")
+    result = moeir(*search, "--fuse", "exact-sum", "--output", faulty / "runs")
+    assert result.code == code and message in result.stderr
 
 
 def test_an_architecture_without_experts_is_refused(faulty, moeir, tiny_model) -> None:

@@ -18,7 +18,7 @@ from moeir.kernels.precision import compiles_products
 from moeir.mixtures.dispatch import RouterOutput
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward, find_routers
-from moeir.representations.base import ByExpert, Representation
+from moeir.representations.base import ByExpert, Representation, check_finite
 from moeir.representations.dense import Dense
 
 ENCODER_SHARING = ("siamese", "separate")
@@ -65,6 +65,14 @@ class EncoderOutput(ByExpert):
     def drop_zero_weights(self) -> "EncoderOutput":
         """A copy without weights of 0, which sparse representations hold on CUDA until a point that synchronises anyway."""
         return replace(self, representations={name: part.drop_zero_weights() for name, part in self.representations.items()})
+
+    def check_finite(self, label: Callable[[int], str]) -> "EncoderOutput":
+        """The output itself; DataError for NaN or infinity in what experts and routers say of a text, which `label` names by its number."""
+        for name, part in self.representations.items():
+            part.check_finite(lambda text, name=name: f"{label(text)}: {name}")
+        for name, routing in self.routing.items():
+            check_finite(routing.probabilities, routing.starts, lambda text, name=name: f"{label(text)}: router {name}")
+        return self
 
     def drop_bounds(self) -> "EncoderOutput":
         """A copy without cached sizes, for an output that `map` derived from a batch of other sizes."""

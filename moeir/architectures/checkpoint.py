@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import reprlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -131,7 +132,8 @@ class RetrievalModel:
         kinds = self.architecture.representation_kinds
         if experts is not None and (isinstance(experts, str) or not experts or not kinds.keys() >= set(experts)):
             raise UsageError(f"encode: experts={experts!r}: expected a list of some of {', '.join(kinds)}")
-        return self.encode_batches(self.tokenize_batches(texts, side, max_tokens=max_tokens), experts).drop_zero_weights()
+        encoded = self.encode_batches(self.tokenize_batches(texts, side, max_tokens=max_tokens), experts).drop_zero_weights()
+        return encoded.check_finite(lambda text: f"{side} {reprlib.repr(texts[text])}")
 
     def tokenize_batches(self, texts: Sequence[str], side: str, *, max_tokens: int = 8192) -> "TokenBatches":
         """Texts as batches of packed tokens in host memory, pinned if the model is on CUDA; each of at most `max_tokens` tokens or one

@@ -61,7 +61,7 @@ class LexicalHead(nn.Module):
         pairs = torch.unique(tokens.text_indices().index_select(0, ordinary) * vocabulary + tokens.ids.index_select(0, ordinary))
         terms = pairs % vocabulary
         weights = self.query_weights.float().index_select(0, terms) * WEIGHT_UNIT
-        positive = (weights > 0).nonzero()[:, 0]
+        positive = (~(weights <= 0)).nonzero()[:, 0]  # NaN too, which is refused later
         texts, terms, weights = (part.index_select(0, positive) for part in (pairs // vocabulary, terms, weights))
         return Sparse.from_pairs(texts, terms, weights, len(tokens), vocabulary)
 
@@ -82,6 +82,6 @@ class LexicalHead(nn.Module):
             if logits.is_cuda:  # rounding can leave weights of 0; dropping them here would synchronise
                 weights = torch.log1p(logits.relu())
             else:
-                positive = (logits > 0).nonzero()[:, 0]
+                positive = (~(logits <= 0)).nonzero()[:, 0]
                 texts, terms, weights = texts[positive], terms[positive], torch.log1p(logits[positive])
         return Sparse.from_pairs(texts, terms, weights, len(tokens), len(words))

@@ -109,7 +109,7 @@ class ExactMatchIndex(TwoStepIndex, Index):
             terms = queries.terms.cpu()[positions].to(self._terms.dtype)
             term_numbers = torch.searchsorted(self._terms, terms).clamp(max=max(len(self._terms) - 1, 0))
             real &= self._terms[term_numbers] == terms if len(self._terms) else False
-            vectors = vectors.masked_fill(~real[..., None].to(self._device), 0.0)
+            vectors = vectors * real[..., None].to(self._device)  # NaN stays NaN, and is refused
             yield TermQueryBlock(part.numpy(), vectors, term_numbers.masked_fill(~real, NO_TERM))
 
     def _scan(self, block: QueryBlock, pool: TopKPool) -> None:

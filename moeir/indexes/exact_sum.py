@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from moeir.errors import DataError
 from moeir.indexes.base import NO_ROW, SearchableIndex, fill_ranked_hits
 
 Engines = Mapping[str, SearchableIndex]
@@ -72,12 +73,14 @@ def _fuse_once(engines: Engines, queries: Mapping[str, Any], lists: HitLists) ->
         column[~is_known] = engine.score_pairs(queries[name], query[~is_known], document[~is_known])
         total += column
     sums = total.astype(np.float32)
+    if not (sums < np.inf).all():
+        raise DataError("exact-sum: a sum of scores is NaN, or too large for float32; check the scores of the experts")
     fused = FusedHits(np.full((count, width), NO_ROW, np.int64), np.full((count, width), -np.inf, np.float32), np.zeros(count, np.int64))
     bounds, complete = _unseen_score_bounds(engines, lists)
     id_ranks, ends = first.id_ranks, np.searchsorted(query, np.arange(count + 1))
     for query_row in range(count):
         hit_range = slice(ends[query_row], ends[query_row + 1])
-        is_hit = np.isfinite(sums[hit_range])
+        is_hit = sums[hit_range] > -np.inf
         fill_ranked_hits(document[hit_range][is_hit], sums[hit_range][is_hit], id_ranks, fused.rows[query_row], fused.scores[query_row])
         above = fused.scores[query_row] > bounds[query_row]
         fused.proven_depth[query_row] = ((above | complete[query_row]) & (fused.rows[query_row] != NO_ROW)).sum()

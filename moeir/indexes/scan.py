@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from moeir.artifacts.array_folder import ArrayFolder
-from moeir.errors import ArtifactError
+from moeir.errors import ArtifactError, DataError
 from moeir.indexes.base import Index, fill_ranked_hits
 from moeir.representations.base import Representation, RepresentationWriter, representation_class
 
@@ -56,6 +56,8 @@ class Scan(Index):
         assert self._documents is not None
         blocks = map(self._documents.select, torch.arange(len(self)).split(DOCUMENTS_AT_ONCE))
         scores: np.ndarray = torch.cat([query.scores(block)[0] for block in blocks]).numpy()
+        if not (scores < np.inf).all():
+            raise DataError(f"query {row}: NaN, infinity, or a score too large for float32")
         return scores
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:

@@ -34,7 +34,7 @@ def find_best_matches(
         opens_pair[1:] = (query_rows[1:] != query_rows[:-1]) | (groups[positions][1:] != groups[positions][:-1])
         pair_groups = opens_pair.cumsum(0) - 1  # pairs of one query token with one document
         best = products.new_full((len(opens_pair),), float("-inf")).scatter_reduce(0, pair_groups, products, "amax")
-        winners = ((products == best[pair_groups]) & (products > 0)).nonzero()[:, 0]
+        winners = (((products == best[pair_groups]) & (products > 0)) | products.isnan()).nonzero()[:, 0]
         winner_groups = pair_groups[winners]
         winners = winners[torch.cat([winner_groups.new_ones(len(winner_groups[:1])), winner_groups.diff()]).bool()]
         matches.append(torch.stack([query_rows[winners], order[positions[winners]]]))

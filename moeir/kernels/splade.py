@@ -87,7 +87,7 @@ def _iterate_logits(rows: Tensor, words: Tensor) -> Iterator[tuple[slice, Tensor
 
 @torch.no_grad()
 def find_max_positions(states: Tensor, layout: PackedLayout, embedding: Tensor | Int8Words, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Terms with a positive logit at some position of each text, and the position of their maximum.
+    """Terms with a positive logit, or NaN, at some position of each text, and the position of their maximum.
 
     states [T, H], embedding [V, H], bias [V] -> texts, terms, positions, each [pairs], ordered by text, then term.
     Tokens of `no_attend_mask` never win. Half precision under autocast. On CUDA the maxima of all texts are stored at once, 6 or 8 bytes
@@ -118,15 +118,15 @@ def _max_positions_cuda(rows: Tensor, layout: PackedLayout, words: Tensor, bias:
         for part, logits in iterate_logit_tiles(block, rows, words):
             values, column = logits.view(len(block.lengths), block.lengths[0], -1).max(1)  # [n, v]
             best[block_texts, part], columns[block_texts, part] = values, column
-    text, term = (part.contiguous() for part in (best.float() > -bias).nonzero(as_tuple=True))
+    text, term = (part.contiguous() for part in (~(best.float() <= -bias)).nonzero(as_tuple=True))
     return text, term, layout.starts.index_select(0, text) + columns[text, term]
 
 
 def _block_max_positions(logits: Tensor, block: TextBlock, floor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The texts and terms whose largest logit exceeds the floor [v], and the rows of these maxima: each [pairs]."""
+    """The texts and terms whose largest logit exceeds the floor [v] or is NaN, and the rows of these maxima: each [pairs]."""
     parts = logits.split(list(block.lengths))
     best = torch.stack([part.amax(0) if len(part) else part.new_full(part.shape[1:], float("-inf")) for part in parts])
-    texts, terms = (best.float() > floor).nonzero(as_tuple=True)
+    texts, terms = (~(best.float() <= floor)).nonzero(as_tuple=True)
     terms_by_text, first, argmax_rows = terms.split(torch.bincount(texts, minlength=len(parts)).tolist()), 0, [terms[:0]]
     for part, text_terms in zip(parts, terms_by_text, strict=True):
         if len(text_terms):  # argmax is slow: only for positive terms
@@ -157,7 +157,7 @@ def log_saturated_sum(states: Tensor, layout: PackedLayout, embedding: Tensor, b
             return texts, terms, weights
         positions, terms = positive
         logits = selected_logits(states, embedding, bias, terms, positions)
-    still_positive = (logits > 0).nonzero()[:, 0]  # drop logits that were positive only by rounding
+    still_positive = (~(logits <= 0)).nonzero()[:, 0]  # drop logits that were positive only by rounding
     pair_texts = layout.text_indices[positions[still_positive]]
     pairs, pair_index = torch.unique(pair_texts * len(embedding) + terms[still_positive], return_inverse=True)
     weights = logits.new_zeros(len(pairs)).index_add(0, pair_index, torch.log1p(logits[still_positive]))
@@ -170,7 +170,7 @@ def _positive_logits(states: Tensor, layout: PackedLayout, words: Tensor, bias: 
     positions, terms = [bias.new_zeros(0, dtype=torch.int64)], [bias.new_zeros(0, dtype=torch.int64)]
     for block in iterate_blocks(layout):
         for part, logits in iterate_logit_tiles(block, states, words):
-            row, term = (logits > -bias[part]).nonzero(as_tuple=True)
+            row, term = (~(logits <= -bias[part])).nonzero(as_tuple=True)
             if len(row) > MAX_POSITIVE_SHARE * logits.numel():
                 return None
             positions.append(block.rows[row])

@@ -94,6 +94,11 @@ class Representation(ABC):
     def check_rows(self, report: Report) -> None:  # noqa: B027 - a kind may have no faults to look for
         """Report the faults of stored rows."""
 
+    def check_finite(self, label: Callable[[int], str], *, stored: bool = False) -> None:
+        """DataError for NaN or infinity, also in the dtype of its files if `stored`; `label` names a text by its number."""
+        for name, column in self.columns().items():
+            check_finite(column, self.text_starts(), label, self.files[name] if stored else "float32")
+
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         """The texts of several batches, end to end."""
@@ -231,15 +236,13 @@ class RepresentationWriter:
         self._arrays: dict[str, AppendableNpy] = {}
         self._metadata: dict[str, int] = {}
 
-    def append(self, texts: Representation) -> None:
-        """Append the next texts."""
+    def append(self, texts: Representation, label: Callable[[int], str] | None = None) -> None:
+        """Append the next texts; `label` names one of them by its number in errors."""
+        texts.check_finite(label or f"{self._folder.name}: text {{}}".format, stored=True)
         starts = texts.text_starts()
         self._metadata = texts.metadata() | {"texts": self._metadata.get("texts", self._row_counts.get("texts", 0)) + len(texts)}
         for name, column in texts.columns().items():
             stored = column.half() if texts.files[name] == "float16" else column
-            if not torch.isfinite(stored).all():
-                largest = float(column.detach().float().abs().nan_to_num(torch.inf).max())
-                raise DataError(f"{self._folder.name}: a value of {largest:g} cannot be stored as {texts.files[name]}")
             self._array(name, texts.files[name], column.shape[1] if column.ndim == 2 else None).append(_to_numpy(stored))
         if starts is not None:
             array = self._array("starts", "int64", None)
@@ -263,6 +266,18 @@ class RepresentationWriter:
         for array in self._arrays.values():
             array.close()
         (self._folder / "shape.json").write_text(json.dumps(self._metadata) + "\n", encoding="utf-8")
+
+
+def check_finite(column: Tensor, starts: Tensor | None, label: Callable[[int], str], dtype: str = "float32") -> None:
+    """DataError if a number of a column would not be finite in `dtype`; text b has rows starts[b]:starts[b+1], or its one row."""
+    finite = (column.half() if dtype == "float16" else column).isfinite()
+    if bool(finite.all()):
+        return
+    row = int(finite.view(len(column), -1).all(1).int().argmin())
+    value = float(column[row][~finite[row]].flatten()[0])
+    text = row if starts is None else int(torch.searchsorted(starts, row, right=True)) - 1
+    advice = "check the weights of the checkpoint, or try --dtype float32"
+    raise DataError(f"{label(text)} holds {'NaN' if value != value else f'{value:g}'}, which is no finite {dtype} number; {advice}")
 
 
 def _to_numpy(column: Tensor) -> np.ndarray[Any, Any]:

@@ -124,7 +124,7 @@ class ResumableEncodingWriter:
     def add(self, ids: list[str], representations: Mapping[str, Representation], truncation: Mapping[str, int] | None = None) -> None:
         """Append a window; `truncation` counts the truncated texts so far. Flush everything after `FLUSH_SECONDS`."""
         for name, writer in self._writers.items():
-            writer.append(self._pruning(representations[name]))
+            writer.append(self._pruning(representations[name]), lambda text, name=name: f"document {ids[text]!r}: {name}")
         self._ids.append(ids)
         self.text_count += len(ids)
         self.truncation = dict(truncation or {})

@@ -39,7 +39,7 @@ class Sparse(PackedRepresentation):
     @classmethod
     def from_matrix(cls, matrix: Tensor) -> Self:
         """From weights [B, V]; entries that are not positive are dropped."""
-        texts, terms = (matrix > 0).nonzero(as_tuple=True)
+        texts, terms = (~(matrix <= 0)).nonzero(as_tuple=True)
         return cls.from_pairs(texts, terms, matrix[texts, terms], *matrix.shape)
 
     def to_matrix(self) -> Tensor:
@@ -63,7 +63,7 @@ class Sparse(PackedRepresentation):
     def top_terms(self, max_terms: int | None = None, min_weight: float | None = None) -> Self:
         """Keep the `max_terms` largest weights of each text (ties: the lower term) that are at least `min_weight`."""
         texts, weights = self.text_indices(), self.weights.abs()
-        selected = weights >= (0.0 if min_weight is None else min_weight)
+        selected = ~(weights < (0.0 if min_weight is None else min_weight))
         if max_terms is not None:
             order = weights.argsort(descending=True, stable=True)
             order = order[texts[order].argsort(stable=True)]
@@ -71,7 +71,7 @@ class Sparse(PackedRepresentation):
         return type(self).from_pairs(texts[selected], self.terms[selected], self.weights[selected], len(self), self.vocabulary)
 
     def drop_zero_weights(self) -> Self:
-        is_positive = self.weights > 0
+        is_positive = ~(self.weights <= 0)  # NaN stays
         if bool(is_positive.all()):
             return self
         texts, terms, weights = self.text_indices()[is_positive], self.terms[is_positive], self.weights[is_positive]

@@ -180,12 +180,12 @@ class Searcher:
             count = min(batch_size, len(queries) - first)
             with latency.time_step("search", count):
                 lists = {name: engine.search(batch[name], depth) for name, engine in engines.items()}
+                for name in engines:
+                    self._check_hits(name, lists[name], (count, min(depth, len(self.ids))))
                 if FUSED in parts:
                     sums = fuse_exact(engines, {name: batch[name] for name in experts}, lists, **options)
                     proven = {size: proven[size] + int(sums.is_proven(size).sum()) for size in proven}
                     lists[FUSED] = sums.rows, sums.scores
-            for name in engines:
-                self._check_hits(name, lists[name], (count, min(depth, len(self.ids))))
             for name, (rows, scores) in lists.items():
                 query, rank = np.nonzero(rows >= 0)
                 parts[name].append((query + first, rows[query, rank], scores[query, rank]))
@@ -203,6 +203,8 @@ class Searcher:
             raise UsageError(
                 f"{name}: its engine returned rows {rows.shape} and scores {scores.shape}; expected {shape}: queries, documents"
             )
+        if np.isnan(scores).any():
+            raise UsageError(f"{name}: its engine returned a score that is NaN; expected numbers, and −∞ after the last hit")
         if rows.max(initial=NO_ROW) >= len(self.ids):
             raise UsageError(
                 f"{name}: its engine returned row {rows.max()}; expected rows below {len(self.ids)}, and {NO_ROW} after the last hit"

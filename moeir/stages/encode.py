@@ -248,4 +248,5 @@ def _write_window(
     writer: "ResumableEncodingWriter", ids: list[str], truncation: dict[str, int], fetch_output: "Callable[[], EncoderOutput]"
 ) -> None:
     """Write a window to disk, after its copy from the device."""
-    writer.add(ids, fetch_output().representations, truncation)
+    output = fetch_output().check_finite(lambda text: f"document {ids[text]!r}")
+    writer.add(ids, output.representations, truncation)

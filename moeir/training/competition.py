@@ -41,7 +41,7 @@ def positive_margins(scores: Tensor, positives: Tensor, ignore_mask: Tensor) -> 
     highest = negatives.amax(1, keepdim=True)
     lowest = scores.masked_fill(ignore_mask, float("inf")).amin(1, keepdim=True)
     spread = torch.maximum(positive, highest) - lowest
-    return torch.where(spread > 0, (positive - highest) / spread, 0.0)[:, 0]
+    return torch.where(spread <= 0, 0.0, (positive - highest) / spread)[:, 0]
 
 
 def expert_shares(quality: Tensor, temperature: float) -> Tensor:

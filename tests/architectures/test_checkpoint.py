@@ -1,15 +1,17 @@
 """Saving and loading of checkpoints: the same bits, encodings and input configuration."""
 
 import json
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from moeir import variants
 from moeir.architectures.checkpoint import canonical_spec, is_checkpoint, open_checkpoint, read_metadata
 from moeir.architectures.initialize import build_checkpoint
-from moeir.errors import ArtifactError, UsageError
+from moeir.errors import ArtifactError, DataError, UsageError
 
 TEXTS = ["An owl hunts mice at night, and sleeps!", "bee", "A bat finds moths in the dark."]
 RULES = {"query_length": 12, "document_length": 16, "query_prefix": "query: ", "document_prefix": "passage: "}
@@ -193,3 +195,42 @@ def test_encode_refuses_no_texts(tiny_model):
 def test_the_weights_can_be_read_by_whoever_may_read_the_other_files(came_checkpoint):
     modes = {file.name: file.stat().st_mode & 0o777 for file in came_checkpoint.iterdir() if file.is_file()}
     assert modes["model.safetensors"] == modes["moeir.json"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["vocabulary_head.bias", "heads.local.projection.weight", "encoder.layers.0.attention.query.weight"])
+def test_weights_that_are_not_finite_are_refused_by_name(name, value, tiny_model_with_head, tmp_path):
+    checkpoint = build_checkpoint(tiny_model_with_head, SPECS[0], RULES, ())
+    weights = dict(checkpoint.architecture.named_parameters())
+    weights[name if name in weights else f"encoder.{name}"].data.view(-1)[3] = value
+    checkpoint.save(tmp_path)
+    with pytest.raises(ArtifactError, match=rf"{name.removeprefix('encoder.')} holds NaN or infinity"):
+        open_checkpoint(tmp_path)
+
+
+def test_plain_weights_that_are_not_finite_are_refused_by_name(tiny_model_with_head, tmp_path):
+    shutil.copytree(tiny_model_with_head, tmp_path / "plain")
+    weights = load_file(tmp_path / "plain/model.safetensors")
+    weights["bert.embeddings.word_embeddings.weight"][7, 3] = float("nan")
+    save_file(weights, tmp_path / "plain/model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ArtifactError, match=r"embeddings\.words\.weight holds NaN"):
+        build_checkpoint(tmp_path / "plain", SPECS[0], RULES, ())
+
+
+@pytest.mark.parametrize("side", ["query", "document"])
+@pytest.mark.parametrize(
+    ("spec", "name", "source"),
+    [
+        ("splade", "encoder.vocabulary_head.norm.weight", "lexical"),
+        ("splade:pooling=sum", "encoder.vocabulary_head.norm.weight", "lexical"),
+        (SPECS[0], "encoder.vocabulary_head.norm.weight", "lexical"),
+        ("colbert:dim=8", "heads.local.projection.weight", "local"),
+        ("coil", "heads.exact.projection.weight", "exact"),
+        ("taser:every=1,experts=2,routing=token", "router.weight", "router layer2"),
+    ],
+)
+def test_what_overflows_in_an_encoder_is_an_error_that_names_the_text_and_the_expert(spec, name, source, side, tiny_model_with_head):
+    checkpoint = build_checkpoint(tiny_model_with_head, spec, RULES, ())
+    torch.nn.init.constant_(dict(checkpoint.architecture.named_parameters())[name], 3e38)
+    with pytest.raises(DataError, match=rf"{side} 'owl': {source} holds (NaN|-?inf)"):
+        checkpoint.encode(["owl", "bee"], side)

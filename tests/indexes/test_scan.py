@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.errors import ArtifactError
+from moeir.errors import ArtifactError, DataError
 from moeir.indexes.scan import Scan
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
@@ -39,3 +39,10 @@ def test_a_stored_vector_that_is_no_number_is_refused(tmp_path):
     np.save(vectors, np.array([[np.nan, 0]], np.load(vectors).dtype))
     with pytest.raises(ArtifactError, match=r"vectors\.npy"):
         Scan.open(tmp_path)
+
+
+def test_a_score_too_large_for_float32_is_refused(tmp_path):
+    index = build_and_open(Dense(torch.tensor([[6e4, -6e4], [1, 1]])), tmp_path)
+    for query in ([3e38, 0.0], [3e38, 3e38]):
+        with pytest.raises(DataError, match="query 0: NaN, infinity, or a score too large for float32"):
+            index.search(Dense(torch.tensor([query])), 2)

@@ -73,3 +73,10 @@ def test_nothing_but_the_winners_is_kept_for_the_gradient():
 def test_products_of_no_pairs_are_none():
     nothing = torch.zeros(0, dtype=torch.int64)
     assert gather_dot(torch.eye(2), torch.eye(2), nothing, nothing).tolist() == []
+
+
+@pytest.mark.parametrize("side", ["query", "document"])
+def test_a_product_that_is_nan_makes_the_score_nan(side):
+    queries, documents = (ExactMatch(torch.tensor([1, 2]), torch.ones(2, 2), torch.tensor([0, 2])) for _ in range(2))
+    (queries if side == "query" else documents).vectors[0, 0] = float("nan")
+    assert queries.scores(documents).isnan().all()

@@ -153,3 +153,16 @@ def test_memory_is_an_eighth_of_the_plain_form(dtype, pooling, share):
         return peak_bytes(step) - own
 
     assert used([FORMS[pooling]] * 2) <= used([partial(plain, pooling=pooling)] * 2) / 8
+
+
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("part", [0, 1, 2])  # states, word embeddings, bias
+@pytest.mark.parametrize("pooling", ["max", "sum"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_logit_that_is_nan_is_a_weight_that_is_nan(monkeypatch, way, pooling, part, few):
+    monkeypatch.setattr(splade, "_packed_block", getattr(splade, way))
+    monkeypatch.setattr(splade, "MAX_POSITIVE_SHARE", 1.0 if few else 0.0)
+    tensors = [tensor.detach() for tensor in inputs()]
+    tensors[part][1] = float("nan")
+    expected = plain(*tensors, pooling=pooling).isnan()
+    assert expected.any() and torch.equal(FORMS[pooling](*tensors).isnan(), expected)

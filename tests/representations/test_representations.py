@@ -1,5 +1,7 @@
 """Dense, Sparse, MultiVector, ExactMatch: scores against loops; selecting, concatenating, saving and padding change none."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -200,5 +202,14 @@ def test_gradients_flow_through_select_and_scores():
 
 @pytest.mark.parametrize("value", [1e5, float("inf"), float("nan")])
 def test_a_value_that_the_file_cannot_hold_is_refused(value, tmp_path):
-    with pytest.raises(DataError, match="cannot be stored as float16"):
-        Dense(torch.tensor([[1.0, value]])).save(tmp_path / "global")
+    name = "NaN" if value != value else f"{value:g}"
+    with pytest.raises(DataError, match=rf"global: text 1 holds {re.escape(name)}, which is no finite float16 number"):
+        Dense(torch.tensor([[1.0, 2.0], [1.0, value]])).save(tmp_path / "global")
+
+
+def test_a_weight_that_is_nan_is_never_dropped():
+    texts = Sparse.from_matrix(torch.tensor([[1.0, 0.0, 3.0], [2.0, float("nan"), 0.0]]))
+    for kept in (texts, texts.drop_zero_weights(), texts.top_terms(min_weight=1.5), texts.top_terms(max_terms=1)):
+        assert kept.weights[kept.starts[1] :].isnan().any()
+        with pytest.raises(DataError, match="text 1 holds NaN"):
+            kept.check_finite("text {}".format)

@@ -6,9 +6,11 @@ import math
 import reprlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import torch
@@ -39,6 +41,7 @@ from moeir.parsing import format_value
 FORMAT_VERSION, MAX_SCALE = 1, 1e6
 METADATA_FILE = "moeir.json"
 log = logging.getLogger(__name__)
+ONE_BATCH = RLock()  # of a model with a state, whatever thread runs it
 TOKENS_AT_ONCE = 2048  # of a batch on one thread: products of more rows are no faster, and leave the cache
 
 
@@ -159,13 +162,16 @@ class RetrievalModel:
             self.is_packed = True
 
     @property
-    def is_concurrent(self) -> bool:
-        """Whether several batches may run at once: in the form for inference, without learned routers, which remember their last decision;
-        not own code."""
-        if not self.is_packed or variants.own_module(self.spec):
-            return False
+    def is_stateless(self) -> bool:
+        """Whether threads may run the model at once: not with learned routers, which remember their last decision, nor own code."""
         routed = (part for part in self.architecture.modules() if isinstance(part, EmbeddingMixture | RoutedFeedForward))
-        return not any(isinstance(part, EmbeddingMixture) or part.routing in LEARNED_ROUTINGS for part in routed)
+        has_routers = any(isinstance(part, EmbeddingMixture) or part.routing in LEARNED_ROUTINGS for part in routed)
+        return not has_routers and not variants.own_module(self.spec)
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether several batches are run at once: in the form for inference."""
+        return self.is_packed and self.is_stateless
 
     @property
     def batches_at_once(self) -> int:
@@ -193,10 +199,11 @@ class RetrievalModel:
                 yield from window.tokens
 
         def run(tokens: PackedTokens) -> EncoderOutput:
-            output: EncoderOutput = self.architecture(tokens.to(self.device), *wanted)  # own code may override forward(tokens)
-            return output
+            with alone:
+                output: EncoderOutput = self.architecture(tokens.to(self.device), *wanted)  # own code may override forward(tokens)
+                return output
 
-        parts = []
+        parts, alone = [], nullcontext() if self.is_stateless else ONE_BATCH
         for part in map_batches(run, iterate_batches(), threads or self.batches_at_once):
             parts.append(part)
             if len(parts) == len(pending[0].tokens):

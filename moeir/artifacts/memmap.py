@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import mmap
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ RELEASE_INTERVAL_BYTES = 2**28  # bytes read between two releases
 ROW_READ_BYTES = 2**16  # bytes that reading a single row can page in
 
 log = logging.getLogger(__name__)
+_maps_lock = threading.Lock()
 _open_maps: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
 _bytes_read = 0
 
@@ -34,7 +36,8 @@ _bytes_read = 0
 def open_memmap(path: Path) -> Any:
     """Map a `.npy` file, copy-on-write: assignments do not change the file. ValueError for any other file."""
     array = _map_npy(path, "c")
-    _open_maps.add(array._mmap)
+    with _maps_lock:
+        _open_maps.add(array._mmap)
     return array
 
 
@@ -54,8 +57,10 @@ def note_pages_read(size: int) -> None:
         return
     _bytes_read = 0
     advice = getattr(mmap, "MADV_DONTNEED", None)
-    if advice is not None and sum(map(len, _open_maps)) > MAX_RESIDENT_BYTES:
-        for one in list(_open_maps):
+    with _maps_lock:
+        maps = list(_open_maps)
+    if advice is not None and sum(map(len, maps)) > MAX_RESIDENT_BYTES:
+        for one in maps:
             one.madvise(advice)
 
 

@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from moeir.kernels.worker_threads import compute_alone
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -92,17 +94,14 @@ def map_batches(run: Callable[[Item], Result], batches: Iterable[Item], threads:
     if threads == 1:
         yield from map(run_batch, batches)
         return
-    enabled, dtype, before = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.get_num_threads()
+    enabled, dtype = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
     def set_up_thread() -> None:
-        torch.set_num_threads(1)
+        compute_alone()
         torch.autocast("cpu", dtype=dtype, enabled=enabled).__enter__()  # until the thread ends, so that weights are cast once
 
     with ThreadPoolExecutor(threads, thread_name_prefix="model", initializer=set_up_thread) as pool:
-        try:
-            yield from _iterate_results(pool, run_batch, batches, threads)
-        finally:
-            torch.set_num_threads(before)  # new threads take the number that was set last
+        yield from _iterate_results(pool, run_batch, batches, threads)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from `exact_dot`, which gives the same bits on every device.
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.backends import cuda
 
 from moeir.errors import DataError, UsageError
 from moeir.indexes import base
@@ -26,6 +24,7 @@ from moeir.indexes.vector_store import VectorStore, check_width
 from moeir.kernels.memory import available_bytes
 from moeir.kernels.numba_cache import njit_cached
 from moeir.kernels.precision import full_precision
+from moeir.kernels.worker_threads import compute_alone
 
 MINUS_INFINITY_KEY = np.int32(-0x7F800001)  # of −∞
 ALL_LANES = np.uint32(0xFFFFFFFF)
@@ -278,12 +277,8 @@ def run_on_threads(work: Callable[[int], None], threads: int) -> None:
     if threads == 1:
         work(0)
         return
-    before = torch.get_num_threads()
-    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as executor:
-        try:
-            list(executor.map(work, range(threads)))
-        finally:
-            torch.set_num_threads(before)  # new threads take the number that was set last
+    with ThreadPoolExecutor(threads, initializer=compute_alone) as executor:
+        list(executor.map(work, range(threads)))
 
 
 def gamma(terms: int) -> float:
@@ -317,18 +312,6 @@ def bf16_error_bound(block: QueryBlock, documents: VectorStore) -> torch.Tensor:
     rounding_error = (gamma(terms) + BF16_ROUNDOFF * (1.0 + gamma(terms))) * norms * (max_norm + max_bf16_error)
     error: torch.Tensor = query_error * max_norm + norms * max_bf16_error + rounding_error + UNDERFLOW * max(max_norm, 1.0)
     return 2.0 * error * (1.0 + gamma(8))
-
-
-@contextmanager
-def full_precision_matmul(device: torch.device) -> Iterator[None]:
-    """Context: float32 matmul in full float32, bfloat16 matmul accumulated in float32, no gradients."""
-    reduced = cuda.matmul.allow_bf16_reduced_precision_reduction
-    cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    try:
-        with torch.inference_mode(), full_precision(device):
-            yield
-    finally:
-        cuda.matmul.allow_bf16_reduced_precision_reduction = reduced
 
 
 class TwoStepIndex(base.Index):
@@ -374,7 +357,7 @@ class TwoStepIndex(base.Index):
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         id_ranks = self.id_ranks
-        with full_precision_matmul(self._device):
+        with torch.inference_mode(), full_precision(self._device):
             for block in self._checked_blocks(queries):
                 extra = self.slack if self.slack is not None else 64 + (depth if self._scans_in_bf16(block) else 0)
                 self._search_block(block, depth, depth + extra, id_ranks, rows, scores)
@@ -420,7 +403,7 @@ class TwoStepIndex(base.Index):
 
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.zeros(len(query_rows), dtype=np.float32)
-        with full_precision_matmul(self._device):
+        with torch.inference_mode(), full_precision(self._device):
             for block in self._checked_blocks(queries):
                 block_positions = np.full(len(queries), base.NO_ROW, dtype=np.int64)
                 block_positions[block.query_rows] = np.arange(len(block.query_rows))

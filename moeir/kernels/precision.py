@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -12,6 +13,12 @@ from torch.backends import cuda, mkldnn
 
 TILE_ROWS = 16  # of AMX
 BFLOAT16_CAPABILITY = (8, 0)  # lowest compute capability of CUDA devices with bfloat16 units
+FULL_PRECISION: tuple[tuple[Any, str, Any], ...] = (
+    (cuda.matmul, "fp32_precision", "ieee"),
+    (mkldnn.matmul, "fp32_precision", "ieee"),  # type: ignore[attr-defined]
+    (cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
+)
+_settings_lock, _changed, _users = Lock(), list[tuple[Any, str, Any]](), 0
 
 
 def has_native_bfloat16(device: str) -> bool:
@@ -58,14 +65,19 @@ def pad_rows(rows: Tensor) -> Tensor:
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Disable autocast, and TF32 and bfloat16 inside float32 products; restore the settings afterwards."""
-    settings: tuple[Any, ...] = (cuda.matmul, mkldnn.matmul)  # type: ignore[attr-defined]
-    changed = [(setting, setting.fp32_precision) for setting in settings if setting.fp32_precision != "ieee"]
-    for setting, _ in changed:
-        setting.fp32_precision = "ieee"
+    """Disable autocast, TF32 and bfloat16 inside float32 products, and bfloat16 sums; the last thread to leave restores the settings."""
+    global _users
+    with _settings_lock:
+        _users += 1
+        for part, name, value in FULL_PRECISION:
+            if (before := getattr(part, name)) != value:
+                _changed.append((part, name, before))
+                setattr(part, name, value)
     try:
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
-        for setting, before in changed:
-            setting.fp32_precision = before
+        with _settings_lock:
+            _users -= 1
+            while _changed and not _users:
+                setattr(*_changed.pop())

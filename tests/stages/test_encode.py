@@ -94,11 +94,11 @@ def test_what_cannot_be_written_stops_it_and_nothing_follows_what_failed(came_ch
     monkeypatch.setattr("moeir.representations.encodings.FLUSH_SECONDS", 0)
     append, thread_names = RepresentationWriter.append, []
 
-    def failing(self, part):
+    def failing(self, part, label):
         thread_names.append(threading.current_thread().name.split("_")[0])
         if len(thread_names) == 8:  # the second expert's third window
             raise DataError("local: no room")
-        append(self, part)
+        append(self, part, label)
 
     with monkeypatch.context() as patch:
         patch.setattr(RepresentationWriter, "append", failing)

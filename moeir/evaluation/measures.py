@@ -42,6 +42,11 @@ _ir_providers: Any = providers  # partly typed
 _PROVIDERS = _ir_providers.FallbackProvider([_ir_providers.registry[name] for name in ("pytrec_eval", "msmarco", "judged")])
 _DIFFERS_FROM_TREC_EVAL = {"IPrec"}  # pytrec_eval rounds recall levels differently
 
+_MAX_GRADE = 10_000  # of what ir-measures computes: trec_eval has a table of all grades up to the largest
+_RANGES = {  # of options
+    **{"cutoff": (int, 1, 2**31 - 1), "rel": (int, 1, _MAX_GRADE), "gains": (int, 0, _MAX_GRADE)},
+    "beta": (float, 0.001, 1000.0),  # trec_eval reads no exponents
+}
 _QUERIES_PER_BATCH = 500  # limits the size of the dictionaries that ir-measures needs
 _LIMITED_TO_CUTOFF = {"nDCG", "RR", "R", "P", "AP", "Success", "Judged"}  # documents below the cutoff do not change these
 
@@ -74,18 +79,27 @@ def parse_measure(text: str) -> Measure:
         at = form["at"] or number
         if at is not None:
             options[measure.AT_PARAM] = ast.literal_eval(at)
+        _check_ranges(text, options)
         measure = measure(**options)
         supported = _PROVIDERS.supports(measure) and measure.NAME not in _DIFFERS_FROM_TREC_EVAL  # `supports` checks the options too
     except (AssertionError, SyntaxError, ValueError, TypeError) as fault:
         expected = "expected NAME, NAME@CUTOFF or NAME(option=value)@CUTOFF, and the flag again for another measure"
         reason = _OBJECT_ADDRESS.sub("nothing", f"{fault}; ") if str(fault) else ""
         raise UsageError(f"measure {text!r} cannot be read: {reason}{expected}") from None
-    cutoff = measure.params.get("cutoff")
-    if cutoff is not None and cutoff < 1:
-        raise UsageError(f"measure {text!r}: the cut-off is at least 1")
     if not supported:
         raise UsageError(f"measure {text!r} is not computed here; exponential gains are nDCG(gains={{1:1,2:3,3:7}})@10")
     return measure
+
+
+def _check_ranges(text: str, options: Mapping[str, Any]) -> None:
+    """UsageError for a value that the libraries behind a measure do not take: they crash, wait for minutes, or return another number."""
+    for name in _RANGES.keys() & options.keys():
+        kind, least, most = _RANGES[name]
+        value = options[name]
+        numbers = [*value, *value.values()] if name == "gains" and isinstance(value, dict) else [value]
+        if any(type(number) is not kind or not least <= number <= most for number in numbers):
+            expected = f"expected {'a whole number' if kind is int else 'a decimal number'} from {least} to {most}"
+            raise UsageError(f"measure {text!r}: {name} is {value!r}; {expected}{' for each grade' if name == 'gains' else ''}")
 
 
 def check_collection(run: Run, qrels: Qrels) -> None:
@@ -159,7 +173,11 @@ def _needed_depth(measure: Measure) -> int | None:
 def _compute_with_ir_measures(run: Run, qrels: Qrels, measures: list[Measure]) -> Iterator[ir_measures.Metric]:
     queries = list(qrels)
     for start in range(0, len(queries), _QUERIES_PER_BATCH):
-        judged = {query: qrels[query] for query in queries[start : start + _QUERIES_PER_BATCH]}
+        batch = queries[start : start + _QUERIES_PER_BATCH]
+        judged = {query: {document: max(grade, -2) for document, grade in qrels[query].items()} for query in batch}
+        for query, grades in judged.items():
+            if (highest := max(grades.values(), default=0)) > _MAX_GRADE:
+                raise DataError(f"query {query!r}: a grade of {highest}; {measures[0]} is computed for grades up to {_MAX_GRADE}")
         ranks = {query: {document: -float(rank) for rank, document in enumerate(run.documents_of(query))} for query in judged}
         if not any(measure.NAME == "NumRel" for measure in measures):  # the only measure with a value for an empty list
             ranks = {query: documents for query, documents in ranks.items() if documents}

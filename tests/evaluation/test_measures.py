@@ -1,6 +1,7 @@
 """"""
 
 import itertools
+import re
 
 import pytest
 
@@ -40,8 +41,8 @@ def test_names_of_the_field_are_understood(name, expected):
         ("", "no measure is called ''"),
         ("nDCG@", "no measure is called 'nDCG@'"),
         ("nDCG@ten", "measure 'nDCG@ten' cannot be read"),
-        ("nDCG@0", "measure 'nDCG@0': the cut-off is at least 1"),
-        ("nDCG@1.5", "measure 'nDCG@1.5' cannot be read: invalid param cutoff=1.5"),
+        ("nDCG@0", "measure 'nDCG@0': cutoff is 0; expected a whole number from 1 to 2147483647"),
+        ("nDCG@1.5", "measure 'nDCG@1.5': cutoff is 1.5; expected a whole number from 1 to 2147483647"),
         ("R", "measure 'R' cannot be read: invalid param cutoff="),
         ("R(relevance=2)@10", "measure 'R(relevance=2)@10' cannot be read: unsupported params found: ['relevance']"),
         ("R(2)@10", "measure 'R(2)@10' cannot be read: options are name=value, between commas"),
@@ -56,6 +57,40 @@ def test_unknown_measures_are_refused_with_what_is_near(name, message):
         measures.parse_measure(name)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        *(
+            (f"nDCG(gains={{1:{gain}}})@5", f"gains is {{1: {gain}}}; expected")
+            for gain in (-5, -(2**31), 2**31 - 1, 2**63 - 1, 10**30, 1.5, True)
+        ),
+        *((f"nDCG(gains={{{grade}:1}})@5", "gains is {") for grade in (-1, 10**30, "'a'")),
+        *(
+            (f"Bpref(rel={rel})", f"rel is {rel}; expected a whole number from 1")
+            for rel in (-1, 0, -(2**31), 10**6, 2**31 - 1, 10**30, True)
+        ),
+        *((f"SetF(beta={beta})", "beta is") for beta in (-1.0, 0.0, "1e-9", "1e300", "1e400", True)),
+        *((f"{name}@{cutoff}", f"cutoff is {cutoff}") for name in ("P", "Judged") for cutoff in (-1, 10**30, True)),
+    ],
+)
+def test_options_that_break_the_libraries_are_refused_with_their_range(name, message):
+    with pytest.raises(UsageError, match=re.escape(f"measure {name!r}: {message}")):
+        measures.parse_measure(name)
+
+
+def test_a_small_beta_counts_precision_alone():
+    assert values("SetF(beta=0.001)")["SetF(beta=0.001)"] == pytest.approx(values("SetP")["SetP"], abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["Bpref", "NumRel", "SetF", "infAP", "nDCG(judged_only=True)@5"])
+def test_a_grade_that_the_libraries_cannot_hold_is_refused(name):
+    qrels = {query: dict(grades) for query, grades in QRELS.items()}
+    query, document = next((query, document) for query, grades in qrels.items() for document in grades)
+    qrels[query][document] = 10**9
+    with pytest.raises(DataError, match=f"query '{query}': a grade of 1000000000"):
+        values(name, qrels=qrels)
 
 
 def test_every_judged_query_has_a_value_and_no_other():

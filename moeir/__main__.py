@@ -6,7 +6,12 @@ from typing import Any, NoReturn
 
 
 def run_command_line() -> NoReturn:
-    """Import the command line and run it."""
+    """Import the command line and run it. A standard stream that is closed is the null device: no file gets its number."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:  # not where the signal is ignored, as in jobs of the background
         signal.signal(signal.SIGINT, _stop)

@@ -4,6 +4,7 @@ import errno
 import importlib
 import io
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -59,8 +60,10 @@ class _ClosedStream(io.TextIOBase):
 
 
 def prepare_streams() -> None:
-    """Let the standard streams of a process fail clearly if they are closed, and print characters that their encoding lacks as Python
-    writes them."""
+    """Let standard input and output fail clearly if they are closed, drop messages if standard error is, and print characters that the
+    encoding of a stream lacks as Python writes them."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - open as long as the process
     for name in ("stdin", "stdout"):
         stream = getattr(sys, name)
         if stream is None:

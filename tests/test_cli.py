@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -379,3 +380,40 @@ def test_the_flags_of_a_training_are_in_groups_of_a_page(moeir):
     names = ["Inputs", "Model", "Training", "Evaluation while training", "Speed and memory", "Saving and logging", "Output", "Every stage"]
     assert list(groups) == names and max(map(len, groups.values())) <= 20
     assert groups["Evaluation while training"][:2] == ["--dev-queries", "--dev-qrels"] and "--recompute" in groups["Speed and memory"]
+
+
+CLOSED = ["2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-", "0<&-"]
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+def test_a_closed_standard_stream_changes_no_product_and_no_exit_code(closed, room, moeir_outside):
+    assert moeir_outside(*FUSE, "--output", "open.trec").code == 0
+    command = shlex.join([sys.executable, "-m", "moeir", *FUSE, "--output", "closed.trec"])
+    assert subprocess.run(["bash", "-c", f"{command} {closed}"], capture_output=True, check=False).returncode == 0
+    assert (room / "closed.trec").read_bytes() == (room / "open.trec").read_bytes()
+    missing = shlex.join([sys.executable, "-m", "moeir", "fuse", "--run", "absent", "--run", "two.trec", "--output", "none.trec"])
+    assert subprocess.run(["bash", "-c", f"{missing} {closed}"], capture_output=True, check=False).returncode == 3
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+def test_no_file_has_the_number_of_a_closed_standard_stream(closed, tmp_path):
+    (tmp_path / "program.py").write_text(
+        "import os, sys\n"
+        "from moeir import cli\n"
+        "def main():\n"
+        "    product = open('product', 'wb')\n"
+        "    for number in (1, 2): os.write(number, b'noise of a library')\n"
+        "    sys.exit(product.fileno() < 3)\n"
+        "cli.main = main\n"
+        "from moeir.__main__ import run_command_line\n"
+        "run_command_line()\n"
+    )
+    command = f"{shlex.quote(sys.executable)} program.py {closed}"
+    assert subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, check=False).returncode == 0
+    assert (tmp_path / "product").read_bytes() == b""
+
+
+def test_data_for_a_closed_standard_output_is_an_error(room):
+    command = shlex.join([sys.executable, "-m", "moeir", *FUSE])
+    process = subprocess.run(["bash", "-c", f"{command} 1>&-"], capture_output=True, text=True, check=False)
+    assert process.returncode == 1 and process.stderr == "error: standard output: is closed\n"

@@ -13,8 +13,8 @@ COLUMNS = ("run", "step", "threads", "batch", "queries/s", "p50 ms", "p95 ms", "
 def analyze_costs(speeds: Mapping[str, Mapping[str, Any]]) -> AnalysisResult:
     """A row per run and step of its search.
 
-    speeds: run → the fact `speed` of a search. A query's latency is that of its batch. Index and memory are those of the whole search;
-    memory is the peak of the process, mapped parts of the index included, None in runs that did not measure it.
+    speeds: run → the fact `speed` of a search. Latencies are None where queries were not measured one by one. Index and memory are those
+    of the whole search; memory is the peak of the process, mapped parts of the index included, None in runs that did not measure it.
 
     >>> step = {"queries_per_second": 50.0, "p50_ms": 20.0, "p95_ms": 21.0, "p99_ms": 30.0}
     >>> machine = {"threads": 1, "index_bytes": 2**21}
@@ -27,7 +27,7 @@ def analyze_costs(speeds: Mapping[str, Mapping[str, Any]]) -> AnalysisResult:
         memory = machine["peak_memory_bytes"] / MIB if "peak_memory_bytes" in machine else None
         for step, facts in speed.items():
             if isinstance(facts, Mapping) and "queries_per_second" in facts:
-                latencies = [facts[latency] for latency in LATENCIES]
+                latencies = [facts.get(latency) for latency in LATENCIES]
                 rate = [machine["threads"], speed["batch_size"], facts["queries_per_second"]]
                 rows.append([name, step, *rate, *latencies, machine["index_bytes"] / MIB, memory])
     return AnalysisResult(COLUMNS, rows, number_format=",.2f")

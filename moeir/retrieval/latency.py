@@ -37,14 +37,13 @@ class LatencyRecorder:
         self.warm_up_queries = queries
 
     @contextmanager
-    def time_step(self, name: str, queries: int, batch_size: int | None = None) -> Iterator[None]:
-        """Time one step of a batch of queries; with a `batch_size` of so many batches of equal speed, which are worked on together."""
+    def time_step(self, name: str, queries: int) -> Iterator[None]:
+        """Time one step of a batch of queries."""
         started, before = self._now(), self.compile_seconds
         with event.install_timer("numba:compile", self._add_compile_seconds):
             yield
         seconds = self._now() - started - (self.compile_seconds - before)
-        sizes = [min(batch_size or queries, queries - first) for first in range(0, queries, batch_size or max(queries, 1))]
-        self.steps.setdefault(name, []).extend((seconds * size / queries, size) for size in sizes)
+        self.steps.setdefault(name, []).append((seconds, queries))
 
     def _now(self) -> float:
         """Seconds, after all work queued on a CUDA device has finished."""
@@ -56,7 +55,7 @@ class LatencyRecorder:
         self.compile_seconds += seconds
 
     def summarize(self) -> dict[str, dict[str, float]]:
-        """Queries per second of each step, and percentiles of the latency of a query, which is that of its batch, in milliseconds."""
+        """Queries per second and batches of each step; if its queries were measured one by one, percentiles of their latency in ms."""
         return {name: _summarize_batches(batches) for name, batches in self.steps.items()}
 
     def speed(self) -> dict[str, Any]:
@@ -67,14 +66,20 @@ class LatencyRecorder:
 def format_speed(speed: Mapping[str, Any]) -> str:
     """`LatencyRecorder.speed` as one line of text."""
     steps = [
-        f"{name} {facts['queries_per_second']:,.1f} queries/s, "
-        + ", ".join(f"p{percent} {facts[f'p{percent}_ms']:,.2f} ms" for percent in PERCENTILES)
+        f"{name} {facts['queries_per_second']:,.1f} queries/s, {_format_latency(facts)}"
         for name, facts in speed.items()
         if isinstance(facts, dict) and "queries_per_second" in facts
     ]
     once = [f"a warm-up with {format_count(speed['warm_up_queries'], 'query')}"] if speed["warm_up_queries"] else []
     once += [f"{speed['compile_seconds']:,.1f} s of compiling loops, once"] if speed["compile_seconds"] else []
     return "; ".join(steps + [f"not counted: {', '.join(once)}"] * bool(once))
+
+
+def _format_latency(facts: Mapping[str, float]) -> str:
+    if "p50_ms" in facts:
+        return ", ".join(f"p{percent} {facts[f'p{percent}_ms']:,.2f} ms" for percent in PERCENTILES)
+    count, mean = facts["batches"], f"{1000 * facts['seconds'] / facts['batches']:,.2f} ms"
+    return f"one batch in {mean}" if count == 1 else f"{count:,} batches of {mean} on average"
 
 
 def warm_up_size(queries: int) -> int:
@@ -88,20 +93,21 @@ def warm_up_size(queries: int) -> int:
 
 def _summarize_batches(batches: Sequence[tuple[float, int]]) -> dict[str, float]:
     seconds, queries = sum(spent for spent, _ in batches), sum(count for _, count in batches)
-    latencies = zip(PERCENTILES, latency_percentiles(batches), strict=True)
     rate = round(queries / max(seconds, 1e-9), 3)
-    percentiles = {f"p{percent}_ms": round(1000 * latency, 4) for percent, latency in latencies}
-    return {"queries_per_second": rate, "seconds": round(seconds, 6), **percentiles}
+    facts: dict[str, float] = {"queries_per_second": rate, "seconds": round(seconds, 6), "batches": len(batches)}
+    if queries == len(batches) > 1:
+        latencies = zip(PERCENTILES, latency_percentiles([spent for spent, _ in batches]), strict=True)
+        facts |= {f"p{percent}_ms": round(1000 * latency, 4) for percent, latency in latencies}
+    return facts
 
 
-def latency_percentiles(batches: Sequence[tuple[float, int]], wanted: Sequence[int] = PERCENTILES) -> list[float]:
-    """Latencies that the given percentages of queries do not exceed; batches are (seconds, queries), a query waits for its batch.
+def latency_percentiles(seconds: Sequence[float], wanted: Sequence[int] = PERCENTILES) -> list[float]:
+    """Latencies that the given percentages of queries do not exceed.
 
-    >>> latency_percentiles([(0.3, 1), (0.1, 98), (0.2, 1)], (50, 98, 99, 100))
+    >>> latency_percentiles([0.3, *[0.1] * 98, 0.2], (50, 98, 99, 100))
     [0.1, 0.1, 0.2, 0.3]
     """
-    seconds, counts = zip(*batches, strict=True)
-    latencies: list[float] = np.percentile(np.repeat(seconds, counts), wanted, method="inverted_cdf").tolist()
+    latencies: list[float] = np.percentile(seconds, wanted, method="inverted_cdf").tolist()
     return latencies
 
 

@@ -192,7 +192,7 @@ class Searcher:
             advance(count)
         runs = self._build_runs(names, parts, depth)
         if len(runs) > 1 and not exact:
-            with latency.time_step("fuse", len(queries), batch_size):
+            with latency.time_step("fuse", len(queries)):
                 runs[FUSED] = formulas.fuse_runs(list(runs.values()), variants.bind_variant("fusion", fuse), depth)
         return runs, {"proven": proven} if FUSED in parts else {}
 

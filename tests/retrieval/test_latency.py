@@ -11,31 +11,32 @@ from moeir.indexes import postings  # noqa: F401 - sets the threading layer of n
 from moeir.retrieval import latency
 
 
-@given(some.lists(some.tuples(some.integers(1, 9).map(float), some.integers(1, 5)), min_size=1, max_size=8))
-def test_so_many_percent_of_the_queries_wait_no_longer(batches: list[tuple[float, int]]) -> None:
-    waits = sorted(seconds for seconds, count in batches for _ in range(count))
+@given(some.lists(some.integers(1, 9).map(float), min_size=1, max_size=8))
+def test_so_many_percent_of_the_queries_wait_no_longer(seconds: list[float]) -> None:
+    waits = sorted(seconds)
     for percent in (1, 50, 95, 99, 100):
         expected = next(wait for wait in waits if 100 * sum(other <= wait for other in waits) >= percent * len(waits))
-        assert latency.latency_percentiles(batches, (percent,)) == [expected]
+        assert latency.latency_percentiles(seconds, (percent,)) == [expected]
 
 
 def test_steps_are_told_apart() -> None:
     recorder = latency.LatencyRecorder()
-    recorder.steps = {"encode": [(0.5, 10), (0.25, 5)], "search": [(1.0, 15)]}
+    recorder.steps = {"encode": [(0.5, 10), (0.25, 5)], "search": [(1.0, 15)], "fuse": [(0.5, 1), (0.25, 1)]}
     facts = recorder.summarize()
-    assert facts["encode"] == {"queries_per_second": 20.0, "seconds": 0.75, "p50_ms": 500.0, "p95_ms": 500.0, "p99_ms": 500.0}
-    assert facts["search"]["queries_per_second"] == 15.0
-    assert latency.format_speed(recorder.speed()).startswith(
-        "encode 20.0 queries/s, p50 500.00 ms, p95 500.00 ms, p99 500.00 ms; search 15.0 queries/s"
+    assert facts["encode"] == {"queries_per_second": 20.0, "seconds": 0.75, "batches": 2}
+    assert facts["search"] == {"queries_per_second": 15.0, "seconds": 1.0, "batches": 1}
+    percentiles = {"p50_ms": 250.0, "p95_ms": 500.0, "p99_ms": 500.0}
+    assert facts["fuse"] == {"queries_per_second": 2.667, "seconds": 0.75, "batches": 2} | percentiles
+    assert latency.format_speed(recorder.speed()) == (
+        "encode 20.0 queries/s, 2 batches of 375.00 ms on average; search 15.0 queries/s, one batch in 1,000.00 ms; "
+        "fuse 2.7 queries/s, p50 250.00 ms, p95 500.00 ms, p99 500.00 ms"
     )
 
 
-def test_batches_that_are_worked_on_together_share_the_time(monkeypatch) -> None:
+def test_one_query_has_no_percentiles() -> None:
     recorder = latency.LatencyRecorder()
-    monkeypatch.setattr(latency.time, "perf_counter", iter((1.0, 2.0)).__next__)
-    with recorder.time_step("fuse", 5, batch_size=2):
-        pass
-    assert recorder.steps["fuse"] == [(0.4, 2), (0.4, 2), (0.2, 1)]
+    recorder.steps = {"search": [(0.5, 1)]}
+    assert latency.format_speed(recorder.speed()) == "search 2.0 queries/s, one batch in 500.00 ms"
 
 
 def test_compiling_a_loop_at_its_first_call_is_no_latency() -> None:

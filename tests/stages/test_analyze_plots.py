@@ -167,6 +167,7 @@ def test_costs_of_searches_stand_in_one_table(listed, moeir, index, toy, tmp_pat
         (run, step, size) for run, size in (("came", 1), ("lexical", 256)) for step in ("encode", "search", "fuse")
     ]
     assert rows[1]["p95 ms"] == speed["search"]["p95_ms"] and rows[1]["queries/s"] == speed["search"]["queries_per_second"]
+    assert all(row["p95 ms"] is None for row in rows[3:])  # a batch is not a query
     assert rows[1]["index MiB"] * 2**20 == speed["machine"]["index_bytes"] > 0
     assert rows[1]["memory MiB"] * 2**20 == speed["machine"]["peak_memory_bytes"] > 2**20
 

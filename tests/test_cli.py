@@ -194,7 +194,7 @@ def test_ctrl_c_ends_with_130(room):
 
 
 def test_stdout_holds_data_only(room, moeir):
-    assert moeir(*FUSE) == (0, "q1 Q0 owl 1 11 moeir.fused\nq1 Q0 cat 2 10 moeir.fused\n", "")
+    assert moeir(*FUSE, "--run-depth", 2) == (0, "q1 Q0 cat 1 10 moeir.fused\nq1 Q0 owl 2 2 moeir.fused\n", "")
     result = moeir("evaluate", "--run", "one.trec", "--qrels", "test-qrels.tsv", "--form", "jsonl")
     assert [json.loads(line)["measure"] for line in result.stdout.splitlines()] == ["nDCG@10", "RR@10", "R@100"]
     assert result.stderr == "one: 1 of 6 judged queries, 5 without hits, 0 not judged; 50.0 % of the top 10 unjudged\n"

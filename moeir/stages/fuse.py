@@ -17,6 +17,7 @@ from moeir.stages.run_arguments import (
     check_groups,
     check_judgements,
     find_search_of_run,
+    log_guessed_depths,
     name_runs,
     name_source,
     read_answers,
@@ -188,6 +189,7 @@ class Fuse(Stage):
         """The runs, with the depth that each was searched to."""
         expert_runs = [read_run_with_depth(path) for path in run_paths(self.run)]
         if self.run_depth is None:
+            log_guessed_depths(run_paths(self.run), expert_runs, self.method, "--run-depth K sets it")
             return expert_runs
         for run, path in zip(expert_runs, run_paths(self.run), strict=True):
             if (longest := replace(run, depth=None).list_depth) > self.run_depth:

@@ -8,7 +8,7 @@ from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage
-from moeir.stages.run_arguments import name_runs, name_source, read_runs
+from moeir.stages.run_arguments import log_guessed_depths, name_runs, name_source, read_runs, run_paths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,7 @@ class LearnFusion(Stage):
 
         runs_by_name = read_runs(self.run)
         expert_runs = list(runs_by_name.values())
+        log_guessed_depths(run_paths(self.run), expert_runs, None, "runs of moeir search know theirs")
         grades = qrels.read_qrels(self.qrels)
         with name_source(self.qrels):
             examples = linear_weights.build_examples(expert_runs, grades, self.depth)

@@ -18,7 +18,7 @@ from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
-from moeir.stages.run_arguments import name_runs, read_run_with_depth, run_paths
+from moeir.stages.run_arguments import log_guessed_depths, name_runs, read_run_with_depth, run_paths
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run, Scores
@@ -94,7 +94,10 @@ class Rerank(Stage):
         """The run to rerank, or its queries of this shard."""
         from moeir.reranking.candidates import merge_runs, query_shard
 
-        run = merge_runs([read_run_with_depth(path) for path in run_paths(self.run)], self.fuse)
+        runs = [read_run_with_depth(path) for path in run_paths(self.run)]
+        if len(runs) > 1:
+            log_guessed_depths(run_paths(self.run), runs, self.fuse, "moeir fuse --run-depth K sets it")
+        run = merge_runs(runs, self.fuse)
         if self.shard is None:
             return run
         shard = shards.Shard.parse(self.shard)

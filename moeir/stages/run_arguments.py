@@ -1,13 +1,15 @@
 """Runs, judgements, answers and groups of queries that several stages take as flags: their checks, names and readers."""
 
 import importlib.util
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from moeir import variants
 from moeir.artifacts import atomic_write, manifests
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.fusion import FUSED
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
 MATCHES = ("string", "regex")
+DEPTH_METHODS = ("came_sum", "sumrr", "maxrr", "linear")  # fusions in which a document missing from a list is worth its K-th hit
 NO_FORMS: Mapping[str, str] = MappingProxyType({})
+log = logging.getLogger(__name__)
 PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif")
 
 
@@ -149,6 +153,13 @@ def read_run_with_depth(path: Path) -> "Run":
     search = find_search_manifest(path)
     is_whole = search is not None and search[1].stat().st_size == search[0]["files"][search[1].name]["bytes"]
     return replace(runs.read_run(path), depth=int(search[0]["settings"]["depth"]) if search and is_whole else None)
+
+
+def log_guessed_depths(paths: Sequence[Path], runs: "Iterable[Run]", method: str | None, advice: str) -> None:
+    """Log the depths that a fusion takes from the longest list of a run; of a `method` only if it uses them."""
+    guesses = [f"{run.list_depth} of {path}" for path, run in zip(paths, runs, strict=True) if run.depth is None]
+    if guesses and (method is None or variants.parse_spec(method).name.replace("-", "_") in DEPTH_METHODS):
+        log.info("depth of the searches: guessed by the longest lists, %s; %s", ", ".join(guesses), advice)
 
 
 def read_runs(paths: Sequence[Path]) -> "dict[str, Run]":

@@ -16,6 +16,7 @@ def room(index: Path, bm25_index: Path, toy: Path, tmp_path: Path, moeir: Callab
     search = ("search", "--queries", toy / "test-queries.tsv", "--depth", 10, "--index")
     Path("index").symlink_to(index)
     Path("queries.tsv").symlink_to(toy / "test-queries.tsv")
+    Path("qrels.tsv").symlink_to(toy / "test-qrels.tsv")
     assert moeir(*search, index, "--output", "came").code == 0
     assert moeir(*search, index, "--expert", "local", "--output", "local.trec").code == 0
     assert moeir(*search, bm25_index, "--output", "bm25.trec").code == 0
@@ -104,3 +105,22 @@ def test_a_sum_of_scores_of_very_different_scales_is_warned_of(room, moeir):
     Path("scaled/bm25.trec").rename("cosine.trec")
     assert "standard deviation" not in fused(moeir, "bm25.trec", "cosine.trec", method="zscore")[2]
     assert "standard deviation" not in fused(moeir, "bm25.trec", "bm25.trec", method="combsum")[2]
+
+
+def test_a_guessed_depth_is_said_once_and_only_where_it_counts(room: Path, moeir: Callable) -> None:
+    Path("copy.trec").write_bytes(Path("came/global.trec").read_bytes())
+    Path("short.trec").write_text("q1 Q0 owl 1 9 t\nq1 Q0 bat 2 8 t\n")
+    line = "depth of the searches: guessed by the longest lists, 10 of copy.trec, 2 of short.trec; --run-depth K sets it"
+    fuse = ("fuse", "--run", "copy.trec", "--run", "short.trec")
+    for method in ("came-sum", "sumrr", "linear:weights=1+1"):
+        assert moeir(*fuse, "--method", method).messages.count(line) == 1
+        assert line not in moeir(*fuse, "--method", method, "--run-depth", 10).messages
+    tuned = moeir(*fuse, "--method", "linear", "--tune", "nDCG@10", "--qrels", "qrels.tsv")
+    assert tuned.code == 0 and tuned.messages.count(line) == 1
+    for method in ("rrf", "combsum", "zscore"):
+        assert "guessed" not in moeir(*fuse, "--method", method).stderr
+    assert "guessed" not in moeir("fuse", "--run", "came/global.trec", "--run", "came/lexical.trec", "--method", "came-sum").stderr
+    mixed = moeir("fuse", "--run", "came/global.trec", "--run", "short.trec", "--method", "came-sum")
+    assert "guessed by the longest lists, 2 of short.trec; --run-depth" in mixed.stderr
+    learned = moeir("learn-fusion", "--run", "copy.trec", "--run", "short.trec", "--qrels", "qrels.tsv", "--output", "fusion.json")
+    assert "guessed by the longest lists, 10 of copy.trec, 2 of short.trec" in learned.stderr

@@ -63,20 +63,23 @@ class Pretraining(nn.Module, ABC):
 
     `context` is the second text each anchor needs: `none`, another `span` of its document, or a `query`. Tokens are masked for the encoder
     at `encoder_rate` and, if there is a `decoder_rate`, masked again at that rate. Decoder parameters are initialised from torch's
-    generator: seed it before. The objective holds the architecture, so its parameters are all trainable parameters.
+    generator: seed it before. The objective holds the architecture, so its parameters are all trainable parameters. `mlm_weight` is that of
+    the encoder's own masked-language-model losses; with 0 they are not computed.
     """
 
     context: ClassVar[str] = "none"
     process_group: ProcessGroup = SINGLE_PROCESS  # the processes that share each batch
     measures_bottleneck = False  # whether decoders also run with shuffled vectors
 
-    def __init__(self, architecture: Architecture, *, rate: float, decoder_rate: float | None = None) -> None:
+    def __init__(self, architecture: Architecture, *, rate: float, decoder_rate: float | None = None, mlm_weight: float = 1.0) -> None:
         super().__init__()
+        check_minimum("mlm_weight", mlm_weight, 0)
         for name, value in (("rate", rate), ("decoder_rate", decoder_rate)):
             if value is not None and not 0 < value < 1:
                 raise UsageError(f"{name}={value}: expected more than 0 and less than 1, the share of masked tokens")
         self.architecture = architecture
         self.encoder_rate, self.decoder_rate = rate, decoder_rate
+        self.weights = {"mlm": mlm_weight}
         for encoder in (architecture.encoder_for(side) for side in ("query", "document")):
             _check_encoder(encoder, type(architecture).__name__.lower())
 
@@ -99,6 +102,10 @@ class Pretraining(nn.Module, ABC):
         head = dict(self.architecture.heads.items()).get("global")
         pool = PoolingHead(pooling=head.pooling if isinstance(head, PoolingHead) else "cls")
         return EncodedTexts(ordered, back, encoder, states, middle, pool(states, ordered.tokens).vectors)
+
+    def mlm_losses(self, encoded: Mapping[str, EncodedTexts]) -> dict[str, TokenLoss]:
+        """The encoder's own losses of texts, by name; none with `mlm_weight=0`."""
+        return {name: mlm_loss(one.states, one.texts, one.encoder) for name, one in encoded.items()} if self.weights["mlm"] else {}
 
     def decoder_loss(self, vectors: Tensor, decode: Callable[[Tensor], TokenLoss], *, blocks: int = 1) -> TokenLoss:
         """The loss of `decode` on vectors [B, H] in the order of the batch; if `measures_bottleneck`, also the gain over shuffled vectors.
@@ -124,12 +131,13 @@ class Pretraining(nn.Module, ABC):
         return torch.cat([torch.cat([part[1:], other[:1]]) for part, other in zip(parts, following, strict=True)])
 
     def combine_losses(self, parts: Mapping[str, TokenLoss], weights: Mapping[str, float] | None = None) -> tuple[Tensor, StepMetrics]:
-        """Weighted sum of the parts (default weight 1) and the metrics `loss`, `loss.PART`, `accuracy.PART`.
+        """Weighted sum of the parts and the metrics `loss`, `loss.PART`, `accuracy.PART`.
 
+        `weights` are by part, or by the first word of its name (`mlm` of `mlm.query`); a part without one has 1.
         For decoders that were measured also `bottleneck_gain.PART`, and `bottleneck_gain`, their mean.
         With several processes the metrics are those of the whole batch, and the gradients of the processes add up to the whole batch's.
         """
-        factors = [1.0 if weights is None else weights.get(name, 1.0) for name in parts]
+        factors = [(weights or {}).get(name, (weights or {}).get(name.partition(".")[0], 1.0)) for name in parts]
         values = [factor * part.value for factor, part in zip(factors, parts.values(), strict=True)]
         names = ["loss", *(f"loss.{name}" for name in parts), *(f"accuracy.{name}" for name in parts)]
         if self.process_group.size == 1:
@@ -214,6 +222,14 @@ def check_minimum(name: str, value: float, least: float) -> None:
     """UsageError for an option below its minimum."""
     if not value >= least:
         raise UsageError(f"{name}={value}: expected {least} or more")
+
+
+def check_weights(**weights: float) -> None:
+    """UsageError unless the weights of all parts of a loss are 0 or more and one is above 0."""
+    for name, weight in weights.items():
+        check_minimum(name, weight, 0)
+    if not any(weights.values()):
+        raise UsageError(f"{', '.join(f'{name}=0' for name in weights)}: nothing would be learned; expected one of them above 0")
 
 
 def _check_encoder(encoder: Encoder, name: str) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 from torch import Tensor
 
 from moeir.architectures.base import Architecture, StepMetrics
-from moeir.pretraining.base import Pretraining, TokenLoss, align_by_length, check_minimum, concatenate_texts, mlm_loss
+from moeir.pretraining.base import Pretraining, TokenLoss, align_by_length, check_weights, concatenate_texts, mlm_loss
 from moeir.pretraining.batches import PretrainingBatch
 from moeir.pretraining.decoder import BidirectionalDecoder, CausalDecoder
 
@@ -13,14 +13,16 @@ from moeir.pretraining.decoder import BidirectionalDecoder, CausalDecoder
 class Cotmae(Pretraining):
     """Contextual masked auto-encoder: a small decoder reconstructs a span from its neighbour's vector (Wu et al. 2023).
 
-    loss = MLM of both spans at `rate` + MLM of the decoder, `layers` of the encoder's kind, over [vector of one; the other masked again
-    at `decoder_rate`]; each a mean over all masked tokens of the batch. As published and as in caskcsg/ir `cotmae/`.
+    loss = `mlm_weight` · MLM of both spans at `rate` + MLM of the decoder, `layers` of the encoder's kind, over [vector of one; the other
+    masked again at `decoder_rate`]; each a mean over all masked tokens of the batch. As published and as in caskcsg/ir `cotmae/`.
     """
 
     context = "span"
 
-    def __init__(self, architecture: Architecture, *, rate: float = 0.30, decoder_rate: float = 0.45, layers: int = 2) -> None:
-        super().__init__(architecture, rate=rate, decoder_rate=decoder_rate)
+    def __init__(
+        self, architecture: Architecture, *, rate: float = 0.30, decoder_rate: float = 0.45, layers: int = 2, mlm_weight: float = 1.0
+    ) -> None:
+        super().__init__(architecture, rate=rate, decoder_rate=decoder_rate, mlm_weight=mlm_weight)
         self.decoder = BidirectionalDecoder(architecture.encoder.config, layers=layers)
 
     def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
@@ -35,25 +37,32 @@ class Cotmae(Pretraining):
             return mlm_loss(states, texts, encoded.encoder)
 
         decoder_loss = self.decoder_loss(encoded.vectors, decode, blocks=2)
-        return self.combine_losses({"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss})
+        return self.combine_losses(self.mlm_losses({"mlm": encoded}) | {"decoder": decoder_loss}, self.weights)
 
 
 class CotmaeQc(Pretraining):
     """Query as context: only the span is encoded; a causal decoder generates its query from its vector (Wu et al. 2023b).
 
-    loss = MLM of the span at `rate` + `decoder_weight` · CLM of the query by `layers` blocks that attend to the vector and the last
-    `window` tokens (-1: all before). As in caskcsg/ir `cotmae-qc/`.
+    loss = `mlm_weight` · MLM of the span at `rate` + `decoder_weight` · CLM of the query by `layers` blocks that attend to the vector and
+    the last `window` tokens (-1: all before). As in caskcsg/ir `cotmae-qc/`.
     """
 
     context = "query"
 
     def __init__(
-        self, architecture: Architecture, *, rate: float = 0.30, layers: int = 1, window: int = 3, decoder_weight: float = 1.0
+        self,
+        architecture: Architecture,
+        *,
+        rate: float = 0.30,
+        layers: int = 1,
+        window: int = 3,
+        decoder_weight: float = 1.0,
+        mlm_weight: float = 1.0,
     ) -> None:
-        super().__init__(architecture, rate=rate)
-        check_minimum("decoder_weight", decoder_weight, 0)
+        super().__init__(architecture, rate=rate, mlm_weight=mlm_weight)
+        check_weights(decoder_weight=decoder_weight, mlm_weight=mlm_weight)
         self.decoder = CausalDecoder(architecture.encoder.config, layers=layers, window=window)
-        self.weights = {"decoder": decoder_weight}
+        self.weights["decoder"] = decoder_weight
 
     def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
         """The query passes through the decoder only."""
@@ -61,4 +70,4 @@ class CotmaeQc(Pretraining):
         encoded = self.encode(batch.anchors)
         decode = partial(self.decoder, texts=batch.contexts, encoder=encoded.encoder)
         decoder_loss = self.decoder_loss(encoded.vectors, decode)
-        return self.combine_losses({"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss}, self.weights)
+        return self.combine_losses(self.mlm_losses({"mlm": encoded}) | {"decoder": decoder_loss}, self.weights)

@@ -29,16 +29,16 @@ class Condenser(Pretraining):
     """MLM through a short head on the last layer's vector and the middle layer's tokens (Gao and Callan 2021).
 
     loss = MLM of the head, `layers` of the encoder's kind over [late vector; states after the lower half of the layers] (6 of
-    12) + MLM of the encoder itself, whole words masked at `rate`. The head is discarded.
+    12) + `mlm_weight` · MLM of the encoder itself, whole words masked at `rate`. The head is discarded.
     """
 
-    def __init__(self, architecture: Architecture, *, rate: float = 0.15, layers: int = 2) -> None:
-        super().__init__(architecture, rate=rate)
+    def __init__(self, architecture: Architecture, *, rate: float = 0.15, layers: int = 2, mlm_weight: float = 1.0) -> None:
+        super().__init__(architecture, rate=rate, mlm_weight=mlm_weight)
         self.decoder = BidirectionalDecoder(architecture.encoder.config, layers=layers)
 
     def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
         """Parts `mlm` (late) and `head`."""
-        return self.combine_losses(condenser_losses(self, self.decoder, self.encode(batch.anchors)))
+        return self.combine_losses(condenser_losses(self, self.decoder, self.encode(batch.anchors)), self.weights)
 
 
 def condenser_losses(objective: Pretraining, head: BidirectionalDecoder, encoded: EncodedTexts, *, blocks: int = 1) -> dict[str, TokenLoss]:
@@ -49,24 +49,25 @@ def condenser_losses(objective: Pretraining, head: BidirectionalDecoder, encoded
         states = head(vectors.index_select(0, order), encoded.middle_states, encoded.texts.tokens)
         return mlm_loss(states, encoded.texts, encoded.encoder)
 
-    mlm = mlm_loss(encoded.states, encoded.texts, encoded.encoder)
-    return {"mlm": mlm, "head": objective.decoder_loss(encoded.vectors, decode, blocks=blocks)}
+    return objective.mlm_losses({"mlm": encoded}) | {"head": objective.decoder_loss(encoded.vectors, decode, blocks=blocks)}
 
 
 class Cocondenser(Pretraining):
     """Condenser on two spans of each document, and a contrastive loss between their vectors over the batch (Gao and Callan 2022).
 
-    loss = late MLM + MLM of the head + `contrastive_weight` · mean over spans of -log softmax(inner product with its partner) over
-    all other spans of the batch except itself, no temperature.
+    loss = `mlm_weight` · late MLM + MLM of the head + `contrastive_weight` · mean over spans of -log softmax(inner product with its
+    partner) over all other spans of the batch except itself, no temperature.
     """
 
     context = "span"
 
-    def __init__(self, architecture: Architecture, *, rate: float = 0.15, layers: int = 2, contrastive_weight: float = 1.0) -> None:
-        super().__init__(architecture, rate=rate)
+    def __init__(
+        self, architecture: Architecture, *, rate: float = 0.15, layers: int = 2, contrastive_weight: float = 1.0, mlm_weight: float = 1.0
+    ) -> None:
+        super().__init__(architecture, rate=rate, mlm_weight=mlm_weight)
         check_minimum("contrastive_weight", contrastive_weight, 0)
         self.decoder = BidirectionalDecoder(architecture.encoder.config, layers=layers)
-        self.weights = {"contrastive": contrastive_weight}
+        self.weights["contrastive"] = contrastive_weight
 
     def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
         """Parts `mlm` (late), `head` and `contrastive`."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from moeir.architectures.base import Architecture, StepMetrics
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
-from moeir.pretraining.base import EncodedTexts, Pretraining, TokenLoss, check_minimum, mlm_loss, special_token_mask
+from moeir.pretraining.base import EncodedTexts, Pretraining, TokenLoss, check_weights, special_token_mask
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 from moeir.pretraining.decoder import CausalDecoder
 
@@ -22,11 +22,12 @@ EPSILON = 1e-4
 class Mote(Pretraining):
     """Textual experts: query and passage are encoded on their own sides; a query is decoded from dense and from sparse vectors.
 
-    loss = MLM of passages + MLM of queries + `decoder_weight` · Σ CLM(dense) + `sparse_weight` · Σ CLM(sparse), each a mean over its
-    tokens; one causal decoder for all (Ma et al. 2023, §3.2; where the paper is silent, as CoT-MAE-qc). The passage's vectors decode to
-    the query; the query's to the text set by `decode_from_query`. The sparse bottleneck is Σ_v w_v E_v / (Σ w + 1e-4) with w the
-    log-saturated maximum of the vocabulary logits over all but the special tokens, and E the word embeddings without gradient: our
-    reading, as LexMAE's. `switch_corpus` encodes queries by the passage's expert and passages by the query's (Table 4).
+    loss = `mlm_weight` · (MLM of passages + MLM of queries) + `decoder_weight` · Σ CLM(dense) + `sparse_weight` · Σ CLM(sparse), each a
+    mean over its tokens in the whole batch; one causal decoder for all (Ma et al. 2023, §3.2; where the paper is silent, as CoT-MAE-qc).
+    The passage's vectors decode to the query; the query's to the text set by `decode_from_query`. The sparse bottleneck is
+    Σ_v w_v E_v / (Σ w + 1e-4) with w the log-saturated maximum of the vocabulary logits over all but the special tokens, which the
+    sparse vectors of fine-tuning and search do count, and E the word embeddings without gradient: our reading, as LexMAE's.
+    `switch_corpus` encodes queries by the passage's expert and passages by the query's (Table 4).
     """
 
     context = "query"
@@ -43,28 +44,30 @@ class Mote(Pretraining):
         sparse: bool = True,
         decoder_weight: float = 1.0,
         sparse_weight: float = 1.0,
+        mlm_weight: float = 1.0,
     ) -> None:
-        super().__init__(architecture, rate=rate)
+        super().__init__(architecture, rate=rate, mlm_weight=mlm_weight)
         if decode_from_query not in DECODER_TARGETS:
             raise UsageError(f"decode_from_query={decode_from_query}: expected one of {', '.join(DECODER_TARGETS)}")
-        check_minimum("decoder_weight", decoder_weight, 0)
-        check_minimum("sparse_weight", sparse_weight, 0)
+        check_weights(decoder_weight=decoder_weight, mlm_weight=mlm_weight, **({"sparse_weight": sparse_weight} if sparse else {}))
         self.decoder = CausalDecoder(architecture.encoder.config, layers=layers, window=window)
         self.decode_from_query, self.switch_corpus = decode_from_query, switch_corpus
-        self.weights = {"dense": decoder_weight} | ({"sparse": sparse_weight} if sparse else {})
+        self.weights |= {"dense": decoder_weight, "sparse": sparse_weight}
+        self.bottlenecks = ("dense", "sparse") if sparse else ("dense",)
 
     def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
         """Parts are named after the encoded side: `mlm.document`, `dense.document`, `sparse.query`, …"""
         assert batch.contexts is not None
         texts_by_side = dict(zip(SIDES, (batch.anchors, batch.contexts), strict=True))
-        encoded = {side: self.encode(self._for_expert_side(texts)) for side, texts in texts_by_side.items()}
-        parts = {f"mlm.{side}": mlm_loss(one.states, one.texts, one.encoder) for side, one in encoded.items()}
-        weights = {}
-        for side, targets in self._decoder_targets(batch).items():
-            for kind, weight in self.weights.items():
+        targets_by_side, has_mlm = self._decoder_targets(batch), self.weights["mlm"] > 0
+        encoded = {
+            side: self.encode(self._for_expert_side(texts)) for side, texts in texts_by_side.items() if has_mlm or side in targets_by_side
+        }
+        parts = self.mlm_losses({f"mlm.{side}": one for side, one in encoded.items()})
+        for side, targets in targets_by_side.items():
+            for kind in self.bottlenecks:
                 parts[f"{kind}.{side}"] = self._decoder_loss(encoded[side], kind, targets)
-                weights[f"{kind}.{side}"] = weight
-        return self.combine_losses(parts, weights)
+        return self.combine_losses(parts, self.weights)
 
     def _for_expert_side(self, texts: MaskedTexts) -> MaskedTexts:
         """Texts with the side whose expert encodes them."""

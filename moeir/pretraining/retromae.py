@@ -14,7 +14,7 @@ from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.kernels.attention import VisibilityMask, find_visible_keys, masked_attention
 from moeir.kernels.splitmix import splitmix64
-from moeir.pretraining.base import Pretraining, TokenLoss, align_by_length, mlm_loss, special_token_mask, vocabulary_loss
+from moeir.pretraining.base import Pretraining, TokenLoss, align_by_length, special_token_mask, vocabulary_loss
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 from moeir.pretraining.decoder import insert_vectors
 
@@ -24,13 +24,13 @@ KEY_STRIDE = -7046029254386353131  # 2^64 / golden ratio, as a signed number
 class Retromae(Pretraining):
     """Asymmetric masking: the encoder sees most of a span, a one-layer decoder predicts every token from the vector and few others.
 
-    loss = MLM at `rate` + mean cross-entropy of every token but the special ones, each predicted from the vector, its position and a
-    sample of the other tokens in which each is missing with probability `decoder_rate` (Xiao et al. 2022, enhanced decoding). The samples
-    follow from the text and its masks, so batches need no second masks.
+    loss = `mlm_weight` · MLM at `rate` + mean cross-entropy of every token but the special ones, each predicted from the vector, its
+    position and a sample of the other tokens in which each is missing with probability `decoder_rate` (Xiao et al. 2022, enhanced
+    decoding). The samples follow from the text and its masks, so batches need no second masks.
     """
 
-    def __init__(self, architecture: Architecture, *, rate: float = 0.30, decoder_rate: float = 0.5) -> None:
-        super().__init__(architecture, rate=rate)
+    def __init__(self, architecture: Architecture, *, rate: float = 0.30, decoder_rate: float = 0.5, mlm_weight: float = 1.0) -> None:
+        super().__init__(architecture, rate=rate, mlm_weight=mlm_weight)
         if not 0 <= decoder_rate < 1:
             raise UsageError(f"decoder_rate={decoder_rate}: expected 0 or more and less than 1, the share of masked tokens")
         self.decoder = EnhancedDecoder(architecture.encoder.config, rate=decoder_rate)
@@ -41,7 +41,7 @@ class Retromae(Pretraining):
         special_tokens = self.architecture.special_tokens
         decode = partial(self.decoder, texts=batch.anchors, encoder=encoded.encoder, special_tokens=special_tokens)
         decoder_loss = self.decoder_loss(encoded.vectors, decode)
-        return self.combine_losses({"mlm": mlm_loss(encoded.states, encoded.texts, encoded.encoder), "decoder": decoder_loss})
+        return self.combine_losses(self.mlm_losses({"mlm": encoded}) | {"decoder": decoder_loss}, self.weights)
 
 
 class EnhancedDecoder(nn.Module):

@@ -1,5 +1,5 @@
-"""Monitor of a training: means, trends and histories of its metrics, and alarms when experts collapse, starve or do not compete, or a loss
-stalls.
+"""Monitor of a training: means, trends and histories of its metrics, and alarms when experts collapse, starve or do not compete, a loss
+stalls, or a decoder does not use its vectors.
 
 The state depends on the lines of `metrics.jsonl` only: a resumed training replays the lines on disk.
 """
@@ -26,10 +26,14 @@ EQUALITY_ABOVE, EQUALITY_ENDS_BELOW = 0.95, 0.90  # mean entropy of the shares r
 STARVATION_BELOW, STARVATION_ENDS_ABOVE = 0.01, 0.02  # usage of an expert relative to uniform usage of its router
 UNIFORM_LOSS = "uniform_loss"  # metric: the contrastive loss of a model that gives all candidates of a query the same score
 STALL_MIN, STALL_MAX, STALL_ENDS_BELOW = 0.95, 1.05, 0.90  # loss relative to that of equal scores
+DECODER_RATE, BOTTLENECK_GAIN = "learning_rate.decoder", "bottleneck_gain"  # metrics: nats per token that a decoder owes to the vector
+LEARNED_RATE_SUM = 0.1  # sum of a decoder's learning rates after which it uses vectors that say something
+GAIN_BELOW, GAIN_ENDS_ABOVE, MIN_GAINS, RECENT_GAINS = 0.01, 0.02, 2, 3
 COLLAPSE_ADVICE = "raise temperature or standardised of --objective competitive"
 EQUALITY_ADVICE = "lower temperature of --objective competitive, or mine harder negatives"
 STALL_ADVICE = "set a lower --temperature (or a larger scale in --arch), or another --learning-rate"
 STARVATION_ADVICE = "raise load_balance of --objective"
+BOTTLENECK_ADVICE = "raise the decoder's rate (--group-rate decoder=RATE), let it see less (window, decoder_rate) or lower mlm_weight"
 
 
 class MetricHistory:
@@ -108,6 +112,7 @@ class TrainingMonitor:
         self.best: dict[str, tuple[float, int]] = {}
         self.alarms: list[Alarm] = []
         self._active_alarms: dict[str, Alarm] = {}
+        self._late_gains: dict[str, deque[float]] = {}  # of decoders that have learned for a while
 
     def update(self, facts: Mapping[str, float]) -> list[Alarm]:
         """Add the metrics of one step; return the alarms that start with it. An active alarm is not repeated."""
@@ -122,6 +127,7 @@ class TrainingMonitor:
             if name.startswith("dev.") and (name not in self.best or _is_better(name, value, self.best[name][0])):
                 self.best[name] = (value, self.step)
         new_alarms = [*self._check_collapse(), *self._check_equality(), *self._check_starvation(), *self._check_stall()]
+        new_alarms += self._check_bottleneck(facts)
         self.alarms += new_alarms
         return new_alarms
 
@@ -215,10 +221,32 @@ class TrainingMonitor:
                 self._active_alarms[name] = Alarm(self.step, f"{message}; {STALL_ADVICE}")
                 yield self._active_alarms[name]
 
+    def _check_bottleneck(self, facts: Mapping[str, float]) -> Iterator[Alarm]:
+        """Alarm if decoders that have learned for a while predict as well from the vectors of other texts."""
+        if DECODER_RATE not in self or self[DECODER_RATE].overall_sum <= LEARNED_RATE_SUM:
+            return
+        for name in bottleneck_gains(facts):
+            self._late_gains.setdefault(name, deque(maxlen=RECENT_GAINS)).append(facts[name])
+        means = {name: round(sum(gains) / len(gains), 9) for name, gains in self._late_gains.items() if len(gains) >= MIN_GAINS}
+        for name in [name for name, mean in means.items() if mean >= GAIN_ENDS_ABOVE]:
+            self._active_alarms.pop(name, None)
+        if unused := [name for name, mean in means.items() if mean < GAIN_BELOW and name not in self._active_alarms]:
+            gains_text = ", ".join(f"{means[name]:.3f} ({name.removeprefix(f'{BOTTLENECK_GAIN}.')})" for name in unused)
+            message = f"the decoder hardly uses the texts' vectors: instead of another text's they save {gains_text} nats per token"
+            alarm = Alarm(self.step, f"{message}; {BOTTLENECK_ADVICE}")
+            self._active_alarms |= dict.fromkeys(unused, alarm)
+            yield alarm
+
     def _rate_rises(self) -> bool:
         if (history := self.histories.get("learning_rate")) is None:
             return False
         return len(history.window) > 1 and history.window[-1] > history.window[-2]
+
+
+def bottleneck_gains(facts: Mapping[str, float]) -> dict[str, float]:
+    """What each decoder of a step owes to its vectors; without Condenser's head, which owes them little by design."""
+    parts = {name: value for name, value in facts.items() if name.startswith(f"{BOTTLENECK_GAIN}.") and _is_finite(value)}
+    return {name: value for name, value in parts.items() if not name.endswith(".head")}
 
 
 def _is_better(name: str, value: float, best: float) -> bool:

@@ -1,5 +1,7 @@
 """Base class of pre-training objectives (masked texts in, loss and metrics out) and the parts they share."""
 
+import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -7,10 +9,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from moeir.analysis.training_monitor import BOTTLENECK_GAIN
 from moeir.architectures.base import Architecture, StepMetrics
-from moeir.backbones.encoder import Encoder, run_layers
+from moeir.backbones.encoder import Encoder, VocabularyHead, run_layers
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import UsageError
@@ -19,7 +23,8 @@ from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy
 from moeir.kernels.precision import pad_rows
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 
-BOTTLENECK_GAIN = "bottleneck_gain"  # metric: loss of decoders with shuffled vectors minus that with the true ones
+SCALES, MAX_SCALE_TOKENS = [2 ** (-step / 2) for step in range(21)], 512  # factors to choose from, and masked tokens to choose on
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -184,6 +189,35 @@ def mlm_loss(states: Tensor, texts: MaskedTexts, encoder: Encoder) -> TokenLoss:
     """Masked-language-model loss of states [T, H]; the vocabulary head runs on masked positions only. Devlin et al. 2019."""
     rows = texts.masked_positions
     return vocabulary_loss(states.index_select(0, rows), texts.original_ids.index_select(0, rows), encoder)
+
+
+@torch.no_grad()
+def scale_heads(objective: Pretraining, batch: PretrainingBatch) -> None:
+    """Multiply the logits of vocabulary heads by less than 1 where the loss of masked tokens is above ln V, that of equal logits.
+
+    A head that was fitted for sparse weights (`heads.mlm_head`) is far too sure of tokens that it does not see. The factor is that with the
+    least loss on a sample of `batch`. Which terms are above zero, and so the sparse bottleneck, hardly changes.
+    """
+    was_training, scaled = objective.training, set[VocabularyHead]()
+    objective.eval()
+    for texts in (batch.anchors, batch.contexts):
+        encoder = objective.architecture.encoder if texts is None else objective.architecture.encoder_for(texts.tokens.side)
+        head = encoder.vocabulary_head
+        if texts is None or not isinstance(head, VocabularyHead) or head in scaled:
+            continue
+        scaled.add(head)
+        encoded = objective.encode(texts)
+        rows = encoded.texts.masked_positions[:MAX_SCALE_TOKENS]
+        logits = F.linear(head(encoded.states[rows]), encoder.embeddings.words.weight, head.bias)
+        losses = {factor: float(F.cross_entropy(logits * factor, encoded.texts.original_ids[rows])) for factor in SCALES}
+        if losses[1.0] > (uniform := math.log(len(head.bias))):
+            factor = min(losses, key=losses.__getitem__)
+            for part in (head.norm.weight, head.norm.bias, head.bias):
+                if part is not None:
+                    part.mul_(factor)
+            reason = f"the loss of masked tokens is {losses[1.0]:.2f}, above that of equal logits, {uniform:.2f}"
+            log.info("%s: logits of the vocabulary head are scaled by %.3g, for %.2f", reason, factor, losses[factor])
+    objective.train(was_training)
 
 
 def sort_texts_by_length(texts: MaskedTexts) -> tuple[MaskedTexts, Tensor]:

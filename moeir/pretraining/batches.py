@@ -1,8 +1,10 @@
 """Batches of spans, their contexts and masked tokens, as a pure function of the step.
 
-The context and masks of a span depend on (seed, epoch, span) alone, the composition of batches on (seed, epoch).
+The context and masks of a span depend on (seed, epoch, span) alone, the composition of batches on (seed, epoch). An epoch has each span
+once, or one random span of each document: spans of long documents would otherwise be most of what is learned from.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,12 +18,15 @@ from torch import Tensor
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import DataError, UsageError
-from moeir.kernels.splitmix import Int64Array, text_keys
+from moeir.kernels.splitmix import Int64Array, randint_high, random_bits, text_keys
 from moeir.pretraining.masking import WordVocabulary, mask_tokens
 from moeir.pretraining.span_cache import QueryCache, SpanCache
 from moeir.pretraining.spans import CONTEXTS
 
 ANCHOR_MASK, CONTEXT_MASK, DECODER_ANCHOR_MASK, DECODER_CONTEXT_MASK, CONTEXT_CHOICE = range(5)  # random choices for a span in an epoch
+SPAN_CHOICE, HELD_OUT_CHOICE = 5, 6  # for a document in an epoch, and for a document
+FIRST = np.zeros(1, dtype=np.int64)  # counter of the first random number of a key
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -122,8 +127,18 @@ class BatchRequirements:
             raise UsageError(f"contexts {self.context}: expected none, query, {', '.join(CONTEXTS)}")
 
 
+def hold_out_documents(count: int, share: float, seed: int) -> npt.NDArray[np.bool_]:
+    """[N] which of `count` documents are held out: each with the probability `share`, whatever else there is."""
+    keys = text_keys(seed, 0, HELD_OUT_CHOICE, np.arange(count))
+    chosen: npt.NDArray[np.bool_] = random_bits(keys, FIRST) >> np.uint64(32) < np.uint64(share * 2**32)
+    return chosen
+
+
 class SpanSampler:
-    """Epochs of shuffled spans in batches of `size`; spans without a context of the required kind are left out."""
+    """Epochs of shuffled spans in batches of `size`; spans without a context of the required kind are left out.
+
+    `draw`: an epoch has all spans, or of all documents one each, of equal probability. `documents` [N]: which documents are read.
+    """
 
     def __init__(
         self,
@@ -135,6 +150,8 @@ class SpanSampler:
         size: int,
         steps: int,
         seed: int,
+        draw: str = "spans",
+        documents: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         if size < 1:
             raise UsageError(f"--batch-size {size}: expected at least 1 span")
@@ -144,12 +161,18 @@ class SpanSampler:
             raise UsageError(f"--query-length {template.query_length}: no room for a token besides special tokens and prefix")
         self.cache, self.queries, self.template, self.requirements = cache, queries, template, requirements
         self.steps, self.seed = steps, seed
-        self._anchor_spans = self._find_anchors()
-        self.batch_size = min(size, len(self._anchor_spans))
+        self._anchor_spans = self._find_anchors(documents)
+        self._owner_starts: Int64Array | None = None  # [m+1] the first anchor of each document
+        if draw == "documents":
+            owners = cache.boundaries.document_rows(self._anchor_spans)
+            self._owner_starts = np.append(np.flatnonzero(np.diff(owners, prepend=-1)), len(owners))
+        self.batch_size = min(size, self.anchor_count)
+        if self.batch_size < size:
+            log.warning("--batch-size %d: an epoch has %d %s, and so has a batch", size, self.anchor_count, draw)
         self._order_of_epoch = lru_cache(maxsize=1)(self._shuffle)  # the steps of an epoch come one after another
 
-    def _find_anchors(self) -> npt.NDArray[Any]:
-        """[n] the spans that can be anchors."""
+    def _find_anchors(self, documents: npt.NDArray[np.bool_] | None) -> npt.NDArray[Any]:
+        """[n] the spans that can be anchors, ascending."""
         parts = self.cache.boundaries
         if self.queries is not None:
             eligible = self.queries.has_query(np.diff(parts.documents))
@@ -160,25 +183,34 @@ class SpanSampler:
             eligible, reason = parts.has_sibling(), "no document has two spans, but contexts are other spans; lower --document-length"
         if not eligible.any():
             raise DataError(f"--corpus: {reason}")
+        if documents is not None and not (eligible := eligible & np.repeat(documents, np.diff(parts.documents))).any():
+            raise DataError("--held-out: leaves no span for one of both parts; expected a share that leaves documents for each")
         return np.flatnonzero(eligible).astype(np.int64 if len(eligible) >= 2**31 else np.int32)
 
     @property
     def anchor_count(self) -> int:
         """Number of anchors in an epoch, before it is truncated to whole batches."""
-        return len(self._anchor_spans)
+        return len(self._anchor_spans) if self._owner_starts is None else len(self._owner_starts) - 1
 
     @property
     def steps_per_epoch(self) -> int:
         """Whole batches in one epoch; an incomplete last batch is left out."""
-        return len(self._anchor_spans) // self.batch_size
+        return self.anchor_count // self.batch_size
 
     def anchors_at(self, step: int) -> Int64Array:
         """[B] the spans of a step."""
         epoch, index = divmod(step, self.steps_per_epoch)
-        return self._order_of_epoch(epoch)[index * self.batch_size : (index + 1) * self.batch_size].astype(np.int64)
+        drawn = self._order_of_epoch(epoch)[index * self.batch_size : (index + 1) * self.batch_size].astype(np.int64)
+        if self._owner_starts is None:
+            return drawn
+        first, after = self._owner_starts[drawn], self._owner_starts[drawn + 1]
+        chosen = randint_high(random_bits(text_keys(self.seed, epoch, SPAN_CHOICE, drawn), FIRST), after - first)
+        return self._anchor_spans[first + chosen].astype(np.int64)
 
     def _shuffle(self, epoch: int) -> npt.NDArray[Any]:
-        return np.random.default_rng([self.seed, epoch]).permutation(self._anchor_spans)
+        """The order of an epoch: its spans, or numbers of its documents."""
+        drawn = self._anchor_spans if self._owner_starts is None else np.arange(self.anchor_count)
+        return np.random.default_rng([self.seed, epoch]).permutation(drawn)
 
     def batch_at(self, step: int, rank: int = 0, ranks: int = 1) -> PretrainingBatch:
         """The batch of a step, counted from 0 over all epochs; each of `ranks` processes gets a contiguous part of it."""

@@ -1,11 +1,14 @@
 """Pre-training as a task of the trainer, with its speed in FLOP/s relative to the measured peak of the machine."""
 
+import math
 import time
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from moeir.analysis.training_monitor import BOTTLENECK_GAIN, LOSS_MEASURE
 from moeir.architectures.base import StepMetrics
 from moeir.backbones.device import autocast
 from moeir.backbones.prefetch import StepPrefetcher
@@ -16,6 +19,7 @@ from moeir.kernels.grouped_linear import grouped_linear_flop_formulas
 from moeir.pretraining.base import Pretraining
 from moeir.pretraining.batches import PretrainingBatch, SpanSampler
 
+HELD_OUT_SPANS = 2048  # that are measured at most
 BOTTLENECK_EVERY = 50  # steps between measurements of what the bottleneck is worth
 MATRIX_SIZE, ROUNDS = {"cpu": 2048, "cuda": 8192}, 5  # of the matrix product that is measured
 
@@ -51,7 +55,7 @@ class PretrainingTask:
 
     @property
     def size(self) -> int:
-        """Number of spans that are anchors."""
+        """Number of anchors in an epoch."""
         return self._sampler.anchor_count
 
     def compute_loss(self, step: int) -> tuple[Tensor, StepMetrics, int]:
@@ -77,6 +81,14 @@ class PretrainingTask:
         self._tokens += tokens
         return self._compute(batch, device)
 
+    def compute_held_out(self, sampler: SpanSampler, number: int) -> StepMetrics:
+        """Metrics of a batch of another sampler, also of the bottleneck."""
+        device = next(self.model.parameters()).device
+        self.model.measures_bottleneck = True
+        with autocast(self._dtype, str(device)):
+            facts: StepMetrics = self.model(sampler.batch_at(number, self._process_group.rank, self._process_group.size).to(device))[1]
+        return facts
+
     def _compute(self, batch: PretrainingBatch, device: torch.device) -> tuple[Tensor, StepMetrics]:
         number = batch.step // self._accumulate + 1  # of the optimizer's step, counted from 1
         self.model.measures_bottleneck = number % BOTTLENECK_EVERY == 0 or number == batch.steps // self._accumulate
@@ -96,6 +108,32 @@ class PretrainingTask:
         rate = self._first_step_flops / self._first_step_tokens * per_second
         peak = measure_peak_flops(self._dtype, device)
         return {"tokens_per_second": per_second, "flops_per_second": rate, "measured_peak": peak, "share_of_peak": rate / peak}
+
+
+class HeldOutLoss:
+    """Loss of a task's objective on the batches of another sampler, as an evaluator of the trainer; the same texts and masks each time."""
+
+    patience, keeps_best = None, False
+
+    def __init__(self, task: PretrainingTask, sampler: SpanSampler, every: int) -> None:
+        self.every, self._task, self._sampler = every, task, sampler
+        self._batches = min(sampler.steps_per_epoch, math.ceil(HELD_OUT_SPANS / sampler.batch_size))
+
+    @torch.no_grad()
+    def evaluate(self, step: int, best: Any) -> dict[str, float]:
+        """Means over the batches without dropout: `dev.loss`, `dev.PART.loss`, and `dev.bottleneck_gain` of decoders."""
+        self._task.model.eval()
+        parts = [self._task.compute_held_out(self._sampler, number) for number in range(self._batches)]
+        self._task.model.train()
+        means = {name: sum(float(part[name]) for part in parts) / len(parts) for name in parts[0]}
+        losses = {f"dev.{name.removeprefix('loss.')}.loss": value for name, value in means.items() if name.startswith("loss.")}
+        gain = {f"dev.{BOTTLENECK_GAIN}": means[BOTTLENECK_GAIN]} if BOTTLENECK_GAIN in means else {}
+        best.update(step, means["loss"], lower_is_better=True)
+        return {"dev.loss": means["loss"]} | losses | gain
+
+    def manifest_entry(self) -> dict[str, Any]:
+        """How many spans are measured."""
+        return {"measure": LOSS_MEASURE, "spans": self._batches * self._sampler.batch_size}
 
 
 @torch.no_grad()

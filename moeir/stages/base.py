@@ -118,6 +118,9 @@ class Stage:
         """Further files that the stage writes and their kinds, by flag. `work` finds their partial paths in the fields of the flags."""
         return {}
 
+    def check_outputs(self, provenance: Mapping[str, Any], *, force: bool) -> None:
+        """Refuse to replace what is not this stage's, in places beside its product that are known only while it works."""
+
     def makes_folder(self) -> bool:
         """Whether the product is a folder."""
         return (product := self.product()) is not None and product[1] in FOLDER_KINDS
@@ -289,6 +292,7 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
         return
     for flag in outputs.keys() - current:
         atomic_write.check_overwrite(outputs[flag][0], provenance, force=force, flag=flag)
+    stage.check_outputs(provenance, force=force)
     with ExitStack() as stack:
         fields, counts = dict[str, Any](), dict[str, Any]()
         for flag, (output, output_kind) in reversed(outputs.items()):  # the main one is the first to be finished

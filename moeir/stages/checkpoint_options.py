@@ -1,14 +1,21 @@
 """What the stages that make a checkpoint share: reading rules as flags, texts to fit a head on, and the options of training."""
 
-from dataclasses import dataclass
+import glob
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from moeir.artifacts import atomic_write, manifests
+from moeir.artifacts.unfinished import read_json, record_path
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.parsing import parse_value
-from moeir.settings import option, output_field, to_dict
+from moeir.settings import option, output_field, to_dict, to_yaml
 from moeir.stages.base import DTYPE, MAX_SEED, Facts, Stage, path_or_example
 
 if TYPE_CHECKING:
@@ -17,6 +24,9 @@ if TYPE_CHECKING:
     from moeir.architectures.checkpoint import RetrievalModel
     from moeir.distributed import ProcessGroup
     from moeir.training.trainer import Evaluator, Schedule, TrainingTask
+
+SaveCheckpoint: TypeAlias = Callable[[Path, dict[str, Any]], dict[str, Any]]  # into a folder; returns the counts for the manifest
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +115,14 @@ class TrainingStage(Stage):
         group="Speed and memory",
     )
     save_minutes: float = option("Minutes between saves of the training state.", 5.0, affects_result=False, group="Saving and logging")
+    checkpoint_every: int | None = option(
+        "Steps between checkpoints that are kept beside the output, OUTPUT-step-N, each as large as the output.",
+        None,
+        minimum=1,
+        aliases=("--save-steps",),
+        affects_result=False,
+        group="Saving and logging",
+    )
     log_every: int | None = option(
         "Steps between reads of the losses from the device; metrics.jsonl has every step [default: 10 on a GPU, 1 on a CPU].",
         None,
@@ -186,10 +204,40 @@ class TrainingStage(Stage):
             self.accumulate,
         )
 
+    def check_outputs(self, provenance: Mapping[str, Any], *, force: bool) -> None:
+        """Refuse to replace other things by checkpoints of `checkpoint_every`; with `force`, only sources and what moeir did not make."""
+        sources = {path for _, source in self.sources() for path in (source.resolve(), *source.resolve().parents)}
+        for path in self.output.parent.glob(f"{glob.escape(self.output.name)}-step-*"):
+            number = path.name.rpartition("-")[2]
+            if self.checkpoint_every is None or not number.isdecimal() or int(number) % self.checkpoint_every:
+                continue
+            if path.resolve() in sources:
+                raise UsageError(f"{path}: is read here, and --checkpoint-every {self.checkpoint_every} would replace it; write elsewhere")
+            record = _step_record(provenance, int(number))
+            if force or not manifests.is_up_to_date(path, record):
+                atomic_write.check_overwrite(path, record, force=force, flag="--output")
+
+    def write_step(self, save: SaveCheckpoint, examples: int, step: int) -> None:
+        """Write the checkpoint after `step` steps beside the output, as complete as that."""
+        from moeir.analysis.training_monitor import METRICS_FILE
+
+        output = atomic_write.final_path(self.output)
+        path, record = output.with_name(f"{output.name}-step-{step}"), _step_record(read_json(record_path(output)) or {}, step)
+        with atomic_write.atomic_output(path, "checkpoint", record, force=True, folder=True) as (partial_path, counts):
+            shutil.copyfile(self.output / METRICS_FILE, partial_path / METRICS_FILE)
+            counts.update(save(partial_path, {"steps": step, "examples": examples}))
+            atomic_write.write_text_atomically(partial_path / "settings.yaml", to_yaml(replace(self, output=path)))
+        log.info("made %s", path)
+
     def train_model(
-        self, task: "TrainingTask", schedule: "Schedule", process_group: "ProcessGroup", evaluator: "Evaluator | None" = None
+        self,
+        task: "TrainingTask",
+        schedule: "Schedule",
+        process_group: "ProcessGroup",
+        evaluator: "Evaluator | None",
+        save: SaveCheckpoint,
     ) -> dict[str, Any]:
-        """Run the trainer; returns the counts for the manifest."""
+        """Run the trainer; `save` writes a checkpoint into a folder. Returns the counts for the manifest."""
         from moeir.training import trackers, trainer
 
         return trainer.train(
@@ -201,15 +249,23 @@ class TrainingStage(Stage):
             tracking=trackers.make_tracking(self.track, self.output, to_dict(self, results_only=True)),
             process_group=process_group,
             log_every=self.log_every,
+            checkpoint=self.checkpoint_every and (self.checkpoint_every, partial(self.write_step, save, task.size)),
         )
 
-    def save_checkpoint(self, checkpoint: "RetrievalModel", base: Path, objective: str, counts: dict[str, Any]) -> dict[str, Any]:
+    def save_checkpoint(
+        self, checkpoint: "RetrievalModel", base: Path, objective: str, folder: Path, counts: dict[str, Any]
+    ) -> dict[str, Any]:
         """Write the checkpoint, trained from the weights `base`, and its model card; returns the counts for the manifest."""
         from moeir.architectures.model_card import write_model_card
 
-        checkpoint.save(self.output)
-        write_model_card(self.output, checkpoint, base=base, training={"objective": objective, **counts})
+        checkpoint.save(folder)
+        write_model_card(folder, checkpoint, base=base, training={"objective": objective, **counts})
         return {"parameters": checkpoint.architecture.parameter_count(), **counts}
+
+
+def _step_record(provenance: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """The record of the checkpoint after `step` steps of a training."""
+    return {**provenance, "settings": {**provenance["settings"], "step": step}}
 
 
 def _parse_group_rates(options: tuple[str, ...]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -278,11 +279,12 @@ class Finetune(TrainingStage, InputOptions):
         )
         loss = dev_sets.DevLoss(objective, self.batch_size, self.negatives, schedule.steps) if self._is_dev_loss else None
         evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group, loss)
+        save = partial(self.save_checkpoint, checkpoint, self.model, self.objective)
         saves_memory = self.recompute or self.gradient_cache is not None
         with heap.tune_malloc(heap.RETURN_FREED if saves_memory else heap.KEEP_FREED):
-            counts = self.train_model(task, schedule, process_group, evaluator)
+            counts = self.train_model(task, schedule, process_group, evaluator, save)
         counts["queries_read"] = sampler.distinct_queries(counts["steps"] * self.accumulate)
-        return self.save_checkpoint(checkpoint, self.model, self.objective, counts) if process_group.is_main else None
+        return save(self.output, counts) if process_group.is_main else None
 
     def _describe_reading(self, sampler: "BatchSampler", steps: int) -> str:
         """How many of the training queries a training of so many steps reads, and how many epochs it has."""

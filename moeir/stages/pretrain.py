@@ -1,10 +1,13 @@
 """`moeir pretrain`: pre-train an encoder on texts without judgements."""
 
 from dataclasses import dataclass
+from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import variants
+from moeir.analysis import training_monitor
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import Counts, Facts, path_or_example, source_digests
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 OBJECTIVE_OF_MOTE = "mote"  # also the name of its architecture
 CONTEXTS = ("mixed", "random", "nearby", "overlap")
+EVALUATIONS, HEAD_SPANS = 20, 16  # of held-out documents in a training; spans on which the scale of the vocabulary head is chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +50,29 @@ class Pretrain(TrainingStage):
         choices=CONTEXTS,
         group="Training",
     )
+    draw: str | None = option(
+        "An epoch's anchors: a random span of each of the documents, or all spans [default: documents if contexts are spans, else spans].",
+        None,
+        choices=("documents", "spans"),
+        group="Training",
+    )
+    held_out: float | None = option(
+        "Fraction of the documents that are never trained on, nor their queries: the loss on them is dev.loss in metrics.jsonl.",
+        None,
+        above=0,
+        below=1,
+        group="Evaluation while training",
+    )
+    evaluate_every: int | None = option(
+        "Steps between evaluations of --held-out [default: a twentieth of all].",
+        None,
+        minimum=1,
+        aliases=("--eval-steps",),
+        group="Evaluation while training",
+    )
     short_spans: float = option("Fraction of spans with a target length below the maximum.", 0.15, minimum=0, maximum=1, group="Training")
     batch_size: int = option("Spans per batch, divided among all processes.", 64, minimum=1, group="Training")
-    epochs: int = option("Passes over the spans.", 1, minimum=1, aliases=("--num-train-epochs",), group="Training")
+    epochs: int = option("Passes over the spans or documents (--draw).", 1, minimum=1, aliases=("--num-train-epochs",), group="Training")
     learning_rate: float = option("Peak learning rate (AdamW).", 1e-4, above=0, group="Training")
     weight_decay: float = option("Weight decay of weight matrices.", 0.01, minimum=0, group="Training")
     query_length: int = option("Maximum tokens of a query.", 64, group="Model")
@@ -67,6 +91,8 @@ class Pretrain(TrainingStage):
         if variants.find_variant("pretraining", variants.parse_spec(self.objective).name).name == OBJECTIVE_OF_MOTE != arch:
             advice = "leave --arch out, or type --arch mote:encoders=siamese for a single encoder"
             raise UsageError(f"--arch {self.arch}: --objective mote trains the experts of --arch mote; {advice}")
+        if self.evaluate_every is not None and self.held_out is None:
+            raise UsageError("--evaluate-every: needs --held-out, the fraction of the documents to evaluate on")
         if self.query_qrels is not None and not self.queries:
             raise UsageError("--query-qrels: needs --queries, to which it assigns documents")
 
@@ -95,8 +121,14 @@ class Pretrain(TrainingStage):
 
     def summary(self, counts: Facts) -> str:
         parts = [super().summary(counts)]
+        if held_out := counts.get("held_out"):
+            parts.append(
+                f"on held-out documents {counts['last']['dev.loss']:.3f}, least {held_out['value']:.3f} after step {held_out['step']}"
+            )
         if "bottleneck_gain" in counts["last"]:
-            parts.append(f"the bottleneck is worth {counts['last']['bottleneck_gain']:.3f} nats per token")
+            unused = any(gain < training_monitor.GAIN_BELOW for gain in training_monitor.bottleneck_gains(counts["last"]).values())
+            words = ": a decoder that hardly uses it; see moeir's docs/training.md, What the bottleneck is worth" if unused else ""
+            parts.append(f"the bottleneck is worth {counts['last']['bottleneck_gain']:.3f} nats per token{words}")
         if "tokens_per_second" in counts:
             share = f"{counts['share_of_peak']:.1%} of the peak matrix-product rate measured on this machine"
             parts.append(f"{counts['tokens_per_second']:,.0f} tokens a second after the first step, {share}")
@@ -113,7 +145,8 @@ class Pretrain(TrainingStage):
         from moeir.architectures.initialize import build_checkpoint
         from moeir.backbones.device import select_dtype
         from moeir.kernels import heap
-        from moeir.pretraining.task import PretrainingTask
+        from moeir.pretraining.base import scale_heads
+        from moeir.pretraining.task import HeldOutLoss, PretrainingTask
 
         process_group = self.process_group()
         self._check_model()
@@ -126,18 +159,25 @@ class Pretrain(TrainingStage):
         objective: Pretraining = variants.bind_variant("pretraining", self.objective)(checkpoint.architecture)
         self.prepare_layers(objective)
         with process_group.main_process_first():
-            sampler = self._make_sampler(checkpoint, objective)
+            sampler, held_out = self._make_samplers(checkpoint, objective)
+        if not self.from_scratch:
+            scale_heads(objective, sampler.batch_at(0, 0, ceil(sampler.batch_size / HEAD_SPANS)))
         schedule, process_group = self.make_schedule(sampler.steps_per_epoch), process_group.with_timeout(self.stuck_minutes)
         sampler.steps = schedule.steps * self.accumulate
         task = PretrainingTask(
             objective, sampler, select_dtype(self.dtype, process_group.device), process_group, accumulate=self.accumulate
         )
+        save = partial(self.save_checkpoint, checkpoint, self.model, self.objective)
+        every = self.evaluate_every or max(1, schedule.steps // EVALUATIONS)
+        evaluator = None if held_out is None else HeldOutLoss(task, held_out, every)
         with heap.tune_malloc(heap.RETURN_FREED if self.recompute else heap.KEEP_FREED):
-            counts = self.train_model(task, schedule, process_group)
+            counts = self.train_model(task, schedule, process_group, evaluator, save)
+        if held_out is not None:
+            counts["held_out"] = counts.pop("development")
         speed = task.speed()
         if not process_group.is_main:
             return None
-        return self.save_checkpoint(checkpoint, self.model, self.objective, counts) | speed
+        return save(self.output, counts) | speed
 
     def _arch_with_head(self) -> str:
         """The architecture with a vocabulary head, which dense drops by default."""
@@ -146,15 +186,15 @@ class Pretrain(TrainingStage):
             return self.arch
         return str(variants.Spec("dense", (*spec.options, ("head", "true"))))
 
-    def _make_sampler(self, checkpoint: "RetrievalModel", objective: "Pretraining") -> "SpanSampler":
-        """The batch sampler; texts are tokenised once, into the cache."""
+    def _make_samplers(self, checkpoint: "RetrievalModel", objective: "Pretraining") -> "tuple[SpanSampler, SpanSampler | None]":
+        """The batch sampler, and that of held-out documents; texts are tokenised once, into the cache."""
         import numpy as np
 
         from moeir.architectures.checkpoint import log_truncation
         from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
         from moeir.data_checks.truncation import count_truncation
         from moeir.pretraining import span_cache
-        from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSampler
+        from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSampler, hold_out_documents
 
         digests = source_digests(self)
         folder = self.cache or self.output / RESUME / TOKEN_CACHE
@@ -176,4 +216,9 @@ class Pretrain(TrainingStage):
         needs = BatchRequirements(
             self.context if objective.context == "span" else objective.context, objective.encoder_rate, objective.decoder_rate
         )
-        return SpanSampler(tokens, query_tokens, reading, needs, size=self.batch_size, steps=1, seed=self.seed)
+        draw = self.draw or ("documents" if objective.context == "span" else "spans")
+        sample = partial(SpanSampler, tokens, query_tokens, reading, needs, steps=1, seed=self.seed, draw=draw)
+        if self.held_out is None:
+            return sample(size=self.batch_size), None
+        is_held_out = hold_out_documents(len(tokens.boundaries.documents) - 1, self.held_out, self.seed)
+        return sample(size=self.batch_size, documents=~is_held_out), sample(size=self.batch_size, documents=is_held_out)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -116,10 +117,12 @@ def train(
     tracking: trackers.Tracking | None = None,
     process_group: ProcessGroup = SINGLE_PROCESS,
     log_every: int | None = None,
+    checkpoint: tuple[int, Callable[[int], None]] | None = None,
 ) -> dict[str, Any]:
     """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns the counts for the manifest.
 
     `tracking` sends the metrics of every step to trackers. All processes of `process_group` make the same call; the main one writes.
+    `checkpoint` is a number of steps, after each of which but the last the main process calls the function with the steps so far.
     Metrics are read from the device every `log_every` steps (None: 10 on CUDA, 1 on a CPU); a NaN ends the training
     when it is read, and state is saved only after a reading without NaN.
     """
@@ -143,7 +146,7 @@ def train(
         log.info("continuing after step %d of %d", state.step, schedule.steps)
     model.train()
     with trackers.track(tracking if process_group.is_main else None, state.step) as log_step:
-        trainer = _Trainer(task, schedule, optimiser, log_step, evaluator, process_group, torch.device(device))
+        trainer = _Trainer(task, schedule, optimiser, log_step, evaluator, process_group, torch.device(device), checkpoint)
         done = _train_steps(trainer, state, folder, log_every or (LOG_EVERY if trainer.device.type == "cuda" else 1))
     model.eval()
     if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all()):
@@ -172,14 +175,15 @@ def _train_steps(trainer: "_Trainer", state: resume_state.TrainingState, folder:
             trainer.step(step)
             save_due = trainer.process_group.is_main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes
             evaluation_due = evaluator is not None and ((step + 1) % evaluator.every == 0 or step + 1 == schedule.steps)
-            if len(trainer.pending) < log_every and not save_due and not evaluation_due and step + 1 < schedule.steps:
+            is_due = save_due or evaluation_due or trainer.is_checkpoint_due(step + 1)
+            if len(trainer.pending) < log_every and not is_due and step + 1 < schedule.steps:
                 continue
             records = trainer.read_pending()
             is_best = False
             if evaluator is not None and evaluation_due and not any(map(_nan_error, records)):
                 records[-1] |= evaluator.evaluate(step + 1, best)
-                is_best = best.since == 0
-                if is_best and evaluator.keeps_best and trainer.process_group.is_main:
+                is_best = evaluator.keeps_best and best.since == 0
+                if is_best and trainer.process_group.is_main:
                     resume_state.save_best(folder / RESUME / BEST_FOLDER, trainer.task.model, step + 1)
             for metrics in records:
                 if (error := _nan_error(metrics)) is not None:
@@ -189,6 +193,7 @@ def _train_steps(trainer: "_Trainer", state: resume_state.TrainingState, folder:
                 for alarm in monitor.update(metrics):
                     log.warning("%s", alarm)
             metrics_file.flush()
+            trainer.write_due_checkpoint(step + 1)
             meter.advance(len(records), _progress_note(records[-1]))
             if evaluator is not None and best.should_stop(evaluator.patience):
                 log.info("stopping after step %d: %d evaluations without a better value", step + 1, best.since)
@@ -215,6 +220,7 @@ class _Trainer:
     evaluator: Evaluator | None
     process_group: ProcessGroup
     device: torch.device
+    checkpoint: tuple[int, Callable[[int], None]] | None = None
     pending: list[tuple[int, StepMetrics, int]] = field(default_factory=list)  # step, metrics, tokens
     _pending_since: float = 0.0
 
@@ -246,6 +252,22 @@ class _Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         self.pending.append((step, metrics, tokens))
 
+    def is_checkpoint_due(self, step: int) -> bool:
+        """Whether the weights after `step` steps are a checkpoint by themselves; the last ones are the product."""
+        return self.checkpoint is not None and step % self.checkpoint[0] == 0 and step < self.schedule.steps
+
+    def write_due_checkpoint(self, step: int) -> None:
+        """Write the checkpoint after `step` steps, if it is one, in the main process."""
+        if self.checkpoint is not None and self.is_checkpoint_due(step) and self.process_group.is_main:
+            self.checkpoint[1](step)
+
+    @cached_property
+    def decoder_peak(self) -> float | None:
+        """The highest learning rate of a pre-training's decoder."""
+        decoder = {id(parameter) for name, parameter in self.task.model.named_parameters() if name.startswith("decoder.")}
+        peaks = [group["peak"] for group in self.optimiser.param_groups if not decoder.isdisjoint(map(id, group["params"]))]
+        return max(peaks, default=None)
+
     def read_pending(self) -> list[dict[str, float]]:
         """The metrics of the steps since the last call, with one synchronization of the device."""
         metrics_by_step = metrics_to_floats([metrics for _, metrics, _ in self.pending])
@@ -256,6 +278,8 @@ class _Trainer:
         records = []
         for (step, _, tokens), metrics in zip(self.pending, metrics_by_step, strict=True):
             metrics = {"step": step + 1, **metrics, "learning_rate": self.schedule.learning_rate_at(step), "tokens": tokens}
+            if self.decoder_peak is not None:
+                metrics[training_monitor.DECODER_RATE] = self.schedule.learning_rate_at(step, self.decoder_peak)
             records.append(metrics | {"tokens_per_second": tokens / seconds, "seconds": seconds} | memory)
         self.pending.clear()
         return records

@@ -224,3 +224,40 @@ def test_a_stall_during_the_warm_up_is_an_alarm_after_500_steps():
     assert [alarm.step for alarm in replay(steps).alarms] == [500]
     level = [step | {"learning_rate": min(step["learning_rate"], 200.0)} for step in steps]
     assert [alarm.step for alarm in replay(level).alarms] == [202]
+
+
+def pretraining_steps(steps, gains, rate=9.9e-4, part="decoder", every=50):
+    """A pre-training of a constant rate whose bottleneck is measured every so many steps: `gains` repeats its last value."""
+    for step in range(1, steps + 1):
+        measured = {}
+        if step % every == 0:
+            value = gains[min(step // every, len(gains)) - 1]
+            measured = {f"bottleneck_gain.{part}": value, "bottleneck_gain": value}
+        yield {"step": step, "loss": 10.0, "learning_rate": 1e-4, training_monitor.DECODER_RATE: rate, **measured}
+
+
+@pytest.mark.parametrize("gains, steps", [([0.0], 200), ([-0.004, 0.003], 200), ([0.0, 0.0, 0.05, 0.001], 300)])
+def test_a_decoder_that_does_not_use_its_vectors_is_an_alarm_once_it_has_learned(gains, steps):
+    monitor = training_monitor.replay(pretraining_steps(400, gains))
+    (alarm,) = monitor.alarms
+    assert alarm.step == steps, "measured twice and more, with the sum of rates above 0.1"
+    assert "(decoder) nats per token" in alarm.message and "--group-rate decoder=RATE" in alarm.message
+    assert monitor.active_alarms == [alarm]
+
+
+@pytest.mark.parametrize(
+    "gains, options", [([0.03], {}), ([0.0], {"rate": 1e-4}), ([0.0], {"part": "head"}), ([-0.01, 0.0, 0.03, 0.05, 0.08], {})]
+)
+def test_a_decoder_that_uses_them_or_has_learned_little_or_owes_little_by_design_is_none(gains, options):
+    assert training_monitor.replay(pretraining_steps(600, gains, **options)).alarms == []
+
+
+def test_the_alarm_of_a_decoder_names_each_part_once_and_ends_when_it_uses_its_vectors():
+    monitor = training_monitor.TrainingMonitor()
+    both = [
+        one | ({"bottleneck_gain.dense.query": 0.5} if "bottleneck_gain" in one else {})
+        for one in pretraining_steps(600, [0.0] * 6 + [0.5], part="sparse.query")
+    ]
+    alarms = [alarm for one in both for alarm in monitor.update(one)]
+    assert len(alarms) == 1 and "(sparse.query)" in alarms[0].message and "dense" not in alarms[0].message
+    assert monitor.active_alarms == []

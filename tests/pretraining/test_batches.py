@@ -241,3 +241,72 @@ def test_what_cannot_be_planned_is_refused(tmp_path, cache, reader, questions):
     single = build_cache(tmp_path, write_corpus(tmp_path / "s.jsonl", [("a", "", "The owl."), ("b", "", "The bee.")]), reader)
     with pytest.raises(DataError, match="no document has two spans"):
         make_sampler(single, reader)
+
+
+def test_by_documents_each_has_one_span_in_an_epoch_and_all_its_spans_are_equally_likely(cache, reader):
+    sampler = make_sampler(cache, reader, draw="documents", size=4)
+    parts = cache.boundaries
+    counts = np.diff(parts.documents)
+    assert sampler.anchor_count == int((counts > 1).sum()) == 29, "the last document has no second span"
+    epochs = 400
+    drawn = np.concatenate([sampler.anchors_at(step) for step in range(epochs * sampler.steps_per_epoch)])
+    owners = np.bincount(parts.document_rows(drawn), minlength=30)
+    per_epoch = sampler.steps_per_epoch * 4
+    assert owners[:29].sum() == epochs * per_epoch and owners[29] == 0
+    assert abs(owners[:29] - epochs * per_epoch / 29).max() < 5 * np.sqrt(epochs), "long documents count no more than short ones"
+    spans = np.bincount(drawn, minlength=len(cache))[: parts.documents[29]]
+    expected = np.repeat(owners[:29] / counts[:29], counts[:29])
+    statistic = ((spans - expected) ** 2 / expected).sum()  # chi-squared with a degree of freedom for each span beyond a document's first
+    freedom = len(spans) - 29
+    assert abs(statistic - freedom) < 5 * np.sqrt(2 * freedom)
+    for epoch_number in range(3):
+        first = epoch_number * sampler.steps_per_epoch
+        rows = [row for step in range(first, first + sampler.steps_per_epoch) for row in parts.document_rows(sampler.anchors_at(step))]
+        assert len(set(rows)) == len(rows)
+
+
+def test_by_spans_long_documents_are_drawn_more_often(cache, reader):
+    sampler = make_sampler(cache, reader, size=1)
+    parts = cache.boundaries
+    drawn = np.concatenate([sampler.anchors_at(step) for step in range(sampler.steps_per_epoch)])
+    assert sorted(drawn) == list(range(parts.documents[29]))
+
+
+def test_by_documents_only_spans_that_can_be_anchors_are_drawn(cache, reader, questions):
+    needs = BatchRequirements("query", 0.3)
+    sampler = make_sampler(cache, reader, needs, questions, draw="documents", size=1)
+    assert sampler.anchor_count == 5
+    owners = {int(row) for step in range(100) for row in cache.boundaries.document_rows(sampler.anchors_at(step))}
+    assert owners == set(range(5))
+
+
+def test_by_documents_too_a_step_is_the_same_whenever_it_is_asked_for(cache, reader):
+    first, second = (make_sampler(cache, reader, draw="documents", size=8) for _ in range(2))
+    steps = range(3 * first.steps_per_epoch)
+    forward = [batch_to_lists(first.batch_at(step)) for step in steps]
+    assert [batch_to_lists(second.batch_at(step)) for step in reversed(steps)] == forward[::-1]
+    assert {tuple(first.anchors_at(step)) for step in steps} != {tuple(first.anchors_at(step % 3)) for step in steps}
+
+
+def test_a_batch_larger_than_an_epoch_is_warned_of(cache, reader, caplog):
+    assert make_sampler(cache, reader, draw="documents", size=64).batch_size == 29
+    assert "--batch-size 64: an epoch has 29 documents, and so has a batch" in caplog.text
+
+
+@pytest.mark.parametrize("draw", ["documents", "spans"])
+def test_held_out_documents_and_the_others_share_no_span(cache, reader, draw):
+    is_held_out = batches.hold_out_documents(30, 0.3, seed=3)
+    assert is_held_out.tolist() == batches.hold_out_documents(40, 0.3, seed=3)[:30].tolist() and 3 <= is_held_out.sum() <= 15
+    parts, texts = cache.boundaries, {}
+    for name, documents in (("held out", is_held_out), ("trained on", ~is_held_out)):
+        sampler = make_sampler(cache, reader, size=1, draw=draw, documents=documents)
+        drawn = np.concatenate([sampler.anchors_at(step) for step in range(sampler.steps_per_epoch)])
+        texts[name] = set(parts.document_rows(drawn).tolist())
+    assert texts["held out"] == set(np.flatnonzero(is_held_out[:29]).tolist())
+    assert texts["trained on"] == set(np.flatnonzero(~is_held_out[:29]).tolist())
+
+
+def test_so_many_documents_are_held_out_and_other_seeds_hold_out_others():
+    rows = [batches.hold_out_documents(100_000, 0.01, seed=seed) for seed in (1, 2)]
+    assert all(abs(chosen.sum() - 1000) < 5 * np.sqrt(1000) for chosen in rows)
+    assert (rows[0] & rows[1]).sum() < 50

@@ -171,3 +171,56 @@ def test_the_objective_mote_trains_the_architecture_mote_and_no_other(room, tmp_
         "error: --arch dense:pooling=mean: --objective mote trains the experts of --arch mote"
     )
     assert advice in result.stderr
+
+
+def test_the_loss_on_held_out_documents_is_measured_at_intervals_and_the_same_after_a_kill(room, tmp_path, tiny_model_with_head):
+    flags = ("--steps", 4, "--held-out", 0.4, "--evaluate-every", 2)
+    whole = run(*make_command(room, tiny_model_with_head, "cotmae", tmp_path / "whole", *flags))
+    lines = read_metrics(tmp_path / "whole")
+    assert [line["step"] for line in lines if "dev.loss" in line] == [2, 4]
+    last = lines[-1]
+    assert last["dev.loss"] == pytest.approx(last["dev.mlm.loss"] + last["dev.decoder.loss"], rel=1e-6) and "dev.bottleneck_gain" in last
+    counts = json.loads((tmp_path / "whole" / "manifest.json").read_text())["counts"]
+    assert counts["held_out"]["evaluations"] == 2 and counts["held_out"]["spans"] > 0
+    assert counts["held_out"]["value"] == min(line["dev.loss"] for line in lines if "dev.loss" in line)
+    assert f"on held-out documents {last['dev.loss']:.3f}" in whole.stderr
+    command = make_command(room, tiny_model_with_head, "cotmae", tmp_path / "killed", *flags, "--save-minutes", 0)
+    assert kill_at(lambda: run(*command), 60)
+    run(*command)
+    assert (tmp_path / "killed" / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+    kept = [name for name in last if name.startswith("dev.")]
+    assert [[line.get(name) for name in kept] for line in read_metrics(tmp_path / "killed")] == [
+        [line.get(name) for name in kept] for line in lines
+    ]
+    report = run("report", "--training", tmp_path / "whole", "--output", tmp_path / "report.html")
+    assert report.code == 0 and "dev" in (tmp_path / "report.html").read_text()
+
+
+def test_measuring_held_out_documents_changes_no_weight(room, tmp_path, tiny_model_with_head):
+    weights = set()
+    for every in (1, 3):
+        flags = ("--held-out", 0.4, "--evaluate-every", every)
+        run(*make_command(room, tiny_model_with_head, "mote", tmp_path / str(every), *flags))
+        weights.add((tmp_path / str(every) / "model.safetensors").read_bytes())
+    assert len(weights) == 1
+
+
+@pytest.mark.parametrize("flags, words", [(("--held-out", 0), "--held-out 0"), (("--held-out", 1), "--held-out 1")])
+def test_a_share_that_leaves_nothing_is_refused(flags, words, room, tmp_path, tiny_model_with_head):
+    result = run_in_process(*make_command(room, tiny_model_with_head, "mlm", tmp_path / "x", *flags))
+    assert result.code == 2 and words in result.stderr
+    result = run_in_process(*make_command(room, tiny_model_with_head, "mlm", tmp_path / "x", "--held-out", 1e-6))
+    assert result.code == 3 and "--held-out: leaves no span" in result.stderr
+    result = run_in_process(*make_command(room, tiny_model_with_head, "mlm", tmp_path / "x", "--evaluate-every", 2))
+    assert result.code == 2 and "--evaluate-every: needs --held-out" in result.stderr
+
+
+def test_two_processes_measure_held_out_documents_as_one_does(room, tmp_path, tiny_model_without_dropout):
+    flags = ("--device", "cpu", "--learning-rate", 2e-4, "--held-out", 0.4, "--checkpoint-every", 2)
+    command = make_command(room, tiny_model_without_dropout, "cotmae", tmp_path / "two", *flags)
+    result = run_processes(2, lambda rank: run_captured(*command))
+    assert [one["code"] for one in result] == [0, 0], result
+    run(*command[:-1], tmp_path / "one")
+    one, other = read_metrics(tmp_path / "one"), read_metrics(tmp_path / "two")
+    assert one[-1]["dev.loss"] == pytest.approx(other[-1]["dev.loss"], abs=1e-4)
+    assert_same_training(tmp_path / "one-step-2", tmp_path / "two-step-2")

@@ -1,0 +1,122 @@
+"""`--checkpoint-every`: complete checkpoints beside the output, while it is trained."""
+
+import json
+
+import pytest
+
+from moeir.architectures.checkpoint import open_checkpoint
+from moeir.artifacts import manifests
+from tests.conftest import run_in_process
+from tests.kill_points import each_disk_call, kill_at
+from tests.processes import read_metrics
+
+SIZES = ("--steps", 5, "--batch-size", 2, "--learning-rate", 1e-3, "--dtype", "float32", "--document-length", 20, "--query-length", 12)
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory):
+    path = tmp_path_factory.mktemp("examples") / "train.jsonl"
+    lines = [{"query_id": f"t{number}", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"]} for number in (1, 2, 3)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def make_command(stage, toy, examples, model, output, *more):
+    sources = ("--model", model, "--arch", "dense", "--corpus", toy / "corpus.jsonl")
+    if stage == "pretrain":
+        return (stage, *sources, "--objective", "retromae", *SIZES, *more, "--output", output)
+    return (
+        *(stage, *sources, "--train", examples, "--queries", toy / "train-queries.jsonl", "--negatives", 1),
+        *(*SIZES, *more, "--output", output),
+    )
+
+
+def run(*arguments):
+    result = run_in_process(*arguments)
+    assert result.code == 0, result.stderr
+    return result
+
+
+@pytest.fixture
+def command(toy, examples, tiny_model_with_head):
+    return lambda stage, output, *more: make_command(stage, toy, examples, tiny_model_with_head, output, *more)
+
+
+@pytest.mark.parametrize("stage", ["finetune", "pretrain"])
+def test_a_checkpoint_on_the_way_opens_like_any_other_and_changes_nothing(stage, command, toy, tmp_path):
+    result = run(*command(stage, tmp_path / "plain"))
+    assert "-step-" not in result.stderr
+    result = run(*command(stage, tmp_path / "model", "--checkpoint-every", 2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model-step-2", "model-step-4", "plain"]
+    whole = (tmp_path / "model" / "model.safetensors").read_bytes()
+    assert whole == (tmp_path / "plain" / "model.safetensors").read_bytes()
+    for step in (2, 4):
+        path = tmp_path / f"model-step-{step}"
+        assert manifests.verify_artifact(path, "checkpoint")["counts"]["steps"] == step
+        assert {file.name for file in path.iterdir()} == {file.name for file in (tmp_path / "model").iterdir()}
+        assert (path / "model.safetensors").read_bytes() != whole
+        open_checkpoint(path)
+        assert [line["step"] for line in read_metrics(path)] == list(range(1, step + 1))
+        assert f"made {path}" in result.stderr
+    arch = ("--arch", "dense:head=false") if stage == "pretrain" else ()
+    run("encode", "--model", tmp_path / "model-step-2", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc")
+    more = ("--steps", 1, "--dtype", "float32", "--output", tmp_path / "next")
+    sources = ("--train", tmp_path / "t.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
+    (tmp_path / "t.jsonl").write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n')
+    run("finetune", "--model", tmp_path / "model-step-2", *arch, *sources, "--batch-size", 1, "--negatives", 1, *more)
+
+
+@each_disk_call(9, sample=27)
+def test_wherever_it_is_killed_all_its_checkpoints_have_the_same_bytes(every, command, tmp_path):
+    names = ("model", "model-step-2", "model-step-4")
+    (tmp_path / "whole").mkdir()
+    run(*command("pretrain", tmp_path / "whole/model", "--checkpoint-every", 2, "--save-minutes", 0))
+    expected = [(tmp_path / "whole" / name / "model.safetensors").read_bytes() for name in names]
+    survived = False
+    for moment in range(every, 400, every):
+        folder = tmp_path / f"killed-{moment}"
+        arguments = command("pretrain", folder / "model", "--checkpoint-every", 2, "--save-minutes", 0)
+        survived = not kill_at(lambda arguments=arguments: run(*arguments), moment)
+        run(*arguments)
+        assert [(folder / name / "model.safetensors").read_bytes() for name in names] == expected, moment
+        assert sorted(path.name for path in folder.iterdir()) == sorted(names), moment
+        if survived:
+            break
+    assert survived
+
+
+def test_what_is_not_a_checkpoint_of_this_training_is_not_replaced(command, tmp_path):
+    foreign = tmp_path / "model-step-2"
+    foreign.mkdir()
+    (foreign / "notes.txt").write_text("mine")
+    for force in ((), ("--force",)):
+        result = run_in_process(*command("finetune", tmp_path / "model", "--checkpoint-every", 2, *force))
+        assert result.code == 2 and f"{foreign}: exists and was not made by moeir" in result.stderr
+        assert (foreign / "notes.txt").read_text() == "mine" and not (tmp_path / "model").exists()
+    run(*command("finetune", tmp_path / "model", "--checkpoint-every", 3))
+    assert (tmp_path / "model-step-3").is_dir(), "what it does not write is not in its way"
+
+
+def test_those_of_other_settings_are_replaced_only_by_force(command, tmp_path):
+    run(*command("finetune", tmp_path / "model", "--checkpoint-every", 2))
+    before = (tmp_path / "model-step-2" / "model.safetensors").read_bytes()
+    (tmp_path / "model").rename(tmp_path / "elsewhere")
+    other = command("finetune", tmp_path / "model", "--checkpoint-every", 2, "--seed", 7)
+    result = run_in_process(*other)
+    assert result.code == 2 and "model-step-2: exists, made with other settings or sources (seed); --force replaces it" in result.stderr
+    assert (tmp_path / "model-step-2" / "model.safetensors").read_bytes() == before and not (tmp_path / "model").exists()
+    run(*other, "--force")
+    assert (tmp_path / "model-step-2" / "model.safetensors").read_bytes() != before
+    run(*command("finetune", tmp_path / "model", "--seed", 8, "--force"))
+    assert (tmp_path / "model-step-2").is_dir(), "without the flag they are left alone"
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_what_is_read_is_not_replaced(force, command, toy, examples, tmp_path, tiny_model_with_head):
+    run(*command("pretrain", tmp_path / "model", "--checkpoint-every", 2))
+    source = tmp_path / "model-step-2"
+    before = (source / "model.safetensors").read_bytes()
+    again = make_command("finetune", toy, examples, source, tmp_path / "model", "--checkpoint-every", 1, "--force")
+    result = run_in_process(*again)
+    assert result.code == 2 and "model-step-2: is read here" in result.stderr
+    assert (source / "model.safetensors").read_bytes() == before and (tmp_path / "model").is_dir()

@@ -3,7 +3,11 @@
 #
 # Paper:    Cai et al. 2023, CAME: Competitively Learning a Mixture-of-Experts Model for First-stage Retrieval, §3.3, §4.4, Table 1
 # Data:     DATA (default data/msmarco), the files of the collection under their own names:
-#             collection.tsv                    8,841,823 passages, id⇥text; no titles: the paper does not mention any
+#             titled.tsv                        8,841,823 passages, id⇥title⇥text under that header, of RocketQA's para.txt and para.title.txt
+#               { printf 'id\ttitle\ttext\n'; join -t $'\t' -e '' -a 1 -o 1.1,2.2,1.2 <(sort -k1,1 para.txt) <(sort -k1,1 para.title.txt); }
+#                                               The paper does not say whether its passages have titles. Weights and batch are those of
+#                                               coCondenser's recipe, whose RR@10 of 38.2 is with titles. The other arm:
+#                                               CORPUS=collection.tsv WORK=work/msmarco-untitled, the collection's own id⇥text
 #             queries.train.tsv                 808,731 training queries, id⇥text; 502,939 are judged, every 100th is held out: HELD_OUT
 #             qrels.train.tsv                   532,761 judgements, query 0 passage grade
 #             queries.dev.small.tsv, qrels.dev.small.tsv                  6,980 queries
@@ -17,7 +21,7 @@
 # Hours:    estimated from operation counts for an H200, not measured: trainings 7 and 4, encoding 1 for each of two models, exact search of
 #           the training queries 10 to 60: the local expert's 175 GB of token vectors are read once per 128 queries.
 # Expected: percent, Tables 1 and 3      RR@10  R@1000  R@100 |  DL19: nDCG@10  R(rel=2)@1000
-#             BM25, k1 0.9 / b 0.4        18.4    85.3      - |           50.6              -
+#             BM25, k1 0.9 / b 0.4        18.4    85.3      - |           50.6              - (both rows without titles)
 #             BM25, k1 0.82 / b 0.68         -       -      - |              -           74.5
 #             CAME fused                  41.3    98.8   92.5 |           74.5           86.6
 #             CAME fused, BM25 negatives  39.0    98.4   91.7 |              -              -

@@ -3,8 +3,11 @@
 # An environment variable overrides each value, e.g. WORK=/fast/came KEEP=no bash examples/came_msmarco.sh
 # COLLECTION  msmarco or nq
 # DATA, WORK  folder of the collection (layouts: came_msmarco.sh, came_nq.sh), and the output folder
+# CORPUS      MS MARCO's passages, titled.tsv or collection.tsv (came_msmarco.sh); each in a WORK folder of its own
 # MODEL       weights to start from: coCondenser, with its vocabulary head, as model.safetensors (see README.md)
 # STEPS       if set, the number of steps of every training, in place of epochs
+# LAUNCH      what starts a training, in place of MOEIR: on 8 GPUs LAUNCH="torchrun --standalone --nproc-per-node 8 -m moeir"; a batch is that
+#             of all processes together, so that only the speed changes
 # KEEP        no: encodings and indexes are removed once their runs are written (about 400 GB per MS MARCO model otherwise)
 # HELD_OUT    MS MARCO: one of so many training queries is held out, 5,030 of them; as the paper, temperatures are chosen on them. NQ: DPR's
 #             development questions. They are the set `validation`, on which linear fusions are learned too.
@@ -15,6 +18,7 @@
 # A finished stage is skipped, an interrupted one continued.
 # shellcheck shell=bash
 MOEIR=${MOEIR:-moeir} PYTHON=${PYTHON:-python3} COLLECTION=${COLLECTION:-msmarco}
+LAUNCH=${LAUNCH:-$MOEIR}
 examples=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 declare -A queries qrels answers measures
 against=() # rows of the next tables that the others are tested against, each with a dagger of its own
@@ -23,10 +27,12 @@ case $COLLECTION in
 msmarco)
   MODEL=${MODEL:-$PWD/models/co-condenser-marco}
   QUERY_LENGTH=${QUERY_LENGTH:-32} DOCUMENT_LENGTH=${DOCUMENT_LENGTH:-128}
-  BATCH=${BATCH:-8} NEGATIVES=${NEGATIVES:-7}           # 8 queries x (1 + 7) passages: "batch size 64"
+  # "batch size 64": 8 queries x (1 + 7) passages, 311,000 steps with 63 candidates a query; read as 64 queries it is BATCH=64, 39,000 steps
+  # with 511 candidates: came_batch.sh tries both, shortly, before the whole recipe is run with one
+  BATCH=${BATCH:-8} NEGATIVES=${NEGATIVES:-7}
   EPOCHS=${EPOCHS:-5} HARD_EPOCHS=${HARD_EPOCHS:-3} RATE=${RATE:-5e-6} TEMPERATURE=${TEMPERATURE:-0.5}
   BM25_DEPTH=${BM25_DEPTH:-1000} MINING_DEPTH=${MINING_DEPTH:-200} DEPTH=${DEPTH:-1000}
-  DATA=${DATA:-data/msmarco} corpus=collection.tsv tests=(dev dl19)
+  DATA=${DATA:-data/msmarco} corpus=${CORPUS:-titled.tsv} tests=(dev dl19)
   queries=([train]=queries.train.tsv [dev]=queries.dev.small.tsv [dl19]=msmarco-test2019-queries.tsv)
   qrels=([train]=qrels.train.tsv [dev]=qrels.dev.small.tsv [dl19]=2019qrels-pass.txt)
   measures=([dev]="RR@10 R@1000 R@100" [dl19]="nDCG@10 R(rel=2)@1000" [validation]=RR@10)
@@ -108,7 +114,7 @@ trained() { # NAME WEIGHTS EXAMPLES EPOCHS OBJECTIVE [ARCH]: ckpt/NAME; ARCH and
   local plain=()
   say "training $1: $5"
   if [ -n "${6:-}" ]; then plain=(--arch "$6" --query-length "$QUERY_LENGTH" --document-length "$DOCUMENT_LENGTH"); fi
-  $MOEIR finetune --model "$2" "${plain[@]}" --train "$3" --corpus "$corpus" --queries "${queries[train]}" --objective "$5" \
+  $LAUNCH finetune --model "$2" "${plain[@]}" --train "$3" --corpus "$corpus" --queries "${queries[train]}" --objective "$5" \
     --epochs "$4" ${STEPS:+--steps "$STEPS"} --batch-size "$BATCH" --negatives "$NEGATIVES" --learning-rate "$RATE" --warmup "$WARMUP" \
     --seed "$SEED" --output "$WORK/ckpt/$1"
 }
@@ -147,7 +153,7 @@ recipe() { # the paper's whole recipe: the first training, negatives from its ex
   came_bm25 train
   negatives came-bm25 "$MINING_DEPTH" "${experts[@]/#/came-bm25/}"
   trained came "$WORK/ckpt/came-bm25" "$WORK/data/came-bm25.jsonl" "$HARD_EPOCHS" "$(competitive 0)"
-  searched came "${tests[@]}"
+  searched came validation "${tests[@]}"
 }
 
 fused() { # NAME METHODS MODEL/RUN...: NAME-METHOD/fused, for every test set; the weights of linear are learned on the validation set

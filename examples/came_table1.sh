@@ -39,7 +39,7 @@ colbert=colbert:dim=128,normalise=true,markers=true,augmentation=true,punctuatio
 preset() { # NAME WEIGHTS PRESET: ckpt/NAME as presets/PRESET.yaml says
   say "training $1: presets/$3.yaml"
   # shellcheck disable=SC2086
-  $MOEIR finetune --config "$examples/presets/$3.yaml" --model "$2" --train "$WORK/data/bm25.jsonl" \
+  $LAUNCH finetune --config "$examples/presets/$3.yaml" --model "$2" --train "$WORK/data/bm25.jsonl" \
     --corpus "$corpus" --queries "${queries[train]}" ${BASELINE:-} ${STEPS:+--steps "$STEPS"} --output "$WORK/ckpt/$1"
 }
 

@@ -4,7 +4,7 @@
 # Paper:    Ma et al. 2023, CoT-MoTE: … Pre-training with Mixture-of-Textual-Experts for Passage Retrieval, §2.2, §5.3, A.1
 # Data:     as cot_mote_msmarco.sh, whose WORK folder this script reuses; COTMAE: weights of CoT-MAE for Table 1, pre-trained
 #           here from MODEL on the documents if not set
-# Recipe:   Table 1: CoT-MAE, 800,000 steps of 512 spans of 128 tokens, each with another span of its document; from it cotmae-siamese and
+# Recipe:   Table 1: CoT-MAE, 800,000 steps of a random span of each of 512 documents, 128 tokens, with another span of it; from it cotmae-siamese and
 #           cotmae-separate, dense only, two trainings each as in cot_mote_msmarco.sh. Figure 4: its three models.
 #           400 pairs of development queries and their passages; Gaussian kernel densities, bandwidth 1, of the rows and of the columns
 #           of the matrix of cosine distances; KL and Jensen-Shannon divergence of one from the other. The formulas are missing from the
@@ -12,8 +12,8 @@
 #           Figures 2 and 4 (A): the same pairs by t-SNE of cosine distances in two dimensions, perplexity 30 (the paper states none), a
 #           line between each query and its passage: WORK/figures/{figure2,figure4a}.svg
 # Hardware: as cot_mote_msmarco.sh
-# Hours:    beyond cot_mote_msmarco.sh CoT-MAE's pre-training 300 (the paper's: 8 A100, 60 hours), four trainings of 2, encodings and
-#           searches 15; estimated. Divergences and maps: minutes
+# Hours:    beyond cot_mote_msmarco.sh CoT-MAE's pre-training, 5.6e19 FLOP: 40 to 80 (LAUNCH on 8 GPUs: 5 to 10; the paper's: 8 A100, 60
+#           hours), four trainings of 2, encodings and searches 15; estimated. Divergences and maps: minutes
 # Expected: Table 1            RR@10      KL         JS
 #             cotmae-siamese    39.4   7.24e-5    1.81e-5
 #             cotmae-separate   39.0   1.42e-4    3.54e-5
@@ -46,7 +46,7 @@ maps() { # NAME MODEL...: figures/NAME.svg, a panel for each
 
 bm25_negatives
 if [ -z "$COTMAE" ]; then
-  LEARN_STEPS=$COTMAE_STEPS LEARN_BATCH=$COTMAE_BATCH pretrained cotmae dense cotmae "$DOCUMENTS" --document-length "$SPAN_LENGTH" --learning-rate 1e-4
+  LEARN_STEPS=$COTMAE_STEPS LEARN_BATCH=$COTMAE_BATCH LEARN_PARTS=1 pretrained cotmae dense cotmae "$DOCUMENTS" --document-length "$SPAN_LENGTH" --learning-rate 1e-4
   COTMAE=$WORK/pre/cotmae
 fi
 for encoders in siamese separate; do two_stages "cotmae-$encoders" "$COTMAE" "dense:encoders=$encoders" global; done

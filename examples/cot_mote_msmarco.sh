@@ -7,6 +7,7 @@
 #           the documents, all 3.2 million of the document ranking task:
 #             titled.tsv                        id, title, text between tabs under that header, of RocketQA's para.txt and para.title.txt:
 #               { printf 'id\ttitle\ttext\n'; join -t $'\t' -e '' -a 1 -o 1.1,2.2,1.2 <(sort -k1,1 para.txt) <(sort -k1,1 para.title.txt); }
+#             qidpidtriples.train.full.2.tsv    the training set's negatives: query, positive and negative id; TRIPLES=no: BM25's top 1000
 #             msmarco-docs.tsv                  { printf 'id\turl\ttitle\ttext\n'; zcat msmarco-docs.tsv.gz; }
 #           MODEL (default bert-base-uncased), whose weights pre-training starts from. T5 (default models/doc2query-t5-base):
 #           doc2query/all-with_prefix-t5-base-v1, on the hub as pytorch_model.bin only; convert it once to safetensors:
@@ -19,15 +20,16 @@
 #           of CoT-MAE v2, the paper's strongest baseline, for a row of its own: one encoder, no experts, another pre-training, which is not
 #           in moeir
 # Recipe:   documents cut to spans of whole sentences, 144 tokens or fewer -> 5 queries a span, sampled from the 25 likeliest tokens and 95 %
-#           of their probability -> 80,000 steps of 1,024 spans and as many queries (the paper's batch of 2k read as texts), rate 3e-4 ->
-#           BM25's top 1000 without the positives -> 3 epochs -> the model's top 200 of all training queries by the hybrid score ->
+#           of their probability -> 80,000 steps of 2,048 spans with a query each (the paper's batch of 2k), rate 3e-4, after 2,000
+#           that must use the bottleneck (GATE) -> the training set's BM25 negatives (TRIPLES) -> 3 epochs -> the model's top 200 of all training queries by the hybrid score ->
 #           3 epochs on those alone, again from the pre-trained weights -> search. 64 queries x (1 + 15) passages a step, hybrid score =
 #           dense + sparse, no FLOPS penalty; one model gives three rows (cot_mote_steps.sh). The predecessors' scripts keep 30 or 128 of
 #           the 200. The paper does not state the masking rate: 30 %, whole words, as its predecessors
-# Hardware: the paper's pre-training: 8 A100, 12 hours. Here: one GPU of 140 GB (LEARN_BATCH=512 fits 80), 16 cores, 200 GB of memory
+# Hardware: the paper's pre-training: 8 A100, 12 hours. Here: one GPU of 140 GB (LEARN_PARTS=4 fits 80) or LAUNCH on 8, 16 cores, 200 GB of memory
 #           (BM25_DEPTH=200: a fifth), 100 GB of disk a model, more as long as its sparse vectors are dense: no penalty asks them to be sparse
-# Hours:    estimated from operation counts for an H200, not measured: queries 60 to 120 (SHARDS: parts for as many GPUs), each pre-training
-#           60 to 90, eight trainings of 3, encodings of 1, exact search of training queries 5 to 30 for each of four: 350 to 650
+# Hours:    estimated from operation counts for an H200 as examples/README.md says, not measured: queries 60 to 120 (SHARDS: parts for as many
+#           GPUs); each pre-training 1.4e19 FLOP, 10 to 20 (LAUNCH on 8 GPUs: 2 to 3), its gate a fortieth; eight trainings of 3, encodings
+#           of 1, exact search of training queries 5 to 30 for each of four: 150 to 350
 # Expected: percent, Tables 3 and 5, RR@10 R@1 R@50 R@1000   dense                 sparse                hybrid
 #             mote                                           39.7 26.7 88.1 98.7   40.5 27.1 88.4 98.8   42.0 28.6 89.7 98.7
 #             mote-bm25                                      37.7 24.9 86.8 98.4   39.6 26.7 87.6 98.7   40.5 27.3 88.7 98.4

@@ -6,7 +6,7 @@
 #           DOCUMENTS (default data/odqa/corpus.jsonl, Wikipedia as taser_sets.py writes it), or MOTE, weights pre-trained on Wikipedia
 # Recipe:   mote of cot_mote_msmarco.sh, pre-trained on these documents, in a WORK folder of its own, as it is
 # Hardware: as cot_mote_msmarco.sh
-# Hours:    queries and pre-training as cot_mote_msmarco.sh, 120 to 210; two trainings of 3, the search of MS MARCO's training queries
+# Hours:    queries and pre-training as cot_mote_msmarco.sh, 70 to 140; two trainings of 3, the search of MS MARCO's training queries
 #           5 to 30, encodings of 25 million documents 5; estimated
 # Expected: percent, Table 6, nDCG@10 (of which score the paper does not say; hybrid)
 #             trec-covid 75.2  nfcorpus 33.1  nq 57.3       hotpotqa 66.8        fiqa 35.3     arguana 50.2  webis-touche2020 29.0

@@ -12,7 +12,8 @@
 #           MODEL (default bert-base-uncased); ENSEMBLE, NAME=WEIGHTS for each member: BERT, RoBERTa and ELECTRA, base as MODEL
 # Recipe:   a retriever's top 100 of all training queries -> groups of one positive and 7 of its other documents -> 2 epochs -> rerank the
 #           top 100 of every retriever. 4 queries x 8 documents a step (the paper's four GPUs with a batch of 8 documents each), rate
-#           1e-5, warm-up 0.1, weight decay 0.01, url [SEP] title [SEP] body, 512 tokens of query and document, FirstP.
+#           1e-5, warm-up 0.1, weight decay 0.01, url [SEP] title [SEP] body as the published code (the paper's text: title, url, body),
+#           512 tokens of query and document, FirstP.
 #           The published code keeps 10 of a query's 100 and draws 7 of those each epoch; here 7 of the 100 are drawn each epoch.
 #           The paper does not state the pairs of its binary cross-entropy. Two arms: bce has a positive and one negative of each query,
 #           16 queries a step, so as many pairs a step as lce but a quarter of its steps and pairs; bce7 is the fair one, with the pairs

@@ -3,6 +3,8 @@
 # An environment variable overrides each value, e.g. WORK=/fast/taser KEEP=no bash examples/taser_nq.sh
 # WORK        output folder; scripts of one paper share it and continue each other's work
 # STEPS       if set, the number of steps of every training, in place of epochs
+# LAUNCH      what starts a training, in place of MOEIR: on 8 GPUs LAUNCH="torchrun --standalone --nproc-per-node 8 -m moeir"; batches are
+#             those of all processes together, so that only the speed changes
 # KEEP        no: encodings and indexes are removed once their runs are written
 # FIGURES     svg or png: the kind of the figures; tsv, their values, where matplotlib is not installed
 # BEIR        folder of BEIR's sets, each NAME/{corpus.jsonl,queries.jsonl,qrels/test.tsv}, as BEIR's archives unpack
@@ -12,6 +14,7 @@
 # MODEL/RUN, an expert of a model. `settings` are flags of every training.
 # shellcheck shell=bash
 MOEIR=${MOEIR:-moeir} PYTHON=${PYTHON:-python3} KEEP=${KEEP:-yes} FIGURES=${FIGURES:-svg} BEIR=${BEIR:-data/beir}
+LAUNCH=${LAUNCH:-$MOEIR}
 examples=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 declare -A corpora queries qrels answers match measures depths
 declare -A called=([bm25]='' [global]='') # what a table calls a run, behind its model
@@ -57,7 +60,7 @@ trained() { # NAME WEIGHTS ARCH OBJECTIVE FLAGS...: ckpt/NAME; FLAGS say on what
   local name=$1 weights=$2 arch=$3 objective=$4
   shift 4
   say "training $name: $arch, $objective"
-  $MOEIR finetune --model "$weights" --arch "$arch" --objective "$objective" "$@" "${settings[@]}" ${STEPS:+--steps "$STEPS"} \
+  $LAUNCH finetune --model "$weights" --arch "$arch" --objective "$objective" "$@" "${settings[@]}" ${STEPS:+--steps "$STEPS"} \
     --output "$WORK/ckpt/$name"
 }
 

@@ -9,7 +9,7 @@
 #           the better on the development questions goes on -> its top 100 of the training questions of nq, trivia, webq without an answer
 #           -> taser and dpr from MODEL, taser-star and dpr-star from STAR, 40 epochs on the mined negatives of those three sets and BM25's
 #           of the other two -> search five sets. Hybrid, of dpr and of both tasers: score + alpha x BM25, 100 passages of each, a missing
-#           one scores as its list's last; one alpha for all sets, of 0.5, 0.6, … 2.0 the one with the best mean of R@20 on the development
+#           one scores as its list's last (BM25 without the factor k1 + 1, as Lucene's; with it alpha is 1.9 times less); one alpha for all sets, of 0.5, 0.6, … 2.0 the one with the best mean of R@20 on the development
 #           questions of nq and of trivia. The epoch kept is the best on both development sets (RR@100).
 #           "The same hard negatives mining" is read as: the same negatives, those of taser-first; every set is read once an epoch.
 # Hardware: the paper: 16 V100-32GB, 9 hours a training. Here as taser_nq.sh

@@ -16,7 +16,7 @@ EPOCHS=${EPOCHS:-40} RATES=${RATES:-3e-5 5e-5} CLIP=${CLIP:-2.0} # "up to 40 epo
 WARMUP=${WARMUP:-0.13} MULTISET_WARMUP=${MULTISET_WARMUP:-0.04} # its 1237 steps, of 9,200 on NQ and of 30,000 on all five sets
 ENTROPY=${ENTROPY:-0.01} GRADIENT=${GRADIENT:-full} LAYER_DECAY=${LAYER_DECAY:-1} SEED=${SEED:-12345}
 DEV_MEASURE=${DEV_MEASURE:-RR@100}                       # rank of DPR's positive among the passages of its dev file
-BM25=${BM25:-bm25:k1=0.9,b=0.4} GRID=${GRID:-0.5:2.0:0.1} # of alpha
+BM25=${BM25:-bm25:k1=0.9,b=0.4} GRID=${GRID:-0.5:2.0:0.1} # of alpha, for BM25 without the factor k1 + 1, as Lucene's since version 8
 BM25_DEPTH=${BM25_DEPTH:-100} MINING_DEPTH=${MINING_DEPTH:-100} DEPTH=${DEPTH:-100}
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 

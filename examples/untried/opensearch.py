@@ -1,6 +1,6 @@
 """OpenSearch: vectors by k-NN, weighted terms as rank features, token vectors for its late-interaction score. Never run.
 
-    moeir export --to examples.untried.opensearch:Opensearch --encodings enc --corpus corpus.jsonl --output export/opensearch
+moeir export --to examples.untried.opensearch:Opensearch --encodings enc --corpus corpus.jsonl --output export/opensearch
 """
 
 import json

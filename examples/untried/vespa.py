@@ -1,6 +1,6 @@
 """Vespa: an application with a tensor for each expert, and rank profiles that compute each expert's score and their sum. Never run.
 
-    moeir export --to examples.untried.vespa:Vespa --encodings enc --corpus corpus.jsonl --output export/vespa
+moeir export --to examples.untried.vespa:Vespa --encodings enc --corpus corpus.jsonl --output export/vespa
 """
 
 from typing import Any

@@ -24,6 +24,7 @@ from moeir.kernels.precision import pad_rows
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 
 SCALES, MAX_SCALE_TOKENS = [2 ** (-step / 2) for step in range(21)], 512  # factors to choose from, and masked tokens to choose on
+MAX_EXCESS = 0.02  # nats above ln V that are taken for it
 log = logging.getLogger(__name__)
 
 
@@ -195,8 +196,8 @@ def mlm_loss(states: Tensor, texts: MaskedTexts, encoder: Encoder) -> TokenLoss:
 def scale_heads(objective: Pretraining, batch: PretrainingBatch) -> None:
     """Multiply the logits of vocabulary heads by less than 1 where the loss of masked tokens is above ln V, that of equal logits.
 
-    A head that was fitted for sparse weights (`heads.mlm_head`) is far too sure of tokens that it does not see. The factor is that with the
-    least loss on a sample of `batch`. Which terms are above zero, and so the sparse bottleneck, hardly changes.
+    A head that was fitted for sparse weights (`heads.mlm_head`) is far too sure of tokens that it does not see. The factor is the largest
+    with which the loss on a sample of `batch` is ln V. Which terms are above zero, and so the sparse bottleneck, hardly changes.
     """
     was_training, scaled = objective.training, set[VocabularyHead]()
     objective.eval()
@@ -210,8 +211,8 @@ def scale_heads(objective: Pretraining, batch: PretrainingBatch) -> None:
         rows = encoded.texts.masked_positions[:MAX_SCALE_TOKENS]
         logits = F.linear(head(encoded.states[rows]), encoder.embeddings.words.weight, head.bias)
         losses = {factor: float(F.cross_entropy(logits * factor, encoded.texts.original_ids[rows])) for factor in SCALES}
-        if losses[1.0] > (uniform := math.log(len(head.bias))):
-            factor = min(losses, key=losses.__getitem__)
+        if losses[1.0] > (uniform := math.log(len(head.bias))) + MAX_EXCESS:
+            factor = next((factor for factor in SCALES if losses[factor] <= uniform + MAX_EXCESS), SCALES[-1])
             for part in (head.norm.weight, head.norm.bias, head.bias):
                 if part is not None:
                     part.mul_(factor)

@@ -4,7 +4,6 @@ The context and masks of a span depend on (seed, epoch, span) alone, the composi
 once, or one random span of each document: spans of long documents would otherwise be most of what is learned from.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -26,7 +25,6 @@ from moeir.pretraining.spans import CONTEXTS
 ANCHOR_MASK, CONTEXT_MASK, DECODER_ANCHOR_MASK, DECODER_CONTEXT_MASK, CONTEXT_CHOICE = range(5)  # random choices for a span in an epoch
 SPAN_CHOICE, HELD_OUT_CHOICE = 5, 6  # for a document in an epoch, and for a document
 FIRST = np.zeros(1, dtype=np.int64)  # counter of the first random number of a key
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -167,8 +165,6 @@ class SpanSampler:
             owners = cache.boundaries.document_rows(self._anchor_spans)
             self._owner_starts = np.append(np.flatnonzero(np.diff(owners, prepend=-1)), len(owners))
         self.batch_size = min(size, self.anchor_count)
-        if self.batch_size < size:
-            log.warning("--batch-size %d: an epoch has %d %s, and so has a batch", size, self.anchor_count, draw)
         self._order_of_epoch = lru_cache(maxsize=1)(self._shuffle)  # the steps of an epoch come one after another
 
     def _find_anchors(self, documents: npt.NDArray[np.bool_] | None) -> npt.NDArray[Any]:

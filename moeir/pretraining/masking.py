@@ -1,4 +1,5 @@
-"""Whole-word masking: 80 % of masked tokens become [MASK], 10 % a random token, 10 % stay unchanged.
+"""Whole-word masking: 80 % of masked tokens become [MASK], 10 % a random token but a special one, 10 % stay unchanged. (The released
+code of CoT-MAE draws special tokens too, and masks nothing in a text none of whose words fits its budget, where here the shortest is.)
 
 Masking is the last step of preparing a text: it is truncated before, so masks and tokens always align.
 """

@@ -42,8 +42,7 @@ class PretrainingTask:
         self.model: Pretraining = objective
         self._sampler, self._dtype, self._process_group, self._accumulate = sampler, dtype, process_group, accumulate
         objective.process_group = process_group
-        if sampler.batch_size < process_group.size:
-            raise UsageError(f"--batch-size: {sampler.batch_size} spans in a batch are too few for {process_group.size} processes")
+        self.check_batches(sampler, "--batch-size")
 
         def make_batch(step: int) -> PretrainingBatch:
             batch = sampler.batch_at(step, process_group.rank, process_group.size)
@@ -52,6 +51,11 @@ class PretrainingTask:
         self._batches = StepPrefetcher(make_batch, sampler.steps)
         self._first_step_flops = self._first_step_tokens = self._tokens = 0
         self._start_time: float | None = None
+
+    def check_batches(self, sampler: SpanSampler, flag: str) -> None:
+        """UsageError if a batch has not a span for each process."""
+        if sampler.batch_size < self._process_group.size:
+            raise UsageError(f"{flag}: {sampler.batch_size} spans in a batch are too few for {self._process_group.size} processes")
 
     @property
     def size(self) -> int:
@@ -116,6 +120,7 @@ class HeldOutLoss:
     patience, keeps_best = None, False
 
     def __init__(self, task: PretrainingTask, sampler: SpanSampler, every: int) -> None:
+        task.check_batches(sampler, "--held-out")
         self.every, self._task, self._sampler = every, task, sampler
         self._batches = min(sampler.steps_per_epoch, math.ceil(HELD_OUT_SPANS / sampler.batch_size))
 

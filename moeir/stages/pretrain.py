@@ -1,5 +1,6 @@
 """`moeir pretrain`: pre-train an encoder on texts without judgements."""
 
+import logging
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from moeir.pretraining.batches import SpanSampler
 
 OBJECTIVE_OF_MOTE = "mote"  # also the name of its architecture
+log = logging.getLogger(__name__)
 CONTEXTS = ("mixed", "random", "nearby", "overlap")
 EVALUATIONS, HEAD_SPANS = 20, 16  # of held-out documents in a training; spans on which the scale of the vocabulary head is chosen
 
@@ -217,8 +219,9 @@ class Pretrain(TrainingStage):
             self.context if objective.context == "span" else objective.context, objective.encoder_rate, objective.decoder_rate
         )
         draw = self.draw or ("documents" if objective.context == "span" else "spans")
-        sample = partial(SpanSampler, tokens, query_tokens, reading, needs, steps=1, seed=self.seed, draw=draw)
-        if self.held_out is None:
-            return sample(size=self.batch_size), None
-        is_held_out = hold_out_documents(len(tokens.boundaries.documents) - 1, self.held_out, self.seed)
-        return sample(size=self.batch_size, documents=~is_held_out), sample(size=self.batch_size, documents=is_held_out)
+        sample = partial(SpanSampler, tokens, query_tokens, reading, needs, size=self.batch_size, steps=1, seed=self.seed, draw=draw)
+        is_held_out = hold_out_documents(len(tokens.boundaries.documents) - 1, self.held_out or 0.0, self.seed)
+        sampler = sample(documents=~is_held_out)
+        if sampler.batch_size < self.batch_size:
+            log.warning("--batch-size %d: an epoch has %d %s, and so has a batch", self.batch_size, sampler.batch_size, draw)
+        return sampler, None if self.held_out is None else sample(documents=is_held_out)

@@ -16,10 +16,11 @@ from tests.examples.shell import EXAMPLES, CommandServer, parse_tables, run_scri
 
 SMALL = {"STEPS": 2, "QUERY_LENGTH": 8, "DOCUMENT_LENGTH": 16, "BATCH": 2, "NEGATIVES": 2, "LAYERS": 4}
 SHALLOW = {"BM25_DEPTH": 5, "MINING_DEPTH": 2, "DEPTH": 10}  # two of twelve: often no expert finds the positive, so all share the query
-SHALLOW |= {"HELD_OUT": 6, "BASELINE": "--batch-size 2 --query-length 8 --document-length 16"}  # of the presets of Table 1
+SHALLOW |= {"QUERIES": 12, "HELD_OUT": 6, "BASELINE": "--batch-size 2 --query-length 8 --document-length 16"}  # of the presets of Table 1
 EXPERTS = ("lexical", "local", "global")
 
 COLLECTIONS = {
+    "came_batch.sh": ("msmarco", "nq"),
     "came_msmarco.sh": ("msmarco",),
     "came_nq.sh": ("nq",),
     "came_table1.sh": ("msmarco", "nq"),
@@ -40,11 +41,13 @@ TABLE_3 = [
     *(f"without-{gone}-{run}" for gone in EXPERTS for run in FOUR if run != gone),
     *(f"only-{expert}-{expert}" for expert in EXPERTS),
 ]
+ARMS = ["came", "came-bm25", "standardised-only", "specialised-only", "came-bm25-added", "standardised-only-added"]
+BATCHES = ["passages-2-5e-6-fused", "queries-6-5e-6-fused"]
 ROWS = {
     "came_msmarco.sh": [[TABLE_1[0], "bm25-tuned-bm25", *TABLE_1[1:]]],
     "came_nq.sh": [TABLE_1],
     "came_table1.sh": [["bm25", "splade", "colbert", "coil", "dpr", "came"]],
-    "came_table2.sh": [["came", "came-bm25", "standardised-only", "specialised-only"]],
+    "came_table2.sh": [*[ARMS] * 4, [f"{arm}-{run}" for arm in ARMS for run in FOUR]],
     "came_table3.sh": [TABLE_3],
     "came_table4_fusion.sh": [[f"competitive-{method}" for method in METHODS]],
     "came_table4_learning.sh": [[f"{way}-{merge}" for way in LEARNT for merge in ("came-sum", "sumrr", "linear")]],
@@ -65,6 +68,8 @@ def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     tsv_files = {"collection.tsv": documents, "queries.train.tsv": train, "queries.dev.small.tsv": dev, "msmarco-test2019-queries.tsv": dev}
     for name, split_texts in tsv_files.items():
         (marco / name).write_text("".join(f"{text.id}\t{text.content}\n" for text in split_texts), encoding="utf-8")
+    rows = "".join(f"{text.id}\t{text.title}\t{text.text}\n" for text in documents)
+    (marco / "titled.tsv").write_text("id\ttitle\ttext\n" + rows, encoding="utf-8")
     with open(marco / "queries.train.tsv", "a", encoding="utf-8") as queries:
         queries.write("t99\tnobody judged this\n")
     graded = {query: {document: 2 for document in grades} for query, grades in test_qrels.items()}
@@ -93,6 +98,9 @@ def expected(script: str, collection: str) -> list[tuple[list[str], list[str]]]:
     if script == "came_costs.sh":
         header = ["step", "threads", "batch", "queries/s", "p50", "ms", "p95", "ms", "p99", "ms", "index", "MiB", "memory", "MiB"]
         return [(header, ["bm25", *sorted(2 * EXPERTS, key=EXPERTS.index), *3 * ["fused"]])]  # encode, search; fuse
+    if script == "came_batch.sh":
+        rows = [row.replace("5e-6", "1e-5") if collection == "nq" else row for row in BATCHES]
+        return [(measures, rows) for measures in [parts[0][:1], *parts]]
     if script == "came_overlap.sh":
         both = [(["run", "queries", f"rbo:persistence={value}"], ["lexical", "lexical", "local"]) for value in ("0.9", "0.98")]
         return both * len(parts) * 2  # independent experts, those of one model
@@ -194,7 +202,7 @@ PAPER = {
     "msmarco": {"batch-size": "8", "learning-rate": "5e-6", "epochs": ["5", "3"], "lengths": ["32", "128"], "temperature": "0.5"},
     "nq": {"batch-size": "32", "learning-rate": "1e-5", "epochs": ["15", "10"], "lengths": ["32", "156"], "temperature": "2.0"},
 }
-DEPTHS = {"msmarco": ["1000"] * 3 + ["200"] + ["1000"] * 7, "nq": ["100"] * 6}  # BM25, first (train, validation, tests), second, tuned BM25
+DEPTHS = {"msmarco": ["1000"] * 3 + ["200"] + ["1000"] * 8, "nq": ["100"] * 7}  # BM25, first (train, validation, tests), second, tuned BM25
 BANDS = {"msmarco": ["band:first=0,last=1000", "band:first=0,last=200"], "nq": ["band:first=0,last=100"] * 2}
 
 
@@ -208,6 +216,9 @@ def test_what_is_not_said_is_as_in_the_paper(collection: str, collections: Path,
     calls = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
     flags_by_call = [(call[0], dict(zip(call[1::2], call[2::2], strict=True))) for call in calls]
     first, second = (flags for stage, flags in flags_by_call if stage == "finetune")
+    assert {Path(flags["--corpus"]).name for _, flags in flags_by_call if "--corpus" in flags} == {
+        "titled.tsv" if collection == "msmarco" else "corpus.jsonl"
+    }
     paper = PAPER[collection]
     for flags in (first, second):
         assert flags["--negatives"] == "7" and flags["--warmup"] == "0.1" and "--steps" not in flags
@@ -288,3 +299,38 @@ def test_a_query_belongs_to_every_expert_that_ranks_its_positive_best(tmp_path: 
     queries = {expert: [json.loads(line)["query_id"] for line in part.splitlines()] for expert, part in parts.items()}
     assert queries == {"lexical": ["q1", "q3"], "local": ["q2", "q3"], "global": ["q1", "q3"]}, "no list has q3, so all experts share it"
     assert "2 of them shared" in completed.stderr
+
+
+def finetunes(script: str, collections: Path, tmp_path: Path, **settings: object) -> dict[str, dict[str, str]]:
+    """The flags of each training of a script with the default settings of MS MARCO, by the name of its checkpoint."""
+    recorder = tmp_path / "recorder"
+    recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n', encoding="utf-8")
+    recorder.chmod(0o755)
+    completed = run_script(script, **{"MOEIR": recorder, "DATA": collections / "msmarco", "WORK": tmp_path / "work"} | settings)
+    assert completed.returncode == 0, completed.stderr
+    calls = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
+    return {Path(call[-1]).name: dict(zip(call[1::2], call[2::2], strict=True)) for call in calls if call[0] == "finetune"}
+
+
+def test_both_readings_of_the_batch_read_the_same_queries(collections: Path, tmp_path: Path) -> None:
+    first, second = finetunes("came_batch.sh", collections, tmp_path).items()
+    assert [(name, flags["--batch-size"], flags["--steps"]) for name, flags in (first, second)] == [
+        ("passages-8-5e-6", "8", "31250"),
+        ("queries-64-5e-6", "64", "3906"),
+    ]
+    assert {flags["--negatives"] for _, flags in (first, second)} == {"7"} == {first[1]["--negatives"]}
+    assert len({flags["--objective"] for _, flags in (first, second)}) == 1
+
+
+def test_two_arms_of_table_2_add_the_losses_of_the_standardised_stage(collections: Path, tmp_path: Path) -> None:
+    objectives = {name: flags["--objective"] for name, flags in finetunes("came_table2.sh", collections, tmp_path).items()}
+    added = {name for name, objective in objectives.items() if "normalise_standardised=false" in objective}
+    assert added == {"came-bm25-added", "standardised-only-added"}
+    for name in added:
+        plain = objectives[name.removesuffix("-added")]
+        assert objectives[name] == plain.replace("normalise_standardised=true", "normalise_standardised=false")
+
+
+def test_passages_without_titles_are_an_arm_of_their_own(collections: Path, tmp_path: Path) -> None:
+    trainings = finetunes("came_msmarco.sh", collections, tmp_path, CORPUS="collection.tsv")
+    assert {Path(flags["--corpus"]).name for flags in trainings.values()} == {"collection.tsv"}

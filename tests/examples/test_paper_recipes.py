@@ -23,6 +23,7 @@ SHALLOW = {
     "PERPLEXITY": 3,
     "COUNTS": "3 6",
 }
+SHALLOW |= {"LEARN_STEPS": 2, "COTMAE_STEPS": 2, "GATE": -100, "GATE_STEPS": 2, "CHECKPOINT_EVERY": 1}
 SHALLOW |= {"LEARN_BATCH": 4, "COTMAE_BATCH": 4, "SPAN_LENGTH": 16, "PER_SPAN": 2, "SHARDS": 2}  # of pre-training
 SHALLOW |= {"BM25_DEPTH": 8, "MINING_DEPTH": 8, "DEPTH": 10, "VALIDATION": 0.4, "THRESHOLD": "5%", "PROJECTION": "tsne:perplexity=3"}
 WITHOUT_PRODUCT = ("evaluate", "info", "analyze")

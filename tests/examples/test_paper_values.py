@@ -220,14 +220,23 @@ ROWS_OF_MOTE = ("mote", "siamese", "separate", "switched")
 
 
 def test_each_row_of_mote_is_pre_trained_by_itself_on_queries_of_the_spans(calls: Any) -> None:
-    recorded = calls("cot_mote_msmarco.sh", SEPARATE="other", SHARDS=2)
+    recorded = calls("cot_mote_msmarco.sh", SEPARATE="other", SHARDS=2, GATE="no", STEPS=7)
     generations = [call for call in recorded if call[0] == "generate-queries"]
     assert [flag_values(call, "shard") for call in generations] == [["0/2"], ["1/2"]] * 3
     values = {"queries-per-passage": "5", "top-k": "25", "top-p": "0.95", "max-output": "64", "seed": "42"}
     assert all(flag_values(call, name) == [value] for call in generations for name, value in values.items())
     pretrainings = {Path(flag_values(call, "output")[0]).name: call for call in recorded if call[0] == "pretrain"}
     assert list(pretrainings) == ["mote", "siamese", "switched"], "separate encoders are given"
-    values = {"steps": "80000", "batch-size": "1024", "learning-rate": "3e-4", "warmup": "0.1", "document-length": "144", "model": "base"}
+    values = {
+        "steps": "80000",
+        "batch-size": "1024",
+        "accumulate": "2",
+        "checkpoint-every": "20000",
+        "learning-rate": "3e-4",
+        "warmup": "0.1",
+        "document-length": "144",
+        "model": "base",
+    }
     for name, call in pretrainings.items():
         assert file_names(flag_values(call, "queries")) == ["asked-0.jsonl", "asked-1.jsonl"] and file_names(
             flag_values(call, "corpus")
@@ -238,7 +247,9 @@ def test_each_row_of_mote_is_pre_trained_by_itself_on_queries_of_the_spans(calls
 
 
 def test_table_1_pre_trains_cot_mae_on_spans_of_the_documents_themselves(calls: Any) -> None:
-    (call,) = (call for call in calls("cot_mote_figure4_divergence.sh", MOTE="a", SIAMESE="b", SEPARATE="c") if call[0] == "pretrain")
+    (call,) = (
+        call for call in calls("cot_mote_figure4_divergence.sh", MOTE="a", SIAMESE="b", SEPARATE="c", GATE="no") if call[0] == "pretrain"
+    )
     assert file_names(flag_values(call, "corpus")) == ["msmarco-docs.tsv"] and not flag_values(call, "queries")
     values = {"arch": "dense", "objective": "cotmae", "steps": "800000", "batch-size": "512"}
     values |= {"learning-rate": "1e-4", "document-length": "128"}
@@ -246,7 +257,7 @@ def test_table_1_pre_trains_cot_mae_on_spans_of_the_documents_themselves(calls: 
 
 
 def test_both_trainings_of_mote_start_from_its_own_weights(calls: Any) -> None:
-    recorded = calls("cot_mote_msmarco.sh", SIAMESE="other")
+    recorded = calls("cot_mote_msmarco.sh", SIAMESE="other", GATE="no")
     trainings_by_name = finetune_calls(recorded)
     assert list(trainings_by_name) == [f"{encoders}{stage}" for encoders in ROWS_OF_MOTE for stage in ("-bm25", "")]
     for name, call in trainings_by_name.items():
@@ -256,8 +267,75 @@ def test_both_trainings_of_mote_start_from_its_own_weights(calls: Any) -> None:
         assert flag_values(call, "objective") == ["contrastive:flops_query=0,flops_document=0"]
         assert file_names(flag_values(call, "corpus")) == ["titled.tsv"]
     mined = [(file_names(flag_values(call, "run")), flag_values(call, "method")) for call in recorded if call[0] == "mine-negatives"]
-    assert mined == [(["bm25.trec"], ["band:first=0,last=1000"]), *[(["fused.trec"], ["band:first=0,last=200"])] * 4]
+    assert mined == [(["triples.trec"], ["band:first=0,last=1000"]), *[(["fused.trec"], ["band:first=0,last=200"])] * 4]
     assert [flag_values(call, "engine") for call in recorded if "--engine" in call[1]] == [["bm25:k1=0.82,b=0.68"]]
+
+
+def test_the_first_training_of_mote_has_the_negatives_of_the_training_set_or_of_our_bm25(calls: Any, toy: Path, tmp_path: Path) -> None:
+    calls("cot_mote_msmarco.sh", MOTE="base", ROWS="mote")
+    judged, documents = toy_collections.ToyTexts(toy).train_qrels, len(toy_collections.ToyTexts(toy).documents)
+    lines = [line.split() for line in (tmp_path / "work/runs/triples/train/triples.trec").read_text(encoding="utf-8").splitlines()]
+    assert {line[0] for line in lines} == set(judged), "t99 is not judged"
+    for query in judged:
+        own = [line for line in lines if line[0] == query]
+        assert len({line[2] for line in own}) == len(own) >= documents - len(judged[query])
+        assert [int(line[3]) for line in own] == list(range(1, len(own) + 1)) == [-int(line[4]) for line in own]
+    (tmp_path / "calls").unlink()
+    recorded = calls("cot_mote_msmarco.sh", MOTE="base", ROWS="mote", TRIPLES="no")
+    (mined, _) = (call for call in recorded if call[0] == "mine-negatives")
+    assert file_names(flag_values(mined, "run")) == ["bm25.trec"]
+    assert "train" in [Path(flag_values(call, "output")[0]).name for call in recorded if call[0] == "search"]
+
+
+@pytest.mark.parametrize(("gain", "passes"), [(0.03, True), (0.019, False), (-0.2, False)])
+def test_a_pre_training_that_does_not_use_the_bottleneck_stops_before_its_80000_steps(
+    gain: float, passes: bool, toy: Path, tmp_path: Path
+) -> None:
+    toy_collections.write_msmarco(toy_collections.ToyTexts(toy), tmp_path / "msmarco")
+    (tmp_path / "work/data").mkdir(parents=True)
+    (tmp_path / "work/data/spans.jsonl").write_text('{"_id": "s", "text": "a span"}\n', encoding="utf-8")
+    recorder = tmp_path / "recorder"
+    recorder.write_text(
+        f"""#!/bin/bash
+echo "$*" >>{tmp_path}/calls
+if [ "$1" = pretrain ]; then
+  mkdir -p "${{@: -1}}"
+  printf '{{"step": 1, "bottleneck_gain.dense.query": 0.5, "bottleneck_gain.sparse.query": {gain}}}\\n' >"${{@: -1}}/metrics.jsonl"
+fi
+""",
+        encoding="utf-8",
+    )
+    recorder.chmod(0o755)
+    settings = {"MOEIR": recorder, "MODEL": "base", "DATA": tmp_path / "msmarco", "WORK": tmp_path / "work", "ROWS": "mote"}
+    completed = run_script("cot_mote_msmarco.sh", **settings)
+    steps = [
+        line.split()[line.split().index("--steps") + 1] for line in (tmp_path / "calls").read_text().splitlines() if "pretrain" in line
+    ]
+    assert f"0.5000 (dense.query), {gain:.4f} (sparse.query) nats per token" in completed.stderr
+    if passes:
+        assert completed.returncode == 0 and steps == ["2000", "80000"], completed.stderr
+    else:
+        assert completed.returncode == 1 and steps == ["2000"]
+        assert "the bottleneck is hardly used, expected 0.02 nats per token or more of each" in completed.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "settings"),
+    [
+        ("cot_mote_msmarco.sh", {"ROWS": "mote", "GATE": "no"}),
+        ("taser_nq.sh", {"ROUTINGS": "role"}),
+        ("sbmoe_table1.sh", {}),
+        ("lce_msmarco_doc.sh", {"RETRIEVERS": "bm25"}),
+        ("came_table1.sh", {}),
+    ],
+)
+def test_every_training_and_nothing_else_is_launched_by_launch(script: str, settings: dict[str, str], calls: Any, tmp_path: Path) -> None:
+    launcher = tmp_path / "launcher"
+    launcher.write_text(f'#!/bin/bash\necho "$1" >>{tmp_path}/launched\nshift\nexec {tmp_path}/recorder "$@"\n', encoding="utf-8")
+    launcher.chmod(0o755)
+    recorded = calls(script, LAUNCH=f"{launcher} -m", **settings)
+    trainings = [call for call in recorded if call[0] in ("finetune", "pretrain")]
+    assert (tmp_path / "launched").read_text(encoding="utf-8").split() == ["-m"] * len(trainings) != []
 
 
 def test_lce_trains_on_each_retrievers_top_hundred_and_reranks_every_list(calls: Any, tmp_path: Path) -> None:

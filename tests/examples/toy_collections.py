@@ -63,6 +63,9 @@ def write_msmarco(toy: ToyTexts, folder: Path) -> None:
     (folder / "titled.tsv").write_text("id\ttitle\ttext\n" + rows, encoding="utf-8")
     rows = "".join(f"D{text.id}\thttp://{text.id}\t{text.title}\t{text.text}\n" for text in toy.documents)
     (folder / "msmarco-docs.tsv").write_text("id\turl\ttitle\ttext\n" + rows, encoding="utf-8")
+    pairs = [(query, positive) for query, grades in toy.train_qrels.items() for positive in grades]
+    rows = "".join(f"{query}\t{positive}\t{text.id}\r\n" for query, positive in pairs for text in toy.documents if text.id != positive)
+    (folder / "qidpidtriples.train.full.2.tsv").write_text(rows + "t99\towl\tbat\r\n", encoding="utf-8")
     qrels.write_qrels(toy.train_qrels, folder / "qrels.train.tsv")
     qrels.write_qrels(toy.test_qrels, folder / "qrels.dev.small.tsv")
     for part, queries, judged in (("train", toy.train, toy.train_qrels), ("dev", toy.test, toy.test_qrels)):

@@ -288,11 +288,6 @@ def test_by_documents_too_a_step_is_the_same_whenever_it_is_asked_for(cache, rea
     assert {tuple(first.anchors_at(step)) for step in steps} != {tuple(first.anchors_at(step % 3)) for step in steps}
 
 
-def test_a_batch_larger_than_an_epoch_is_warned_of(cache, reader, caplog):
-    assert make_sampler(cache, reader, draw="documents", size=64).batch_size == 29
-    assert "--batch-size 64: an epoch has 29 documents, and so has a batch" in caplog.text
-
-
 @pytest.mark.parametrize("draw", ["documents", "spans"])
 def test_held_out_documents_and_the_others_share_no_span(cache, reader, draw):
     is_held_out = batches.hold_out_documents(30, 0.3, seed=3)

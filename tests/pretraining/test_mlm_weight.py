@@ -71,11 +71,11 @@ def test_a_text_that_is_neither_predicted_nor_decoded_is_not_encoded(monkeypatch
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("weight", [-0.5, float("nan")])
 def test_a_weight_below_0_is_refused(kind, weight):
-    with pytest.raises(UsageError, match="mlm_weight=.*: expected 0 or more"):
+    with pytest.raises(UsageError, match=r"mlm_weight=.*: expected 0 or more"):
         make(kind, mlm_weight=weight)
 
 
 @pytest.mark.parametrize("kind, options", [(CotmaeQc, {}), (Mote, {"sparse_weight": 0}), (Mote, {"sparse": False})])
 def test_weights_that_are_all_0_are_refused(kind, options):
-    with pytest.raises(UsageError, match="decoder_weight=0, mlm_weight=0.*nothing would be learned"):
+    with pytest.raises(UsageError, match=r"decoder_weight=0, mlm_weight=0.*nothing would be learned"):
         make(kind, mlm_weight=0, decoder_weight=0, **options)

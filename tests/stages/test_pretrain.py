@@ -174,12 +174,13 @@ def test_the_objective_mote_trains_the_architecture_mote_and_no_other(room, tmp_
 
 
 def test_the_loss_on_held_out_documents_is_measured_at_intervals_and_the_same_after_a_kill(room, tmp_path, tiny_model_with_head):
-    flags = ("--steps", 4, "--held-out", 0.4, "--evaluate-every", 2)
+    flags = ("--steps", 4, "--held-out", 0.4, "--evaluate-every", 2, "--draw", "spans")
     whole = run(*make_command(room, tiny_model_with_head, "cotmae", tmp_path / "whole", *flags))
     lines = read_metrics(tmp_path / "whole")
     assert [line["step"] for line in lines if "dev.loss" in line] == [2, 4]
     last = lines[-1]
-    assert last["dev.loss"] == pytest.approx(last["dev.mlm.loss"] + last["dev.decoder.loss"], rel=1e-6) and "dev.bottleneck_gain" in last
+    assert last["dev.loss"] == pytest.approx(last["dev.mlm.loss"] + last["dev.decoder.loss"], rel=1e-6)
+    assert "dev.bottleneck_gain" in last and "--batch-size" not in whole.stderr
     counts = json.loads((tmp_path / "whole" / "manifest.json").read_text())["counts"]
     assert counts["held_out"]["evaluations"] == 2 and counts["held_out"]["spans"] > 0
     assert counts["held_out"]["value"] == min(line["dev.loss"] for line in lines if "dev.loss" in line)
@@ -216,7 +217,7 @@ def test_a_share_that_leaves_nothing_is_refused(flags, words, room, tmp_path, ti
 
 
 def test_two_processes_measure_held_out_documents_as_one_does(room, tmp_path, tiny_model_without_dropout):
-    flags = ("--device", "cpu", "--learning-rate", 2e-4, "--held-out", 0.4, "--checkpoint-every", 2)
+    flags = ("--device", "cpu", "--learning-rate", 2e-4, "--held-out", 0.4, "--checkpoint-every", 2, "--draw", "spans")
     command = make_command(room, tiny_model_without_dropout, "cotmae", tmp_path / "two", *flags)
     result = run_processes(2, lambda rank: run_captured(*command))
     assert [one["code"] for one in result] == [0, 0], result
@@ -224,3 +225,12 @@ def test_two_processes_measure_held_out_documents_as_one_does(room, tmp_path, ti
     one, other = read_metrics(tmp_path / "one"), read_metrics(tmp_path / "two")
     assert one[-1]["dev.loss"] == pytest.approx(other[-1]["dev.loss"], abs=1e-4)
     assert_same_training(tmp_path / "one-step-2", tmp_path / "two-step-2")
+    few = make_command(room, tiny_model_without_dropout, "cotmae", tmp_path / "few", "--device", "cpu", "--held-out", 0.4)
+    result = run_processes(2, lambda rank: run_captured(*few))
+    assert "--held-out: 1 spans in a batch are too few for 2 processes" in result[0]["stderr"] + result[1]["stderr"]
+
+
+def test_a_batch_larger_than_an_epoch_is_warned_of(room, tmp_path, tiny_model_with_head):
+    large = ("--batch-size", 64, "--steps", 1)
+    result = run(*make_command(room, tiny_model_with_head, "cotmae", tmp_path / "x", *large))
+    assert "--batch-size 64: an epoch has 5 documents, and so has a batch" in result.stderr

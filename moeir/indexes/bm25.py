@@ -41,8 +41,8 @@ class Bm25(PostingsIndex, Index):
     """BM25 as Lucene scores it, over the terms of Lucene's analyser of a language (`language`, by default English).
 
     weight of term t in document d = log(1 + (N − n + ½) / (n + ½)) · f / (f + k1 · (1 − b + b · |d| / mean |d|)), where n of N
-    documents hold t, f times in d (Robertson and Zaragoza 2009, Kamphuis et al. 2020 "Lucene (accurate)"); without the factor k1 + 1 of
-    older ones, which changes no order but the weight of BM25 in a sum with other scores. N and the mean length are those of the documents
+    documents hold t, f times in d (Robertson and Zaragoza 2009, Kamphuis et al. 2020 "Lucene (accurate)"), without the factor k1 + 1 of
+    older forms: it changes no order, but the share of BM25 in a sum with other scores. N and the mean length are those of the documents
     with at least one term. A query's score adds the weights of its terms, repeated ones as often as they occur. Only documents that share
     a term are retrieved.
 

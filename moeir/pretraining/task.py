@@ -117,7 +117,8 @@ class PretrainingTask:
 class HeldOutLoss:
     """Loss of a task's objective on the batches of another sampler, as an evaluator of the trainer; the same texts and masks each time."""
 
-    patience, keeps_best = None, False
+    patience: int | None = None
+    keeps_best: bool = False
 
     def __init__(self, task: PretrainingTask, sampler: SpanSampler, every: int) -> None:
         task.check_batches(sampler, "--held-out")

@@ -249,7 +249,7 @@ class TrainingStage(Stage):
             tracking=trackers.make_tracking(self.track, self.output, to_dict(self, results_only=True)),
             process_group=process_group,
             log_every=self.log_every,
-            checkpoint=self.checkpoint_every and (self.checkpoint_every, partial(self.write_step, save, task.size)),
+            checkpoint=None if self.checkpoint_every is None else (self.checkpoint_every, partial(self.write_step, save, task.size)),
         )
 
     def save_checkpoint(

@@ -42,7 +42,7 @@ class PretrainingTask:
         self.model: Pretraining = objective
         self._sampler, self._dtype, self._process_group, self._accumulate = sampler, dtype, process_group, accumulate
         objective.process_group = process_group
-        self.check_batches(sampler, "--batch-size")
+        _check_batches(sampler, process_group, "--batch-size")
 
         def make_batch(step: int) -> PretrainingBatch:
             batch = sampler.batch_at(step, process_group.rank, process_group.size)
@@ -51,11 +51,6 @@ class PretrainingTask:
         self._batches = StepPrefetcher(make_batch, sampler.steps)
         self._first_step_flops = self._first_step_tokens = self._tokens = 0
         self._start_time: float | None = None
-
-    def check_batches(self, sampler: SpanSampler, flag: str) -> None:
-        """UsageError if a batch has not a span for each process."""
-        if sampler.batch_size < self._process_group.size:
-            raise UsageError(f"{flag}: {sampler.batch_size} spans in a batch are too few for {self._process_group.size} processes")
 
     @property
     def size(self) -> int:
@@ -74,7 +69,7 @@ class PretrainingTask:
         if not self._first_step_flops:
             formulas = {**varlen_flop_formulas(), **grouped_linear_flop_formulas()} if device.type == "cuda" else {}
             with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
-                loss, facts = self._compute(batch, device)
+                loss, facts = self.compute(batch, device)
                 parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
                 torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)  # for counting only
             self._first_step_flops, self._first_step_tokens = counter.get_total_flops(), tokens
@@ -83,19 +78,15 @@ class PretrainingTask:
             _synchronize(device)
             self._start_time = time.monotonic()
         self._tokens += tokens
-        return self._compute(batch, device)
+        return self.compute(batch, device)
 
-    def compute_held_out(self, sampler: SpanSampler, number: int) -> StepMetrics:
-        """Metrics of a batch of another sampler, also of the bottleneck."""
-        device = next(self.model.parameters()).device
-        self.model.measures_bottleneck = True
-        with autocast(self._dtype, str(device)):
-            facts: StepMetrics = self.model(sampler.batch_at(number, self._process_group.rank, self._process_group.size).to(device))[1]
-        return facts
-
-    def _compute(self, batch: PretrainingBatch, device: torch.device) -> tuple[Tensor, StepMetrics]:
+    def compute(
+        self, batch: PretrainingBatch, device: torch.device, *, measures_bottleneck: bool | None = None
+    ) -> tuple[Tensor, StepMetrics]:
+        """Loss and metrics of a batch on a device."""
         number = batch.step // self._accumulate + 1  # of the optimizer's step, counted from 1
-        self.model.measures_bottleneck = number % BOTTLENECK_EVERY == 0 or number == batch.steps // self._accumulate
+        is_measured = number % BOTTLENECK_EVERY == 0 or number == batch.steps // self._accumulate
+        self.model.measures_bottleneck = is_measured if measures_bottleneck is None else measures_bottleneck
         with autocast(self._dtype, str(device)):
             loss, facts = self.model(batch)
         return loss, facts
@@ -121,16 +112,18 @@ class HeldOutLoss:
     keeps_best: bool = False
 
     def __init__(self, task: PretrainingTask, sampler: SpanSampler, every: int) -> None:
-        task.check_batches(sampler, "--held-out")
+        _check_batches(sampler, task.model.process_group, "--held-out")
         self.every, self._task, self._sampler = every, task, sampler
         self._batches = min(sampler.steps_per_epoch, math.ceil(HELD_OUT_SPANS / sampler.batch_size))
 
     @torch.no_grad()
     def evaluate(self, step: int, best: Any) -> dict[str, float]:
         """Means over the batches without dropout: `dev.loss`, `dev.PART.loss`, and `dev.bottleneck_gain` of decoders."""
-        self._task.model.eval()
-        parts = [self._task.compute_held_out(self._sampler, number) for number in range(self._batches)]
-        self._task.model.train()
+        model = self._task.model.eval()
+        process_group, device = model.process_group, next(model.parameters()).device
+        batches = (self._sampler.batch_at(number, process_group.rank, process_group.size) for number in range(self._batches))
+        parts = [self._task.compute(batch.to(device), device, measures_bottleneck=True)[1] for batch in batches]
+        model.train()
         means = {name: sum(float(part[name]) for part in parts) / len(parts) for name in parts[0]}
         losses = {f"dev.{name.removeprefix('loss.')}.loss": value for name, value in means.items() if name.startswith("loss.")}
         gain = {f"dev.{BOTTLENECK_GAIN}": means[BOTTLENECK_GAIN]} if BOTTLENECK_GAIN in means else {}
@@ -160,6 +153,11 @@ def measure_peak_flops(dtype: torch.dtype, device: torch.device) -> float:
         fastest = min(fastest, time.perf_counter() - started)
     assert product.shape == (side, side)
     return 2 * side**3 / fastest
+
+
+def _check_batches(sampler: SpanSampler, process_group: ProcessGroup, flag: str) -> None:
+    if sampler.batch_size < process_group.size:
+        raise UsageError(f"{flag}: {sampler.batch_size} spans in a batch are too few for {process_group.size} processes")
 
 
 def _synchronize(device: torch.device) -> None:

@@ -2,6 +2,7 @@
 
 import glob
 import logging
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -208,14 +209,14 @@ class TrainingStage(Stage):
         """Refuse to replace other things by checkpoints of `checkpoint_every`; with `force`, only sources and what moeir did not make."""
         sources = {path for _, source in self.sources() for path in (source.resolve(), *source.resolve().parents)}
         for path in self.output.parent.glob(f"{glob.escape(self.output.name)}-step-*"):
-            number = path.name.rpartition("-")[2]
-            if self.checkpoint_every is None or not number.isdecimal() or int(number) % self.checkpoint_every:
+            number = path.name.removeprefix(f"{self.output.name}-step-")
+            if self.checkpoint_every is None or not re.fullmatch("[1-9][0-9]*", number) or int(number) % self.checkpoint_every:
                 continue
             if path.resolve() in sources:
                 raise UsageError(f"{path}: is read here, and --checkpoint-every {self.checkpoint_every} would replace it; write elsewhere")
             record = _step_record(provenance, int(number))
             if force or not manifests.is_up_to_date(path, record):
-                atomic_write.check_overwrite(path, record, force=force, flag="--output")
+                atomic_write.check_overwrite(path, record, force=force)
 
     def write_step(self, save: SaveCheckpoint, examples: int, step: int) -> None:
         """Write the checkpoint after `step` steps beside the output, as complete as that."""
@@ -230,12 +231,7 @@ class TrainingStage(Stage):
         log.info("made %s", path)
 
     def train_model(
-        self,
-        task: "TrainingTask",
-        schedule: "Schedule",
-        process_group: "ProcessGroup",
-        evaluator: "Evaluator | None",
-        save: SaveCheckpoint,
+        self, task: "TrainingTask", schedule: "Schedule", process_group: "ProcessGroup", evaluator: "Evaluator | None", save: SaveCheckpoint
     ) -> dict[str, Any]:
         """Run the trainer; `save` writes a checkpoint into a folder. Returns the counts for the manifest."""
         from moeir.training import trackers, trainer

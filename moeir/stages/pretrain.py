@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import variants
-from moeir.analysis import training_monitor
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import Counts, Facts, path_or_example, source_digests
@@ -122,6 +121,8 @@ class Pretrain(TrainingStage):
         return []
 
     def summary(self, counts: Facts) -> str:
+        from moeir.analysis import training_monitor
+
         parts = [super().summary(counts)]
         if held_out := counts.get("held_out"):
             parts.append(

@@ -201,10 +201,10 @@ def scale_heads(objective: Pretraining, batch: PretrainingBatch) -> None:
     """
     was_training, scaled = objective.training, set[VocabularyHead]()
     objective.eval()
-    for texts in (batch.anchors, batch.contexts):
-        encoder = objective.architecture.encoder if texts is None else objective.architecture.encoder_for(texts.tokens.side)
+    for texts in filter(None, (batch.anchors, batch.contexts)):
+        encoder = objective.architecture.encoder_for(texts.tokens.side)
         head = encoder.vocabulary_head
-        if texts is None or not isinstance(head, VocabularyHead) or head in scaled:
+        if not isinstance(head, VocabularyHead) or head in scaled:
             continue
         scaled.add(head)
         encoded = objective.encode(texts)

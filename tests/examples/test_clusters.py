@@ -162,6 +162,33 @@ def test_a_command_under_torchrun_resolves(script: str, nodes: int, tmp_path: Pa
     base.check_settings(settings.build_stage(stage, values))
 
 
+def test_a_pre_training_of_mote_under_torchrun_has_queries_rate_length_and_cache(tmp_path: Path) -> None:
+    recorder = tmp_path / "torchrun"
+    recorder.write_text(f'#!/bin/sh\nfor word in "$@"; do echo "$word"; done >{tmp_path}/words\n')
+    recorder.chmod(0o755)
+    values = {
+        "OBJECTIVE": "mote",
+        "QUERIES": "a.jsonl b.jsonl",
+        "RATE": "3e-4",
+        "LENGTH": "144",
+        "BATCH": "2048",
+        "PARTS": "2",
+        "STEPS": "80000",
+    }
+    environment = os.environ | {"TORCHRUN": str(recorder), "CACHE": "tokens"} | values
+    subprocess.run(["bash", EXAMPLES / "torchrun/pretrain.sh", "--held-out", "0.001"], env=environment, check=True)
+    words = (tmp_path / "words").read_text().splitlines()
+    name, *flags = words[words.index("moeir") + 1 :]
+    given = dict(zip(flags[::2], flags[1::2], strict=True))
+    queries = [value for flag, value in zip(flags[::2], flags[1::2], strict=True) if flag == "--queries"]
+    expected = {"--learning-rate": "3e-4", "--document-length": "144", "--batch-size": "1024", "--accumulate": "2", "--steps": "80000"}
+    expected |= {"--cache": "tokens", "--objective": "mote", "--held-out": "0.001", "--output": "pre/mote"}
+    assert queries == ["a.jsonl", "b.jsonl"] and expected.items() <= given.items()
+    stage = settings.build_stage(cli.stage_class(name), {flag.removeprefix("--").replace("-", "_"): value for flag, value in given.items()})
+    base.check_settings(stage)
+    assert stage.arch == "mote"
+
+
 SCRIPTS = sorted(path for room in ("slurm", "torchrun") for path in (EXAMPLES / room).iterdir())
 
 

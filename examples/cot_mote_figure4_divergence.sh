@@ -24,7 +24,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/cot_mote_steps.sh"
 PAIRS=${PAIRS:-400} PERPLEXITY=${PERPLEXITY:-30} COTMAE=${COTMAE:-} COTMAE_STEPS=${COTMAE_STEPS:-800000} COTMAE_BATCH=${COTMAE_BATCH:-512}
-SPAN_LENGTH=${SPAN_LENGTH:-128}
+SPAN_LENGTH=${SPAN_LENGTH:-128} COTMAE_GATE_STEPS=${COTMAE_GATE_STEPS:-10000}
 
 divergences() { # MODEL...: a line for each
   local model
@@ -46,7 +46,8 @@ maps() { # NAME MODEL...: figures/NAME.svg, a panel for each
 
 bm25_negatives
 if [ -z "$COTMAE" ]; then
-  LEARN_STEPS=$COTMAE_STEPS LEARN_BATCH=$COTMAE_BATCH LEARN_PARTS=1 pretrained cotmae dense cotmae "$DOCUMENTS" --document-length "$SPAN_LENGTH" --learning-rate 1e-4
+  LEARN_STEPS=$COTMAE_STEPS LEARN_BATCH=$COTMAE_BATCH LEARN_PARTS=1 GATE_STEPS=$COTMAE_GATE_STEPS \
+    pretrained cotmae dense cotmae "$DOCUMENTS" --document-length "$SPAN_LENGTH" --learning-rate 1e-4
   COTMAE=$WORK/pre/cotmae
 fi
 for encoders in siamese separate; do two_stages "cotmae-$encoders" "$COTMAE" "dense:encoders=$encoders" global; done

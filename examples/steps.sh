@@ -2,7 +2,7 @@
 #
 # An environment variable overrides each value, e.g. WORK=/fast/taser KEEP=no bash examples/taser_nq.sh
 # WORK        output folder; scripts of one paper share it and continue each other's work
-# STEPS       if set, the number of steps of every training, in place of epochs
+# STEPS       if set, the number of steps of every fine-tuning, in place of epochs
 # LAUNCH      what starts a training, in place of MOEIR: on 8 GPUs LAUNCH="torchrun --standalone --nproc-per-node 8 -m moeir"; batches are
 #             those of all processes together, so that only the speed changes
 # KEEP        no: encodings and indexes are removed once their runs are written

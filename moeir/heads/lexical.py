@@ -1,5 +1,5 @@
-"""One weight per vocabulary term: log-saturated logits, maximum or sum over positions (SPLADE; CAME eq. 3), or for queries a weight of
-each of their own tokens, without an encoder.
+"""One weight per vocabulary term: log-saturated logits, maximum or sum over positions, special tokens' among them (SPLADE; CAME eq. 3),
+or for queries a weight of each of their own tokens, without an encoder.
 """
 
 import torch

@@ -130,7 +130,7 @@ class Pretrain(TrainingStage):
             )
         if "bottleneck_gain" in counts["last"]:
             unused = any(gain < training_monitor.GAIN_BELOW for gain in training_monitor.bottleneck_gains(counts["last"]).values())
-            words = ": a decoder that hardly uses it; see moeir's docs/training.md, What the bottleneck is worth" if unused else ""
+            words = " (a decoder hardly uses it: train longer or raise its rate, --group-rate decoder=RATE)" if unused else ""
             parts.append(f"the bottleneck is worth {counts['last']['bottleneck_gain']:.3f} nats per token{words}")
         if "tokens_per_second" in counts:
             share = f"{counts['share_of_peak']:.1%} of the peak matrix-product rate measured on this machine"

@@ -182,8 +182,8 @@ def _train_steps(trainer: "_Trainer", state: resume_state.TrainingState, folder:
             is_best = False
             if evaluator is not None and evaluation_due and not any(map(_nan_error, records)):
                 records[-1] |= evaluator.evaluate(step + 1, best)
-                is_best = evaluator.keeps_best and best.since == 0
-                if is_best and trainer.process_group.is_main:
+                is_best = best.since == 0
+                if is_best and evaluator.keeps_best and trainer.process_group.is_main:
                     resume_state.save_best(folder / RESUME / BEST_FOLDER, trainer.task.model, step + 1)
             for metrics in records:
                 if (error := _nan_error(metrics)) is not None:

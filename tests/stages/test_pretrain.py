@@ -234,3 +234,12 @@ def test_a_batch_larger_than_an_epoch_is_warned_of(room, tmp_path, tiny_model_wi
     large = ("--batch-size", 64, "--steps", 1)
     result = run(*make_command(room, tiny_model_with_head, "cotmae", tmp_path / "x", *large))
     assert "--batch-size 64: an epoch has 5 documents, and so has a batch" in result.stderr
+
+
+def test_a_decoder_that_hardly_uses_the_bottleneck_at_the_end_is_said_in_the_last_line(room, tmp_path, tiny_model_with_head):
+    result = run(*make_command(room, tiny_model_with_head, "cotmae-qc", tmp_path / "short", "--learning-rate", 1e-7))
+    assert "nats per token (a decoder hardly uses it: train longer or raise its rate" in result.stderr
+    assert read_metrics(tmp_path / "short")[0]["learning_rate.decoder"] == 1e-7
+    rates = ("--learning-rate", 1e-7, "--group-rate", "decoder=2e-3")
+    run(*make_command(room, tiny_model_with_head, "cotmae-qc", tmp_path / "rate", *rates))
+    assert read_metrics(tmp_path / "rate")[0]["learning_rate.decoder"] == 2e-3

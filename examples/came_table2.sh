@@ -44,6 +44,6 @@ for method in sumrr normsum linear; do
   done
   tables "Table 2, fused by $method" "${rows[@]}"
 done
-say "Table 2, each expert of each arm"
+against=()
 mapfile -t rows < <(every "${arms[@]}")
 tables "Table 2, experts" "${rows[@]}"

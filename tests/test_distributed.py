@@ -158,6 +158,35 @@ def test_a_killed_training_of_two_goes_on_to_the_same_bytes(learn):
         assert (output / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
+def test_a_training_is_continued_by_as_many_processes_as_began_it(learn):
+    """Two go on with what two began; one is refused, and leaves it as it is."""
+    whole, _ = learn(2, "came", name="whole", dropout=True)
+    output, results = learn(2, "came", "--save-minutes", 1e-9, name="killed", killed=3, dropout=True)
+    assert results == [None, None]
+    _, results = learn(1, "came", "--save-minutes", 1e-9, name="killed", dropout=True)
+    assert results[0]["code"] == 2 and not output.exists()
+    assert "number of processes: expected 2, as for the first 3 steps, found 1; start as many to continue" in results[0]["stderr"]
+    _, results = learn(2, "came", "--save-minutes", 1e-9, name="killed", dropout=True)
+    assert "continuing after step 3" in results[0]["stderr"]
+    assert (output / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_two_processes_do_not_continue_what_one_began(learn, monkeypatch):
+    compute = retrieval_task.RetrievalTask.compute_loss
+
+    def stop(self, batch):
+        if batch == 2:
+            raise KeyboardInterrupt
+        return compute(self, batch)
+
+    monkeypatch.setattr(retrieval_task.RetrievalTask, "compute_loss", stop)
+    assert learn(1, "came", "--save-minutes", 1e-9, name="alone")[1][0]["code"] == 130
+    monkeypatch.undo()
+    output, results = learn(2, "came", "--save-minutes", 1e-9, name="alone")
+    assert [one["code"] for one in results] == [2, 2] and not output.exists()
+    assert "expected 1, as for the first 2 steps, found 2" in results[0]["stderr"]
+
+
 def test_a_finished_training_is_left_alone_by_all(learn):
     learn(2, "sbmoe")
     _, results = learn(2, "sbmoe")

@@ -22,6 +22,7 @@ from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
 from moeir.architectures.sentence_transformers_files import write_dense_files
 from moeir.artifacts.atomic_write import link_file
+from moeir.artifacts.identity import read_unchanged
 from moeir.artifacts.unfinished import describe_unfinished
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder, pack_encoders
@@ -318,6 +319,7 @@ def update_spec(spec: str) -> str:
     return str(variants.Spec(name, tuple((options | changed).items())))
 
 
+@read_unchanged
 def open_checkpoint(folder: Path | str, device: str = "cpu") -> RetrievalModel:
     """Load a checkpoint from its folder, its weights bit for bit as saved."""
     folder = Path(folder)

@@ -17,7 +17,17 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
-from moeir.artifacts.manifests import MANIFEST, build_manifest, diff_records, list_files, manifest_path, read_manifest, serialize_manifest
+from moeir.artifacts.identity import confirm_held
+from moeir.artifacts.manifests import (
+    MANIFEST,
+    build_manifest,
+    diff_records,
+    find_versions,
+    list_files,
+    manifest_path,
+    read_manifest,
+    serialize_manifest,
+)
 from moeir.artifacts.unfinished import RESUME as RESUME
 from moeir.artifacts.unfinished import backup_path, read_record, record_path
 from moeir.artifacts.unfinished import final_path as final_path
@@ -27,6 +37,7 @@ from moeir.errors import ArtifactError, MoeirError, OutputInUse, UsageError
 
 TOKEN_CACHE = "tokens"  # within resume/: caches named by their inputs, so that runs with other settings can reuse them
 LINKED = "linked files"
+VERSIONS = "versions"  # in a record and a manifest: of the packages that the work is done with
 DISCARDED = f"{RESUME}.forgotten"
 RECORD_BEGIN = b'{"stage": '
 MAX_NAME_BYTES = 255 - len(f"..{MANIFEST}.old.new")  # of an output; the longest name of a file beside it has what is subtracted
@@ -53,19 +64,24 @@ def atomic_output(
             _check_replaceable(path, folder=folder)
         _retire(path)
         _settle_manifest(path, partial)
-        _discard_stale_work(path, partial, read_record(path), record, force=force)
+        unfinished = read_record(path) or {}
+        earlier_versions = unfinished.pop(VERSIONS, {})
+        is_resumed = _discard_stale_work(path, partial, unfinished, record, force=force)
+        versions = _join_versions(path, earlier_versions if is_resumed else {}, find_versions())
         existed, began, counts = os.path.lexists(path), time.time(), dict[str, Any]()
         try:
-            write_text_atomically(record_file, json.dumps(record))
+            write_text_atomically(record_file, json.dumps({**record, VERSIONS: versions}))
             if folder:
                 partial.mkdir(exist_ok=True)
                 _remove(_new_path(partial / MANIFEST))  # of an interrupted commit; the next manifest would list it
             _fsync(path.parent)
             yield partial, counts
+            confirm_held()
             if not discard:
                 is_taken = os.path.lexists(path) > existed or bool(list_foreign(path, folder=folder))
                 target = _find_free_path(path, "new") if is_taken else path
                 manifest = build_manifest(partial, kind, record, target.name, (RESUME, DISCARDED), counts.pop(LINKED, None))
+                manifest[VERSIONS] |= {name: version for name, version in versions.items() if name in manifest[VERSIONS]}
                 _commit(target, partial, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
                 if is_taken:
                     raise ArtifactError(f"{path}: something else was put there meanwhile, and stays; the finished output is {target}")
@@ -185,7 +201,7 @@ def _retire(path: Path) -> None:
 
 def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
     """Remove what a kill right after the rename left next to a product; `record` is that of the existing product."""
-    is_same = read_record(path) == dict(record)
+    is_same = {**(read_record(path) or {}), VERSIONS: None} == {**record, VERSIONS: None}
     if is_same or _lock_path(path).exists():
         with contextlib.suppress(MoeirError, OSError), _lock(path):  # another process rebuilds it, or the folder is read-only
             if is_same:
@@ -195,10 +211,11 @@ def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
                 _remove_unfinished(path)
 
 
-def _discard_stale_work(path: Path, partial: Path, unfinished: dict[str, Any] | None, record: Mapping[str, Any], *, force: bool) -> None:
+def _discard_stale_work(path: Path, partial: Path, unfinished: Mapping[str, Any], record: Mapping[str, Any], *, force: bool) -> bool:
+    """Whether unfinished work is resumed; other work is removed."""
     if _has_resumable_state(partial) and unfinished and not force:
         if unfinished == dict(record):
-            return
+            return True
         differences = ", ".join(sorted(diff_records(unfinished, record)))
         raise UsageError(f"{path}: unfinished work of other settings ({differences}); repeat those to finish it, or --force to start over")
     if not force and (partial / RESUME / TOKEN_CACHE).is_dir():
@@ -208,6 +225,16 @@ def _discard_stale_work(path: Path, partial: Path, unfinished: dict[str, Any] | 
         _fsync(partial)
     else:
         _remove_unfinished(path, has_successor=True)  # before the new record: it must not be that of the old state after a power cut
+    return False
+
+
+def _join_versions(path: Path, earlier: Mapping[str, str], versions: Mapping[str, str]) -> dict[str, str]:
+    """The versions of packages; where work is resumed that others have begun, warn, and list them all."""
+    changed = [name for name, version in versions.items() if earlier.get(name, version).split(", ")[-1] != version]
+    if changed:
+        steps = ", ".join(f"{name} {earlier[name]}, now {versions[name]}" for name in changed)
+        log.warning("%s: was begun with %s: its numbers may be those of neither; --force starts over", path, steps)
+    return {**versions, **earlier, **{name: f"{earlier[name]}, {versions[name]}" for name in changed}}
 
 
 def _has_resumable_state(partial: Path) -> bool:

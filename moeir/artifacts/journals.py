@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moeir.artifacts.atomic_write import sync_file
+from moeir.artifacts.identity import confirm_held
 from moeir.errors import ArtifactError
 
 HEADER_BYTES, CHECKSUM = 128, "crc32"
@@ -52,6 +53,8 @@ class JsonlJournal(_SyncedFile):
         super().__init__(path, len(complete))
 
     def write(self, entry: Mapping[str, Any]) -> None:
+        """Append an entry; no entry is of work on a source that has changed since the stage began."""
+        confirm_held()
         self._file.write(json.dumps({**entry, CHECKSUM: _compute_checksum(entry)}).encode() + b"\n")
         self.flush()
 

@@ -11,13 +11,15 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from moeir.artifacts.identity import MANIFEST as MANIFEST
+from moeir.artifacts.identity import read_unchanged
 from moeir.artifacts.unfinished import backup_path, describe_unfinished, maker, partial_path, read_json
 from moeir.errors import ArtifactError
 
-MANIFEST = "manifest.json"
 NOT_IN_DIGEST = ("metrics.jsonl", "README.md", "settings.yaml")
 FORMATS = {"index": 2}  # format on disk, 1 if not listed; raised with each change, so that older artifacts are refused
 SEAL, JSON_END = "seal", '"\n}'
@@ -109,6 +111,7 @@ def list_files(manifest_file: Path) -> Collection[str] | None:
     return manifest["files"].keys() if is_ours else None
 
 
+@read_unchanged
 def verify_artifact(path: Path, kind: str) -> dict[str, Any]:
     """The manifest of a complete artifact of `kind`; ArtifactError if it is missing, unfinished, of another kind, or damaged."""
     if not path.exists():
@@ -229,9 +232,17 @@ def build_manifest(
     """The manifest of a finished product, called `name` if it is a single file, leaving out the folders in `without`; `linked` are the
     entries of files that it shares with a verified artifact."""
     files = _file_entries(product, without, linked, is_product=True) if product.is_dir() else {name: compute_checksums([product])[0]}
-    packages = {name: getattr(sys.modules.get(name), "__version__", None) for name in RECORDED_PACKAGES}
-    versions = {"python": platform.python_version(), **{name: str(version) for name, version in packages.items() if version is not None}}
+    versions = {name: version for name, version in find_versions().items() if name in ("python", *sys.modules)}
     return {"kind": kind, "format": FORMATS.get(kind, 1), **record, "files": files, "versions": versions}
+
+
+def find_versions() -> dict[str, str]:
+    """The versions of Python and of the packages on which numbers depend, also of those that are not imported yet."""
+    versions = {"python": platform.python_version()}
+    for name in RECORDED_PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = str(getattr(sys.modules.get(name), "__version__", None) or metadata.version(name))
+    return versions
 
 
 def read_lines(path: Path) -> list[str]:

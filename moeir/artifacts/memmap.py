@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from moeir.artifacts import atomic_write, manifests
+from moeir.artifacts import atomic_write, identity, manifests
 from moeir.errors import OutputInUse
 
 MAX_RESIDENT_BYTES = 2**30  # of all mapped files together; up to this nothing is released
@@ -89,12 +89,14 @@ def get_or_build(
         try:
             with atomic_write.atomic_output(path, f"{kind} cache", record, force=rebuild, folder=True) as (partial, counts):
                 counts.update(fill(partial))
-            return path
+            break
         except OutputInUse:
             log.info("%s: another process is writing it; waiting", path)
             atomic_write.wait_for_writer(path)
             rebuild = False
-    atomic_write.clean_leftovers(path, record)
+    else:
+        atomic_write.clean_leftovers(path, record)
+    identity.hold(path)
     return path
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from moeir.artifacts import manifests
 from moeir.errors import ArtifactError, UsageError
 
+MAX_SHARDS = 10_000
 FOLDER_PATTERN = re.compile(r"(0|[1-9][0-9]*)-of-([1-9][0-9]*)")
 
 
@@ -26,10 +27,10 @@ class Shard(NamedTuple):
         >>> Shard.parse("3/8").folder_name, str(Shard(3, 8))
         ('3-of-8', '3/8')
         """
-        number, _, of = text.partition("/")
-        if not (number.isdecimal() and of.isdecimal() and int(number) < int(of)):
+        match = re.fullmatch("([0-9]{1,6})/([0-9]{1,6})", text)
+        if match is None or not int(match[1]) < int(match[2]) <= MAX_SHARDS:
             raise UsageError(f"--shard {text}: expected I/N, the I-th of N parts counted from 0, such as 0/8 … 7/8")
-        return cls(int(number), int(of))
+        return cls(int(match[1]), int(match[2]))
 
     @property
     def folder_name(self) -> str:
@@ -55,8 +56,10 @@ def finished_shards(folder: Path) -> dict[Shard, Path]:
     if manifests.manifest_path(folder).is_file() or not folder.is_dir():
         return {}
     matches = ((FOLDER_PATTERN.fullmatch(path.name), path) for path in folder.iterdir() if (path / manifests.MANIFEST).is_file())
-    shards = ((Shard(int(match[1]), int(match[2])), path) for match, path in matches if match)
-    return dict(sorted(shards))
+    shards = {Shard(int(match[1]), int(match[2])): path for match, path in matches if match}
+    if wrong := next((path for shard, path in shards.items() if not shard.number < shard.total <= MAX_SHARDS), None):
+        raise ArtifactError(f"{wrong}: expected the name of a shard, I-of-N with I below N, and N at most {MAX_SHARDS:,}; move it away")
+    return dict(sorted(shards.items()))
 
 
 def shard_folders(folder: Path) -> list[Path]:

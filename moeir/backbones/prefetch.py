@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -123,7 +124,7 @@ def background_writer() -> Iterator[Callable[[Callable[[], object]], None]]:
         def submit(work: Callable[[], object]) -> None:
             while last:
                 last.pop().result()
-            last.append(pool.submit(work))
+            last.append(pool.submit(copy_context().run, work))
 
         yield submit
         while last:

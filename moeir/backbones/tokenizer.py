@@ -1,8 +1,8 @@
 """Tokenization with the tokenizer files of a checkpoint."""
 
+import hashlib
 import json
 import re
-import shutil
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
 from tokenizers.processors import RobertaProcessing
@@ -45,6 +46,8 @@ class TextTokenizer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        paths = ((name, folder / name) for name in TOKENIZER_FILES)
+        self._files = {name: path.read_bytes() for name, path in paths if path.exists()}  # the folder may be another one later
         self._tokenizer, vocabulary = load_tokenizer(folder)
         self._space_symbol = _find_space_symbol(self._tokenizer, folder)
         self.vocabulary_size = max(vocabulary.values()) + 1
@@ -188,16 +191,16 @@ class TextTokenizer:
 
     @property
     def digest(self) -> str:
-        """Digest of the tokenizer files."""
-        files = (self.folder / name for name in TOKENIZER_FILES)
-        digests = {file.name: {"sha256": manifests.compute_sha256(file)} for file in files if file.exists()}
-        return manifests.digest_files(digests | ({"do_lower_case": {"sha256": "true"}} if self._lower_cases else {}))
+        """Digest of what the tokens of a text depend on: the tokenizer files, and the version of the library that reads them."""
+        entries = {name: {"sha256": hashlib.sha256(content).hexdigest()} for name, content in self._files.items()}
+        entries |= {"do_lower_case": {"sha256": "true"}} if self._lower_cases else {}
+        return manifests.digest_files({**entries, "tokenizers": {"sha256": tokenizers.__version__}})
 
     def copy_files(self, folder: Path, max_length: int | None = None) -> None:
-        """Copy the tokenizer files to a folder; `max_length` is written where other libraries look for the length of a cross-encoder."""
-        for name in TOKENIZER_FILES:
-            if (self.folder / name).exists() and self.folder != folder:
-                shutil.copyfile(self.folder / name, folder / name)
+        """Write the tokenizer files, as they were read, to a folder; `max_length` where other libraries look for the length of a
+        cross-encoder."""
+        for name, content in self._files.items():
+            (folder / name).write_bytes(content)
         if self._lower_cases or max_length is not None:
             config = read_tokenizer_config(self.folder) | ({} if max_length is None else {"model_max_length": max_length})
             (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from moeir.artifacts import identity
 from moeir.artifacts.array_folder import ArrayFolder
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.indexes.base import Index, fill_ranked_hits
+from moeir.indexes.base import SETTINGS_FILE, Index, fill_ranked_hits
 
 LUCENE_FOLDER = "lucene"
 LANGUAGE_CODES = {  # of Anserini's option -language
@@ -100,6 +101,8 @@ class Lucene(Index):
             hits: dict[int, list[tuple[int, float]]] = {}
             for fields in map(str.split, run.read_text(encoding="utf-8").splitlines()):
                 hits.setdefault(int(fields[0]), []).append((int(fields[2]), float(fields[4])))
+        if self._settings_identity != identity.read_identity(self._folder / SETTINGS_FILE):
+            raise ArtifactError(f"{self._folder}: was replaced after it was opened; open it again")
         for query_row, query_hits in hits.items():
             values = np.array([score * query_lines[query_row][1] for _, score in query_hits], dtype=np.float32)
             fill_ranked_hits(np.array([row for row, _ in query_hits], dtype=np.int64), values, id_ranks, rows[query_row], scores[query_row])
@@ -107,6 +110,7 @@ class Lucene(Index):
     def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         if settings["documents"] and not (folder / LUCENE_FOLDER).is_dir():
             raise ValueError(f"{LUCENE_FOLDER}/ is missing")
+        self._settings_identity = identity.read_identity(folder / SETTINGS_FILE)  # Lucene opens the folder at each search
         return int(settings["documents"])
 
 

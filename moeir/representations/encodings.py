@@ -12,6 +12,7 @@ from typing import Any
 from moeir.artifacts import manifests, shards
 from moeir.artifacts.array_folder import MAKE_AGAIN
 from moeir.artifacts.atomic_write import RESUME, make_folder
+from moeir.artifacts.identity import read_unchanged
 from moeir.artifacts.journals import AppendableText, JsonlJournal
 from moeir.errors import ArtifactError, UsageError
 from moeir.representations.base import ByExpert, Representation, RepresentationWriter, representation_class
@@ -34,6 +35,7 @@ class OpenedEncodings(ByExpert):
         return str(self.path)
 
 
+@read_unchanged
 def open_encodings(path: Path | str) -> OpenedEncodings:
     """Open the output of `moeir encode`, whole or in shards; ArtifactError if a file is missing or damaged."""
     folder = Path(path)

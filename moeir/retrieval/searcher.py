@@ -18,6 +18,7 @@ import torch
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 from moeir.artifacts import manifests
+from moeir.artifacts.identity import read_unchanged
 from moeir.backbones.device import autocast, select_device, select_dtype
 from moeir.errors import ArtifactError, UsageError
 from moeir.fusion import FUSED, formulas
@@ -236,6 +237,7 @@ class Searcher:
         return runs
 
 
+@read_unchanged
 def open_index(
     path: Path | str | Sequence[Path | str],
     *,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import data_sources, settings, variants
-from moeir.artifacts import atomic_write, manifests, shards
+from moeir.artifacts import atomic_write, identity, manifests, shards
 from moeir.artifacts.unfinished import describe_unfinished, read_json
 from moeir.console import format_bytes, silence
 from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
@@ -105,7 +105,8 @@ class Stage:
         process_group = self.process_group()
         with process_group.error_barrier(), _add_memory_advice(self):
             if process_group.is_main:
-                _run_main_process(self, process_group, force=force)
+                with identity.hold_sources():
+                    _run_main_process(self, process_group, force=force)
             else:
                 _run_worker(self, process_group)
 
@@ -304,6 +305,7 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
             )
         process_group.all_gather_object(str(fields.get("output")), START)
         counts.update(dataclasses.replace(stage, **fields).work() or {})
+        identity.confirm_held()
         if kind == "checkpoint":
             atomic_write.write_text_atomically(fields["output"] / "settings.yaml", settings.to_yaml(stage))
     process_group.all_gather_object(None, END)
@@ -378,6 +380,7 @@ def _source_digest(path: Path, setting: settings.Setting) -> str:
         if data_sources.is_remote(path):
             return str(path)
         _check_exists(path, setting)
+        identity.hold(path)
         if path.is_dir() and setting.kind != ANYTHING:
             raise DataError(f"{path}: expected a file for {setting.flag}, found a folder")
         if setting.kind == "fusion":
@@ -402,6 +405,7 @@ def _weights_digest(path: Path, setting: settings.Setting) -> str:
     if words := describe_unfinished(path):
         raise ArtifactError(f"{path}: {words}")
     if path.is_dir():
+        identity.hold(path)
         return manifests.compute_digest(path)
     if path.exists() or path.is_absolute() or str(path).startswith(".") or len(path.parts) > 2:
         raise UsageError(f"{path}: expected a folder with config.json and model.safetensors, or a hub id ({setting.flag})")

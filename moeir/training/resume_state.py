@@ -44,12 +44,14 @@ class BestTracker:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Completed steps of `steps`, the bytes of `metrics.jsonl` that belong to them, and the best evaluation among them."""
+    """Completed steps of `steps`, the bytes of `metrics.jsonl` that belong to them, the best evaluation among them, and how many processes
+    shared each batch."""
 
     step: int
     metrics_bytes: int
     best: BestTracker = field(default_factory=BestTracker)
     steps: int | None = None
+    processes: int | None = None
 
 
 def save_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, state: TrainingState) -> None:
@@ -68,7 +70,7 @@ def load_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer)
         number, name = key.split(".", 1)
         moments.setdefault(int(number), {})[name] = value
     optimiser.load_state_dict(optimiser.state_dict() | {"state": moments})
-    return TrainingState(state["step"], state["metrics_bytes"], BestTracker(**state["best"]))
+    return TrainingState(state["step"], state["metrics_bytes"], BestTracker(**state["best"]), processes=state.get("processes"))
 
 
 def save_best(folder: Path, model: nn.Module, step: int) -> None:

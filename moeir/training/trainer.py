@@ -19,10 +19,11 @@ from moeir.analysis import training_monitor
 from moeir.analysis.training_monitor import METRICS_FILE
 from moeir.architectures.base import StepMetrics
 from moeir.artifacts.atomic_write import RESUME, sync_file
+from moeir.artifacts.identity import release_held
 from moeir.artifacts.unfinished import TRAINING_STATE
 from moeir.backbones.device import set_determinism
 from moeir.distributed import SINGLE_PROCESS, ProcessGroup
-from moeir.errors import MoeirError
+from moeir.errors import MoeirError, UsageError
 from moeir.kernels.heap import trim_heap
 from moeir.training import param_groups, resume_state, trackers
 
@@ -138,6 +139,10 @@ def train(
     )
     optimiser = torch.optim.AdamW(groups, lr=schedule.learning_rate, eps=1e-8, fused=True)
     state = resume_state.load_state(folder / RESUME / STATE_FOLDER, model, optimiser)
+    if state.processes not in (None, process_group.size):  # dropout and the order of sums would be those of neither number
+        expected = f"expected {state.processes}, as for the first {state.step} steps, found {process_group.size}"
+        raise UsageError(f"number of processes: {expected}; start as many to continue, or add --force to start over")
+    release_held()
     process_group.check_same({"steps": schedule.steps, "steps done": state.step, "examples": task.size})
     process_group.broadcast_weights(model)
     if process_group.size > 1:
@@ -203,7 +208,7 @@ def _train_steps(trainer: "_Trainer", state: resume_state.TrainingState, folder:
                 last_trim = time.monotonic()
             if (save_due or (is_best and trainer.process_group.is_main)) and step + 1 < schedule.steps:
                 sync_file(metrics_path)  # the state refers to its length
-                state_now = resume_state.TrainingState(step + 1, metrics_file.tell(), best, schedule.steps)
+                state_now = resume_state.TrainingState(step + 1, metrics_file.tell(), best, schedule.steps, trainer.process_group.size)
                 resume_state.save_state(folder / RESUME / STATE_FOLDER, trainer.task.model, trainer.optimiser, state_now)
                 last_save = time.monotonic()
     return records[-1]

@@ -125,6 +125,20 @@ def test_info_says_which_shards_there_are(spare, moeir):
     assert (facts["counts"]["shards"], facts["counts"]["missing shards"], facts["counts"]["texts"]) == ("2 of 3", ["0/3"], 9)
 
 
+@pytest.mark.parametrize("name", ["0-of-99999999999999999999", "7-of-3", "0-of-10001"])
+def test_a_shard_that_cannot_be_is_named_at_once(name, spare, tmp_path, moeir):
+    (spare / "0-of-3").rename(spare / name)
+    for command in (("info", spare), ("index", "--encodings", spare, "--output", tmp_path / "idx"), ("check", "--encodings", spare)):
+        result = moeir(*command)
+        assert result.code == 4 and f"{spare}/{name}: expected the name of a shard" in result.stderr
+
+
+@pytest.mark.parametrize("number", ["1/99999999999999999999", f"1/{'9' * 5000}", "1/10001", "\u0661/3"])
+def test_a_number_of_shards_has_a_limit(number, came_checkpoint, toy, tmp_path):
+    result = encode(came_checkpoint, toy, tmp_path / "enc", "--shard", number)
+    assert result.code == 2 and "expected I/N, the I-th of N parts" in result.stderr
+
+
 def test_what_a_folder_holds(spare, room, tmp_path):
     assert list(finished_shards(spare)) == [Shard(0, 3), Shard(1, 3), Shard(2, 3)] and finished_shards(
         room / "whole"

@@ -73,6 +73,13 @@ def test_trainings_share_a_cache_and_another_prefix_is_another(finetune, tmp_pat
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_tokens_of_another_version_of_the_library_are_made_again(finetune, tmp_path, monkeypatch):
+    finetune("one", "--cache", tmp_path / "cache")
+    monkeypatch.setattr("tokenizers.__version__", "9.9")
+    finetune("two", "--cache", tmp_path / "cache")
+    assert len(list_caches(tmp_path / "cache")) == 2
+
+
 def test_sets_and_what_comes_from_a_pipe_are_read_once_too(finetune, room, toy, tmp_path):
     sets = ("--train", room / "inline.jsonl", "--sampling-rate", 1, "--sampling-rate", 1, "--cache", tmp_path / "cache")
     finetune("file", *sets)

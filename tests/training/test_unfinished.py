@@ -2,7 +2,9 @@
 
 import json
 
+import numpy
 import pytest
+import tokenizers
 
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.errors import ArtifactError
@@ -76,3 +78,29 @@ def test_a_stage_without_a_saved_training_is_called_unfinished_without_a_step(mo
     (tmp_path / ".encodings.record").write_text('{"stage": "encode"}')
     result = moeir("index", "--encodings", tmp_path / "encodings", "--output", tmp_path / "index")
     assert result.code == 4 and result.stderr.endswith("encodings: unfinished: run the same encode command again to continue\n")
+
+
+def test_a_training_that_goes_on_under_other_versions_says_so_and_lists_them(interrupted, moeir):
+    folder, command = interrupted
+    now = tokenizers.__version__
+    record = folder.with_name(".ckpt.record")
+    versions = {"tokenizers": "0.1", "numpy": f"1.0, {numpy.__version__}"}
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"versions": versions}))
+    result = moeir(*command)
+    assert result.code == 0 and "continuing after step 3" in result.stderr
+    assert f"ckpt: was begun with tokenizers 0.1, now {now}: its numbers may be those of neither; --force starts over" in result.stderr
+    versions = json.loads((folder / "manifest.json").read_text())["versions"]
+    assert (versions["tokenizers"], versions["numpy"]) == (f"0.1, {now}", f"1.0, {numpy.__version__}")
+
+
+def test_a_training_that_goes_on_under_the_same_versions_says_nothing(interrupted, moeir):
+    result = moeir(*interrupted[1])
+    assert result.code == 0 and "was begun with" not in result.stderr
+
+
+def test_an_interrupted_training_records_its_versions(interrupted, moeir, monkeypatch):
+    folder, command = interrupted
+    monkeypatch.setattr("tokenizers.__version__", "9.9")
+    result = moeir(*command)
+    assert result.code == 0 and "was begun with tokenizers" in result.stderr and "now 9.9" in result.stderr
+    assert json.loads((folder / "manifest.json").read_text())["versions"]["tokenizers"].endswith(", 9.9")

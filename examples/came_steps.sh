@@ -11,6 +11,7 @@
 # KEEP        no: encodings and indexes are removed once their runs are written (about 400 GB per MS MARCO model otherwise)
 # HELD_OUT    MS MARCO: one of so many training queries is held out, 5,030 of them; as the paper, temperatures are chosen on them. NQ: DPR's
 #             development questions. They are the set `validation`, on which linear fusions are learned too.
+# POSITIVES   of a query with several: NQ first, the first passage of DPR's list, as DPR's training takes it; MS MARCO rotate
 # FORM        form of the tables: latex, markdown, tsv, … in place of columns
 # NORMALISE   true: the losses of the standardised stage are averaged, false: added, as equation 9 is printed. Shares of the specialised
 #             stage sum to 1, so a sum is three times as large and FLOPS weighs a third as much before the switch as after it. Every
@@ -30,6 +31,7 @@ msmarco)
   # "batch size 64": 8 queries x (1 + 7) passages, 311,000 steps with 63 candidates a query; read as 64 queries it is BATCH=64, 39,000 steps
   # with 511 candidates: came_batch.sh tries both, shortly, before the whole recipe is run with one
   BATCH=${BATCH:-8} NEGATIVES=${NEGATIVES:-7}
+  POSITIVES=${POSITIVES:-rotate}
   EPOCHS=${EPOCHS:-5} HARD_EPOCHS=${HARD_EPOCHS:-3} RATE=${RATE:-5e-6} TEMPERATURE=${TEMPERATURE:-0.5}
   BM25_DEPTH=${BM25_DEPTH:-1000} MINING_DEPTH=${MINING_DEPTH:-200} DEPTH=${DEPTH:-1000}
   DATA=${DATA:-data/msmarco} corpus=${CORPUS:-titled.tsv} tests=(dev dl19)
@@ -41,6 +43,7 @@ nq)
   MODEL=${MODEL:-$PWD/models/co-condenser-wiki}
   QUERY_LENGTH=${QUERY_LENGTH:-32} DOCUMENT_LENGTH=${DOCUMENT_LENGTH:-156}
   BATCH=${BATCH:-32} NEGATIVES=${NEGATIVES:-7}          # 32 queries x (1 + 7) passages: "batch size 256"
+  POSITIVES=${POSITIVES:-first}                         # of the passages that DPR's files name for a question, as DPR's training does
   EPOCHS=${EPOCHS:-15} HARD_EPOCHS=${HARD_EPOCHS:-10} RATE=${RATE:-1e-5} TEMPERATURE=${TEMPERATURE:-2.0}
   BM25_DEPTH=${BM25_DEPTH:-100} MINING_DEPTH=${MINING_DEPTH:-100} DEPTH=${DEPTH:-100}
   DATA=${DATA:-data/nq} corpus=corpus.jsonl tests=(test)
@@ -116,7 +119,7 @@ trained() { # NAME WEIGHTS EXAMPLES EPOCHS OBJECTIVE [ARCH]: ckpt/NAME; ARCH and
   if [ -n "${6:-}" ]; then plain=(--arch "$6" --query-length "$QUERY_LENGTH" --document-length "$DOCUMENT_LENGTH"); fi
   $LAUNCH finetune --model "$2" "${plain[@]}" --train "$3" --corpus "$corpus" --queries "${queries[train]}" --objective "$5" \
     --epochs "$4" ${STEPS:+--steps "$STEPS"} --batch-size "$BATCH" --negatives "$NEGATIVES" --learning-rate "$RATE" --warmup "$WARMUP" \
-    --seed "$SEED" --output "$WORK/ckpt/$1"
+    --positives "$POSITIVES" --seed "$SEED" --output "$WORK/ckpt/$1"
 }
 
 searched() { # NAME SET...: runs/NAME/SET/{lexical,local,global,fused}.trec of ckpt/NAME

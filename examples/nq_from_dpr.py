@@ -4,7 +4,8 @@
 
 reads the files that DPR's download_data.py writes to downloads/data: wikipedia_split/psgs_w100.tsv, retriever/nq-train.json,
 retriever/nq-dev.json, retriever/qas/nq-test.csv; writes corpus.jsonl, {train,dev}-queries.jsonl, {train,dev}.qrels and, without
-judgements, test-queries.jsonl.
+judgements, test-queries.jsonl. The judgements of a question are in the order of DPR's list: the first is the positive that DPR trains on,
+`moeir finetune --positives first`.
 """
 
 import ast

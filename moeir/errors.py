@@ -53,6 +53,7 @@ FAULT_KINDS = {
     "no-negatives": FaultKind(DELETE_ADVICE),
     "no-positive": FaultKind("training learns nothing of it; --fix deletes the line"),
     "positive-among-negatives": FaultKind("take it out of the negatives, as --fix does"),
+    "positive-text-among-negatives": FaultKind("it is the positive under another id: take it out of the negatives, as --fix does"),
     "duplicate-passage": FaultKind("name it once, as --fix does"),
     "scores-miscounted": FaultKind("write one score for each document; --fix deletes the line"),
     "score-not-finite": FaultKind("fix the program that wrote it; --fix deletes the line"),

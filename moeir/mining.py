@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -13,18 +14,22 @@ from moeir.records.examples import Example, Provenance
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
+NONE_EXCLUDED: Mapping[str, Mapping[str, Collection[str]]] = MappingProxyType({})
 NegativeSelector: TypeAlias = Callable[[Sequence[str], Collection[str]], list[str]]
 
 
 @dataclass
 class MiningCounts:
-    """Counts of queries that gave an example or were skipped, by reason, and of documents excluded because they contain an answer."""
+    """Counts of queries that gave an example or were skipped, and of candidates that are no negatives, both by reason."""
 
     mined: int = 0
     without_positives: int = 0
     without_hits: int = 0
     without_negatives: int = 0
+    own_documents: int = 0
+    with_grades: int = 0
     with_answers: int = 0
+    twins: int = 0
 
 
 def band(hits: Sequence[str], positives: Collection[str], *, first: int = 0, last: int = 200) -> list[str]:
@@ -82,15 +87,18 @@ def mine_negatives(
     counts: MiningCounts,
     *,
     positive_grade: int = 1,
-    excluded: Mapping[str, Collection[str]] | None = None,
+    negative_grade: int = 0,
+    keep_own: bool = False,
+    excluded: Mapping[str, Mapping[str, Collection[str]]] = NONE_EXCLUDED,
     keep: int | None = None,
     seed: int = 0,
 ) -> Iterator[Example]:
     """One example per judged query that has positives and negatives; updates the counts.
 
     A positive is a document of grade `positive_grade` or better. Queries that only the runs have count as without positives.
-    Documents listed for a query in `excluded`, such as those that contain an answer, are excluded from its negatives. Of the
-    others, at most `keep` are sampled by `seed` and the query, and stay in their order.
+    No negatives are judged documents of a better grade than `negative_grade`, the document with the id of the query (as in ArguAna)
+    unless `keep_own`, and those that `excluded` has for the query, by the name of their count. Of the others, at most `keep` are
+    sampled by `seed` and the query, and stay in their order.
     """
     run_queries = dict.fromkeys(query for run in runs.values() for query in run.queries)
     counts.without_positives += len(run_queries.keys() - qrels.keys())
@@ -101,10 +109,14 @@ def mine_negatives(
         elif query not in run_queries:
             counts.without_hits += 1
         else:
-            pooled = pool_negatives(runs, query, set(positives), select)
-            banned = (excluded or {}).get(query, ())
-            negatives = {document: sources for document, sources in pooled.items() if document not in banned}
-            counts.with_answers += len(pooled) - len(negatives)
+            reasons = {name: documents.get(query, ()) for name, documents in excluded.items()}
+            reasons |= {"with_grades": {document for document, grade in grades.items() if grade > negative_grade}}
+            reasons |= {} if keep_own else {"own_documents": {query, *reasons.get("own_documents", ())}}
+            negatives = pool_negatives(runs, query, set(positives), select)
+            for name, documents in reasons.items():
+                absent = [document for document in negatives if document in documents]
+                setattr(counts, name, getattr(counts, name) + len(absent))
+                negatives = {document: sources for document, sources in negatives.items() if document not in documents}
             if not negatives:
                 counts.without_negatives += 1
                 continue

@@ -44,9 +44,20 @@ def test_every_query_is_mined_or_counted():
 @pytest.mark.parametrize(("grade", "positives"), [(1, ("a", "b")), (2, ("b",))])
 def test_the_grade_decides_what_is_positive(grade, positives):
     qrels = {"q1": {"a": 1, "b": 2, "c": 0}}
-    (example,) = mining.mine_negatives({"bm25": BM25}, qrels, mining.band, mining.MiningCounts(), positive_grade=grade)
+    counts = mining.MiningCounts()
+    (example,) = mining.mine_negatives({"bm25": BM25}, qrels, mining.band, counts, positive_grade=grade)
     assert example.positive_ids == positives
+    assert example.negative_ids == ("c",) and counts.with_grades == len({"a", "b"} - set(positives))
+    (example,) = mining.mine_negatives({"bm25": BM25}, qrels, mining.band, counts, positive_grade=grade, negative_grade=1)
     assert set(example.negative_ids) == {"a", "b", "c"} - set(positives)
+
+
+def test_the_document_with_the_id_of_its_query_is_no_negative_unless_it_is_kept():
+    runs, counts = {"bm25": Run.from_hits({"a": {"a": 9, "b": 8, "c": 7}})}, mining.MiningCounts()
+    (example,) = mining.mine_negatives(runs, {"a": {"b": 1}}, mining.band, counts)
+    assert example.negative_ids == ("c",) and counts.own_documents == 1
+    (example,) = mining.mine_negatives(runs, {"a": {"b": 1}}, mining.band, counts, keep_own=True)
+    assert example.negative_ids == ("a", "c") and counts.own_documents == 1
 
 
 def test_a_run_without_the_query_takes_no_part():
@@ -64,7 +75,7 @@ def test_candidates_are_what_would_be_mined():
 def test_what_is_refused_is_no_negative_and_is_counted():
     tally = mining.MiningCounts()
     qrels = {"q1": {"a": 1}, "q2": {"z": 1}}
-    examples = list(mining.mine_negatives(RUNS, qrels, mining.band, tally, excluded={"q1": {"b", "a"}, "q2": {"a"}}))
+    examples = list(mining.mine_negatives(RUNS, qrels, mining.band, tally, excluded={"with_answers": {"q1": {"b", "a"}, "q2": {"a"}}}))
     assert [(example.query_id, example.negative_ids) for example in examples] == [("q1", ("d", "c"))]
     assert tally == mining.MiningCounts(mined=1, without_positives=1, without_negatives=1, with_answers=2)
 

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from moeir.data_checks.findings import FileFindings
-from moeir.data_checks.texts import SeenTexts
+from moeir.data_checks.texts import SeenTexts, fingerprint
 from moeir.data_checks.tolerant_lines import read_tolerantly
 from moeir.errors import DataError
 from moeir.records import dpr, examples, texts
@@ -19,18 +19,20 @@ _REPAIRABLE = ("positive-among-negatives", "duplicate-passage")
 
 @dataclass
 class CheckContext:
-    """Context of examples: known ids (None if unknown), a fingerprint of each query text, and the dev queries."""
+    """Context of examples: known ids (None if unknown), a fingerprint of each query text and of documents with the text of another, and the
+    dev queries."""
 
     queries: Collection[str] | None = None
     documents: Collection[str] | None = None
+    twins: Mapping[str, int] = field(default_factory=dict)
     fingerprints: Mapping[str, int] = field(default_factory=dict)
     dev_queries: SeenTexts = field(default_factory=SeenTexts)
 
 
-def check_examples(file: FileFindings, context: CheckContext) -> Iterator[str]:
-    """Lines of a repaired copy; a DPR array becomes lines with inline texts."""
+def check_examples(file: FileFindings, context: CheckContext, foreign: Iterator[Example] | None = None) -> Iterator[str]:
+    """Lines of a repaired copy; a DPR array becomes lines with inline texts, and so do `foreign`, the examples of another format."""
     seen_ids: set[str] = set()
-    for number, record, line in _read_records(file):
+    for number, record, line in _read_records(file) if foreign is None else _to_records(file, foreign):
         repaired = _repair_record(record, number, file)
         if repaired is None:
             continue
@@ -46,12 +48,26 @@ def check_examples(file: FileFindings, context: CheckContext) -> Iterator[str]:
             if pruned is None:
                 continue
             new_record = pruned
+        keys = {passage.id: fingerprint(passage.content) for passage in example.passages} or context.twins
+        positive_texts = {keys[name] for name in example.positive_ids if name in keys}
+        if twins := [name for name in example.negative_ids if keys.get(name) in positive_texts]:
+            problem = f"document {twins[0]!r} has the text of a positive of query {example.query_id!r}"
+            file.add(number, "positive-text-among-negatives", problem)
+            new_record = _prune(new_record, _is_none_of(twins))
         if not example.negative_ids:
             file.add(number, "no-negatives", f"query {example.query_id!r} has no negative")
         yield line if new_record is record and line is not None else json.dumps(new_record, ensure_ascii=False)
 
 
-def _read_records(file: FileFindings) -> Iterator[tuple[int, Any, str | None]]:
+def _to_records(file: FileFindings, foreign: Iterator[Example]) -> Iterator[tuple[int | None, Any, None]]:
+    """Records of examples of another format, up to its first fault."""
+    try:
+        yield from ((None, examples.example_to_record(example), None) for example in foreign)
+    except DataError as problem:
+        file.add_error(problem)
+
+
+def _read_records(file: FileFindings) -> Iterator[tuple[int | None, Any, str | None]]:
     """Line number, record, and its line if the line has this record only."""
     numbered_lines = read_tolerantly(file)
     first = next(numbered_lines, None)
@@ -72,7 +88,7 @@ def _read_records(file: FileFindings) -> Iterator[tuple[int, Any, str | None]]:
         file.add_error(problem)
 
 
-def _repair_record(record: Any, number: int, file: FileFindings) -> tuple[dict[str, Any], Example] | None:
+def _repair_record(record: Any, number: int | None, file: FileFindings) -> tuple[dict[str, Any], Example] | None:
     """A readable record, unchanged or without repeated documents; None if it cannot be repaired."""
     new_record = record
     for _ in range(3):  # a document on both sides, a repeated document, then the repaired record
@@ -98,6 +114,11 @@ def _is_first_occurrence(record: dict[str, Any]) -> Callable[[str, str], bool]:
     return wanted
 
 
+def _is_none_of(negatives: Collection[str]) -> Callable[[str, str], bool]:
+    """Predicate: a document is a positive, or none of these negatives."""
+    return lambda side, document: side == "positive" or document not in negatives
+
+
 def _prune(record: dict[str, Any], wanted: Callable[[str, str], bool]) -> dict[str, Any]:
     """A record with the wanted documents and their scores and provenance."""
     copy = dict(record)
@@ -113,13 +134,13 @@ def _prune(record: dict[str, Any], wanted: Callable[[str, str], bool]) -> dict[s
     return copy
 
 
-def _is_rejected(example: Example, number: int, file: FileFindings, context: CheckContext) -> bool:
+def _is_rejected(example: Example, number: int | None, file: FileFindings, context: CheckContext) -> bool:
     query = example.query_id
     if example.query is None and context.queries is not None and query not in context.queries:
         file.add(number, "unknown-query", f"query {query!r} is not among the queries")
         return True
-    fingerprint = context.fingerprints.get(query) if example.query is None else context.dev_queries.fingerprint(example.query.content)
-    if query in context.dev_queries.ids or fingerprint in context.dev_queries.fingerprints:
+    key = context.fingerprints.get(query) if example.query is None else fingerprint(example.query.content)
+    if query in context.dev_queries.ids or key in context.dev_queries.fingerprints:
         leak = "its id" if query in context.dev_queries.ids else "its text"
         file.add(number, "leaked-query", f"query {query!r} is evaluated: {leak} is among the dev queries")
         return True
@@ -127,7 +148,7 @@ def _is_rejected(example: Example, number: int, file: FileFindings, context: Che
 
 
 def _drop_unknown_documents(
-    record: dict[str, Any], example: Example, number: int, file: FileFindings, documents: Collection[str]
+    record: dict[str, Any], example: Example, number: int | None, file: FileFindings, documents: Collection[str]
 ) -> dict[str, Any] | None:
     """The record without documents that the corpus lacks; None if no positive is left."""
     absent = {document for document in (*example.positive_ids, *example.negative_ids) if document not in documents}

@@ -20,15 +20,18 @@ from moeir.records.texts import Text
 
 @dataclass
 class SeenTexts:
-    """Ids and fingerprints of texts. `queries` maps fingerprints of queries, which no document should have, to ids."""
+    """Ids and fingerprints of texts, and by id those that several have. `queries` maps fingerprints of queries, which no document should
+    have, to ids."""
 
     ids: set[str] = field(default_factory=set)
-    fingerprints: set[int] = field(default_factory=set)
+    fingerprints: dict[int, str] = field(default_factory=dict)
+    twins: dict[str, int] = field(default_factory=dict)
     queries: dict[int, str] = field(default_factory=dict)
 
-    def fingerprint(self, text: str) -> int:
-        """64-bit hash of a text, regardless of case and white space."""
-        return hash(" ".join(text.lower().split()))
+
+def fingerprint(text: str) -> int:
+    """64-bit hash of a text, regardless of case and white space."""
+    return hash(" ".join(text.lower().split()))
 
 
 @dataclass(frozen=True)
@@ -104,11 +107,12 @@ class TextChecker:
         seen_texts.ids.add(text.id)
         title, body = repair_text(text.title, number, self.file), repair_text(text.text, number, self.file)
         repaired = text if (title, body) == (text.title, text.text) else replace(text, title=title, text=body)
-        fingerprint = seen_texts.fingerprint(repaired.content)
-        if fingerprint in seen_texts.fingerprints and repaired.content:
+        key = fingerprint(repaired.content)
+        if key in seen_texts.fingerprints and repaired.content:
             self.file.add(number, "duplicate-text", f"{text.id!r} has the text of an earlier line")
-        seen_texts.fingerprints.add(fingerprint)
-        if (query := seen_texts.queries.get(seen_texts.fingerprint(repaired.text), seen_texts.queries.get(fingerprint))) is not None:
+            seen_texts.twins |= {text.id: key, seen_texts.fingerprints[key]: key}
+        seen_texts.fingerprints.setdefault(key, text.id)
+        if (query := seen_texts.queries.get(fingerprint(repaired.text), seen_texts.queries.get(key))) is not None:
             self.file.add(number, "query-in-corpus", f"document {text.id!r} is the text of query {query!r}")
         if self.on_text is not None:
             self.on_text(number, repaired)

@@ -132,7 +132,7 @@ class Format(ABC):
 
     def to_record(self, item: Any, conversion: Conversion) -> Any:
         """The JSON value of an item."""
-        raise NotImplementedError
+        raise UsageError(f"--to {conversion.target}: is read only; examples by id become examples or tevatron-ids")
 
 
 def title_and_text(text: Text) -> str:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -35,22 +34,14 @@ class Colbert(Format):
         if triples is None:
             raise ArtifactError(f"{path}: no triples.jsonl; expected a folder of triples.jsonl, queries.tsv and collection.tsv")
         passages, queries = (_read_numbered_texts(path / name) for name in ID_FILES)
-        grouped, scores_by_query = GroupByQuery(conversion), dict[str, dict[str, float]]()
-        for where, row in _read_triples(triples):
-            query, *entries = (_parse_entry(entry, where) for entry in row)
+        grouped = GroupByQuery(conversion)
+        for where, row in read_triples(triples):
+            query, *entries = (parse_entry(entry, where) for entry in row)
             documents = [_look_up_number(passages, number, where, "collection.tsv") for number, _ in entries]
             query_text = _look_up_number(queries, query[0], where, "queries.tsv")
-            grouped.add(where, query_text, documents[0], documents[1:])
             scores = {text.id: score for text, (_, score) in zip(documents, entries, strict=True) if score is not None}
-            scores_by_query.setdefault(query_text.id, {}).update(scores)
-        for example in grouped.examples():
-            teacher_scores = scores_by_query[example.query_id]
-            if all(document in teacher_scores for document in (*example.positive_ids, *example.negative_ids)):
-                positives, negatives = (tuple(map(teacher_scores.__getitem__, ids)) for ids in (example.positive_ids, example.negative_ids))
-                example = replace(example, positive_scores=positives, negative_scores=negatives)
-            elif teacher_scores:
-                conversion.drop_or_refuse(f"query {example.query_id!r}", "the scores of a query of which only some passages have one")
-            yield example
+            grouped.add(where, query_text, documents[0], documents[1:], scores)
+        yield from grouped.examples()
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         with ExitStack() as stack:
@@ -104,8 +95,9 @@ def _to_rows(example: Example, conversion: Conversion, passages: _NumberedTexts,
         yield [query, entry(positive), *(entry(negative) for negative in example.negative_ids)]
 
 
-def _read_triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
-    if lines.strip_compression_suffix(path).suffix == ".tsv":
+def read_triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
+    """The location and the entries of each row of tab-separated triples, or of JSON lines of a query, a positive and negatives."""
+    if lines.strip_compression_suffix(path).suffix not in (".jsonl", ".json"):
         yield from ((where, list(row)) for where, row in lines.read_rows(path, 3, "query, positive, negative"))
         return
     for where, row in texts.read_json_lines(path):
@@ -114,7 +106,8 @@ def _read_triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
         yield where, row
 
 
-def _parse_entry(entry: Any, where: str) -> tuple[str, float | None]:
+def parse_entry(entry: Any, where: str) -> tuple[str, float | None]:
+    """The id of an entry, and its score if it is a pair of both."""
     number, score = (entry[0], entry[1]) if isinstance(entry, list) and len(entry) == 2 else (entry, None)
     if score is not None:
         score = parse_float32(str(score), where)

@@ -1,16 +1,19 @@
 """Detect the format of a file or folder where its first lines are unambiguous."""
 
+import csv
 import json
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 from moeir.artifacts import manifests
 from moeir.errors import DataError, UsageError
-from moeir.records import dpr, lines, texts
+from moeir.formats import pairs
+from moeir.formats.examples import read_objects
+from moeir.records import dpr, lines, remote_rows, texts
 
 _FOLDER_FILES = {
     "checkpoint": ("moeir.json",),
@@ -19,15 +22,22 @@ _FOLDER_FILES = {
     "msmarco": ("collection.tsv", "queries.tsv"),
     "anserini": ("corpus", "topics.tsv"),
 }
+
+
+def _cross(*columns: tuple[str, ...]) -> tuple[set[str], ...]:
+    return tuple(map(set, product(*columns)))
+
+
 _FORMAT_KEYS: dict[str, tuple[set[str], ...]] = {  # a line of the format has all keys of one of these sets
     "tevatron": ({"query_id", "query", "positive_passages"},),
     "tevatron-ids": ({"query_id", "positive_document_ids"},),
     "examples": ({"query_id", "positive_ids"},),
-    "flagembedding": ({"query", "pos", "neg"},),
-    "tuples": tuple({anchor, "positive", "negative_1"} for anchor in ("anchor", "query")),
-    "triplets": tuple({anchor, "positive", "negative"} for anchor in ("anchor", "query")),
-    "labelled": ({"query", "passage", "label"}, {"sentence1", "sentence2", "label"}),
-    "pairs": tuple({anchor, "positive"} for anchor in ("anchor", "query")),
+    "flagembedding": ({"query", "pos", "neg"}, {"query", "pos"}),
+    "msmarco-hard-negatives": ({"qid", "pos", "neg"},),
+    "tuples": _cross(pairs.ANCHOR_COLUMNS, pairs.POSITIVE_COLUMNS, ("negative_1",)),
+    "triplets": _cross(pairs.ANCHOR_COLUMNS, pairs.POSITIVE_COLUMNS, pairs.NEGATIVE_COLUMNS),
+    "labelled": _cross(pairs.ANCHOR_COLUMNS, pairs.LABELLED_COLUMNS, pairs.LABEL_COLUMNS),
+    "pairs": _cross(pairs.ANCHOR_COLUMNS, pairs.POSITIVE_COLUMNS),
     "anserini-vectors": ({"id", "vector"}, {"docid", "vector"}),
     "anserini-texts": ({"id", "contents"},),
     "tevatron-texts": ({"docid", "text"}, {"query_id", "query"}, {"docid", "document_text"}),
@@ -35,6 +45,7 @@ _FORMAT_KEYS: dict[str, tuple[set[str], ...]] = {  # a line of the format has al
 _ITERATIONS = ("0", "Q0", "q0")
 HEAD_LINES = 10
 _SURE_RANKS = 5  # a list numbered so far in its order is no list of grades
+GRADES = {str(grade) for grade in range(10)}
 
 
 def detect_format(path: Path) -> str:
@@ -43,14 +54,51 @@ def detect_format(path: Path) -> str:
         names = _detect_folder(path)
     elif not path.exists() and str(path) != "-":
         raise UsageError(f"{path}: no such file or folder")
+    elif remote_rows.is_columnar(path):
+        names = [name] if (name := detect_examples(path)) else []
     else:
-        with lines.open_lines(path) as numbered:
-            head = list(islice((line for _, line in numbered if line.strip()), HEAD_LINES))
-        names = detect_from_lines(head, path)
+        names = detect_from_lines(_read_head(path), path)
     if len(names) != 1:
         problem = f"may be {' or '.join(names)}; say which" if names else "format not recognised; name it"
         raise UsageError(f"{path}: {problem} with --from (moeir variants formats lists them)")
     return names[0]
+
+
+def _read_head(path: Path) -> list[str]:
+    with lines.open_lines(path) as numbered:
+        return list(islice((line for _, line in numbered if line.strip()), HEAD_LINES))
+
+
+def detect_examples(path: Path) -> str | None:
+    """The format of what should be training examples, so that more is clear than of any file; None if ambiguous.
+
+    JSON and rows of columns in no known format are taken for moeir's, whose reader says what they lack.
+    """
+    if remote_rows.is_columnar(path):
+        return _match_keys(next(read_objects(path), ("", {}))[1]) or "examples"
+    head = _read_head(path)
+    with suppress(ValueError, RecursionError):
+        record = json.loads(head[0] if head else "{}")
+        if isinstance(record, list) and not dpr.is_array(head[0]):
+            return "id-triples"
+        if isinstance(record, dict):
+            return _match_keys(record) or _detect_one(head, path) or "examples"
+    if (name := _detect_one(head, path)) is not None or head[0].lstrip().startswith(("{", "[")):
+        return name or "examples"
+    return "id-triples" if _are_id_triples([line.split("\t") for line in head]) else None
+
+
+def _detect_one(head: list[str], path: Path) -> str | None:
+    names = detect_from_lines(head, path)
+    return names[0] if len(names) == 1 else None
+
+
+def _are_id_triples(rows: list[list[str]]) -> bool:
+    """Whether rows are three ids each that can be neither judgements nor a run: grades, or the documents of one query with numbers."""
+    if any(len(row) != 3 or any(len(word.split()) != 1 for word in row) for row in rows):
+        return False
+    queries, positives, last = map(set, zip(*rows, strict=True))
+    return not last <= GRADES and not (len(queries) == 1 and len(positives) == len(rows) > 1 and all(map(_is_number, last)))
 
 
 def _detect_folder(path: Path) -> list[str]:
@@ -88,10 +136,10 @@ def _detect_json(record: Any, line: str) -> list[str]:
         return []
     if record and all(isinstance(hits, dict) for hits in record.values()):
         return _name_json_run(line)
-    if (match := _match_keys(record.keys())) is not None:
-        return [match]
+    match = _match_keys(record)
     is_text = any(name in record for name in texts.ID_FIELDS) and any(name in record for name in texts.TEXT_FIELDS)
-    return ["texts"] * is_text
+    name = "texts" if is_text and match in (None, "pairs") else match
+    return [] if name is None else [name]
 
 
 def _match_keys(names: Iterable[str]) -> str | None:
@@ -104,7 +152,7 @@ def _detect_columns(head: list[str], path: Path) -> list[str]:
     rows = [line.split("\t") for line in head]
     words = [row if len(row) > 1 else line.split() for row, line in zip(rows, head, strict=True)]
     delimiter = "," if lines.strip_compression_suffix(path).suffix.lower() == ".csv" else "\t"
-    if (match := _match_keys(head[0].split(delimiter))) in ("tuples", "triplets", "labelled", "pairs"):
+    if (match := _match_keys(next(csv.reader(head[:1], delimiter=delimiter)))) in ("tuples", "triplets", "labelled", "pairs"):
         return [match]
     if words[0][:1] and words[0][0] in ("query-id", "query_id") and len(words[0]) == 3:
         return ["beir-qrels"]

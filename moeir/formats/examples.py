@@ -1,19 +1,23 @@
-"""moeir's training examples; parts shared by formats of examples: ids for texts without one, and rows grouped by query."""
+"""moeir's training examples; parts shared by formats of examples: rows of files, ids for texts without one, and rows grouped by query."""
 
 import hashlib
+import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeAlias
 
 from moeir.errors import DataError
 from moeir.formats import base
 from moeir.formats.base import Conversion, Format, title_and_text
-from moeir.records import examples, texts
+from moeir.records import examples, remote_rows, texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text
 
+Scores: TypeAlias = Mapping[str, float]  # a teacher's, by document
+NO_SCORES: Scores = MappingProxyType({})
 OWN_FIELDS = ("positive_scores", "negative_scores", "negative_provenance")  # of moeir's examples, which other tools do not read
 IDS_AND_PASSAGES = ("query_id", *(f"{side}_{what}" for side in ("positive", "negative") for what in ("ids", "document_ids", "passages")))
 
@@ -49,15 +53,30 @@ class ExampleLines(base.Format):
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         """The examples; DataError where a query has two."""
         query_ids: set[str] = set()
-        for where, record in texts.read_json_lines(path):
-            if not isinstance(record, dict) or self.key not in record:
-                raise DataError(f"{where}: an object with {self.form} was expected", code="not-an-object")
-            example = self.parse_record(record, where, conversion)
-            example = collect_all_fields(where, record, example, (*self.fields, *OWN_FIELDS), conversion)
+        for where, example in self.read_lines(path, conversion):
             if example.query_id in query_ids:
                 raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query", code="duplicate-id")
             query_ids.add(example.query_id)
             yield example
+
+    def read_lines(self, path: Path, conversion: Conversion) -> Iterator[tuple[str, Example]]:
+        """Location and example of each line."""
+        for where, record in read_objects(path):
+            if self.key not in record:
+                raise DataError(f"{where}: an object with {self.form} was expected", code="not-an-object")
+            example = self.parse_record(record, where, conversion)
+            yield where, collect_all_fields(where, record, example, (*self.fields, *OWN_FIELDS), conversion)
+
+
+def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The location of each row (file:line), and its values by column: of JSON lines, parquet, or an `hf:` source."""
+    if remote_rows.is_columnar(path):
+        yield from remote_rows.read_columnar(path)
+    else:
+        for where, record in texts.read_json_lines(path):
+            if not isinstance(record, dict):
+                raise DataError(f"{where}: a JSON object was expected", code="not-an-object")
+            yield where, record
 
 
 def own_fields(example: Example) -> dict[str, Any]:
@@ -101,35 +120,48 @@ def validate_example(example: Example, where: str) -> Example:
 
 
 class GroupByQuery:
-    """Rows of (query, positive, negatives) grouped into one example per query, in order of first appearance.
+    """Rows of (query, positive, negatives), as texts or ids, grouped into one example per query, in order of first appearance.
 
     An example has one list of negatives, so every positive of a query must have the same ones; else the difference is lost.
     """
 
     def __init__(self, conversion: Conversion) -> None:
         self._conversion = conversion
-        self._queries: dict[str, dict[str, list[str]]] = {}
-        self._texts: dict[str, Text] = {}
+        self._queries: dict[str, dict[str, dict[str, None]]] = {}
+        self._texts: dict[tuple[bool, str], Text] = {}
         self._where: dict[str, str] = {}
+        self._scores: dict[str, dict[str, float]] = {}
 
-    def add(self, where: str, query: Text, positive: Text, negatives: Iterable[Text]) -> None:
-        """Add one row."""
-        self._where.setdefault(query.id, where)
-        row_negatives = self._queries.setdefault(query.id, {}).setdefault(positive.id, [])
-        for text in (query, positive, *(negatives := list(negatives))):
-            self._texts[text.id] = text
-        row_negatives += [negative.id for negative in negatives if negative.id not in row_negatives]
+    def add(self, where: str, query: Text | str, positive: Text | str, negatives: Iterable[Text | str], scores: Scores = NO_SCORES) -> None:
+        """Add one row; `scores` are a teacher's, by id."""
+        query_id = self._add_text(query, where, is_query=True)
+        positive_id, *negative_ids = (self._add_text(text, where) for text in (positive, *negatives))
+        self._where.setdefault(query_id, where)
+        self._queries.setdefault(query_id, {}).setdefault(positive_id, {}).update(dict.fromkeys(negative_ids))
+        if scores:
+            self._scores[query_id] = {**scores, **self._scores.get(query_id, {})}
+
+    def _add_text(self, text: Text | str, where: str, *, is_query: bool = False) -> str:
+        """The id of a text, which is stored; DataError if it has another text on another line."""
+        if isinstance(text, str):
+            return sys.intern(text)
+        if self._texts.setdefault((is_query, text.id), text).content != text.content:
+            raise DataError(f"{where}: {text.id!r} has another text on an earlier line; different texts need other ids", code="two-texts")
+        return text.id
 
     def examples(self) -> Iterator[Example]:
         """One example per query."""
         for query, groups in self._queries.items():
-            where = self._where[query]
+            where, scores = self._where[query], self._scores.get(query, {})
             negatives = list(dict.fromkeys(negative for group in groups.values() for negative in group))
-            if any(set(group) != set(negatives) for group in groups.values()):
+            if any(len(group) != len(negatives) for group in groups.values()):
                 self._conversion.drop_or_refuse(where, "which negatives belong to which positive")
-            if overlap := [negative for negative in negatives if negative in groups]:
+            if any(negative in groups for negative in negatives):
                 self._conversion.drop_or_refuse(where, "a positive that is a negative elsewhere")
-                negatives = [negative for negative in negatives if negative not in overlap]
-            passages = tuple(self._texts[document] for document in (*groups, *negatives))
-            example = Example(query, tuple(groups), tuple(negatives), query=self._texts[query], passages=passages)
+                negatives = [negative for negative in negatives if negative not in groups]
+            if not (has_scores := all(document in scores for document in (*groups, *negatives))) and scores:
+                self._conversion.drop_or_refuse(where, "the scores of a query of which only some passages have one")
+            sides = [tuple(scores[document] for document in side) if has_scores else () for side in (groups, negatives)]
+            passages = tuple(self._texts[False, document] for document in (*groups, *negatives) if (False, document) in self._texts)
+            example = Example(query, tuple(groups), tuple(negatives), (), self._texts.get((True, query)), passages, sides[0], sides[1])
             yield validate_example(example, where)

@@ -1,11 +1,13 @@
 """FlagEmbedding's training examples."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from moeir.errors import DataError
-from moeir.formats.base import Conversion, Format, flatten_title, optional_fields, title_and_text
-from moeir.formats.examples import ExampleLines, has_digest_id, own_fields, text_digest
+from moeir.formats.base import PROVENANCE, Conversion, Format, flatten_title, optional_fields, title_and_text
+from moeir.formats.examples import ExampleLines, GroupByQuery, has_digest_id, own_fields, text_digest
 from moeir.records import examples, runs
 from moeir.records.examples import Example
 
@@ -15,7 +17,8 @@ _ID_FIELDS = ("query_id", "pos_id", "neg_id")
 class Flagembedding(ExampleLines, Format):
     """JSON lines {"query", "pos", "neg"} of texts, with teacher scores `pos_scores` and `neg_scores`: FlagEmbedding's.
 
-    `ids` keeps ids in `query_id`, `pos_id` and `neg_id`, which its trainer ignores; without them a text's id is its digest.
+    `ids` keeps ids in `query_id`, `pos_id` and `neg_id`, which its trainer ignores; without them a text's id is its digest. Lines of
+    the same query are merged.
     """
 
     key, form = "query", "query, pos and neg"
@@ -24,11 +27,19 @@ class Flagembedding(ExampleLines, Format):
     def __init__(self, *, ids: bool = True) -> None:
         self._ids = ids
 
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
+        """The examples; lines of the same query become one."""
+        by_query: dict[str, list[tuple[str, Example]]] = {}
+        for where, example in self.read_lines(path, conversion):
+            by_query.setdefault(example.query_id, []).append((where, example))
+        for examples_of_query in by_query.values():
+            yield examples_of_query[0][1] if len(examples_of_query) == 1 else _merge_lines(examples_of_query, conversion)
+
     def parse_record(self, record: dict[str, Any], where: str, conversion: Conversion) -> Example:
         query = record["query"]
         if not isinstance(query, str):
             raise DataError(f"{where}: an object with {self.form} was expected", code="not-an-object")
-        converted: dict[str, Any] = {"query": query, "query_id": record.get("query_id", text_digest(query))}
+        converted: dict[str, Any] = {"query": query, "query_id": record.get("query_id") or text_digest(query)}
         for side, name in {"positive": "pos", "negative": "neg"}.items():
             words = _parse_string_list(record, name, where)
             ids = record.get(f"{name}_id") or [text_digest(text) for text in words]
@@ -57,6 +68,17 @@ class Flagembedding(ExampleLines, Format):
                 conversion.drop_or_refuse(where, "ids")
         own = own_fields(replace(item, positive_scores=()))
         return conversion.add_fields(where, record | optional_fields(query) | own, item.extra)
+
+
+def _merge_lines(examples_of_query: list[tuple[str, Example]], conversion: Conversion) -> Example:
+    grouped = GroupByQuery(conversion)
+    for where, example in examples_of_query:
+        conversion.drop_nonempty(where, {PROVENANCE: example.provenance, "the other fields of a repeated query": example.extra})
+        passages = {passage.id: passage for passage in example.passages}
+        for positive in example.positive_ids:
+            negatives = map(passages.__getitem__, example.negative_ids)
+            grouped.add(where, example.query or example.query_id, passages[positive], negatives, example.teacher_scores)
+    return next(grouped.examples())
 
 
 def _drop_duplicates(record: dict[str, Any], where: str, conversion: Conversion) -> None:

@@ -1,4 +1,4 @@
-"""sentence-transformers' training rows with named columns: JSON lines, TSV or CSV with a header, by the suffix."""
+"""sentence-transformers' training rows with named columns: JSON lines, TSV or CSV with a header, by the suffix; parquet; `hf:` sources."""
 
 import csv
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 from moeir.errors import DataError
 from moeir.formats.base import ANSWERS, PROVENANCE, TEACHER_SCORES, Conversion, Format, collapse_whitespace, flatten_title, title_and_text
-from moeir.formats.examples import GroupByQuery, has_digest_id, text_digest, validate_example
+from moeir.formats.examples import GroupByQuery, has_digest_id, read_objects, text_digest, validate_example
 from moeir.records import lines, texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text
@@ -18,9 +18,11 @@ ANCHOR_COLUMNS = ("anchor", "query", "question", "sentence1")
 POSITIVE_COLUMNS = ("positive", "answer", "pos", "passage", "sentence2")
 NEGATIVE_COLUMNS = ("negative", "neg", "negative_1")
 _NUMBERED_NEGATIVE = re.compile("negative_[0-9]+")
-_LABELLED_COLUMNS = (*POSITIVE_COLUMNS, "document", "response", "text")
-_LABELS = {"1": True, "1.0": True, "0": False, "0.0": False}
-_DELIMITERS = {".tsv": "\t", ".csv": ","}
+LABEL_COLUMNS = ("label", "score")
+LABELLED_COLUMNS = (*POSITIVE_COLUMNS, "document", "response", "text")
+LONGEST_FIELD = 2**31 - 1  # characters
+DELIMITERS = {".tsv": "\t", ".csv": ","}
+_LABELS = {"1": True, "1.0": True, "True": True, "0": False, "0.0": False, "False": False}
 
 
 class Pairs(Format):
@@ -86,7 +88,7 @@ class Tuples(Format):
 
 
 class Labelled(Format):
-    """Columns query, passage, label (1 or 0): training pairs of sentence-transformers' cross-encoders."""
+    """Columns query, passage, label: 1 for a positive, 0 for a negative; training pairs of sentence-transformers' cross-encoders."""
 
     kind = "examples"
 
@@ -95,11 +97,12 @@ class Labelled(Format):
         sides: dict[str, dict[Text, bool]] = {}
         locations: dict[str, str] = {}
         for where, record in read_table(path):
-            query, passage = (parse_text_column(record, names, where) for names in (ANCHOR_COLUMNS, _LABELLED_COLUMNS))
-            conversion.drop_unread_fields(where, record, (*ANCHOR_COLUMNS, *_LABELLED_COLUMNS, "label", "score"))
+            query, passage = (parse_text_column(record, names, where) for names in (ANCHOR_COLUMNS, LABELLED_COLUMNS))
+            conversion.drop_unread_fields(where, record, (*ANCHOR_COLUMNS, *LABELLED_COLUMNS, *LABEL_COLUMNS))
             value = record.get("label", record.get("score"))
             if (label := _LABELS.get(str(value))) is None:
-                raise DataError(f"{where}: label is not 1 or 0: {value!r}", code="grade-not-a-number")
+                expected = "1 is a positive, 0 a negative; a similarity is neither: choose a threshold, or write it as a teacher's score"
+                raise DataError(f"{where}: label is not 1 or 0: {value!r}; {expected}", code="grade-not-a-number")
             queries.setdefault(query.id, query)
             locations.setdefault(query.id, where)
             if sides.setdefault(query.id, {}).setdefault(passage, label) is not label:
@@ -138,12 +141,9 @@ def _read_groups(
 
 def read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The location of each row (file:line), and its values by column name, in column order."""
-    delimiter = _DELIMITERS.get(lines.strip_compression_suffix(path).suffix.lower())
+    delimiter = DELIMITERS.get(lines.strip_compression_suffix(path).suffix.lower())
     if delimiter is None:
-        for where, record in texts.read_json_lines(path):
-            if not isinstance(record, dict):
-                raise DataError(f"{where}: a JSON object was expected", code="not-an-object")
-            yield where, record
+        yield from read_objects(path)
         return
     with lines.open_lines(path) as numbered:
         rows = lines.read_csv(numbered, str(path), delimiter)
@@ -156,7 +156,7 @@ def read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def write_table(header: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> int:
     """Write rows with their column names and return the number of rows."""
-    delimiter, count = _DELIMITERS.get(_suffix(path)), 0
+    delimiter, count = DELIMITERS.get(_suffix(path)), 0
     if delimiter is None:
         return texts.write_json_lines((dict(zip(header, row, strict=True)) for row in rows), path)
     with lines.open_writer(path) as output:

@@ -22,7 +22,8 @@ class Tevatron(ExampleLines, Format):
     fields = ("query_id", "query", "answers", "positive_passages", "negative_passages")
 
     def parse_record(self, record: dict[str, Any], where: str, conversion: Conversion) -> Example:
-        return examples.parse_example(_collect_scores(record, where), where, provenance=True)
+        _check_scores(record, where)
+        return examples.parse_example(record, where, provenance=True)
 
     def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:
         query, passages = conversion.look_up_texts(item, [])
@@ -91,15 +92,11 @@ class TevatronTexts(TextFormat, Format):
         return conversion.add_fields(where, record | optional_fields(item), item.extra)
 
 
-def _collect_scores(record: dict[str, Any], where: str) -> dict[str, Any]:
-    """The record with the scores of its passages moved into lists of scores."""
-    converted = dict(record)
+def _check_scores(record: dict[str, Any], where: str) -> None:
+    """DataError if only some passages have a score, which would be lost."""
     sides = {side: record.get(f"{side}_passages") or [] for side in ("positive", "negative")}
     if other := next((side for side, passages in sides.items() if not isinstance(passages, list)), None):
         raise DataError(f"{where}: {other}_passages is not a list", code="not-a-list")
-    all_passages = [passage for passages in sides.values() for passage in passages if isinstance(passage, dict)]
-    if any("score" in passage for passage in all_passages):
-        if not all("score" in passage for passage in all_passages):
-            raise DataError(f"{where}: only some passages have a score; expected all or none", code="scores-miscounted")
-        converted |= {f"{side}_scores": [passage["score"] for passage in passages] for side, passages in sides.items()}
-    return converted
+    has_score = [passage.get("score") is not None for passages in sides.values() for passage in passages if isinstance(passage, dict)]
+    if any(has_score) and not all(has_score):
+        raise DataError(f"{where}: only some passages have a score; expected all or none", code="scores-miscounted")

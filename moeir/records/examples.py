@@ -5,6 +5,7 @@ and the queries. Where a line has the texts inline (Tevatron's `positive_passage
 in `query` and `passages`, so that code that uses examples handles one form.
 """
 
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from moeir.errors import DataError
-from moeir.records import dpr, lines, runs, texts
+from moeir.records import dpr, lines, remote_rows, runs, texts
 from moeir.records.texts import Text
 
+log = logging.getLogger(__name__)
 _SIDES = ("positive", "negative")
 _MISSING_CODES = {"positive": "no-positive", "negative": "no-negatives"}
 MAX_SCORE = 3e38  # of float32, in which scores are compared
@@ -56,23 +58,21 @@ class Example:
 
 
 def read_examples(path: Path | str, *, provenance: bool = True) -> Iterator[Example]:
-    """Read examples from JSON lines or DPR's array, by id or with inline texts; `provenance=False` skips it, as in training."""
+    """Read examples from JSON lines, parquet or DPR's array, by id or with inline texts; `provenance=False` skips it, as in training."""
     return (example for _, _, example in read_examples_with_records(path, provenance=provenance))
 
 
 def read_examples_with_records(path: Path | str, *, provenance: bool = True) -> Iterator[tuple[str, dict[str, Any], Example]]:
     """Location, record and example of each record of a file."""
     query_ids: set[str] = set()
-    name = lines.source_name(path)
-    with lines.open_lines(path) as numbered:
-        for where, record in _read_records(name, ((number, line) for number, line in numbered if line.strip())):
-            example = parse_example(record, where, provenance=provenance)
-            if example.query_id in query_ids:
-                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query", code="duplicate-id")
-            query_ids.add(example.query_id)
-            yield where, record, example
+    for where, record in _read_records(path):
+        example = parse_example(record, where, provenance=provenance)
+        if example.query_id in query_ids:
+            raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query", code="duplicate-id")
+        query_ids.add(example.query_id)
+        yield where, record, example
     if not query_ids:
-        raise DataError(f"{name}: holds no example")
+        raise DataError(f"{lines.source_name(path)}: holds no example")
 
 
 def merge_examples(files: Sequence[Iterable[Example]], paths: Sequence[Path | str]) -> list[Example]:
@@ -86,11 +86,16 @@ def merge_examples(files: Sequence[Iterable[Example]], paths: Sequence[Path | st
     """
     if len(files) == 1:
         return list(files[0])
-    merged: dict[str, Example] = {}
+    merged, dropped = dict[str, Example](), 0
     for examples, path in zip(files, paths, strict=True):
         for example in examples:
             earlier = merged.get(example.query_id)
             merged[example.query_id] = example if earlier is None else _merge_pair(earlier, example, str(path))
+            if earlier is not None:
+                dropped += len(earlier.negative_ids) + len({*example.negative_ids} - {*earlier.negative_ids})
+                dropped -= len(merged[example.query_id].negative_ids)
+    if dropped:
+        log.warning("%s: %s negatives are left out, which another file calls positives of their query", paths[0], f"{dropped:,}")
     return list(merged.values())
 
 
@@ -116,13 +121,19 @@ def write_examples(examples: Iterable[Example], path: Path | str) -> None:
     texts.write_json_lines(map(example_to_record, examples), path)
 
 
-def _read_records(name: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
-    for first in numbered:
-        if dpr.is_array(first[1]):
-            yield from dpr.read_example_records(name, chain([first], numbered))
-        else:
-            where = f"{name}:{first[0]}"
-            yield where, texts.parse_json(first[1], where)
+def _read_records(path: Path | str) -> Iterator[tuple[str, Any]]:
+    if remote_rows.is_columnar(path):
+        yield from remote_rows.read_columnar(path)
+        return
+    name = lines.source_name(path)
+    with lines.open_lines(path) as all_lines:
+        numbered = ((number, line) for number, line in all_lines if line.strip())
+        for first in numbered:
+            if dpr.is_array(first[1]):
+                yield from dpr.read_example_records(name, chain([first], numbered))
+            else:
+                where = f"{name}:{first[0]}"
+                yield where, texts.parse_json(first[1], where)
 
 
 def example_to_record(example: Example) -> dict[str, Any]:
@@ -158,7 +169,8 @@ def parse_example(record: Any, where: str, *, provenance: bool) -> Example:
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object", code="not-an-object")
     if "query_id" not in record:
-        raise DataError(f"{where}: no query_id", code="no-id")
+        fields = ", ".join(map(str, record)) or "no field"
+        raise DataError(f"{where}: no query_id, found {fields}; moeir convert --to examples reads other formats", code="no-id")
     query_id = texts.parse_id(record["query_id"], where)
     inline = "positive_passages" in record
     passages: dict[str, Text] = {}
@@ -175,6 +187,8 @@ def parse_example(record: Any, where: str, *, provenance: bool) -> Example:
         raise DataError(f"{where}: {problem}", code="positive-among-negatives")
     query = texts.parse_text({"_id": query_id, "query": record["query"], "answers": record.get("answers")}, where) if inline else None
     entries = _parse_provenance(record, len(negatives), where) if provenance else ()
+    if inline and all(passage.get("score") is not None for side in _SIDES for passage in record[f"{side}_passages"]):
+        record = {f"{side}_scores": [passage["score"] for passage in record[f"{side}_passages"]] for side in _SIDES} | record
     positive_scores, negative_scores = _parse_teacher_scores(record, {"positive": len(positives), "negative": len(negatives)}, where)
     return Example(query_id, positives, negatives, entries, query, tuple(passages.values()), positive_scores, negative_scores)
 

@@ -1,4 +1,4 @@
-"""Rows of the sources that libraries read: `hf:NAME[/CONFIG][@SPLIT]` and `hf:FOLDER` (datasets), `irds:NAME#PART` (ir_datasets)."""
+"""Rows of the sources that libraries read: `hf:NAME[/CONFIG][@SPLIT]` and `hf:FOLDER` (datasets), `irds:NAME#PART`, parquet."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from moeir import data_sources
-from moeir.errors import UsageError
+from moeir.errors import DataError, UsageError
 
 IRDS_PARTS = ("docs", "queries", "qrels")
+PARQUET_MAGIC = b"PAR1"
+PARQUET_ROWS = 1024  # in memory at a time
 
 
 def read_hf(source: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -23,6 +25,35 @@ def read_hf(source: str) -> Iterator[tuple[str, dict[str, Any]]]:
         dataset = dataset[split or next(iter(dataset))]
     for number, row in enumerate(dataset, 1):
         yield f"{source}: row {number}", row
+
+
+def is_columnar(source: Path | str) -> bool:
+    """Whether a source is rows of columns: `hf:NAME`, or a parquet file by its name or its first bytes."""
+    if str(source).startswith("hf:") or Path(source).suffix == ".parquet":
+        return True
+    if not Path(source).is_file():
+        return False
+    with open(source, "rb") as file:
+        return file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
+
+
+def read_columnar(source: Path | str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Location and fields of each row of such a source, without those that are null."""
+    rows = read_hf(str(source)) if str(source).startswith("hf:") else _read_parquet(source)
+    return ((where, {name: value for name, value in row.items() if value is not None}) for where, row in rows)
+
+
+def _read_parquet(path: Path | str) -> Iterator[tuple[str, dict[str, Any]]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as table:
+            rows = (row for batch in table.iter_batches(PARQUET_ROWS) for row in batch.to_pylist())
+            yield from ((f"{path}: row {number}", row) for number, row in enumerate(rows, 1))
+    except (OSError, pyarrow.ArrowException) as fault:
+        reason = (str(fault).splitlines() or [type(fault).__name__])[0]
+        raise DataError(f"{path}: cannot be read as parquet: {reason}", code="damaged-archive") from None
 
 
 def read_irds(source: str, parts: Sequence[str] = IRDS_PARTS) -> Iterator[tuple[str, Any]]:

@@ -1,8 +1,8 @@
 """Candidates of reranking: the top documents of a run as pairs with their queries, their texts and tokens, and their new scores."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +11,12 @@ import numpy.typing as npt
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.packed_pairs import RaggedIds
-from moeir.errors import DataError
+from moeir.errors import DataError, UsageError
 from moeir.fusion import formulas
 from moeir.records import texts
+from moeir.records.examples import Example
 from moeir.records.runs import Integers, Run, Scores
+from moeir.records.texts import Text
 
 TEXTS_PER_BATCH = 1024
 
@@ -72,6 +74,22 @@ def merge_runs(runs: Sequence[Run], merge: str) -> Run:
     return runs[0] if len(runs) == 1 else formulas.fuse_runs(runs, variants.bind_variant("fusion", merge))
 
 
+def run_of_examples(examples: Iterable[Example]) -> Run:
+    """The documents of each example as a list, positives first."""
+    lists = ((example.query_id, (*example.positive_ids, *example.negative_ids)) for example in examples)
+    return Run.from_hits({query: {name: -float(rank) for rank, name in enumerate(names)} for query, names in lists})
+
+
+def add_scores(examples: Iterable[Example], run: Run) -> Iterator[Example]:
+    """The examples whose query a run has, with its scores as those of a teacher."""
+    present = set(run.queries)
+    for example in examples:
+        if example.query_id in present:
+            scores = dict(run.hits(example.query_id))
+            positives, negatives = (tuple(scores[name] for name in ids) for ids in (example.positive_ids, example.negative_ids))
+            yield replace(example, positive_scores=positives, negative_scores=negatives, extra=None)
+
+
 def query_shard(run: Run, number: int, count: int) -> Run:
     """Queries of shard `number` of `count`, counted from 0: consecutive queries of the run."""
     first, last = (index * len(run) // count for index in (number, number + 1))
@@ -104,27 +122,46 @@ class TokenizedTexts:
 
 @dataclass
 class CandidateTexts:
-    """Query texts of a run in its order, and the path of its documents; `document_ids` are their ids, by code."""
+    """Query texts of a run in its order, and the path of its documents, or those within examples; `document_ids` are their ids, by code."""
 
     queries: Sequence[str]
     document_ids: Sequence[str]
-    corpus: Path
+    corpus: Path | None
     keep_empty: bool = False
+    label: str = "the run"
+    inline: Sequence[Text] = ()
     _tokenized: dict[str, TokenizedTexts] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def from_run(cls, run: Run, queries: Path, corpus: Path, *, keep_empty: bool = False, label: str = "the run") -> "CandidateTexts":
-        """Read the query texts of a run; DataError if one is not in the file."""
-        by_id = {text.id: text.content for text in texts.read_texts(queries)}
+    def from_run(
+        cls,
+        run: Run,
+        queries: Path | None,
+        corpus: Path | None,
+        *,
+        keep_empty: bool = False,
+        label: str = "the run",
+        examples: Sequence[Example] = (),
+    ) -> "CandidateTexts":
+        """Read the query texts of a run, which may be within `examples`; DataError if one is missing."""
+        by_id = {example.query_id: example.query.content for example in examples if example.query is not None}
+        by_id |= {} if queries is None else {text.id: text.content for text in texts.read_texts(queries)}
         for query in run.queries:
             if query not in by_id:
+                if queries is None:
+                    raise UsageError(f"{label}: names query {query!r} by id; name the file that has it with --queries")
                 raise DataError(f"{queries}: has no query {query!r}, which {label} holds; do the ids agree?")
-        return cls([by_id[query] for query in run.queries], run.document_ids, corpus, keep_empty)
+        inline: dict[str, Text] = {}
+        for passage in chain.from_iterable(example.passages for example in examples):
+            if inline.setdefault(passage.id, passage).joined_fields != passage.joined_fields:
+                raise DataError(f"{label}: passage {passage.id!r} has two texts; different texts need other ids", code="two-texts")
+        return cls([by_id[query] for query in run.queries], run.document_ids, corpus, keep_empty, label, tuple(inline.values()))
 
     def iter_documents(self, codes: Integers, *, join_fields: bool) -> Iterator[tuple[int, str]]:
         """Codes and texts of documents in the order of the corpus; DataError if one is missing."""
         wanted = {self.document_ids[code]: code for code in np.unique(codes).tolist()}
-        for text in texts.read_texts(self.corpus, keep_empty=self.keep_empty) if wanted else ():
+        corpus = texts.read_texts(self.corpus, keep_empty=self.keep_empty) if wanted and self.corpus is not None else ()
+        for text in chain(corpus, self.inline):
             code = wanted.pop(text.id, None)
             if code is not None:
                 yield code, text.joined_fields if join_fields else text.content
@@ -132,6 +169,8 @@ class CandidateTexts:
                 return
         if wanted:
             more = f" ({len(wanted)} such documents)" if len(wanted) > 1 else ""
+            if self.corpus is None:
+                raise UsageError(f"{self.label}: names document {min(wanted)!r} by id{more}; name the file that has it with --corpus")
             raise DataError(f"{self.corpus}: has no document {min(wanted)!r}, which is to be reranked{more}; do the ids agree?")
 
     def tokenize(self, checkpoint: RetrievalModel, codes: Integers, *, whole: bool) -> TokenizedTexts:

@@ -381,7 +381,7 @@ def _source_digest(path: Path, setting: settings.Setting) -> str:
             return str(path)
         _check_exists(path, setting)
         identity.hold(path)
-        if path.is_dir() and setting.kind != ANYTHING:
+        if path.is_dir() and setting.kind not in (ANYTHING, "examples"):
             raise DataError(f"{path}: expected a file for {setting.flag}, found a folder")
         if setting.kind == "fusion":
             manifests.verify_file(path)

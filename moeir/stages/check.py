@@ -107,6 +107,7 @@ class Check(Stage):
         """Check every file and yield the lines of its repaired copy; files whose ids others refer to come first."""
         from moeir.data_checks import examples, qrels, runs, texts
         from moeir.data_checks.findings import FileFindings
+        from moeir.formats.training_files import is_own_file, read_training_examples
 
         seen_documents, seen_queries, fingerprints = texts.SeenTexts(), texts.SeenTexts(), dict[str, int]()
         if self.queries is not None:
@@ -116,11 +117,13 @@ class Check(Stage):
         if self.dev_queries is not None:
             yield self.dev_queries, texts.TextChecker(FileFindings(findings, self.dev_queries), context.dev_queries).readable_lines()
         if self.corpus is not None:
-            context.documents = seen_documents.ids
+            context.documents, context.twins = seen_documents.ids, seen_documents.twins
             yield self.corpus, self._check_texts(self.corpus, "document", findings, seen_documents, {})
         known_ids = (context.queries, context.documents)
         yield from ((path, qrels.check_qrels(FileFindings(findings, path, *known_ids))) for path in self.qrels)
-        yield from ((path, examples.check_examples(FileFindings(findings, path), context)) for path in self.train)
+        for path in self.train:
+            foreign = None if is_own_file(path) else read_training_examples(path, provenance=True)
+            yield path, examples.check_examples(FileFindings(findings, path), context, foreign)
         yield from ((path, runs.RunChecker(FileFindings(findings, path, *known_ids)).readable_lines()) for path in run_paths(self.run))
 
     def _check_texts(
@@ -133,7 +136,7 @@ class Check(Stage):
 
         def on_text(line: int | None, text: "Text") -> None:
             if side == "query":
-                fingerprints[text.id] = seen_texts.fingerprint(text.content)
+                fingerprints[text.id] = texts.fingerprint(text.content)
             if truncation is not None:
                 truncation.add(line, text.content)
 

@@ -34,7 +34,8 @@ class Finetune(TrainingStage, InputOptions):
     default_split: ClassVar[str] = "train"
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
     train: tuple[Path, ...] = input_field(
-        "examples", "Training examples, as mine-negatives writes them; several files are merged by query id."
+        "examples",
+        "Training examples as mine-negatives or other tools write them (docs/data.md), or hf:NAME; several files are merged by query id.",
     )
     sampling_rate: tuple[float, ...] = option(
         "One per --train: treat each file as a separate dataset with this many passes per epoch.",
@@ -222,10 +223,10 @@ class Finetune(TrainingStage, InputOptions):
         return set_temperature(checkpoint, weights_io.resolve_model(self.model), self.arch, self.temperature)
 
     def estimate(self) -> list[str]:
-        from moeir.records import examples
+        from moeir.formats.training_files import read_training_examples
 
         self._check_model()
-        query_ids = [[example.query_id for example in examples.read_examples(path, provenance=False)] for path in self.train]
+        query_ids = [[example.query_id for example in read_training_examples(path)] for path in self.train]
         counts = [len(ids) for ids in query_ids] if self.sampling_rate else [len({query for ids in query_ids for query in ids})]
         epoch_batches = [rate * max(1, count // self.batch_size) for rate, count in zip(self.sampling_rate or (1.0,), counts, strict=True)]
         steps = self.total_steps(sum(ceil(round(dataset_batches, 6)) for dataset_batches in epoch_batches))
@@ -295,11 +296,12 @@ class Finetune(TrainingStage, InputOptions):
 
     def _make_sampler(self, objective: object, *, pairs: bool) -> "tuple[BatchSampler, TextStream]":
         """The batch sampler and the texts of its batches."""
+        from moeir.formats.training_files import read_training_examples
         from moeir.records import examples
         from moeir.training import objectives, sampling
         from moeir.training.text_stream import collect_texts, without_texts
 
-        files = [examples.read_examples(path, provenance=False) for path in self.train]
+        files = [read_training_examples(path) for path in self.train]
         labels = [str(path) for path in self.train]
         datasets: list[list[Example]] = [list(file) for file in files] if self.sampling_rate else [examples.merge_examples(files, labels)]
         labels = labels if self.sampling_rate else [", ".join(labels)]
@@ -317,6 +319,7 @@ class Finetune(TrainingStage, InputOptions):
         text_stream = collect_texts(datasets, labels, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty, fielded=pairs)
         for sampler, rows, label in zip(samplers, text_stream.rows, labels):
             sampling.require_texts(sampler, rows.queries, rows.documents, label)
+            sampling.drop_twins(sampler, rows.document_twins, label)
             sampling.check_batch_size(sampler, self.process_group().size, pairs=pairs)
             if objective in objectives.NEEDS_TEACHER:
                 sampling.check_teacher_scores(sampler, label, self.objective)

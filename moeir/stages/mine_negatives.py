@@ -6,14 +6,21 @@ from typing import TYPE_CHECKING, ClassVar
 
 from moeir import variants
 from moeir.console import format_count
-from moeir.errors import DataError
+from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import MAX_SEED, Counts, Facts, Stage, path_or_example
+from moeir.stages.base import MAX_SEED, Counts, Facts, Stage, is_stream, path_or_example
 from moeir.stages.run_arguments import MATCHES, check_answers, read_answers, read_runs, run_paths
 
 if TYPE_CHECKING:
+    from moeir.records.qrels import Qrels
     from moeir.records.runs import Run
 
+EXCLUDED = {
+    "own_documents": "are their query (--keep-own-document keeps them)",
+    "with_grades": "are judged better than --negative-grade",
+    "twins": "have the text of a positive",
+    "with_answers": "contain an answer",
+}
 SKIPPED = ("without_positives", "without_hits", "without_negatives")
 
 
@@ -31,27 +38,41 @@ class MineNegatives(Stage):
     )
     seed: int = option("Seed of --keep.", 42, minimum=0, maximum=MAX_SEED)
     positive_grade: int = option("Minimum grade of a positive document.", 1)
+    negative_grade: int | None = option(
+        "Maximum grade of a judged negative [default: 0, or less than --positive-grade]; grades between are neither.", None
+    )
+    keep_own_document: bool = option(
+        "Let the document with the id of a query, or its text with --queries and --corpus, be its negative.", False
+    )
     exclude_answers: Path | None = input_field(
         "texts", "Questions with answers: documents that contain an answer are excluded from the negatives.", None
     )
-    corpus: Path | None = input_field(
-        "texts", "With --exclude-answers: the documents to search for answers.", None, only_with=("exclude_answers",)
-    )
+    corpus: Path | None = input_field("texts", "Documents: those with the text of a positive are no negatives.", None)
+    queries: Path | None = input_field("texts", "With --corpus: queries, whose own text is no negative.", None, aliases=("--topics",))
     match: str = option("With --exclude-answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES)
     output: Path = output_field("examples", "JSON lines file to write; - is stdout.")
 
     def check(self) -> None:
-        check_answers("--exclude-answers", self.exclude_answers, self.corpus, self.match)
+        check_answers("--exclude-answers", self.exclude_answers, self.corpus if self.exclude_answers else None, self.match)
+        if self._negative_grade >= self.positive_grade:
+            raise UsageError(f"--negative-grade {self.negative_grade}: expected less than --positive-grade {self.positive_grade}")
+        if self.queries is not None and self.corpus is None:
+            raise UsageError("--queries needs --corpus: documents with the text of their query are looked for there")
+        if self.corpus is not None and is_stream(self.corpus):
+            raise UsageError(f"--corpus {self.corpus}: is read more than once, and a pipe can be read once; name a file")
+
+    @property
+    def _negative_grade(self) -> int:
+        return min(0, self.positive_grade - 1) if self.negative_grade is None else self.negative_grade
 
     def summary(self, counts: Facts) -> str:
         skipped = ", ".join(f"{counts[reason]:,} {reason.replace('_', ' ')}" for reason in SKIPPED)
+        excluded = ", ".join(f"{counts[reason]:,} {words}" for reason, words in EXCLUDED.items() if counts[reason])
         figure = f"{format_count(counts['mined'], 'example')}; skipped queries: {skipped}"
-        if self.exclude_answers is None:
-            return figure
-        return f"{figure}; {format_count(counts['with_answers'], 'document')} excluded because they contain an answer"
+        return f"{figure}; documents that are no negatives: {excluded}" if excluded else figure
 
     def next_command(self) -> list[object]:
-        texts = ("--queries", "queries.jsonl", "--corpus", path_or_example(self.corpus, "corpus.jsonl"))
+        texts = ("--queries", path_or_example(self.queries, "queries.jsonl"), "--corpus", path_or_example(self.corpus, "corpus.jsonl"))
         return ["finetune", "--model", "checkpoint", "--train", self.output, *texts, "--output", "finetuned"]
 
     def work(self) -> Counts:
@@ -61,20 +82,44 @@ class MineNegatives(Stage):
         counts = mining.MiningCounts()
         expert_runs = read_runs(self.run)
         grades, select = qrels.read_qrels(self.qrels), variants.bind_variant("mining", self.method)
-        excluded = None
+        excluded = {} if self.corpus is None else self._find_twins(grades, self.corpus)
         if self.exclude_answers is not None:
-            excluded = self._find_documents_with_answers(
-                mining.select_candidates(expert_runs, grades, select, positive_grade=self.positive_grade)
-            )
-        grade = self.positive_grade
+            candidates = mining.select_candidates(expert_runs, grades, select, positive_grade=self.positive_grade)
+            excluded["with_answers"] = self._find_documents_with_answers(candidates)
         mined_examples = mining.mine_negatives(
-            expert_runs, grades, select, counts, positive_grade=grade, excluded=excluded, keep=self.keep, seed=self.seed
+            expert_runs,
+            grades,
+            select,
+            counts,
+            positive_grade=self.positive_grade,
+            negative_grade=self._negative_grade,
+            keep_own=self.keep_own_document,
+            excluded=excluded,
+            keep=self.keep,
+            seed=self.seed,
         )
         examples.write_examples(mined_examples, self.output)
         if not counts.mined:
             paths = ", ".join(map(str, run_paths(self.run)))
             raise DataError(f"{self.qrels}: no query has both positives and negatives in {paths}; do the ids agree?")
         return vars(counts)
+
+    def _find_twins(self, grades: "Qrels", corpus: Path) -> dict[str, dict[str, set[str]]]:
+        """For each query the documents with the text of a positive, and those with the query's; case and white space do not count."""
+        from moeir.data_checks.texts import fingerprint
+        from moeir.records import texts
+
+        positives = {query: [name for name, grade in judged.items() if grade >= self.positive_grade] for query, judged in grades.items()}
+        wanted = {name for names in positives.values() for name in names}
+        keys = {text.id: fingerprint(text.content) for text in texts.read_texts(corpus, keep_empty=True) if text.id in wanted}
+        queries = texts.read_texts(self.queries) if self.queries is not None and not self.keep_own_document else ()
+        query_keys = {text.id: fingerprint(text.content) for text in queries}
+        documents: dict[int, set[str]] = {key: set() for key in (*keys.values(), *query_keys.values())}
+        for text in texts.read_texts(corpus, keep_empty=True):
+            for key in {fingerprint(text.content), fingerprint(text.text)} & documents.keys():
+                documents[key].add(text.id)
+        twins = {query: set().union(*(documents[keys[name]] for name in names if name in keys)) for query, names in positives.items()}
+        return {"twins": twins, "own_documents": {query: documents[key] for query, key in query_keys.items()}}
 
     def _find_documents_with_answers(self, candidates: "list[Run]") -> dict[str, set[str]]:
         """The candidate negatives of each query that contain an answer."""

@@ -1,11 +1,12 @@
-"""`moeir rerank`: score the first documents of a run again with cross-encoders or an architecture's experts, in one round or several.
+"""`moeir rerank`: score the first documents of a run again with cross-encoders or an architecture's experts, in one round or several; or
+the documents of training examples, as their teacher.
 
 Pairs are tokenised once, sorted by length over all queries and scored in batches of at most `max_tokens`; an interruption loses seconds.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,20 +22,28 @@ from moeir.stages.base import DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Sta
 from moeir.stages.run_arguments import log_guessed_depths, name_runs, read_run_with_depth, run_paths
 
 if TYPE_CHECKING:
+    from moeir.records.examples import Example
     from moeir.records.runs import Run, Scores
 
+OF_RUNS = ("depth", "then", "fuse", "patience", "rest", "tag")  # flags without a meaning for examples
 TOKENS_ON_CPU, TOKENS_ON_CUDA = 4096, 65536  # fits into a CPU cache; keeps a GPU busy
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rerank(Stage):
-    """Rerank the first documents of a run with cross-encoders, or with exact scores of an architecture's own experts."""
+    """Rerank the first documents of a run with cross-encoders, or with exact scores of an architecture's own experts; or write a teacher's
+    scores into training examples."""
 
     model: tuple[Path, ...] = input_field("checkpoint", "Checkpoint that scores; repeat the flag for an ensemble.")
-    run: tuple[Path, ...] = input_field("run", "Runs; several are merged into one list of candidates by --fuse.", aliases=("--runs",))
-    queries: Path = input_field("texts", "Queries of the run.", aliases=("--topics",))
-    corpus: Path = input_field("texts", "The documents.")
+    run: tuple[Path, ...] = input_field("run", "Runs; several are merged into one list of candidates by --fuse.", (), aliases=("--runs",))
+    train: Path | None = input_field(
+        "examples",
+        "In place of --run: training examples, written with the scores of their documents, for --objective kl or margin-mse.",
+        None,
+    )
+    queries: Path | None = input_field("texts", "Queries of the run, or of examples without them.", None, aliases=("--topics",))
+    corpus: Path | None = input_field("texts", "The documents, unless examples have them.", None)
     depth: int = option("Documents scored per query; lower ones follow them in their original order.", 100, **DEPTH)
     then: tuple[str, ...] = option(
         "DEPTH:CHECKPOINT: another round, on the best of the previous one; repeat the flag with decreasing depths.", ()
@@ -60,9 +69,20 @@ class Rerank(Stage):
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     tag: str | None = option("Run tag [default: moeir.rerank].", None, single_word=True, aliases=("--runtag",))
-    output: Path = output_field("run", "A .trec file; - for stdout.", STREAM)
+    output: Path = output_field("run", "A .trec file, or with --train JSON lines; - for stdout.", STREAM)
+
+    def product(self) -> tuple[Path, str]:
+        """The output path; with --train of examples."""
+        return self.output, "run" if self.train is None else "examples"
 
     def check(self) -> None:
+        if bool(self.run) == (self.train is not None):
+            raise UsageError("rerank needs --run, or --train, and not both")
+        if self.train is None and (self.queries is None or self.corpus is None):
+            raise UsageError(f"rerank needs {'--queries' if self.queries is None else '--corpus'} or --dataset: the texts of the run")
+        fields = type(self).__dataclass_fields__
+        if self.train is not None and (name := next((name for name in OF_RUNS if getattr(self, name) != fields[name].default), None)):
+            raise UsageError(f"--{name}: is for --run; with --train every document of the examples is scored once")
         name_runs(self.run)
         self._cascade()
         if self.stride is not None and self.passages == "firstp":
@@ -71,7 +91,7 @@ class Rerank(Stage):
             shards.Shard.parse(self.shard)
         if self.patience is not None and max(len(one.models) for one in self._cascade()) > 1:
             raise UsageError(f"--patience {self.patience}: several models would stop a query at different documents; leave it out")
-        if is_stream(self.corpus) and sum(len(one.models) for one in self._cascade()) > 1:
+        if self.corpus is not None and is_stream(self.corpus) and sum(len(one.models) for one in self._cascade()) > 1:
             raise UsageError(f"--corpus {self.corpus}: every model reads it, and a pipe can be read once; name a file")
 
     def sources(self) -> Iterator[tuple[settings.Setting, Path]]:
@@ -81,23 +101,23 @@ class Rerank(Stage):
             yield from ((model, path) for path in one.models)
 
     def _cascade(self) -> list[CascadeRound]:
-        rounds = [CascadeRound(self.depth, self.model), *map(CascadeRound.parse, self.then)]
+        rounds = [CascadeRound(self.depth if self.train is None else DEPTH["maximum"], self.model), *map(CascadeRound.parse, self.then)]
         check_decreasing(rounds)
         return rounds
 
     def estimate(self) -> list[str]:
-        run = self._load_candidates()
+        run = self._load_candidates(self._read_examples())
         pairs = [(len(run.top(one.depth).scores), one.models) for one in self._cascade()]
         return [f"{count:,} pairs by {' + '.join(map(str, models))}" for count, models in pairs]
 
-    def _load_candidates(self) -> "Run":
-        """The run to rerank, or its queries of this shard."""
-        from moeir.reranking.candidates import merge_runs, query_shard
+    def _load_candidates(self, training: "Sequence[Example]") -> "Run":
+        """The run to rerank, or that of the examples; or its queries of this shard."""
+        from moeir.reranking.candidates import merge_runs, query_shard, run_of_examples
 
         runs = [read_run_with_depth(path) for path in run_paths(self.run)]
         if len(runs) > 1:
             log_guessed_depths(run_paths(self.run), runs, self.fuse, "moeir fuse --run-depth K sets it")
-        run = merge_runs(runs, self.fuse)
+        run = run_of_examples(training) if self.train is not None else merge_runs(runs, self.fuse)
         if self.shard is None:
             return run
         shard = shards.Shard.parse(self.shard)
@@ -105,23 +125,35 @@ class Rerank(Stage):
             raise UsageError(f"--shard {shard}: the run has {len(run)} queries; expected at most as many shards")
         return query_shard(run, shard.number, shard.total)
 
+    def _read_examples(self) -> "list[Example]":
+        """The training examples; none with --run."""
+        from moeir.formats.training_files import read_training_examples
+
+        return [] if self.train is None else list(read_training_examples(self.train, provenance=True))
+
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['queries'], 'query')}, {format_count(counts['hits'], 'hit')}"
 
     def next_command(self) -> list[object] | None:
+        if self.train is not None and self.shard is None:
+            texts = [word for flag, path in (("--queries", self.queries), ("--corpus", self.corpus)) if path for word in (flag, path)]
+            objective = ("--objective", "kl", "--output", "finetuned")
+            return ["finetune", "--model", "checkpoint", "--train", self.output, *texts, *objective]
         return ["evaluate", "--run", self.output, "--qrels", "qrels.tsv"] if self.shard is None else None
 
     def work(self) -> Counts:
         from moeir.backbones.device import select_device, select_dtype
-        from moeir.records import runs
-        from moeir.reranking.candidates import CandidateTexts
+        from moeir.records import examples, runs
+        from moeir.reranking.candidates import CandidateTexts, add_scores
         from moeir.reranking.score_journal import ScoreJournal
         from moeir.reranking.scoring import PassageSplitter, ScoringConfig, score_candidates
         from moeir.retrieval.latency import limit_threads
 
-        run = self._load_candidates()
-        label = ", ".join(map(str, run_paths(self.run)))
-        candidate_texts = CandidateTexts.from_run(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=label)
+        training = self._read_examples()
+        run, label = self._load_candidates(training), ", ".join(map(str, run_paths(self.run))) or str(self.train)
+        candidate_texts = CandidateTexts.from_run(
+            run, self.queries, self.corpus, keep_empty=self.keep_empty, label=label, examples=training
+        )
         device = select_device(self.device)
         passages = PassageSplitter(self.passages, self.passage_length, self.stride)
         token_budget = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
@@ -136,7 +168,10 @@ class Rerank(Stage):
                 run, facts = self._rerank_once(run, number, score)
                 round_facts.append(facts)
         journal.close()
-        runs.write_run(run, self.output, tag=self.tag or "moeir.rerank")
+        if self.train is None:
+            runs.write_run(run, self.output, tag=self.tag or "moeir.rerank")
+        else:
+            examples.write_examples(add_scores(training, run), self.output)
         return {"queries": len(run), "hits": len(run.scores), "dtype": str(scoring_config.dtype), "rounds": round_facts}
 
     def _rerank_once(self, run: "Run", number: int, score: "Callable[..., tuple[Scores, dict[str, Any]]]") -> "tuple[Run, dict[str, Any]]":

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
+from itertools import compress, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +108,11 @@ class DevSet:
         )
 
     def negatives(self, query: str) -> list[str]:
-        """The documents of a query in the run that are not relevant to it, in their order; none without a run."""
+        """The documents of a query in the run that are not relevant to it, nor the query or a positive under another id; in their order."""
         hits = [] if self.candidates is None or query not in self.candidates.queries else self.candidates.documents_of(query)
-        return [document for document in hits if self.qrels[query].get(document, 0) <= 0]
+        positives = {self.documents[document] for document in self.positives(query)}
+        is_negative = (self.qrels[query].get(name, 0) <= 0 and name != query and self.documents[name] not in positives for name in hits)
+        return list(compress(hits, is_negative))
 
     def batches(self, batch_size: int, negatives: int) -> Iterator[BatchIds]:
         """Each query with its first positive, and with a run that many of its first negatives, in batches whose order is fixed."""
@@ -288,7 +290,7 @@ def _encode_batches(
         with autocast(dtype, str(checkpoint.device)):
             queries = checkpoint.encode([dev_set.queries[name] for name in ids.queries], "query")
             documents = checkpoint.encode([dev_set.documents[name] for name in ids.documents], "document")
-        yield queries, documents, ids.false_negative_mask().to(checkpoint.device)
+        yield queries, documents, ids.false_negative_mask(dev_set.documents, dev_set.queries).to(checkpoint.device)
 
 
 def _score_batches(

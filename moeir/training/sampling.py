@@ -7,9 +7,10 @@ order of several data sets on (seed, epoch).
 import logging
 import math
 import random
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -24,6 +25,8 @@ from moeir.records.examples import Example
 
 log = logging.getLogger(__name__)
 Numbers: TypeAlias = npt.NDArray[Any]
+Twins: TypeAlias = Mapping[str, Hashable]
+NO_TWINS: Twins = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -40,14 +43,16 @@ class BatchIds:
     teacher_scores: tuple[float, ...] | None = None
     dataset: int = 0
 
-    def false_negative_mask(self) -> torch.Tensor:
-        """[Q, N] true where a document of another query is a known positive of this query, and so no negative."""
-        group = len(self.documents) // len(self.queries)
-        known_by_column = [[document in known for document in self.documents] for known in self.known_positives]
-        mask = torch.tensor(known_by_column, dtype=torch.bool)
-        own = torch.arange(len(self.queries))
-        mask[own, own * group] = False
-        return mask
+    def false_negative_mask(self, documents: Twins = NO_TWINS, queries: Twins = NO_TWINS) -> torch.Tensor:
+        """[Q, N] true where a document of another query is no negative of this query: a known positive of it, or of one with the same
+        text, or the document with the query's id. Documents and queries with equal values in `documents` and `queries` have the same text.
+        """
+        known: dict[Hashable, set[Hashable]] = {}
+        for query, positives in zip(self.queries, self.known_positives, strict=True):
+            known.setdefault(queries.get(query, query), set()).update(documents.get(name, name) for name in (query, *positives))
+        columns = [documents.get(document, document) for document in self.documents]
+        known_by_column = [[column in known[queries.get(query, query)] for column in columns] for query in self.queries]
+        return torch.tensor(known_by_column, dtype=torch.bool) & self.other_queries_mask()
 
     def other_queries_mask(self) -> torch.Tensor:
         """[Q, N] true where a document belongs to another query."""
@@ -205,6 +210,27 @@ def make_sampler(
     if batch_size > len(all_examples):
         log.warning("%s: has %d queries, fewer than --batch-size %d; a batch holds them all", source, len(all_examples), batch_size)
     return EpochSampler(all_examples, min(batch_size, len(all_examples)), negatives, seed, positives)
+
+
+def drop_twins(sampler: EpochSampler, twins: Twins, source: str) -> None:
+    """Drop negatives that have the text of a positive of their query, and then queries without a negative; logs how many."""
+    examples: list[Example] = []
+    dropped = 0
+    for example in sampler.examples:
+        texts = {twins[name] for name in example.positive_ids if name in twins}
+        if texts and (absent := {name for name in example.negative_ids if twins.get(name) in texts}):
+            dropped += len(absent)
+            negatives = tuple(name for name in example.negative_ids if name not in absent)
+            scores = tuple(example.teacher_scores[name] for name in negatives) if example.positive_scores else ()
+            example = replace(example, negative_ids=negatives, negative_scores=scores)
+        if example.negative_ids or not sampler.negatives:
+            examples.append(example)
+    if dropped:
+        words = "%s: %s negatives have the text of a positive of their query and are left out, with %s queries that have no other"
+        log.warning(words, source, f"{dropped:,}", f"{len(sampler.examples) - len(examples):,}")
+    if not examples:
+        raise DataError(f"{source}: no training examples; each negative has the text of a positive")
+    sampler.examples, sampler.batch_size = tuple(examples), min(sampler.batch_size, len(examples))
 
 
 def require_texts(sampler: EpochSampler, queries: Container[str], documents: Container[str], source: str) -> None:

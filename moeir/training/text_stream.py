@@ -4,10 +4,13 @@ Texts are streamed anew each time and not kept in memory; each data set keeps th
 """
 
 import hashlib
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from moeir.errors import DataError, UsageError
 from moeir.records import texts
@@ -20,10 +23,12 @@ UNSEEN = -1
 
 @dataclass(frozen=True)
 class RowIndex:
-    """Row in the stream of each text of a data set, by id."""
+    """Row in the stream of each text of a data set, by id; and of ids with the same text a number that they share."""
 
     queries: dict[str, int]
     documents: dict[str, int]
+    query_twins: dict[str, int] = field(default_factory=dict)
+    document_twins: dict[str, int] = field(default_factory=dict)
 
     def by_side(self, side: str) -> dict[str, int]:
         """The rows of one side."""
@@ -118,7 +123,7 @@ def collect_texts(
     """
     stream = TextStream(datasets, sources, {"query": queries, "document": corpora}, keep_empty, fielded)
     _check_collections(stream)
-    digest, first_texts = hashlib.sha256(), dict[str, str]()
+    digest, first_texts, hashes = hashlib.sha256(), dict[str, str](), array("q")
     for row, text in enumerate(stream.stream()):
         for number in text.datasets:
             stream.rows[number].by_side(text.side)[text.id] = row
@@ -127,11 +132,17 @@ def collect_texts(
         if text.side == "document" and text.datasets[0] == 0 and (len(first_texts) < HEAD_FIT_DOCUMENTS or text.id in first_texts):
             first_texts[text.id] = text.content
         digest.update(text.digest_bytes)
+        hashes.append(hash((text.side, text.content)))
         stream.count = row + 1
     for index in stream.rows:
         for rows in (index.queries, index.documents):
             for name in [name for name, row in rows.items() if row == UNSEEN]:
                 del rows[name]
+    _, numbers, counts = np.unique(np.array(hashes), return_inverse=True, return_counts=True)
+    is_shared = counts[numbers] > 1
+    for index in stream.rows:
+        for rows, twins in ((index.queries, index.query_twins), (index.documents, index.document_twins)):
+            twins |= {name: int(numbers[row]) for name, row in rows.items() if is_shared[row]}
     stream.first_documents, stream.digest = list(first_texts.values()), digest.hexdigest()
     return stream
 

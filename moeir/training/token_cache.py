@@ -110,7 +110,8 @@ def prefetch_batches(
 
     def make_batch(step: int) -> TokenizedBatch:
         ids = sampler.batch_at(step)
-        ignored = ids.false_negative_mask() if texts.pair_tokenizer is None else ids.other_queries_mask()
+        twins = texts.rows[ids.dataset].document_twins, texts.rows[ids.dataset].query_twins
+        ignored = ids.false_negative_mask(*twins) if texts.pair_tokenizer is None else ids.other_queries_mask()
         batch = TokenizedBatch(ids, *texts.read_batch(ids, shard), ignored, ids.teacher_matrix())
         return batch.pin_memory() if pin_memory else batch
 

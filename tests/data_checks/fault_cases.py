@@ -89,6 +89,13 @@ EXAMPLES = [
     FaultCase("no-negatives", "train.jsonl", ('{"query_id": "q2", "positive_ids": ["cat"]}',), 1, "no negatives"),
     FaultCase("not-a-list", "train.jsonl", (example(positive_ids="cat"),), 1, "positive_ids is not a list"),
     FaultCase("positive-among-negatives", "train.jsonl", (example(negative_ids=["cat", "bat"]),), 1, "'cat' is a positive and a negative"),
+    FaultCase(
+        "positive-text-among-negatives",
+        "train.jsonl",
+        (inline("who", [OWL], [{**OWL, "docid": "twin"}, COW | {"docid": "cow"}]),),
+        1,
+        "'twin' has the text of a positive",
+    ),
     FaultCase("duplicate-passage", "train.jsonl", (example(negative_ids=["bat", "bat"]),), 1, "'bat' is listed twice in negative_ids"),
     FaultCase("duplicate-id", "train.jsonl", (example("q1"),), 1, "query 'q1' occurs on an earlier line"),
     FaultCase("unknown-query", "train.jsonl", (example("q9"),), 1, "query 'q9'"),

@@ -64,6 +64,33 @@ def test_a_fault_is_found_named_with_its_line_and_mended(faulty: FaultCase, tmp_
     assert again.code == wanted, again.stdout
 
 
+def test_a_positive_under_another_id_of_the_corpus_is_a_fault_of_the_example(tmp_path: Path, moeir: Moeir) -> None:
+    text = json.loads(CORPUS[0])
+    flags = write_files(tmp_path, corpus_jsonl=[json.dumps({**text, "_id": "twin"})], train_jsonl=[
+        example("q3", positive_ids=["twin"], negative_ids=[text["_id"], json.loads(CORPUS[1])["_id"]])])  # fmt: skip
+    (tmp_path / "queries.jsonl").write_text((tmp_path / "queries.jsonl").read_text() + '{"_id": "q3", "text": "anew"}\n')
+    result = moeir("check", *flags, "--fix", tmp_path / "mended")
+    assert result.code == 3 and f"document {text['_id']!r} has the text of a positive of query 'q3'" in result.stdout
+    last = json.loads((tmp_path / "mended" / "train.jsonl").read_text().splitlines()[-1])
+    assert last["negative_ids"] == [json.loads(CORPUS[1])["_id"]]
+
+
+def test_examples_of_another_format_are_checked_and_repaired_as_lines_with_texts(tmp_path: Path, moeir: Moeir) -> None:
+    rows = [
+        {"query": "who sleeps", "pos": ["A cat."], "neg": ["a  CAT.", "An owl."]},
+        {"query": "who hunts", "pos": ["An owl."], "neg": []},
+    ]
+    (tmp_path / "bge.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "dev.tsv").write_text("q1\twho hunts\n")
+    flags = ("check", "--train", tmp_path / "bge.jsonl", "--dev-queries", tmp_path / "dev.tsv", "--fix", tmp_path / "mended")
+    result = moeir(*flags)
+    assert result.code == 3 and "positive-text-among-negatives, 1" in result.stdout and "leaked-query, 1" in result.stdout
+    (line,) = (tmp_path / "mended" / "bge.jsonl").read_text().splitlines()
+    assert [passage["text"] for passage in json.loads(line)["negative_passages"]] == ["An owl."]
+    (tmp_path / "bge.jsonl").write_text('{"query": "who", "pos": 3}\n')
+    assert "bge.jsonl:1: pos is not a list of strings" in moeir("check", "--train", tmp_path / "bge.jsonl").stdout
+
+
 def test_there_are_forty_kinds_and_each_is_known() -> None:
     assert len({(faulty.kind, faulty.file) for faulty in FAULT_CASES}) >= 40
     assert {faulty.kind for faulty in FAULT_CASES} <= FAULT_KINDS.keys()

@@ -105,7 +105,21 @@ def test_collections(data_folder: Path, moeir: Moeir) -> None:
 
 
 def test_every_format_is_among_the_round_trips() -> None:
-    tried = {spec.split(":")[0] for spec in (*EXAMPLES, *TEXTS, *QRELS, *RUNS, *COLLECTIONS, "pairs", "top1000", "tevatron-ids")}
+    tried = {
+        spec.split(":")[0]
+        for spec in (
+            *EXAMPLES,
+            *TEXTS,
+            *QRELS,
+            *RUNS,
+            *COLLECTIONS,
+            "pairs",
+            "top1000",
+            "tevatron-ids",
+            "id-triples",
+            "msmarco-hard-negatives",
+        )
+    }
     assert {variant.name for variant in variants.list_variants("formats")} - tried <= {
         "anserini-vectors", "encodings", "checkpoint", "sentence-transformers", "pylate", "stanford-colbert",
     }  # fmt: skip

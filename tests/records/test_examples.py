@@ -78,7 +78,10 @@ def test_tevatrons_ids_are_understood(tmp_path):
 
 SCORED = {"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b", "c"]}
 FAULTY = [
-    ({"positive_ids": ["a"], "negative_ids": []}, ":1: no query_id"),
+    (
+        {"positive_ids": ["a"], "negative_ids": []},
+        ":1: no query_id, found positive_ids, negative_ids; moeir convert --to examples reads other formats",
+    ),
     ({"query_id": "q", "negative_ids": []}, ":1: no positives; expected one of positive_ids, positive_document_ids, positive_passages"),
     (
         {"query_id": "q", "positive_ids": ["a"]},

@@ -189,7 +189,7 @@ def test_documents_with_an_answer_are_no_negatives(room, moeir):
     plain = moeir(*command, "--output", "plain.jsonl")
     assert (plain.code, plain.stderr.count("answer")) == (0, 0)
     result = moeir(*command, "--exclude-answers", "asked.jsonl", "--corpus", "corpus.jsonl", "--output", "out.jsonl")
-    assert "; 2 documents excluded because they contain an answer\n" in result.stderr
+    assert "; documents that are no negatives: 2 contain an answer\n" in result.stderr
     negatives = {one["query_id"]: one["negative_ids"] for one in map(json.loads, (room / "out.jsonl").read_text().splitlines())}
     assert negatives == {"q1": ["bat"], "q2": ["fox"], "q3": ["owl"]}
     assert json.loads((room / "out.jsonl.manifest.json").read_text())["counts"]["with_answers"] == 2

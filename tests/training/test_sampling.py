@@ -175,6 +175,14 @@ def test_known_positives_elsewhere_in_the_batch_are_ignored():
     assert batch.false_negative_mask().tolist() == [[False, False, True, True], [False, False, False, False]]
 
 
+def test_texts_of_known_positives_are_ignored_under_any_id_and_for_equal_queries():
+    batch = BatchIds(("a", "b"), ("x", "n", "y", "twin"), (frozenset({"x"}), frozenset({"y"})))
+    assert batch.false_negative_mask({"x": 1, "twin": 1}).tolist() == [[False, False, False, True], [False, False, False, False]]
+    assert batch.false_negative_mask({}, {"a": 7, "b": 7}).tolist() == [[False, False, True, False], [True, False, False, False]]
+    own = BatchIds(("a", "b"), ("x", "a", "y", "a"), (frozenset({"x"}), frozenset({"y"})))
+    assert own.false_negative_mask().tolist() == [[False, False, False, True], [False, False, False, False]]
+
+
 class LengthsOnly:
     """Texts of which only the lengths matter; a packed part is the list of its rows."""
 

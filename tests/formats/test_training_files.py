@@ -1,0 +1,237 @@
+"""`--train` reads the training files of the field as they are; what is no such file is named, with the command that reads it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from moeir.errors import DataError
+from moeir.formats.training_files import read_training_examples
+from moeir.records.examples import Example, merge_examples
+from tests.conftest import CommandResult
+
+Moeir = Callable[..., CommandResult]
+Sides = dict[str, tuple[list[str], list[str]]]
+
+WANTED = {"who hunts": (["An owl hunts."], ["A cat waits."]), "who flies": (["A bat flies."], ["An eel swims."])}
+TRIPLETS = [{"anchor": query, "positive": positive, "negative": negative} for query, ([positive], [negative]) in WANTED.items()]
+SENTENCES = [
+    {"query": query, "passage": passage, "label": label}
+    for query, sides in WANTED.items()
+    for label, passages in zip((1, 0), sides)
+    for passage in passages
+]
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "flagembedding": [{"query": query, "pos": positives, "neg": negatives} for query, (positives, negatives) in WANTED.items()],
+    "triplets": TRIPLETS,
+    "triplets of questions": [
+        {"question": row["anchor"], "answer": row["positive"], "negative": row["negative"], "source": "web"} for row in TRIPLETS
+    ],
+    "tuples": [{"query": row["anchor"], "positive": row["positive"], "negative_1": row["negative"]} for row in TRIPLETS],
+    "labelled": SENTENCES,
+    "labelled by score": [{"sentence1": row["query"], "sentence2": row["passage"], "score": float(row["label"])} for row in SENTENCES],
+    "tevatron": [
+        {
+            "query_id": f"q{number}",
+            "query": query,
+            "positive_passages": [{"docid": f"p{number}", "title": "", "text": positive}],
+            "negative_passages": [{"docid": f"n{number}", "title": "", "text": negative}],
+        }
+        for number, (query, ([positive], [negative])) in enumerate(WANTED.items())
+    ],
+}
+
+
+def write_lines(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def read_sides(path: Path | str) -> Sides:
+    """Texts of positives and negatives by query."""
+    sides = {}
+    for example in read_training_examples(Path(path)):
+        passages = {passage.id: passage.content for passage in example.passages}
+        assert example.query is not None
+        sides[example.query.text] = tuple([passages[name] for name in ids] for ids in (example.positive_ids, example.negative_ids))
+    return sides  # type: ignore[return-value]
+
+
+def read_ids(path: Path) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    return {example.query_id: (example.positive_ids, example.negative_ids) for example in read_training_examples(path)}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_texts_are_read_from_lines_parquet_and_data_sets(name: str, tmp_path: Path) -> None:
+    assert read_sides(write_lines(tmp_path / "train.jsonl", ROWS[name])) == WANTED
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS[name]), tmp_path / "train.parquet")
+    assert read_sides(tmp_path / "train.parquet") == WANTED
+    assert read_sides((tmp_path / "train.parquet").rename(tmp_path / "unnamed")) == WANTED
+    datasets.Dataset.from_list(ROWS[name]).save_to_disk(str(tmp_path / "saved"))
+    assert read_sides(f"hf:{tmp_path}/saved") == WANTED
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_columns_are_named_by_the_header(delimiter: str, tmp_path: Path) -> None:
+    path = tmp_path / f"train.{'csv' if delimiter == ',' else 'tsv'}"
+    rows = [("query", "answer", "negative"), *((row["anchor"], row["positive"], row["negative"]) for row in TRIPLETS)]
+    path.write_text("".join(delimiter.join(f'"{word}"' for word in row) + "\n" for row in rows))
+    assert read_sides(path) == WANTED
+
+
+def test_pairs_have_no_negatives(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "train.jsonl", [{"question": "who", "answer": "an owl"}, {"question": "who", "answer": "a bat"}])
+    assert read_sides(path) == {"who": (["an owl", "a bat"], [])}
+
+
+def test_triples_of_ids_are_grouped_by_query(tmp_path: Path) -> None:
+    (tmp_path / "qidpidtriples.train.tsv").write_text("7\t10\t11\n7\t10\t12\n8\t13\t10\n")
+    wanted = {"7": (("10",), ("11", "12")), "8": (("13",), ("10",))}
+    assert read_ids(tmp_path / "qidpidtriples.train.tsv") == wanted
+    assert read_ids(write_lines(tmp_path / "triples.jsonl", [[7, 10, 11, 12], [8, 13, 10]])) == wanted
+    (example,) = read_training_examples(write_lines(tmp_path / "scored.jsonl", [[7, [10, 9.5], [11, 1.5]]]))
+    assert (example.positive_scores, example.negative_scores) == ((9.5,), (1.5,))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "q1\td1\t1\nq1\td2\t0\nq2\td3\t2\n",
+        "q1\td1\t1\nq2\td1\t1\n",
+        "q1\td1\t1000\nq1\td2\t999\nq1\td3\t998\n",
+        "q1\td1\t2.5\nq1\td2\t1.5\n",
+    ],
+)
+def test_judgements_and_runs_are_no_triples(rows: str, tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text(rows)
+    with pytest.raises(DataError, match=r"x.tsv: (format not recognised|is [a-z]+-run, not training examples); .*moeir convert --input"):
+        list(read_training_examples(tmp_path / "x.tsv"))
+
+
+def test_hard_negatives_of_all_systems_are_united(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [
+        {"qid": 7, "pos": [10], "neg": {"bm25": [11, 12], "dense": [12, 13, 10]}},
+        {"qid": 8, "pos": [], "neg": {"bm25": [11]}},
+        {"qid": 9, "pos": [14], "neg": {"bm25": []}},
+    ]
+    path = write_lines(tmp_path / "hard.jsonl", rows)
+    assert read_ids(path) == {"7": (("10",), ("11", "12", "13")), "9": (("14",), ())}
+    assert f"{path}: read as msmarco-hard-negatives, which leaves out, 1 times: a query without a positive" in caplog.messages
+    assert f"{path}: read as msmarco-hard-negatives, which leaves out, 1 times: a positive that is a negative elsewhere" in caplog.messages
+
+
+def test_lines_of_a_query_are_merged_and_what_contradicts_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [
+        {"query": "who", "pos": ["owl"], "neg": ["cat", "bat"], "pos_scores": [9.0], "neg_scores": [1.0, 2.0]},
+        {"query": "other", "pos": ["eel"], "neg": ["cat"], "pos_scores": [3.0], "neg_scores": [0.5]},
+        {"query": "who", "pos": ["owl", "bat"], "neg": ["cat", "hen"], "pos_scores": [8.0, 7.0], "neg_scores": [1.0, 0.0]},
+    ]
+    path = write_lines(tmp_path / "bge.jsonl", rows)
+    assert read_sides(path) == {"who": (["owl", "bat"], ["cat", "hen"]), "other": (["eel"], ["cat"])}
+    merged = {example.query.text: example for example in read_training_examples(path) if example.query}
+    assert (merged["who"].positive_scores, merged["who"].negative_scores) == ((9.0, 2.0), (1.0, 0.0))
+    assert f"{path}: read as flagembedding, which leaves out, 1 times: a positive that is a negative elsewhere" in caplog.messages
+
+
+def test_a_merged_query_of_which_one_line_has_no_scores_has_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"query": "who", "pos": ["owl"], "neg": ["cat"], "pos_scores": [9.0], "neg_scores": [1.0]}, {"query": "who", "pos": ["bat"]}]
+    (example,) = read_training_examples(write_lines(tmp_path / "bge.jsonl", rows))
+    assert example.positive_scores == () and len(example.positive_ids) == 2
+    assert any(message.endswith("1 times: the scores of a query of which only some passages have one") for message in caplog.messages)
+
+
+def test_converting_merged_lines_is_an_error_where_something_is_lost(tmp_path: Path, moeir: Moeir) -> None:
+    same = write_lines(tmp_path / "same.jsonl", [{"query": "who", "pos": [word], "neg": ["cat"]} for word in ("owl", "bat")])
+    result = moeir("convert", "--input", same, "--to", "flagembedding")
+    assert (result.code, json.loads(result.stdout)) == (0, {"query": "who", "pos": ["owl", "bat"], "neg": ["cat"]})
+    other = write_lines(tmp_path / "other.jsonl", [{"query": "who", "pos": [word], "neg": [f"no {word}"]} for word in ("owl", "bat")])
+    result = moeir("convert", "--input", other, "--to", "flagembedding")
+    assert result.code == 2 and "which negatives belong to which positive would be lost" in result.stderr
+
+
+def test_a_query_and_a_passage_may_have_the_same_id(tmp_path: Path) -> None:
+    (tmp_path / "triples.jsonl").write_text("[0, 0, 1]\n")
+    (tmp_path / "queries.tsv").write_text("0\twho hunts\n")
+    (tmp_path / "collection.tsv").write_text("0\tAn owl hunts.\n1\tA cat waits.\n")
+    assert read_sides(tmp_path) == {"who hunts": WANTED["who hunts"]}
+
+
+def test_lines_that_give_an_id_to_two_texts_are_refused(tmp_path: Path) -> None:
+    rows = [{"query": query, "query_id": "1", "pos": ["owl"], "neg": ["cat"]} for query in ("who", "what")]
+    with pytest.raises(DataError, match=r"bge.jsonl:2: '1' has another text on an earlier line; different texts need other ids"):
+        list(read_training_examples(write_lines(tmp_path / "bge.jsonl", rows)))
+
+
+def test_negatives_that_another_file_calls_positive_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = Example("q", ("a",), ("b", "c")), Example("q", ("b",), ("d", "c"))
+    assert merge_examples([[first], [second]], ["1", "2"])[0].negative_ids == ("c", "d")
+    assert caplog.messages == ["1: 1 negatives are left out, which another file calls positives of their query"]
+
+
+def test_a_similarity_is_no_label(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "sts.jsonl", [{"sentence1": "an owl", "sentence2": "a bird", "score": 0.73}])
+    with pytest.raises(DataError, match=r"sts.jsonl:1: label is not 1 or 0: 0.73; 1 is a positive, 0 a negative; a similarity is neither"):
+        list(read_training_examples(path))
+
+
+def test_teacher_scores_inside_tevatrons_passages_are_read(tmp_path: Path) -> None:
+    row = ROWS["tevatron"][0]
+    for passage, score in ((row["positive_passages"][0], 3.5), (row["negative_passages"][0], 0.5)):
+        passage = {**passage, "score": score}
+        row = row | {name: [passage] for name in ("positive_passages", "negative_passages") if passage["docid"] == row[name][0]["docid"]}
+    (example,) = read_training_examples(write_lines(tmp_path / "train.jsonl", [row]))
+    assert (example.positive_scores, example.negative_scores) == ((3.5,), (0.5,))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"_id": "a", "text": "An owl."}\n', "is texts, not training examples; moeir convert --input"),
+        ("12\n", "format not recognised; moeir convert --input"),
+        ("one two three\n", "format not recognised; moeir convert --input"),
+        ('{"prompt": "a", "chosen": "b"}\n', "no query_id, found prompt, chosen; moeir convert --to examples reads other formats"),
+        ("", "holds no example"),
+        ("PAR1, but no more", "cannot be read as parquet"),
+    ],
+)
+def test_what_is_no_training_file_is_named(content: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text(content)
+    with pytest.raises(DataError) as caught:
+        list(read_training_examples(tmp_path / "x"))
+    assert words in str(caught.value) and str(tmp_path / "x") in str(caught.value)
+
+
+def test_finetune_trains_on_each(tmp_path: Path, moeir: Moeir, tiny_model: Path) -> None:
+    flags = ("finetune", "--model", tiny_model, "--arch", "dense", "--steps", 1, "--batch-size", 2, "--negatives", 1)
+    lines = write_lines(tmp_path / "bge.jsonl", ROWS["flagembedding"])
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS["triplets"]), tmp_path / "train.parquet")
+    datasets.Dataset.from_list(ROWS["tuples"]).save_to_disk(str(tmp_path / "saved"))
+    weights = set()
+    for number, train in enumerate((lines, tmp_path / "train.parquet", f"hf:{tmp_path}/saved")):
+        result = moeir(*flags, "--train", train, "--output", tmp_path / f"out{number}")
+        assert result.code == 0, result.stderr
+        weights.add((tmp_path / f"out{number}" / "model.safetensors").read_bytes())
+    assert len(weights) == 1
+    (tmp_path / "triples.tsv").write_text("7\t10\t11\n")
+    result = moeir(*flags, "--train", tmp_path / "triples.tsv", "--output", tmp_path / "out")
+    assert result.code == 2 and "its examples name texts by id; name their files with --queries" in result.stderr
+
+
+def test_finetune_leaves_out_negatives_that_are_the_positive_under_another_id(tmp_path: Path, moeir: Moeir, tiny_model: Path) -> None:
+    (tmp_path / "corpus.tsv").write_text("owl\tAn owl hunts.\ntwin\tAn owl hunts.\ncat\tA cat waits.\n")
+    (tmp_path / "queries.tsv").write_text("q1\twho hunts\nq2\twho waits\nq3\twho is it\n")
+    sides = {"q1": ("owl", ["twin", "cat"]), "q2": ("cat", ["owl"]), "q3": ("twin", ["owl"])}
+    rows = [{"query_id": query, "positive_ids": [positive], "negative_ids": ids} for query, (positive, ids) in sides.items()]
+    texts = ("--corpus", tmp_path / "corpus.tsv", "--queries", tmp_path / "queries.tsv", "--output", tmp_path / "out")
+    flags = ("finetune", "--model", tiny_model, "--arch", "dense", "--steps", 1, "--batch-size", 2, "--negatives", 1, *texts)
+    result = moeir(*flags, "--train", write_lines(tmp_path / "train.jsonl", rows))
+    assert result.code == 0, result.stderr
+    assert "2 negatives have the text of a positive of their query and are left out, with 1 queries that have no other" in result.stderr
+    assert "1 step of 2 queries: 2 of 2 queries" in result.stderr
+    result = moeir(*flags, "--train", write_lines(tmp_path / "only.jsonl", rows[2:]), "--force")
+    assert result.code == 3 and "no training examples; each negative has the text of a positive" in result.stderr

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from moeir import settings, variants
-from moeir.errors import MoeirError, UsageError
+from moeir.errors import DataError, MoeirError, UsageError
+from moeir.parsing import LARGEST_INTEGER, preview
 from moeir.records.examples import Example, example_to_record, read_examples
 from moeir.records.generated_queries import read_generated_queries
 from moeir.records.lines import write_lines
@@ -208,7 +209,7 @@ def _to_setting(setting: settings.Setting, value: Any, folder: Path) -> Any:
             write_lines((parse_id(_to_python(name), setting.name) for name in value), path)
         else:
             write_json_lines(_records(value, setting), path)
-    except (TypeError, UnicodeEncodeError) as problem:
+    except TypeError as problem:
         raise UsageError(f"{setting.name}: cannot be written as JSON lines: {problem}") from None
     return path
 
@@ -218,6 +219,8 @@ def _is_path(value: Any) -> bool:
 
 
 def _check_plain(setting: settings.Setting, value: Any) -> Any:
+    if isinstance(value, int) and abs(value) > LARGEST_INTEGER:  # Python refuses to print very large numbers
+        raise UsageError(f"{setting.name}: expected a whole number of 64 bits")
     if not isinstance(value, bool | int | float | np.generic):
         raise UsageError(f"{setting.name}: expected one plain value, found {type(value).__name__}")
     return value
@@ -263,12 +266,15 @@ def _run_from_hits(hits: Any, where: str) -> Run:
     lists = {}
     for query, documents in hits.items():
         try:
-            pairs = list(documents.items() if isinstance(documents, Mapping) else documents)
-            lists[parse_id(query, where)] = [(parse_id(document, where), float(score)) for document, score in pairs]
+            pairs = documents.items() if isinstance(documents, Mapping) else documents
+            lists[query] = [(document, float(score)) for document, score in pairs]
         except (TypeError, ValueError):
             expected = "document → score, or pairs of them"
             raise UsageError(f"{where}: query {query!r}: expected {expected}, found {str(documents)[:60]}") from None
-    return Run.from_hits(lists)
+    try:
+        return Run.from_hits(lists)
+    except DataError as problem:
+        raise DataError(f"{where}: {problem}", code=problem.code) from None
 
 
 def _to_python(value: Any) -> Any:
@@ -283,20 +289,11 @@ def _free_path(folder: Path, name: str) -> Path:
     )
 
 
-def _judgements(value: Any, setting: settings.Setting) -> dict[str, dict[str, int]]:
-    """Judgements whose ids are words and whose grades are whole numbers."""
+def _judgements(value: Any, setting: settings.Setting) -> Mapping[str, Mapping[str, int]]:
+    """Judgements by query and document, which their writer checks."""
     if not isinstance(value, Mapping) or not all(isinstance(grades, Mapping) for grades in value.values()):
         raise UsageError(f"{setting.name}: expected a path or query → document → grade, found {str(value)[:60]}")
-    return {
-        parse_id(query, setting.name): {parse_id(document, setting.name): _to_grade(grade) for document, grade in grades.items()}
-        for query, grades in value.items()
-    }
-
-
-def _to_grade(grade: Any) -> Any:
-    """A whole number as int; any other value as it is, which the reader of judgements refuses."""
-    number = _to_python(grade)
-    return int(number) if isinstance(number, bool) or (isinstance(number, float) and number.is_integer()) else number
+    return value
 
 
 def _records(value: Any, setting: settings.Setting) -> Iterable[Mapping[str, Any]]:
@@ -306,11 +303,15 @@ def _records(value: Any, setting: settings.Setting) -> Iterable[Mapping[str, Any
         raise UsageError(f"{setting.name}: {expected}, found {type(value).__name__}")
     if isinstance(value, Mapping):
         value = [{**(item if isinstance(item, Mapping) else {"text": item}), "_id": name} for name, item in value.items()]
-    for item in value:
+    for number, item in enumerate(value, 1):
         if not isinstance(item, Text | Example | Mapping):
             raise UsageError(f"{setting.name}: {expected}, found {type(item).__name__}")
         record = to_record(item) if isinstance(item, Text) else example_to_record(item) if isinstance(item, Example) else item
-        yield {name: _to_python(field) for name, field in record.items()}
+        fields = {name: _to_python(field) for name, field in record.items()}
+        for name, field in fields.items():
+            if not isinstance(field, str | int | float | list | tuple | dict | None):
+                raise UsageError(f"{setting.name}: record {number}: {name} cannot be written as JSON: {preview(field)}")
+        yield fields
 
 
 def __getattr__(name: str) -> Any:

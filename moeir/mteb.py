@@ -9,6 +9,7 @@ What a single-vector model cannot be there, several lists per query, ours is: it
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +18,8 @@ import moeir
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.artifacts import manifests
 from moeir.errors import UsageError
-from moeir.records.texts import Text, write_texts
+from moeir.parsing import check_count
+from moeir.records.texts import Text, parse_string, parse_text, write_texts
 from moeir.retrieval.searcher import Searcher
 
 try:
@@ -76,7 +78,7 @@ class SearchModel:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".documents-", dir=folder) as own:
             documents = Path(own) / "corpus.jsonl"
-            write_texts((_to_text(document) for document in corpus), documents)
+            write_texts((_to_text(document, f"document {number}") for number, document in enumerate(corpus, 1)), documents)
             encodings = {"output": folder / "encodings", "device": self.device, "dtype": self.dtype}
             moeir.encode(model=self.checkpoint, corpus=documents, keep_empty=True, **encodings)
         moeir.index(encodings=folder / "encodings", output=folder / "index")
@@ -94,8 +96,8 @@ class SearchModel:
         if self._searcher is None:
             raise UsageError("search: no corpus yet; MTEB calls index first")
         searcher = self._searcher
-        texts = [_to_text(query) for query in queries]
-        depth = top_k if top_ranked is None else len(searcher.ids)
+        texts = [_to_text(query, f"query {number}") for number, query in enumerate(queries, 1)]
+        depth = check_count(top_k, "top_k") if top_ranked is None else len(searcher.ids)
         results: dict[str, dict[str, float]] = {}
         step = len(texts) if top_ranked is None else 1  # all documents of one query at a time
         for first in range(0, len(texts), max(step, 1)):
@@ -108,9 +110,12 @@ class SearchModel:
         return results
 
 
-def _to_text(record: Mapping[str, Any]) -> Text:
+def _to_text(record: Mapping[str, Any], where: str) -> Text:
     """A document or query of MTEB; instructions follow the text, as MTEB's own encoders have them."""
-    parts = [record.get("text") or "", record.get("instruction") or ""]
-    if not all(isinstance(part, str) for part in parts):
-        raise UsageError(f"{record.get('id')!r}: expected a text, found {type(parts[0]).__name__}; conversations and images are not read")
-    return Text(str(record["id"]), " ".join(part for part in parts if part), title=record.get("title") or "")
+    if isinstance(record.get("text"), list | dict):
+        raise UsageError(
+            f"{record.get('id')!r}: expected a text, found {type(record['text']).__name__}; conversations and images are not read"
+        )
+    text = parse_text({name: record[name] for name in ("id", "text", "title") if name in record}, where)
+    instruction = "" if record.get("instruction") is None else parse_string(record["instruction"], f"{where}: instruction")
+    return replace(text, text=" ".join(filter(None, (text.text, instruction))))

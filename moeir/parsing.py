@@ -1,8 +1,9 @@
-"""Parse and format typed option values: those of flags, of specs and of YAML."""
+"""Parse and format typed option values: those of flags, of specs, of YAML and of callers in Python."""
 
 import json
 import math
 import re
+from numbers import Integral
 from typing import Any
 
 from moeir.errors import UsageError
@@ -36,6 +37,15 @@ def _parse_number(text: str, kind: str, where: str) -> float:
     if kind == "int" and abs(number) > LARGEST_INTEGER:
         raise UsageError(f"{where}: expected a whole number of 64 bits, found {text}")
     return number
+
+
+def check_count(value: Any, where: str, maximum: int = 2**31 - 1) -> int:
+    """A count that a caller in Python gives, from 1 to `maximum`, as the flags take it."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or not 1 <= value <= maximum:
+        found = f", found {value!r}" if not is_whole or abs(value) < 2**64 else ""  # Python refuses to print very large numbers
+        raise UsageError(f"{where}: expected a whole number, 1 to {maximum}{found}")
+    return int(value)
 
 
 def _parse_bool(text: str, where: str) -> bool:
@@ -88,6 +98,16 @@ def dump_json(value: Any, indent: int | None = None) -> str:
     """JSON for a terminal: control characters that JSON leaves as they are become escapes, too."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return CONTROL_CHARACTERS.sub(lambda match: "\n" if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
+
+
+def preview(value: Any) -> str:
+    """The first characters of a value as JSON, for a message."""
+    return clip(json.dumps(value, ensure_ascii=not str(value).isprintable(), skipkeys=True, default=repr))
+
+
+def clip(text: str) -> str:
+    """The first characters of a text, for a message."""
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def shorten_message(text: str) -> str:

@@ -10,17 +10,20 @@
 Java is not needed. Results have the ranks of `moeir search`: by score, and then by id, descending.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
+from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import moeir
 from moeir import variants
-from moeir.errors import UsageError
+from moeir.errors import DataError, UsageError
 from moeir.fusion import formulas
+from moeir.parsing import check_count
 from moeir.records.runs import Run
-from moeir.records.texts import Text, write_texts
+from moeir.records.texts import Text, parse_id, parse_text, write_texts
 from moeir.retrieval.searcher import Searcher, open_index
 
 try:
@@ -30,7 +33,6 @@ except ModuleNotFoundError:
     raise UsageError("moeir.pyterrier: the package python-terrier is not installed; pip install 'moeir[pyterrier]'") from None
 
 DEPTH = 1000
-DOCUMENT_COLUMNS = ("docno", "text")
 
 
 class Retriever(pt.Transformer):  # type: ignore[misc]
@@ -50,7 +52,7 @@ class Retriever(pt.Transformer):  # type: ignore[misc]
         dtype: str = "auto",
     ) -> None:
         self.searcher = index if isinstance(index, Searcher) else open_index(index, device=device, dtype=dtype)
-        self.expert, self.fuse, self.num_results = expert, fuse, num_results
+        self.expert, self.fuse, self.num_results = expert, fuse, check_count(num_results, "num_results")
         self.searcher.select_experts([expert] if expert else [])
 
     def __repr__(self) -> str:
@@ -62,8 +64,8 @@ class Retriever(pt.Transformer):  # type: ignore[misc]
         queries = _unique_queries(inp)
         if not len(queries):
             return _frame_of_run(queries, Run.from_hits({}))
-        contents, ids = queries["query"].astype(str).tolist(), queries["qid"].astype(str).tolist()
-        return _frame_of_run(queries, self.searcher.search(contents, self.num_results, self.expert, self.fuse, ids=ids))
+        run = self.searcher.search(queries["query"].tolist(), self.num_results, self.expert, self.fuse, ids=list(queries.index))
+        return _frame_of_run(queries, run)
 
     def fuse_rank_cutoff(self, k: int) -> "Retriever":
         """The retriever of the first `k`, which PyTerrier puts in the place of `retriever % k`."""
@@ -86,29 +88,24 @@ class Reranker(pt.Transformer):  # type: ignore[misc]
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         """Score all documents of all queries."""
         pt.validate.result_frame(inp, extra_columns=["query", "text"])
-        queries = _unique_queries(inp)
         if not len(inp):
-            return _frame_of_run(queries, Run.from_hits({}))
-        hits = inp.assign(qid=inp["qid"].astype(str), docno=inp["docno"].astype(str))
-        documents = hits.drop_duplicates("docno")
-        titles = documents["title"] if "title" in documents else pd.Series("", index=documents.index)
-        lists = {
-            qid: [(docno, -float(rank)) for rank, docno in enumerate(group["docno"])] for qid, group in hits.groupby("qid", sort=False)
-        }
+            return _frame_of_run(_unique_queries(inp), Run.from_hits({}))
+        queries, documents = _read_texts(inp, "qid", "query"), _read_texts(inp, "docno", "text", "title")
+        rows = {(query.id, document.id): row for row, (query, document) in enumerate(zip(queries, documents, strict=True))}
+        lists: dict[str, list[tuple[str, float]]] = {}
+        for row, (query, document) in enumerate(zip(queries, documents, strict=True)):
+            lists.setdefault(query.id, []).append((document.id, -float(row)))
         run = moeir.rerank(
             model=self.checkpoint,
             run=Run.from_hits(lists),
-            queries=[Text(qid, str(text)) for qid, text in zip(queries["qid"].astype(str), queries["query"], strict=True)],
-            corpus=[
-                Text(docno, str(text), title=str(title))
-                for docno, text, title in zip(documents["docno"], documents["text"], titles, strict=True)
-            ],
+            queries=list({query.id: query for query in queries}.values()),
+            corpus=list({document.id: document for document in documents}.values()),
             depth=max(map(len, lists.values())),
             keep_empty=True,
             **self.flags,
         )
-        extra = [name for name in hits.columns if name not in {*queries.columns, "score", "rank"}]
-        return _frame_of_run(queries, run).merge(hits[["qid", *extra]], on=["qid", "docno"], how="left")
+        ranked = [run.hits(qid) for qid in lists]
+        return _add_ranks(inp.iloc[[rows[qid, docno] for qid, hits in zip(lists, ranked, strict=True) for docno, _ in hits]], ranked)
 
 
 class Fusion(pt.Transformer):  # type: ignore[misc]
@@ -117,7 +114,7 @@ class Fusion(pt.Transformer):  # type: ignore[misc]
     def __init__(self, *transformers: pt.Transformer, method: str = "came-sum", num_results: int = DEPTH) -> None:
         if len(transformers) < 2:
             raise UsageError(f"Fusion: expected two transformers or more, found {len(transformers)}")
-        self.transformers, self.method, self.num_results = transformers, method, num_results
+        self.transformers, self.method, self.num_results = transformers, method, check_count(num_results, "num_results")
         self._formula = variants.bind_variant("fusion", method)
 
     def __repr__(self) -> str:
@@ -161,31 +158,54 @@ class Indexer(pt.Indexer):  # type: ignore[misc]
 def _to_texts(documents: Iterable[Mapping[str, Any]]) -> Iterator[Text]:
     """PyTerrier's documents {docno, text, title} as texts."""
     for number, document in enumerate(documents):
-        if missing := [name for name in DOCUMENT_COLUMNS if name not in document]:
-            raise UsageError(f"document {number}: has no {missing[0]}; expected {' and '.join(DOCUMENT_COLUMNS)}")
-        yield Text(str(document["docno"]), str(document["text"]), title=str(document.get("title") or ""))
+        fields = {name: document[name] for name in ("text", "title") if name in document}
+        yield parse_text(fields | {"_id": document.get("docno")}, f"document {number} ({document.get('docno')!r})")
+
+
+def _read_ids(frame: pd.DataFrame, column: str) -> list[str]:
+    """The ids of a column, by the rules of text files."""
+    return [parse_id(name, f"row {row}, column {column!r}") for row, name in enumerate(frame[column])]
+
+
+def _read_texts(frame: pd.DataFrame, key: str, *columns: str) -> list[Text]:
+    """The text of each row, by the rules of text files; DataError for an id with two texts."""
+    texts, by_id = list[Text](), dict[str, Text]()
+    present = [column for column in columns if column in frame]
+    for row, (name, *values) in enumerate(zip(_read_ids(frame, key), *map(frame.get, present), strict=True)):
+        texts.append(parse_text({"_id": name, **dict(zip(present, values, strict=True))}, f"row {row}"))
+        if by_id.setdefault(name, texts[-1]) != texts[-1]:
+            problem = f"{key} {name!r} has another {' or '.join(present)} in an earlier row"
+            raise DataError(f"row {row}: {problem}; different texts need other ids", code="two-texts")
+    return texts
 
 
 def _unique_queries(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns of the queries, each query once, in order."""
+    """The columns of the queries, each query once, in order; the index is their ids."""
     columns = [name for name in frame.columns if name in ("qid", "query") or name.startswith(("query_", "query."))]
-    return frame[columns].drop_duplicates("qid").reset_index(drop=True)
+    queries = frame[columns].set_axis([query.id for query in _read_texts(frame, "qid", "query")])
+    return queries[~queries.index.duplicated()]
 
 
 def _frame_of_run(queries: pd.DataFrame, run: Run) -> pd.DataFrame:
     """A frame of PyTerrier: the columns of the queries, docno, score, and rank from 0."""
-    lists = [run.hits(qid) for qid in queries["qid"].astype(str)]
-    rows = [row for row, hits in enumerate(lists) for _ in hits]
-    frame = queries.iloc[rows].reset_index(drop=True)
-    frame["docno"] = [docno for hits in lists for docno, _ in hits]
-    frame["score"] = pd.Series([score for hits in lists for _, score in hits], dtype="float64")
-    frame["rank"] = pd.Series([rank for hits in lists for rank in range(len(hits))], dtype="int64")
-    return frame
+    lists = [run.hits(qid) for qid in queries.index]
+    frame = queries.iloc[[row for row, hits in enumerate(lists) for _ in hits]]
+    return _add_ranks(frame.assign(docno=[docno for hits in lists for docno, _ in hits]), lists)
+
+
+def _add_ranks(frame: pd.DataFrame, lists: list[list[tuple[str, float]]]) -> pd.DataFrame:
+    """The rows of ranked lists with their scores, and ranks from 0."""
+    scores = pd.Series([score for hits in lists for _, score in hits], dtype="float64")
+    ranks = pd.Series([rank for hits in lists for rank in range(len(hits))], dtype="int64")
+    return frame.reset_index(drop=True).assign(score=scores, rank=ranks)
 
 
 def _run_of_frame(queries: pd.DataFrame, frame: pd.DataFrame) -> Run:
     """The run of a frame of results, with every query."""
-    hits: dict[str, list[tuple[str, float]]] = {qid: [] for qid in queries["qid"].astype(str)}
-    for qid, docno, score in zip(frame["qid"].astype(str), frame["docno"].astype(str), frame["score"], strict=True):
+    hits: dict[str, list[tuple[str, float]]] = {qid: [] for qid in queries.index}
+    columns = _read_ids(frame, "qid"), _read_ids(frame, "docno"), frame["score"]
+    for row, (qid, docno, score) in enumerate(zip(*columns, strict=True)):
+        if not isinstance(score, Real) or not math.isfinite(score):
+            raise DataError(f"row {row}, column 'score': expected a finite number, found {score!r}", code="score-not-finite")
         hits.setdefault(qid, []).append((docno, float(score)))
     return Run.from_hits(hits)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import moeir
@@ -171,7 +172,7 @@ def test_what_a_function_cannot_take_is_refused_with_its_name(bm25_index: Path, 
         moeir.evaluate(run=tmp_path / "none.trec", qrels={"q": {"d": 1}})
     with pytest.raises(UsageError, match="expected 2 different ids"):
         moeir.open_index(bm25_index).search(["a", "b"], ids=["1", "1"])
-    with pytest.raises(UsageError, match="expected a list of query texts, found one text"):
+    with pytest.raises(UsageError, match="expected a list of query texts, found one str"):
         moeir.open_index(bm25_index).search("a question")
 
 
@@ -273,8 +274,14 @@ def test_none_is_a_value_left_out(bm25_index: Path) -> None:
         ({"a": None}, "text is not a string: null"),
         ({"a": 3}, "^in-memory queries.jsonl:1: text is not a string: 3"),
         ({"a b": "owl"}, "^in-memory queries.jsonl:1: id with white space"),
-        ({"a": "owl \ud800"}, "queries: cannot be written"),
-        ([{"_id": "a", "text": b"owl"}], "queries: cannot be written"),
+        ({"a": "owl \ud800"}, r"^in-memory queries.jsonl:1: half a character \(a lone surrogate\)"),
+        ([{"_id": "a", "text": b"owl"}], "^queries: record 1: text cannot be written as JSON: \"b'owl'\""),
+        ([{"_id": "a", "text": "owl"}, {"_id": "b", "text": pd.NA}], '^queries: record 2: text cannot be written as JSON: "<NA>"'),
+        ([{"_id": pd.NA, "text": "owl"}], '^queries: record 1: _id cannot be written as JSON: "<NA>"'),
+        ([{"_id": float("nan"), "text": "owl"}], "^in-memory queries.jsonl:1: id is not a string: NaN"),
+        ([{"_id": 12.0, "text": "owl"}], r"^in-memory queries.jsonl:1: id is not a string: 12\.0"),
+        ([{"_id": "a", "text": np.nan}], "^in-memory queries.jsonl:1: text is not a string: NaN"),
+        ({1: "owl", "1": "bat"}, "^in-memory queries.jsonl:2: duplicate id '1'"),
         ([], "^in-memory queries.jsonl: holds no text"),
     ],
 )
@@ -288,11 +295,23 @@ def test_wrong_texts_are_refused_by_the_name_of_the_input(bm25_index: Path, quer
     [
         ({"run": {"q": ["owl"]}}, "query 'q': expected document → score"),
         ({"run": [[("owl", 1.0)]]}, "run: expected a run or query → document → score, found list"),
-        ({"run": {None: {"owl": 1.0}}}, "run: id is not a string: null"),
+        ({"run": {None: {"owl": 1.0}}}, "run: query: id is not a string: null"),
+        ({"run": {"q": {"o wl": 1.0}}}, "run: document: id with white space: 'o wl'"),
+        ({"run": {1.0: {"owl": 1.0}}}, "run: query: id is not a string: 1.0"),
+        ({"run": {1: {"owl": 1.0}, "1": {"owl": 2.0}}}, "run: query '1' has two lists"),
+        ({"run": {"q": {1: 1.0, "1": 2.0}}}, "run: row 1: document '1' is listed twice for query 'q'"),
+        ({"run": {"q": {"owl": float("nan")}}}, "run: row 0: score of document 'owl' is not a finite float32 number"),
+        ({"run": {"q": {"owl": None}}}, "run: query 'q': expected document → score"),
+        ({"qrels": {"q": {"owl": None}}}, "in-memory qrels.tsv: query 'q', document 'owl': grade is not a number: 'None'"),
+        ({"qrels": {"q": {"owl": float("nan")}}}, "in-memory qrels.tsv: query 'q', document 'owl': grade is not a whole number: 'nan'"),
+        ({"qrels": {"q": {"owl": 0.9999999}}}, "in-memory qrels.tsv: query 'q', document 'owl': grade is not a whole number: '0.9999999'"),
+        ({"qrels": {"q": {1: 1, "1": 0}}}, "in-memory qrels.tsv:2: query 'q', document '1': grade 0 here, 1 on an earlier line"),
+        ({"qrels": {2.5: {"owl": 1}}}, "in-memory qrels.tsv: id is not a string: 2.5"),
+        ({"measure": 10**5000}, "measure: expected a whole number of 64 bits"),
         ({"qrels": {"q": ["owl"]}}, "qrels: expected a path or query → document → grade"),
         ({"qrels": [("q", "owl", 1)]}, "qrels: expected a path or query → document → grade"),
-        ({"qrels": {"#q": {"owl": 1}}}, "'#q' cannot be written to judgements"),
-        ({"qrels": {"q": {"o wl": 1}}}, "qrels: id with white space: 'o wl'"),
+        ({"qrels": {"#q": {"owl": 1}}}, "in-memory qrels.tsv: query '#q' cannot be written to judgements"),
+        ({"qrels": {"q": {"o wl": 1}}}, "in-memory qrels.tsv: id with white space: 'o wl'"),
         ({"measure": object()}, "measure: expected one plain value, found object"),
         ({"output": 3}, "output: expected a path, found int"),
     ],
@@ -304,8 +323,10 @@ def test_wrong_runs_and_judgements_are_refused_by_the_name_of_the_input(values: 
 
 def test_a_search_in_memory_takes_texts_and_words_as_ids_only(bm25_index: Path, came_checkpoint: Path) -> None:
     searcher = moeir.open_index(bm25_index)
-    for queries in ({"a": "owl"}, [None], [texts.Text("a", "owl")]):
-        with pytest.raises(UsageError, match="expected a list of query texts"):
+    with pytest.raises(UsageError, match="expected a list of query texts, found one dict"):
+        searcher.search({"a": "owl"})
+    for queries in (["owl", None], ["owl", texts.Text("a", "owl")], ["owl", b"owl"], ["owl", 3], ["owl", np.nan]):
+        with pytest.raises(DataError, match="search: query 2 is not a string: "):
             searcher.search(queries)  # type: ignore[arg-type]
     for ids in ([None], [float("nan")], ["a b"]):
         with pytest.raises(DataError, match="search: ids: id"):

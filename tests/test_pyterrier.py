@@ -5,7 +5,7 @@ import pyterrier as pt
 import pytest
 
 import moeir as package
-from moeir.errors import UsageError
+from moeir.errors import DataError, UsageError
 from moeir.pyterrier import Fusion, Indexer, Reranker, Retriever
 from moeir.records import runs, texts
 
@@ -93,7 +93,7 @@ def test_an_indexer_makes_what_encode_and_index_make(tmp_path, came_checkpoint, 
     (tmp_path / "own" / "corpus.jsonl").write_text("mine")
     Indexer(None, tmp_path / "own").index(documents)
     assert (tmp_path / "own" / "corpus.jsonl").read_text() == "mine" and len(list((tmp_path / "own").iterdir())) == 2
-    with pytest.raises(UsageError, match="document 1: has no text; expected docno and text"):
+    with pytest.raises(DataError, match=r"document 1 \('d2'\): no text; expected one of text"):
         Indexer(None, tmp_path / "other").index([documents[0], {"docno": "d2"}])
 
 

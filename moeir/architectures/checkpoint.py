@@ -37,7 +37,8 @@ from moeir.kernels.packed_linear import supports_packing
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward
-from moeir.parsing import format_value
+from moeir.parsing import LARGEST_INTEGER, check_count, format_value
+from moeir.records.texts import parse_string
 
 FORMAT_VERSION, MAX_SCALE = 1, 1e6
 METADATA_FILE = "moeir.json"
@@ -127,9 +128,10 @@ class RetrievalModel:
         self, texts: Sequence[str], side: str = "document", *, max_tokens: int = 8192, experts: Collection[str] | None = None
     ) -> EncoderOutput:
         """Representations of texts, in their order, in float32; `side` is query or document. `experts`: only these, at their cost."""
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            kind = "one text" if isinstance(texts, str) else "values of another type"
-            raise UsageError(f"encode: expected a list of texts, found {kind}")
+        check_count(max_tokens, "encode: max_tokens", LARGEST_INTEGER)
+        if isinstance(texts, str):
+            raise UsageError("encode: expected a list of texts, found one text")
+        texts = [parse_string(text, f"encode: text {number}") for number, text in enumerate(texts, 1)]
         if not len(texts):
             raise UsageError("encode: expected at least one text")
         self.check_is_bi_encoder("encode")

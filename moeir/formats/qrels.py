@@ -27,7 +27,9 @@ class TrecQrels(Format):
         return iter_judgements(qrels.read_qrels(path))
 
     def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
-        return lines.write_rows(((query, "0", document, grade) for query, document, grade in items), path, self._separator)
+        return lines.write_rows(
+            ((query, "0", document, grade) for query, document, grade in qrels.check_judgements(items, path)), path, self._separator
+        )
 
 
 def iter_judgements(grades: Mapping[str, Mapping[str, int]]) -> Iterator[Judgement]:

@@ -117,8 +117,18 @@ def _merge_pair(first: Example, second: Example, path: str) -> Example:
 
 
 def write_examples(examples: Iterable[Example], path: Path | str) -> None:
-    """Write one JSON line per example: by id, or with its texts if it has them."""
-    texts.write_json_lines(map(example_to_record, examples), path)
+    """Write one JSON line per example: by id, or with its texts if it has them; DataError for what `read_examples` refuses."""
+    texts.write_json_lines(_check_records(map(example_to_record, examples), lines.source_name(path)), path)
+
+
+def _check_records(records: Iterable[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:
+    query_ids: set[str] = set()
+    for number, record in enumerate(records, 1):
+        query_id = parse_example(record, f"{name}: example {number}", provenance=True).query_id
+        if query_id in query_ids:
+            raise DataError(f"{name}: example {number}: duplicate query id {query_id!r}; expected one per query", code="duplicate-id")
+        query_ids.add(query_id)
+        yield record
 
 
 def _read_records(path: Path | str) -> Iterator[tuple[str, Any]]:
@@ -143,7 +153,9 @@ def example_to_record(example: Example) -> dict[str, Any]:
         fields |= {"positive_ids": list(example.positive_ids), "negative_ids": list(example.negative_ids)}
     else:
         passage = {text.id: _to_passage(text) for text in example.passages}
-        fields["query"] = example.query.text
+        if missing := {*example.positive_ids, *example.negative_ids} - passage.keys():
+            raise DataError(f"query {example.query_id!r}: has no text of document {min(map(str, missing))!r}", code="unknown-document")
+        fields["query"] = example.query.content if example.query.title else example.query.text
         if example.query.answers:
             fields["answers"] = list(example.query.answers)
         fields["positive_passages"] = [passage[document] for document in example.positive_ids]

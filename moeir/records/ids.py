@@ -3,21 +3,41 @@
 A column of strings is coded as integers; rows are buffered where they differ from the row before, and sorted once.
 """
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moeir.errors import ArtifactError
+from moeir.errors import ArtifactError, DataError
+from moeir.parsing import clip, preview
 from moeir.records import compiled_loops
 
 ByteStrings: TypeAlias = NDArray[Any]  # bytes of fixed width, or bytes objects where a word is long
 MAX_FIXED_BYTES = 64
 _ROWS_PER_CHUNK = 2**19  # rows that are buffered before they are encoded
+_NOT_IN_IDS = re.compile("[\x00-\x1f\x7f-\x9f\ufeff\ud800-\udfff]")  # control characters, byte order marks, halves of characters
+
+
+def parse_id(value: Any, where: str) -> str:
+    """An id as a string, or an error, of readers and writers alike: ids are strings or whole numbers, not empty, without white space."""
+    if type(value) is str and value.isascii() and value.isprintable() and value and " " not in value:  # fast, and nearly all
+        return value
+    if isinstance(value, bool) or not isinstance(value, str | Integral):
+        raise DataError(f"{where}: id is not a string: {preview(value)}", code="id-not-a-word")
+    name = str(value)
+    if not name.strip():
+        raise DataError(f"{where}: id is blank", code="blank-id")
+    if name.split() != [name]:
+        raise DataError(f"{where}: id with white space: {clip(repr(name))}; expected one word, as in a run", code="id-with-space")
+    if not name.isprintable() and _NOT_IN_IDS.search(name):
+        raise DataError(f"{where}: id with a control character: {clip(repr(name))}; expected one word, as in a run", code="id-not-a-word")
+    return name
 
 
 def as_byte_strings(words: list[bytes]) -> ByteStrings:

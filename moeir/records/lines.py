@@ -173,13 +173,30 @@ def write_rows(rows: Iterable[Iterable[object]], path: Path | str, separator: st
 
 
 def write_lines(contents: Iterable[str], path: Path | str) -> int:
-    """Write lines, given without their newlines, as by `open_writer`, and return their number."""
+    """Write lines, given without their newlines, as by `open_writer`, and return their number; a failure leaves no file."""
     count = 0
-    with open_writer(path) as output:
-        for content in contents:
-            count += 1
-            output.write(content + "\n")
+    try:
+        with open_writer(path) as output:
+            for content in contents:
+                count += 1
+                output.write(check_characters(content, f"{source_name(path)}:{count}") + "\n")
+    except BaseException:
+        if Path(path).is_file():  # neither a pipe nor a device
+            Path(path).unlink()
+        raise
     return count
+
+
+def check_characters(text: str, where: str) -> str:
+    """The text, or an error for what UTF-8 does not write: halves of characters, which no reader takes either."""
+    try:
+        text.isascii() or text.encode()
+    except UnicodeEncodeError as fault:
+        half = text[fault.start]
+        raise DataError(
+            f"{where}: half a character (a lone surrogate): {half!r} at character {fault.start + 1}", code="half-character"
+        ) from None
+    return text
 
 
 def _open_error(path: Path | str, fault: OSError) -> DataError:

@@ -1,15 +1,17 @@
 """Relevance judgements (qrels): reads TREC and BEIR forms, `hf:` and `irds:` sources; writes TREC's."""
 
 import logging
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from moeir import data_sources
-from moeir.errors import DataError, UsageError
+from moeir.errors import DataError
 from moeir.parsing import shorten_message
 from moeir.records import lines, remote_rows, trec_columns
+from moeir.records.ids import parse_id
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +69,9 @@ def judgement_from_row(row: Mapping[str, Any], where: str) -> tuple[str, str, in
     for what, names in ROW_FIELDS.items():
         if (name := next((name for name in names if name in row), None)) is None:
             raise DataError(f"{where}: no {what}; expected one of {', '.join(names)} among {', '.join(map(repr, row))}", code="columns")
-        values.append(row[name])
-    query, document, grade = values
-    return str(query), str(document), _parse_grade(f"{grade:g}" if isinstance(grade, float) else str(grade), where)
+        values.append((row[name], f"{where}, column {name!r}"))
+    query, document, (grade, location) = values
+    return parse_id(*query), parse_id(*document), parse_grade(grade, location)
 
 
 class JudgementParser:
@@ -100,7 +102,7 @@ class JudgementParser:
             trec_columns.check_words(columns, _COLUMNS[len(columns)], where)
         elif len(columns) == 4 and columns[1] not in (b"0", b"Q0"):
             trec_columns.check_iteration(columns, encoded, where)
-        judgement = columns[0].decode(), columns[-2].decode(), _parse_grade(columns[-1].decode(), where)
+        judgement = columns[0].decode(), columns[-2].decode(), parse_grade(columns[-1].decode(), where)
         self._width = len(columns)
         return judgement
 
@@ -116,15 +118,26 @@ class JudgementParser:
 
 
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:
-    """Write judgements in TREC form, in their order; UsageError for an id that this form cannot hold."""
-    for name in chain(qrels, *qrels.values()):
-        if name.split() != [name] or (name.startswith("#") and name in qrels):
-            problem = "an id is one word without white space, that of a query does not begin with #, which marks a comment"
-            raise UsageError(f"{lines.source_name(path)}: {name!r} cannot be written to judgements: {problem}")
-    lines.write_lines((f"{query} 0 {document} {grade}" for query, grades in qrels.items() for document, grade in grades.items()), path)
+    """Write judgements in TREC form, in their order; DataError for what `read_qrels` refuses."""
+    rows = [(query, document, grade) for query, grades in qrels.items() for document, grade in grades.items()]
+    lines.write_lines([f"{query} 0 {document} {grade}" for query, document, grade in check_judgements(rows, path)], path)
 
 
-def _parse_grade(text: str, where: str) -> int:
+def check_judgements(rows: Iterable[tuple[Any, Any, Any]], path: Path | str) -> Iterator[tuple[str, str, int]]:
+    """Queries, documents and grades for a file of judgements; DataError for what `read_qrels` refuses there, or takes as a comment."""
+    name = lines.source_name(path)
+    for query, document, grade in rows:
+        if str(query).startswith("#"):
+            problem = "expected an id that does not begin with #, which marks a comment"
+            raise DataError(f"{name}: query {query!r} cannot be written to judgements: {problem}", code="id-not-a-word")
+        yield parse_id(query, name), parse_id(document, name), parse_grade(grade, f"{name}: query {query!r}, document {document!r}")
+
+
+def parse_grade(value: Any, where: str) -> int:
+    """A grade: a whole number or its digits; in a table and from a caller in Python, also a float or bool that is one."""
+    number = value.item() if isinstance(value, np.generic) else value
+    is_whole = isinstance(number, bool) or (isinstance(number, float) and number.is_integer())
+    text = str(int(number) if is_whole else number)
     try:
         if "_" in text:
             raise ValueError

@@ -22,9 +22,10 @@ def read_hf(source: str) -> Iterator[tuple[str, dict[str, Any]]]:
             raise UsageError(f"{source}: has the splits {', '.join(dataset)}; name one: {source}@{next(iter(dataset))}")
         if split and split not in dataset:
             raise UsageError(f"{source}: has no split {split!r}; it has {', '.join(dataset)}")
-        dataset = dataset[split or next(iter(dataset))]
+        split = split or next(iter(dataset))
+        dataset = dataset[split]
     for number, row in enumerate(dataset, 1):
-        yield f"{source}: row {number}", row
+        yield f"hf:{location}{'@' if split else ''}{split}: row {number}", row
 
 
 def is_columnar(source: Path | str) -> bool:
@@ -103,11 +104,16 @@ def _load_hf(source: str, location: str) -> Any:
     if not location.strip("/"):
         raise UsageError(f"{source}: expected the name of a data set behind it")
     with _one_line(source):
-        if Path(location).is_dir():
-            is_saved = any((Path(location) / file).is_file() for file in ("dataset_dict.json", "state.json"))
-            return datasets.load_from_disk(location) if is_saved else datasets.load_dataset(location)
-        owner, name, *config = location.split("/", 2) if "/" in location else ("", location)
-        return datasets.load_dataset(f"{owner}/{name}" if owner else name, *config)
+        if any((Path(location) / file).is_file() for file in ("dataset_dict.json", "state.json")):
+            return datasets.load_from_disk(location)
+        names = location.split("/", 2)
+        path = [location] if Path(location).is_dir() else ["/".join(names[:2]), *names[2:]]
+        tables = datasets.load_dataset(*path)
+        first = next(iter(tables.values())) if isinstance(tables, dict) else tables
+        if first.info.builder_name == "csv":  # again, as written: pandas makes the number 7 of 007, and null of NA
+            as_written = datasets.Features({name: datasets.Value("string") for name in first.column_names})
+            tables = datasets.load_dataset(*path, features=as_written, keep_default_na=False)
+        return tables
 
 
 def _list_configs(source: str, location: str) -> set[str]:

@@ -14,9 +14,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from moeir.errors import DataError, UsageError
+from moeir.errors import DataError
 from moeir.records import compiled_loops, lines, trec_columns
-from moeir.records.ids import IdColumn, Ids
+from moeir.records.ids import IdColumn, Ids, parse_id
 from moeir.records.qrels import Qrels
 
 Integers: TypeAlias = NDArray[np.int64]
@@ -96,12 +96,16 @@ class Run:
     def from_hits(cls, hits: Mapping[str, Mapping[str, float] | Iterable[tuple[str, float]]], tag: str = "moeir") -> "Run":
         """A run from each query's documents and scores, in any order."""
         lists = [list(pairs.items()) if isinstance(pairs, Mapping) else list(pairs) for pairs in hits.values()]
-        names = sorted({document for pairs in lists for document, _ in pairs})
+        ids = {document: parse_id(document, "document") for pairs in lists for document, _ in pairs}
+        names = sorted(set(ids.values()))
         codes = {name: code for code, name in enumerate(names)}
         owners = np.repeat(np.arange(len(lists)), [len(pairs) for pairs in lists])
-        documents = np.array([codes[document] for pairs in lists for document, _ in pairs], dtype=np.int64)
+        documents = np.array([codes[ids[document]] for pairs in lists for document, _ in pairs], dtype=np.int64)
         scores = np.array([score for pairs in lists for _, score in pairs], dtype=np.float32)
-        return cls.from_columns(list(hits), owners, names, documents, scores, tag)
+        queries = [parse_id(query, "query") for query in hits]
+        if len(set(queries)) < len(queries):
+            raise DataError(f"query {max(queries, key=queries.count)!r} has two lists", code="duplicate-id")
+        return cls.from_columns(queries, owners, names, documents, scores, tag)
 
     @classmethod
     def from_columns(
@@ -219,10 +223,11 @@ def write_run(run: Run, path: Path | str, tag: str | None = None) -> None:
 
 
 def format_lists(run: Run, tag: str, where: str) -> Iterator[str]:
-    """The TREC lines of each query that has hits, without the last newline; UsageError, at `where`, for an id or tag with white space."""
+    """The TREC lines of each query that has hits, without the last newline; DataError, at `where`, for what `read_run` refuses."""
     for word in chain([tag], run.queries, run.document_ids):
-        if len(word.split()) != 1:
-            raise UsageError(f"{where}: {word!r} cannot be written to a run: an id or tag is one word without white space")
+        parse_id(word, where)
+    if not np.isfinite(run.scores).all():
+        raise DataError(f"{where}: a score is not a finite float32 number", code="score-not-finite")
     return _format_lists(run, tag)
 
 

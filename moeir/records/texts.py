@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
 from moeir import data_sources
 from moeir.errors import DataError
+from moeir.parsing import preview
 from moeir.records import dpr, lines, qrels, remote_rows
+from moeir.records.ids import parse_id as parse_id
 
 Item = TypeVar("Item")
 ID_FIELDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
@@ -67,15 +68,19 @@ def read_texts(source: Path | str, *, keep_empty: bool = False, plain_lines: boo
 
 def read_texts_with_records(source: Path | str, *, plain_lines: bool = False) -> Iterator[tuple[str, dict[str, Any], Text]]:
     """Location, record and text of each record of a source, the empty ones too; ids are unique, and there is a text."""
+    return _parse_unique(read_records(str(source), plain_lines=plain_lines), lines.source_name(source))
+
+
+def _parse_unique(records: Iterable[tuple[str, Any]], name: str) -> Iterator[tuple[str, dict[str, Any], Text]]:
     ids: set[str] = set()
-    for where, record in read_records(str(source), plain_lines=plain_lines):
+    for where, record in records:
         text = parse_text(record, where)
         if text.id in ids:
             raise DataError(f"{where}: duplicate id {text.id!r}; ids must be unique", code="duplicate-id")
         ids.add(text.id)
         yield where, record, text
     if not ids:
-        raise DataError(f"{lines.source_name(source)}: holds no text")
+        raise DataError(f"{name}: holds no text")
 
 
 def read_texts_by_id(source: Path | str, *, keep_empty: bool = False) -> dict[str, Text]:
@@ -89,15 +94,17 @@ def read_field(source: Path | str, field: str) -> dict[str, str]:
     for where, record in read_records(str(source)):
         text, value = parse_text(record, where), record.get(field)
         if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip() or not str(value).isprintable():
-            problem = f"field {field!r} of {text.id!r} is not a printable string or a whole number: {_preview(value)}"
+            problem = f"field {field!r} of {text.id!r} is not a printable string or a whole number: {preview(value)}"
             raise DataError(f"{where}: {problem}", code="text-not-a-string")
         values[text.id] = str(value)
     return values
 
 
 def write_texts(texts: Iterable[Text], path: Path | str) -> None:
-    """Write JSON lines with `_id`, `title`, `text`, and `url` and `answers` where present."""
-    write_json_lines(map(to_record, texts), path)
+    """Write JSON lines with `_id`, `title`, `text`, and `url` and `answers` where present; DataError for what `read_texts` refuses."""
+    name = lines.source_name(path)
+    records = ((f"{name}: text {number}", to_record(text)) for number, text in enumerate(texts, 1))
+    write_json_lines((to_record(text) for _, _, text in _parse_unique(records, name)), path)
 
 
 def to_record(text: Text) -> dict[str, Any]:
@@ -109,35 +116,28 @@ def to_record(text: Text) -> dict[str, Any]:
 def parse_text(record: Any, where: str) -> Text:
     """A text from a record with any of the usual names for id and text; `where` starts the message of an error."""
     if not isinstance(record, dict):
-        raise DataError(f"{where}: expected a JSON object, found {_preview(record)}", code="not-an-object")
+        raise DataError(f"{where}: expected a JSON object, found {preview(record)}", code="not-an-object")
     if record and all(isinstance(value, dict) for value in record.values()):
         raise DataError(f"{where}: expected a text, found judgements or a run as JSON, {{query: {{document: …}}}}", code="no-text")
     name = _find_field(record, TEXT_FIELDS, "text", where)
-    if not isinstance(record[name], str):
-        raise DataError(f"{where}: {name} is not a string: {_preview(record[name])}", code="text-not-a-string")
+    text = parse_string(record[name], f"{where}: {name}")
     answers = record.get("answers")
     if answers is not None and not (isinstance(answers, list | tuple) and all(isinstance(answer, str) for answer in answers)):
-        raise DataError(f"{where}: answers is not a list of strings: {_preview(answers)}", code="text-not-a-string")
+        raise DataError(f"{where}: answers is not a list of strings: {preview(answers)}", code="text-not-a-string")
     text_id = parse_id(record[_find_field(record, ID_FIELDS, "id", where)], where)
-    title, url = _optional_string(record, "title", where), _optional_string(record, "url", where)
-    return Text(text_id, record[name], title, url, tuple(answers or ()))
+    title, url = (
+        parse_string(value, f"{where}: {field}") if (value := record.get(field)) is not None else "" for field in ("title", "url")
+    )
+    if name == "contents" and title and text.startswith(title) and not text[len(title) : len(title) + 1].strip():
+        text = text[len(title) + 1 :]  # Lucene's `contents` are what is searched, the title among them
+    return Text(text_id, text, title, url, tuple(answers or ()))
 
 
-CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-
-
-def parse_id(value: Any, where: str) -> str:
-    """An id as a string, or an error: ids are strings or whole numbers, not empty, without white space."""
-    if isinstance(value, bool) or not isinstance(value, str | Integral):
-        raise DataError(f"{where}: id is not a string: {_preview(value)}", code="id-not-a-word")
-    name = str(value)
-    if not name.strip():
-        raise DataError(f"{where}: id is blank", code="blank-id")
-    if name.split() != [name]:
-        raise DataError(f"{where}: id with white space: {_clip(repr(name))}; expected one word, as in a run", code="id-with-space")
-    if not name.isprintable() and CONTROL_CHARACTER.search(name):
-        raise DataError(f"{where}: id with a control character: {_clip(repr(name))}; expected one word, as in a run", code="id-not-a-word")
-    return name
+def parse_string(value: Any, where: str) -> str:
+    """A text as it is, or an error: texts are strings, without halves of characters."""
+    if not isinstance(value, str):
+        raise DataError(f"{where} is not a string: {preview(value)}", code="text-not-a-string")
+    return lines.check_characters(value, where)
 
 
 def read_id_list(path: Path | str) -> list[str]:
@@ -176,13 +176,6 @@ def read_json_lines(source: Path | str) -> Iterator[tuple[str, Any]]:
                 yield f"{name}:{number}", parse_json(line, f"{name}:{number}")
 
 
-def _optional_string(record: dict[str, Any], field: str, where: str) -> str:
-    value = record.get(field)
-    if value is not None and not isinstance(value, str):
-        raise DataError(f"{where}: {field} is not a string: {_preview(value)}", code="text-not-a-string")
-    return value or ""
-
-
 def _find_field(record: dict[str, Any], names: Sequence[str], what: str, where: str) -> str:
     field = next((name for name in names if name in record), None)
     if field is None:
@@ -191,24 +184,17 @@ def _find_field(record: dict[str, Any], names: Sequence[str], what: str, where: 
     return field
 
 
-def _preview(value: Any) -> str:
-    return _clip(json.dumps(value, ensure_ascii=not str(value).isprintable(), default=repr))
-
-
-def _clip(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def read_records(source: str, *, plain_lines: bool = False) -> Iterator[tuple[str, Any]]:
     """Location and raw value of each record of a source; of `TEXTS#QRELS`, the judged records; `plain_lines` as in `read_texts`."""
     texts_source, qrels_source = data_sources.split_judged(source)
     if qrels_source is not None:
         judged = qrels.read_qrels(qrels_source)
         yield from ((where, record) for where, record in read_records(texts_source) if parse_text(record, where).id in judged)
-    elif source.startswith("hf:"):
-        yield from remote_rows.read_hf(source)
-    elif source.startswith("irds:"):
-        yield from _read_irds(source)
+    elif data_sources.is_remote(source):
+        for where, record in remote_rows.read_hf(source) if source.startswith("hf:") else _read_irds(source):
+            for name in [name for name in ID_FIELDS if name in record][:1]:
+                parse_id(record[name], f"{where}, column {name!r}")
+            yield where, record
     else:
         with lines.open_lines(source) as numbered:
             yield from _read_lines(source, numbered, plain_lines)
@@ -289,11 +275,16 @@ def parse_row(columns: list[str], names: list[str], where: str) -> dict[str, Any
 
 
 def _read_irds(source: str) -> Iterator[tuple[str, Any]]:
+    """Rows as records whose title and text together are ir_datasets' default text; those of a class without one by their fields."""
     for where, row in remote_rows.read_irds(source, ("docs", "queries")):
-        fields = {key: value for key, value in row._asdict().items() if key in KNOWN_FIELDS}
-        if not set(fields) & set(TEXT_FIELDS):
-            fields["text"] = row.default_text()
-        yield where, fields
+        record = {name: value for name, value in row._asdict().items() if name in KNOWN_FIELDS}
+        if getattr(row, "default_text", None) is not None:
+            missing = {name: "" for name, value in row._asdict().items() if value is None}  # else it is the word None in the text
+            text, title = row._replace(**missing).default_text(), record.pop("title", None) or ""
+            record = {name: value for name, value in record.items() if name not in TEXT_FIELDS} | {"text": text}
+            if text.startswith(f"{title} "):
+                record |= {"title": title, "text": text[len(title) + 1 :]}
+        yield where, record
 
 
 def count_texts(path: Path | str, *, keep_empty: bool = False) -> int:

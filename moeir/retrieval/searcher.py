@@ -26,10 +26,10 @@ from moeir.indexes.base import INDEX_AGAIN, NO_ROW, Index, SearchableIndex, fill
 from moeir.indexes.exact_sum import fuse_exact, select_queries
 from moeir.indexes.segments import IndexFolder, check_ids, open_engine
 from moeir.indexes.subset import GROWTH, SPARE_HITS, SPARE_SHARE, SubsetIndex
-from moeir.parsing import parse_value
+from moeir.parsing import check_count, parse_value
 from moeir.records.ids import IdColumn
 from moeir.records.runs import Run, id_ranks
-from moeir.records.texts import Text, parse_id, read_id_list
+from moeir.records.texts import Text, parse_id, parse_string, read_id_list
 from moeir.retrieval.latency import LatencyRecorder
 
 EXACT_SUM = "exact-sum"
@@ -72,7 +72,7 @@ class Searcher:
 
     def select_experts(self, experts: Sequence[str]) -> list[str]:
         """Experts to search: all, or those given."""
-        unknown = [name for name in experts if name not in self.engines]
+        unknown = [name for name in experts if name not in list(self.engines)]
         if unknown:
             raise UsageError(f"--expert {unknown[0]}: {self.label} has {', '.join(self.engines)}")
         return [name for name in self.engines if not experts or name in experts]
@@ -87,7 +87,7 @@ class Searcher:
         """Row of every document, by id."""
         return {name: row for row, name in enumerate(self.ids)}
 
-    def filter_ids(self, ids: Iterable[str] | Path, source: str = "filter_ids") -> "Searcher":
+    def filter_ids(self, ids: Iterable[str | int] | Path, source: str = "filter_ids") -> "Searcher":
         """Search among the documents of these ids only: rankings are those of an index of them, with the statistics of the whole one.
 
         Ids that the index does not have are left out, with a warning; DataError if it has none of them. A path is that of a file
@@ -95,7 +95,7 @@ class Searcher:
         """
         if isinstance(ids, str | Path):
             ids, source = read_id_list(ids), str(ids)
-        wanted = dict.fromkeys(ids)
+        wanted = dict.fromkeys(parse_id(name, source) for name in ids)
         check_ids(source, wanted, self.row_by_id, self.label)
         return self._select_rows(np.array(sorted(self.row_by_id[name] for name in wanted if name in self.row_by_id), dtype=np.int64))
 
@@ -138,12 +138,10 @@ class Searcher:
         With `ids`, the queries' ids, the result is a run, which `moeir.evaluate` and `moeir.write_run` take. What is fused are lists of
         at least 1,000 documents, as by `moeir search`, so that the first ranks do not depend on `depth`.
         """
-        if not isinstance(depth, int | np.integer) or depth < 1:
-            raise UsageError(f"depth {depth}: expected a whole number, at least 1")
-        contents = [] if isinstance(queries, str | Mapping) else list(queries)
-        if isinstance(queries, str | Mapping) or not all(isinstance(text, str) for text in contents):
-            other = next((type(text).__name__ for text in contents if not isinstance(text, str)), type(queries).__name__)
-            raise UsageError(f"search: expected a list of query texts, found {'one text' if isinstance(queries, str) else other}")
+        depth = check_count(depth, "depth")
+        if isinstance(queries, str | Mapping):
+            raise UsageError(f"search: expected a list of query texts, found one {type(queries).__name__}")
+        contents = [str(parse_string(text, f"search: query {number}")) for number, text in enumerate(queries, 1)]
         names = list(map(str, range(len(contents)))) if ids is None else [parse_id(name, "search: ids") for name in ids]
         if not len(set(names)) == len(names) == len(contents):
             raise UsageError(f"search: expected {len(contents)} different ids, one for each query, found {len(set(names))}")
@@ -151,7 +149,7 @@ class Searcher:
             raise UsageError("search: expected at least one query")
         experts = self.select_experts((expert,) if expert else ())
         list_depth = depth if len(experts) == 1 else max(depth, FUSION_DEPTH)
-        runs, _ = self.search_runs(names, [str(text) for text in contents], list_depth, experts, fuse or self.default_fusion)
+        runs, _ = self.search_runs(names, contents, list_depth, experts, str(fuse or self.default_fusion))
         run = list(runs.values())[-1].top(depth)
         return [run.hits(name) for name in names] if ids is None else run
 

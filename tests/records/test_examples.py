@@ -128,7 +128,11 @@ def test_faulty_examples_are_refused_with_their_line(tmp_path, record, message):
 
 
 def test_a_query_has_one_line(tmp_path):
-    examples.write_examples([BY_ID, BY_ID], tmp_path / "train.jsonl")
+    with pytest.raises(DataError, match=r"two\.jsonl: example 2: duplicate query id 'q1'"):
+        examples.write_examples([BY_ID, BY_ID], tmp_path / "two.jsonl")
+    assert not (tmp_path / "two.jsonl").exists()
+    examples.write_examples([BY_ID], tmp_path / "train.jsonl")
+    (tmp_path / "train.jsonl").write_text(2 * (tmp_path / "train.jsonl").read_text())
     with pytest.raises(DataError, match=r"train\.jsonl:2: duplicate query id 'q1'; expected one line per query"):
         list(examples.read_examples(tmp_path / "train.jsonl"))
 

@@ -6,7 +6,7 @@ import pytrec_eval
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.errors import DataError, UsageError
+from moeir.errors import DataError
 from moeir.evaluation import measures
 from moeir.records import lines, runs
 from tests.oracles import rank_order
@@ -182,11 +182,47 @@ def test_a_run_without_queries_is_a_run(tmp_path):
     assert (tmp_path / "empty.trec").read_bytes() == b""
 
 
-@pytest.mark.parametrize(("query", "document", "tag"), [("q 1", "d", "t"), ("q", "d\t1", "t"), ("q", "d", "my tag"), ("q", "", "t")])
-def test_what_would_break_a_line_is_not_written(tmp_path, query, document, tag):
-    with pytest.raises(UsageError, match="an id or tag is one word without white space"):
+@pytest.mark.parametrize(
+    ("query", "document", "tag", "message"),
+    [
+        ("q 1", "d", "t", "id with white space: 'q 1'; expected one word, as in a run"),
+        ("q", "d\t1", "t", "id with white space"),
+        ("q", " d", "t", "id with white space"),
+        ("q", "d", "my tag", "id with white space: 'my tag'"),
+        ("q", "", "t", "id is blank"),
+        ("q", "\x1bd", "t", "id with a control character"),
+        ("\ufeffq", "d", "t", "id with a control character"),
+        ("q", "d\ud800", "t", "id with a control character"),
+        (None, "d", "t", "id is not a string: null"),
+        ("q", 1.0, "t", r"id is not a string: 1\.0"),
+    ],
+)
+def test_what_would_break_a_line_is_not_written(tmp_path, query, document, tag, message):
+    """Neither from Python's values nor from columns."""
+    with pytest.raises(DataError, match=message):
         runs.write_run(runs.Run.from_hits({query: {document: 1.0}}, tag=tag), tmp_path / "a.trec")
+    run = runs.Run([query], np.array([0, 1]), np.zeros(1, np.int32), np.ones(1, np.float32), [document], tag)
+    with pytest.raises(DataError, match=rf"a\.trec: {message}"):
+        runs.write_run(run, tmp_path / "a.trec")
     assert not (tmp_path / "a.trec").exists()
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), 1e39])
+def test_scores_that_no_run_holds_are_not_written(tmp_path, score):
+    with pytest.raises(DataError, match="score of document 'd' is not a finite float32 number"):
+        runs.Run.from_hits({"q": {"d": score}})
+    run = runs.Run(["q"], np.array([0, 1]), np.zeros(1, np.int32), np.array([score], np.float32), ["d"])
+    with pytest.raises(DataError, match=r"a\.trec: a score is not a finite float32 number"):
+        runs.write_run(run, tmp_path / "a.trec")
+    assert not (tmp_path / "a.trec").exists()
+
+
+def test_whole_numbers_are_ids_and_equal_ids_are_one():
+    assert runs.Run.from_hits({np.int64(7): {1: 1.0, "2": 2.0}}).hits("7") == [("2", 2.0), ("1", 1.0)]
+    with pytest.raises(DataError, match="query '7' has two lists"):
+        runs.Run.from_hits({7: {"a": 1.0}, "7": {"b": 1.0}})
+    with pytest.raises(DataError, match="document '1' is listed twice for query 'q'"):
+        runs.Run.from_hits({"q": {1: 1.0, "1": 2.0}})
 
 
 def test_columns_in_parts_are_coded_as_they_are_whole(monkeypatch, tmp_path):

@@ -345,12 +345,8 @@ def _report_error(problem: BaseException, code: int, message: str | None = None)
     if os.environ.get("MOEIR_TRACEBACK") == "1":
         raise problem
     if message is None and isinstance(problem, OSError) and problem.strerror:
-        path = _find_failing_path(problem)
+        is_target = problem.filename2 and os.access(problem.filename, os.R_OK)  # of a copy or a rename, whose source can be read
+        path = problem.filename2 if is_target else problem.filename
         message = f"{path}: {problem.strerror}" if path else problem.strerror
     log.error("error: %s", shorten_message(message or str(problem) or type(problem).__name__))
     return code
-
-
-def _find_failing_path(problem: OSError) -> Any:
-    """The path that an error of the system is about: of a copy or a rename the target, unless its source cannot be read."""
-    return problem.filename2 if problem.filename2 and os.access(problem.filename, os.R_OK) else problem.filename

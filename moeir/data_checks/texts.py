@@ -65,7 +65,7 @@ class TextChecker:
         located: Iterator[tuple[str, Any]] = ((f"{name}:{number}", line) for number, line in chain([first], numbered_lines))
         try:
             if kind == "tabs":
-                names, has_header, located = texts.read_columns(name, first, numbered_lines)
+                names, has_header, located = texts.read_text_rows(name, first, numbered_lines)
             if has_header:
                 yield first[1]
             for where, content in located:

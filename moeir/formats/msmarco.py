@@ -5,7 +5,16 @@ from pathlib import Path
 
 from moeir.formats.base import Collection, Conversion, Format, collapse_whitespace, title_and_text
 from moeir.formats.qrels import TrecQrels, read_qrels_splits, write_collection
-from moeir.formats.run import TabSeparatedRun, check_ids, drop_scores, drop_tag, iter_hits, read_hit_rows, run_from_hits, scores_from_ranks
+from moeir.formats.run import (
+    TabSeparatedRun,
+    check_run_ids,
+    drop_scores,
+    drop_tag,
+    iter_hits,
+    read_hit_rows,
+    run_from_hits,
+    scores_from_ranks,
+)
 from moeir.formats.texts import Tsv, chain_texts, read_unique_texts, require_file
 from moeir.records import lines
 from moeir.records.runs import Run
@@ -50,7 +59,7 @@ class Top1000(Format):
         yield run_from_hits(scores_from_ranks(hits()), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
-        run = check_ids(next(items), path)
+        run = check_run_ids(next(items), path)
         drop_scores(run, conversion)
         drop_tag(run, conversion)
         return lines.write_rows(_to_rows(run, conversion), path)

@@ -45,7 +45,7 @@ class JsonRun(Format):
         yield run_from_hits(_iter_hits(lists, str(path)), str(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
-        run = check_ids(next(items), path)
+        run = check_run_ids(next(items), path)
         drop_tag(run, conversion)
         with lines.open_writer(path) as output:
             output.write("{")
@@ -74,7 +74,7 @@ class TabSeparatedRun(base.Format):
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
         """Write the run and return its number of hits."""
-        run = check_ids(next(items), path)
+        run = check_run_ids(next(items), path)
         hits: Iterator[tuple[object, ...]] = iter_hits(run)
         if "score" in self.columns:
             hits = ((query, document, rank, runs.format_score(score)) for query, document, rank, score in iter_hits(run))
@@ -90,7 +90,7 @@ def read_hit_rows(path: Path, width: int, form: str) -> Iterator[tuple[str, list
         yield where, [*(texts.parse_id(name, where) for name in row[:2]), *row[2:]]
 
 
-def check_ids(run: Run, path: Path) -> Run:
+def check_run_ids(run: Run, path: Path) -> Run:
     """The run itself; DataError for an id that the readers of this module would refuse."""
     for name in chain(run.queries, run.document_ids):
         texts.parse_id(name, str(path))

@@ -107,14 +107,14 @@ def has_answers(line: str) -> bool:
     >>> has_answers("who was it?\\t['she', \\"O'Hara\\"]"), has_answers("q1\\t['she']"), has_answers("who was it?\\tshe")
     (True, False, False)
     """
-    columns = split_columns(line)
+    columns = split_csv_line(line)
     return len(columns) == 2 and len(columns[0].split()) > 1 and _parse_string_list(columns[1]) is not None
 
 
 def read_question_rows(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[str, Any]]]:
     """Text records of lines of a question, a tab and a JSON or Python list of answers, quoted as in CSV."""
     for position, (number, line) in enumerate(numbered):
-        columns = split_columns(line)
+        columns = split_csv_line(line)
         answers = _parse_string_list(columns[1]) if len(columns) == 2 else None
         if answers is None:
             raise DataError(f"{name}:{number}: expected a question, a tab and a list of answers, as on the first line", code="columns")
@@ -226,7 +226,7 @@ def _read_passages(
     return passages
 
 
-def split_columns(line: str) -> list[str]:
+def split_csv_line(line: str) -> list[str]:
     """The tab-separated columns of a line, quoted as csv writes them; none if they are not."""
     try:
         return next(csv.reader([line], delimiter="\t", strict=True), [])

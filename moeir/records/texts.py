@@ -217,7 +217,7 @@ def _read_lines(source: str, numbered: Iterator[tuple[int, str]], plain_lines: b
                 raise DataError(f"{name}:{number}: found {'a tab' if chr(9) in line else 'JSON'}; {expected}", code="columns")
             yield f"{name}:{number}", {"id": str(position), "text": line.strip()}
     elif kind == "tabs":
-        names, _, rows = read_columns(name, first, numbered)
+        names, _, rows = read_text_rows(name, first, numbered)
         yield from ((where, parse_row(columns, names, where)) for where, columns in rows)
     else:
         located = ((f"{name}:{number}", line) for number, line in all_lines)
@@ -234,7 +234,7 @@ def detect_form(source: Path | str, first: str) -> str:
     return "answers" if dpr.has_answers(first) else "tabs"
 
 
-def read_columns(
+def read_text_rows(
     name: str, first: tuple[int, str], others: Iterator[tuple[int, str]]
 ) -> tuple[list[str], bool, Iterator[tuple[str, list[str]]]]:
     """The names of the columns of tab-separated texts, whether the first line is a header with them, and each row with its location.
@@ -253,7 +253,7 @@ def parse_header(first: str, where: str) -> list[str]:
     >>> parse_header("ID\\tText\\ttitle", "c.tsv:1"), parse_header("cat\\tmeow", "c.tsv:1")
     (['id', 'text', 'title'], [])
     """
-    names = [name.strip().lower() for name in dpr.split_columns(first)]
+    names = [name.strip().lower() for name in dpr.split_csv_line(first)]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if set(names) & set(ID_FIELDS) and set(names) & set(TEXT_FIELDS) and repeated is None:
         return names

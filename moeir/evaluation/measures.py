@@ -43,7 +43,7 @@ _PROVIDERS = _ir_providers.FallbackProvider([_ir_providers.registry[name] for na
 _DIFFERS_FROM_TREC_EVAL = {"IPrec"}  # pytrec_eval rounds recall levels differently
 
 _MAX_GRADE = 10_000  # of what ir-measures computes: trec_eval has a table of all grades up to the largest
-_RANGES: dict[str, tuple[type[int] | type[float], float, float]] = {  # of options
+_RANGES: dict[str, tuple[Any, float, float]] = {  # of options
     **{"cutoff": (int, 1, 2**31 - 1), "rel": (int, 1, _MAX_GRADE), "gains": (int, 0, _MAX_GRADE)},
     "beta": (float, 0.001, 1000.0),  # trec_eval reads no exponents
 }

@@ -1,12 +1,15 @@
 """Searches of several threads at once: the bytes of one thread, whatever the engine."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import run_in_process, run_in_subprocess
+from tests.conftest import run_in_process
 
 DOCUMENTS = 600
 ARCHITECTURES = {"came": "came:shared_layers=2,local_dim=16,normalise=true", "taser": "taser:every=1,experts=2,routing=token"}
@@ -55,15 +58,20 @@ def indexes(tmp_path_factory, tiny_model_with_head, toy) -> Path:
     return folder
 
 
+def run_program(index: Path, queries: int, forks: int, **environment: str) -> None:
+    command = [sys.executable, "-c", SEARCH, str(index), str(queries), str(forks)]
+    settings = {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
+    result = subprocess.run(command, env=os.environ | settings | environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.mark.parametrize("queries", [200, pytest.param(10_000, marks=pytest.mark.torture)])
 @pytest.mark.parametrize(("index", "forks"), [("bm25", 5), ("came", 0), ("taser", 0)])
 def test_searches_of_four_threads_have_the_bytes_of_one(indexes, index, forks, queries):
-    result = run_in_subprocess(indexes / index, queries, forks, program=SEARCH, OMP_NUM_THREADS="2", NUMBA_NUM_THREADS="2")
-    assert result.code == 0, result.stderr
+    run_program(indexes / index, queries, forks)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("index", ["bm25", "came"])
 def test_threads_that_compile_at_once_have_the_bytes_of_one(indexes, index, tmp_path):
-    result = run_in_subprocess(indexes / index, 400, 0, program=SEARCH, AT_ONCE="1", NUMBA_CACHE_DIR=str(tmp_path))
-    assert result.code == 0, result.stderr
+    run_program(indexes / index, 400, 0, AT_ONCE="1", NUMBA_CACHE_DIR=str(tmp_path))

@@ -97,7 +97,8 @@ class SearchModel:
             raise UsageError("search: no corpus yet; MTEB calls index first")
         searcher = self._searcher
         texts = [_to_text(query, f"query {number}") for number, query in enumerate(queries, 1)]
-        depth = check_count(top_k, "top_k") if top_ranked is None else len(searcher.ids)
+        top_k = check_count(top_k, "top_k")
+        depth = top_k if top_ranked is None else len(searcher.ids)
         results: dict[str, dict[str, float]] = {}
         step = len(texts) if top_ranked is None else 1  # all documents of one query at a time
         for first in range(0, len(texts), max(step, 1)):

@@ -11,7 +11,7 @@ from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
 
 import moeir as package
-from moeir.errors import UsageError
+from moeir.errors import DataError, UsageError
 from moeir.mteb import SearchModel
 from moeir.records import qrels, texts
 
@@ -96,6 +96,33 @@ def test_reranking_tasks_get_scores_of_their_documents_only(tmp_path, came_check
     assert found == {query: {document: everything[query][document] for document in wanted[query][:2]} for query in wanted}
     with pytest.raises(UsageError, match="'q': expected a text, found list"):
         model.search([{"id": "q", "text": [{"role": "user"}]}], top_k=3, **place)
+
+
+def test_faulty_records_of_mteb_are_refused_by_row(tmp_path, came_checkpoint, toy_task):
+    model = SearchModel(came_checkpoint, tmp_path, expert="global", dtype="float32")
+    place = {"task_metadata": toy_task.metadata, "hf_split": "test", "hf_subset": "default"}
+    owl = {"id": "owl", "text": "an owl", "title": None}
+    for record, message in (
+        ({"id": "bat", "text": None}, "document 2: text is not a string: null"),
+        ({"id": "bat", "text": float("nan")}, "document 2: text is not a string: NaN"),
+        ({"id": "bat", "text": "a bat", "title": float("nan")}, "document 2: title is not a string: NaN"),
+        ({"id": "bat", "text": "a bat \ud800"}, "document 2: text: half a character"),
+        ({"id": None, "text": "a bat"}, "document 2: id is not a string: null"),
+        ({"id": 2.0, "text": "a bat"}, r"document 2: id is not a string: 2\.0"),
+        ({"id": "a bat", "text": "a bat"}, "document 2: id with white space: 'a bat'"),
+        ({"id": "owl", "text": "a bat"}, "duplicate id 'owl'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            model.index([owl, record], **place)
+    model.index([owl, {"id": 7, "text": "a bat"}], **place)
+    assert list(model.search([{"id": 1, "text": "a bat"}], top_k=1, **place)["1"]) == ["7"]
+    with pytest.raises(DataError, match="query 1: text: half a character"):
+        model.search([{"id": "q", "text": "owl \udc00"}], top_k=1, **place)
+    with pytest.raises(DataError, match="query 1: instruction is not a string: 3"):
+        model.search([{"id": "q", "text": "owl", "instruction": 3}], top_k=1, **place)
+    for count in (0, -1, 10**30):
+        with pytest.raises(UsageError, match="top_k: expected a whole number"):
+            model.search([{"id": "q", "text": "owl"}], top_k=count, top_ranked={"q": ["owl"]}, **place)
 
 
 def test_what_cannot_search_is_refused(tmp_path, came_checkpoint, moeir, tiny_model):

@@ -307,7 +307,6 @@ def test_wrong_texts_are_refused_by_the_name_of_the_input(bm25_index: Path, quer
         ({"qrels": {"q": {"owl": 0.9999999}}}, "in-memory qrels.tsv: query 'q', document 'owl': grade is not a whole number: '0.9999999'"),
         ({"qrels": {"q": {1: 1, "1": 0}}}, "in-memory qrels.tsv:2: query 'q', document '1': grade 0 here, 1 on an earlier line"),
         ({"qrels": {2.5: {"owl": 1}}}, "in-memory qrels.tsv: id is not a string: 2.5"),
-        ({"measure": 10**5000}, "measure: expected a whole number of 64 bits"),
         ({"qrels": {"q": ["owl"]}}, "qrels: expected a path or query → document → grade"),
         ({"qrels": [("q", "owl", 1)]}, "qrels: expected a path or query → document → grade"),
         ({"qrels": {"#q": {"owl": 1}}}, "in-memory qrels.tsv: query '#q' cannot be written to judgements"),
@@ -358,3 +357,37 @@ def test_text_is_returned_to_each_of_several_threads(bm25_index: Path) -> None:
         outputs = list(pool.map(lambda _: moeir.info(bm25_index, form="table"), range(24)))
     assert set(map(type, outputs)) == {str}
     assert len({*outputs}) == 1
+
+
+@pytest.mark.parametrize("depth", [10**30, 1 << 20_000, 2**31, 0, -1, True, 2.0, "3", None, float("nan")], ids=lambda depth: "")
+def test_a_depth_is_a_count_in_python_as_on_the_command_line(bm25_index: Path, depth: Any) -> None:
+    with pytest.raises(UsageError, match="depth: expected a whole number, 1 to 2147483647"):
+        moeir.open_index(bm25_index).search(["owl"], depth)
+
+
+def test_arguments_of_another_kind_are_refused_in_one_line(bm25_index: Path, came_checkpoint: Path, tmp_path: Path) -> None:
+    searcher, checkpoint = moeir.open_index(bm25_index), moeir.open_checkpoint(came_checkpoint)
+    calls: dict[str, Callable[[], Any]] = {
+        "search: query 2: half a character": lambda: searcher.search(["owl", "owl \ud800"]),
+        "expected a list of query texts, found one int": lambda: searcher.search(5),
+        r"--expert \['bm25'\]: .* has bm25": lambda: searcher.search(["owl"], 1, ["bm25"]),
+        "fusion has no '5'": lambda: searcher.search(["owl"], 1, None, 5),
+        "filter_ids: id is not a string: null": lambda: searcher.filter_ids([None]),
+        r"filter_ids: id is not a string: 1\.0": lambda: searcher.filter_ids([1.0]),
+        "open_index: expected the path of an index": lambda: moeir.open_index([]),
+        "by='worst': expected score, file or rank": lambda: moeir.read_run(tmp_path / "a.trec", by="worst"),
+        "depth: expected a whole number of 64 bits": lambda: moeir.search(index=searcher, query="owl", depth=10**5000),
+        "--threads 10000000000: expected 1 to 4096": lambda: moeir.search(index=searcher, query="owl", threads=10**10),
+        "encode: max_tokens: expected a whole number": lambda: checkpoint.encode(["owl"], max_tokens=0),
+        "encode: text 2: half a character": lambda: checkpoint.encode(["owl", "\udfff"]),
+        "encode: text 1 is not a string: null": lambda: checkpoint.encode([None]),
+    }
+    for message, call in calls.items():
+        with pytest.raises((UsageError, DataError), match=message):
+            call()
+    assert len(checkpoint.encode(text for text in ["owl", "bat"])["global"]) == 2
+
+
+def test_whole_numbers_name_the_documents_of_a_filter(tmp_path: Path) -> None:
+    searcher = moeir.index(corpus={1: "owl", 2: "owl owl"}, engine="bm25", output=tmp_path / "idx")
+    assert searcher.filter_ids([np.int64(1)]).search(["owl"])[0][0][0] == "1"

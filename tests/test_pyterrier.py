@@ -121,3 +121,80 @@ def test_pipelines_join_and_evaluate(index, bm25_index, queries, toy):
         run = {qid: dict(found) for qid, found in lists_of(one(queries)).items()}
         (means,) = package.evaluate(run={name: run}, qrels=toy / "test-qrels.tsv", measure=["nDCG@10"]).values()
         assert hits[name] == pytest.approx(means["nDCG@10"], abs=1e-6)
+
+
+MISSING = [None, float("nan"), pd.NA]
+
+
+@pytest.mark.parametrize("missing", MISSING)
+def test_missing_values_are_refused_by_row_and_column(index, came_checkpoint, missing):
+    rows = pd.DataFrame({"qid": "q1", "query": "owls", "docno": ["owl", "bat"], "text": ["an owl", "a bat"]}, dtype=object)
+    retriever, reranker = Retriever(index, num_results=2), Reranker(came_checkpoint)
+    for column, message in {
+        "qid": "row 1, column 'qid': id is not a string",
+        "query": "row 1: query is not a string",
+        "docno": "row 1, column 'docno': id is not a string",
+        "text": "row 1: text is not a string",
+    }.items():
+        faulty = rows.assign(**{column: pd.Series([rows[column][0], missing], dtype=object)})
+        with pytest.raises(DataError, match=message):
+            reranker(faulty)
+        if column in ("qid", "query"):
+            with pytest.raises(DataError, match=message):
+                retriever(faulty[["qid", "query"]])
+    for column in ("docno", "text"):
+        with pytest.raises(DataError, match=f"document 1.*: {'id' if column == 'docno' else 'text'} is not a string"):
+            Indexer(None, "never-made").index([{"docno": "a", "text": "an owl"}, {"docno": "b", "text": "a bat", column: missing}])
+    titled = rows.assign(title=pd.Series(["Owl", missing], dtype=object))
+    if missing is None:  # as null in JSON lines: no title
+        assert len(reranker(titled)) == 2
+    else:
+        with pytest.raises(DataError, match="row 1: title is not a string"):
+            reranker(titled)
+
+
+def test_an_id_has_one_text_and_a_pair_one_row(index, came_checkpoint):
+    rows = pd.DataFrame(
+        {
+            "qid": ["q1", "q1", "q2"],
+            "query": ["owls", "owls", "bats"],
+            "docno": ["owl", "bat", "owl"],
+            "text": ["an owl", "a bat", "an owl"],
+        }
+    )
+    reranker = Reranker(came_checkpoint)
+    assert len(reranker(rows)) == 3  # equal texts are fine
+    with pytest.raises(DataError, match="row 2: docno 'owl' has another text in an earlier row"):
+        reranker(rows.assign(text=["an owl", "a bat", "another owl"]))
+    with pytest.raises(DataError, match="row 1: qid 'q1' has another query in an earlier row"):
+        reranker(rows.assign(query=["owls", "bats", "bats"]))
+    with pytest.raises(DataError, match="row 1: qid 'q1' has another query in an earlier row"):
+        Retriever(index)(pd.DataFrame({"qid": ["q1", "q1"], "query": ["owls", "bats"]}))
+    with pytest.raises(DataError, match="document 'owl' is listed twice for query 'q1'"):
+        reranker(rows.iloc[[0, 1, 0]])
+    with pytest.raises(DataError, match="row 0, column 'docno': id with white space: 'an owl'"):
+        reranker(rows.assign(docno=["an owl", "bat", "owl"]))
+    with pytest.raises(DataError, match="row 0: text is not a string: 3"):
+        reranker(rows.assign(text=[3, 4, 3]))
+
+
+def test_whole_numbers_are_ids_and_come_back_as_they_are(index, came_checkpoint):
+    rows = pd.DataFrame({"qid": [2, 2, 1], "query": ["owls", "owls", "bats"], "docno": [7, 8, 7], "text": ["an owl", "a bat", "an owl"]})
+    ranked = Reranker(came_checkpoint)(rows.assign(other=[1, 2, 3]))
+    words = Reranker(came_checkpoint)(rows.assign(qid=["2", "2", "1"], docno=["7", "8", "7"], other=[1, 2, 3]))
+    assert ranked["score"].tolist() == words["score"].tolist() and ranked["other"].tolist() == words["other"].tolist()
+    assert ranked["qid"].tolist() == [2, 2, 1] and ranked["docno"].astype(str).tolist() == words["docno"].tolist()
+    assert Retriever(index, num_results=2)(rows[["qid", "query"]])["qid"].tolist() == [2, 2, 1, 1]
+    with pytest.raises(DataError, match=r"row 0, column 'qid': id is not a string: 2\.0"):
+        Reranker(came_checkpoint)(rows.assign(qid=[2.0, 2.0, 1.0]))
+
+
+def test_counts_and_scores_of_python_meet_the_checks_of_the_flags(index, queries):
+    for count in (0, -1, 10**30, 2.0, True):
+        with pytest.raises(UsageError, match="num_results: expected a whole number, 1 to 2147483647"):
+            Retriever(index, num_results=count)
+        with pytest.raises(UsageError, match="num_results: expected a whole number"):
+            Fusion(Retriever(index), Retriever(index), num_results=count)
+    faulty = pt.apply.generic(lambda frame: frame.assign(docno="d", score=float("nan"), rank=0))
+    with pytest.raises(DataError, match="row 0, column 'score': expected a finite number, found nan"):
+        Fusion(Retriever(index, num_results=2), faulty)(queries)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from moeir.errors import DataError
+from moeir.errors import DataError, UsageError
 from moeir.records import compiled_loops, lines, trec_columns
 from moeir.records.ids import IdColumn, Ids, parse_id
 from moeir.records.qrels import Qrels
@@ -196,6 +196,8 @@ def read_run(path: Path | str, by: str = "score") -> Run:
     For other tools' orders, `by="file"` orders by score and then by line, `by="rank"` by the rank column alone; either way
     each score is replaced by minus its rank.
     """
+    if by not in ("score", "file", "rank"):
+        raise UsageError(f"read_run: by={by!r}: expected score, file or rank")
     table = trec_columns.read_columns(path, RUN_COLUMNS, (0, 2), RUN_COLUMNS.index("rank" if by == "rank" else "score"))
     (queries, query_codes), (names, document_codes) = table.strings
     first_codes = query_codes[np.append(0, np.flatnonzero(query_codes[1:] != query_codes[:-1]) + 1)]

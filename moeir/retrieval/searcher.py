@@ -139,7 +139,7 @@ class Searcher:
         at least 1,000 documents, as by `moeir search`, so that the first ranks do not depend on `depth`.
         """
         depth = check_count(depth, "depth")
-        if isinstance(queries, str | Mapping):
+        if isinstance(queries, str | Mapping) or not isinstance(queries, Iterable):
             raise UsageError(f"search: expected a list of query texts, found one {type(queries).__name__}")
         contents = [str(parse_string(text, f"search: query {number}")) for number, text in enumerate(queries, 1)]
         names = list(map(str, range(len(contents)))) if ids is None else [parse_id(name, "search: ids") for name in ids]
@@ -251,6 +251,8 @@ def open_index(
     """
     paths = tuple(Path(one) for one in ([path] if isinstance(path, Path | str) else path))
     target = select_device(device)
+    if not paths:
+        raise UsageError("open_index: expected the path of an index, or several")
     for one in () if verified else paths:
         manifests.verify_artifact(one, "index")
     counts = [manifests.read_counts(one) for one in paths]

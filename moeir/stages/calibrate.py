@@ -41,7 +41,7 @@ class Calibrate(Stage):
     measure: str = option("Measure of the lists, of their sum and of the scaled sum; it decides whether the scales win.", "nDCG@10")
     depth: int = option("Documents per query and expert.", 1000, **DEPTH)
     batch_size: int = option("Queries encoded and searched together.", 256, minimum=1, affects_result=False)
-    threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, affects_result=False)
+    threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, maximum=4096, affects_result=False)
     dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     output: Path = output_field("checkpoint", "Folder to write; unchanged files are hard links to those of the checkpoint.")

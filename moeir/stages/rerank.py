@@ -64,7 +64,7 @@ class Rerank(Stage):
     max_tokens: int | None = option(
         "Maximum tokens per batch [default: 4096 on a CPU, 65536 on CUDA].", None, minimum=1, affects_result=False
     )
-    threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, affects_result=False)
+    threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, maximum=4096, affects_result=False)
     dtype: str = option(**INFERENCE_DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)

@@ -141,3 +141,29 @@ def test_a_file_without_examples_is_refused(tmp_path):
     (tmp_path / "train.jsonl").write_text("\n")
     with pytest.raises(DataError, match=r"train\.jsonl: holds no example"):
         list(examples.read_examples(tmp_path / "train.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        (Example("q 1", ("a",), ()), "example 1: id with white space: 'q 1'"),
+        (Example("q", ("a", None), ()), "example 1: id is not a string: null"),
+        (Example("q", ("a",), ("b",), positive_scores=(1.0,), negative_scores=(float("nan"),)), "negative_scores: expected finite numbers"),
+        (Example("q", ("a",), ("a",)), "document 'a' is a positive and a negative"),
+        (Example("q", ("a",), (), query=Text("q", "who"), passages=(Text("b", "x"),)), "query 'q': has no text of document 'a'"),
+        (Example("q", ("a",), (), query=Text("q", None), passages=(Text("a", "x"),)), "no query text"),
+        (Example("q", ("a",), (), query=Text("q", "who"), passages=(Text("a", 3),)), "text is not a string: 3"),
+        (Example("q", ("a",), (), query=Text("q", "who"), passages=(Text("a", "\ud800"),)), "half a character"),
+    ],
+)
+def test_what_the_reader_refuses_is_not_written(tmp_path, example, message):
+    with pytest.raises(DataError, match=message):
+        examples.write_examples([example], tmp_path / "train.jsonl")
+    assert not (tmp_path / "train.jsonl").exists()
+
+
+def test_the_title_of_a_query_is_written_before_its_text(tmp_path):
+    example = Example("q", ("a",), (), query=Text("q", "do they hunt?", title="Owls"), passages=(Text("a", "yes"),))
+    examples.write_examples([example], tmp_path / "train.jsonl")
+    (read,) = examples.read_examples(tmp_path / "train.jsonl")
+    assert read.query == Text("q", "Owls do they hunt?")

@@ -1,4 +1,9 @@
+import sys
+from types import SimpleNamespace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from moeir.errors import DataError
 from moeir.records import qrels
@@ -96,3 +101,68 @@ def test_what_is_no_file_of_judgements_is_named(tmp_path, content, words):
     with pytest.raises(DataError) as caught:
         qrels.read_qrels(path)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"query-id": None, "corpus-id": "owl", "score": 1}, "row 1, column 'query-id': id is not a string: null"),
+        ({"query-id": 12.0, "corpus-id": "owl", "score": 1}, "row 1, column 'query-id': id is not a string: 12.0"),
+        ({"query-id": "q", "corpus-id": "an owl", "score": 1}, "row 1, column 'corpus-id': id with white space: 'an owl'"),
+        ({"query-id": "q", "corpus-id": "owl", "score": None}, "row 1, column 'score': grade is not a number: 'None'"),
+        ({"query-id": "q", "corpus-id": "owl", "score": float("nan")}, "row 1, column 'score': grade is not a whole number: 'nan'"),
+        ({"query-id": "q", "corpus-id": "owl", "score": 0.9999999}, "row 1, column 'score': grade is not a whole number: '0.9999999'"),
+        ({"query-id": "q", "corpus-id": "owl", "score": 1.5}, "row 1, column 'score': grade is not a whole number: '1.5'"),
+    ],
+)
+def test_faulty_rows_of_judgements_are_refused_by_row_and_column(tmp_path, monkeypatch, row, message):
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_list([row]).save_to_disk(str(tmp_path / "qrels"))
+    with pytest.raises(DataError) as caught:
+        qrels.read_qrels(f"hf:{tmp_path}/qrels")
+    assert str(caught.value).startswith(f"hf:{tmp_path}/qrels: {message}")
+    names = dict(zip(("query-id", "corpus-id", "score"), ("query_id", "doc_id", "relevance"), strict=True))
+    part = SimpleNamespace(**{names[name]: value for name, value in row.items()})
+    part._asdict = lambda: {name: vars(part)[name] for name in names.values()}
+    stub = SimpleNamespace(load=lambda name: SimpleNamespace(qrels_iter=lambda: iter([part]), has_qrels=lambda: True))
+    monkeypatch.setitem(sys.modules, "ir_datasets", stub)
+    for name, other in names.items():
+        message = message.replace(name, other)
+    with pytest.raises(DataError) as caught:
+        qrels.read_qrels("irds:toy#qrels")
+    assert str(caught.value).startswith(f"irds:toy#qrels: {message}")
+
+
+def test_whole_grades_of_any_size_are_read_from_a_table(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = [{"query-id": 1, "corpus-id": f"d{grade}", "score": float(grade)} for grade in (0, 1, -2, 1234567)]
+    datasets.Dataset.from_list(rows).save_to_disk(str(tmp_path / "qrels"))
+    assert qrels.read_qrels(f"hf:{tmp_path}/qrels") == {"1": {"d0": 0, "d1": 1, "d-2": -2, "d1234567": 1234567}}
+
+
+IDS = st.one_of(st.text(st.characters(codec=None), max_size=3), st.integers(0, 3), st.none(), st.floats(), st.booleans())
+GRADES = st.one_of(st.integers(), st.floats(), st.none(), st.booleans(), st.text(max_size=2))
+
+
+@given(st.dictionaries(IDS, st.dictionaries(IDS, GRADES, min_size=1, max_size=2), min_size=1, max_size=2))
+def test_what_the_writer_accepts_the_reader_reads_back(tmp_path_factory, written):
+    path = tmp_path_factory.mktemp("qrels") / "a.qrels"
+    try:
+        qrels.write_qrels(written, path)
+    except DataError:
+        assert not path.exists()
+        return
+    expected = {(str(query), str(document), int(grade)) for query, grades in written.items() for document, grade in grades.items()}
+    if len({pair[:2] for pair in expected}) < len(expected):  # such as the ids 1 and "1", with two grades
+        with pytest.raises(DataError, match="on an earlier line"):
+            qrels.read_qrels(path)
+    else:
+        judged = qrels.read_qrels(path)
+        assert {(query, document, grade) for query, grades in judged.items() for document, grade in grades.items()} == expected
+
+
+@pytest.mark.parametrize("target", ["qrels", "qrels:separator=tab", "beir-qrels"])
+def test_ids_that_the_reader_refuses_are_not_converted(moeir, tmp_path, target):
+    (tmp_path / "a.qrels").write_text("q 0 d\u00a01 1\n")  # trec_eval splits at ASCII white space only
+    result = moeir("convert", "--input", tmp_path / "a.qrels", "--from", "qrels", "--to", target, "--output", tmp_path / "b.tsv")
+    assert result.code == 3 and "id with white space" in result.stderr and not (tmp_path / "b.tsv").exists()

@@ -1,9 +1,13 @@
 import csv
 import sys
+import typing
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from moeir.errors import DataError, UsageError
 from moeir.records import lines, texts
@@ -266,3 +270,156 @@ def test_what_is_no_file_of_texts_is_named(tmp_path, moeir, name, content, words
     assert words in str(caught.value)
     result = moeir("check", "--queries", tmp_path / name)
     assert result.code == 3 and words.split("; ")[0] in result.stdout
+
+
+@pytest.fixture
+def table(tmp_path):
+    """The source of a table of rows that datasets saved."""
+    datasets = pytest.importorskip("datasets")
+
+    def save(rows):
+        datasets.DatasetDict({"dev": datasets.Dataset.from_list(rows)}).save_to_disk(str(tmp_path / "table"))
+        return f"hf:{tmp_path}/table"
+
+    return save
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"_id": None, "text": "bat"}, "@dev: row 2, column '_id': id is not a string: null"),
+        ({"_id": "a b", "text": "bat"}, "@dev: row 2, column '_id': id with white space: 'a b'; expected one word, as in a run"),
+        ({"_id": "", "text": "bat"}, "@dev: row 2, column '_id': id is blank"),
+        ({"_id": "b\x07", "text": "bat"}, "@dev: row 2, column '_id': id with a control character: 'b\\x07'; expected one word"),
+        ({"_id": "b", "text": None}, "@dev: row 2: text is not a string: null"),
+        ({"_id": "owl", "text": "bat"}, "@dev: row 2: duplicate id 'owl'; ids must be unique"),
+    ],
+)
+def test_faulty_rows_of_a_table_are_refused_by_row_and_column(table, row, message):
+    source = table([{"_id": "owl", "text": "owl"}, row])
+    with pytest.raises(DataError) as caught:
+        list(texts.read_texts(source))
+    assert str(caught.value).startswith(f"{source}{message}")
+
+
+@pytest.mark.parametrize(("value", "shown"), [(12.0, "12.0"), (True, "true"), (b"owl", '"b\'owl\'"'), (["owl"], '["owl"]')])
+def test_ids_of_a_table_are_strings_or_whole_numbers(table, value, shown):
+    source = table([{"_id": value, "text": "owl"}])
+    with pytest.raises(DataError) as caught:
+        list(texts.read_texts(source))
+    assert str(caught.value) == f"{source}@dev: row 1, column '_id': id is not a string: {shown}"
+    assert list(texts.read_texts(table([{"_id": 12, "text": "owl", "title": None}]))) == [Text("12", "owl")]
+
+
+@pytest.mark.parametrize(("name", "separator"), [("train.csv", ","), ("train.tsv", "\t")])
+def test_csv_files_of_a_folder_are_read_as_they_are_written(tmp_path, monkeypatch, name, separator):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "files").mkdir()
+    rows = [["_id", "title", "text"], ["007", "", "NA"], ["1.0", "null", "3"]]
+    (tmp_path / "files" / name).write_text("".join(f"{separator.join(row)}\n" for row in rows))
+    assert list(texts.read_texts(f"hf:{tmp_path}/files")) == [Text("007", "NA"), Text("1.0", "3", title="null")]
+
+
+def example_of(hint, name):
+    """A value of a field of ir_datasets."""
+    if hint is bytes:
+        return f"<html><title>{name}</title><body>{name} body</body></html>".encode()
+    if typing.get_origin(hint) in (tuple, list):
+        inner = typing.get_args(hint)[0]
+        return (example_of(inner, name),)
+    if isinstance(hint, type) and hasattr(hint, "_fields"):
+        return hint(**{field: example_of(kind, f"{name} {field}") for field, kind in typing.get_type_hints(hint).items()})
+    return 3 if hint in (int, float) else {} if hint is dict or typing.get_origin(hint) is dict else f"the {name}"
+
+
+def test_every_class_of_ir_datasets_is_read_as_its_default_text(monkeypatch):
+    ir_datasets = pytest.importorskip("ir_datasets")
+    classes = {}
+    for name in list(ir_datasets.registry):
+        dataset = ir_datasets.load(name)
+        classes |= {(part, getattr(dataset, f"{part}_cls")()): name for part in ("docs", "queries") if getattr(dataset, f"has_{part}")()}
+    checked = 0
+    for part, kind in classes:
+        hints = typing.get_type_hints(kind)
+        values = {field: example_of(hints[field], field) for field in kind._fields} | {kind._fields[0]: "owl"}
+        row = kind(**values)
+        if not hasattr(row, "default_text"):
+            continue
+        try:
+            default = row.default_text()
+        except (AttributeError, TypeError, KeyError):  # of a class whose hints are not what it holds
+            continue
+        stub = SimpleNamespace(**{f"{part}_iter": lambda row=row: iter([row]), f"has_{part}": lambda: True})
+        monkeypatch.setattr(ir_datasets, "load", lambda name, stub=stub: stub)
+        (text,) = texts.read_texts(f"irds:any#{part}", keep_empty=True)
+        assert text.content == default.strip(), kind
+        checked += 1
+    assert checked > 80
+
+
+class Article(NamedTuple):
+    doc_id: str
+    title: str
+    body: str
+
+    def default_text(self):
+        return f"{self.title} {self.body}"
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (Article("d", "Owls", "Birds hunt."), Text("d", "Birds hunt.", title="Owls")),
+        (Article("d", None, "Birds hunt."), Text("d", "Birds hunt.")),
+        (Article("d", "Owls", None), Text("d", "", title="Owls")),
+        (Article("d", "", "Birds hunt."), Text("d", "Birds hunt.")),
+    ],
+)
+def test_title_and_default_text_are_composed_once(monkeypatch, row, text):
+    stub = SimpleNamespace(load=lambda name: SimpleNamespace(docs_iter=lambda: iter([row]), has_docs=lambda: True))
+    monkeypatch.setitem(sys.modules, "ir_datasets", stub)
+    assert list(texts.read_texts("irds:toy#docs", keep_empty=True)) == [text]
+
+
+@pytest.mark.parametrize("doc_id", [None, 12.0, "a b"])
+def test_ids_of_ir_datasets_are_words(monkeypatch, doc_id):
+    stub = SimpleNamespace(load=lambda name: SimpleNamespace(docs_iter=lambda: iter([Row(doc_id, "owl")]), has_docs=lambda: True))
+    monkeypatch.setitem(sys.modules, "ir_datasets", stub)
+    with pytest.raises(DataError, match="irds:toy#docs: row 1, column 'doc_id': id "):
+        list(texts.read_texts("irds:toy#docs"))
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        ('{"id": "d", "title": "Owl", "contents": "Owl\\nOwls hunt."}', Text("d", "Owls hunt.", title="Owl")),
+        ('{"id": "d", "title": "Owl", "contents": "Owl hunts."}', Text("d", "hunts.", title="Owl")),
+        ('{"id": "d", "title": "Owl", "contents": "Owl"}', Text("d", "", title="Owl")),
+        ('{"id": "d", "title": "Owl", "contents": "Owls hunt."}', Text("d", "Owls hunt.", title="Owl")),
+        ('{"id": "d", "title": "Owl", "text": "Owl hunts."}', Text("d", "Owl hunts.", title="Owl")),
+    ],
+)
+def test_a_title_that_begins_lucenes_contents_is_not_doubled(tmp_path, record, text):
+    (tmp_path / "a.jsonl").write_text(record)
+    assert list(texts.read_texts(tmp_path / "a.jsonl")) == [text]
+
+
+ANY = st.one_of(st.text(st.characters(codec=None), max_size=6), st.integers(), st.none(), st.floats(), st.booleans(), st.binary(max_size=2))
+
+
+@given(st.lists(st.builds(Text, ANY, ANY, ANY, url=ANY), max_size=3))
+def test_what_the_writer_accepts_the_reader_reads_back(tmp_path_factory, written):
+    path = tmp_path_factory.mktemp("texts") / "a.jsonl"
+    try:
+        texts.write_texts(written, path)
+    except DataError:
+        assert not path.exists()
+    else:
+        expected = [Text(str(text.id), text.text, text.title or "", text.url or "") for text in written]
+        assert list(texts.read_texts(path, keep_empty=True)) == expected
+
+
+@pytest.mark.parametrize("value", [np.int64(7), np.str_("7"), 7, "7"])
+def test_numbers_of_numpy_are_ids(value):
+    assert texts.parse_id(value, "here") == "7"

@@ -35,4 +35,4 @@ class BeirQrels(Format):
         return iter_judgements(qrels.read_qrels(path))
 
     def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
-        return lines.write_rows(chain([("query-id", "corpus-id", "score")], qrels.check_judgements(items, path)), path) - 1
+        return lines.write_rows(chain([("query-id", "corpus-id", "score")], qrels.validate_judgements(items, path)), path) - 1

@@ -28,7 +28,7 @@ class TrecQrels(Format):
 
     def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
         return lines.write_rows(
-            ((query, "0", document, grade) for query, document, grade in qrels.check_judgements(items, path)), path, self._separator
+            ((query, "0", document, grade) for query, document, grade in qrels.validate_judgements(items, path)), path, self._separator
         )
 
 

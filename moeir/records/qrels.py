@@ -120,10 +120,10 @@ class JudgementParser:
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:
     """Write judgements in TREC form, in their order; DataError for what `read_qrels` refuses."""
     rows = [(query, document, grade) for query, grades in qrels.items() for document, grade in grades.items()]
-    lines.write_lines([f"{query} 0 {document} {grade}" for query, document, grade in check_judgements(rows, path)], path)
+    lines.write_lines([f"{query} 0 {document} {grade}" for query, document, grade in validate_judgements(rows, path)], path)
 
 
-def check_judgements(rows: Iterable[tuple[Any, Any, Any]], path: Path | str) -> Iterator[tuple[str, str, int]]:
+def validate_judgements(rows: Iterable[tuple[Any, Any, Any]], path: Path | str) -> Iterator[tuple[str, str, int]]:
     """Queries, documents and grades for a file of judgements; DataError for what `read_qrels` refuses there, or takes as a comment."""
     name = lines.source_name(path)
     for query, document, grade in rows:

@@ -45,7 +45,7 @@ def test_learned_fusions_are_kept_used_and_beat_the_plain_sum(room, moeir):
     assert result.code == 0 and ": learned on 30 queries: linear" in result.stderr, result.stderr
     again = moeir(*LEARN, "--output", "linear2.json")
     assert again.code == 0 and (room / "linear.json").read_bytes() == (room / "linear2.json").read_bytes()
-    result = moeir("fuse", *RUNS, "--learned", "linear.json", "--output", "linear.trec")
+    result = moeir("fuse", *RUNS, "--run-depth", 15, "--learned", "linear.json", "--output", "linear.trec")
     assert (result.code, result.messages) == (0, [])
     assert value(moeir, "linear.trec") > value(moeir, "plain.trec") + 0.1
     method = json.loads((room / "linear.json").read_text())["method"]

@@ -58,7 +58,7 @@ def ours(checkpoint: RetrievalModel, pairs: list[tuple[Text, Text]], dtype: torc
         row_by_id = {pair[side].id: number for number, pair in enumerate({one[side].id: one for one in pairs}.values())}
         every = {pair[side].id: pair[side] for pair in pairs}
         contents = [every[name].content if side == 0 else every[name].joined_fields for name in row_by_id]
-        token_ids.append(RaggedIds.from_lists(pairing.token_ids(contents, ("query", "document")[side])))
+        token_ids.append(RaggedIds.from_lists(pairing.token_ids(contents, ("query", "document")[side])[0]))
         rows.append(np.array([row_by_id[pair[side].id] for pair in pairs]))
     return scoring.score_pairs(checkpoint, pairing.make_pairs(*token_ids, *rows), dtype=dtype, max_tokens=max_tokens)
 

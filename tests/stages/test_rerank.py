@@ -175,7 +175,7 @@ def _score_passages(folder, long, stride):
     """The score of the first test query with each passage of a text."""
     checkpoint = open_checkpoint(folder)
     query, frame = checkpoint.token_ids(["who sleeps in a hollow tree"], "query")[0][0], checkpoint.pair_tokenizer.template
-    ids = checkpoint.pair_tokenizer.token_ids([long], "document", untruncated=True)[0]
+    ids = checkpoint.pair_tokenizer.token_ids([long], "document", untruncated=True)[0][0]
     window = 32 - frame.special_token_count - len(query)
     ids_by_side = (
         RaggedIds.from_lists([query]),

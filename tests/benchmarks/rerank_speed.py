@@ -141,7 +141,7 @@ def main() -> None:
     for way in arguments.ways:
         ways[way]()  # warm up
     rounds = [{way: ways[way]() for way in arguments.ways} for _ in range(arguments.rounds)]
-    lengths = [len(ids) for ids in checkpoint.tokenizer.encode_without_special([" ".join(pair) for pair in plain])]
+    lengths = [len(ids) for ids in checkpoint.tokenizer.encode([" ".join(pair) for pair in plain], special=False)]
     sys.stdout.write(f"{len(pairs)} pairs of {np.mean(lengths) + 3:.0f} tokens, {arguments.threads} threads\n")
     done = operations(checkpoint, [min(arguments.length, length + 3) for length in lengths])
     first = rounds[0][arguments.ways[0]][0].astype(np.float64)

@@ -75,7 +75,7 @@ def test_after_it_is_finished_nothing_is_called_unfinished(interrupted, moeir):
 
 def test_a_stage_without_a_saved_training_is_called_unfinished_without_a_step(moeir, tmp_path):
     (tmp_path / ".encodings.partial").mkdir()
-    (tmp_path / ".encodings.record").write_text('{"stage": "encode"}')
+    (tmp_path / ".encodings.record").write_text('{"stage": "encode", "settings": {}, "sources": {}}')
     result = moeir("index", "--encodings", tmp_path / "encodings", "--output", tmp_path / "index")
     assert result.code == 4 and result.stderr.endswith("encodings: unfinished: run the same encode command again to continue\n")
 

@@ -1,6 +1,7 @@
 """What a command may replace: what moeir made. Files of others stay, whatever their names, and no output is inside a source."""
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -228,7 +229,8 @@ def test_hidden_files_of_a_product_are_in_its_manifest(moeir: Moeir) -> None:
         Path(name).write_text('{"_id": "1", "text": "a cat"}\n{"_id": "1", "text": "a dog"}\n', encoding="utf-8")
         for _ in range(2):
             assert moeir("check", "--corpus", name, "--fix", f"fixed-{name}").code in (0, 3)
-            assert Path(f"fixed-{name}", name).is_file()
+            manifest = json.loads(Path(f"fixed-{name}", "manifest.json").read_text(encoding="utf-8"))
+            assert Path(f"fixed-{name}", name).is_file() and list(manifest["files"]) == [name]
 
 
 @pytest.mark.parametrize("number, source, blamed", [(errno.ENOSPC, "one.trec", ".dense.partial/"), (errno.ENOENT, "gone", "gone: ")])

@@ -222,6 +222,7 @@ def test_what_is_not_said_is_as_in_the_paper(collection: str, collections: Path,
     paper = PAPER[collection]
     for flags in (first, second):
         assert flags["--negatives"] == "7" and flags["--warmup"] == "0.1" and "--steps" not in flags
+        assert flags["--positives"] == {"msmarco": "rotate", "nq": "first"}[collection]  # of the passages that DPR's files list
         assert [flags[f"--{name}"] for name in ("batch-size", "learning-rate")] == [paper["batch-size"], paper["learning-rate"]]
     assert [first["--epochs"], second["--epochs"]] == paper["epochs"]
     assert [first["--query-length"], first["--document-length"]] == paper["lengths"]

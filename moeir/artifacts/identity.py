@@ -60,11 +60,12 @@ def confirm_held() -> None:
         raise error(f"{path}: was replaced, or has changed, while it was read; run the command again")
 
 
-def release_held() -> None:
-    """Compare what is held for the last time: all of it has been read, and may change from now on."""
+def release_held(*, products_only: bool = False) -> None:
+    """Compare what is held for the last time: all of it, or the products, have been read, and may be replaced from now on."""
     confirm_held()
-    if held := _held.get():
-        held.clear()
+    held = _held.get() or {}
+    for path in [path for path, own in held.items() if not products_only or _is_product(own)]:
+        del held[path]
 
 
 @contextmanager

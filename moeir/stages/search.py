@@ -131,6 +131,7 @@ class Search(Stage):
         return ["evaluate", "--run", run, "--qrels", "qrels.tsv"]
 
     def work(self) -> Counts:
+        from moeir.artifacts.identity import release_held
         from moeir.records import texts
         from moeir.records.lines import source_name
         from moeir.retrieval.latency import limit_threads
@@ -138,6 +139,7 @@ class Search(Stage):
 
         with limit_threads(self.threads):
             searcher = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
+            release_held(products_only=True)  # their files are mapped or in memory, so a long search survives a new index
             if self.filter_ids is not None:
                 searcher = searcher.filter_ids(texts.read_id_list(self.filter_ids), source_name(self.filter_ids))
             return self._run_interactive(searcher) if self.interactive else self._search_queries(searcher)

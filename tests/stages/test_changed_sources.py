@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from moeir.artifacts import identity, manifests
+from moeir.retrieval.searcher import Searcher
 from moeir.stages import base
 from moeir.training import retrieval_task
 from tests.conftest import run_in_process
@@ -181,6 +182,24 @@ def test_what_changes_after_a_training_has_read_it_does_no_harm(room, finetune, 
     undisturbed, changed = (read_files(room / name) for name in ("undisturbed", "changed"))
     differing = {name for name in undisturbed.keys() | changed.keys() if undisturbed.get(name) != changed.get(name)}
     assert differing <= {"metrics.jsonl", "settings.yaml", "README.md"}
+
+
+def test_an_index_that_is_replaced_after_it_was_opened_does_no_harm(room, monkeypatch):
+    """Its files are mapped: a search of an hour is not lost because a new index was built beside it."""
+    words = ("search", "--index", room / "idx", "--queries", room / "test-queries.tsv", "--dtype", "float32", "--output")
+    assert run_in_process(*words, room / "undisturbed").code == 0
+    search = Searcher.search_runs
+
+    def replace_and_search(self, *arguments, **options):
+        if not (room / "replaced").exists():
+            (room / "replaced").touch()
+            replace(room, "idx")
+        return search(self, *arguments, **options)
+
+    monkeypatch.setattr(Searcher, "search_runs", replace_and_search)
+    assert run_in_process(*words, room / "changed").code == 0 and (room / "replaced").exists()
+    undisturbed, changed = (read_files(room / name) for name in ("undisturbed", "changed"))
+    assert undisturbed == changed
 
 
 def test_what_changes_while_a_training_reads_it_is_an_error_before_the_first_step(room, finetune, monkeypatch):

@@ -46,7 +46,7 @@ def room(tmp_path, monkeypatch, toy):
     return tmp_path
 
 
-FUSE = ("fuse", "--method", "came-sum", "--run", "one.trec", "--run", "two.trec")
+FUSE = ("fuse", "--method", "came-sum", "--run-depth", "2", "--run", "one.trec", "--run", "two.trec")
 
 
 def test_no_help_loads_a_heavy_module(moeir_outside):
@@ -194,7 +194,7 @@ def test_ctrl_c_ends_with_130(room):
 
 
 def test_stdout_holds_data_only(room, moeir):
-    assert moeir(*FUSE, "--run-depth", 2) == (0, "q1 Q0 cat 1 10 moeir.fused\nq1 Q0 owl 2 2 moeir.fused\n", "")
+    assert moeir(*FUSE) == (0, "q1 Q0 cat 1 10 moeir.fused\nq1 Q0 owl 2 2 moeir.fused\n", "")
     result = moeir("evaluate", "--run", "one.trec", "--qrels", "test-qrels.tsv", "--form", "jsonl")
     assert [json.loads(line)["measure"] for line in result.stdout.splitlines()] == ["nDCG@10", "RR@10", "R@100"]
     assert result.stderr == "one: 1 of 6 judged queries, 5 without hits, 0 not judged; 50.0 % of the top 10 unjudged\n"
@@ -324,9 +324,9 @@ def test_a_flag_may_be_written_with_underscores_as_in_other_tools(room, moeir):
 
 def test_a_flag_that_can_be_repeated_takes_several_values(room, moeir):
     fused = moeir(*FUSE)
-    assert moeir("fuse", "--run", "one.trec", "two.trec", "--method", "came-sum") == fused
-    assert moeir("fuse", "--method", "came-sum", "--runs=one.trec", "two.trec") == fused
-    assert moeir("fuse", "--method", "came-sum", "--run", "one.trec", "-", stdin="q1 Q0 cat 1 9 t\n") == fused
+    assert moeir("fuse", "--run", "one.trec", "two.trec", *FUSE[1:5]) == fused
+    assert moeir("fuse", *FUSE[1:5], "--runs=one.trec", "two.trec") == fused
+    assert moeir("fuse", *FUSE[1:5], "--run", "one.trec", "-", stdin="q1 Q0 cat 1 9 t\n") == fused
     command = ("evaluate", "-m", "RR@10", "R@5", "--form", "tsv", "--qrels", "test-qrels.tsv", "--run", "one.trec", "two.trec")
     assert [line.split("\t")[:2] for line in moeir(*command).stdout.splitlines()[:2]] == [["one", "RR@10"], ["one", "R@5"]]
 

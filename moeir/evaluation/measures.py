@@ -87,19 +87,21 @@ def parse_measure(text: str) -> Measure:
         reason = _OBJECT_ADDRESS.sub("nothing", f"{fault}; ") if str(fault) else ""
         raise UsageError(f"measure {text!r} cannot be read: {reason}{expected}") from None
     if not supported:
-        raise UsageError(f"measure {text!r} is not computed here; exponential gains are nDCG(gains={{1:1,2:3,3:7}})@10")
+        advice = "; exponential gains are nDCG(gains={1:1,2:3,3:7})@10" if "dcg" in options else ""
+        raise UsageError(f"measure {text!r} is not computed here{advice}")
     return measure
 
 
-def _check_ranges(text: str, options: Mapping[str, Any]) -> None:
+def _check_ranges(text: str, options: dict[str, Any]) -> None:
     """UsageError for a value that the libraries behind a measure do not take: they crash, wait for minutes, or return another number."""
     for name in _RANGES.keys() & options.keys():
         kind, least, most = _RANGES[name]
         value = options[name]
         numbers = [*value, *value.values()] if name == "gains" and isinstance(value, dict) else [value]
-        if any(type(number) is not kind or not least <= number <= most for number in numbers):
-            expected = f"expected {'a whole number' if kind is int else 'a decimal number'} from {least} to {most}"
+        if any(type(number) not in (int, kind) or not least <= number <= most for number in numbers):
+            expected = f"expected {'a whole number' if kind is int else 'a number'} from {least} to {most}"
             raise UsageError(f"measure {text!r}: {name} is {value!r}; {expected}{' for each grade' if name == 'gains' else ''}")
+        options[name] = kind(value) if kind is float else value
 
 
 def check_collection(run: Run, qrels: Qrels) -> None:
@@ -157,7 +159,7 @@ def _suggestion(name: str) -> str:
     return f" (did you mean {' or '.join(dict.fromkeys(_NAMES[match] for match in matches))}?)" if matches else ""
 
 
-def _parse_options(text: str) -> dict[str, object]:
+def _parse_options(text: str) -> dict[str, Any]:
     call = ast.parse(f"measure({text})", mode="eval").body
     if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
         raise ValueError("options are name=value, between commas")

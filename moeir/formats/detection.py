@@ -14,6 +14,7 @@ from moeir.errors import DataError, UsageError
 from moeir.formats import pairs
 from moeir.formats.examples import read_objects
 from moeir.records import dpr, lines, remote_rows, texts
+from moeir.records.qrels import ROW_FIELDS
 
 _FOLDER_FILES = {
     "checkpoint": ("moeir.json",),
@@ -55,7 +56,7 @@ def detect_format(path: Path) -> str:
     elif not path.exists() and str(path) != "-":
         raise UsageError(f"{path}: no such file or folder")
     elif remote_rows.is_columnar(path):
-        names = [name] if (name := detect_examples(path)) else []
+        names = _detect_json(next(read_objects(path), ("", {}))[1], "")
     else:
         names = detect_from_lines(_read_head(path), path)
     if len(names) != 1:
@@ -149,13 +150,15 @@ def _match_keys(names: Iterable[str]) -> str | None:
 
 def _detect_columns(head: list[str], path: Path) -> list[str]:
     """The formats that the lines may have."""
+    head = [line for line in head if not line.startswith("#")] or head  # comments of judgements
     rows = [line.split("\t") for line in head]
     words = [row if len(row) > 1 else line.split() for row, line in zip(rows, head, strict=True)]
     delimiter = "," if lines.strip_compression_suffix(path).suffix.lower() == ".csv" else "\t"
-    if (match := _match_keys(next(csv.reader(head[:1], delimiter=delimiter)))) in ("tuples", "triplets", "labelled", "pairs"):
-        return [match]
-    if words[0][:1] and words[0][0] in ("query-id", "query_id") and len(words[0]) == 3:
-        return ["beir-qrels"]
+    with suppress(csv.Error):  # a carriage return within the line
+        if (match := _match_keys(next(csv.reader(head[:1], delimiter=delimiter)))) in ("tuples", "triplets", "labelled", "pairs"):
+            return [match]
+    if len(words[0]) in (3, 4) and words[0][0] in ROW_FIELDS["query"] and words[0][-1] in ROW_FIELDS["grade"]:
+        return ["beir-qrels" if len(words[0]) == 3 else "qrels"]
     with suppress(DataError):
         if texts.parse_header(head[0], ""):
             return ["tsv"]

@@ -10,6 +10,7 @@ from typing import Any
 from moeir.errors import DataError
 from moeir.formats.base import ANSWERS, PROVENANCE, TEACHER_SCORES, Conversion, Format, collapse_whitespace, flatten_title, title_and_text
 from moeir.formats.examples import GroupByQuery, has_digest_id, read_objects, text_digest, validate_example
+from moeir.parsing import preview
 from moeir.records import lines, texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text
@@ -175,7 +176,9 @@ def _suffix(path: Path) -> str:
 def parse_text_column(record: dict[str, Any], names: Sequence[str], where: str) -> Text:
     """The text of the first column of `names` that the row has, with its digest as id."""
     name = next((column for column in names if column in record), None)
-    if name is None or not isinstance(record[name], str):
+    if name is not None and not isinstance(record[name], str):
+        raise DataError(f"{where}: {name} is not a string: {preview(record[name])}", code="text-not-a-string")
+    if name is None:
         raise DataError(f"{where}: no text column {' or '.join(names)} among {', '.join(record)}", code="no-text")
     return Text(text_digest(record[name]), record[name])
 

@@ -118,7 +118,7 @@ def _merge_pair(first: Example, second: Example, path: str) -> Example:
 
 def write_examples(examples: Iterable[Example], path: Path | str) -> None:
     """Write one JSON line per example: by id, or with its texts if it has them; DataError for what `read_examples` refuses."""
-    texts.write_json_lines(_check_records(map(example_to_record, examples), lines.source_name(path)), path)
+    texts.write_json_lines(_check_records(map(example_to_record, examples), lines.source_name(path, "standard output")), path)
 
 
 def _check_records(records: Iterable[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:

@@ -41,9 +41,9 @@ _MARKUPS = {  # by how a line begins
 }
 
 
-def source_name(path: Path | str) -> str:
-    """The file's name in error messages: its path, or `standard input`."""
-    return "standard input" if str(path) == "-" else str(path)
+def source_name(path: Path | str, stream: str = "standard input") -> str:
+    """The file's name in error messages: its path, or `stream` for `-`."""
+    return stream if str(path) == "-" else str(path)
 
 
 def strip_compression_suffix(path: Path | str) -> Path:
@@ -179,7 +179,7 @@ def write_lines(contents: Iterable[str], path: Path | str) -> int:
         with open_writer(path) as output:
             for content in contents:
                 count += 1
-                output.write(check_characters(content, f"{source_name(path)}:{count}") + "\n")
+                output.write(check_characters(content, f"{source_name(path, 'standard output')}:{count}") + "\n")
     except BaseException:
         if Path(path).is_file():  # neither a pipe nor a device
             Path(path).unlink()

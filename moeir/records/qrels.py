@@ -95,7 +95,11 @@ class JudgementParser:
         if is_markup or len(columns) not in _COLUMNS or self._width not in (0, len(columns)):
             expected = f"{self._width} columns, as in the lines above" if self._width else _EXPECTED_COLUMNS
             raise DataError(f"{where}: expected {expected}, found {trec_columns.describe_columns(encoded)}", code="columns")
+        if b"\t" in encoded and any(len(column) > 1 and column[:1] == column[-1:] == b'"' for column in columns):
+            raise DataError(f"{where}: a column is in quotation marks: {shorten_message(repr(line))}; remove them all", code="columns")
         if not self._width and columns[-1].decode().lower() in _GRADE_HEADERS:
+            if columns[0].decode().lower() in ROW_FIELDS["document"]:
+                raise DataError(f"{where}: the columns are {' '.join(line.split())}; expected query, document, grade", code="columns")
             self._width = len(columns)
             return None
         if b"\t" in encoded:
@@ -125,7 +129,7 @@ def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> Non
 
 def validate_judgements(rows: Iterable[tuple[Any, Any, Any]], path: Path | str) -> Iterator[tuple[str, str, int]]:
     """Queries, documents and grades for a file of judgements; DataError for what `read_qrels` refuses there, or takes as a comment."""
-    name = lines.source_name(path)
+    name = lines.source_name(path, "standard output")
     for query, document, grade in rows:
         if str(query).startswith("#"):
             problem = "expected an id that does not begin with #, which marks a comment"

@@ -219,7 +219,7 @@ def read_run(path: Path | str, by: str = "score") -> Run:
 
 def write_run(run: Run, path: Path | str, tag: str | None = None) -> None:
     """Write TREC lines, ranks from 1, scores with nine significant digits."""
-    lists = format_lists(run, run.tag if tag is None else tag, lines.source_name(path))
+    lists = format_lists(run, run.tag if tag is None else tag, lines.source_name(path, "standard output"))
     with lines.open_writer(path) as output:
         output.writelines(f"{text}\n" for text in lists)
 

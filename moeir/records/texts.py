@@ -102,7 +102,7 @@ def read_field(source: Path | str, field: str) -> dict[str, str]:
 
 def write_texts(texts: Iterable[Text], path: Path | str) -> None:
     """Write JSON lines with `_id`, `title`, `text`, and `url` and `answers` where present; DataError for what `read_texts` refuses."""
-    name = lines.source_name(path)
+    name = lines.source_name(path, "standard output")
     records = ((f"{name}: text {number}", to_record(text)) for number, text in enumerate(texts, 1))
     write_json_lines((to_record(text) for _, _, text in _parse_unique(records, name)), path)
 

@@ -62,7 +62,7 @@ class RunFiles:
     def add_block(self, runs: Mapping[str, Run], counts: Mapping[str, int]) -> None:
         """Write the lists of a block of queries, and save what is written if the last time is long enough ago."""
         for name, path in self._paths.items():
-            for text in format_lists(runs[name], self._tags[name], lines.source_name(path)):
+            for text in format_lists(runs[name], self._tags[name], lines.source_name(path, "standard output")):
                 if self._resume is None:
                     self._streams[name].write(f"{text}\n")
                 else:

@@ -80,6 +80,17 @@ def test_options_that_break_the_libraries_are_refused_with_their_range(name, mes
         measures.parse_measure(name)
 
 
+def test_a_whole_number_of_an_option_that_takes_decimals_is_read():
+    assert measures.parse_measure("SetF(beta=2)") == measures.parse_measure("SetF(beta=2.0)")
+
+
+@pytest.mark.parametrize(("name", "has_advice"), [("RBP(p=0.8)", False), ("ERR@20", False), ("nDCG(dcg='exp-log2')@10", True)])
+def test_gains_are_advised_only_to_those_who_ask_for_them(name, has_advice):
+    with pytest.raises(UsageError, match="is not computed here") as refusal:
+        measures.parse_measure(name)
+    assert ("gains=" in str(refusal.value)) == has_advice
+
+
 def test_a_small_beta_counts_precision_alone():
     assert values("SetF(beta=0.001)")["SetF(beta=0.001)"] == pytest.approx(values("SetP")["SetP"], abs=1e-3)
 

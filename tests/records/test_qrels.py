@@ -62,6 +62,20 @@ def test_faulty_judgements_are_refused_with_their_line(tmp_path, content, messag
     assert str(caught.value) == f"{path}{message}"
 
 
+@pytest.mark.parametrize("content", ['q1\t"d1"\t1\n', 'query-id\tcorpus-id\tscore\nq1\t"d1"\t1\n', '"query-id"\t"corpus-id"\t"score"\n'])
+def test_ids_in_quotation_marks_are_refused_as_they_would_match_no_document(tmp_path, content):
+    (tmp_path / "quoted.tsv").write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match="quotation marks"):
+        qrels.read_qrels(tmp_path / "quoted.tsv")
+
+
+@pytest.mark.parametrize("header", ["corpus-id\tquery-id\tscore", "docid\tqid\tlabel"])
+def test_a_header_in_another_order_is_refused(tmp_path, header):
+    (tmp_path / "swapped.tsv").write_text(f"{header}\n7\t8\t1\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"swapped.tsv:1: the columns are .*; expected query, document, grade"):
+        qrels.read_qrels(tmp_path / "swapped.tsv")
+
+
 @pytest.mark.parametrize("iteration", ["0", "Q0", "q0", "QO", "1", "4.5", "STANDARD"])
 def test_the_iteration_of_trec_is_a_number_or_q0_and_between_tabs_anything(tmp_path, iteration):
     (tmp_path / "a.qrels").write_text(f"q1 {iteration} d1 1\n")

@@ -2,6 +2,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 
@@ -79,6 +81,33 @@ def test_data_of_any_format_say_what_they_hold(toy, tmp_path, moeir):
     facts = json.loads(moeir("info", tmp_path / "train.jsonl", "--form", "json").stdout)
     assert (facts["format"], facts["queries"], facts["negatives"]["all"], facts["with texts"]) == ("examples", 1, 2, 0)
     assert moeir("info", tmp_path / "one.trec", "--from", "texts").code == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "# a comment\nq1 0 d1 1\n",
+        "#\n# late\nq1\td1\t1\nq2\td1\t1\n",
+        "qid\tdocid\trelevance\nq1\td1\t1\n",
+        "qid 0 docid label\nq1 0 d1 1\n",
+    ],
+)
+def test_judgements_with_comments_or_any_header_are_known(content, tmp_path, moeir):
+    (tmp_path / "judged.txt").write_text(content, encoding="utf-8")
+    result = moeir("info", tmp_path / "judged.txt")
+    is_ambiguous = content.startswith("#\n")
+    assert ("beir-qrels" in result.stderr and result.code == 2) if is_ambiguous else ("judgements" in result.stdout), result
+
+
+def test_a_carriage_return_within_a_line_is_no_bug(tmp_path, moeir):
+    (tmp_path / "old.txt").write_bytes(b"q1 0 d1 1\rq2 0 d3 1\r")
+    assert moeir("info", tmp_path / "old.txt").code == 2
+
+
+def test_a_parquet_file_of_texts_is_named_with_what_reads_it(tmp_path, moeir):
+    pq.write_table(pa.table({"_id": ["d1"], "text": ["Owls"]}), tmp_path / "c.parquet")
+    result = moeir("info", tmp_path / "c.parquet")
+    assert result.code == 3 and "hf:FOLDER reads the parquet files" in result.stderr
 
 
 def test_a_layout_says_what_each_file_holds(toy, tmp_path, moeir):

@@ -29,7 +29,6 @@ _Texts = _Path | Iterable[Text | Mapping[str, Any]] | Mapping[str, Any]
 _Examples = _Path | Iterable[Example | Mapping[str, Any]]
 _Qrels = _Path | Mapping[str, Mapping[str, int]]
 _Run = _Path | Run | Mapping[str, Any]
-
 def init(
     *,
     model: _Path,

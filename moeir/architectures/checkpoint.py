@@ -108,7 +108,8 @@ class RetrievalModel:
         if pairs:
             ids, sizes = self.pair_tokenizer.token_ids(texts, side)
             queries, special = self.truncation["query"], self.pair_tokenizer.template.special_token_count
-            others = 2 if side == "query" else special + queries["tokens"] // max(1, queries["texts"])  # and a query of the mean length
+            query_tokens = queries["tokens"] - queries["lost"]
+            others = 2 if side == "query" else special + query_tokens // max(1, queries["texts"])  # and a query of the mean length
         else:
             ids, sizes = self.tokenizer.encode_first(self.input_config.add_prefix(texts, side), length)
             others = int(self.architecture.markers)

@@ -302,7 +302,7 @@ def test_faulty_rows_of_a_table_are_refused_by_row_and_column(table, row, messag
     assert str(caught.value).startswith(f"{source}{message}")
 
 
-@pytest.mark.parametrize(("value", "shown"), [(12.0, "12.0"), (True, "true"), (b"owl", "\"b'owl'\""), (["owl"], '["owl"]')])
+@pytest.mark.parametrize(("value", "shown"), [(12.0, "12.0"), (True, "true"), (b"owl", '"b\'owl\'"'), (["owl"], '["owl"]')])
 def test_ids_of_a_table_are_strings_or_whole_numbers(table, value, shown):
     source = table([{"_id": value, "text": "owl"}])
     with pytest.raises(DataError) as caught:

@@ -102,6 +102,19 @@ def test_rerank_and_search_say_it(checkpoint, corpus, tiny_model, tmp_path, moei
     assert lines_of(result) == [[(1, 2, "queries", 5, 27.3)]]
 
 
+@pytest.mark.parametrize(("words", "documents"), [(1, []), (20, [(1, 1, "documents", 14)])])
+def test_a_long_query_leaves_documents_the_room_beside_its_own_length(words, documents, tiny_model, tmp_path, moeir):
+    flags = ("--arch", "cross-encoder", "--document-length", 14, "--query-length", 8)
+    assert moeir("init", "--model", tiny_model, *flags, "--output", tmp_path / "ce").code == 0
+    (tmp_path / "q.jsonl").write_text(json.dumps({"_id": "q", "text": "owl " * 200}))
+    (tmp_path / "c.jsonl").write_text(json.dumps({"_id": "d", "text": "owl " * words}))
+    (tmp_path / "run.trec").write_text("q Q0 d 1 2 x\n")
+    sources = ("--run", tmp_path / "run.trec", "--queries", tmp_path / "q.jsonl", "--corpus", tmp_path / "c.jsonl")
+    [counts] = lines_of(moeir("rerank", "--model", tmp_path / "ce", *sources, "--output", tmp_path / "out.trec"))
+    assert [count[:4] for count in counts] == [*documents, (1, 1, "queries", 8)]
+    assert all(share < 100 for *_, share in counts)
+
+
 def test_pretrain_says_it_of_queries(tiny_model_with_head, corpus, tmp_path, moeir):
     lines = (json.dumps({"_id": f"d{number}", "queries": ["owl " * 6]}) + "\n" for number in range(0, 30))
     (tmp_path / "queries.jsonl").write_text("".join(lines))

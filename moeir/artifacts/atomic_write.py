@@ -29,7 +29,7 @@ from moeir.artifacts.manifests import (
     serialize_manifest,
 )
 from moeir.artifacts.unfinished import RESUME as RESUME
-from moeir.artifacts.unfinished import backup_path, read_record, record_path
+from moeir.artifacts.unfinished import backup_path, lock_path, read_record, record_path
 from moeir.artifacts.unfinished import final_path as final_path
 from moeir.artifacts.unfinished import partial_path as partial_path
 from moeir.artifacts.unfinished import resume_path as resume_path
@@ -133,7 +133,7 @@ def _check_helpers(path: Path) -> None:
         _new_path(record): _begins_as_record(_new_path(record)),
         backup: list_files(backup / MANIFEST) is not None or _is_empty(backup),
         manifest_copy: list_files(manifest_copy) is not None,
-        _lock_path(path): _is_lock(_lock_path(path)),
+        lock_path(path): _is_lock(lock_path(path)),
     }
     for helper, is_own in is_ours.items():
         if os.path.lexists(helper) and (helper.is_symlink() or not is_own):
@@ -202,7 +202,7 @@ def _retire(path: Path) -> None:
 def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
     """Remove what a kill right after the rename left next to a product; `record` is that of the existing product."""
     is_same = {**(read_record(path) or {}), VERSIONS: None} == {**record, VERSIONS: None}
-    if is_same or _lock_path(path).exists():
+    if is_same or lock_path(path).exists():
         with contextlib.suppress(MoeirError, OSError), _lock(path):  # another process rebuilds it, or the folder is read-only
             if is_same:
                 _check_helpers(path)
@@ -345,17 +345,13 @@ def _open_lock(lock: Path) -> IO[str]:
 
 def wait_for_writer(path: Path) -> None:
     """Wait until no process is writing `path`."""
-    with contextlib.suppress(FileNotFoundError), open(_lock_path(path), encoding="utf-8") as file:
+    with contextlib.suppress(FileNotFoundError), open(lock_path(path), encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-
-
-def _lock_path(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")
 
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    lock = _lock_path(path)
+    lock = lock_path(path)
     refusal = OutputInUse(f"{path}: another process is writing it; wait for it, or write elsewhere")
     with _open_lock(lock) as file:
         try:

@@ -1,5 +1,6 @@
 """Unfinished work: the path that a product is written to before it has its name, and what to say where the product itself is asked for."""
 
+import fcntl
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -8,6 +9,7 @@ from typing import Any
 
 RESUME = "resume"
 TRAINING_STATE = Path("state", "state.json")  # within resume/: the steps of a training that are saved
+TRAININGS = ("finetune", "pretrain")
 
 
 def partial_path(path: Path) -> Path:
@@ -34,21 +36,41 @@ def record_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.record")
 
 
+def lock_path(path: Path) -> Path:
+    """The file that a process locks while it writes `path`."""
+    return path.with_name(f".{path.name}.lock")
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process is writing `path`."""
+    with suppress(OSError), open(lock_path(path), encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def resume_path(partial: Path) -> Path:
     """The folder of a stage's resume state: inside a product that is a folder, next to one that is a file."""
     return partial / RESUME if partial.is_dir() else partial.with_name(f"{partial.name}.{RESUME}")
 
 
 def describe_unfinished(path: Path) -> str | None:
-    """What is unfinished at `path`, the name of a product or its partial path, and how to finish it; None if there is no such work."""
+    """What is unfinished at `path`, the name of a product or its partial path, and how to finish it, or that a process is at work on it;
+    None if there is no such work."""
     if not path.name:
         return None
     final = final_path(path) if path.name.startswith(".") and path.name.endswith(".partial") else path
     partial, record = partial_path(final), read_record(final)
-    if record is None or not partial.exists():
+    is_written = record is not None and is_locked(final)
+    if record is None or not (is_written or partial.exists()):
         return None
     state = read_json(resume_path(partial) / TRAINING_STATE)
     done = "" if state is None else f" step {state['step']:,}" + (f" of {state['steps']:,}" if state.get("steps") else "")
+    if is_written:
+        verb = "training" if maker(record) in TRAININGS else "writing"
+        return f"unfinished:{done and done + ';'} a process is {verb} it (moeir {maker(record)}); wait until it has ended"
     return f"unfinished:{done and done + ';'} run the same {maker(record)} command again to continue"
 
 

@@ -132,7 +132,8 @@ def to_table(
 ) -> str:
     """A row for each label and run: means and, against the first run, the two-sided p-value, as text, Markdown or LaTeX.
 
-    With baselines, means have their marks instead of p-values, and the legend stands below. `effect` adds the difference to the first run
+    With baselines, means have their marks instead of p-values, and the legend stands below. In Markdown and LaTeX the best means of several
+    runs, to four digits, are bold. `effect` adds the difference to the first run
     and Cohen's d, `intervals` the 95 % interval of the mean, `ranges` the smallest and largest mean over all orders of tied documents:
     run → measure → (least, most).
 
@@ -146,6 +147,7 @@ def to_table(
     p_values = {} if comparison.against else comparison.p_values(systems)
     marks = comparison.mark_better(systems)
     width = max(map(len, marks.values()), default=0) if form == "table" else 0
+    best = _find_best_means(systems) if several else {}
     header, rows = ["group", "n", "run"] if grouped else ["run"], []
     for measure in next(iter(first.values())):
         header += [measure, *_extra_columns(comparison, several, ranges is not None)]
@@ -155,7 +157,9 @@ def to_table(
             row: list[object] = [label, size, name] if grouped else [name]
             means = measures.aggregate_values(samples[label])
             for measure, by_query in samples[label].items():
-                row.append(f"{means[measure]:.4f}{marks.get((label, name, measure), ''):{width}}" if comparison.against else means[measure])
+                mean = f"{means[measure]:.4f}"
+                cell = f"{mean}{marks.get((label, name, measure), ''):{width}}"
+                row.append(tables.Bold(cell) if mean == best.get((label, measure)) else cell)
                 if comparison.intervals:
                     row.append("{:.4f}-{:.4f}".format(*significance.confidence_interval(list(by_query.values()), is_measure=True)))
                 if ranges is not None:
@@ -167,6 +171,17 @@ def to_table(
             rows.append(row)
     table = tables.TABLE_FORMATS[form](header, rows)
     return table if not comparison.against else f"{table}\n\n{tables.format_note(comparison.legend(), form)}"
+
+
+def _find_best_means(systems: Mapping[str, LabelledValues]) -> dict[tuple[str, str], str]:
+    """The largest mean of the runs by (label, measure), as tables print it; counts have no best."""
+    best = dict[tuple[str, str], float]()
+    for samples in systems.values():
+        for label, values in samples.items():
+            for measure, mean in measures.aggregate_values(values).items():
+                if not measure.startswith("Num"):
+                    best[label, measure] = max(mean, best.get((label, measure), mean))
+    return {key: f"{mean:.4f}" for key, mean in best.items()}
 
 
 def _extra_columns(comparison: Comparison, several: bool, ranges: bool) -> list[str]:

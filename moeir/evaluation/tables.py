@@ -15,6 +15,10 @@ _LATEX_MARKS = dict(zip(MARKS, [r"\dagger", r"\ddagger", r"\S", r"\P", r"\|", *(
 _NUMBER = re.compile(rf"[-+]?[<>]?[\d.,]+(e[-+]?\d+)?%?[*{MARKS}]* *|[-–—]|nan|inf|")
 
 
+class Bold(str):
+    """A cell that Markdown and LaTeX show in bold, but for its marks; plain text has no bold."""
+
+
 def format_table(header: Sequence[str], rows: Sequence[Sequence[object]], number_format: str = ".4f") -> str:
     """Format an aligned text table: floats in `number_format`, None as a dash, numeric columns to the right, others to the left.
 
@@ -98,11 +102,22 @@ def format_note(text: str, form: str) -> str:
 
 
 def _escape_markdown(text: str) -> str:
+    if isinstance(text, Bold):
+        number, marks = _split_marks(text)
+        return f"**{number}**{marks}"
     return text if _NUMBER.fullmatch(text) else re.sub(r"[\\`*_{}\[\]<>|~&]", r"\\\g<0>", text)
 
 
 def _escape_latex(text: str) -> str:
+    if isinstance(text, Bold):
+        number, marks = _split_marks(text)
+        return f"\\textbf{{{number}}}{_escape_latex(marks)}"
     return _LATEX_SPECIAL.sub(_to_latex, text)
+
+
+def _split_marks(cell: str) -> tuple[str, str]:
+    number = str(cell).rstrip(MARKS)
+    return number, cell[len(number) :]
 
 
 def _to_latex(letter: re.Match[str]) -> str:
@@ -116,6 +131,8 @@ def _format_cells(rows: Iterable[Sequence[object]], number_format: str = "") -> 
 
 
 def _format_cell(cell: object, number_format: str) -> str:
+    if isinstance(cell, Bold):
+        return cell
     return "-" if cell is None else format(cell, number_format) if isinstance(cell, float) else escape_controls(str(cell))
 
 

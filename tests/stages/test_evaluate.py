@@ -74,6 +74,28 @@ def test_markdown_and_latex(place, moeir):
     assert latex[2] == r"run & RR & p (Holm) & nDCG@3 & p (Holm) \\"
 
 
+def test_the_best_means_of_several_runs_are_bold_in_latex_and_markdown_ties_too(tmp_path, moeir):
+    (tmp_path / "qrels").write_text("q1 0 a 1\nq2 0 a 1\n")
+    for name, order in {"first": ("ab", "ba"), "same": ("ba", "ab"), "worst": ("ba", "ba"), "deep": ("bca", "ab")}.items():
+        lines = (f"q{number} Q0 {one} {rank} {9 - rank} x" for number, row in enumerate(order, 1) for rank, one in enumerate(row))
+        (tmp_path / f"{name}.trec").write_text("\n".join(lines) + "\n")
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "x", "set": "u"}\n{"_id": "q2", "text": "y", "set": "v"}\n')
+    runs = [word for name in ("first", "same", "worst", "deep") for word in ("--run", tmp_path / f"{name}.trec")]
+    command = ("evaluate", *runs, "--qrels", tmp_path / "qrels", "--test", "none", "-m", "RR", "-m", "P@1", "-m", "NumRet")
+    rows = [line.removesuffix(r" \\") for line in moeir(*command, "--form", "latex").stdout.splitlines()[4:8]]
+    assert rows == [
+        r"first & \textbf{0.7500} & \textbf{0.5000} & 4.0000",
+        r"same & \textbf{0.7500} & \textbf{0.5000} & 4.0000",
+        "worst & 0.5000 & 0.0000 & 4.0000",
+        r"deep & 0.6667 & \textbf{0.5000} & 5.0000",
+    ]
+    assert "| same | **0.7500** | **0.5000** | 4.0000 |" in moeir(*command, "--form", "markdown").stdout
+    assert "**" not in moeir(*command).stdout and "textbf" not in moeir(*command[:3], *command[9:], "--form", "latex").stdout
+    grouped = moeir(*command, "--group-by", "set", "--queries", tmp_path / "queries.jsonl", "--form", "latex").stdout
+    assert r"set=u & 1 & first & \textbf{1.0000} & \textbf{1.0000}" in grouped and r"set=v & 1 & first & 0.5000 & 0.0000" in grouped
+    assert r"set=v & 1 & deep & \textbf{1.0000}" in grouped
+
+
 @pytest.mark.parametrize(("correction", "name"), [("none", "uncorrected"), ("bonferroni", "Bonferroni"), ("holm", "Holm"), ("bh", "BH")])
 def test_the_head_of_a_column_says_which_p_it_has(place, moeir, correction, name):
     header, *_ = moeir(*RUNS, "--correction", correction).stdout.splitlines()
@@ -167,9 +189,9 @@ def measures_of(report, name):
 def test_marks_in_every_form(ten_queries, moeir):
     flags = (*AGAINST[:-2], "--against", "base", "--against", "odd")
     markdown = moeir(*flags, "--form", "markdown").stdout.splitlines()
-    assert markdown[4] == "| best | 0.8500†‡ |" and markdown[5] == "" and markdown[6].startswith("significantly better than † base")
+    assert markdown[4] == "| best | **0.8500**†‡ |" and markdown[5] == "" and markdown[6].startswith("significantly better than † base")
     latex = moeir(*flags, "--form", "latex").stdout.splitlines()
-    assert latex[0] == r"\begin{tabular}{lr}" and latex[6] == r"best & 0.8500$^{\dagger\ddagger}$ \\"
+    assert latex[0] == r"\begin{tabular}{lr}" and latex[6] == r"best & \textbf{0.8500}$^{\dagger\ddagger}$ \\"
     assert latex[-1].startswith(r"\par{\footnotesize significantly better than $^{\dagger}$ base, $^{\ddagger}$ odd (p $<$ 0.05")
     tsv = [line.split("\t") for line in moeir(*flags, "--form", "tsv", "--per-query").stdout.splitlines()]
     ends = [line for line in tsv if line[2] == "all"]

@@ -1,5 +1,7 @@
 """Wherever the checkpoint of an interrupted training is asked for, the answer is how far it came and how it is finished."""
 
+import contextlib
+import fcntl
 import json
 
 import numpy
@@ -54,6 +56,48 @@ def test_an_interrupted_training_is_called_unfinished(place, interrupted, moeir,
             continue
         result = moeir(*command)
         assert (result.code, result.stderr) == (4, f"error: {folder}: {WORDS}\n"), (command, result)
+
+
+@pytest.fixture
+def locked_path(tmp_path):
+    """A function that locks a path, as a process that writes it does."""
+    with contextlib.ExitStack() as stack:
+        yield lambda path: fcntl.flock(stack.enter_context(open(path.with_name(f".{path.name}.lock"), "a")), fcntl.LOCK_EX)
+
+
+def test_a_checkpoint_that_a_process_is_training_is_said_to_be_in_training_by_every_reader(interrupted, locked_path, moeir, toy, tmp_path):
+    folder, command = interrupted
+    locked_path(folder)
+    words = "unfinished: step 3 of 9; a process is training it (moeir finetune); wait until it has ended"
+    texts = ("--corpus", toy / "corpus.jsonl", "--output", tmp_path / "other")
+    for reader in (
+        ("info", folder),
+        ("encode", "--model", folder, *texts),
+        ("encode", "--model", folder.with_name(".ckpt.partial"), *texts),
+        ("convert", "--input", folder, "--to", "sentence-transformers", "--output", tmp_path / "other"),
+        ("init", "--model", folder, "--arch", "splade", "--output", tmp_path / "other"),
+        ("pretrain", "--model", folder, *texts),
+    ):
+        result = moeir(*reader)
+        named = reader[reader.index("--model") + 1] if "--model" in reader else folder
+        assert (result.code, result.stderr) == (4, f"error: {named}: {words}\n"), reader
+    assert words in moeir("report", "--training", folder).stdout
+    assert "another process is writing it" in moeir(*command).stderr
+
+
+def test_a_run_and_shards_that_a_process_is_writing_are_said_to_be_written(locked_path, moeir, tmp_path):
+    (tmp_path / ".run.trec.record").write_text('{"stage": "search", "settings": {}, "sources": {}}')
+    locked_path(tmp_path / "run.trec")
+    result = moeir("evaluate", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "run.trec")
+    assert (result.code, "a process is writing it (moeir search)" in result.stderr) == (4, True)
+    shard = tmp_path / "enc" / "0-of-2"
+    (shard.parent / ".0-of-2.partial").mkdir(parents=True)
+    (shard.parent / ".0-of-2.record").write_text('{"stage": "encode", "settings": {}, "sources": {}}')
+    assert "a process" not in moeir("index", "--encodings", shard.parent, "--output", tmp_path / "idx").stderr
+    locked_path(shard)
+    result = moeir("index", "--encodings", shard.parent, "--output", tmp_path / "idx")
+    expected = f"error: {shard}: unfinished: a process is writing it (moeir encode); wait until it has ended\n"
+    assert (result.code, result.stderr) == (4, expected)
 
 
 def test_opening_an_unfinished_checkpoint_says_so(interrupted):

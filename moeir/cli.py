@@ -165,7 +165,7 @@ def _dispatch(stage: base.Stage, *, show: bool, dry_run: bool, force: bool) -> N
     if show:
         sys.stdout.write(settings.to_yaml(stage))
     elif dry_run:
-        sys.stdout.writelines(f"{escape_controls(line)}\n" for line in base.dry_run(stage))
+        sys.stdout.writelines(f"{escape_controls(line)}\n" for line in base.dry_run(stage, force=force))
     else:
         base.run_stage(stage, force=force, single_process="LOCAL_RANK" not in os.environ)
 

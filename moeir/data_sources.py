@@ -65,6 +65,17 @@ def split_judged(source: Path | str) -> tuple[str, str | None]:
     return str(source), None
 
 
+def find_judgements(queries: Path | None) -> Path | None:
+    """The judgements of queries that a source names with them: QRELS of TEXTS#QRELS, or those of the same `irds:` data set.
+
+    >>> find_judgements(Path("irds:beir/scifact/test#queries"))
+    PosixPath('irds:beir/scifact/test#qrels')
+    """
+    name = str(queries)
+    qrels = f"{name.removesuffix('queries')}qrels" if name.startswith("irds:") and name.endswith("#queries") else split_judged(name)[1]
+    return None if qrels is None else Path(qrels)
+
+
 def split_folder(source: str) -> tuple[str, str | None]:
     """The two sides of `FOLDER#SPLIT`; None for SPLIT if the source is not of this form."""
     folder, mark, split = source.rpartition("#")

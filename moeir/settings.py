@@ -197,7 +197,7 @@ def _expand_data_set(stage: type, values: dict[str, Any], dataset: str | None, s
     if split is not None and expanded == values:
         needs = "needs --dataset, or a folder in its place" if dataset is None else "every input is named; leave it out"
         raise UsageError(f"--split {split}: {needs}")
-    return expanded
+    return expanded if dataset is None else expanded | {"data_set": (dataset, split)}
 
 
 def build_stage(stage: type, flags: Mapping[str, Any], config: Path | None = None) -> Any:

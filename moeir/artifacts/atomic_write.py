@@ -5,6 +5,7 @@ Only this folder calls fsync, rename and flock.
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import logging
@@ -29,7 +30,7 @@ from moeir.artifacts.manifests import (
     serialize_manifest,
 )
 from moeir.artifacts.unfinished import RESUME as RESUME
-from moeir.artifacts.unfinished import backup_path, lock_path, read_record, record_path
+from moeir.artifacts.unfinished import backup_path, is_locked, lock_path, read_record, record_path
 from moeir.artifacts.unfinished import final_path as final_path
 from moeir.artifacts.unfinished import partial_path as partial_path
 from moeir.artifacts.unfinished import resume_path as resume_path
@@ -100,6 +101,19 @@ def atomic_output(
             _remove_unfinished(path)
         except OSError as problem:
             log.warning("%s: is finished, but a file beside it cannot be removed: %s: %s", path, problem.filename, problem.strerror)
+
+
+def check_writable(path: Path, record: Mapping[str, Any], *, force: bool, folder: bool) -> None:
+    """Refuse what `atomic_output` would refuse, without a change of any file."""
+    if is_locked(path):
+        raise _refuse_in_use(path)
+    _check_helpers(path)
+    _check_replaceable(path, folder=folder)
+    _can_resume(path, {name: value for name, value in (read_record(path) or {}).items() if name != VERSIONS}, record, force=force)
+    above = next(parent for parent in path.parents if os.path.lexists(parent))
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        number = errno.EACCES if above.is_dir() else errno.EEXIST
+        raise OSError(number, os.strerror(number), str(above))
 
 
 def list_foreign(path: Path, *, folder: bool) -> list[Path]:
@@ -213,11 +227,10 @@ def clean_leftovers(path: Path, record: Mapping[str, Any]) -> None:
 
 def _discard_stale_work(path: Path, partial: Path, unfinished: Mapping[str, Any], record: Mapping[str, Any], *, force: bool) -> bool:
     """Whether unfinished work is resumed; other work is removed."""
-    if _has_resumable_state(partial) and unfinished and not force:
-        if unfinished == dict(record):
-            return True
-        differences = ", ".join(sorted(diff_records(unfinished, record)))
-        raise UsageError(f"{path}: unfinished work of other settings ({differences}); repeat those to finish it, or --force to start over")
+    if _can_resume(path, unfinished, record, force=force):
+        for backup in resume_path(partial).glob(".*.old"):
+            _recover(backup.with_name(backup.name.removeprefix(".").removesuffix(".old")))
+        return True
     if not force and (partial / RESUME / TOKEN_CACHE).is_dir():
         others = [path for folder in (partial, partial / RESUME) for path in folder.iterdir()]
         _remove(*(path for path in others if path not in (partial / RESUME, partial / RESUME / TOKEN_CACHE)))
@@ -226,6 +239,16 @@ def _discard_stale_work(path: Path, partial: Path, unfinished: Mapping[str, Any]
     else:
         _remove_unfinished(path, has_successor=True)  # before the new record: it must not be that of the old state after a power cut
     return False
+
+
+def _can_resume(path: Path, unfinished: Mapping[str, Any], record: Mapping[str, Any], *, force: bool) -> bool:
+    """Whether there is unfinished work to be resumed; UsageError if it has other settings."""
+    if force or not unfinished or not _has_resumable_state(partial_path(path)):
+        return False
+    if unfinished != dict(record):
+        differences = ", ".join(sorted(diff_records(unfinished, record)))
+        raise UsageError(f"{path}: unfinished work of other settings ({differences}); repeat those to finish it, or --force to start over")
+    return True
 
 
 def _join_versions(path: Path, earlier: Mapping[str, str], versions: Mapping[str, str]) -> dict[str, str]:
@@ -240,8 +263,6 @@ def _join_versions(path: Path, earlier: Mapping[str, str], versions: Mapping[str
 def _has_resumable_state(partial: Path) -> bool:
     """Whether an interrupted stage left a state to resume from, other than token caches."""
     resume = resume_path(partial)
-    for backup in resume.glob(".*.old"):
-        _recover(backup.with_name(backup.name.removeprefix(".").removesuffix(".old")))
     files = (file for file in resume.rglob("*") if file.relative_to(resume).parts[0] != TOKEN_CACHE)
     return any(file.is_file() and file.stat().st_size for file in files)
 
@@ -349,10 +370,13 @@ def wait_for_writer(path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_SH)
 
 
+def _refuse_in_use(path: Path) -> OutputInUse:
+    return OutputInUse(f"{path}: another process is writing it; wait for it, or write elsewhere")
+
+
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    lock = lock_path(path)
-    refusal = OutputInUse(f"{path}: another process is writing it; wait for it, or write elsewhere")
+    lock, refusal = lock_path(path), _refuse_in_use(path)
     with _open_lock(lock) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,10 +7,10 @@ import logging
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import chain, count, permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +18,7 @@ from moeir import data_sources, settings, variants
 from moeir.artifacts import atomic_write, identity, manifests, shards
 from moeir.artifacts.unfinished import describe_unfinished, read_json
 from moeir.console import format_bytes, silence
-from moeir.errors import ArtifactError, DataError, OutOfMemory, UsageError, is_out_of_memory
+from moeir.errors import ArtifactError, DataError, MoeirError, OutOfMemory, UsageError, is_out_of_memory
 from moeir.parsing import LineLimit, kebab_case
 from moeir.settings import option
 
@@ -66,6 +66,7 @@ class Stage:
         affects_result=False,
         group="Every stage",
     )
+    data_set: tuple[str, str | None] | None = dataclasses.field(default=None, compare=False)  # --dataset and --split, for the next command
     longest_line: int = option(
         "Most bytes of a line of text, so that no small archive fills the memory.",
         LineLimit.bytes,
@@ -88,6 +89,10 @@ class Stage:
         """Lines of `--dry-run` about the expected work."""
         return []
 
+    def parts(self) -> "Iterable[Stage]":
+        """The stages that write the outputs: this one, or that of each worker process."""
+        return (self,)
+
     def summary(self, counts: Facts) -> str | None:
         """The key figure of the product, for the log line at the end; `counts` are those of `work`."""
         return None
@@ -95,6 +100,18 @@ class Stage:
     def next_command(self) -> list[object] | None:
         """The stage that usually follows and its flags, with the paths of this one; called when the product has its name."""
         return None
+
+    def find_source(self, part: str, own: Path | None, *, split: str | None = None) -> str:
+        """A part of a data set as the next command names it: `own`, else that of --dataset, else the part in capitals, to be filled in.
+        `split` is that of the next command [default: that of this stage]."""
+        if own is not None and not is_stream(own):
+            return str(own)
+        dataset, own_split = self.data_set or (None, None)
+        if dataset is not None:
+            named, default = (own_split, self.default_split) if split is None else (None, split)
+            with suppress(MoeirError):
+                return data_sources.locate_part(dataset, part, named, default)[0]
+        return part.upper()
 
     def process_group(self) -> "ProcessGroup | SingleProcess":
         """The processes that run the stage together; a stage for a single process refuses others by the lock of its output."""
@@ -283,17 +300,13 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
         flag, source = streams[0]
         raise UsageError(f"{flag} {source}: {process_group.size} processes cannot share a pipe; name a file")
     provenance, outputs = build_provenance(stage), _list_outputs(stage)
-    candidates = {} if force or streams else outputs  # the content of a stream is unknown
-    current = {flag for flag, (path, _) in candidates.items() if path.exists() and manifests.is_up_to_date(path, provenance)}
+    current = _find_current(stage, provenance, force=force)
     path, kind = outputs.get("--output", (STREAM, ""))
     if path != STREAM and current == outputs.keys():
         atomic_write.clean_leftovers(path, provenance)
         log.info("%s: already made with these settings and sources; --force makes it again", path)
         process_group.all_gather_object(None, START)
         return
-    for flag in outputs.keys() - current:
-        atomic_write.check_overwrite(outputs[flag][0], provenance, force=force, flag=flag)
-    stage.check_outputs(provenance, force=force)
     with ExitStack() as stack:
         fields, counts = dict[str, Any](), dict[str, Any]()
         for flag, (output, output_kind) in reversed(outputs.items()):  # the main one is the first to be finished
@@ -317,17 +330,43 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
         log.info("%s", figure)
 
 
+def _reads_stream(stage: Stage) -> bool:
+    return any(is_stream(source) for _, source in stage.sources())
+
+
+def _find_current(stage: Stage, provenance: Mapping[str, Any], *, force: bool) -> set[str]:
+    """The flags of the outputs that are up to date; UsageError if one of the others may not be replaced."""
+    outputs = _list_outputs(stage)
+    candidates = {} if force or _reads_stream(stage) else outputs  # the content of a stream is unknown
+    current = {flag for flag, (path, _) in candidates.items() if path.exists() and manifests.is_up_to_date(path, provenance)}
+    for flag in outputs.keys() - current:
+        atomic_write.check_overwrite(outputs[flag][0], provenance, force=force, flag=flag)
+    if current != outputs.keys():
+        stage.check_outputs(provenance, force=force)
+    return current
+
+
 def log_product(stage: Stage, path: Path, figure: str | None) -> None:
     """Log what a stage made, its key figure, and the next command."""
     log.info("made %s%s", path, f": {figure}" if figure else "")
     if words := stage.next_command():
         code = (word for module in sorted(_own_modules(stage)) for word in ("--code", module))
-        log.info("next: moeir %s", shlex.join([*map(str, words), *code]))
+        log.info("next: moeir %s", shlex.join([*map(str, words), *_reading_flags(stage, words), *code]))
 
 
-def path_or_example(path: Path | None, example: str) -> str:
-    """A path that the user gave, as part of the next command; the example if there is none, or if it is standard input."""
-    return example if path is None or path == STREAM else str(path)
+def _reading_flags(stage: Stage, words: Sequence[object]) -> Iterator[str]:
+    """The flags of a stage that the next command needs to read the same texts."""
+    if stage.longest_line != type(stage).longest_line:
+        yield from ("--longest-line", str(stage.longest_line))
+    if getattr(stage, "keep_empty", False) and "--corpus" in words:
+        yield "--keep-empty"
+
+
+def suggest_output(name: str) -> Path:
+    """A name for the output of the next command that is free: NAME, NAME-2, …."""
+    path = Path(name)
+    others = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
+    return next(other for other in chain([path], others) if not os.path.lexists(other))
 
 
 def _run_worker(stage: Stage, process_group: "ProcessGroup | SingleProcess") -> None:
@@ -412,11 +451,17 @@ def _weights_digest(path: Path, setting: settings.Setting) -> str:
     return f"hub:{path}"
 
 
-def dry_run(stage: Stage) -> list[str]:
-    """The lines of `--dry-run`: what a run would read, write and spend; settings and sources are checked."""
+def dry_run(stage: Stage, *, force: bool = False) -> list[str]:
+    """The lines of `--dry-run`: what a run would read, write and spend; settings, sources and outputs are checked as in a run."""
     check_settings(stage)
-    build_provenance(stage)
-    lines = []
+    lines, current = [], False
+    for part in stage.parts():
+        provenance, outputs = build_provenance(part), _list_outputs(part)
+        up_to_date = _find_current(part, provenance, force=force)
+        for flag in outputs.keys() - up_to_date:
+            is_folder = flag == "--output" and part.makes_folder()
+            atomic_write.check_writable(outputs[flag][0], provenance, force=force or _reads_stream(part), folder=is_folder)
+        current = "--output" in up_to_date
     for setting, path in stage.sources():
         content = "a stream" if is_stream(path) else _disk_size(path)
         lines.append(f"read   {setting.flag} {path} ({content})")
@@ -425,7 +470,7 @@ def dry_run(stage: Stage) -> list[str]:
         free = "" if path == STREAM else f", {format_bytes(shutil.disk_usage(_nearest_folder(path)).free)} free there"
         lines.append(f"write  --output {path} ({kind}{free})")
         if path.exists() and path != STREAM:
-            lines.append(f"note   {path} exists" + ("" if manifests.manifest_path(path).is_file() else " and was not made by moeir"))
+            lines.append(f"note   {path} {'is up to date, and stays' if current else 'exists, and is replaced'}")
     return lines + [f"spend  {line}" for line in stage.estimate()]
 
 

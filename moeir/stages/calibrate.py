@@ -11,7 +11,7 @@ from moeir import variants
 from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, DTYPE, Counts, Facts, Stage
+from moeir.stages.base import DEPTH, DTYPE, Counts, Facts, Stage, suggest_output
 from moeir.stages.run_arguments import name_source
 
 if TYPE_CHECKING:
@@ -51,12 +51,22 @@ class Calibrate(Stage):
 
         parse_measure(self.measure)
 
+    def estimate(self) -> list[str]:
+        _checkpoint_with_experts(self._open_index())
+        return []
+
+    def _open_index(self) -> "Searcher":
+        from moeir.retrieval.searcher import open_index
+
+        return open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
+
     def summary(self, counts: Facts) -> str:
         return f"scales {format_scales(counts['scales'])}, from {format_count(counts['queries'], 'query')}"
 
     def next_command(self) -> list[object]:
         indexes = [word for path in self.index for word in ("--index", path)]
-        return ["search", *indexes, "--model", self.output, "--queries", "queries.jsonl", "--output", "runs"]
+        queries = self.find_source("queries", None, split="test")
+        return ["search", *indexes, "--model", self.output, "--queries", queries, "--output", suggest_output("runs")]
 
     def work(self) -> Counts:
         from moeir.architectures.checkpoint import write_calibrated_copy
@@ -65,10 +75,9 @@ class Calibrate(Stage):
         from moeir.fusion.calibration import ScaleFitter
         from moeir.records import qrels
         from moeir.retrieval.latency import limit_threads
-        from moeir.retrieval.searcher import open_index
 
         with limit_threads(self.threads):
-            searcher = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
+            searcher = self._open_index()
             checkpoint = _checkpoint_with_experts(searcher)
             checkpoint.calibration = {}
             all_grades = qrels.read_qrels(self.qrels)

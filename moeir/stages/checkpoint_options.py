@@ -17,7 +17,7 @@ from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.parsing import parse_value
 from moeir.settings import option, output_field, to_dict, to_yaml
-from moeir.stages.base import DTYPE, MAX_SEED, Facts, Stage, path_or_example
+from moeir.stages.base import DTYPE, MAX_SEED, Facts, Stage, suggest_output
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,13 +49,13 @@ class InputOptions(Stage):
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
-def command_after_checkpoint(checkpoint: Path, corpus: Path | None, *, reads_pairs: bool) -> list[object]:
+def command_after_checkpoint(stage: Stage, checkpoint: Path, corpus: Path | None, *, reads_pairs: bool) -> list[object]:
     """The command that uses a new checkpoint: rerank for a cross-encoder, which reads pairs, else encode."""
-    documents = path_or_example(corpus, "corpus.jsonl")
+    documents = stage.find_source("corpus", corpus)
     if not reads_pairs:
-        return ["encode", "--model", checkpoint, "--corpus", documents, "--output", "enc"]
-    texts = ("--queries", "queries.jsonl", "--corpus", documents)
-    return ["rerank", "--model", checkpoint, "--run", "run.trec", *texts, "--output", "reranked.trec"]
+        return ["encode", "--model", checkpoint, "--corpus", documents, "--output", suggest_output("enc")]
+    texts = ("--queries", stage.find_source("queries", None, split="test"), "--corpus", documents)
+    return ["rerank", "--model", checkpoint, "--run", "RUN", *texts, "--output", suggest_output("reranked.trec")]
 
 
 def read_first_texts(corpus: Path | None, count: int = 4000) -> list[str]:

@@ -9,7 +9,7 @@ from moeir import variants
 from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import ANYTHING, MAX_SEED, STREAM, Counts, Facts, Stage, checkpoint_reference, is_stream
+from moeir.stages.base import ANYTHING, MAX_SEED, STREAM, Counts, Facts, Stage, checkpoint_reference, is_stream, suggest_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,22 +98,31 @@ class Convert(Stage):
 
     def next_command(self) -> list[object] | None:
         path, kind = self.product()
-        return ["index", "--encodings", path, "--output", "idx"] if kind == "encodings" else None
+        return ["index", "--encodings", path, "--output", suggest_output("idx")] if kind == "encodings" else None
 
-    def work(self) -> Counts:
-        from moeir.console import progress
-        from moeir.formats.base import Conversion
+    def estimate(self) -> list[str]:
+        self._load_formats()
+        return []
+
+    def _load_formats(self) -> "tuple[str, str, Format, Format]":
+        """The formats to read and to write; UsageError if they hold different things."""
         from moeir.formats.detection import detect_format
-        from moeir.records import texts
 
-        spec = self.source_format or detect_format(self.input)
-        to = self._target()
+        spec, to = self.source_format or detect_format(self.input), self._target()
         reader, writer = self._load_format(spec), self._load_format(to)
         if reader.kind != writer.kind:
             kind, names = reader.kind, [variant.name for variant in variants.list_variants("formats")]
             description = f"{self.input} is {spec}, {kind if kind.endswith('s') else f'a {kind}'}"
             compatible = ", ".join(name for name in names if self._load_format(name).kind == kind)
             raise UsageError(f"--to {to}: {description}, which becomes {compatible}")
+        return spec, to, reader, writer
+
+    def work(self) -> Counts:
+        from moeir.console import progress
+        from moeir.formats.base import Conversion
+        from moeir.records import texts
+
+        spec, to, reader, writer = self._load_formats()
         corpus, queries = (None if path is None else texts.read_texts_by_id(path, keep_empty=True) for path in (self.corpus, self.queries))
         conversion = Conversion(spec, to, corpus, queries, self.model, self.lossy, writer.keeps_fields)
         items = progress(reader.read(self.input, conversion), "converting")

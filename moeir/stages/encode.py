@@ -18,15 +18,15 @@ from moeir.artifacts import manifests, shards
 from moeir.console import format_count, silence
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field, to_dict
-from moeir.stages.base import INFERENCE_DTYPE, Counts, Facts, Stage, checkpoint_reference, is_stream, log_product
+from moeir.stages.base import INFERENCE_DTYPE, Counts, Facts, Stage, checkpoint_reference, is_stream, log_product, suggest_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from moeir.architectures.base import EncoderOutput
-    from moeir.architectures.checkpoint import TokenBatches
+    from moeir.architectures.checkpoint import RetrievalModel, TokenBatches
     from moeir.distributed import ProcessGroup
-    from moeir.representations.encodings import ResumableEncodingWriter
+    from moeir.representations.encodings import Pruning, ResumableEncodingWriter
     from moeir.stages import worker_pool
 
 CHUNK = 256  # texts of a window
@@ -113,10 +113,19 @@ class Encode(Stage):
             self._run_unsharded(force=force)
 
     def _run_unsharded(self, *, force: bool) -> None:
+        self._check_unsharded()
+        super().execute(force=force)
+
+    def _check_unsharded(self) -> None:
         if finished_shards := shards.finished_shards(self.output):
             first = next(iter(finished_shards)).folder_name
             raise UsageError(f"--output {self.output}: holds shards, such as {first}; choose one with --shard, or write elsewhere")
-        super().execute(force=force)
+
+    def parts(self) -> "tuple[Stage, ...]":
+        jobs = self._shard_jobs() if self.shard is None else []
+        if self.shard is None and not jobs:
+            self._check_unsharded()
+        return tuple(job.stage for job in jobs) or (self,)
 
     def _run_distributed(self, process_group: "ProcessGroup", *, force: bool) -> None:
         """An error during setup stops all processes; after that, each runs on its own."""
@@ -164,6 +173,10 @@ class Encode(Stage):
 
     def estimate(self) -> list[str]:
         """The worker processes and their shards."""
+        from moeir.backbones.device import select_device
+
+        self._open_checkpoint(select_device(self.device))
+        self._shard_range()
         return [f"a process on {job.device} for shard {job.name}: {job.texts:,} texts" for job in self._shard_jobs()]
 
     def product(self) -> tuple[Path, str]:
@@ -174,24 +187,20 @@ class Encode(Stage):
         return f"{format_count(counts['texts'], 'text')} in {counts['dtype'].removeprefix('torch.')}, {', '.join(counts['experts'])}"
 
     def next_command(self) -> list[object] | None:
-        return ["index", "--encodings", self.output, "--output", "idx"] if self.shard is None else None
+        return ["index", "--encodings", self.output, "--output", suggest_output("idx")] if self.shard is None else None
 
     def work(self) -> Counts:
         from moeir.architectures.base import copy_to_host
-        from moeir.architectures.checkpoint import open_checkpoint
         from moeir.backbones.device import autocast, select_device, select_dtype
         from moeir.backbones.prefetch import background_writer, prefetch
         from moeir.console import meter
         from moeir.records import texts
-        from moeir.representations.encodings import Pruning, ResumableEncodingWriter
+        from moeir.representations.encodings import ResumableEncodingWriter
 
         device = select_device(self.device)
         dtype = select_dtype(self.dtype, device, inference=True)
-        checkpoint = open_checkpoint(self.model, device)
-        checkpoint.check_is_bi_encoder(self.model)
+        checkpoint, pruning = self._open_checkpoint(device)
         checkpoint.pack_for_inference(dtype)
-        pruning = Pruning(self.terms, self.least_weight, self.pool_factor)
-        pruning.check_kinds(checkpoint.architecture.representation_kinds)
         first, last = self._shard_range()
         tokenize = partial(checkpoint.tokenize_batches, side="document", max_tokens=self.max_tokens)
         writer = ResumableEncodingWriter(self.output, checkpoint.architecture.representation_kinds, pruning)
@@ -225,6 +234,16 @@ class Encode(Stage):
         if self.shard is not None:
             facts["corpus"] = str(self.corpus)
         return facts | checkpoint_reference(self.model, self.output, manifests.checkpoint_digests(manifests.read_manifest(self.model)))
+
+    def _open_checkpoint(self, device: str) -> "tuple[RetrievalModel, Pruning]":
+        """The checkpoint, and how its representations are shortened; UsageError if it has none, or none of that kind."""
+        from moeir.architectures.checkpoint import open_checkpoint
+        from moeir.representations.encodings import Pruning
+
+        checkpoint, pruning = open_checkpoint(self.model, device), Pruning(self.terms, self.least_weight, self.pool_factor)
+        checkpoint.check_is_bi_encoder(self.model)
+        pruning.check_kinds(checkpoint.architecture.representation_kinds)
+        return checkpoint, pruning
 
     def _shard_range(self) -> tuple[int, int | None]:
         """The texts of the shard as (first, last + 1); the whole corpus without --shard."""

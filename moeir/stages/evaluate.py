@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Facts, Stage, is_stream
+from moeir.stages.base import STREAM, Counts, Facts, Stage, is_stream, suggest_output
 from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
     MATCHES,
     check_answers,
     check_groups,
     check_judgements,
+    check_measures,
     check_table_suffix,
     choose_form,
     find_merged_runs,
@@ -99,6 +100,7 @@ class Evaluate(Stage):
         if self.form in (*TABLE_FORMS, "json") and self.per_query:
             raise UsageError(f"--per-query: {self.form} has no room for queries; add --form tsv or --form jsonl")
         self._comparison().check()
+        check_measures(self.measure)
         if self.form == "auto":
             check_table_suffix(self.output)
         if self.explain and self.against:
@@ -122,7 +124,7 @@ class Evaluate(Stage):
         if self.qrels is None or any(map(is_stream, (self.qrels, *run_paths(self.run)))):
             return None
         runs = [word for run in self.run for word in ("--run", run)]
-        return ["report", *runs, "--qrels", self.qrels, "--output", "report.html"]
+        return ["report", *runs, "--qrels", self.qrels, "--output", suggest_output("report.html")]
 
     def work(self) -> Counts:
         from moeir.evaluation import compat, measures, tables

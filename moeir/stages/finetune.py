@@ -223,23 +223,25 @@ class Finetune(TrainingStage, InputOptions):
         return set_temperature(checkpoint, weights_io.resolve_model(self.model), self.arch, self.temperature)
 
     def estimate(self) -> list[str]:
-        from moeir.formats.training_files import read_training_examples
+        from moeir.architectures.initialize import is_cross_encoder
 
         self._check_model()
-        query_ids = [[example.query_id for example in read_training_examples(path)] for path in self.train]
-        counts = [len(ids) for ids in query_ids] if self.sampling_rate else [len({query for ids in query_ids for query in ids})]
-        epoch_batches = [rate * max(1, count // self.batch_size) for rate, count in zip(self.sampling_rate or (1.0,), counts, strict=True)]
-        steps = self.total_steps(sum(ceil(round(dataset_batches, 6)) for dataset_batches in epoch_batches))
+        if any(is_stream(path) for _, path in self.sources()):
+            return []
+        pairs = is_cross_encoder(self.model, self.arch)
+        sampler, text_stream = self._make_sampler(variants.bind_variant("training.objectives", self.objective).func, pairs=pairs)
+        self._load_dev_set(text_stream, sampler.steps_per_epoch, pairs=pairs)
+        steps = self.total_steps(sampler.steps_per_epoch)
         texts = steps * self.batch_size * self.accumulate
         text_counts = f"{texts:,} queries and {texts * (1 + self.negatives):,} documents"
         batches = f"{self.accumulate} batches of " if self.accumulate > 1 else ""
-        return [f"{steps:,} steps of {batches}{self.batch_size} queries from {sum(counts):,} examples: {text_counts}"]
+        return [f"{steps:,} steps of {batches}{self.batch_size} queries from {sampler.size:,} examples: {text_counts}"]
 
     def next_command(self) -> list[object]:
         from moeir.architectures.initialize import is_cross_encoder
 
         corpus = next(iter(self.corpus), None)
-        return command_after_checkpoint(self.output, corpus, reads_pairs=is_cross_encoder(self.model, self.arch))
+        return command_after_checkpoint(self, self.output, corpus, reads_pairs=is_cross_encoder(self.model, self.arch))
 
     def work(self) -> Counts:
         from moeir.architectures.initialize import build_checkpoint, is_cross_encoder

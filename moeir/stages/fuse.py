@@ -10,12 +10,13 @@ from moeir import variants
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage, path_or_example
+from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import (
     MATCHES,
     check_answers,
     check_groups,
     check_judgements,
+    check_measures,
     find_search_of_run,
     log_guessed_depths,
     name_runs,
@@ -102,6 +103,7 @@ class Fuse(Stage):
                 raise UsageError(f"fuse: {flag} is for tuning; add --tune MEASURE")
 
     def _check_tuning(self, variant: variants.Variant, options: dict[str, Any]) -> None:
+        from moeir.evaluation.measures import parse_measure
         from moeir.fusion.tuning import DEFAULT_GRIDS, find_tunable_option, parse_grid
 
         tuned_option = find_tunable_option(variant)
@@ -109,6 +111,7 @@ class Fuse(Stage):
             raise UsageError(f"--tune: {variant.name} has nothing to tune; hybrid and interpolation have alpha, linear has weights")
         if tuned_option in options:
             raise UsageError(f"--tune: --method {self.method} sets {tuned_option} already; leave it out, or leave out --tune")
+        parse_measure(str(self.tune))
         check_judgements("fuse --tune", self.qrels, self.answers)
         check_answers("--answers", self.answers, self.corpus, self.match)
         check_groups(self.group_by, self.queries, self.answers)
@@ -129,6 +132,7 @@ class Fuse(Stage):
             raise UsageError("--ablation needs --qrels: losses are measured with judgements")
         if self.ablation is None and self.measure:
             raise UsageError("--measure is for --ablation FILE; --tune names its own")
+        check_measures(self.measure)
         if self.ablation is not None or self.attribution is not None:
             name_runs(self.run)
 
@@ -139,12 +143,21 @@ class Fuse(Stage):
 
     def execute(self, *, force: bool) -> None:
         """Execute with the method that applies, so that the manifest names it."""
-        if self.method is None and self.learned is None:
-            method = ONE_MODEL_METHOD if self._have_one_index() else OTHER_METHOD
-            log.info("--method %s: the runs are %s", method, "those of one index" if method == ONE_MODEL_METHOD else "of different systems")
-            replace(self, method=method).execute(force=force)
-        else:
-            super().execute(force=force)
+        [stage] = self.parts()
+        if stage is not self:
+            is_one = stage.method == ONE_MODEL_METHOD
+            log.info("--method %s: the runs are %s", stage.method, "those of one index" if is_one else "of different systems")
+        super(Fuse, stage).execute(force=force)
+
+    def parts(self) -> "tuple[Fuse]":
+        if self.method is not None or self.learned is not None:
+            return (self,)
+        return (replace(self, method=ONE_MODEL_METHOD if self._have_one_index() else OTHER_METHOD),)
+
+    def estimate(self) -> list[str]:
+        if self.learned is not None:
+            self._load_learned_fusion()
+        return []
 
     def _have_one_index(self) -> bool:
         """Whether `moeir search` wrote all runs, from one index, with one calibration."""
@@ -168,7 +181,9 @@ class Fuse(Stage):
         return f"{format_count(counts['queries'], 'query')}, {format_count(counts['hits'], 'hit')}"
 
     def next_command(self) -> list[object]:
-        return ["evaluate", "--run", self.output, "--qrels", path_or_example(self.qrels, "qrels.tsv")]
+        if self.answers is not None:
+            return ["evaluate", "--run", self.output, "--answers", self.answers, "--corpus", self.corpus, "--match", self.match]
+        return ["evaluate", "--run", self.output, "--qrels", self.find_source("qrels", self.qrels)]
 
     def work(self) -> Counts:
         from moeir.fusion import formulas

@@ -13,7 +13,7 @@ from moeir.artifacts.shards import Shard
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage, is_stream, path_or_example
+from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage, is_stream, suggest_output
 
 BLOCK = 512
 log = logging.getLogger(__name__)
@@ -61,8 +61,8 @@ class GenerateQueries(Stage):
     def next_command(self) -> list[object] | None:
         if self.shard is not None:
             return None
-        corpus = path_or_example(self.corpus, "corpus.jsonl")
-        return ["index", "--corpus", corpus, "--engine", "bm25", "--expansion", self.output, "--output", "idx"]
+        texts = ("--corpus", self.find_source("corpus", self.corpus), "--engine", "bm25", "--expansion", self.output)
+        return ["index", *texts, "--output", suggest_output("idx")]
 
     def work(self) -> Counts:
         from moeir.artifacts import atomic_write

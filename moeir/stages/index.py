@@ -12,7 +12,7 @@ from moeir.artifacts.atomic_write import LINKED
 from moeir.console import format_count
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import Setting, input_field, option, output_field
-from moeir.stages.base import Counts, Facts, Stage, checkpoint_reference
+from moeir.stages.base import Counts, Facts, Stage, checkpoint_reference, is_stream, suggest_output
 
 if TYPE_CHECKING:
     from moeir.indexes.base import Index as Engine
@@ -109,7 +109,17 @@ class Index(Stage):
         from moeir.artifacts import manifests
 
         is_text = self.corpus is not None if self.index is None else "checkpoint" not in manifests.read_manifest(self.index)["counts"]
-        return ["search", "--index", self.output, "--queries", "queries.jsonl", "--output", "run.trec" if is_text else "runs"]
+        queries, output = self.find_source("queries", None, split="test"), suggest_output("run.trec" if is_text else "runs")
+        return ["search", "--index", self.output, "--queries", queries, "--output", output]
+
+    def estimate(self) -> list[str]:
+        from moeir.artifacts import manifests, shards
+
+        if self.encodings is not None:
+            self._choose_engines(manifests.read_counts(shards.shard_folders(self.encodings)[0])["experts"])
+        if self.index is not None and not any(is_stream(path) for _, path in self.sources()):
+            self._plan_update(self.index, manifests.read_counts(self.index))
+        return []
 
     def work(self) -> Counts:
         if self.index is not None:
@@ -159,8 +169,6 @@ class Index(Stage):
         engines = self._choose_engines(facts["experts"])
         for expert, spec in engines.items():
             index: Engine = variants.bind_variant("indexes", spec)()
-            if index.kind not in (kind := facts["experts"][expert], "any"):
-                raise UsageError(f"--engine {expert}={spec}: {spec} takes {index.kind} representations, {expert} has {kind}")
             _add_encodings(index, shard_folders, expert)
             index.save(self.output / expert)
         ids = [document_id for shard in shard_folders for document_id in read_ids(shard)]
@@ -172,9 +180,18 @@ class Index(Stage):
 
     def _update_index(self, path: Path) -> Counts:
         from moeir.artifacts import manifests
-        from moeir.indexes.segments import IndexFolder
 
         facts = manifests.read_counts(path)
+        remaining = self._plan_update(path, facts)
+        counts = {name: value for name, value in facts.items() if name not in ("segments", "deleted")}
+        is_text = "checkpoint" not in facts
+        return counts | (self._update_texts(remaining) if is_text else self._update_experts(path, facts, remaining))
+
+    def _plan_update(self, path: Path, facts: Mapping[str, Any]) -> "IndexFolder":
+        """The index without the documents of --delete; an error if those of --add do not fit it."""
+        from moeir.artifacts import manifests, shards
+        from moeir.indexes.segments import IndexFolder
+
         folder = IndexFolder.read(path, facts)
         folder.check_updates()
         remaining = self._delete_documents(folder)
@@ -182,8 +199,9 @@ class Index(Stage):
         if self.add is not None and is_text == self.add.is_dir():
             expected = "texts" if is_text else "the output folder of moeir encode"
             raise UsageError(f"--add {self.add}: expected {expected}, as {path} has {', '.join(facts['experts'])}")
-        counts = {name: value for name, value in facts.items() if name not in ("segments", "deleted")}
-        return counts | (self._update_texts(remaining) if is_text else self._update_experts(path, facts, remaining))
+        if self.add is not None and not is_text:
+            self._check_alike(path, facts, manifests.read_counts(shards.shard_folders(self.add)[0]))
+        return remaining
 
     def _delete_documents(self, folder: "IndexFolder") -> "IndexFolder":
         """The index without the documents of --delete."""
@@ -218,8 +236,6 @@ class Index(Stage):
 
         shard_folders = [] if self.add is None else shards.shard_folders(self.add)
         shard_counts = [manifests.read_counts(shard) for shard in shard_folders]
-        for counts in shard_counts[:1]:
-            self._check_alike(path, facts, counts)
         ids = [document_id for shard in shard_folders for document_id in read_ids(shard)]
         self._check_new(ids, remaining)
         checkpoint = (path / facts["checkpoint"]["path"]).resolve()
@@ -276,6 +292,10 @@ class Index(Stage):
             if name is not None and name not in kinds:
                 raise UsageError(f"--engine {spec}: there is no expert {name!r} in {self.encodings}; it has {', '.join(kinds)}")
             engines[name or next(iter(kinds))] = engine
+        for expert, engine in engines.items():
+            takes = variants.bind_variant("indexes", engine)().kind
+            if takes not in (kind := kinds[expert], "any"):
+                raise UsageError(f"--engine {expert}={engine}: {engine} takes {takes} representations, {expert} has {kind}")
         return engines
 
 

@@ -32,7 +32,7 @@ class Init(InputOptions):
     def next_command(self) -> list[object]:
         from moeir.architectures.initialize import is_cross_encoder
 
-        return command_after_checkpoint(self.output, self.corpus, reads_pairs=is_cross_encoder(self.model, self.arch))
+        return command_after_checkpoint(self, self.output, self.corpus, reads_pairs=is_cross_encoder(self.model, self.arch))
 
     def work(self) -> Counts:
         from moeir.architectures.initialize import build_checkpoint, check_options

@@ -7,8 +7,8 @@ from typing import ClassVar
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage
-from moeir.stages.run_arguments import log_guessed_depths, name_runs, name_source, read_runs, run_paths
+from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage, suggest_output
+from moeir.stages.run_arguments import log_guessed_depths, name_runs, name_source, read_runs, run_paths, short_run_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,8 @@ class LearnFusion(Stage):
         return f"learned on {format_count(counts['queries'], 'query')}: {counts['method']}"
 
     def next_command(self) -> list[object]:
-        runs = [word for run in self.run for word in ("--run", run)]
-        return ["fuse", *runs, "--learned", self.output, "--output", "fused.trec"]
+        runs = [word for name in short_run_names(self.run) for word in ("--run", f"{name}=TEST-RUN")]
+        return ["fuse", *runs, "--learned", self.output, "--output", suggest_output("fused.trec")]
 
     def work(self) -> Counts:
         from moeir.fusion import files, linear_weights, tuning

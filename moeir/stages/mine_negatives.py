@@ -8,7 +8,7 @@ from moeir import variants
 from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import MAX_SEED, Counts, Facts, Stage, is_stream, path_or_example
+from moeir.stages.base import MAX_SEED, Counts, Facts, Stage, is_stream, suggest_output
 from moeir.stages.run_arguments import MATCHES, check_answers, read_answers, read_runs, run_paths
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class MineNegatives(Stage):
         return f"{figure}; documents that are no negatives: {excluded}" if excluded else figure
 
     def next_command(self) -> list[object]:
-        texts = ("--queries", path_or_example(self.queries, "queries.jsonl"), "--corpus", path_or_example(self.corpus, "corpus.jsonl"))
-        return ["finetune", "--model", "checkpoint", "--train", self.output, *texts, "--output", "finetuned"]
+        texts = ("--queries", self.find_source("queries", self.queries), "--corpus", self.find_source("corpus", self.corpus))
+        return ["finetune", "--model", "CHECKPOINT", "--train", self.output, *texts, "--output", suggest_output("finetuned")]
 
     def work(self) -> Counts:
         from moeir import mining

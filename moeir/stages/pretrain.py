@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import Counts, Facts, path_or_example, source_digests
+from moeir.stages.base import Counts, Facts, source_digests, suggest_output
 from moeir.stages.checkpoint_options import TrainingStage, read_first_texts
 
 if TYPE_CHECKING:
@@ -138,9 +138,8 @@ class Pretrain(TrainingStage):
         return ", ".join(parts)
 
     def next_command(self) -> list[object]:
-        corpus = path_or_example(self.corpus, "corpus.jsonl")
-        texts = ("--train", "train.jsonl", "--queries", "queries.jsonl", "--corpus", corpus)
-        return ["finetune", "--model", self.output, *texts, "--output", "finetuned"]
+        texts = ("--queries", self.find_source("queries", None), "--corpus", self.find_source("corpus", self.corpus))
+        return ["finetune", "--model", self.output, "--train", "TRAIN", *texts, "--output", suggest_output("finetuned")]
 
     def work(self) -> Counts:
         import torch

@@ -36,6 +36,9 @@ class Pull(Stage):
             return self.output, str(manifests.read_manifest(paths[0])["kind"]) if paths else "pulled"
         return self.output, "pulled"
 
+    def parts(self) -> tuple[()]:
+        return ()  # which shards there are, only the Hub says
+
     def makes_folder(self) -> bool:
         return not self.output.name.endswith(FILE_SUFFIXES)
 

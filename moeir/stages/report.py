@@ -15,6 +15,7 @@ from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage, split_run_nam
 from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
     check_matplotlib,
+    check_measures,
     find_search_manifest,
     find_search_of_run,
     name_runs,
@@ -71,6 +72,7 @@ class Report(Stage):
             if flags := [setting.flag for setting in page_settings if getattr(self, setting.name) != setting.default]:
                 raise UsageError(f"{flags[0]}: is for a page; expected --output page.html")
         self._check_runs()
+        check_measures(self.measure if self.run else ())
 
     def _check_runs(self) -> None:
         if self.run and self.qrels is None:

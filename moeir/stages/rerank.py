@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 from moeir import settings
 from moeir.artifacts import atomic_write, manifests, shards
 from moeir.console import format_count
+from moeir.data_sources import find_judgements
 from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
+from moeir.stages.base import DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream, suggest_output
 from moeir.stages.run_arguments import log_guessed_depths, name_runs, read_run_with_depth, run_paths
 
 if TYPE_CHECKING:
     from moeir.records.examples import Example
     from moeir.records.runs import Run, Scores
+    from moeir.reranking.candidates import CandidateTexts
 
 OF_RUNS = ("depth", "then", "fuse", "patience", "rest", "tag")  # flags without a meaning for examples
 TOKENS_ON_CPU, TOKENS_ON_CUDA = 4096, 65536  # fits into a CPU cache; keeps a GPU busy
@@ -106,7 +108,13 @@ class Rerank(Stage):
         return rounds
 
     def estimate(self) -> list[str]:
-        run = self._load_candidates(self._read_examples())
+        if any(is_stream(path) for _, path in self.sources()):
+            return []
+        from moeir.reranking.candidates import Candidates
+
+        run, texts, _ = self._read_candidates()
+        for _ in texts.iter_documents(Candidates.from_run(run, self._cascade()[0].depth).document, join_fields=True):
+            pass  # an error if one is missing
         pairs = [(len(run.top(one.depth).scores), one.models) for one in self._cascade()]
         return [f"{count:,} pairs by {' + '.join(map(str, models))}" for count, models in pairs]
 
@@ -125,6 +133,15 @@ class Rerank(Stage):
             raise UsageError(f"--shard {shard}: the run has {len(run)} queries; expected at most as many shards")
         return query_shard(run, shard.number, shard.total)
 
+    def _read_candidates(self) -> "tuple[Run, CandidateTexts, list[Example]]":
+        """The run to rerank, the texts of its pairs, and the training examples."""
+        from moeir.reranking.candidates import CandidateTexts
+
+        training = self._read_examples()
+        run, label = self._load_candidates(training), ", ".join(map(str, run_paths(self.run))) or str(self.train)
+        texts = CandidateTexts.from_run(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=label, examples=training)
+        return run, texts, training
+
     def _read_examples(self) -> "list[Example]":
         """The training examples; none with --run."""
         from moeir.formats.training_files import read_training_examples
@@ -137,23 +154,20 @@ class Rerank(Stage):
     def next_command(self) -> list[object] | None:
         if self.train is not None and self.shard is None:
             texts = [word for flag, path in (("--queries", self.queries), ("--corpus", self.corpus)) if path for word in (flag, path)]
-            objective = ("--objective", "kl", "--output", "finetuned")
-            return ["finetune", "--model", "checkpoint", "--train", self.output, *texts, *objective]
-        return ["evaluate", "--run", self.output, "--qrels", "qrels.tsv"] if self.shard is None else None
+            objective = ("--objective", "kl", "--output", suggest_output("finetuned"))
+            return ["finetune", "--model", "CHECKPOINT", "--train", self.output, *texts, *objective]
+        qrels = self.find_source("qrels", find_judgements(self.queries))
+        return ["evaluate", "--run", self.output, "--qrels", qrels] if self.shard is None else None
 
     def work(self) -> Counts:
         from moeir.backbones.device import select_device, select_dtype
         from moeir.records import examples, runs
-        from moeir.reranking.candidates import CandidateTexts, add_scores
+        from moeir.reranking.candidates import add_scores
         from moeir.reranking.score_journal import ScoreJournal
         from moeir.reranking.scoring import PassageSplitter, ScoringConfig, score_candidates
         from moeir.retrieval.latency import limit_threads
 
-        training = self._read_examples()
-        run, label = self._load_candidates(training), ", ".join(map(str, run_paths(self.run))) or str(self.train)
-        candidate_texts = CandidateTexts.from_run(
-            run, self.queries, self.corpus, keep_empty=self.keep_empty, label=label, examples=training
-        )
+        run, candidate_texts, training = self._read_candidates()
         device = select_device(self.device)
         passages = PassageSplitter(self.passages, self.passage_length, self.stride)
         token_budget = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)

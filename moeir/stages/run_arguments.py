@@ -35,6 +35,14 @@ def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> No
         raise UsageError("--qrels and --answers exclude one another: a document is judged by one of them")
 
 
+def check_measures(names: Iterable[str]) -> None:
+    """UsageError for a measure that there is not, or whose options are wrong."""
+    from moeir.evaluation.measures import parse_measure
+
+    for name in names:
+        parse_measure(name)
+
+
 def check_answers(flag: str, answers: Path | None, corpus: Path | None, match: str) -> None:
     """UsageError unless answers and the corpus to search for them are given together."""
     if (answers is None) != (corpus is None):

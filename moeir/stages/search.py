@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from moeir import variants
 from moeir.artifacts import atomic_write
 from moeir.console import format_count
-from moeir.data_sources import is_remote
+from moeir.data_sources import find_judgements, is_remote
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import DEPTH, FILE_SUFFIXES, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
@@ -124,25 +124,39 @@ class Search(Stage):
         speed, queries = counts["speed"], format_count(counts["queries"], "query")
         return f"{queries}, {format_machine(speed['machine'])}, batches of {self.batch_size}: {format_speed(speed)}"
 
-    def next_command(self) -> list[object]:
+    def next_command(self) -> list[object] | None:
+        if self.queries is None:
+            return None  # typed queries have no judgements
         run = self.output
         if self.makes_folder():
             run = max(self.output.glob("*.trec"), key=lambda path: path.name == "fused.trec", default=self.output / "fused.trec")
-        return ["evaluate", "--run", run, "--qrels", "qrels.tsv"]
+        return ["evaluate", "--run", run, "--qrels", self.find_source("qrels", find_judgements(self.queries))]
+
+    def estimate(self) -> list[str]:
+        if not any(is_stream(path) for _, path in self.sources()):
+            self._open_index().select_experts(self.expert)
+            self._open_queries()
+        return []
 
     def work(self) -> Counts:
         from moeir.artifacts.identity import release_held
-        from moeir.records import texts
-        from moeir.records.lines import source_name
         from moeir.retrieval.latency import limit_threads
-        from moeir.retrieval.searcher import open_index
 
         with limit_threads(self.threads):
-            searcher = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
+            searcher = self._open_index()
             release_held(products_only=True)  # their files are mapped or in memory, so a long search survives a new index
-            if self.filter_ids is not None:
-                searcher = searcher.filter_ids(texts.read_id_list(self.filter_ids), source_name(self.filter_ids))
             return self._run_interactive(searcher) if self.interactive else self._search_queries(searcher)
+
+    def _open_index(self) -> "Searcher":
+        """The index, of the documents of --filter-ids only."""
+        from moeir.records import texts
+        from moeir.records.lines import source_name
+        from moeir.retrieval.searcher import open_index
+
+        searcher = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
+        if self.filter_ids is None:
+            return searcher
+        return searcher.filter_ids(texts.read_id_list(self.filter_ids), source_name(self.filter_ids))
 
     def _search_queries(self, searcher: "Searcher") -> Counts:
         from moeir import console

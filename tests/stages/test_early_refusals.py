@@ -137,9 +137,90 @@ def test_a_classification_head_of_many_classes_is_refused_before_texts_are_read(
 
 
 def test_a_dry_run_of_what_fits_says_so_and_fits_no_head(moeir, toy, tmp_path, weights):
-    example = {"query_id": "t1", "positive_ids": ["cat"], "negative_ids": []}
+    example = {"query_id": "t1", "positive_ids": ["cat"], "negative_ids": ["owl"]}
     (tmp_path / "train.jsonl").write_text(json.dumps(example) + "\n")
     sources = ("--train", tmp_path / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
     command = ("finetune", "--model", weights, "--arch", "came:shared_layers=4", *sources, "--output", tmp_path / "out", "--dry-run")
     result = moeir(*command)
-    assert result.code == 0 and result.stderr == "" and "steps of 8 queries" in result.stdout
+    assert result.code == 0 and "head" not in result.stderr and "steps of 8 queries" in result.stdout
+
+
+@pytest.fixture
+def work_folder(tmp_path, monkeypatch, toy, came_checkpoint, encodings, index, bm25_index):
+    """A folder with the toy collection and what is made from it, to type short commands in."""
+    for name, path in {"came": came_checkpoint, "enc": encodings, "idx": index, "bm25": bm25_index, "toy": toy}.items():
+        (tmp_path / name).symlink_to(path)
+    (tmp_path / "by-id.jsonl").write_text('{"query_id": "t1", "positive_ids": ["cat"], "negative_ids": ["owl"]}\n')
+    (tmp_path / "a.trec").write_text("q1 Q0 owl 1 2.0 a\nq1 Q0 cat 2 1.0 a\n")
+    (tmp_path / "b.trec").write_text("q1 Q0 gone 1 2.0 b\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    (tmp_path / "learned.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+REFUSALS = {
+    "finetune --model came --train by-id.jsonl --output x": "by-id.jsonl",
+    "finetune --model came --train by-id.jsonl --queries toy/train-queries.jsonl --output x": "by-id.jsonl",
+    "finetune --model came --train by-id.jsonl --queries toy/train-queries.jsonl --corpus toy/corpus.jsonl --output other": "other: exists",
+    "rerank --model came --run b.trec --queries toy/test-queries.tsv --corpus toy/corpus.jsonl --output x.trec": "gone",
+    "encode --model came --corpus toy/corpus.jsonl --output other": "other: exists",
+    "encode --model came --corpus toy/corpus.jsonl --output a.trec/x": "a.trec",
+    "encode --model came --corpus toy/corpus.jsonl --shard 0/9 --output x": "expected at most 1 shards",
+    "index --encodings enc --engine lexical=maxsim --output x": "takes multivector representations",
+    "index --encodings enc --engine maxsim --output x": "name its expert",
+    "index --index bm25 --add enc --output x": "--add enc: expected texts",
+    "index --corpus toy/corpus.jsonl --engine bm25 --output a.trec": "a.trec: exists and was not made by moeir",
+    "search --index idx --queries toy/test-queries.tsv --expert none --output x": "none",
+    "search --index idx --queries a.trec --output x": "a.trec",
+    "calibrate --index bm25 --queries toy/test-queries.tsv --qrels toy/test-qrels.tsv --output x": "has no checkpoint",
+    "evaluate --run a.trec --qrels toy/test-qrels.tsv --measure none@3 --output x": "none@3",
+    "evaluate --run a.trec --qrels toy/test-qrels.tsv --output b.trec": "b.trec: exists and was not made by moeir",
+    "fuse --run a.trec --run b.trec --learned learned.json --output x.trec": "learned.json",
+    "fuse --run a.trec --run b.trec --method hybrid --tune none@3 --qrels toy/test-qrels.tsv --output x.trec": "none@3",
+    "fuse --run a.trec --run b.trec --attribution toy/corpus.jsonl --output x.trec": "toy/corpus.jsonl: exists and was not made by moeir",
+    "report --run a.trec --qrels toy/test-qrels.tsv --measure none@3 --output x.html": "none@3",
+    "convert --input a.trec --to beir --output x": "which becomes",
+    "export --to none --encodings enc --output x": "none",
+}
+
+
+@pytest.mark.parametrize("command", REFUSALS)
+def test_a_dry_run_refuses_in_the_words_of_the_run(command, work_folder, moeir):
+    dry, real = moeir(*command.split(), "--dry-run"), moeir(*command.split())
+    assert REFUSALS[command] in dry.stderr and dry.code != 0
+    assert (dry.code, dry.messages[-1]) == (real.code, real.messages[-1])
+
+
+def test_a_dry_run_refuses_outputs_that_may_not_be_replaced_and_takes_force(work_folder, moeir):
+    command = ("fuse", "--run", "a.trec", "--run", "b.trec", "--output", "fused.trec")
+    assert moeir(*command).code == 0
+    assert "note   fused.trec is up to date" in moeir(*command, "--dry-run").stdout
+    dry, real = moeir(*command, "--depth", 1, "--dry-run"), moeir(*command, "--depth", 1)
+    assert (dry.code, dry.messages[-1]) == (real.code, real.messages[-1]) == (2, dry.messages[-1]) and "--force replaces it" in dry.stderr
+    assert "note   fused.trec exists, and is replaced" in moeir(*command, "--depth", 1, "--dry-run", "--force").stdout
+    (work_folder / ".fused.trec.partial").write_text("another's")
+    dry, real = moeir(*command, "--depth", 1, "--force", "--dry-run"), moeir(*command, "--depth", 1, "--force")
+    assert (dry.code, dry.messages[-1]) == (real.code, real.messages[-1]) and "was not made by moeir" in dry.stderr
+
+
+def test_a_dry_run_refuses_an_output_that_a_process_is_writing(work_folder, moeir):
+    import fcntl
+
+    command = ("fuse", "--run", "a.trec", "--run", "b.trec", "--output", "fused.trec")
+    with open(work_folder / ".fused.trec.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        dry, real = moeir(*command, "--dry-run"), moeir(*command)
+    assert (dry.code, dry.messages[-1]) == (real.code, real.messages[-1]) and "another process is writing it" in dry.stderr
+
+
+def test_a_dry_run_passes_shards_that_are_made_already(work_folder, moeir, toy):
+    rows = (toy / "corpus.jsonl").read_text().splitlines()
+    many = [json.dumps(json.loads(rows[number % len(rows)]) | {"_id": f"d{number}"}) for number in range(300)]
+    (work_folder / "many.jsonl").write_text("\n".join(many) + "\n")
+    command = ("encode", "--model", "came", "--corpus", "many.jsonl", "--output", "shards")
+    assert moeir(*command, "--shard", "0/2").code == 0
+    assert moeir(*command, "--shard", "1/2", "--dry-run").code == 0
+    assert moeir(*command, "--processes", 2, "--dry-run").code == 0
+    assert moeir(*command, "--dry-run").messages[-1] == moeir(*command).messages[-1]

@@ -9,10 +9,10 @@ from moeir import cli, settings
 from moeir.stages import base
 
 MADE = {  # flags of every stage that makes something; the next command, or None
-    "init": ("--model tiny --arch dense --output ckpt", "encode --model ckpt --corpus corpus.jsonl --output enc"),
+    "init": ("--model tiny --arch dense --output ckpt", "encode --model ckpt --corpus CORPUS --output enc"),
     "pretrain": (
         "--model tiny --corpus texts.jsonl --output ckpt",
-        "finetune --model ckpt --train train.jsonl --queries queries.jsonl --corpus texts.jsonl --output finetuned",
+        "finetune --model ckpt --train TRAIN --queries QUERIES --corpus texts.jsonl --output finetuned",
     ),
     "finetune": (
         "--model tiny --arch dense --train t.jsonl --corpus 'my texts.jsonl' --output ckpt",
@@ -24,23 +24,23 @@ MADE = {  # flags of every stage that makes something; the next command, or None
     ),
     "mine-negatives": (
         "--run a.trec --qrels qrels --output train.jsonl",
-        "finetune --model checkpoint --train train.jsonl --queries queries.jsonl --corpus corpus.jsonl --output finetuned",
+        "finetune --model CHECKPOINT --train train.jsonl --queries QUERIES --corpus CORPUS --output finetuned",
     ),
     "encode": ("--model ckpt --corpus - --output enc", "index --encodings enc --output idx"),
-    "index": ("--encodings enc --output idx", "search --index idx --queries queries.jsonl --output runs"),
-    "search": ("--index idx --queries q.tsv --output run.trec", "evaluate --run run.trec --qrels qrels.tsv"),
+    "index": ("--encodings enc --output idx", "search --index idx --queries QUERIES --output runs"),
+    "search": ("--index idx --queries q.tsv --output run.trec", "evaluate --run run.trec --qrels QRELS"),
     "calibrate": (
         "--index idx --queries dev.jsonl --qrels qrels --output calibrated",
-        "search --index idx --model calibrated --queries queries.jsonl --output runs",
+        "search --index idx --model calibrated --queries QUERIES --output runs",
     ),
     "learn-fusion": (
         "--run a.trec --run b=c.trec --qrels qrels --output weights.json",
-        "fuse --run a.trec --run b=c.trec --learned weights.json --output fused.trec",
+        "fuse --run a=TEST-RUN --run b=TEST-RUN --learned weights.json --output fused.trec",
     ),
-    "fuse": ("--run a.trec --run b.trec --output fused.trec", "evaluate --run fused.trec --qrels qrels.tsv"),
+    "fuse": ("--run a.trec --run b.trec --output fused.trec", "evaluate --run fused.trec --qrels QRELS"),
     "rerank": (
         "--model ce --run a.trec --queries q.tsv --corpus c.jsonl --output best.trec",
-        "evaluate --run best.trec --qrels qrels.tsv",
+        "evaluate --run best.trec --qrels QRELS",
     ),
     "evaluate": (
         "--run a.trec --run b.trec --qrels qrels --output table.txt",
@@ -82,8 +82,8 @@ def test_the_next_command_has_the_paths_of_the_stage_and_is_valid(name: str, mon
     ("command", "expected"),
     [
         ("encode --model ckpt --corpus c.jsonl --shard 0/2 --output enc", None),
-        ("finetune --model tiny --arch cross-encoder --train t.jsonl --output ce", "rerank --model ce --run run.trec"),
-        ("index --corpus c.jsonl --engine bm25 --output idx", "search --index idx --queries queries.jsonl --output run.trec"),
+        ("finetune --model tiny --arch cross-encoder --train t.jsonl --output ce", "rerank --model ce --run RUN --queries QUERIES"),
+        ("index --corpus c.jsonl --engine bm25 --output idx", "search --index idx --queries QUERIES --output run.trec"),
         ("evaluate --run - --qrels qrels --output table.txt", None),
         ("convert --input a.trec --to trec --output b.trec", None),
     ],
@@ -93,14 +93,77 @@ def test_what_follows_depends_on_the_flags(command: str, expected: str | None) -
     assert words is None if expected is None else shlex.join(map(str, words or ())).startswith(expected)
 
 
+DATA_SET = [  # of a data set with the splits train, dev and test, whose texts and judgements the next command names
+    ("search --index i --dataset D --split dev --output r.trec", "evaluate --run r.trec --qrels D/qrels/dev.tsv"),
+    ("search --index i --queries D#dev --output r.trec", "evaluate --run r.trec --qrels D/qrels/dev.tsv"),
+    ("search --index i --dataset D --output r.trec", "evaluate --run r.trec --qrels D/qrels/test.tsv"),
+    ("search --index i --queries irds:x/dev --output r.trec", "evaluate --run r.trec --qrels 'irds:x/dev#qrels'"),
+    ("search --index i --dataset hf:mteb/scifact --output r.trec", "evaluate --run r.trec --qrels hf:mteb/scifact/default@test"),
+    ("search --index i --query owls --output r.trec", None),
+    ("rerank --model m --run a.trec --dataset D --split dev --output r.trec", "evaluate --run r.trec --qrels D/qrels/dev.tsv"),
+    (
+        "fuse --run a.trec --run b.trec --method hybrid --tune RR --dataset D --output f.trec",
+        "evaluate --run f.trec --qrels D/qrels/dev.tsv",
+    ),
+    (
+        "fuse --run a.trec --run b.trec --method hybrid --tune RR --answers q.jsonl --corpus c.jsonl --match regex --output f.trec",
+        "evaluate --run f.trec --answers q.jsonl --corpus c.jsonl --match regex",
+    ),
+    ("index --dataset D --engine bm25 --output i", "search --index i --queries 'D/queries.jsonl#D/qrels/test.tsv' --output run.trec"),
+    (
+        "calibrate --index i --dataset D --output c",
+        "search --index i --model c --queries 'D/queries.jsonl#D/qrels/test.tsv' --output runs",
+    ),
+    (
+        "mine-negatives --run a.trec --dataset D --output t.jsonl",
+        "finetune --model CHECKPOINT --train t.jsonl --queries 'D/queries.jsonl#D/qrels/train.tsv' --corpus D/corpus.jsonl",
+    ),
+    (
+        "pretrain --model tiny --dataset D --output p",
+        "finetune --model p --train TRAIN --queries 'D/queries.jsonl#D/qrels/train.tsv' --corpus D/corpus.jsonl",
+    ),
+    (
+        "finetune --model tiny --arch cross-encoder --train t.jsonl --dataset D --output ce",
+        "rerank --model ce --run RUN --queries 'D/queries.jsonl#D/qrels/test.tsv' --corpus D/corpus.jsonl",
+    ),
+    ("init --model tiny --arch dense --dataset D --output m", "encode --model m --corpus D/corpus.jsonl"),
+]
+
+
+@pytest.mark.parametrize(("command", "expected"), DATA_SET)
+def test_the_next_command_names_the_parts_of_the_data_set(
+    command: str, expected: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("D/qrels").mkdir(parents=True)
+    for file in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/dev.tsv", "qrels/test.tsv"):
+        Path("D", file).touch()
+    words = parse(command).next_command()
+    assert words is None if expected is None else shlex.join(map(str, words or ())).startswith(expected)
+
+
+def test_the_next_command_reads_the_texts_as_the_stage_did_and_writes_to_a_free_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("enc").mkdir()
+    stage = parse("finetune --model tiny --arch dense --train t.jsonl --corpus c.jsonl --keep-empty --longest-line 2000000 --output m")
+    with caplog.at_level("INFO", "moeir"):
+        base.log_product(stage, Path("m"), None)
+    flags = "--longest-line 2000000 --keep-empty"
+    assert caplog.messages[-1] == f"next: moeir encode --model m --corpus c.jsonl --output enc-2 {flags}"
+    Path("report.html").touch()
+    assert Path("report-2.html") in (parse("evaluate --run a.trec --qrels q --output t.txt").next_command() or ())
+
+
 def test_a_stage_ends_with_what_it_made_and_the_next_command_once(bm25_index: Path, toy: Path, tmp_path: Path, moeir) -> None:
     command = ("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs")
     lines = moeir(*command).stderr.splitlines()
-    assert lines[-2].startswith(f"made {tmp_path}/runs: 6 queries, ") and "p95 " in lines[-2]
-    assert lines[-1] == f"next: moeir evaluate --run {tmp_path}/runs/bm25.trec --qrels qrels.tsv"
+    assert lines[-2].startswith(f"made {tmp_path}/runs: 6 queries, ") and "one batch in " in lines[-2]
+    assert lines[-1] == f"next: moeir evaluate --run {tmp_path}/runs/bm25.trec --qrels QRELS"
     assert moeir(*command).stderr.splitlines() == [f"{tmp_path}/runs: already made with these settings and sources; --force makes it again"]
     streamed = moeir(*command[:-2])
-    assert streamed.code == 0 and "made " not in streamed.stderr and "next: " not in streamed.stderr and "p95 " in streamed.stderr
+    assert streamed.code == 0 and "made " not in streamed.stderr and "next: " not in streamed.stderr and "one batch in " in streamed.stderr
 
 
 def test_the_figure_of_a_training_is_its_loss_and_that_of_its_development_set() -> None:

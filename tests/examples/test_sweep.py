@@ -1,12 +1,15 @@
 """The sweep over settings and seeds: killed and called again it makes nothing twice, and its table is that of an undisturbed one."""
 
+import importlib.util
 import itertools
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -116,10 +119,11 @@ def test_another_value_of_what_trainings_share_is_refused_and_names_the_training
     changed = tmp_path / "changed.yaml"
     changed.write_text(grid.read_text().replace("steps: 3", "steps: 4"), encoding="utf-8")
     completed = run_sweep(changed, undisturbed[0])
-    last = completed.stderr.splitlines()[-1]
-    assert completed.returncode == 1 and completed.stdout == ""
-    assert last.startswith(f"{undisturbed[0]}/learning_rate=1e-3/seed=1: ") and "made with other settings or sources (steps)" in last
-    assert last.endswith("--force replaces it")
+    report = completed.stderr.splitlines()[-4:]  # each training is tried
+    assert completed.returncode == 1 and completed.stdout == "", "no table of runs that other settings made"
+    for line, (folder, _) in zip(report, itertools.product(("1e-3", "1e-9"), (1, 2)), strict=True):
+        assert line.startswith(f"{undisturbed[0]}/learning_rate={folder}/seed=") and "made with other settings or sources (steps)" in line
+        assert line.endswith("--force replaces it")
     work = tmp_path / "work"
     shutil.copytree(undisturbed[0] / "learning_rate=1e-3/seed=1", work / "learning_rate=1e-3/seed=1")
     assert run_sweep(changed, work, "--job", "0/4", "--force").returncode == 0
@@ -133,3 +137,92 @@ def test_the_grid_of_the_examples_has_settings_of_finetune() -> None:
     for values in itertools.product(*sweep["grid"].values(), sweep["seeds"]):
         given = sweep["finetune"] | dict(zip([*names, "seed"], values, strict=True)) | {"output": "checkpoint"}
         base.check_settings(settings.build_stage(stage, given))
+
+
+def change_grid(grid: Path, output: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A copy of the grid, changed."""
+    sweep = yaml.safe_load(grid.read_text(encoding="utf-8"))
+    change(sweep)
+    output.write_text(yaml.safe_dump(sweep), encoding="utf-8")
+    return output
+
+
+def test_a_setting_that_is_refused_or_fails_stops_no_other_and_is_named_at_the_end(
+    grid: Path, undisturbed: tuple[Path, str], tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(undisturbed[0], work)
+    values = ["no-number", "1e-6", "1e-3", "1e-9"]
+    changed = change_grid(grid, tmp_path / "grid.yaml", lambda sweep: sweep["grid"].update(learning_rate=values))
+    (work / "learning_rate=1e-6").mkdir()
+    (work / "learning_rate=1e-6" / "seed=1").write_text("in the way")  # fails only while it trains
+    completed = run_sweep(changed, work)
+    assert completed.returncode == 1 and "Traceback" not in completed.stderr
+    assert [line.split()[0] for line in completed.stdout.splitlines()[2:4]] == [
+        line.split()[0] for line in undisturbed[1].splitlines()[2:4]
+    ], "the table of those that are complete"
+    assert (work / "learning_rate=1e-6" / "seed=2" / "run.trec").exists(), "behind two that fail"
+    report = [line.partition(": ")[0].removeprefix(f"{work}/") for line in completed.stderr.splitlines()[-3:]]
+    assert report == ["learning_rate=no-number/seed=1", "learning_rate=no-number/seed=2", "learning_rate=1e-6/seed=1"]
+    first = completed.stderr.splitlines()[0]
+    assert "learning_rate=no-number/seed=1: " in first and "expected a number" in first, "said before anything is trained"
+
+
+MALFORMED = {  # a change of the grid, and words of the one line
+    "no grid": (lambda sweep: sweep.pop("grid"), "expected the mappings finetune, grid and dev, and the list seeds"),
+    "an empty grid": (lambda sweep: sweep.update(grid={}), "expected the mappings finetune, grid and dev"),
+    "an unknown part": (lambda sweep: sweep.update(sedes=[1]), "found dev, finetune, grid, sedes, seeds"),
+    "one value": (lambda sweep: sweep["grid"].update(learning_rate="1e-3"), "learning_rate: expected a list of different values"),
+    "a value twice": (lambda sweep: sweep["grid"].update(learning_rate=["1e-3", "1e-3"]), "learning_rate: expected a list of different"),
+    "no value": (lambda sweep: sweep["grid"].update(learning_rate=[]), "learning_rate: expected a list of different values"),
+    "a seed twice": (lambda sweep: sweep.update(seeds=[1, 1]), "seeds: expected a list of different values"),
+    "a single seed": (lambda sweep: sweep.update(seeds=1), "expected the mappings finetune, grid and dev"),
+    "no measure": (lambda sweep: sweep["dev"].pop("measure"), "dev: expected corpus, queries, qrels, measure, depth"),
+    "an unknown measure": (lambda sweep: sweep["dev"].update(measure="nDGC@10"), "nDGC@10"),
+    "no depth": (lambda sweep: sweep["dev"].update(depth="many"), "dev: depth: expected a number from 1 on, found many"),
+    "no judgements": (lambda sweep: sweep["dev"].update(qrels="none.tsv"), "dev: qrels: none.tsv: no such file"),
+    "a shared setting": (lambda sweep: sweep["grid"].update({"batch-size": [1]}), "batch_size: is in finetune as well as in grid"),
+    "a seed in the grid": (lambda sweep: sweep["grid"].update(seed=[1]), "seed: is set by the sweep itself"),
+    "a setting twice": (lambda sweep: sweep["grid"].update({"learning-rate": ["1"]}), "named twice, with - and with _"),
+    "no mapping": (None, "not YAML"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_grid_is_one_line_before_anything_is_trained(
+    name: str, grid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, words = MALFORMED[name]
+    file = tmp_path / "grid.yaml"
+    if change is None:
+        file.write_text("grid: [")
+    else:
+        change_grid(grid, file, change)
+    monkeypatch.setattr(sys, "argv", ["sweep.py", str(file), str(tmp_path / "work")])
+    with pytest.raises(SystemExit) as end:
+        sweep_program().main()
+    assert str(end.value).startswith("error: ") and words in str(end.value) and "\n" not in str(end.value)
+    assert not (tmp_path / "work").exists()
+
+
+def sweep_program() -> Any:
+    """The module of the program."""
+    spec = importlib.util.spec_from_file_location("sweep", EXAMPLES / "sweep.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_setting_has_its_own_folder_however_alike_its_values_end(tmp_path: Path) -> None:
+    grids: list[dict[str, list[str]]] = [
+        {"train": ["a/t.jsonl", "b/t.jsonl"]},
+        {"train": ["a/t.jsonl", "t.jsonl", "./t.jsonl", "a%2Ft.jsonl"]},
+        {"objective": ["a:x=1,y=1", "a:x=1"], "queries": ["q", "q,y=1"]},
+        {"objective": ["x,queries=y", "x"], "queries": ["z", "y,queries=z"]},
+    ]
+    for values in grids:
+        expected = list(itertools.product(*values.values(), ["1", "2"]))
+        trainings = sweep_program().list_trainings({"grid": values, "seeds": ["1", "2"]}, tmp_path)
+        assert len(trainings) == len(expected)
+        assert {(*(value for _, value in setting), seed) for setting, seed in trainings.values()} == set(expected)

@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -55,36 +55,47 @@ GIT_FILE = ".gitattributes"  # of every repository; the Hub writes it
 CARD_HEADING = "## This repository"
 COUNTED = {"texts": "documents", "queries": "queries"}  # counts of a manifest, as the card calls them
 SAMPLE_SIZE, SEARCH_DEPTH = 256, 10
+MAX_MANIFEST_BYTES, MAX_SAMPLE_BYTES = 2**26, 2**28  # that are read from a repository; the texts of a sample
 SECONDS_OF_SILENCE = 120.0  # without a byte from the Hub, or a byte that it takes
 FLOAT32_TOLERANCE, COARSE_TOLERANCE, MEASURE_TOLERANCE = 1e-3, 5e-2, 1e-6  # coarse: scores of bfloat16 and int8
 
 
 class Snapshot(NamedTuple):
-    """One commit of a repository, and the names of its files."""
+    """One commit of a repository, and its files: their bytes by name, None if the Hub names no size."""
 
     repository: str
     commit: str
-    files: frozenset[str]
+    files: Mapping[str, int | None]
 
-    def download(self, names: Iterable[str], folder: Path) -> None:
-        """Download files into a folder, under their names; those of this commit that it has are not downloaded again."""
+    def download(self, sizes: Mapping[str, int], folder: Path) -> None:
+        """Download files of at most so many bytes into a folder, under their names, but for those of this commit that it has."""
         with describe_hub_errors(self.repository):
-            for name in progress(list(names), "downloading files"):
+            for name, limit in progress(list(sizes.items()), "downloading files"):
                 if name not in self.files or ".." in Path(name).parts or Path(name).is_absolute():
                     raise ArtifactError(f"{self.repository}: has no {name}; expected a repository that moeir push made")
+                if (size := self.files[name] or 0) > limit:
+                    problem = f"{name} has {size:,} bytes, expected at most {limit:,}: not the file of its manifest"
+                    raise ArtifactError(f"{self.repository}: {problem}; expected a repository as moeir push makes it")
                 hf_hub_download(self.repository, name, revision=self.commit, local_dir=folder)
 
     def read_manifests(self) -> dict[str, dict[str, Any]]:
         """The manifest of the product by its folder in the repository, `.`, or those of its shards."""
         parents = sorted({str(Path(name).parent) for name in self.files})
-        folders = [name for name in parents if shards.FOLDER_PATTERN.fullmatch(name)] or ["."]
+        folders = [name for name in parents if shards.FOLDER_PATTERN.fullmatch(name)]
+        complete = {shards.Shard(number, len(folders)).folder_name for number in range(len(folders))}
+        if complete != set(folders) or (folders and MANIFEST in self.files):
+            problem = f"has {len(folders)} shards, such as {folders[0]}, expected one whole set and nothing else"
+            raise ArtifactError(f"{self.repository}: {problem}; push the folder of all shards again")
+        folders = folders or ["."]
         with self.temporary_folder() as folder:
-            self.download([(Path(name) / MANIFEST).as_posix() for name in folders], folder)
+            self.download({(Path(name) / MANIFEST).as_posix(): MAX_MANIFEST_BYTES for name in folders}, folder)
             loaded = {name: manifests.read_manifest(folder / name) for name in folders}
         for name, manifest in loaded.items():
             if not _is_pushed(manifest):
                 raise ArtifactError(f"{self.repository}: has no {', '.join(KINDS)}; expected a repository that moeir push made")
             manifests.check_format(Path(self.repository, name), manifest)
+            if manifests.diff_records(loaded[folders[0]], manifest) - {"shard"}:
+                raise ArtifactError(f"{self.repository}: {name} and {folders[0]} were made with other settings or sources; push one set")
         return loaded
 
     @contextmanager
@@ -113,8 +124,8 @@ def _is_pushed(manifest: Mapping[str, Any]) -> bool:
 def find_snapshot(repository: str, revision: str | None = None) -> Snapshot:
     """The commit of a branch, tag or commit name, by default of the main branch."""
     with describe_hub_errors(repository):
-        info = HfApi().repo_info(repository, revision=revision, timeout=SECONDS_OF_SILENCE)
-    return Snapshot(repository, str(info.sha), frozenset(file.rfilename for file in info.siblings or ()))
+        info = HfApi().repo_info(repository, revision=revision, timeout=SECONDS_OF_SILENCE, files_metadata=True)
+    return Snapshot(repository, str(info.sha), {file.rfilename: file.size for file in info.siblings or ()})
 
 
 def upload_files(repository: str, files: Mapping[str, Path | bytes], *, private: bool) -> str:
@@ -125,14 +136,14 @@ def upload_files(repository: str, files: Mapping[str, Path | bytes], *, private:
     with describe_hub_errors(repository):
         HfApi().create_repo(repository, private=private or None, exist_ok=True)
         before = find_snapshot(repository)
-        if before.files - {GIT_FILE, CARD}:
+        if before.files.keys() - {GIT_FILE, CARD}:
             try:
                 before.read_manifests()
             except ArtifactError:
                 problem = "has files, and moeir push did not make them"
                 raise UsageError(f"--repo {repository}: {problem}; name another repository, or delete them there") from None
         added = [CommitOperationAdd(name, content) for name, content in sorted(files.items())]
-        deleted = [CommitOperationDelete(name) for name in sorted(before.files - files.keys() - {GIT_FILE})]
+        deleted = [CommitOperationDelete(name) for name in sorted(before.files.keys() - files.keys() - {GIT_FILE})]
         commit = HfApi().create_commit(repository, [*added, *deleted], commit_message="moeir push", parent_commit=before.commit)
     return str(commit.commit_url)
 
@@ -196,7 +207,11 @@ def score_sample(product: Path, kind: str, file: Path, model: Path | None, *, en
     Encodings score their stored representations of the texts; with `encode`, those of the checkpoint that they were made with, in the same
     precision. A cross-encoder scores each text with itself and the next.
     """
-    sample = list(texts.read_texts(file, keep_empty=True))
+    sample = list(islice(texts.read_texts(file, keep_empty=True), SAMPLE_SIZE + 1))
+    if len(sample) > SAMPLE_SIZE or file.stat().st_size > MAX_SAMPLE_BYTES:
+        raise DataError(
+            f"{file}: expected at most {SAMPLE_SIZE} texts and {MAX_SAMPLE_BYTES:,} bytes; push with another --seed, or no --corpus"
+        )
     names, contents, device = [text.id for text in sample], [text.content for text in sample], select_device("auto")
     if kind == "index":
         searcher = open_index(product, model=model, dtype="float32", verified=True)
@@ -270,7 +285,10 @@ def _check_differences(product: Path, differences: Mapping[str, float], toleranc
 def list_runs(folder: Path, names: Iterable[str] | None = None) -> dict[str, Path]:
     """The .trec files of a folder by name without suffix; of `names`, where the product may be a single file of another name."""
     files = sorted(file.name for file in folder.glob("*")) if names is None else names
-    stems = {lines.strip_compression_suffix(name).stem: name for name in files if lines.strip_compression_suffix(name).suffix == ".trec"}
+    files = [name for name in files if lines.strip_compression_suffix(name).suffix == ".trec"]
+    stems = {lines.strip_compression_suffix(name).stem: name for name in files}
+    if len(stems) < len(files):
+        raise DataError(f"{folder}: two of its runs have one name: {', '.join(files)}; keep one of them")
     return {stem: folder / name if folder.is_dir() else folder for stem, name in stems.items()}
 
 

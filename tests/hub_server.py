@@ -177,7 +177,7 @@ class Handler(BaseHTTPRequestHandler):
             return error(404, "RepoNotFound") if self.may_write else error(401)
         if (number := repository.find(revision or "main")) is None:
             return error(404, "RevisionNotFound")
-        files = [{"rfilename": file} for file in repository.commits[number]]
+        files = [{"rfilename": file, "size": len(content)} for file, content in repository.commits[number].items()]
         return as_json({"id": name, "sha": repository.commit_name(number), "siblings": files, "private": repository.private, "tags": []})
 
     def preupload(self, body: bytes, name: str) -> Answer:

@@ -101,7 +101,7 @@ def _is_manifest(loaded: Any) -> bool:
     kind, files = loaded.get("kind"), loaded["files"]
     if not isinstance(kind, str) or kind == "" or any("\0" in name for name in files):
         return False
-    return all(isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in files.values())
+    return all(isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and "sha256" in entry for entry in files.values())
 
 
 def list_files(manifest_file: Path) -> Collection[str] | None:

@@ -48,6 +48,8 @@ class Pull(Stage):
 
         snapshot = hub.find_snapshot(self.repo, self.revision)
         products = snapshot.read_manifests()
+        if other := {path.name for path in shards.finished_shards(self.output).values()} - products.keys():
+            raise UsageError(f"--output {self.output}: has {min(other)}, which is no part of {self.repo}; name another folder")
         for name, manifest in products.items():
             self._pull(snapshot, Path(name), manifest, force=force)
         if self.verify:
@@ -73,7 +75,7 @@ class Pull(Stage):
         atomic_write.check_overwrite(path, record, force=force)
         with atomic_write.atomic_output(path, manifest["kind"], record, force=force, folder=self.makes_folder()) as (partial_path, counts):
             downloads = atomic_write.resume_path(partial_path) / "hub"
-            snapshot.download([(folder / name).as_posix() for name in files], downloads)
+            snapshot.download({(folder / name).as_posix(): entry["bytes"] for name, entry in files.items()}, downloads)
             sources = {downloads / folder / name: entry for name, entry in files.items()}
             other_size = (file for file, entry in sources.items() if file.stat().st_size != entry["bytes"])
             if damaged := next(other_size, None) or manifests.first_mismatch(sources):
@@ -99,12 +101,16 @@ class Pull(Stage):
         """Compare what the product computes with what it computed where it was uploaded, and log the largest differences."""
         from moeir import hub
 
-        names = sorted(name for name in snapshot.files if name.startswith(f"{hub.VERIFICATION}/"))
-        if not names:
+        manifest_name = f"{hub.VERIFICATION}/{manifests.MANIFEST}"
+        if manifest_name not in snapshot.files:
             raise ArtifactError(f"{self.repo}: has no sample to verify; moeir push publishes one with --corpus or --qrels")
         with snapshot.temporary_folder() as folder:
-            snapshot.download(names, folder)
             sample, words = folder / hub.VERIFICATION, list[str]()
+            snapshot.download({manifest_name: hub.MAX_MANIFEST_BYTES}, folder)
+            entries = manifests.read_manifest(sample)["files"].items()
+            limits = {hub.TEXTS: hub.MAX_SAMPLE_BYTES}
+            sizes = {name: min(entry["bytes"], limits.get(name, entry["bytes"])) for name, entry in entries}
+            snapshot.download({f"{hub.VERIFICATION}/{name}": size for name, size in sizes.items()}, folder)
             stored = hub.read_measures(manifests.verify_artifact(sample, hub.VERIFICATION))
             if (sample / hub.TEXTS).is_file():
                 differences = hub.compare_sample(self.output, sample, self.model)

@@ -3,12 +3,14 @@
 import hashlib
 import json
 import logging
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from itertools import chain
+from pathlib import Path, PureWindowsPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 PLACEHOLDERS = {"path": "CHECKPOINT", "then": "THEN"}  # of what no flag of a path holds; `then` of rerank names checkpoints
 CONFIGURATION_SUFFIXES = (".json", ".yaml", ".md", ".py")
 TEXT_SUFFIXES = (*CONFIGURATION_SUFFIXES, ".jsonl", ".txt", ".tsv", ".trec")
+FREE_WORDS = (".py", "tokenizer.json", "vocab.json", "vocabulary.json")  # what looks like a path in these may be none
+LOCAL_PATH = re.compile(
+    r"""(?<![^\s"'`=,:;({|])(?:file:/|~[\w.-]*/|[A-Za-z]:[\\/]+(?=\w)|(?:[\w.-]+/)*\.\./|/(?=[\w.]))[^\s"'`,;)}|]*"""
+)  # of no relative name: absolute, of a home, or with ..
 log = logging.getLogger(__name__)
 Manifest = Mapping[str, Any]
 Contents = dict[str, Path | bytes]  # by name on the Hub
@@ -141,12 +147,15 @@ class Push(Stage):
         return {name if path == self.input else f"{path.name}/{name}": content for name, content in files.items()}
 
     def _refuse_local_paths(self, files: Contents) -> None:
-        """ArtifactError if a file of text names a folder of this machine all the same: home, the working folder or that of the product."""
+        """ArtifactError if a configuration has a path that is no relative name, or a file of text names home, the working folder or that of
+        the product."""
         paths = {Path.home(), Path.cwd(), self.input.absolute().parent, self.input.resolve().parent}
         for name, content in files.items():
             text = content if isinstance(content, bytes) else content.read_bytes() if name.endswith(TEXT_SUFFIXES) else b""
             is_configuration = name.endswith(CONFIGURATION_SUFFIXES)
-            if local := next((path for path in paths if any(form in text for form in _written_forms(path, is_configuration))), None):
+            strings = text.decode("utf-8", "replace").replace("\\/", "/") if is_configuration and not name.endswith(FREE_WORDS) else ""
+            folders = (path for path in paths if any(form in text for form in _written_forms(path, is_configuration)))
+            if local := next(chain(folders, LOCAL_PATH.findall(strings)), None):
                 problem = f"{name} would publish a folder of this machine, {local}"
                 raise ArtifactError(
                     f"{self.input}: {problem}; take it out of the input that {name} comes from, and make {self.input} again"
@@ -177,16 +186,20 @@ def find_placeholders(manifest: Manifest) -> dict[str, str]:
 
 
 def hide_paths(value: Any, placeholders: Mapping[str, str], key: str = "") -> Any:
-    """Settings or counts with a placeholder for each path.
+    """Settings or counts with a placeholder for each path, and the last part of each that stands inside another value.
 
     >>> hide_paths({"checkpoint": {"path": "../came"}, "depth": 10, "then": ["5:lce"]}, PLACEHOLDERS)
     {'checkpoint': {'path': 'CHECKPOINT'}, 'depth': 10, 'then': ['THEN']}
+    >>> hide_paths({"arch": "dense:file=/home/anna/w.npy,depth=3"}, PLACEHOLDERS)
+    {'arch': 'dense:file=w.npy,depth=3'}
     """
     if isinstance(value, Mapping):
         return {name: hide_paths(item, placeholders, name) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [hide_paths(item, placeholders, key) for item in value]
-    return placeholders.get(value, placeholders[key]) if isinstance(value, str) and key in placeholders else value
+    if isinstance(value, str) and key not in placeholders:
+        return LOCAL_PATH.sub(lambda path: PureWindowsPath(path[0]).name.strip(".~") or "PATH", value)
+    return placeholders.get(value, placeholders[key]) if isinstance(value, str) else value
 
 
 def format_command(manifest: Manifest) -> str:

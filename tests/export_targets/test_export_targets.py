@@ -150,3 +150,14 @@ def test_replace_never_deletes_documents_of_another_origin(tmp_path):
     for replaces in (False, True):
         with pytest.raises(SystemExit, match=r"holds documents of another origin, expected this export .*; export with another name=…$"):
             load_documents(collection, "here", replace=replaces, folder=tmp_path)
+
+
+@pytest.mark.parametrize(("stored", "digest"), [(24, "0123"), (11, "0123"), (12, "4567"), (0, None)])
+def test_what_is_loaded_is_counted_in_the_engine(stored, digest, tmp_path):
+    (tmp_path / "schema.json").write_text(json.dumps({"name": "passages", "digest": "0123", "documents": 12, "files": {}}))
+    digests = iter([None, digest])
+    collection = SimpleNamespace(
+        read_digest=lambda: next(digests), create=lambda: None, finish=lambda: None, stored_count=lambda: stored, points_per_batch=5
+    )
+    with pytest.raises(SystemExit, match=rf"passages at here has {stored} documents of {digest}, expected 12 of 0123: changed while"):
+        load_documents(collection, "here", folder=tmp_path)

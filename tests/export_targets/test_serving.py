@@ -185,6 +185,34 @@ def test_after_kills_every_expert_finds_what_moeir_finds(
     collection.close()
 
 
+@needs("lancedb")
+def test_two_loaders_at_once_store_every_document_once(export: Callable[[str], Path], tmp_path: Path) -> None:
+    folder, location = export("lancedb"), tmp_path / "lancedb"
+    (tmp_path / "slow.py").write_text(SLOW.format(folder=str(folder)))
+    command = [sys.executable, str(tmp_path / "slow.py"), str(location)]
+    loaders = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    outputs = [loader.communicate(timeout=300) for loader in loaders]
+    assert [out for out, _ in outputs] == ["300 documents are loaded\n"] * 2, outputs
+    table = open_collection("lancedb", folder, location).table
+    assert table.count_rows() == 300 == len(set(table.to_arrow()["id"].to_pylist()))
+
+
+SLOW = """
+import sys, time
+sys.path.insert(0, {folder!r})
+import load, documents
+
+original = load.LancedbTable.add
+
+def slow_add(self, points):
+    time.sleep(0.5)
+    original(self, points)
+
+load.LancedbTable.add = slow_add
+documents.run_loader(load.LancedbTable)
+"""
+
+
 @needs("qdrant")
 def test_an_engine_that_does_not_answer_is_one_line(export: Callable[[str], Path], tmp_path: Path) -> None:
     command = [sys.executable, export("qdrant") / "load.py", "http://localhost:9"]

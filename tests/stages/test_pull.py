@@ -405,3 +405,53 @@ def test_the_environment_leads_to_the_hub(hub, room):
         assert result.code == 0, result.stderr
     assert result.stdout == "" and "12 texts again, largest difference of a score over the largest score: bm25 0" in result.stderr
     assert sys.modules["huggingface_hub"].constants.HF_HUB_DISABLE_XET is True
+
+
+def test_a_sample_of_more_texts_than_push_draws_is_not_ranked(hub, room, run, moeir, monkeypatch):
+    run("push --input came --repo anna/came --corpus toy/corpus.jsonl")
+    many = "".join(f'{{"_id": "d{number}", "text": "an owl"}}\n' for number in range(257)).encode()
+    run("pull --repo anna/came --output pulled")
+    for content, words in (
+        (many, "verification/texts.jsonl: expected at most 256 texts and"),
+        (None, "expected at most 100: not the file of its"),
+    ):
+        if content is None:
+            monkeypatch.setattr("moeir.hub.MAX_SAMPLE_BYTES", 100)
+        else:
+            change_file(hub, "anna/came", "verification/texts.jsonl", content)
+            run("pull --repo anna/came --output pulled --force")
+        monkeypatch.setattr("moeir.hub.open_checkpoint", lambda *_: pytest.fail("the model reads the texts"))
+        check_failure(moeir("pull", "--repo", "anna/came", "--output", "pulled", "--verify"), 4, words)
+    monkeypatch.setattr("moeir.hub.MAX_MANIFEST_BYTES", 100)
+    check_failure(moeir("pull", "--repo", "anna/came", "--output", "other"), 4, "manifest.json has ")
+
+
+def test_a_file_that_is_larger_than_its_manifest_says_is_not_downloaded(hub, room, run, moeir):
+    run("push --input came --repo anna/came")
+    hub.files("anna/came")["vocab.txt"] += b"x" * 1000
+    hub.requests.clear()
+    check_failure(moeir("pull", "--repo", "anna/came", "--output", "pulled"), 4, "vocab.txt has ")
+    assert not [request for request in hub.requests if "vocab.txt" in request] and not (room / "pulled").exists()
+
+
+def test_a_part_of_a_set_of_shards_or_two_sets_are_not_pulled(hub, room, run, moeir, monkeypatch):
+    monkeypatch.setattr("moeir.stages.encode.CHUNK", 4)
+    for number in range(2):
+        run(f"encode --model came --corpus toy/corpus.jsonl --shard {number}/2 --output shards")
+    run("push --input shards --repo anna/shards")
+    whole, pull = dict(hub.files("anna/shards")), ("pull", "--repo", "anna/shards", "--output", "pulled")
+    repository = hub.repositories["anna/shards"]
+    first = {name: content for name, content in whole.items() if not name.startswith("1-of-2/")}
+    odd = {name.replace("1-of-2", "5-of-2"): content for name, content in whole.items()}
+    mixed = whole | {name.replace("0-of-2", "0-of-1"): content for name, content in whole.items()}
+    for files in (first, odd, mixed, whole | {"manifest.json": whole["0-of-2/manifest.json"]}):
+        repository.commits.append(files)
+        check_failure(moeir(*pull), 4, "expected one whole set and nothing else; push the folder of all shards again")
+    other = json.loads(whole["1-of-2/manifest.json"])
+    other["settings"]["terms"] = 3
+    repository.commits.append(whole | {"1-of-2/manifest.json": manifests.serialize_manifest(other).encode()})
+    check_failure(moeir(*pull), 4, "1-of-2 and 0-of-2 were made with other settings or sources")
+    assert not (room / "pulled").exists()
+    repository.commits.append(whole)
+    run("encode --model came --corpus toy/corpus.jsonl --shard 0/3 --output pulled")
+    check_failure(moeir(*pull), 2, "has 0-of-3, which is no part of anna/shards; name another folder")

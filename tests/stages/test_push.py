@@ -10,7 +10,7 @@ import yaml
 from huggingface_hub import ModelCard, close_session
 
 from moeir.artifacts import manifests
-from moeir.stages.push import format_command
+from moeir.stages.push import format_command, hide_paths
 from tests.hub_server import TOKEN, StoredRepository
 
 RETRY = 6  # requests until the client gives up
@@ -93,6 +93,50 @@ def test_a_file_that_names_a_folder_of_this_machine_all_the_same_is_not_sent(hub
     result = moeir("push", "--input", "dense", "--repo", "anna/dense")
     assert result.code == 4 and f"tokenizer_config.json would publish a folder of this machine, {room}" in result.stderr
     assert hub.requests == []
+
+
+LOCAL = [
+    "/srv/w.npy",
+    "/w.npy",
+    "~/w.npy",
+    "~anna/w.npy",
+    "../w.npy",
+    "a/../../w.npy",
+    "C:\\\\w.npy",
+    "file:///srv/w.npy",
+    "x:file=/srv/w.npy,depth=3",
+]
+RELATIVE = [
+    "w.npy",
+    "data/w.npy",
+    "org/bert",
+    "https://huggingface.co/org/bert",
+    "and/or",
+    "[/INST]",
+    "</s>",
+    "a / b",
+    "1/2",
+    "x:file=data/w.npy",
+]
+
+
+@pytest.mark.parametrize("value", [*LOCAL, *RELATIVE])
+def test_a_configuration_may_have_relative_names_only(value, hub, room, moeir, run):
+    (room / "secret-tiny" / "tokenizer_config.json").write_text(f'{{"name": "{value}"}}')
+    run("init --model secret-tiny --arch dense --output dense")
+    result = moeir("push", "--input", "dense", "--repo", "anna/dense")
+    if value in RELATIVE:
+        assert result.code == 0, result.stderr
+    else:
+        assert result.code == 4 and "tokenizer_config.json would publish a folder of this machine, " in result.stderr and hub.requests == []
+
+
+@pytest.mark.parametrize("value", LOCAL)
+def test_a_path_inside_an_option_stays_here(value):
+    hidden = hide_paths({"arch": value.replace("\\\\", "\\"), "list": [value]}, {})
+    assert hidden["arch"].removeprefix("x:file=").removesuffix(",depth=3") == "w.npy"
+    command = format_command({"stage": "init", "settings": {"arch": f"dense:file={value}"}, "sources": {}})
+    assert "w.npy" in command and not [word for word in ("srv", "anna", "~", "..", "C:", "/w") if word in command]
 
 
 ODD_FOLDERS = [('/data/zoë "1"', '/data/zo\\u00eb \\"1\\"/bert'), ('/data/zoë "1"', '/data/zoë \\"1\\"/bert'), ("/root", "/root/bert")]

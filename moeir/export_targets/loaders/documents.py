@@ -1,6 +1,7 @@
 """The documents of the export in this folder, read in batches, and the command line of its loader."""
 
 import argparse
+import fcntl
 import hashlib
 import json
 import sys
@@ -49,24 +50,33 @@ def load_documents(collection: Any, location: str, *, replace: bool = False, fol
     """Fill a collection from where it stands and return the number of documents; SystemExit if it holds another export.
 
     `collection.read_digest()` is that of the export in it, "" for content of another origin, None if there is nothing. `stored_count()` is
-    the number of leading documents that are stored for certain, after any interruption; `add` replaces what is there already.
+    the number of documents in it, the leading ones but for a batch that was interrupted; `add` replaces what is there already. Loads of one
+    export on one machine wait for each other.
     """
-    verify_files(folder)
-    schema, stored = read_schema(folder), collection.read_digest()
-    if stored not in (None, schema["digest"]):
-        if not replace or not stored:
-            content = f"another export (digest {stored[:12]})" if stored else "documents of another origin"
-            advice = f"{'--replace deletes them, or ' if stored else ''}export with another name=…"
-            raise SystemExit(f"{schema['name']} at {location} holds {content}, expected this export ({schema['digest'][:12]}); {advice}")
-        collection.drop()
-        stored = None
-    if stored is None:
-        collection.create()
-    points = read_points(folder, collection.stored_count())
-    while batch := list(islice(points, collection.points_per_batch)):
-        collection.add(batch)
-    collection.finish()
-    return int(schema["documents"])
+    with open(folder / "schema.json", "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        verify_files(folder)
+        schema, stored = read_schema(folder), collection.read_digest()
+        if stored not in (None, schema["digest"]):
+            if not replace or not stored:
+                content = f"another export (digest {stored[:12]})" if stored else "documents of another origin"
+                advice = f"{'--replace deletes them, or ' if stored else ''}export with another name=…"
+                problem = f"holds {content}, expected this export ({schema['digest'][:12]}); {advice}"
+                raise SystemExit(f"{schema['name']} at {location} {problem}")
+            collection.drop()
+            stored = None
+        if stored is None:
+            collection.create()
+        size = collection.points_per_batch
+        points = read_points(folder, collection.stored_count() // size * size)
+        while batch := list(islice(points, size)):
+            collection.add(batch)
+        collection.finish()
+    count, stored = int(collection.stored_count()), collection.read_digest()
+    if (count, stored) != (schema["documents"], schema["digest"]):  # another machine loads into it, too
+        problem = f"has {count} documents of {stored}, expected {schema['documents']} of {schema['digest']}: changed while it was loaded"
+        raise SystemExit(f"{schema['name']} at {location} {problem}; delete it there, and load once")
+    return count
 
 
 def run_loader(open_collection: Callable[..., Any]) -> None:

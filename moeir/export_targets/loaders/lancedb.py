@@ -55,7 +55,7 @@ class LancedbTable:
         self._table = None
 
     def stored_count(self) -> int:
-        return int(self.table.count_rows())  # a batch is stored as a whole
+        return int(self.table.count_rows())
 
     def add(self, points: list[dict[str, Any]]) -> None:
         rows = []
@@ -68,7 +68,8 @@ class LancedbTable:
                 else:
                     row[f"{expert}_vector"] = vector
             rows.append(row)
-        self.table.add(pa.Table.from_pylist(rows, schema=self.table.schema))
+        upsert = self.table.merge_insert("number").when_matched_update_all().when_not_matched_insert_all()
+        upsert.execute(pa.Table.from_pylist(rows, schema=self.table.schema))
 
     def finish(self) -> None:
         self.table.optimize()

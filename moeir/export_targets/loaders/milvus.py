@@ -75,7 +75,7 @@ class MilvusCollection:
 
     def stored_count(self) -> int:
         [row] = self.client.query(self.name, filter="", output_fields=["count(*)"])
-        return int(row["count(*)"]) // self.points_per_batch * self.points_per_batch
+        return int(row["count(*)"])
 
     def add(self, points: list[dict[str, Any]]) -> None:
         for expert, name in self.token_collections.items():

@@ -43,7 +43,7 @@ class QdrantCollection:
         self.client.delete_collection(self.name)
 
     def stored_count(self) -> int:
-        return int(self.client.count(self.name, exact=True).count) // self.points_per_batch * self.points_per_batch
+        return int(self.client.count(self.name, exact=True).count)
 
     def add(self, points: list[dict[str, Any]]) -> None:
         self.client.upsert(self.name, [models.PointStruct(**point) for point in points], wait=True)

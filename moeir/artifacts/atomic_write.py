@@ -357,6 +357,8 @@ def _make_parents(path: Path) -> Iterator[None]:
 
 
 def _open_lock(lock: Path) -> IO[str]:
+    if lock.is_dir():
+        raise UsageError(f"{lock}: was not made by moeir, which needs this name; move it away, or write elsewhere")
     try:
         return open(lock, "a", encoding="utf-8")
     except FileNotFoundError:  # another process has failed and removed the folders that it had made
@@ -441,6 +443,8 @@ def replace_folder(partial: Path, path: Path) -> None:
 def make_folder(path: Path) -> None:
     """Create a folder and its parents, if missing, and sync their names to disk."""
     if not path.is_dir():
+        if os.path.lexists(path):
+            raise UsageError(f"{path}: is no folder, so nothing can be written below it; write elsewhere")
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
         _fsync(path.parent)

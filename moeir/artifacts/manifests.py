@@ -15,12 +15,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from moeir.artifacts.identity import CARD, read_unchanged
 from moeir.artifacts.identity import MANIFEST as MANIFEST
-from moeir.artifacts.identity import read_unchanged
 from moeir.artifacts.unfinished import backup_path, describe_unfinished, maker, partial_path, read_json
 from moeir.errors import ArtifactError
 
-NOT_IN_DIGEST = ("metrics.jsonl", "README.md", "settings.yaml")
+NOT_IN_DIGEST = ("metrics.jsonl", CARD, "settings.yaml")
 FORMATS = {"index": 2}  # format on disk, 1 if not listed; raised with each change, so that older artifacts are refused
 SEAL, JSON_END = "seal", '"\n}'
 RECORDED_PACKAGES = ("moeir", "torch", "transformers", "tokenizers", "numpy", "numba", "ir_measures")
@@ -105,10 +105,14 @@ def _is_manifest(loaded: Any) -> bool:
 
 
 def list_files(manifest_file: Path) -> Collection[str] | None:
-    """The names of the files in a manifest, also in one whose checksum is wrong; None if it is no manifest of ours."""
+    """The names of the files in a manifest, also in one whose checksum is wrong, without a card that its owner has edited; None if it is
+    no manifest of ours."""
     manifest: Any = read_json(manifest_file)
-    is_ours = _is_manifest(manifest) and not any(Path(name).is_absolute() or ".." in Path(name).parts for name in manifest["files"])
-    return manifest["files"].keys() if is_ours else None
+    if not _is_manifest(manifest) or any(Path(name).is_absolute() or ".." in Path(name).parts for name in manifest["files"]):
+        return None
+    card, entry = manifest_file.with_name(CARD), manifest["files"].get(CARD)
+    is_edited = entry is not None and card.is_file() and compute_sha256(card) != entry["sha256"]
+    return [name for name in manifest["files"] if name != CARD or not is_edited]
 
 
 @read_unchanged
@@ -131,9 +135,9 @@ def verify_artifact(path: Path, kind: str) -> dict[str, Any]:
             raise ArtifactError(f"{path}: its manifest names a file outside the folder: {name}")
         if not file.is_file():
             raise ArtifactError(f"{file}: damaged artifact: the file is missing; {_repair_hint(manifest)}")
-        if file.stat().st_size != entry["bytes"]:
+        if name != CARD and file.stat().st_size != entry["bytes"]:
             raise ArtifactError(f"{file}: damaged: expected {entry['bytes']} bytes, found {file.stat().st_size}; {_repair_hint(manifest)}")
-    if (file := first_mismatch(files)) is not None:
+    if (file := first_mismatch({file: entry for file, entry in files.items() if file != path / CARD})) is not None:
         raise ArtifactError(f"{file}: damaged: its checksum is not the one in the manifest; {_repair_hint(manifest)}")
     return manifest
 
@@ -204,7 +208,8 @@ def is_up_to_date(path: Path, record: Mapping[str, Any]) -> bool:
         return False
     if path.is_file():
         return compute_sha256(path) in (entry["sha256"] for entry in manifest["files"].values())
-    return all((path / name).is_file() and (path / name).stat().st_size == entry["bytes"] for name, entry in manifest["files"].items())
+    sizes = {path / name: entry["bytes"] for name, entry in manifest["files"].items()}
+    return all(file.is_file() and (file.name == CARD or file.stat().st_size == size) for file, size in sizes.items())
 
 
 def diff_records(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:

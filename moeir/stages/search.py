@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir import variants
-from moeir.artifacts import atomic_write
+from moeir.artifacts import atomic_write, manifests
 from moeir.console import format_count
 from moeir.data_sources import find_judgements, is_remote
 from moeir.errors import UsageError
@@ -105,6 +105,9 @@ class Search(Stage):
     def _check_explain(self) -> None:
         if self.corpus is not None and self.explain is None and not self.interactive:
             raise UsageError("--corpus: is read only with --explain or --interactive")
+        names = (".trec", manifests.MANIFEST, atomic_write.RESUME)
+        if self.explain is not None and self._explains_in_output(self.output) and self.explain.name.endswith(names):
+            raise UsageError(f"--explain {self.explain}: --output writes files of such names there; choose another, such as why.jsonl")
 
     def side_products(self) -> dict[str, tuple[Path, str]]:
         """What --explain names, outside the folder of --output."""

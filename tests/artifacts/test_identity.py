@@ -116,3 +116,8 @@ def test_a_checkpoint_that_a_reader_verifies_is_held_for_the_stage_around_it(pro
         product.rename(tmp_path / "earlier")
         write_product(product, "two")
         identity.confirm_held()
+
+
+def test_a_file_of_a_product_that_is_written_in_place_has_changed(product):
+    with pytest.raises(ArtifactError, match=r"product: was replaced, or has changed, while it was read; run the command again"):
+        confirm_after(product, lambda: (product / "ids.txt").write_text("two"))

@@ -243,3 +243,30 @@ def test_an_error_of_a_copy_names_the_path_that_is_full_or_missing(
     monkeypatch.setattr(shutil, "copyfile", fail)
     result = moeir("init", "--model", tiny_model, "--arch", "dense", "--output", "dense")
     assert result.code == 1 and f"error: {blamed}" in result.stderr and result.stderr.endswith(f": {os.strerror(number)}\n")
+
+
+@pytest.mark.parametrize("name", ["bm25.trec", "manifest.json", "resume"])
+def test_explanations_never_take_the_name_of_what_else_is_in_the_folder(moeir: Moeir, name: str) -> None:
+    before = read_all()
+    result = search(moeir, "--output", "runs", "--explain", f"./runs/{name}")
+    assert result.code == 2 and f"--explain runs/{name}: --output writes files of such names there" in result.stderr
+    assert read_all() == before
+
+
+def test_nothing_is_written_below_a_file_or_a_link_that_leads_nowhere(moeir: Moeir) -> None:
+    Path("link").symlink_to("nowhere")
+    for folder in ("one.trec", "link"):
+        result = search(moeir, "--output", f"{folder}/out/run.trec")
+        assert result.code == 2 and result.stderr.startswith(f"error: {folder}: is no folder, so nothing can be written below it")
+    assert Path("one.trec").read_text() == RUNS["one"] and not Path("nowhere").exists()
+
+
+def test_a_card_that_its_owner_edited_damages_no_checkpoint_and_is_never_replaced(
+    moeir: Moeir, came_checkpoint: Path, toy: Path, tiny_model: Path
+) -> None:
+    shutil.copytree(came_checkpoint, "came")
+    Path("came/README.md").write_text("mine", encoding="utf-8")
+    assert moeir("encode", "--model", "came", "--corpus", toy / "corpus.jsonl", "--output", "enc").code == 0
+    result = moeir("init", "--model", tiny_model, "--arch", "dense", "--output", "came", "--force")
+    assert result.code == 2 and "came/README.md: exists and was not made by moeir" in result.stderr
+    assert Path("came/README.md").read_text(encoding="utf-8") == "mine"

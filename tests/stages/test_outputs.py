@@ -237,10 +237,14 @@ def test_hidden_files_of_a_product_are_in_its_manifest(moeir: Moeir) -> None:
 def test_an_error_of_a_copy_names_the_path_that_is_full_or_missing(
     moeir: Moeir, monkeypatch: pytest.MonkeyPatch, tiny_model: Path, number: int, source: str, blamed: str
 ) -> None:
-    def fail(_: Path, target: Path) -> None:
-        raise OSError(number, os.strerror(number), source, None, str(target))
+    replace = os.replace
 
-    monkeypatch.setattr(shutil, "copyfile", fail)
+    def fail(path: Path, target: Path) -> None:
+        if Path(target).name == "settings.yaml":
+            raise OSError(number, os.strerror(number), source, None, str(target))
+        replace(path, target)
+
+    monkeypatch.setattr(os, "replace", fail)
     result = moeir("init", "--model", tiny_model, "--arch", "dense", "--output", "dense")
     assert result.code == 1 and f"error: {blamed}" in result.stderr and result.stderr.endswith(f": {os.strerror(number)}\n")
 

@@ -9,7 +9,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -48,11 +48,9 @@ def _list_names(manifest: bytes) -> list[str]:
 
 def _read_times(file: Path) -> tuple[int, int] | None:
     """The size and the time of writing of a file; other files of the same content may be links to it, which changes its other time."""
-    try:
-        facts = file.stat()
-    except (OSError, ValueError):
-        return None
-    return facts.st_size, facts.st_mtime_ns
+    with suppress(OSError, ValueError):
+        return (facts := file.stat()).st_size, facts.st_mtime_ns
+    return None
 
 
 def _find_changed(held: Mapping[Path, Any]) -> Path | None:

@@ -105,8 +105,7 @@ def _is_manifest(loaded: Any) -> bool:
 
 
 def list_files(manifest_file: Path) -> Collection[str] | None:
-    """The names of the files in a manifest, also in one whose checksum is wrong, without a card that its owner has edited; None if it is
-    no manifest of ours."""
+    """The names in a manifest, also if its checksum is wrong, without a card that its owner has edited; None if it is not ours."""
     manifest: Any = read_json(manifest_file)
     if not _is_manifest(manifest) or any(Path(name).is_absolute() or ".." in Path(name).parts for name in manifest["files"]):
         return None

@@ -186,7 +186,7 @@ def test_the_next_command_of_an_update_is_that_of_its_index(parts: Path, tmp_pat
     for name, output in (("bm25", "run.trec"), ("index", "runs")):
         (tmp_path / "ids.txt").write_text("".join(f"{line}\n" for line in manifests.read_lines(parts / name / "ids.txt")[:1]))
         made = moeir("index", "--index", parts / name, "--delete", tmp_path / "ids.txt", "--output", tmp_path / name)
-        assert made.stderr.splitlines()[-1] == f"next: moeir search --index {tmp_path / name} --queries queries.jsonl --output {output}"
+        assert made.stderr.splitlines()[-1] == f"next: moeir search --index {tmp_path / name} --queries QUERIES --output {output}"
 
 
 def test_shards_are_added_as_whole_encodings_are(parts: Path, came_checkpoint: Path, toy: Path, tmp_path: Path) -> None:

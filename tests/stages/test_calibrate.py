@@ -46,7 +46,7 @@ def calibrated(index: Path, judged: tuple[object, ...], tmp_path_factory: pytest
     """The toy checkpoint with scales that are far from one another."""
     output = tmp_path_factory.mktemp("calibrated") / "ckpt"
     result = run("calibrate", "--index", index, *judged, "--dtype", "float32", "--output", output)
-    assert f"next: moeir search --index {index} --model {output} --queries queries.jsonl --output runs" in result.stderr
+    assert f"next: moeir search --index {index} --model {output} --queries QUERIES --output runs" in result.stderr
     assert "on held-out queries" in result.stderr and "; applied" in result.stderr
     return output
 

@@ -16,8 +16,8 @@ def test_every_value_is_that_of_ir_measures(monkeypatch):
     assert all(is_native(measure) for measure in wanted)
     for seed in range(60):
         hits, grades = tied_run(seed)
-        grades |= {"absent": {"d": 1}, "no relevant": {"d": 0}}
-        run = Run.from_hits(hits | {"not judged": {"d": 1.0}, "no relevant": {"d": 2.0, "e": 1.0}})
+        grades |= {"absent": {"d": 1}, "none-relevant": {"d": 0}}
+        run = Run.from_hits(hits | {"not-judged": {"d": 1.0}, "none-relevant": {"d": 2.0, "e": 1.0}})
         ours = measures.evaluate_run(run, grades, wanted)
         with monkeypatch.context() as patch:
             patch.setattr(measures, "is_native", lambda measure: False)

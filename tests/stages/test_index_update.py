@@ -217,9 +217,10 @@ def test_other_stages_take_an_updated_index(parts: Path, toy: Path, tmp_path: Pa
         judged = ("--queries", toy / "test-queries.tsv", "--qrels", toy / "test-qrels.tsv", "--dtype", "float32")
         package_run("calibrate", "--index", tmp_path / name, *judged, "--output", tmp_path / f"scaled-{name}")
         scaled = run_search(tmp_path / name, toy, tmp_path / f"scaled-runs-{name}", "--model", tmp_path / f"scaled-{name}")
-        both[name] = runs, (tmp_path / f"{name}.jsonl").read_text(), session, scaled
+        fitted = manifests.read_manifest(tmp_path / f"scaled-{name}")["counts"]["fitted"]
+        both[name] = runs, (tmp_path / f"{name}.jsonl").read_text(), session, scaled, fitted
     assert both["updated"] == both["compact"] and len(both["updated"][2]) > 10
-    assert both["updated"][0] != both["updated"][3]
+    assert len(set(both["updated"][4].values())) == 3
 
 
 def test_an_updated_index_is_a_part_of_a_collection(parts: Path, index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:

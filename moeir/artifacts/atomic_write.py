@@ -111,9 +111,9 @@ def check_writable(path: Path, record: Mapping[str, Any], *, force: bool, folder
     _check_replaceable(path, folder=folder)
     _can_resume(path, {name: value for name, value in (read_record(path) or {}).items() if name != VERSIONS}, record, force=force)
     above = next(parent for parent in path.parents if os.path.lexists(parent))
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        number = errno.EACCES if above.is_dir() else errno.EEXIST
-        raise OSError(number, os.strerror(number), str(above))
+    _check_folder(above)
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(above))
 
 
 def list_foreign(path: Path, *, folder: bool) -> list[Path]:
@@ -440,11 +440,16 @@ def replace_folder(partial: Path, path: Path) -> None:
     _remove(backup_path(path))
 
 
+def _check_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise UsageError(f"{path}: is no folder, so nothing can be written below it; write elsewhere")
+
+
 def make_folder(path: Path) -> None:
     """Create a folder and its parents, if missing, and sync their names to disk."""
     if not path.is_dir():
         if os.path.lexists(path):
-            raise UsageError(f"{path}: is no folder, so nothing can be written below it; write elsewhere")
+            _check_folder(path)
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
         _fsync(path.parent)

@@ -92,7 +92,7 @@ def test_a_retriever_learns_from_a_cross_encoders_scores(
 ) -> None:
     teach = ("rerank", "--train", room / "train.jsonl", "--model", room / "ce", *texts, "--output", tmp_path / "scored.jsonl")
     result = moeir(*teach)
-    assert result.code == 0 and "next: moeir finetune --model checkpoint --train" in result.stderr
+    assert result.code == 0 and "next: moeir finetune --model CHECKPOINT --train" in result.stderr
     flags = (
         "finetune",
         "--model",

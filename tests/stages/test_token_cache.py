@@ -121,5 +121,5 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(shared, finetune, 
 
 def test_a_cache_that_cannot_be_is_one_line(finetune, tmp_path):
     (tmp_path / "file").write_text("mine")
-    result = finetune("out", "--cache", tmp_path / "file", code=1)
+    result = finetune("out", "--cache", tmp_path / "file", code=2)
     assert len(result.stderr.strip().splitlines()) == 1 and f"{tmp_path}/file" in result.stderr

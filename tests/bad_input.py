@@ -278,7 +278,7 @@ OUTPUTS = [
     BadInput("output of other sources", None, "fuse --run two.trec --run one.trec --output made.trec", 2,
         "other settings or sources (run)"),
     BadInput("output edited since", write_file("made.trec", "mine"), FUSE_AGAIN, 2, "--force replaces it"),
-    BadInput("output under a file", None, FUSE.replace("out.trec", "one.trec/out") + "two.trec", 1, "one.trec"),
+    BadInput("output under a file", None, FUSE.replace("out.trec", "one.trec/out") + "two.trec", 2, "one.trec"),
     BadInput("unfinished work of other settings", leave_unfinished_work, ENCODE + "came", 2,
         "unfinished work of other settings (corpus, dtype,"),
     BadInput("output that is read", None, FUSE.replace(" out", " one") + "two.trec --force", 2, "would replace what --run reads"),

@@ -249,7 +249,7 @@ ASK = "search --index idx --interactive"
 
 SEARCHING = [
     BadInput("no queries", None, "search --index idx --output out.trec", 2, "search needs --queries"),
-    BadInput("no threads", None, SEARCH + "idx --threads 0", 2, "--threads 0: expected at least 1"),
+    BadInput("no threads", None, SEARCH + "idx --threads 0", 2, "--threads 0: expected 1 to 4096"),
     BadInput("batches of nothing", None, SEARCH + "idx --batch-size 0", 2, "--batch-size 0: expected at least 1"),
     BadInput("no such device to search on", None, SEARCH + "idx --device cuda:99", 2, "--device cuda:99: torch sees"),
     BadInput("the same index twice", None, SEARCH + "idx --index idx", 2, "the same index is given twice"),

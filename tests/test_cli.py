@@ -201,7 +201,7 @@ def test_stdout_holds_data_only(room, moeir):
 
 
 def test_a_finished_stage_says_so_and_is_made_again_by_force(room, moeir):
-    made = (0, "", "made out.trec: 1 query, 2 hits\nnext: moeir evaluate --run out.trec --qrels qrels.tsv\n")
+    made = (0, "", "made out.trec: 1 query, 2 hits\nnext: moeir evaluate --run out.trec --qrels QRELS\n")
     assert moeir(*FUSE, "--output", "out.trec") == made
     stat = (room / "out.trec").stat()
     result = moeir(*FUSE, "--output", "out.trec")

@@ -71,7 +71,8 @@ def test_nothing_forbidden_is_called(file):
 @pytest.mark.parametrize("file", FILES, ids=relative_path)
 def test_only_artifacts_brings_things_to_disk_and_only_cli_reads_the_environment(file):
     used = {dotted_name(node) for node in nodes(file)}
-    assert not used & DISK or file.parent.name == "artifacts"
+    allowed = {"fcntl.flock"} if file.parent.name == "loaders" else set()  # programs of their own, which wait for one another
+    assert not used & DISK - allowed or file.parent.name == "artifacts"
     assert not used & {"os.environ", "os.getenv"} or relative_path(file) in ENVIRONMENT
 
 

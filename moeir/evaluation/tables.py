@@ -36,8 +36,8 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[object]], number
     return "\n".join("  ".join(map(_pad_cell, line, widths, right)).rstrip() for line in lines)
 
 
-def format_markdown(header: Sequence[str], rows: Sequence[Sequence[object]], number_format: str = ".4f") -> str:
-    """Format a Markdown table.
+def format_markdown(header: Sequence[str], rows: Sequence[Sequence[object]], number_format: str = ".4f", *, escape: bool = True) -> str:
+    """Format a Markdown table; without `escape` the marks in cells are Markdown's.
 
     >>> print(format_markdown(["run", "RR"], [["bm25|k1", 0.5]]))
     | run | RR |
@@ -46,7 +46,7 @@ def format_markdown(header: Sequence[str], rows: Sequence[Sequence[object]], num
     """
     cells = _format_cells(rows, number_format)
     right = _right_aligned(len(header), cells)
-    lines = [[_escape_markdown(cell) for cell in row] for row in (*_format_cells([header]), *cells)]
+    lines = [[_escape_markdown(cell) if escape else cell.replace("|", "\\|") for cell in row] for row in (*_format_cells([header]), *cells)]
     lines.insert(1, ["--:" if number else ":--" for number in right])
     return "\n".join(f"|{'|'.join(line)}|" if index == 1 else f"| {' | '.join(line)} |" for index, line in enumerate(lines))
 

@@ -21,6 +21,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -45,6 +46,7 @@ SUMS = ("fused", "calibrated", "with-bm25", "bm25")  # runs that are no experts
 WAITING = "not run yet"
 SMOOTHED = 10  # steps of a mean in a curve that has a point for every step
 Floats: TypeAlias = NDArray[np.float64]
+_format_table = partial(format_markdown, escape=False)  # cells have marks of their own
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ def means_table(experiment: Experiment, of_set: str, rows: Iterable[str]) -> str
             low, high = confidence_interval(scores, is_measure=True)
             others = [np.mean([of_record[run][measure] for of_record in means]) if run != "best" else "" for measure in ("RR@10", "R@100")]
             lines.append([f"{row}/{run}", len(records), float(scores.mean()), f"{low:.4f}–{high:.4f}", *others])
-    return format_markdown(["row", "seeds", "nDCG@10", "95 %", "RR@10", "R@100"], lines)
+    return _format_table(["row", "seeds", "nDCG@10", "95 %", "RR@10", "R@100"], lines)
 
 
 def contrasts_table(contrasts: Sequence[Contrast | str], correction: str) -> str:
@@ -218,7 +220,7 @@ def contrasts_table(contrasts: Sequence[Contrast | str], correction: str) -> str
         cells = [f"{one.mean:+.4f}", f"{one.low:+.4f} to {one.high:+.4f}", f"{one.effect:+.3f}"]
         tests = [format_p(one.p), format_p(corrected)] if one.whole else ["seeds missing", ""]
         lines.append([one.label, *cells, *tests, seeds])
-    return format_markdown(["contrast (nDCG@10)", "difference", "95 %", "d", "p", f"p ({correction})", "by seed"], lines)
+    return _format_table(["contrast (nDCG@10)", "difference", "95 %", "d", "p", f"p ({correction})", "by seed"], lines)
 
 
 def judge(one: Contrast | str, smallest: float) -> str:
@@ -253,7 +255,7 @@ def experts_table(experiment: Experiment, of_set: str) -> str | None:
         wins = np.mean([_shares_won([experiment.scores(name, expert, of_set) for expert in experts]) for name in records], axis=0)
         header = [*(f"RBO {pair}" for pair in overlaps), *(f"{expert} alone best" for expert in experts)]
         lines.append([row, *overlaps.values(), *wins])
-    return format_markdown(["row", *header], lines, ".3f") if lines else None
+    return _format_table(["row", *header], lines, ".3f") if lines else None
 
 
 def _shares_won(scores: Sequence[Floats]) -> Floats:
@@ -273,7 +275,7 @@ def choices_table(experiment: Experiment) -> str:
             cells = {rate: values.get((similarity, rate)) for rate in rates}
             best = max(values.values())
             lines.append([group, similarity, *("" if (cell := cells[rate]) is None else _mark(cell, cell == best) for rate in rates)])
-    return format_markdown(["row and collection", "similarity", *(f"rate {rate}" for rate in rates)], lines)
+    return _format_table(["row and collection", "similarity", *(f"rate {rate}" for rate in rates)], lines)
 
 
 def _mark(value: float, is_best: bool) -> str:
@@ -300,7 +302,7 @@ def runs_table(experiment: Experiment) -> str:
                 what,
             ]
         )
-    return format_markdown(["record", "steps", "minutes", "date", "commit", "machine"], lines)
+    return _format_table(["record", "steps", "minutes", "date", "commit", "machine"], lines)
 
 
 def describe(experiment: Experiment) -> str:

@@ -33,7 +33,7 @@ SOUND = {
         "scan": "global/vectors lexical/terms lexical/weights local/vectors",
         "bm25": "bm25/counts bm25/highest bm25/offsets bm25/weights",
     },
-    "maximum raised": {"coil-encodings": "exact/terms", "coil": "exact/terms", "approximate": "local/leading"},
+    "maximum raised": {"coil-encodings": "exact/terms", "coil": "exact/terms", "approximate": "local/leading local/residuals"},
     "minimum -1": {"approximate": "lexical/weights local/leading local/residuals", "bm25": "bm25/steps"},
 }
 

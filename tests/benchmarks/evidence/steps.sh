@@ -120,6 +120,8 @@ from moeir.records import qrels, texts
 queries, judgements, count, first, rest = sys.argv[1:]
 questions, judged = list(texts.read_texts(queries)), qrels.read_qrels(judgements)
 for name, part in ((first, questions[: int(count)]), (rest, questions[int(count) :])):
+    if not part:  # nothing is left over at a small size
+        continue
     texts.write_texts(part, f"{name}-queries.jsonl")
     qrels.write_qrels({question.id: judged[question.id] for question in part}, f"{name}.tsv")
 P

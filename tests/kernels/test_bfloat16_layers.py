@@ -207,6 +207,7 @@ def test_attention_for_inference_equals_the_formula(lengths):
     assert_close([found], [attention(*heads, texts).flatten(-2)], 0.01)
 
 
+@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this processor has no bfloat16 units: nothing is packed")
 def test_attention_for_inference_is_used_in_the_packed_form_of_long_enough_texts(came_checkpoint, monkeypatch):
     names = used(monkeypatch)
     checkpoint = open_checkpoint(came_checkpoint)

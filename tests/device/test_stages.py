@@ -134,11 +134,11 @@ def test_a_killed_encoding_goes_on_to_the_same_bytes(moeir_on, checkpoint, shop,
     assert moeir_on(*command, tmp_path / "whole").code == 0
     plain, windows = encoding._write_window, []
 
-    def fail(growing, ids, copied):
+    def fail(growing, ids, truncated, copied):
         windows.append(ids[0])
         if len(windows) == 4:
             raise DataError("gone")
-        plain(growing, ids, copied)
+        plain(growing, ids, truncated, copied)
 
     monkeypatch.setattr(encoding, "_write_window", fail)
     assert "gone" in moeir_on(*command, tmp_path / "killed").stderr

@@ -37,7 +37,7 @@ MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "indexes/base": "indexes/test_flat indexes/test_inverted", "indexes/sparse_rows": "indexes/test_inverted indexes/test_exact_match",
     "indexes/lucene_impact": "indexes/test_lucene", "indexes/postings_search": "indexes/test_inverted",
     "indexes/residual_codec": "indexes/test_plaid", "indexes/segments": "stages/test_index_update",
-    "indexes/stemmers": "indexes/test_languages", "indexes/token_store": "indexes/test_maxsim",
+    "indexes/token_store": "indexes/test_maxsim",
     "indexes/vector_store": "indexes/test_maxsim indexes/test_two_step indexes/test_flat indexes/test_plaid",
     "mixtures/dispatch": "mixtures/",
     "training/losses": "training/test_objectives training/test_formulas",

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import regex
@@ -44,24 +44,31 @@ ASCII_WORD_PATTERN = re.compile(_ascii_word_pattern())
 def read_stop_words(language: str, stop_words: str) -> frozenset[str]:
     """Lucene's stop words of a language, where it has some, if `stop_words` is `lucene`; no words if it is `none`."""
     if stop_words not in ("lucene", "none"):
-        raise UsageError(f"stop_words {stop_words!r} is unknown; known: lucene, none")
+        raise UsageError(f"bm25: stop_words {stop_words!r} is unknown; known: lucene, none")
     if stop_words == "none" or language == "english":
         return frozenset(LUCENE_STOP_WORDS.split() if stop_words == "lucene" else ())
     match = re.search(rf"^{language}: (.*)", STOP_WORDS_FILE.read_text(encoding="utf-8"), re.MULTILINE)
     return frozenset(match[1].split() if match else ())
 
 
+def open_stemmer(name: str) -> Callable[[str], str]:
+    """Snowball's stemmer of a name, word → stem; `none` leaves words as they are."""
+    if name == "none":
+        return str
+    if name not in Stemmer.algorithms():
+        raise UsageError(f"bm25: stemmer {name!r} is unknown; known: snowball, none, {', '.join(Stemmer.algorithms())}")
+    return Stemmer.Stemmer(name).stemWord
+
+
 class Analyzer(ABC):
     """Text → terms, token by token; the terms of a token are kept."""
-
-    _token_pattern = WORD_PATTERN
 
     def __init__(self) -> None:
         self._terms_of_token: dict[str, tuple[str, ...]] = {}
 
     def terms(self, text: str) -> Sequence[str]:
         """The terms of a text, in order."""
-        pattern, cache = ASCII_WORD_PATTERN if text.isascii() else self._token_pattern, self._terms_of_token
+        pattern, cache = ASCII_WORD_PATTERN if text.isascii() else WORD_PATTERN, self._terms_of_token
         terms: list[str] = []
         for token in pattern.findall(text):
             known = cache.get(token)
@@ -88,10 +95,7 @@ class EnglishAnalyzer(Analyzer):
 
     def __init__(self, stemmer: str = "porter", stop_words: str = "lucene") -> None:
         super().__init__()
-        if stemmer != "none" and stemmer not in Stemmer.algorithms():
-            raise UsageError(f"stemmer {stemmer!r} is unknown; known: none, {', '.join(Stemmer.algorithms())}")
-        self.stemmer = stemmer
-        self._stem = str if stemmer == "none" else Stemmer.Stemmer(stemmer).stemWord
+        self.stemmer, self._stem = stemmer, open_stemmer(stemmer)
         self._stop_words = read_stop_words("english", stop_words)
 
     def _analyze(self, word: str) -> str | None:

@@ -38,7 +38,7 @@ class CountedTexts:
 
 
 class Bm25(PostingsIndex, Index):
-    """BM25 as Lucene scores it, over the terms of Lucene's analyser of a language (`language`, by default English).
+    """BM25 as Lucene scores it, over the stems of a language's words (`language`, by default English).
 
     weight of term t in document d = log(1 + (N − n + ½) / (n + ½)) · f / (f + k1 · (1 − b + b · |d| / mean |d|)), where n of N
     documents hold t, f times in d (Robertson and Zaragoza 2009, Kamphuis et al. 2020 "Lucene (accurate)"), without the factor k1 + 1 of
@@ -46,8 +46,8 @@ class Bm25(PostingsIndex, Index):
     with at least one term. A query's score adds the weights of its terms, repeated ones as often as they occur. Only documents that share
     a term are retrieved.
 
-    `stemmer` is `lucene` (the one of Lucene's analyser: Porter's for English), the language's of Snowball, or `none`; `stop_words` is
-    `lucene` or `none`. Queries are analysed as the index says.
+    `stemmer` is `snowball` (the language's of Snowball; for English, Porter's), one of Snowball's by its name, or `none`; `stop_words` is
+    `lucene` (the list of Lucene's analyser of the language, where there is one) or `none`. Queries are analysed as the index says.
     """
 
     kind = "text"
@@ -61,7 +61,7 @@ class Bm25(PostingsIndex, Index):
         k1: float = 0.9,
         b: float = 0.4,
         language: str = "english",
-        stemmer: str = "lucene",
+        stemmer: str = "snowball",
         stop_words: str = "lucene",
     ) -> None:
         super().__init__(id_ranks, device)

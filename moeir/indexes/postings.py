@@ -1,24 +1,25 @@
-"""Impact-ordered postings in windows of documents, with the documents' own weights; built window by window."""
+"""Impact-ordered postings in windows of documents, with the documents' own weights; built window by window.
+
+Little work is done by numpy alone, whose results are those of the compiled loops in `postings_search` to the bit: the loops take seconds
+to compile, once on a machine, and half a second to load.
+"""
 
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
-import torch
 
 from moeir.artifacts import memmap
 from moeir.artifacts.array_folder import ArrayFolder, find_nonempty_begins
 from moeir.artifacts.journals import AppendableNpy
 from moeir.indexes import base
-from moeir.indexes.postings_search import HASH_SLOTS, SCAN_BLOCK, STEPS, score_row_pairs, search_postings
 from moeir.indexes.sparse_rows import SparseRows
-from moeir.kernels.numba_cache import njit_cached
-from moeir.representations.base import ragged_positions
 
+STEPS = 255  # of a term's largest weight, to which postings are rounded up
 WINDOW_SIZE = 2**16  # documents whose scans fit in a core's cache, and whose offsets fit in uint16
 MAX_SCORE, MIN_SCORE = 1e38, 1e-30  # float32 tells scores apart within this range
 MAX_SCANNED_TERMS = 2**14  # of a query that is scanned
@@ -28,9 +29,10 @@ DTYPES = {
 }  # fmt: skip
 LIST_COLUMNS = ("windows", "begins", "ends")
 LISTS_AT_ONCE = 2**20
+PLAIN_ENTRIES = 2**28  # terms of documents that an opened index compares by numpy, a second's work, before it takes compiled loops
 
 
-@dataclass(frozen=True)
+@dataclass
 class Postings:
     """The arrays of an inverted index: every document's own weights, and for every term one list of postings per window that has any.
 
@@ -51,6 +53,7 @@ class Postings:
     highest: np.ndarray
     window: int
     signed: bool  # some weight is negative: the scan proves nothing
+    plain_entries: int = 0  # how many terms of documents have been compared by numpy
 
     @classmethod
     def from_files(
@@ -99,38 +102,94 @@ class Postings:
 
     def positions_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the terms and weights of the documents `rows` [n] are, end to end: int64 [nnz], and starts int64 [n + 1]."""
-        positions, starts = ragged_positions(torch.from_numpy(self.starts), torch.from_numpy(rows))
-        return positions.numpy(), starts.numpy()
+        begins, lengths = self.starts[rows], self.starts[rows + 1] - self.starts[rows]
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        return np.arange(starts[-1]) + np.repeat(begins - starts[:-1], lengths), starts
 
     def search(self, queries: SparseRows, id_ranks: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """The `depth` best documents of each query -> rows int64 [Q, n · depth], scores float32 [Q, n · depth]: n lists, each best first.
 
         Ties go to the highest id rank. Unused entries hold row -1 and score −∞.
         """
-        count, threads = len(queries.starts) - 1, numba.get_num_threads()
+        starts, terms, weights = self._prepare_queries(queries)
+        count = len(starts) - 1
+        memmap.note_pages_read(sum(getattr(self, name).nbytes for name in DTYPES))
+        if self._is_little_work(count * len(self.terms)):
+            return self._search_plainly(starts, terms, self._query_weights(terms, weights), id_ranks, depth)
+        import numba
+
+        from moeir.indexes.postings_search import SCAN_BLOCK, search_postings
+
+        threads = numba.get_num_threads()
         windows = -(-len(id_ranks) // self.window)
         splits = max(1, min(threads // max(count, 1), windows // 2))  # with fewer queries than threads, threads share a query's windows
         rows = np.full((count * splits, depth), base.NO_ROW, dtype=np.int64)
         scores = np.full(rows.shape, -np.inf, dtype=np.float32)
-        starts, terms, weights = self._prepare_queries(queries)
         span = min(self.window, -(-len(id_ranks) // SCAN_BLOCK) * SCAN_BLOCK)
         search_postings(
             *(self.lists, self.windows, self.begins, self.ends, self.offsets, self.steps, self.starts, self.terms, self.weights),
             *(self._shift, self._scales, starts, terms, self._query_weights(terms, weights), self._scannable(starts, terms, weights)),
             *(id_ranks, span, _hash_slots(starts), min(len(rows), 4 * threads), rows, scores),
         )
-        memmap.note_pages_read(sum(getattr(self, name).nbytes for name in DTYPES))
         return rows.reshape(count, -1), scores.reshape(count, -1)
+
+    def _is_little_work(self, entries: int) -> bool:
+        """Whether numpy compares so many more terms of documents."""
+        is_little = self.plain_entries + entries <= PLAIN_ENTRIES
+        self.plain_entries += entries if is_little else 0
+        return is_little
+
+    def _search_plainly(
+        self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray, id_ranks: np.ndarray, depth: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`search` by numpy: every document's terms are compared with each query."""
+        rows = np.full((len(starts) - 1, depth), base.NO_ROW, dtype=np.int64)
+        scores = np.full(rows.shape, -np.inf, dtype=np.float32)
+        owners = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        for query, (begin, end) in enumerate(pairwise(starts.tolist())):
+            is_query_term, weight_by_term = np.zeros(len(self.highest), dtype=bool), np.zeros(len(self.highest))
+            is_query_term[terms[begin:end]], weight_by_term[terms[begin:end]] = True, weights[begin:end]
+            entries = np.flatnonzero(is_query_term[self.terms])
+            sums = self._sum_products(owners[entries], weight_by_term[self.terms[entries]], entries, len(self.starts) - 1)
+            hits = np.unique(owners[entries])
+            base.fill_ranked_hits(hits, sums[hits], id_ranks, rows[query], scores[query])
+        return rows, scores
+
+    def _sum_products(self, owners: np.ndarray, weights: np.ndarray, entries: np.ndarray, count: int) -> np.ndarray:
+        """The scores float32 [count] of documents or pairs: of each, the float64 sum, one after another, of the products of query weights
+        float64 [n] and the document's weights at `entries` [n]; owners [n] are ascending."""
+        products = weights * (self.weights[entries].astype(np.float64) - self._shift)
+        with np.errstate(over="ignore"):  # to infinity, as compiled loops do
+            scores: np.ndarray = (np.bincount(owners, products, count) + 0.0).astype(np.float32)  # −0 becomes 0
+        return scores
 
     def score_pairs(self, queries: SparseRows, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         """Scores of pairs, as in `search`, 0 if no term is shared: ascending query_rows [P], document_rows [P] -> float32 [P]."""
-        scores = np.zeros(len(query_rows), dtype=np.float32)
         starts, terms, weights = self._prepare_queries(queries)
+        if self._is_little_work(int((self.starts[document_rows + 1] - self.starts[document_rows]).sum())):
+            return self._score_pairs_plainly(starts, terms, self._query_weights(terms, weights), query_rows, document_rows)
+        import numba
+
+        from moeir.indexes.postings_search import score_row_pairs
+
+        scores = np.zeros(len(query_rows), dtype=np.float32)
         parts = min(len(scores), 4 * numba.get_num_threads())
         pair_arguments = (np.ascontiguousarray(query_rows), np.ascontiguousarray(document_rows), parts)
         document_columns = (self.starts, self.terms, self.weights, self._shift)
         score_row_pairs(*document_columns, starts, terms, self._query_weights(terms, weights), _hash_slots(starts), *pair_arguments, scores)
         return scores
+
+    def _score_pairs_plainly(
+        self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray, query_rows: np.ndarray, document_rows: np.ndarray
+    ) -> np.ndarray:
+        """`score_pairs` by numpy."""
+        positions, pair_starts = self.positions_of(document_rows)
+        pairs = np.repeat(np.arange(len(document_rows)), np.diff(pair_starts))
+        query_keys = np.repeat(np.arange(len(starts) - 1), np.diff(starts)) * len(self.highest) + terms  # ascending
+        keys = query_rows[pairs] * len(self.highest) + self.terms[positions]
+        places = np.minimum(np.searchsorted(query_keys, keys), max(len(query_keys) - 1, 0))
+        entries = np.flatnonzero(query_keys[places] == keys) if len(query_keys) else np.zeros(0, np.int64)
+        return self._sum_products(pairs[entries], weights[places[entries]], positions[entries], len(document_rows))
 
     def _scannable(self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Which queries can be scanned, bool [Q]: few terms, no negative weight, and scores that float32 tells apart."""
@@ -166,6 +225,8 @@ class Postings:
 
 
 def _hash_slots(starts: np.ndarray) -> int:
+    from moeir.indexes.postings_search import HASH_SLOTS
+
     most = int(np.diff(starts).max(initial=0))
     return max(HASH_SLOTS, 1 << (4 * most).bit_length())
 
@@ -230,24 +291,8 @@ def _quantise_weights(weights: np.ndarray, highest: np.ndarray) -> np.ndarray:
     return np.ceil(weights.astype(np.float64) * STEPS / above).clip(1, STEPS).astype(np.uint8)
 
 
-@njit_cached()
-def _sort_by_impact(starts: Any, terms: Any, steps: Any, vocabulary: int) -> tuple[Any, Any, Any]:
+def _sort_by_impact(starts: np.ndarray, terms: np.ndarray, steps: np.ndarray, vocabulary: int) -> tuple[np.ndarray, ...]:
     """Order a window's postings by term, then step descending, then document: offsets, steps, and postings per term [V]."""
-    cursors, counts = np.zeros(257, np.int64), np.zeros(vocabulary + 1, np.int64)
-    for entry in range(len(terms)):
-        cursors[256 - steps[entry]] += 1
-        counts[terms[entry] + 1] += 1
-    cursors = np.cumsum(cursors)
-    by_step, entry_rows = np.empty(len(terms), np.int64), np.empty(len(terms), np.uint16)
-    for row in range(len(starts) - 1):
-        for entry in range(starts[row], starts[row + 1]):
-            entry_rows[entry] = row
-            by_step[cursors[255 - steps[entry]]] = entry
-            cursors[255 - steps[entry]] += 1
-    next_positions = np.cumsum(counts)
-    offsets, sorted_steps = np.empty(len(terms), np.uint16), np.empty(len(terms), np.uint8)
-    for entry in by_step:
-        position = next_positions[terms[entry]]
-        offsets[position], sorted_steps[position] = entry_rows[entry], steps[entry]
-        next_positions[terms[entry]] = position + 1
-    return offsets, sorted_steps, counts[1:]
+    rows = np.repeat(np.arange(len(starts) - 1, dtype=np.uint64), np.diff(starts))
+    keys = np.sort(terms.astype(np.uint64) << 24 | (STEPS - steps).astype(np.uint64) << 16 | rows)
+    return keys.astype(np.uint16), STEPS - (keys >> 16).astype(np.uint8), np.bincount(terms, minlength=vocabulary)

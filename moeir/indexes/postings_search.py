@@ -15,10 +15,10 @@ from typing import Any
 import numba
 import numpy as np
 
+from moeir.indexes.postings import STEPS
 from moeir.indexes.simd_loops import LANES, equal_mask_32, lowest_bit, prefetch_line
 from moeir.kernels.numba_cache import njit_cached
 
-STEPS = 255
 MAX_SCAN = 2**16 - 1  # largest scan value, uint16
 SCAN_BLOCK = 64  # scans compared at once
 BIN_BITS = 4  # a histogram bin is 2^BIN_BITS scan values wide

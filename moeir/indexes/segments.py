@@ -23,7 +23,6 @@ from moeir.artifacts.atomic_write import link_file
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.base import INDEX_AGAIN, Index
 from moeir.records.ids import IdColumn
-from moeir.representations.base import Representation, RepresentationWriter
 
 DELETED, IDS_FILE = "deleted", "ids.txt"
 ROWS_AT_ONCE = 2**14
@@ -103,6 +102,8 @@ class IndexFolder:
 
     def documents(self, expert: str, folder: Path) -> Iterator[Any]:
         """The documents of an expert as its engine's `add` takes them; representations are written to `folder` and memory-mapped."""
+        from moeir.representations.base import Representation, RepresentationWriter
+
         stored = self._stored_documents(expert)
         for first in stored:
             if not isinstance(first, Representation):

@@ -12,10 +12,18 @@ from threading import Lock
 from typing import Any
 
 import numba
+from numba.core import event
 
 numba.config.THREADING_LAYER = "workqueue"  # OpenMP's would change torch's number of threads, and so its rounding
+_compile_timer = event.TimingListener()
+event.register("numba:compile", _compile_timer)
 _parallel_loop = Lock()
 os.register_at_fork(before=_parallel_loop.acquire, after_in_parent=_parallel_loop.release, after_in_child=_parallel_loop.release)
+
+
+def read_compile_seconds() -> float:
+    """Seconds that this process has spent on compiling loops; reading them from the cache is not counted."""
+    return float(_compile_timer.duration) if _compile_timer.done else 0.0
 
 
 def njit_cached(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

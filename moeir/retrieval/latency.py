@@ -3,16 +3,14 @@
 import os
 import platform
 import resource
+import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
-import torch
-from numba.core import event
 
 from moeir.artifacts import manifests
 from moeir.console import format_bytes, format_count
@@ -29,7 +27,7 @@ class LatencyRecorder:
     def __init__(self, device: str = "cpu") -> None:
         self._device = device
         self.steps: dict[str, list[tuple[float, int]]] = {}
-        self.compile_seconds, self.warm_up_queries = 0.0, 0
+        self._compiled_before, self.warm_up_queries = _read_compile_seconds(), 0
 
     def end_warm_up(self, queries: int) -> None:
         """Forget the steps so far: they were a warm-up with so many queries."""
@@ -40,19 +38,22 @@ class LatencyRecorder:
     def time_step(self, name: str, queries: int) -> Iterator[None]:
         """Time one step of a batch of queries."""
         started, before = self._now(), self.compile_seconds
-        with event.install_timer("numba:compile", self._add_compile_seconds):
-            yield
+        yield
         seconds = self._now() - started - (self.compile_seconds - before)
         self.steps.setdefault(name, []).append((seconds, queries))
 
     def _now(self) -> float:
         """Seconds, after all work queued on a CUDA device has finished."""
         if self._device.startswith("cuda"):
+            import torch
+
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
-    def _add_compile_seconds(self, seconds: float) -> None:
-        self.compile_seconds += seconds
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds that compiling loops has taken since the recorder was made."""
+        return _read_compile_seconds() - self._compiled_before
 
     def summarize(self) -> dict[str, dict[str, float]]:
         """Queries per second and batches of each step; if its queries were measured one by one, percentiles of their latency in ms."""
@@ -61,6 +62,11 @@ class LatencyRecorder:
     def speed(self) -> dict[str, Any]:
         """The summary, and what it does not count."""
         return {"warm_up_queries": self.warm_up_queries, "compile_seconds": round(self.compile_seconds, 3), **self.summarize()}
+
+
+def _read_compile_seconds() -> float:
+    loops = sys.modules.get("moeir.kernels.numba_cache")
+    return 0.0 if loops is None else float(loops.read_compile_seconds())
 
 
 def format_speed(speed: Mapping[str, Any]) -> str:
@@ -119,6 +125,9 @@ def limit_threads(count: int | None) -> Iterator[None]:
         return
     if count < 1:
         raise UsageError(f"--threads {count}: expected at least 1")
+    import numba
+    import torch
+
     before = torch.get_num_threads(), numba.get_num_threads()
     numba.set_num_threads(min(count, int(vars(numba.config)["NUMBA_NUM_THREADS"])))
     torch.set_num_threads(count)
@@ -135,12 +144,19 @@ def machine_info(device: str, indexes: Sequence[Path], unused: Collection[str] =
 
     That peak counts the pages of mapped files, too.
     """
-    processor = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor_name()
+    processor = sys.modules["torch"].cuda.get_device_name(device) if device.startswith("cuda") else _processor_name()
     files = (item for path in indexes for item in manifests.read_manifest(path)["files"].items())
     index_bytes = sum(int(facts["bytes"]) for name, facts in files if not {*unused}.intersection(name.split("/")))
-    threads = {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    threads = {"cores": os.cpu_count(), "threads": _count_threads()}
     peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"processor": processor, **threads, "device": device, "index_bytes": index_bytes, "peak_memory_bytes": peak_bytes}
+
+
+def _count_threads() -> int:
+    """The threads that torch's operations or compiled loops use; plain numpy has one."""
+    if (torch := sys.modules.get("torch")) is not None:
+        return int(torch.get_num_threads())
+    return int(numba.get_num_threads()) if (numba := sys.modules.get("numba")) is not None else 1
 
 
 def format_machine(facts: dict[str, Any]) -> str:

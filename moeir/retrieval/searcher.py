@@ -10,16 +10,13 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, TypeAlias, overload
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
-import torch
 
 from moeir import variants
-from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 from moeir.artifacts import manifests
 from moeir.artifacts.identity import read_unchanged
-from moeir.backbones.device import autocast, select_device, select_dtype
 from moeir.errors import ArtifactError, UsageError
 from moeir.fusion import FUSED, formulas
 from moeir.indexes.base import INDEX_AGAIN, NO_ROW, Index, SearchableIndex, fill_all_ranked_hits
@@ -31,6 +28,11 @@ from moeir.records.ids import IdColumn
 from moeir.records.runs import Run, id_ranks
 from moeir.records.texts import Text, parse_id, parse_string, read_id_list
 from moeir.retrieval.latency import LatencyRecorder
+
+if TYPE_CHECKING:
+    import torch
+
+    from moeir.architectures.checkpoint import RetrievalModel
 
 EXACT_SUM = "exact-sum"
 
@@ -61,8 +63,8 @@ class Searcher:
     ids: IdColumn
     engines: dict[str, SearchableIndex]
     order: np.ndarray
-    checkpoint: RetrievalModel | None
-    dtype: torch.dtype
+    checkpoint: "RetrievalModel | None"
+    dtype: "torch.dtype | None"  # of the checkpoint's matrix products
     device: str = "cpu"
 
     @property
@@ -213,11 +215,13 @@ class Searcher:
         self, queries: list[str], batch_size: int, speed: LatencyRecorder, experts: Collection[str] | None = None
     ) -> Iterator[tuple[int, Any]]:
         """Batches of queries in the form the engines take: (row of the first, expert -> queries); of all experts or some."""
-        for first in range(0, len(queries), batch_size):
-            batch = queries[first : first + batch_size]
-            if self.checkpoint is None:
-                yield first, dict.fromkeys(self.engines, batch)
-            else:
+        batches = ((first, queries[first : first + batch_size]) for first in range(0, len(queries), batch_size))
+        if self.checkpoint is None:
+            yield from ((first, dict.fromkeys(self.engines, batch)) for first, batch in batches)
+        else:
+            from moeir.backbones.device import autocast
+
+            for first, batch in batches:
                 with speed.time_step("encode", len(batch)), autocast(self.dtype, str(self.checkpoint.device)):
                     encoded = self.checkpoint.encode(batch, "query", experts=experts)
                 yield first, encoded
@@ -250,13 +254,14 @@ def open_index(
     every file is verified unless `verified` says that the caller did. `model` is the checkpoint if it has moved, or a calibrated one.
     """
     paths = tuple(Path(one) for one in ([path] if isinstance(path, Path | str) else path))
-    target = select_device(device)
     if not paths:
         raise UsageError("open_index: expected the path of an index, or several")
     for one in () if verified else paths:
         manifests.verify_artifact(one, "index")
     counts = [manifests.read_counts(one) for one in paths]
     _check_compatible(paths, counts)
+    recorded = counts[0].get("checkpoint")
+    target = "cpu" if recorded is None and device == "auto" else _select_device(device)  # without torch, which takes a second to load
     if model is not None and "checkpoint" not in counts[0]:
         raise UsageError(f"--model {model}: {paths[0]} this index has no checkpoint; leave --model out")
     folders = [IndexFolder.read(one, facts) for one, facts in zip(paths, counts, strict=True)]
@@ -272,17 +277,22 @@ def open_index(
         raise UsageError(f"--index: {text_engine} {whole}")
     if len(parts) > 1:
         engines = {name: ShardedIndex([part[name] for part in parts], order) for name in parts[0]}
-    recorded = counts[0].get("checkpoint")
-    checkpoint = (
-        None
-        if recorded is None
-        else open_checkpoint(manifests.find_checkpoint(paths[0], recorded, None if model is None else Path(model)), target)
-    )
-    precision = torch.float32 if checkpoint is None else select_dtype(dtype, target, inference=True)
-    if checkpoint is not None:
+    checkpoint = precision = None
+    if recorded is not None:
+        from moeir.architectures.checkpoint import open_checkpoint
+        from moeir.backbones.device import select_dtype
+
+        checkpoint = open_checkpoint(manifests.find_checkpoint(paths[0], recorded, None if model is None else Path(model)), target)
+        precision = select_dtype(dtype, target, inference=True)
         checkpoint.pack_for_inference(precision)
     searcher = Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
     return searcher if sum(map(len, rows)) == len(all_ids) else searcher._select_rows(np.concatenate(rows))
+
+
+def _select_device(device: str) -> str:
+    from moeir.backbones.device import select_device
+
+    return select_device(device)
 
 
 def _open_segments(folder: IndexFolder, device: str) -> Iterator[dict[str, Index]]:

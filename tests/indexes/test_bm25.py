@@ -14,6 +14,8 @@ from moeir.indexes.flat import Flat
 from tests.indexes.engine_checks import same_bytes
 from tests.oracles import search as oracle
 
+pytestmark = pytest.mark.usefixtures("form")
+
 TEXTS = [
     "The cat sat on the mat.",
     "Dogs and cats: a dog's life",

@@ -16,6 +16,8 @@ from moeir.representations.sparse import Sparse
 from tests.indexes.engine_checks import same_bytes
 from tests.oracles import search as oracle
 
+pytestmark = pytest.mark.usefixtures("form")
+
 VOCABULARY = 6
 text = st.dictionaries(st.integers(0, VOCABULARY - 1), st.integers(-4, 8).map(lambda number: number / 8))
 texts = st.lists(text, min_size=1, max_size=25)

@@ -21,6 +21,8 @@ from moeir.indexes.postings import _quantise_weights, _sort_by_impact
 from moeir.representations.sparse import Sparse
 from tests.oracles import search as oracle
 
+pytestmark = pytest.mark.usefixtures("form")
+
 VOCABULARY, DOCUMENTS = 200, 6000
 
 

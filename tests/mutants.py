@@ -35,14 +35,14 @@ MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "heads/lexical": "heads/ architectures/test_options", "heads/pooling": "heads/ architectures/test_options",
     "heads/token_vectors": "heads/ architectures/test_options",
     "indexes/base": "indexes/test_flat indexes/test_inverted", "indexes/sparse_rows": "indexes/test_inverted indexes/test_exact_match",
-    "indexes/lucene_impact": "indexes/test_lucene", "indexes/postings_search": "indexes/test_inverted",
+    "indexes/postings_search": "indexes/test_inverted",
     "indexes/residual_codec": "indexes/test_plaid", "indexes/segments": "stages/test_index_update",
     "indexes/token_store": "indexes/test_maxsim",
     "indexes/vector_store": "indexes/test_maxsim indexes/test_two_step indexes/test_flat indexes/test_plaid",
     "mixtures/dispatch": "mixtures/",
     "training/losses": "training/test_objectives training/test_formulas",
 }  # fmt: skip
-HAVE_OPTIONS = ("indexes/bm25", "indexes/faiss", "indexes/plaid", "indexes/seismic", "fusion/formulas", "training/objectives")
+HAVE_OPTIONS = ("indexes/bm25", "indexes/faiss", "indexes/plaid", "fusion/formulas", "training/objectives")
 MORE_TESTS |= dict.fromkeys(HAVE_OPTIONS, "test_docs.py::test_the_pages_about_the_program_are_the_programs")
 NEVER = ("tests/device/", "tests/examples/", "tests/stages/", "tests/test_")  # other machines, whole programs, tests of the whole tree
 

@@ -14,7 +14,6 @@ IMPORT_NAMES = {  # where a package is not imported or called under its own name
     "python-terrier": "pyterrier",
     "faiss-cpu": "faiss",
     "faiss-gpu": "faiss",
-    "pyseismic-lsr": "seismic",
     "import-linter": "lint-imports",
     "types-PyYAML": "yaml",
     "pytest-xdist": "worksteal",

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ class Lucene(Index):
 
     kind = "text"
     exact = False
-    _index_flags: tuple[str, ...] = ("-collection", "JsonCollection")
 
     def __init__(
         self, id_ranks: np.ndarray | None = None, device: str = "cpu", *, k1: float = 0.9, b: float = 0.4, language: str = "english"
@@ -46,9 +45,7 @@ class Lucene(Index):
             raise UsageError(f"lucene: language {language!r} is not one of Anserini's; known: {', '.join(LANGUAGE_CODES)}")
         self.k1, self.b, self.language = k1, b, language
         self._texts: list[str] = []
-        language_flags = ("-language", LANGUAGE_CODES[language])
-        self._index_flags = (*self._index_flags, *language_flags)
-        self._search_flags: tuple[str, ...] = ("-bm25", "-bm25.k1", str(k1), "-bm25.b", str(b), *language_flags)
+        self._language_flags = ("-language", LANGUAGE_CODES[language])
         self._java = java_command()
 
     def _add(self, shard: Sequence[str]) -> None:
@@ -57,24 +54,16 @@ class Lucene(Index):
                 raise DataError(f"row {row}: expected a text, found {type(text).__name__}")
         self._texts.extend(shard)
 
-    def _json_documents(self) -> Iterator[dict[str, Any]]:
-        """The documents as JSON lines of an Anserini collection; ids are rows."""
-        return ({"id": str(row), "contents": text} for row, text in enumerate(self._texts))
-
-    def _query_lines(self, queries: Any) -> list[tuple[str, float]]:
-        """Each query as one line of text, empty if it has no terms, and the factor that scales its scores back."""
-        return [(" ".join(text.split()), 1.0) for text in queries]
-
     def _write(self, folder: Path) -> dict[str, Any]:
         """Write Lucene's own files under `lucene/`."""
         if not len(self):
             return {}
         with tempfile.TemporaryDirectory() as work_folder:
             with open(Path(work_folder) / "documents.jsonl", "w", encoding="utf-8") as file:
-                file.writelines(json.dumps(line) + "\n" for line in self._json_documents())
+                file.writelines(json.dumps({"id": str(row), "contents": text}) + "\n" for row, text in enumerate(self._texts))
             paths = ["-input", work_folder, "-index", str(folder / LUCENE_FOLDER)]
             flags = ["-generator", "DefaultLuceneDocumentGenerator", *paths, "-threads", "1", "-optimize"]
-            self._run_java("io.anserini.index.IndexCollection", *self._index_flags, *flags)
+            self._run_java("io.anserini.index.IndexCollection", "-collection", "JsonCollection", *self._language_flags, *flags)
         (folder / LUCENE_FOLDER / "write.lock").unlink(missing_ok=True)
         return {}
 
@@ -88,23 +77,24 @@ class Lucene(Index):
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         assert self._folder is not None
-        query_lines, id_ranks = self._query_lines(queries), self.id_ranks
+        id_ranks = self.id_ranks
         with tempfile.TemporaryDirectory() as work_folder:
             topics, run = Path(work_folder) / "topics.tsv", Path(work_folder) / "run.trec"
-            lines = (f"{query_row}\t{text}\n" for query_row, (text, _) in enumerate(query_lines) if text)
+            lines = (f"{query_row}\t{' '.join(text.split())}\n" for query_row, text in enumerate(queries) if text.strip())
             topics.write_text("".join(lines), encoding="utf-8")
             if not topics.stat().st_size:
                 return
             flags = ["-index", str(self._folder / LUCENE_FOLDER), "-topics", str(topics), "-topicReader", "TsvInt", "-output", str(run)]
             sizes = ["-hits", str(depth), "-threads", str(os.cpu_count() or 1)]
-            self._run_java("io.anserini.search.SearchCollection", *flags, *sizes, *self._search_flags)
+            formula = ["-bm25", "-bm25.k1", str(self.k1), "-bm25.b", str(self.b), *self._language_flags]
+            self._run_java("io.anserini.search.SearchCollection", *flags, *sizes, *formula)
             hits: dict[int, list[tuple[int, float]]] = {}
             for fields in map(str.split, run.read_text(encoding="utf-8").splitlines()):
                 hits.setdefault(int(fields[0]), []).append((int(fields[2]), float(fields[4])))
         if self._settings_identity != identity.read_identity(self._folder / SETTINGS_FILE):
             raise ArtifactError(f"{self._folder}: was replaced after it was opened; open it again")
         for query_row, query_hits in hits.items():
-            values = np.array([score * query_lines[query_row][1] for _, score in query_hits], dtype=np.float32)
+            values = np.array([score for _, score in query_hits], dtype=np.float32)
             fill_ranked_hits(np.array([row for row, _ in query_hits], dtype=np.int64), values, id_ranks, rows[query_row], scores[query_row])
 
     def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:

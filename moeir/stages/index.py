@@ -43,7 +43,7 @@ class Index(Stage):
     )
     compact: bool = option("With --index: write the files of a new index of its documents, not segments.", False)
     engine: tuple[str, ...] = option(
-        "[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 or lexical=seismic; repeat the flag; see: moeir variants indexes [default: each "
+        "[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 or global=faiss; repeat the flag; see: moeir variants indexes [default: each "
         "representation's exact engine].",
         (),
     )

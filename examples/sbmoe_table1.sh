@@ -13,11 +13,11 @@
 #           exact search, 1000 documents. top1 and all are one training, of which the checkpoint with the lowest validation loss is
 #           kept. The release's code weights experts such that the gate learns nothing: COMBINE=release does the same.
 #           random-gate takes an expert at random, anew each time a text is trained on, as the release does. CONTROLS, which the paper does
-#           not have, say with it what the gate is worth, in a second table against top1: hash-gate, where a text has the same expert every
-#           time, and adapter, one expert for all. CONTROLS= leaves them out. What the block adds to a vector is as long for both gates as
-#           for a learned one at its start; the adapter's is longer (1), but with COMBINE=release, where all have length 1
+#           not have, say with it what the gate is worth, in a second table against top1: adapter, one expert for all. CONTROLS= leaves
+#           it out. What the block adds to a vector is as long for a random gate as for a learned one at its start; the adapter's is
+#           longer (1), but with COMBINE=release, where all have length 1
 # Hardware: one GPU of 16 GB for TinyBERT, 40 GB for BERT-base; 32 GB of memory; 30 GB of disk a model
-# Hours:    estimated from operation counts for an H200, not measured: TinyBERT on MS MARCO 4 a training, BERT-base 8; five trainings
+# Hours:    estimated from operation counts for an H200, not measured: TinyBERT on MS MARCO 4 a training, BERT-base 8; four trainings
 # Expected: Table I, recall@100 and nDCG@10, tinybert   fine-tuned   random-gate   top1         all
 #             msmarco                                   .682 .244    .686 .243     .688 .245    .688 .246
 #             dl19                                      .421 .439    .408 .434     .421 .440    .422 .438
@@ -36,7 +36,7 @@
 #                                               # and everything at the top of sbmoe_steps.sh and steps.sh
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/sbmoe_steps.sh"
-read -ra controls <<<"${CONTROLS-hash-gate adapter}"
+read -ra controls <<<"${CONTROLS-adapter}"
 
 cell() {
   local set row rows=(fine-tuned random-gate "${controls[@]}" top1 all)

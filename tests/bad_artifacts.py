@@ -56,24 +56,24 @@ def change_word(path: Path) -> None:
 
 
 manifest, encoded = ("idx", "manifest.json"), ("enc", "manifest.json")
-OLD_FORMAT = "bad: an index of format 1, made by version"
+OLD_FORMAT = "bad: an index of format 0, made by version"
 DAMAGE = [
     BadInput("queries of another checkpoint", make_other_checkpoint, SEARCH + "idx --model other", 4, "and moeir index again"),
     BadInput(
         "an older index",
-        damaged_copy(*manifest, set_keys(format=1)),
+        damaged_copy(*manifest, set_keys(format=0)),
         SEARCH + "bad",
         4,
-        f"{OLD_FORMAT} 0.1.0 of moeir; this one reads format 2; {REPAIR}",
+        f"{OLD_FORMAT} 0.1.0 of moeir; this one reads format 1; {REPAIR}",
     ),
     BadInput(
         "an index of nobody's",
         damaged_copy(*manifest, set_keys(format=None, versions=None)),
         SEARCH + "bad",
         4,
-        f"{OLD_FORMAT} unknown of moeir",
+        "bad: an index of format None, made by version unknown of moeir",
     ),
-    BadInput("a later index", damaged_copy(*manifest, set_keys(format=3)), SEARCH + "bad", 4, "this one reads format 2; update moeir"),
+    BadInput("a later index", damaged_copy(*manifest, set_keys(format=2)), SEARCH + "bad", 4, "this one reads format 1; update moeir"),
     BadInput(
         "later encodings", damaged_copy(*encoded, set_keys(format=2)), INDEX + "bad", 4, "bad: encodings of format 2, made by version"
     ),

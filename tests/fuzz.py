@@ -184,7 +184,7 @@ def _make_manifest() -> bytes:
     """The manifest of a folder with one file, `ids.txt`, that the fuzzer writes beside it."""
     content = b"a\nb\n"
     entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    facts = {"kind": "index", "format": manifests.FORMATS.get("index", 1), "stage": "index", "settings": {"engine": ["flat"], "depth": 3}}
+    facts = {"kind": "index", "format": manifests.FORMAT, "stage": "index", "settings": {"engine": ["flat"], "depth": 3}}
     more = {
         "sources": {"corpus": [entry["sha256"]]},
         "files": {"ids.txt": entry},

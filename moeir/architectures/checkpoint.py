@@ -292,7 +292,6 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     if not _is_calibration(metadata.get("calibration", {}), metadata.get("experts")):
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: `calibration` is not a positive number for each expert")
     try:
-        metadata["architecture"] = update_spec(metadata["architecture"])
         variants.resolve_spec("architectures", metadata["architecture"])
     except UsageError as problem:
         reason = "" if variants.own_module(metadata["architecture"]) else "damaged, or of another version of moeir: "
@@ -307,19 +306,6 @@ def _is_calibration(calibration: Any, experts: Any) -> bool:
     if not isinstance(calibration, dict) or not isinstance(experts, dict) or calibration.keys() != experts.keys():
         return False
     return all(isinstance(scale, int | float) and math.isfinite(scale) and 0 < scale <= MAX_SCALE for scale in calibration.values())
-
-
-def update_spec(spec: str) -> str:
-    """The spec of a checkpoint of an older version, under which it has the same scores: its random gate is `hash_uniform` now.
-
-    A spec in a checkpoint has every option, so that one without those that came with the change is older.
-    """
-    name, options = (parsed := variants.parse_spec(spec)).name, dict(parsed.options)
-    choices = {"sbmoe": ("gate", "inference"), "came": ("global_inference",)}.get(name, ())
-    if not any(options.get(choice) == "random" for choice in choices) or {"gate_seed", "routed_gradient"} & options.keys():
-        return spec
-    changed = {choice: "hash_uniform" for choice in choices if options.get(choice) == "random"}
-    return str(variants.Spec(name, tuple((options | changed).items())))
 
 
 @read_unchanged
@@ -350,8 +336,6 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
     state = architecture.state_dict()
     names = {name.removeprefix("encoder."): name for name in state}  # as in the file -> in the architecture
     expected = {name: state[full_name] for name, full_name in names.items()}
-    buffers = dict(architecture.named_buffers())
-    weights = {name: state[full_name] for name, full_name in names.items() if full_name in buffers} | weights  # older versions lack them
     if set(expected) != set(weights):
         differing = sorted(set(expected) ^ set(weights))[0]
         advice = f"start {variants.parse_spec(spec).name} from plain weights"

@@ -12,9 +12,8 @@ class Sbmoe(Architecture):
 
     `inference`: top1, all or random; changed without training by moeir init --model CHECKPOINT --arch sbmoe:inference=all. `combine`:
     norm_expert (x + w · normalised f(x)), weighted (x + w · f(x)) or release (x + normalised w · f(x), whose gate gets no gradient).
-    `gate`: learned, random (drawn anew in training; at inference by `gate_seed`) or hash (one expert for a text always); hash_uniform and
-    inference=hash_uniform are the random gate of older checkpoints. `experts=1`: an adapter without a gate. `pooling`: cls or mean. With
-    normalise=true the refined vector has length 1, and finetune sets scale to 20, unless it is set (--temperature).
+    `gate`: learned, or random (drawn anew in training; at inference by `gate_seed`). `experts=1`: an adapter without a gate. `pooling`: cls
+    or mean. With normalise=true the refined vector has length 1, and finetune sets scale to 20, unless it is set (--temperature).
     """
 
     is_hf_compatible = False

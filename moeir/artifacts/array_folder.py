@@ -49,7 +49,7 @@ class ArrayFolder(dict[str, npt.NDArray[Any]]):
         when an index is built from them.
         """
         if name not in self:
-            self.refuse(name, "an array", "no file, as in earlier versions")
+            self.refuse(name, "an array", "no file")
         array, dtypes = np.asarray(self[name]), dtype if isinstance(dtype, tuple) else (dtype,)
         sizes_match = array.ndim == len(shape) and all(size in (None, actual) for size, actual in zip(shape, array.shape, strict=True))
         if array.dtype not in dtypes or not sizes_match or not array.flags.c_contiguous:

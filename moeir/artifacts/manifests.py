@@ -21,7 +21,7 @@ from moeir.artifacts.unfinished import backup_path, describe_unfinished, maker, 
 from moeir.errors import ArtifactError
 
 NOT_IN_DIGEST = ("metrics.jsonl", CARD, "settings.yaml")
-FORMATS = {"index": 2}  # format on disk, 1 if not listed; raised with each change, so that older artifacts are refused
+FORMAT = 1  # of artifacts on disk; raised with each change, so that those of another version are refused
 SEAL, JSON_END = "seal", '"\n}'
 RECORDED_PACKAGES = ("moeir", "torch", "transformers", "tokenizers", "numpy", "numba", "ir_measures")
 
@@ -65,7 +65,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         loaded = None
     if not _is_manifest(loaded):
         raise ArtifactError(f"{file}: damaged: not a manifest; move {path} away and run the stage that made it again")
-    if ("format" in loaded or SEAL in loaded) and not _has_seal(text, loaded):
+    if not _has_seal(text, loaded):
         raise ArtifactError(f"{file}: damaged: manifest checksum mismatch; {_repair_hint(loaded)}")
     return dict(loaded)
 
@@ -167,12 +167,11 @@ def read_counts(path: Path) -> dict[str, Any]:
 
 def check_format(path: Path, manifest: Mapping[str, Any]) -> None:
     """ArtifactError if an artifact is of another format than this version reads."""
-    actual, expected = manifest.get("format", 1), FORMATS.get(manifest["kind"], 1)
-    if actual == expected:
+    if (actual := manifest.get("format")) == FORMAT:
         return
     maker = f"version {(manifest.get('versions') or {}).get('moeir', 'unknown')} of moeir"
-    message = f"{path}: {_with_article(manifest['kind'])} of format {actual}, made by {maker}; this one reads format {expected}; "
-    raise ArtifactError(message + ("update moeir" if isinstance(actual, int) and actual > expected else _repair_hint(manifest)))
+    message = f"{path}: {_with_article(manifest['kind'])} of format {actual}, made by {maker}; this one reads format {FORMAT}; "
+    raise ArtifactError(message + ("update moeir" if isinstance(actual, int) and actual > FORMAT else _repair_hint(manifest)))
 
 
 def _with_article(kind: str) -> str:
@@ -202,8 +201,7 @@ def is_up_to_date(path: Path, record: Mapping[str, Any]) -> bool:
         manifest = read_manifest(path)
     except ArtifactError:
         return False
-    expected = {"format": FORMATS.get(manifest["kind"], 1), **record}
-    if any(({"format": 1} | manifest).get(key) != value for key, value in expected.items()):
+    if any(manifest.get(key) != value for key, value in {"format": FORMAT, **record}.items()):
         return False
     if path.is_file():
         return compute_sha256(path) in (entry["sha256"] for entry in manifest["files"].values())
@@ -237,7 +235,7 @@ def build_manifest(
     entries of files that it shares with a verified artifact."""
     files = _file_entries(product, without, linked, is_product=True) if product.is_dir() else {name: compute_checksums([product])[0]}
     versions = {name: version for name, version in find_versions().items() if name in ("python", *sys.modules)}
-    return {"kind": kind, "format": FORMATS.get(kind, 1), **record, "files": files, "versions": versions}
+    return {"kind": kind, "format": FORMAT, **record, "files": files, "versions": versions}
 
 
 def find_versions() -> dict[str, str]:

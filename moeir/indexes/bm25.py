@@ -13,8 +13,8 @@ import numpy as np
 
 from moeir.artifacts import memmap
 from moeir.artifacts.array_folder import ArrayFolder
-from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.indexes.base import INDEX_AGAIN, Index
+from moeir.errors import DataError, UsageError
+from moeir.indexes.base import Index
 from moeir.indexes.languages import open_analyzer
 from moeir.indexes.postings import Postings, PostingsIndex, write_postings
 from moeir.indexes.sparse_rows import SparseRows
@@ -74,7 +74,7 @@ class Bm25(PostingsIndex, Index):
         self._vocabulary: dict[str, int] = {}
         self._distinct_counts, self._word_counts = array("i"), array("i")  # per document: distinct terms, and words
         self._term_ids, self._term_counts = array("i"), array("i")  # per document and distinct term: term id, and frequency
-        self._counts: np.ndarray | None = None  # of the postings' terms, opened
+        self._counts = np.empty(0, np.uint8)  # of the postings' terms, once opened
 
     def _add(self, shard: Sequence[str] | CountedTexts) -> None:
         if isinstance(shard, CountedTexts):
@@ -165,14 +165,11 @@ class Bm25(PostingsIndex, Index):
             raise ValueError(f"{VOCABULARY_FILE} holds {len(names)} terms, not {settings['vocabulary']}")
         self._vocabulary = {name: rank for rank, name in enumerate(names)}
         self._postings = Postings.from_files(arrays, settings["window"], documents, len(names))
-        if "words" in settings:  # an index of an earlier version is searched as any other, but takes no updates
-            self._counts = arrays.read("counts", COUNT_DTYPES, (len(self._postings.terms),), by="terms.npy")
-            if (words := int(self._counts.sum(dtype=np.int64))) != settings["words"]:
-                arrays.refuse("counts", f"{settings['words']} words by engine.json", f"{words}")
+        self._counts = arrays.read("counts", COUNT_DTYPES, (len(self._postings.terms),), by="terms.npy")
+        if (words := int(self._counts.sum(dtype=np.int64))) != settings["words"]:
+            arrays.refuse("counts", f"{settings['words']} words by engine.json", f"{words}")
         return documents
 
     def stored_documents(self, rows: np.ndarray) -> CountedTexts:
-        if self._counts is None:
-            raise ArtifactError(f"{self._folder}: made by an earlier version, which stored no counts of terms; {INDEX_AGAIN}")
         positions, starts = self._postings.positions_of(rows)
         return CountedTexts(list(self._vocabulary), starts, self._postings.terms[positions], self._counts[positions])

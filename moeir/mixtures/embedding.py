@@ -11,12 +11,12 @@ from moeir.errors import UsageError
 from moeir.kernels.splitmix import splitmix64
 from moeir.mixtures.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
 
-GATES = ("learned", "random", "hash", "hash_uniform")
-INFERENCES = ("top1", "all", "random", "hash_uniform")
+GATES = ("learned", "random")
+INFERENCES = ("top1", "all", "random")
 COMBINES = ("norm_expert", "weighted", "release")
 EPSILON = 1e-6
 NOISE_SCALE = math.log(2)  # softplus(0): the scale of the noise of a gate that has not learned anything
-MAX_SEED = 2**30 - 1  # twice it fits the seed of `hash_uniform`
+MAX_SEED = 2**30 - 1  # twice it fits the seed of `hash_to_uniform`
 
 
 class BottleneckMlp(nn.Module):
@@ -40,10 +40,9 @@ class EmbeddingMixture(nn.Module):
     so that the gate gets no gradient. `normalise` scales y to length 1.
 
     `gate`: `random` takes an expert at random, anew in each training call by torch's generator; at inference by a hash of `gate_seed`, side
-    and text, so that it is repeatable and another seed is another draw. `hash` takes the same expert for a text always. The weight w_m of
-    both is that of a learned gate whose logits are 0: the largest of softmax(noise) in training, 1/n at inference. A correction is thus as
-    long as with a learned gate at its start. `hash_uniform`, the random gate of older versions, has the largest of n hashed numbers as
-    weight. `inference=random` takes a random expert with the weight of the learned gate's best. A single expert has no gate, and weight 1.
+    and text, so that it is repeatable and another seed is another draw. Its weight w_m is that of a learned gate whose logits are 0: the
+    largest of softmax(noise) in training, 1/n at inference. A correction is thus as long as with a learned gate at its start.
+    `inference=random` takes a random expert with the weight of the learned gate's best. A single expert has no gate, and weight 1.
     """
 
     def __init__(
@@ -86,15 +85,14 @@ class EmbeddingMixture(nn.Module):
             return F.normalize(refined, dim=-1) if self.normalise else refined
 
     @property
-    def selection(self) -> str:
-        """How an expert is chosen: `learned` by the gate, or `random`, `hash` or `hash_uniform`."""
-        is_replaced = self.gate_kind == "learned" and not self.training and self.inference in GATES
-        return self.inference if is_replaced else self.gate_kind
+    def is_random(self) -> bool:
+        """Whether an expert is chosen at random, not by the gate."""
+        return self.gate_kind == "random" or (self.inference == "random" and not self.training)
 
     def _weights(self, vectors: Tensor) -> Tensor:
         """[B, n] softmax over all experts, noisy in training; logits are 0 without a gate."""
         logits = vectors.new_zeros(len(vectors), len(self.experts)) if self.gate is None else self.gate(vectors)
-        chooses = self.gate is not None and self.selection == "learned"
+        chooses = self.gate is not None and not self.is_random
         self.last_routing = RouterOutput.from_text_probabilities(logits.softmax(-1)) if chooses else None
         if self.training and self.noise is not None:
             logits = logits + torch.randn_like(logits) * F.softplus(self.noise(vectors))
@@ -106,14 +104,11 @@ class EmbeddingMixture(nn.Module):
         """The weight and the expert of each text; the weight is the largest, not renormalised."""
         strength, choice = weights.max(-1)
         count = weights.shape[1]
-        if self.selection == "learned":
+        if not self.is_random:
             return strength, choice
-        if self.selection == "random" and self.training:
+        if self.training:
             return strength, torch.randint(count, choice.shape, device=choice.device)
-        if self.selection == "random":
-            return strength, hash_uniform(tokens, count, 1 + 2 * self.gate_seed + (tokens.side == "document")).argmax(-1)
-        hashed_strength, hashed_choice = hash_uniform(tokens, count).max(-1)
-        return (strength if self.selection == "hash" else hashed_strength), hashed_choice
+        return strength, hash_to_uniform(tokens, count, 1 + 2 * self.gate_seed + (tokens.side == "document")).argmax(-1)
 
     def _top1(self, vectors: Tensor, strength: Tensor, choice: Tensor) -> Tensor:
         if vectors.is_cuda:  # running all experts on a few hundred vectors costs less than a synchronisation
@@ -132,7 +127,7 @@ class EmbeddingMixture(nn.Module):
         return F.normalize(combined, dim=-1, eps=EPSILON) if self.combine == "release" else combined
 
 
-def hash_uniform(tokens: PackedTokens, count: int, seed: int = 0) -> Tensor:
+def hash_to_uniform(tokens: PackedTokens, count: int, seed: int) -> Tensor:
     """[B, count] numbers in [0, 1), a function of the seed (below 2**31) and each text's token ids alone."""
     token_hashes = (tokens.ids + 1) * splitmix64(tokens.positions() + 1)
     text_hashes = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.ids.device).index_add(0, tokens.text_indices(), token_hashes)

@@ -32,7 +32,6 @@ LEARNED_ROUTINGS = ("sequence", "token")
 ROUTINGS = ("role", *LEARNED_ROUTINGS)
 GATE_INPUTS = ("ffn_input", "block_input")
 GRADIENTS = ("full", "pair", "switch", "none")
-EARLIER_GRADIENTS = {"chosen": "switch"}  # names in older checkpoints
 GATE_STARTS = ("centred", "drawn")
 
 
@@ -58,7 +57,6 @@ class RoutedFeedForward(nn.Module):
         expert_ln: bool = True,
     ) -> None:
         super().__init__()
-        gradient = EARLIER_GRADIENTS.get(gradient, gradient)
         choices = [("routing", routing, ROUTINGS), ("gate_input", gate_input, GATE_INPUTS)]
         for name, value, known in (*choices, ("gradient", gradient, GRADIENTS), ("gate_start", gate_start, GATE_STARTS)):
             if value not in known:

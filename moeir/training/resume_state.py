@@ -70,7 +70,7 @@ def load_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer)
         number, name = key.split(".", 1)
         moments.setdefault(int(number), {})[name] = value
     optimiser.load_state_dict(optimiser.state_dict() | {"state": moments})
-    return TrainingState(state["step"], state["metrics_bytes"], BestTracker(**state["best"]), processes=state.get("processes"))
+    return TrainingState(state["step"], state["metrics_bytes"], BestTracker(**state["best"]), processes=state["processes"])
 
 
 def save_best(folder: Path, model: nn.Module, step: int) -> None:

@@ -1,10 +1,8 @@
 """Architectures with experts: inputs, trained parameters, saved files, refused options."""
 
-import json
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
@@ -16,7 +14,7 @@ SPECS = [
     "taser", "taser:routing=shared", "taser:routing=sequence,experts=3,every=1", "taser:routing=token,gates=per_layer,layers=2+4",
     "taser:routing=token,expert_ln=false", "taser:experts=5,every=1", "mote", "mote:encoders=siamese", "mote:encoders=separate",
     "mote:similarity=dense", "mote:similarity=sparse,sparse_head=raw", "mote:expert_ln=false", "sbmoe", "sbmoe:gate=random,experts=3",
-    "sbmoe:gate=hash,experts=3", "sbmoe:experts=1,normalise=true",
+    "sbmoe:experts=1,normalise=true",
     "sbmoe:noise=false,combine=release", "dense:encoders=separate", "came:shared_layers=2,routing=role,local_dim=8",
     "came:shared_layers=2,routing=token,routed_experts=3,routed_every=1,local_dim=8", "came:shared_layers=2,global_experts=3,local_dim=8",
 ]  # fmt: skip
@@ -211,46 +209,6 @@ def test_a_gate_is_centred_unless_it_is_left_as_drawn(tiny_model_with_head, tmp_
             assert len(offsets) == 2 and all(bool((offset != 0).all()) == (start == "centred") for offset in offsets)
     with pytest.raises(UsageError, match="gate_start=x: expected one of centred, drawn"):
         build(tiny_model_with_head, f"{spec},{option}=x")
-
-
-def test_a_routed_checkpoint_of_an_older_version_opens_with_its_scores(tiny_model_with_head, tmp_path):
-    """Older versions had no offset of a gate, and called the gradient `switch` `chosen`."""
-    checkpoint = perturb(build(tiny_model_with_head, "taser:routing=token,gradient=switch,gate_start=drawn"))
-    checkpoint.save(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    save_file({name: value for name, value in weights.items() if not name.endswith("gate_offset")}, tmp_path / "model.safetensors")
-    metadata = json.loads((tmp_path / "moeir.json").read_text())
-    metadata["architecture"] = checkpoint.spec.replace("gradient=switch,gate_start=drawn", "gradient=chosen")
-    (tmp_path / "moeir.json").write_text(json.dumps(metadata))
-    opened = open_checkpoint(tmp_path)
-    assert torch.equal(scores(opened)["global"], scores(checkpoint)["global"])
-    assert {router.gradient for router in opened.architecture.routers().values()} == {"switch"}
-
-
-@pytest.mark.parametrize(
-    ("spec", "earlier", "later"),
-    [
-        ("sbmoe:experts=3,gate=hash_uniform", ("gate=hash_uniform", "gate=random"), ("noise=true,gate_seed=0", "noise=true")),
-        ("sbmoe:experts=3,inference=hash_uniform", ("=hash_uniform", "=random"), ("noise=true,gate_seed=0", "noise=true")),
-        ("came:shared_layers=2,local_dim=8,global_experts=3,global_inference=hash_uniform", ("=hash_uniform", "=random"),
-         (",routed_gradient=full,routed_gate_start=centred", "")),
-    ],
-)  # fmt: skip
-def test_a_random_gate_of_an_older_checkpoint_keeps_its_scores(tiny_model_with_head, tmp_path, spec, earlier, later):
-    """Its spec says `random` and lacks the options that came later."""
-    checkpoint = perturb(build(tiny_model_with_head, spec))
-    (tmp_path / "old").mkdir()
-    checkpoint.save(tmp_path / "old")
-    metadata = json.loads((tmp_path / "old" / "moeir.json").read_text())
-    old_spec = checkpoint.spec.replace(*earlier).replace(*later)
-    assert len({checkpoint.spec, checkpoint.spec.replace(*earlier), old_spec}) == 3
-    (tmp_path / "old" / "moeir.json").write_text(json.dumps(metadata | {"architecture": old_spec}))
-    opened = open_checkpoint(tmp_path / "old")
-    assert torch.equal(scores(opened)["global"], scores(checkpoint)["global"]) and opened.spec == checkpoint.spec
-    checkpoint.spec = checkpoint.spec.replace(*earlier)
-    (tmp_path / "new").mkdir()
-    checkpoint.save(tmp_path / "new")
-    assert not torch.allclose(scores(open_checkpoint(tmp_path / "new"))["global"], scores(checkpoint)["global"])
 
 
 @pytest.mark.parametrize("spec", ["came:shared_layers=2,local_dim=8", "came:shared_layers=2,local_dim=8,lexical_queries=tokens", "mote"])

@@ -37,8 +37,8 @@ USAGE = ["of", "expert", "chosen", "share", "probability", "entropy", "used"]
 WAYS = ("dense", "sparse", "hybrid")
 MOTE = ["bm25", *(f"{model}-{way}" for model in ("mote", "mote-bm25", "siamese", "separate", "switched") for way in WAYS)]
 DIVERGING = ["cotmae-siamese", "cotmae-separate", "siamese", "mote", "separate"]
-SB_TABLES = [(SB, ["fine-tuned", "random-gate", "top1", "all"]), (SB, ["top1", "random-gate", "hash-gate", "adapter"])]
-SB_ROWS = [f"tinybert-{row}" for row in ("fine-tuned", "random-gate", "hash-gate", "adapter", "top1", "all")]
+SB_TABLES = [(SB, ["fine-tuned", "random-gate", "top1", "all"]), (SB, ["top1", "random-gate", "adapter"])]
+SB_ROWS = [f"tinybert-{row}" for row in ("fine-tuned", "random-gate", "adapter", "top1", "all")]
 LCE_MODELS = [f"{retriever}-{arm}" for retriever in ("bm25", "indri") for arm in ("bce", "bce2", "lce")]
 
 EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {

@@ -1,6 +1,5 @@
 """BM25."""
 
-import json
 
 import bm25s
 import numpy as np
@@ -165,10 +164,6 @@ def test_english_is_the_default_and_its_stemmer_porters(tmp_path):
     stated.save(tmp_path / "stated")
     files = sorted(path.name for path in (tmp_path / "index").iterdir())
     assert [(tmp_path / "index" / name).read_bytes() == (tmp_path / "stated" / name).read_bytes() for name in files] == [True] * len(files)
-    settings = json.loads((tmp_path / "index" / "engine.json").read_text())
-    del settings["options"]["language"]  # as an index that is older than this option
-    (tmp_path / "index" / "engine.json").write_text(json.dumps(settings))
-    assert same_bytes(Bm25.open(tmp_path / "index").search(QUERIES, 7), stated.search(QUERIES, 7))
 
 
 def test_damaged_and_foreign_folders_are_refused(tmp_path):

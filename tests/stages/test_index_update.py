@@ -308,16 +308,6 @@ def test_deleted_rows_that_do_not_fit_are_refused(
         assert result.code == 4 and f"{updated / 'deleted.npy'}: damaged: {words}; run moeir index again" in result.stderr
 
 
-def test_bm25_without_counts_of_terms_is_searched_but_not_updated(parts: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
-    old = tmp_path / "old"
-    shutil.copytree(parts / "bm25", old)
-    facts = json.loads((old / "bm25/engine.json").read_text())
-    replace_file(old, "bm25/engine.json", json.dumps({name: value for name, value in facts.items() if name != "words"}).encode())
-    assert run_search(old, toy, tmp_path / "a") == run_search(parts / "bm25", toy, tmp_path / "b")
-    result = moeir("index", "--index", old, "--compact", "--output", tmp_path / "out")
-    assert result.code == 4 and "made by an earlier version, which stored no counts of terms; run moeir index again" in result.stderr
-
-
 def test_counts_that_disagree_with_the_number_of_words_are_refused(parts: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
     other = tmp_path / "other"
     shutil.copytree(parts / "bm25", other)

@@ -10,7 +10,7 @@
 #             of all processes together, so that only the speed changes
 # KEEP        no: encodings and indexes are removed once their runs are written (about 400 GB per MS MARCO model otherwise)
 # HELD_OUT    MS MARCO: one of so many training queries is held out, 5,030 of them; as the paper, temperatures are chosen on them. NQ: DPR's
-#             development questions. They are the set `validation`, on which linear fusions are learned too.
+#             development questions. They are the set `validation`, on which the weights of linear are fitted too.
 # POSITIVES   of a query with several: NQ first, the first passage of DPR's list, as DPR's training takes it; MS MARCO rotate
 # FORM        form of the tables: latex, markdown, tsv, … in place of columns
 # NORMALISE   true: the losses of the standardised stage are averaged, false: added, as equation 9 is printed. Shares of the specialised
@@ -159,7 +159,8 @@ recipe() { # the paper's whole recipe: the first training, negatives from its ex
   searched came validation "${tests[@]}"
 }
 
-fused() { # NAME METHODS MODEL/RUN...: NAME-METHOD/fused, for every test set; the weights of linear are learned on the validation set
+fused() { # NAME METHODS MODEL/RUN...: NAME-METHOD/fused, for every test set; the weights of linear are fitted on the validation set,
+  # and equal where fitted ones do not win on held-out queries
   local name=$1 methods=$2 method part run runs how
   shift 2
   for method in $methods; do
@@ -167,7 +168,7 @@ fused() { # NAME METHODS MODEL/RUN...: NAME-METHOD/fused, for every test set; th
     if [ "$method" = linear ]; then
       runs=()
       for run in "$@"; do runs+=(--run "$(path validation "$run")"); done
-      $MOEIR learn-fusion "${runs[@]}" --qrels "${qrels[validation]}" --depth "$DEPTH" --output "$WORK/data/$name-linear.json"
+      $MOEIR calibrate "${runs[@]}" --qrels "${qrels[validation]}" --depth "$DEPTH" --output "$WORK/data/$name-linear.json"
       how=(--learned "$WORK/data/$name-linear.json")
     fi
     for part in "${tests[@]}"; do

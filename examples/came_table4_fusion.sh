@@ -4,8 +4,9 @@
 # Paper:    Cai et al. 2023, §5.3, Table 4
 # Data:     as came_msmarco.sh; with its WORK folder this script reuses its outputs
 # Recipe:   came-bm25, the first training of came_msmarco.sh, and its three lists fused by each method. sumrr and maxrr count a document
-#           that a list lacks as 1 / K, the last of the list, as sum does with scores. LinearLayer is one weight for each expert, learned on
-#           training queries that are held out (came_steps.sh): the paper names neither its queries nor its loss; here it is listwise.
+#           that a list lacks as 1 / K, the last of the list, as sum does with scores. LinearLayer is one weight for each expert, fitted on
+#           training queries that are held out (came_steps.sh): the paper names neither its queries nor its loss; here it is listwise, and
+#           weights that do not win on held-out folds of these queries are equal ones.
 # Hardware: as came_msmarco.sh; the fusions need neither a GPU nor an index
 # Hours:    beyond the first training of came_msmarco.sh one
 # Expected: percent, Table 4                R@1000  R@100  RR@10

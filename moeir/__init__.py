@@ -14,8 +14,8 @@ _PUBLIC = {
     "read_texts": "moeir.records.texts",
     "write_run": "moeir.records.runs",
     **dict.fromkeys(
-        ("init", "generate_queries", "pretrain", "finetune", "mine_negatives", "encode", "index", "search", "calibrate", "learn_fusion",
-         "fuse", "rerank", "evaluate", "analyze", "report", "check", "convert", "export", "push", "pull", "info"),
+        ("init", "generate_queries", "pretrain", "finetune", "mine_negatives", "encode", "index", "search", "calibrate", "fuse",
+         "rerank", "evaluate", "analyze", "report", "check", "convert", "export", "push", "pull", "info"),
         "moeir.functions",
     ),
 }  # fmt: skip

@@ -260,8 +260,9 @@ def search(
 ) -> Run | dict[str, Run]: ...
 def calibrate(
     *,
-    index: _Path | Sequence[_Path],
-    queries: _Texts = ...,
+    index: _Path | Sequence[_Path] = ...,
+    run: _Run | Sequence[_Run] = ...,
+    queries: _Texts | None = ...,
     qrels: _Qrels = ...,
     model: _Path | None = ...,
     measure: str = ...,
@@ -276,19 +277,7 @@ def calibrate(
     dataset: _Path | None = ...,
     split: str | None = ...,
     force: bool = ...,
-) -> RetrievalModel: ...
-def learn_fusion(
-    *,
-    run: _Run | Sequence[_Run],
-    qrels: _Qrels = ...,
-    depth: int = ...,
-    code: str | Sequence[str] = ...,
-    longest_line: int = ...,
-    output: _Path,
-    dataset: _Path | None = ...,
-    split: str | None = ...,
-    force: bool = ...,
-) -> SavedFusion: ...
+) -> RetrievalModel | SavedFusion: ...
 def fuse(
     *,
     run: _Run | Sequence[_Run],

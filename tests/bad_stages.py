@@ -81,21 +81,25 @@ FORMATS = [
 ]
 
 FUSE_TWO = "fuse --run one.trec --run two.trec --output out.trec "
-LEARN = "learn-fusion --run one.trec --run two.trec --qrels test.qrels --output out.json"
+CALIBRATE = "calibrate --run one.trec --run two.trec --qrels test.qrels --output out.json"
 LINEAR = '{"moeir_fusion": 1, "method": "linear:weights=1+2", "runs": ["one", "two"], "found": {}}'
-GATED = LINEAR.replace("linear:weights=1+2", "gated")
 LEARNED = FUSE_TWO + "--learned bad.json"
 
 FUSING = [
-    BadInput("one list to learn from", None, LEARN.replace("--run two.trec ", ""), 2, "--run: expected 2 or more, found 1"),
-    BadInput("a fusion on stdout", None, LEARN.replace("out.json", "-"), 2, "--output -: expected a file to write"),
-    BadInput("the same list twice", None, LEARN + " --run one.trec", 2, "the same run is given twice"),
-    BadInput("nothing to learn", write_file("test.qrels", "q9 0 owl 1\n"), LEARN, 3, "test.qrels: no query has a relevant document"),
+    BadInput("one list to weigh", None, CALIBRATE.replace("--run two.trec ", ""), 2, "--run: expected 2 or more, found 1"),
+    BadInput("a fusion on stdout", None, CALIBRATE.replace("out.json", "-"), 2, "--output -: expected a file to write"),
+    BadInput("the same list twice", None, CALIBRATE + " --run one.trec", 2, "the same run is given twice"),
     BadInput(
-        "no fusion", write_file("bad.json", '{"a": 1}'), LEARNED, 3, "bad.json: no fusion of format 1; expected what moeir learn-fusion"
+        "no list for judgements", write_file("test.qrels", "q9 0 owl 1\n"), CALIBRATE, 3, "test.qrels: no query has a relevant document"
     ),
+    BadInput("runs of an index", None, CALIBRATE + " --index idx", 2, "calibrate needs --index, to scale its experts, or several --run"),
+    BadInput("queries for runs", None, CALIBRATE + " --queries queries.tsv", 2, "--queries needs --index: runs are not searched again"),
+    BadInput("nothing to calibrate", None, "calibrate --qrels test.qrels --output out", 2, "calibrate needs --index, to scale"),
+    BadInput(
+        "an index without queries", None, "calibrate --index idx --qrels test.qrels --output out", 2, "calibrate --index needs --queries"
+    ),
+    BadInput("no fusion", write_file("bad.json", '{"a": 1}'), LEARNED, 3, "bad.json: no fusion of format 1; expected what moeir calibrate"),
     BadInput("a fusion not JSON", write_file("bad.json", "{"), LEARNED, 3, "bad.json: not JSON"),
-    BadInput("a withdrawn fusion", write_file("bad.json", GATED), LEARNED, 3, "bad.json: fusion has no 'gated'"),
     BadInput(
         "a fusion unknown", write_file("bad.json", LINEAR.replace("linear:", "liner:")), LEARNED, 3, "bad.json: fusion has no 'liner'"
     ),
@@ -112,9 +116,7 @@ FUSING = [
     ),
     BadInput("queries for nothing", None, FUSE_TWO + "--queries queries.tsv", 2, "--queries needs --group-by FIELD"),
     BadInput("nothing found to save", None, FUSE_TWO + "--save found.json", 2, "fuse: --save is for tuning; add --tune MEASURE"),
-    BadInput(
-        "a grid for weights", None, FUSE_TWO + "--method linear --tune RR --qrels test.qrels --grid 0:1:1", 2, "--grid: linear has weights"
-    ),
+    BadInput("tuned weights", None, FUSE_TWO + "--method linear --tune RR --qrels test.qrels", 2, "; moeir calibrate fits its weights"),
     BadInput("no judgements of a loss", None, FUSE_TWO + "--ablation lost.tsv", 2, "--ablation needs --qrels"),
     BadInput("a measure for nothing", None, FUSE_TWO + "--measure RR", 2, "--measure is for --ablation FILE"),
     BadInput(

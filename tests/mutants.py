@@ -30,7 +30,7 @@ PACKAGES = ("training", "mixtures", "heads", "fusion", "evaluation", "indexes", 
 WARM = "torch torch._dynamo transformers.models.bert.modeling_bert numba scipy.stats safetensors.torch hypothesis typer rich pytest"
 MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "artifacts/unfinished": "training/test_unfinished artifacts/test_atomic_write", "artifacts/shards": "stages/test_encode_shards",
-    "fusion/files": "stages/test_learned_fusion stages/test_fuse", "fusion/score_lists": "fusion/",
+    "fusion/files": "stages/test_saved_fusions stages/test_fuse", "fusion/score_lists": "fusion/",
     "heads/classification": "architectures/test_cross_encoder training/test_cross_encoders",
     "heads/lexical": "heads/ architectures/test_options", "heads/pooling": "heads/ architectures/test_options",
     "heads/token_vectors": "heads/ architectures/test_options",

@@ -69,7 +69,7 @@ def test_commands_that_only_read_runs_do_not_load_torch(moeir_outside, room):
         [*FUSE, "--output", "fused.trec"],
         ["mine-negatives", *runs, *judged, "--output", "mined.jsonl"],
         ["analyze", "overlap", *runs, "--output", "overlap.tsv"],
-        ["learn-fusion", *runs, *judged, "--output", "learned.json"],
+        ["calibrate", *runs, *judged, "--output", "weights.json"],
     ]
     program = "import sys, os\n" + "\n".join(
         f"if os.fork() == 0:\n    exec({HELP.format(arguments=arguments, heavy=['torch', 'numba', 'transformers'])!r})\n"
@@ -242,7 +242,6 @@ DRY = {
     "search": "--index idx --queries test-queries.tsv",
     "export": "--to qdrant --encodings enc",
     "calibrate": "--index idx --queries test-queries.tsv --qrels test-qrels.tsv",
-    "learn-fusion": "--run one.trec --run two.trec --qrels test-qrels.tsv",
     "fuse": "--run one.trec --run two.trec",
     "rerank": "--model came --run one.trec --corpus corpus.jsonl --queries test-queries.tsv",
     "evaluate": "--run one.trec --qrels test-qrels.tsv",

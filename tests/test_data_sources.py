@@ -99,9 +99,10 @@ def test_training_that_evaluates_takes_the_development_split(beir):
     assert stage.queries == (Path("beir/queries.jsonl.gz#beir/qrels/train.tsv"),)
 
 
-def test_fusions_are_learned_on_the_development_split(beir):
-    assert build("learn-fusion", run=["a", "b"], dataset="beir", split="test", output="o").qrels == Path("beir/qrels/test.tsv")
-    for stage, values in (("learn-fusion", {"output": "o"}), ("fuse", {"tune": "nDCG@10"})):
+def test_fusions_are_fitted_on_the_development_split(beir):
+    stage = build("calibrate", run=["a", "b"], dataset="beir", split="test", output="o")
+    assert (stage.queries, stage.qrels) == (None, Path("beir/qrels/test.tsv")), "runs are not searched again"
+    for stage, values in (("calibrate", {"output": "o"}), ("fuse", {"tune": "nDCG@10"})):
         with pytest.raises(UsageError, match="no 'dev'; name one with --split"):
             build(stage, run=["a", "b"], dataset="beir", **values)
 

@@ -20,14 +20,14 @@ from moeir.stages import STAGES, stage_class
 ROOT = Path(__file__).parents[1]
 STUB = ROOT / "moeir" / "__init__.pyi"
 RETURNS = {
-    **dict.fromkeys(("init", "pretrain", "finetune", "calibrate"), "RetrievalModel"),
+    **dict.fromkeys(("init", "pretrain", "finetune"), "RetrievalModel"),
+    "calibrate": "RetrievalModel | SavedFusion",
     **dict.fromkeys(("fuse", "rerank"), "Run"),
     "generate-queries": "list[GeneratedQueries]",
     "mine-negatives": "list[Example]",
     "encode": "OpenedEncodings",
     "index": "Searcher",
     "search": "Run | dict[str, Run]",
-    "learn-fusion": "SavedFusion",
     "evaluate": "Evaluation",
     "analyze": "list[dict[str, Any]]",
     "info": "Any",

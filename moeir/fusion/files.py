@@ -43,7 +43,7 @@ def write_fusion(fusion: SavedFusion, path: Path) -> None:
 
 def read_fusion(path: Path) -> SavedFusion:
     """Read what `write_fusion` writes; DataError for anything else."""
-    expected = "expected what moeir learn-fusion or moeir fuse --save writes"
+    expected = "expected what moeir calibrate or moeir fuse --save writes"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:

@@ -186,7 +186,7 @@ def combmnz(lists: RankedLists, apart: bool = False, *, normalise: str = "minmax
 def linear(lists: RankedLists, apart: bool = False, *, weights: str = "") -> Hits:
     """Weighted sum of scores; a document missing from a list gets the list's K-th score, or 0 from a list with fewer than K hits.
 
-    Cai et al., CAME, §5.3, Table 4 (LinearLayer). `weights=1+0.5+2` has one weight per run, in order; --tune finds them.
+    Cai et al., CAME, §5.3, Table 4 (LinearLayer). `weights=1+0.5+2` has one weight per run, in order; moeir calibrate fits them.
 
     >>> lexical, dense = (np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7, 2]), np.array([0.5, 0.25]))
     >>> documents, scores = linear([lexical, dense], weights="1+2")
@@ -194,7 +194,7 @@ def linear(lists: RankedLists, apart: bool = False, *, weights: str = "") -> Hit
     {2: 5.5, 4: 9.5, 7: 6.0}
     """
     if not weights:
-        raise UsageError("linear needs weights=…, one number per run, joined by +; fuse --tune and learn-fusion find them")
+        raise UsageError("linear needs weights=…, one number per run, joined by +; moeir calibrate fits them")
     try:
         numbers = [float(weight) for weight in weights.split("+")]
     except ValueError:

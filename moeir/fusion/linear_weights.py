@@ -2,10 +2,11 @@
 
     score(q, d) = Σ_e a_e · s_e(q, d)
 
-s: scores, a missing document as in came-sum. Each list's scores are divided by their mean range while the weights are fitted.
+s: scores, a missing document as in came-sum. Each list's scores are divided by their mean range while the weights are fitted. Weights are
+positive, so that no list's order is turned round; the overall factor, which is free, is fixed by a geometric mean of 1.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,9 @@ from moeir.records.runs import Run
 
 WEIGHT_L2 = 1e-6  # keeps the weights finite where one list is always right
 MAX_ITERATIONS = 300
-FOLDS = 5
+FIT_DEPTH = 100  # documents of each list that weights are fitted on
+LEAST_SHARE = 0.01  # of the greatest weight: a list that helps nothing still has a weight above 0
+FOLDS, SEED = 5, 42
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,23 +67,42 @@ def listwise_loss(weights: Float64s, examples: FusionExamples) -> tuple[float, F
     return value, examples.scores @ errors
 
 
-def fit_weights(examples: FusionExamples, *, least_weight: float | None = None) -> Float64s:
-    """The weights [E] of least loss for scaled scores, by L-BFGS; with `least_weight` none is below it."""
+def fit_weights(examples: FusionExamples) -> list[float]:
+    """The positive weight of each list's own scores, of least loss, by L-BFGS."""
 
     def objective(weights: Float64s) -> tuple[float, Float64s]:
         value, gradient = listwise_loss(weights, examples)
         return value + WEIGHT_L2 * float(weights @ weights) / 2, gradient + WEIGHT_L2 * weights
 
     count, limits = len(examples.scores), {"maxiter": MAX_ITERATIONS, "maxfun": 2 * MAX_ITERATIONS}
-    bounds = None if least_weight is None else [(least_weight, None)] * count
-    fitted: Float64s = minimize(objective, np.zeros(count), jac=True, method="L-BFGS-B", bounds=bounds, options=limits).x
-    return fitted
+    fitted = minimize(objective, np.zeros(count), jac=True, method="L-BFGS-B", bounds=[(0.0, None)] * count, options=limits).x
+    return normalise_weights(np.maximum(fitted, LEAST_SHARE * fitted.max()) / examples.list_spread)
 
 
-def split_folds(examples: FusionExamples, seed: int) -> Iterator[tuple[FusionExamples, FusionExamples]]:
-    """For each of FOLDS folds, shuffled by `seed`, the other queries and its own; nothing for a single query."""
+def normalise_weights(weights: Float64s) -> list[float]:
+    """Weights with a geometric mean of 1, to four significant digits; 1 for each if they are 0.
+
+    >>> normalise_weights(np.array([1.0, 4.0])), normalise_weights(np.zeros(2))
+    ([0.5, 2.0], [1.0, 1.0])
+    """
+    if not weights.all():
+        return [1.0] * len(weights)
+    return [float(f"{weight:.4g}") for weight in weights / np.exp(np.log(weights).mean())]
+
+
+def format_method(weights: Iterable[float]) -> str:
+    """The fusion method with these weights, to six significant digits.
+
+    >>> format_method([1, 0.3333333333, 1e7])
+    'linear:weights=1+0.333333+1e07'
+    """
+    return f"linear:weights={'+'.join(f'{weight:.6g}'.replace('e+', 'e') for weight in weights)}"
+
+
+def split_folds(examples: FusionExamples) -> Iterator[tuple[FusionExamples, FusionExamples]]:
+    """For each of FOLDS folds of the shuffled queries the other queries and its own; nothing for a single query."""
     folds = min(FOLDS, len(examples))
-    fold = np.random.default_rng(seed).permutation(len(examples)) % max(folds, 2)
+    fold = np.random.default_rng(SEED).permutation(len(examples)) % max(folds, 2)
     for one in range(folds if folds > 1 else 0):
         yield examples.subset(fold != one), examples.subset(fold == one)
 

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from moeir.stages.base import Stage
 
 STAGES = (
-    "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "calibrate", "learn-fusion", "fuse",
+    "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "calibrate", "fuse",
     "rerank", "evaluate", "analyze", "report", "check", "convert", "export", "push", "pull", "info", "variants",
 )  # fmt: skip
 

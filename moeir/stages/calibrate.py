@@ -1,4 +1,4 @@
-"""`moeir calibrate`: fit a scale for each expert's scores on judged queries, and write a checkpoint that has them."""
+"""`moeir calibrate`: fit weights of an index's experts, or of any runs, on judged queries; applied if they win on held-out ones."""
 
 import logging
 import statistics
@@ -11,48 +11,74 @@ from moeir import variants
 from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, DTYPE, Counts, Facts, Stage, suggest_output
-from moeir.stages.run_arguments import name_source
+from moeir.stages.base import DEPTH, DTYPE, STREAM, Counts, Facts, Stage, suggest_output
+from moeir.stages.run_arguments import log_guessed_depths, name_runs, name_source, read_runs, run_paths, short_run_names
 
 if TYPE_CHECKING:
     from moeir.architectures.checkpoint import RetrievalModel
-    from moeir.fusion.calibration import ScaleFitter
     from moeir.records.qrels import Qrels
     from moeir.records.runs import Run
     from moeir.retrieval.searcher import Searcher
 
-SIGNIFICANT = 0.05  # scales are applied if their gain on held-out queries has a lower p
+SIGNIFICANT = 0.05  # weights are applied if their gain on held-out queries has a lower p
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrate(Stage):
-    """Fit a scale for the scores of each expert on judged queries that the experts were not trained on. The output is the index's
-    checkpoint with these scales if they win on held-out queries, else with scales of 1; moeir search --model applies them, and the index
-    stays as it is."""
+    """Fit a weight for the scores of each expert of an index, or of each of any runs, on judged queries that they were not trained on. The
+    weights are applied if the weighted sum wins on held-out queries, else all are 1. With --index, the output is its checkpoint with these
+    scales; moeir search --model applies them, and the index stays as it is. With --run, it is a file for moeir fuse --learned."""
 
     default_split: ClassVar[str] = "dev"
     index: tuple[Path, ...] = input_field(
-        "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one."
+        "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one.", ()
     )
-    queries: Path = input_field("texts", "Queries that no expert was trained on.", aliases=("--topics",))
+    run: tuple[Path, ...] = input_field(
+        "run", "Instead of --index: one run per expert, in the order of the fusion; repeat the flag.", (), aliases=("--runs",)
+    )
+    queries: Path | None = input_field(
+        "texts", "With --index: queries that no expert was trained on.", None, aliases=("--topics",), only_with=("index",)
+    )
     qrels: Path = input_field("qrels", "Relevance judgements of the queries.")
-    model: Path | None = input_field("checkpoint", "The checkpoint that the index was made with, if it has moved.", None)
-    measure: str = option("Measure of the lists, of their sum and of the scaled sum; it decides whether the scales win.", "nDCG@10")
-    depth: int = option("Documents per query and expert.", 1000, **DEPTH)
+    model: Path | None = input_field("checkpoint", "With --index: the checkpoint that it was made with, if it has moved.", None)
+    measure: str = option("Measure of the lists, of their sum and of the weighted sum; it decides whether the weights win.", "nDCG@10")
+    depth: int = option("Documents per query and expert, and of the sums.", 1000, **DEPTH)
     batch_size: int = option("Queries encoded and searched together.", 256, minimum=1, affects_result=False)
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, maximum=4096, affects_result=False)
     dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
-    output: Path = output_field("checkpoint", "Folder to write; unchanged files are hard links to those of the checkpoint.")
+    output: Path = output_field(
+        "checkpoint", "Folder to write, whose unchanged files are hard links to those of the checkpoint; with --run a JSON file."
+    )
+
+    def product(self) -> tuple[Path, str]:
+        return self.output, "fusion" if self.run else "checkpoint"
 
     def check(self) -> None:
         from moeir.evaluation.measures import parse_measure
 
         parse_measure(self.measure)
+        if bool(self.index) == bool(self.run):
+            raise UsageError("calibrate needs --index, to scale its experts, or several --run, to weigh them; not both")
+        if self.index and self.queries is None:
+            raise UsageError("calibrate --index needs --queries")
+        if self.run:
+            self._check_runs()
+
+    def _check_runs(self) -> None:
+        for flag, value in {"--queries": self.queries, "--model": self.model}.items():
+            if value is not None:
+                raise UsageError(f"{flag} needs --index: runs are not searched again")
+        if len(self.run) < 2:
+            raise UsageError(f"--run: expected 2 or more, found {len(self.run)}; repeat the flag")
+        if self.output == STREAM:
+            raise UsageError("--output -: expected a file to write")
+        name_runs(self.run)
 
     def estimate(self) -> list[str]:
-        _checkpoint_with_experts(self._open_index())
+        if self.index:
+            _checkpoint_with_experts(self._open_index())
         return []
 
     def _open_index(self) -> "Searcher":
@@ -61,109 +87,145 @@ class Calibrate(Stage):
         return open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
 
     def summary(self, counts: Facts) -> str:
-        return f"scales {format_scales(counts['scales'])}, from {format_count(counts['queries'], 'query')}"
+        return f"{self._noun} {format_weights(counts[self._noun])}, from {format_count(counts['queries'], 'query')}"
 
     def next_command(self) -> list[object]:
+        if self.run:
+            runs = [word for name in short_run_names(self.run) for word in ("--run", f"{name}=TEST-RUN")]
+            return ["fuse", *runs, "--learned", self.output, "--output", suggest_output("fused.trec")]
         indexes = [word for path in self.index for word in ("--index", path)]
         queries = self.find_source("queries", None, split="test")
         return ["search", *indexes, "--model", self.output, "--queries", queries, "--output", suggest_output("runs")]
 
+    @property
+    def _noun(self) -> str:
+        """What the weights are called: those of a checkpoint's experts are its scales."""
+        return "weights" if self.run else "scales"
+
     def work(self) -> Counts:
+        from moeir.records import qrels
+
+        grades = qrels.read_qrels(self.qrels)
+        return self._weigh_runs(grades) if self.run else self._scale_experts(grades)
+
+    def _weigh_runs(self, grades: "Qrels") -> Counts:
+        """Write the file of a weighted sum of the runs."""
+        from moeir.fusion import files, linear_weights
+
+        runs = read_runs(self.run)
+        log_guessed_depths(run_paths(self.run), list(runs.values()), None, "runs of moeir search know theirs")
+        facts = self._fit_weights(runs, grades)
+        method = linear_weights.format_method(facts[self._noun].values())
+        files.write_fusion(files.SavedFusion(method, tuple(runs), {"by": "moeir calibrate", **facts}), self.output)
+        return {"method": method, **facts}
+
+    def _scale_experts(self, grades: "Qrels") -> Counts:
+        """Write the checkpoint with the scales of its experts."""
         from moeir.architectures.checkpoint import write_calibrated_copy
         from moeir.architectures.model_card import add_calibration
         from moeir.artifacts import manifests
-        from moeir.fusion.calibration import ScaleFitter
-        from moeir.records import qrels
         from moeir.retrieval.latency import limit_threads
 
         with limit_threads(self.threads):
             searcher = self._open_index()
             checkpoint = _checkpoint_with_experts(searcher)
             checkpoint.calibration = {}
-            all_grades = qrels.read_qrels(self.qrels)
-            runs = self._search_experts(searcher, all_grades)
-        grades = {query: all_grades[query] for query in next(iter(runs.values())).queries}
-        with name_source(self.qrels):
-            fitter = ScaleFitter.from_runs(list(runs.values()), grades)
-        fitted = dict(zip(runs, fitter.fit(), strict=True))
-        facts = self._test_scales(runs, grades, fitter, fitted)
-        scales = fitted if facts["accepted"] else dict.fromkeys(runs, 1.0)
-        all_scales = dict.fromkeys(checkpoint.architecture.representation_kinds, 1.0) | scales
+            runs = self._search_experts(searcher, grades)
+        facts = self._fit_weights(runs, grades)
+        all_scales = dict.fromkeys(checkpoint.architecture.representation_kinds, 1.0) | facts[self._noun]
         manifest = manifests.read_manifest(Path(checkpoint))
         write_calibrated_copy(Path(checkpoint), manifest["files"], self.output, all_scales)
-        add_calibration(self.output, scales, len(fitter.examples))
+        add_calibration(self.output, facts[self._noun], facts["queries"])
         digests = manifests.checkpoint_digests(manifest)
-        uncalibrated = digests.get("uncalibrated", digests["digest"])
-        return {"queries": len(fitter.examples), "scales": scales, "measure": self.measure, **facts, "uncalibrated": uncalibrated}
+        return {**facts, "uncalibrated": digests.get("uncalibrated", digests["digest"])}
 
-    def _search_experts(self, searcher: "Searcher", all_grades: "Qrels") -> "dict[str, Run]":
+    def _search_experts(self, searcher: "Searcher", grades: "Qrels") -> "dict[str, Run]":
         """The runs of the experts for the judged queries."""
         from moeir.records import texts
 
-        judged = {text.id: text.content for text in texts.read_texts(self.queries) if text.id in all_grades}
+        assert self.queries is not None
+        judged = {text.id: text.content for text in texts.read_texts(self.queries) if text.id in grades}
         if not judged:
             raise DataError(f"{self.queries}: none of its queries is judged in {self.qrels}; do the ids agree?")
         names, experts = list(judged), list(searcher.engines)
         runs, _ = searcher.search_runs(names, list(judged.values()), self.depth, experts, "came-sum", batch_size=self.batch_size)
         return {name: runs[name] for name in experts}
 
-    def _test_scales(
-        self, runs: "Mapping[str, Run]", grades: "Qrels", fitter: "ScaleFitter", fitted: Mapping[str, float]
-    ) -> dict[str, Any]:
-        """Whether the scales are accepted, and means of the measure: of each list, of their sum, and of the scaled sum of held-out queries.
+    def _fit_weights(self, runs: "Mapping[str, Run]", all_grades: "Qrels") -> dict[str, Any]:
+        """The weight of each run (1 if they are not accepted), and how they were fitted and tested.
 
-        Each query's sum has the scales fitted without its fold; a query that no scale is fitted on has those of all. The scales are
-        accepted if this is significantly better than the sum without scales (paired t-test).
+        Means are of the measure: of each list, of their sum, and of the weighted sum of held-out queries, where each query has the weights
+        fitted without its fold; a query that no weight is fitted on has those of all. The weights are accepted if this sum is
+        significantly better than the one without weights (paired t-test).
         """
-        from moeir.evaluation import measures, significance, tables
+        from moeir.evaluation import measures, significance
+        from moeir.fusion import linear_weights
 
-        measure, expert_runs = measures.parse_measure(self.measure), list(runs.values())
+        grades = {query: own for query, own in all_grades.items() if any(query in run.query_rows for run in runs.values())}
+        measure, all_runs = measures.parse_measure(self.measure), list(runs.values())
+        with name_source(self.qrels):
+            examples = linear_weights.build_examples(all_runs, grades, linear_weights.FIT_DEPTH)
+        fitted = dict(zip(runs, linear_weights.fit_weights(examples), strict=True))
+        plain = self._evaluate_sum(all_runs, grades, [1.0] * len(runs))
+        weighted = self._evaluate_sum(all_runs, grades, list(fitted.values()))
+        folds = list(linear_weights.split_folds(examples))
+        for others, own in folds:
+            own_grades = {query: grades[query] for query in own.queries}
+            weighted |= self._evaluate_sum(all_runs, own_grades, linear_weights.fit_weights(others))
         values = {name: measures.evaluate_run(run, grades, [measure])[str(measure)] for name, run in runs.items()}
-        before = self._evaluate_sum(expert_runs, grades, [1.0] * len(runs))
-        held_out = self._evaluate_sum(expert_runs, grades, list(fitted.values()))
-        folds = list(fitter.fit_folds())
-        for weights, queries in folds:
-            held_out |= self._evaluate_sum(expert_runs, {query: grades[query] for query in queries}, weights)
-        rows = {**values, "sum": before, "sum, scaled": held_out}
-        means = {name: statistics.fmean(by_query.values()) for name, by_query in rows.items()}
-        for line in tables.format_table(["list", self.measure], [list(row) for row in means.items()]).splitlines():
-            log.info("%s", line)
-        p = significance.paired_t_test(held_out, before)
-        accepted = bool(folds) and means["sum, scaled"] > means["sum"] and p < SIGNIFICANT
-        tested = f"{means['sum, scaled']:.4f} on held-out queries, {means['sum']:.4f} without, p = {p:.3f}"
-        words = f"scales {format_scales(fitted)}: {tested}" if folds else "scales of one query cannot be tested on others"
-        log.log(logging.INFO if accepted else logging.WARNING, "%s; %s", words, "applied" if accepted else "not applied: all scales are 1")
-        fused, fused_mean = (held_out, means["sum, scaled"]) if accepted else (before, means["sum"])
-        best = max(runs, key=means.__getitem__)
-        if means[best] > fused_mean:
-            p_best = significance.paired_t_test(values[best], fused)
-            log.warning("%s alone has %.4f, the fused run %.4f, p = %.3f; moeir search --expert %s searches it alone",
-                        best, means[best], fused_mean, p_best, best)  # fmt: skip
-        return {"accepted": accepted, "fitted": dict(fitted), "means": means, "p": p}
+        means = {name: statistics.fmean(by_query.values()) for name, by_query in values.items()}
+        sums = {"sum": statistics.fmean(plain.values()), "weighted sum": statistics.fmean(weighted.values())}
+        p = significance.paired_t_test(weighted, plain)
+        accepted = bool(folds) and sums["weighted sum"] > sums["sum"] and p < SIGNIFICANT
+        self._log_means([*means.items(), *sums.items()])
+        result = f"{sums['weighted sum']:.4f} on held-out queries, {sums['sum']:.4f} without, p = {p:.3f}"
+        words = f"{self._noun} {format_weights(fitted)}: {result}" if folds else f"{self._noun} of one query cannot be tested on others"
+        outcome = "applied" if accepted else f"not applied: all {self._noun} are 1"
+        log.log(logging.INFO if accepted else logging.WARNING, "%s; %s", words, outcome)
+        self._warn_of_better_list(values, weighted if accepted else plain)
+        facts = {"queries": len(examples), self._noun: fitted if accepted else dict.fromkeys(runs, 1.0), "measure": self.measure}
+        return {**facts, "accepted": accepted, "fitted": fitted, "means": means, **sums, "p": p}
 
-    def _evaluate_sum(self, runs: "Sequence[Run]", grades: "Qrels", scales: "Sequence[float]") -> dict[str, float]:
-        """The measure of each judged query in the fusion of scaled scores, as `moeir search` fuses."""
+    def _evaluate_sum(self, runs: "Sequence[Run]", grades: "Qrels", weights: "Sequence[float]") -> dict[str, float]:
+        """The measure of each judged query in the fusion of weighted scores, as `moeir search` and `moeir fuse --learned` fuse."""
         from moeir.evaluation import measures
-        from moeir.fusion import formulas, tuning
+        from moeir.fusion import formulas, linear_weights
 
         measure = measures.parse_measure(self.measure)
-        merge = variants.bind_variant("fusion", f"linear:weights={tuning.format_weights(scales)}")
+        merge = variants.bind_variant("fusion", linear_weights.format_method(weights))
         return measures.evaluate_run(formulas.fuse_runs(runs, merge, self.depth), grades, [measure])[str(measure)]
 
+    def _log_means(self, rows: "Sequence[tuple[str, float]]") -> None:
+        from moeir.evaluation import tables
 
-def format_scales(scales: Mapping[str, Any]) -> str:
-    """Scales as words.
+        for line in tables.format_table(["list", self.measure], [list(row) for row in rows]).splitlines():
+            log.info("%s", line)
 
-    >>> format_scales({"lexical": 0.5, "global": 2.0})
+    def _warn_of_better_list(self, values: "Mapping[str, Mapping[str, float]]", fused: "Mapping[str, float]") -> None:
+        """Warn if a list alone is better than the fused run."""
+        from moeir.evaluation import significance
+
+        means = {name: statistics.fmean(by_query.values()) for name, by_query in values.items()}
+        fused_mean, best = statistics.fmean(fused.values()), max(means, key=means.__getitem__)
+        if means[best] > fused_mean:
+            p = significance.paired_t_test(values[best], fused)
+            advice = f"; moeir search --expert {best} searches it alone" if self.index else ""
+            log.warning("%s alone has %.4f, the fused run %.4f, p = %.3f%s", best, means[best], fused_mean, p, advice)
+
+
+def format_weights(weights: Mapping[str, Any]) -> str:
+    """Weights as words.
+
+    >>> format_weights({"lexical": 0.5, "global": 2.0})
     'lexical 0.5, global 2'
     """
-    return ", ".join(f"{name} {scale:g}" for name, scale in scales.items())
+    return ", ".join(f"{name} {weight:g}" for name, weight in weights.items())
 
 
 def _checkpoint_with_experts(searcher: "Searcher") -> "RetrievalModel":
     """The checkpoint of an index whose experts can be scaled; UsageError if there is none."""
     if searcher.checkpoint is None:
-        raise UsageError(f"--index {searcher.label}: has no checkpoint that could hold scales; fuse --tune finds weights of runs")
+        raise UsageError(f"--index {searcher.label}: has no checkpoint that could hold scales; --run finds weights of runs")
     if len(searcher.engines) < 2:
         raise UsageError(f"--index {searcher.label}: has one expert, {next(iter(searcher.engines))}: nothing to calibrate")
     if searcher.default_fusion != "came-sum":

@@ -1,4 +1,4 @@
-"""`moeir fuse`: merge several runs into one; weights can be tuned on judged queries first, or come from a file."""
+"""`moeir fuse`: merge several runs into one; alpha can be tuned on judged queries first, and weights come from a file."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Fuse(Stage):
-    """Merge the runs of several experts into one. With --tune, find the best alpha or weights on judged queries, use and log them."""
+    """Merge the runs of several experts into one. With --tune, find the best alpha on judged queries, use and log it."""
 
     default_split: ClassVar[str] = "dev"
     run: tuple[Path, ...] = input_field(
@@ -55,7 +55,7 @@ class Fuse(Stage):
     method: str | None = option(
         "Fusion method; see: moeir variants fusion. [default: came-sum for the experts' runs of one index, else rrf]", None
     )
-    learned: Path | None = input_field("fusion", "Instead of --method: a file written by learn-fusion or --save.", None)
+    learned: Path | None = input_field("fusion", "Instead of --method: a file written by calibrate --run or --save.", None)
     depth: int = option("Documents kept per query.", 1000, **DEPTH)
     run_depth: int | None = option(
         "Depth K that the runs were searched to: a list with fewer hits is complete, so a document that it lacks has the lowest score, not "
@@ -64,7 +64,7 @@ class Fuse(Stage):
         minimum=1,
     )
     tune: str | None = option(
-        "Measure to tune --method for, e.g. nDCG@10: alpha by grid search (on ties the smallest), weights by coordinate search.", None
+        "Measure to tune --method for, e.g. nDCG@10: alpha by grid search (on ties the smallest).", None
     )
     grid: str | None = option("With --tune: the values of alpha, FIRST:LAST:STEP [default: 0.5:2.0:0.1, of interpolation 0:1:0.05].", None)
     save: Path | None = option("With --tune: file to write the tuned method to, for --learned.", None, group="Output")
@@ -104,21 +104,18 @@ class Fuse(Stage):
 
     def _check_tuning(self, variant: variants.Variant, options: dict[str, Any]) -> None:
         from moeir.evaluation.measures import parse_measure
-        from moeir.fusion.tuning import DEFAULT_GRIDS, find_tunable_option, parse_grid
+        from moeir.fusion.tuning import DEFAULT_GRIDS, parse_grid
 
-        tuned_option = find_tunable_option(variant)
-        if tuned_option is None:
-            raise UsageError(f"--tune: {variant.name} has nothing to tune; hybrid and interpolation have alpha, linear has weights")
-        if tuned_option in options:
-            raise UsageError(f"--tune: --method {self.method} sets {tuned_option} already; leave it out, or leave out --tune")
+        if variant.name not in DEFAULT_GRIDS:
+            fits = "; moeir calibrate fits its weights" if variant.name == "linear" else ""
+            raise UsageError(f"--tune: {variant.name} has nothing to tune; hybrid and interpolation have alpha{fits}")
+        if "alpha" in options:
+            raise UsageError(f"--tune: --method {self.method} sets alpha already; leave it out, or leave out --tune")
         parse_measure(str(self.tune))
         check_judgements("fuse --tune", self.qrels, self.answers)
         check_answers("--answers", self.answers, self.corpus, self.match)
         check_groups(self.group_by, self.queries, self.answers)
-        if self.grid is not None and variant.name not in DEFAULT_GRIDS:
-            raise UsageError(f"--grid: {variant.name} has {tuned_option}, tuned by coordinate search; leave it out")
-        if variant.name in DEFAULT_GRIDS:
-            parse_grid(self.grid or DEFAULT_GRIDS[variant.name])
+        parse_grid(self.grid or DEFAULT_GRIDS[variant.name])
 
     def _check_learned(self) -> None:
         if self.queries is not None and self.tune is None:
@@ -221,16 +218,16 @@ class Fuse(Stage):
         measure = measures.parse_measure(measure_name)
         name = str(measure) if self.group_by is None else f"{measure}, {MACRO} by {self.group_by}"
         grades = None if self.qrels is None or self.answers is not None else qrels.read_qrels(self.qrels)
-        tuned = tuning.tune_method(str(self.method), expert_runs, self.grid, partial(self._mean_values, expert_runs, grades, measure))
-        for line in tables.format_table([tuned.option, name], [[step, mean] for step, mean in tuned.means.items()]).splitlines():
+        tuned = tuning.tune_method(str(self.method), self.grid, partial(self._mean_values, expert_runs, grades, measure))
+        for line in tables.format_table(["alpha", name], [[step, mean] for step, mean in tuned.means.items()]).splitlines():
             log.info("%s", line)
         log.info("tuned: --method %s", tuned.method)
-        if len(tuned.grid) > 1 and tuned.best == tuned.grid[-1] and variants.parse_spec(str(self.method)).name == "hybrid":
+        if len(tuned.means) > 1 and tuned.alpha == list(tuned.means)[-1] and variants.parse_spec(str(self.method)).name == "hybrid":
             log.info("the best value is the last of the grid; a larger LAST in --grid may be better")
         if self.save is not None:
-            provenance = {"by": "moeir fuse --tune", "measure": name, "value": tuned.means[tuned.best], "tried": len(tuned.means)}
+            provenance = {"by": "moeir fuse --tune", "measure": name, "value": tuned.means[tuned.alpha], "tried": len(tuned.means)}
             files.write_fusion(files.SavedFusion(tuned.method, tuple(short_run_names(self.run)), provenance), self.save)
-        return {tuned.option: tuned.best, "measure": name, "grid": tuned.means, "method": tuned.method}
+        return {"alpha": tuned.alpha, "measure": name, "grid": tuned.means, "method": tuned.method}
 
     def _mean_values(
         self, expert_runs: "Sequence[Run]", grades: "Qrels | None", measure: "Measure", methods: "Sequence[str]"

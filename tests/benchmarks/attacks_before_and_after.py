@@ -258,7 +258,7 @@ ENCODE_MUCH = "moeir encode --model ckpt --corpus big.jsonl --dtype float32 --ou
 INIT_BAD = "moeir init --model bad --arch dense --output x"
 CONVERT_PIPE = "moeir convert --input <(cat %s) --to run --source-format run --output o.trec"
 SIDE = f"{FUSE} {QRELS} --ablation side.tsv --output f.trec"
-LEARN = f"moeir learn-fusion --run bm25.trec --run came.trec {QRELS} --output sum.json"
+CALIBRATE = f"moeir calibrate --run bm25.trec --run came.trec {QRELS} --output sum.json"
 MAKE_C = f"moeir convert --input {CORPUS} --to texts --output c.jsonl && cp c.jsonl c.jsonl.before"
 DAMAGE_CACHE = "printf '\\001' | dd of=$(ls cache/*/ids.npy | head -1) bs=1 seek=200 conv=notrunc 2> /dev/null"
 TWO_RUNS = "run: [bm25.trec, came.trec]\nmethod: rrf\n"
@@ -296,7 +296,7 @@ ATTACKS = [
     Attack(
         7,
         "a digit of a learned fusion",
-        f"{LEARN} && sed -i '0,/0\\.[0-9]/s/0\\.[0-9]/0.9/' sum.json"
+        f"{CALIBRATE} && sed -i '0,/0\\.[0-9]/s/0\\.[0-9]/0.9/' sum.json"
         " && moeir fuse --run bm25.trec --run came.trec --learned sum.json --output f.trec",
         succeeds("the changed fusion is used"),
     ),

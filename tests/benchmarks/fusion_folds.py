@@ -1,18 +1,17 @@
-"""Cross-validation of fusions: learned on four fifths of the queries, measured on the last, with p-values against came-sum.
+"""Cross-validation of fusions: fitted on four fifths of the queries, measured on the last, with p-values against came-sum.
 
 python tests/benchmarks/fusion_folds.py QRELS RUN RUN …
 """
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from moeir import variants
 from moeir.evaluation import measures, significance, tables
-from moeir.fusion import formulas, linear_weights, tuning
+from moeir.fusion import formulas, linear_weights
 from moeir.records import qrels, runs
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
@@ -22,21 +21,11 @@ BASELINES = ("came-sum", "rrf", "combmnz", "zscore")
 FOLDS, SEED, DEPTH = 5, 42, 1000
 
 
-def learn_fusions(training_runs: Sequence[Run], training_qrels: Qrels) -> dict[str, formulas.FusionFormula]:
-    """The fusions learned on the training queries."""
-
-    def means(steps: list[str]) -> list[float]:
-        fused_runs = (formulas.fuse_runs(training_runs, partial(formulas.linear, weights=step), 100) for step in steps)
-        return [measures.aggregate_values(measures.evaluate_run(run, training_qrels, MEASURES[:1]))["nDCG@10"] for run in fused_runs]
-
-    mean_spreads = [float((run.scores[run.starts[:-1]] - run.scores[run.starts[1:] - 1]).mean()) for run in training_runs]
-    tuned, _ = tuning.coordinate_search([[1.0] * len(training_runs), [1 / spread for spread in mean_spreads]], means)
-    examples = linear_weights.build_examples(training_runs, training_qrels, 100)
-    weights = tuning.format_weights((linear_weights.fit_weights(examples) / examples.list_spread).tolist())
-    return {
-        "linear tuned": partial(formulas.linear, weights=tuned),
-        "linear learned": partial(formulas.linear, weights=weights),
-    }
+def fit_weighted_sum(training_runs: Sequence[Run], training_qrels: Qrels) -> formulas.FusionFormula:
+    """The weighted sum fitted on the training queries."""
+    examples = linear_weights.build_examples(training_runs, training_qrels, linear_weights.FIT_DEPTH)
+    merge: formulas.FusionFormula = variants.bind_variant("fusion", linear_weights.format_method(linear_weights.fit_weights(examples)))
+    return merge
 
 
 def main(judgements: Path, paths: Sequence[Path]) -> str:
@@ -52,7 +41,8 @@ def main(judgements: Path, paths: Sequence[Path]) -> str:
         )
         training_runs, test_runs = ([_subset(run, chosen) for run in runs_by_name.values()] for chosen in (training_qrels, test_qrels))
         test_runs_by_name = dict(zip(runs_by_name, test_runs, strict=True))
-        merges = {name: variants.bind_variant("fusion", name) for name in BASELINES} | learn_fusions(training_runs, training_qrels)
+        merges = {name: variants.bind_variant("fusion", name) for name in BASELINES}
+        merges["weighted sum"] = fit_weighted_sum(training_runs, training_qrels)
         test_runs_by_name |= {name: formulas.fuse_runs(test_runs, merge, DEPTH) for name, merge in merges.items()}
         for name, run in test_runs_by_name.items():
             for measure, by_query in measures.evaluate_run(run, test_qrels, MEASURES).items():

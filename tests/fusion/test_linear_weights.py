@@ -1,13 +1,19 @@
-"""Weights of a sum: the loss and its gradient against loops and finite differences, the examples by hand, the least loss."""
+"""Weights of a sum: the loss and its gradient against loops and finite differences, examples by hand, and what is fitted."""
+
+from functools import partial
 
 import numpy as np
 import pytest
 
 from moeir.errors import DataError
-from moeir.fusion import linear_weights
+from moeir.evaluation import measures
+from moeir.fusion import formulas, linear_weights
 from moeir.fusion.linear_weights import FusionExamples
 from moeir.records.runs import Run
-from tests.oracles import learned_fusion as oracle
+from tests.oracles import fusion as by_dictionary
+from tests.oracles import linear_weights as oracle
+
+MEASURE = measures.parse_measure("nDCG@10")
 
 
 def random_examples(seed=0, queries=5, experts=3):
@@ -43,35 +49,6 @@ def test_a_loss_by_hand():
     assert gradient[0] == pytest.approx(-1 / (1 + np.e))
 
 
-def random_runs(queries=60):
-    """Two lists; the first is right where its best score is high, the second elsewhere."""
-    generator = np.random.default_rng(5)
-    first, second, qrels = {}, {}, {}
-    for query in range(queries):
-        is_even = query % 2 == 0
-        for lists, is_right in ((first, is_even), (second, not is_even)):
-            scores = generator.random(12)
-            scores[0] = 1.5 if is_right else 0.1
-            lists[f"q{query}"] = {f"d{rank}": float(score) + 5 * (is_even and lists is first) for rank, score in enumerate(scores)}
-        qrels[f"q{query}"] = {"d0": 1, "d1": 0}
-    return [Run.from_hits(first), Run.from_hits(second)], qrels
-
-
-def test_the_weighted_sum_is_at_the_least_loss():
-    examples = linear_weights.build_examples(*random_runs(), 20)
-    weights = linear_weights.fit_weights(examples)
-    least = linear_weights.listwise_loss(weights, examples)[0]
-    for step in np.array([[1, 0], [-1, 0], [0, 1], [0, -1]]) * 0.05:
-        assert linear_weights.listwise_loss(weights + step, examples)[0] > least
-
-
-def test_folds_hold_each_query_once():
-    examples = linear_weights.build_examples(*random_runs(), 20)
-    folds = list(linear_weights.split_folds(examples, seed=1))
-    assert sorted(query for _, own in folds for query in own.queries) == sorted(examples.queries) and len(folds) == 5
-    assert all(not set(rest.queries) & set(own.queries) and len(rest) + len(own) == len(examples) for rest, own in folds)
-
-
 def test_targets_are_grades_over_their_sum_and_what_is_not_found_does_not_teach():
     runs = [Run.from_hits({"q": {"a": 3, "b": 2, "c": 1}, "r": {"a": 1}}), Run.from_hits({"q": {"b": 2, "d": 1}})]
     qrels = {"q": {"a": 1, "d": 3, "z": 2, "b": 0, "c": -1}, "r": {"b": 1}, "s": {"a": 1}}
@@ -79,3 +56,80 @@ def test_targets_are_grades_over_their_sum_and_what_is_not_found_does_not_teach(
     assert examples.targets.tolist() == [0.25, 0.0, 0.75]  # a, b and d; c is at rank 3 only
     with pytest.raises(DataError, match="no query has a relevant document among the first 2"):
         linear_weights.build_examples(runs, {"r": {"b": 1}}, 2)
+
+
+def loud_and_weak(queries: range, loudness: float = 1.7) -> tuple[list[Run], dict[str, dict[str, int]]]:
+    """Two experts' lists of 20 documents: the relevant one is a deviation above the others for the first, half of one for the second,
+    whose scores are `loudness` times too large."""
+    generator = np.random.default_rng(queries.start)
+    runs: list[dict[str, dict[str, float]]] = [{}, {}]
+    for query in queries:
+        for run, signal, scale in zip(runs, (1.0, 0.5), (1.0, loudness), strict=True):
+            scores = scale * (5 + generator.normal(size=20) + signal * (np.arange(20) == 0))
+            run[f"q{query}"] = {f"d{document}": float(score) for document, score in enumerate(scores)}
+    return [Run.from_hits(run) for run in runs], {f"q{query}": {"d0": 1} for query in queries}
+
+
+def fit(runs: list[Run], qrels: dict[str, dict[str, int]]) -> list[float]:
+    return linear_weights.fit_weights(linear_weights.build_examples(runs, qrels, linear_weights.FIT_DEPTH))
+
+
+def mean_of_sum(runs: list[Run], qrels: dict[str, dict[str, int]], scales: list[float]) -> float:
+    fused = formulas.fuse_runs(runs, partial(formulas.linear, weights="+".join(map(str, scales))))
+    return float(np.mean(list(measures.evaluate_run(fused, qrels, [MEASURE])[str(MEASURE)].values())))
+
+
+def test_scales_quieten_an_expert_that_is_too_loud() -> None:
+    runs, qrels = loud_and_weak(range(400))
+    scales = fit(runs, qrels)
+    # the best weight of a score of unit noise is its signal: 1 : 0.5 / 1.7, and a geometric mean of 1
+    assert scales[1] / scales[0] == pytest.approx(0.5 / 1.7, rel=0.3)
+    assert np.prod(scales) == pytest.approx(1, rel=1e-3)
+    other_runs, other_qrels = loud_and_weak(range(1000, 1400))
+    assert mean_of_sum(other_runs, other_qrels, scales) > mean_of_sum(other_runs, other_qrels, [1, 1]) + 0.02
+
+
+def test_the_overall_factor_is_free_and_each_list_has_its_own() -> None:
+    runs, qrels = loud_and_weak(range(60))
+    first, second = fit(runs, qrels)
+    louder = fit(loud_and_weak(range(60), loudness=4 * 1.7)[0], qrels)
+    assert louder == pytest.approx([2 * first, second / 2], rel=1e-2)
+
+
+def test_an_expert_that_only_harms_has_a_hundredth_of_the_others_scale() -> None:
+    runs, qrels = loud_and_weak(range(60))
+    upside_down = [{query: {document: -score for document, score in runs[0].hits(query)} for query in runs[0].queries}]
+    scales = fit([runs[0], Run.from_hits(upside_down[0])], qrels)
+    assert scales == [10.0, 0.1]  # both lists spread as far; their geometric mean is 1
+
+
+def test_an_expert_that_only_harms_does_not_change_the_others() -> None:
+    (first, second), qrels = loud_and_weak(range(200))
+    generator = np.random.default_rng(9)
+    third = {  # against the first, and against the relevant document: a negative weight would help
+        query: {document: -score + float(generator.normal()) for document, score in first.hits(query)} for query in first.queries
+    }
+    alone = fit([first, second], qrels)
+    together = fit([first, second, Run.from_hits(third)], qrels)
+    assert together[1] / together[0] == pytest.approx(alone[1] / alone[0], rel=0.02)
+
+
+def test_folds_hold_out_every_query_with_a_relevant_document_once() -> None:
+    runs, qrels = loud_and_weak(range(23))
+    qrels["q7"] = {"nothing found": 1}  # no list has a relevant document: not fitted on
+    examples = linear_weights.build_examples(runs, qrels, linear_weights.FIT_DEPTH)
+    folds = list(linear_weights.split_folds(examples))
+    assert sorted(query for _, own in folds for query in own.queries) == sorted(set(qrels) - {"q7"})
+    assert all(not set(rest.queries) & set(own.queries) and len(rest) + len(own) == len(examples) for rest, own in folds)
+    assert len({tuple(linear_weights.fit_weights(rest)) for rest, _ in folds}) == len(folds) == 5
+    assert list(linear_weights.split_folds(linear_weights.build_examples(runs, {"q1": qrels["q1"]}, 20))) == []
+
+
+def test_a_sum_of_scaled_scores_is_that_of_its_dictionary() -> None:
+    runs, _ = loud_and_weak(range(3))
+    fused = formulas.fuse_runs([run.top(7) for run in runs], partial(formulas.linear, weights="2.5+0.4"))
+    for query in fused.queries:
+        lists = [{int(document[1:]): score for document, score in run.top(7).hits(query)} for run in runs]
+        scaled = [{document: scale * score for document, score in hits.items()} for hits, scale in zip(lists, (2.5, 0.4), strict=True)]
+        expected = by_dictionary.came_sum(scaled, 7)
+        assert {int(document[1:]): score for document, score in fused.hits(query)} == pytest.approx(expected, rel=1e-6)

@@ -33,10 +33,6 @@ MADE = {  # flags of every stage that makes something; the next command, or None
         "--index idx --queries dev.jsonl --qrels qrels --output calibrated",
         "search --index idx --model calibrated --queries QUERIES --output runs",
     ),
-    "learn-fusion": (
-        "--run a.trec --run b=c.trec --qrels qrels --output weights.json",
-        "fuse --run a=TEST-RUN --run b=TEST-RUN --learned weights.json --output fused.trec",
-    ),
     "fuse": ("--run a.trec --run b.trec --output fused.trec", "evaluate --run fused.trec --qrels QRELS"),
     "rerank": (
         "--model ce --run a.trec --queries q.tsv --corpus c.jsonl --output best.trec",
@@ -86,6 +82,10 @@ def test_the_next_command_has_the_paths_of_the_stage_and_is_valid(name: str, mon
         ("index --corpus c.jsonl --engine bm25 --output idx", "search --index idx --queries QUERIES --output run.trec"),
         ("evaluate --run - --qrels qrels --output table.txt", None),
         ("convert --input a.trec --to trec --output b.trec", None),
+        (
+            "calibrate --run a.trec --run b=c.trec --qrels qrels --output weights.json",
+            "fuse --run a=TEST-RUN --run b=TEST-RUN --learned weights.json --output fused.trec",
+        ),
     ],
 )
 def test_what_follows_depends_on_the_flags(command: str, expected: str | None) -> None:

@@ -85,14 +85,15 @@ bm25() { # SET...: runs/bm25/SET/bm25.trec, and the record of the row bm25
   recorded bm25 || KEEP=yes record bm25 - "$@" # `prepare` still searches its index
 }
 
-calibrated() { # ROW RUN...: fused/ROW/test/calibrated.trec, a sum with weights fitted on the questions of `dev`, and with-bm25.trec
+calibrated() { # ROW RUN...: fused/ROW/test/calibrated.trec, a sum with weights fitted on the questions of `dev` (equal ones if
+  # these do not win on held-out questions), and with-bm25.trec
   local row=$1 run dev=() test=()
   shift
   for run in "$@"; do
     dev+=(--run "runs/$row/dev/$run.trec")
     test+=(--run "runs/$row/test/$run.trec")
   done
-  $MOEIR learn-fusion "${dev[@]}" --qrels "${qrels[dev]}" --depth "$DEPTH" --output "fused/$row.json"
+  $MOEIR calibrate "${dev[@]}" --qrels "${qrels[dev]}" --depth "$DEPTH" --output "fused/$row.json"
   $MOEIR fuse "${test[@]}" --learned "fused/$row.json" --depth "$DEPTH" --output "fused/$row/test/calibrated.trec"
   $MOEIR fuse --run "fused/$row/test/calibrated.trec" --run runs/bm25/test/bm25.trec --method rrf --depth "$DEPTH" \
     --output "fused/$row/test/with-bm25.trec"

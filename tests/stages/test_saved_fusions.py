@@ -1,4 +1,4 @@
-"""Fusions learned or tuned on the command line, saved and reused; and files of attribution and ablation."""
+"""Fusions fitted or tuned on the command line, saved and reused; and files of attribution and ablation."""
 
 import csv
 import json
@@ -12,7 +12,7 @@ from moeir.records.runs import Run
 
 NAMES = ("one", "two", "three")
 RUNS = ("--run", "one.trec", "--run", "two.trec", "--run", "three.trec")
-LEARN = ("learn-fusion", *RUNS, "--qrels", "qrels")
+CALIBRATE = ("calibrate", *RUNS, "--qrels", "qrels")
 
 
 @pytest.fixture
@@ -39,31 +39,56 @@ def value(moeir, run, measure="nDCG@10"):
     return json.loads(result.stdout)["value"]
 
 
-def test_learned_fusions_are_kept_used_and_beat_the_plain_sum(room, moeir):
-    assert moeir("fuse", *RUNS, "--output", "plain.trec").code == 0
-    result = moeir(*LEARN, "--output", "linear.json")
-    assert result.code == 0 and ": learned on 30 queries: linear" in result.stderr, result.stderr
-    again = moeir(*LEARN, "--output", "linear2.json")
+def test_fitted_weights_are_saved_used_and_beat_the_plain_sum(room, moeir):
+    assert moeir("fuse", *RUNS, "--method", "came-sum", "--output", "plain.trec").code == 0
+    result = moeir(*CALIBRATE, "--output", "linear.json")
+    assert result.code == 0 and "; applied" in result.stderr and ", from 30 queries" in result.stderr, result.stderr
+    again = moeir(*CALIBRATE, "--output", "linear2.json")
     assert again.code == 0 and (room / "linear.json").read_bytes() == (room / "linear2.json").read_bytes()
     result = moeir("fuse", *RUNS, "--run-depth", 15, "--learned", "linear.json", "--output", "linear.trec")
     assert (result.code, result.messages) == (0, [])
     assert value(moeir, "linear.trec") > value(moeir, "plain.trec") + 0.1
-    method = json.loads((room / "linear.json").read_text())["method"]
+    saved_fusion = json.loads((room / "linear.json").read_text())
+    method, facts = saved_fusion["method"], saved_fusion["found"]
+    assert facts["accepted"] and facts["weights"] == facts["fitted"] and facts["weighted sum"] > facts["sum"] and facts["p"] < 0.05
+    assert facts["sum"] == pytest.approx(value(moeir, "plain.trec")) and list(facts["weights"]) == saved_fusion["runs"] == list(NAMES)
     assert moeir("fuse", *RUNS, "--method", method, "--output", "same.trec").code == 0
     assert (room / "same.trec").read_text() == (room / "linear.trec").read_text()
 
 
-def test_weights_are_tuned_saved_and_used_again(room, moeir):
-    tune = ("fuse", *RUNS, "--method", "linear", "--tune", "nDCG@10", "--qrels", "qrels", "--save", "found.json", "--output", "tuned.trec")
-    result = moeir(*tune)
+def test_weights_that_do_not_win_on_held_out_queries_are_equal(room, moeir):
+    """The third run is a copy of the first, whose sum no weights can beat."""
+    copies = ("--run", "one.trec", "--run", "copy=one.trec")
+    result = moeir("calibrate", *copies, "--qrels", "qrels", "--output", "equal.json")
+    assert result.code == 0 and "; not applied: all weights are 1" in result.stderr
+    saved_fusion = json.loads((room / "equal.json").read_text())
+    assert saved_fusion["method"] == "linear:weights=1+1" and saved_fusion["found"]["accepted"] is False
+    for name, how in (("equal", ("--learned", "equal.json")), ("sum", ("--method", "came-sum"))):
+        assert moeir("fuse", *copies, *how, "--output", f"{name}.trec").code == 0
+    assert (room / "equal.trec").read_bytes() == (room / "sum.trec").read_bytes()
+
+
+def test_a_run_that_is_better_than_the_fused_one_is_named(room, moeir):
+    """One query is not enough to test weights on others."""
+    runs.write_run(Run.from_hits({"q0": {"d1": 2.0, "d0": 1.0}}), "wrong.trec")
+    runs.write_run(Run.from_hits({"q0": {"d0": 1.5, "d1": 1.0}}), "right.trec")
+    qrels.write_qrels({"q0": {"d0": 1}}, "right.qrels")
+    result = moeir("calibrate", "--run", "wrong.trec", "--run", "right.trec", "--qrels", "right.qrels", "--output", "w.json")
+    assert result.code == 0 and "weights of one query cannot be tested on others; not applied: all weights are 1" in result.stderr
+    assert "right alone has 1.0000, the fused run" in result.stderr and "--expert" not in result.stderr
+
+
+def test_a_tuned_method_is_saved_and_used_again(room, moeir):
+    tune = ("fuse", *RUNS[:4], "--method", "interpolation", "--tune", "nDCG@10", "--qrels", "qrels")
+    result = moeir(*tune, "--save", "found.json", "--output", "tuned.trec")
     assert result.code == 0, result.stderr
     saved_fusion = json.loads((room / "found.json").read_text())
     counts = json.loads((room / "tuned.trec.manifest.json").read_text())["counts"]
-    assert saved_fusion["method"] == f"linear:weights={counts['weights']}" and saved_fusion["runs"] == list(NAMES)
+    assert saved_fusion["method"] == f"interpolation:alpha={counts['alpha']}" and saved_fusion["runs"] == list(NAMES[:2])
     assert result.messages[-1] == f"tuned: --method {saved_fusion['method']}"
-    assert max(counts["grid"].values()) == counts["grid"][counts["weights"]] == pytest.approx(value(moeir, "tuned.trec"))
-    assert saved_fusion["found"]["value"] > counts["grid"]["1+1+1"]
-    assert moeir("fuse", *RUNS, "--learned", "found.json", "--output", "again.trec").code == 0
+    assert max(counts["grid"].values()) == counts["grid"][counts["alpha"]] == pytest.approx(value(moeir, "tuned.trec"))
+    assert saved_fusion["found"]["value"] == counts["grid"][counts["alpha"]]
+    assert moeir("fuse", *RUNS[:4], "--learned", "found.json", "--output", "again.trec").code == 0
     assert (room / "again.trec").read_text() == (room / "tuned.trec").read_text()
 
 
@@ -121,8 +146,8 @@ def test_what_is_lost_without_a_run_is_what_the_others_make(room, moeir):
     assert alone == holders.count(1)
 
 
-def test_info_describes_a_learned_fusion(room, moeir):
-    assert moeir(*LEARN, "--output", "sum.json").code == 0
+def test_info_describes_a_saved_fusion(room, moeir):
+    assert moeir(*CALIBRATE, "--output", "sum.json").code == 0
     result = moeir("info", "sum.json")
     assert result.code == 0 and re.search(r"^method +linear:weights=", result.stdout, re.MULTILINE), result.stderr
     (room / "sum.json").write_text((room / "sum.json").read_text() + " ")
@@ -130,15 +155,13 @@ def test_info_describes_a_learned_fusion(room, moeir):
     assert result.code == 4 and "sum.json: damaged" in result.stderr and "--from FORMAT reads it as it is" in result.stderr
 
 
-def test_a_changed_digit_of_a_learned_fusion_is_refused(room, moeir):
-    assert moeir(*LEARN, "--output", "sum.json").code == 0
+def test_a_changed_digit_of_a_saved_fusion_is_refused(room, moeir):
+    assert moeir(*CALIBRATE, "--output", "sum.json").code == 0
     text = (room / "sum.json").read_text()
     digit = next(index for index, sign in enumerate(text) if sign.isdigit())
     (room / "sum.json").write_text(text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1 :])
     result = moeir("fuse", *RUNS, "--learned", "sum.json", "--output", "out.trec")
-    assert (
-        result.code == 4 and "sum.json: damaged: its checksum is not the one in the manifest; run moeir learn-fusion again" in result.stderr
-    )
+    assert result.code == 4 and "sum.json: damaged: its checksum is not the one in the manifest; run moeir calibrate again" in result.stderr
     (room / "sum.json.manifest.json").unlink()  # a file of one's own
     (room / "manifest.json").write_text('{"name": "of something else"}')
     assert moeir("fuse", *RUNS, "--learned", "sum.json", "--output", "out.trec").code in (0, 3, 4)

@@ -3,11 +3,12 @@
 A checkpoint can be published as it is: the card names no local file or folder.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
 
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel, is_checkpoint
@@ -48,7 +49,7 @@ def write_model_card(folder: Path, checkpoint: RetrievalModel, *, base: Path, tr
     weights = f"`{base_model}`" if base_model else "local weights"
     metadata = _metadata(folder, checkpoint, f"{name} {noun}", base_model, (training or {}).get("development"))
     text = f"""---
-{metadata}
+{metadata.to_yaml()}
 ---
 
 # A {name} {noun}
@@ -97,23 +98,23 @@ def _find_hub_name(base: Path) -> str | None:
     return None if match is None or Path(match[1]).exists() or not HUB_NAME.fullmatch(match[1]) else match[1]
 
 
-def _metadata(folder: Path, checkpoint: RetrievalModel, name: str, base_model: str | None, development: Mapping[str, Any] | None) -> str:
-    """The YAML that the hub reads; each value is written as JSON where it is no plain word."""
-    architecture = variants.parse_spec(checkpoint.spec).name
-    opened_elsewhere = (folder / "modules.json").is_file()
+def _metadata(
+    folder: Path, checkpoint: RetrievalModel, name: str, base_model: str | None, development: Mapping[str, Any] | None
+) -> ModelCardData:
+    """What the Hub reads: tags, and the value of the development measure."""
+    architecture, reads_pairs = variants.parse_spec(checkpoint.spec).name, checkpoint.architecture.reads_pairs
     tags = ["moeir", "retrieval", *(["mixture-of-experts"] if architecture in MIXTURES else []), architecture]
-    pairs = checkpoint.architecture.reads_pairs
-    lines = ["library_name: moeir", f"pipeline_tag: {'text-ranking' if pairs else 'sentence-similarity'}"]
-    lines += [f"base_model: {base_model}"] if base_model else []
-    lines.append(f"tags: {json.dumps([*tags, *(['sentence-transformers'] if opened_elsewhere else [])])}")
+    if (folder / "modules.json").is_file():
+        tags.append("sentence-transformers")
+    pipeline_tag = "text-ranking" if reads_pairs else "sentence-similarity"
+    data = ModelCardData(library_name="moeir", pipeline_tag=pipeline_tag, base_model=base_model, tags=tags)
     if development is not None:
-        metric = {"type": development["measure"].lower(), "name": development["measure"], "value": round(development["value"], 6)}
-        task = (
-            {"type": "text-ranking", "name": "Reranking"} if pairs else {"type": "information-retrieval", "name": "Information Retrieval"}
-        )
-        dataset = {"type": "unknown", "name": f"development set of {development['queries']:,} queries"}
-        lines.append(f"model-index: {json.dumps([{'name': name, 'results': [{'task': task, 'dataset': dataset, 'metrics': [metric]}]}])}")
-    return "\n".join(lines)
+        task, task_name = ("text-ranking", "Reranking") if reads_pairs else ("information-retrieval", "Information Retrieval")
+        dataset, measure = f"development set of {development['queries']:,} queries", development["measure"]
+        value = round(development["value"], 6)
+        data.model_name = name
+        data.eval_results = [EvalResult(task, "unknown", dataset, measure.lower(), value, task_name=task_name, metric_name=measure)]
+    return data
 
 
 def _training_section(training: Mapping[str, Any]) -> str:

@@ -200,8 +200,6 @@ def encode(
     model: _Path,
     corpus: _Texts = ...,
     shard: str | None = ...,
-    processes: int = ...,
-    stuck_minutes: float = ...,
     terms: int | None = ...,
     least_weight: float | None = ...,
     pool_factor: int = ...,

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any, NoReturn, TypeVar
@@ -23,7 +23,6 @@ StyledLine = Sequence[tuple[str, str]]  # segments of a line, each with its styl
 SECONDS_BETWEEN_LINES = 30.0
 BARS, ARROWS = "▁▂▃▄▅▆▇█", "→↗↘"  # levels from low to high; trends 0, 1 and -1
 _quiet = False
-_listener: Callable[[int], object] | None = None
 
 
 def configure_logging() -> None:
@@ -86,13 +85,6 @@ def silence() -> None:
     logging.getLogger("moeir").setLevel(logging.ERROR)
 
 
-def forward_progress(listener: Callable[[int], object]) -> None:
-    """Silence this process and pass the counts of every meter to `listener`; another process shows them."""
-    global _listener
-    silence()
-    _listener = listener
-
-
 class ProgressMeter:
     """Progress of a task: a bar on a terminal, otherwise a line every 30 s."""
 
@@ -105,8 +97,6 @@ class ProgressMeter:
         """Add `count` to what is done; `note` replaces the text after the count."""
         self.done += count
         self.note = self.note if note is None else note
-        if _listener is not None:
-            _listener(count)
         if self._bar:
             self._bar.update(self._task, advance=count, note=self.note)
         elif not _quiet and time.monotonic() - self._last_line_time >= SECONDS_BETWEEN_LINES:

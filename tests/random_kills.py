@@ -55,9 +55,8 @@ class Job(NamedTuple):
 
     @property
     def products(self) -> list[Path]:
-        """The paths that the commands write to; the shards of a command that starts processes of its own."""
-        starts_processes = any("--processes 2" in command for command in self.scenario.commands)
-        shards = ("0-of-2", "1-of-2") if starts_processes else ("",)
+        """The paths that the commands write to; the shards of several processes that encode."""
+        shards = ("0-of-2", "1-of-2") if self.scenario.commands[0].startswith("encode") and self.processes == 2 else ("",)
         return [path / shard for path in self.scenario.products for shard in shards]
 
 
@@ -73,7 +72,7 @@ JOBS = {name: (Job(scenario),) for name, scenario in SCENARIOS.items()} | {
         Job(Scenario((BM25, f"{SEARCH} --index out/bm25 --output out/bm25.trec"))),
         Job(Scenario(AFTER_BM25), waits=True),
     ),
-    "encode in two processes": (Job(Scenario((f"{LONG_ENCODE} --processes 2",))),),
+    "encode in two processes": (Job(Scenario((f"{LONG_ENCODE} --device cpu",)), processes=2),),
     "distributed training": (Job(Scenario((DISTRIBUTED,)), processes=2),),
 }
 

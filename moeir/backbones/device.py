@@ -47,13 +47,6 @@ def select_device(name: str) -> str:
     return device
 
 
-def list_devices(name: str) -> list[str]:
-    """Devices for the processes of this machine: every CUDA device for `auto` and `cuda`, else the named one."""
-    device = resolve_device(name)
-    all_devices = device != "cpu" and name in ("auto", "cuda")
-    return [f"cuda:{number}" for number in range(torch.cuda.device_count())] if all_devices else [device]
-
-
 def select_dtype(name: str, device: str, *, inference: bool = False) -> torch.dtype:
     """The dtype for a --dtype value; `auto` depends on the device. Logs the choice. `int8` is for `inference` on a CPU.
 

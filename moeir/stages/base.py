@@ -90,7 +90,7 @@ class Stage:
         return []
 
     def parts(self) -> "Iterable[Stage]":
-        """The stages that write the outputs: this one, or that of each worker process."""
+        """The stages that write the outputs."""
         return (self,)
 
     def summary(self, counts: Facts) -> str | None:

@@ -6,11 +6,10 @@ in the background; on a CPU each thread runs batches of its own.
 """
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from moeir.artifacts import manifests, shards
 from moeir.console import format_count, silence
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field, to_dict
-from moeir.stages.base import INFERENCE_DTYPE, Counts, Facts, Stage, checkpoint_reference, is_stream, log_product, suggest_output
+from moeir.stages.base import INFERENCE_DTYPE, Counts, Facts, Stage, checkpoint_reference, is_stream, suggest_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from moeir.architectures.checkpoint import RetrievalModel, TokenBatches
     from moeir.distributed import ProcessGroup
     from moeir.representations.encodings import Pruning, ResumableEncodingWriter
-    from moeir.stages import worker_pool
 
 CHUNK = 256  # texts of a window
 log = logging.getLogger(__name__)
@@ -40,13 +38,6 @@ class Encode(Stage):
     model: Path = input_field("checkpoint", "Checkpoint to encode with.", aliases=("--encoder",))
     corpus: Path = input_field("texts", "Documents.")
     shard: str | None = option("I/N: encode shard I of N, counted from 0, into a folder of --output; index reads all shards.", None)
-    processes: int = option(
-        "Worker processes on this machine, one shard each; 0: one per GPU. Or use torchrun -m moeir encode.",
-        1,
-        minimum=0,
-        affects_result=False,
-    )
-    stuck_minutes: float = option("Timeout in minutes for a process without progress.", 30.0, above=0, affects_result=False)
     terms: int | None = option(
         "Sparse experts: keep the N terms of a document with the largest weights [default: all].", None, minimum=1, aliases=("--top-k",)
     )
@@ -73,12 +64,8 @@ class Encode(Stage):
     def check(self) -> None:
         if self.shard is not None:
             self._check_shard(shards.Shard.parse(self.shard))
-        elif self.processes > 1:
-            self._check_countable(f"--processes {self.processes}")
 
     def _check_shard(self, shard: shards.Shard) -> None:
-        if self.processes > 1:
-            raise UsageError(f"--shard {shard}: is made by one process, found --processes {self.processes}; leave one of them out")
         self._check_countable("--shard")
         if manifests.manifest_path(self.output).is_file():
             raise UsageError(f"--output {self.output}: holds unsharded encodings; write elsewhere")
@@ -90,25 +77,15 @@ class Encode(Stage):
             raise UsageError(f"{flag}: needs a corpus whose texts can be counted before they are read; {self.corpus} is a pipe")
 
     def execute(self, *, force: bool) -> None:
-        """Encode in this process, in worker processes with a shard each, or, under torchrun, the shard of this rank."""
+        """Encode in this process, or, under torchrun, the shard of this rank."""
         if self.shard is not None:
             super().execute(force=force)
             return
         from moeir import distributed
-        from moeir.architectures.checkpoint import log_truncation, read_input_config
-        from moeir.stages import worker_pool
 
         process_group = distributed.init_process_group(self.device)
         if process_group.size > 1:
             self._run_distributed(process_group, force=force)
-        elif jobs := self._shard_jobs():
-            log.info("%s: %d processes, each with a shard", self.output, len(jobs))
-            worker_pool.run_shards(jobs, "encoding", force=force, stuck_minutes=self.stuck_minutes)
-            counts = Counter[str]()
-            for folder in shards.shard_folders(self.output):
-                counts.update(manifests.read_manifest(folder)["counts"].get("truncation", {}))
-            log_truncation(read_input_config(self.model), {"document": counts})
-            log_product(self, self.output, f"{len(jobs)} shards, {format_count(sum(job.texts for job in jobs), 'text')}")
         else:
             self._run_unsharded(force=force)
 
@@ -122,16 +99,13 @@ class Encode(Stage):
             raise UsageError(f"--output {self.output}: holds shards, such as {first}; choose one with --shard, or write elsewhere")
 
     def parts(self) -> "tuple[Stage, ...]":
-        jobs = self._shard_jobs() if self.shard is None else []
-        if self.shard is None and not jobs:
+        if self.shard is None:
             self._check_unsharded()
-        return tuple(job.stage for job in jobs) or (self,)
+        return (self,)
 
     def _run_distributed(self, process_group: "ProcessGroup", *, force: bool) -> None:
         """An error during setup stops all processes; after that, each runs on its own."""
         with process_group.error_barrier():
-            if self.processes != 1:
-                raise UsageError(f"--processes {self.processes}: {process_group.size} processes are started already; leave it out")
             self._check_countable(f"{process_group.size} processes")
             count = self._count_texts()
             process_group.check_same({"the number of texts": count} | to_dict(self, results_only=True))
@@ -145,39 +119,17 @@ class Encode(Stage):
         elif process_group.is_main:
             own_stage._run_unsharded(force=force)
 
-    def _shard_jobs(self) -> "list[worker_pool.ShardJob]":
-        """The job of each worker process; empty if this process encodes everything."""
-        if self.processes == 1:
-            return []
-        import torch
-
-        from moeir.backbones.device import list_devices
-        from moeir.stages import worker_pool
-
-        devices = list_devices(self.device)
-        size = self.processes or len(devices)
-        if size == 1:
-            return []
-        self._check_countable(f"--processes {self.processes}")
-        count, threads = self._count_texts(), max(1, torch.get_num_threads() // size)
-        jobs = []
-        for number, stage in enumerate(self._split_into_shards(count, size)):
-            device, (first, last) = devices[number % len(devices)], stage._shard_bounds(count)
-            jobs.append(worker_pool.ShardJob(replace(stage, device=device), str(stage.shard), device, last - first, threads))
-        return jobs
-
     def _split_into_shards(self, count: int, size: int) -> list["Encode"]:
         """One shard per process, at most one per window; empty if that makes only one shard."""
         size = min(size, -(-count // CHUNK))
-        return [replace(self, shard=f"{number}/{size}", processes=1) for number in range(size)] if size > 1 else []
+        return [replace(self, shard=f"{number}/{size}") for number in range(size)] if size > 1 else []
 
     def estimate(self) -> list[str]:
-        """The worker processes and their shards."""
         from moeir.backbones.device import select_device
 
         self._open_checkpoint(select_device(self.device))
         self._shard_range()
-        return [f"a process on {job.device} for shard {job.name}: {job.texts:,} texts" for job in self._shard_jobs()]
+        return []
 
     def product(self) -> tuple[Path, str]:
         """The folder of all encodings, or the shard's folder in it."""
@@ -225,8 +177,7 @@ class Encode(Stage):
                 submit(partial(_write_window, writer, ids, truncated, copy_to_host(encoded)))
                 counter.advance(len(ids))
         writer.close()
-        if parent_process() is None:  # of several, `execute` logs the sum
-            checkpoint.log_truncation()
+        checkpoint.log_truncation()
         facts = {"texts": writer.text_count, "dtype": str(dtype), "experts": checkpoint.architecture.representation_kinds}
         facts["truncation"] = dict(truncation)
         if pruning.active_options():

@@ -67,12 +67,6 @@ def test_an_interrupted_encoding_says_the_same(checkpoint, corpus, tmp_path, moe
     assert lines_of(moeir(*command)) == [[EXPECTED]]
 
 
-def test_several_processes_say_it_once(checkpoint, corpus, tmp_path, moeir_outside):
-    flags = ("--processes", 2, "--device", "cpu")
-    result = moeir_outside("encode", "--model", checkpoint, "--corpus", corpus, *flags, "--output", tmp_path / "enc")
-    assert lines_of(result) == [[EXPECTED]]
-
-
 def test_finetune_says_it_also_of_tokens_in_a_cache(tiny_model, corpus, tmp_path, moeir):
     queries = (json.dumps({"_id": f"q{number}", "text": "owl " * 6}) + "\n" for number in range(0, 30))
     (tmp_path / "queries.jsonl").write_text("".join(queries))

@@ -23,7 +23,7 @@ timed() { # NAME INDEX FLAGS...: runs/costs/NAME, the queries one at a time
   shift 2
   $MOEIR search --index "$WORK/idx/$index" --queries "$asked" --depth "$DEPTH" --batch-size "${BATCH_SIZE:-1}" \
     ${THREADS:+--threads "$THREADS"} "$@" --output "$WORK/runs/costs/$name"
-  runs+=(--run "$WORK/runs/costs/$name/$name.trec")
+  runs+=("$WORK/runs/costs/$name")
 }
 
 came_bm25
@@ -31,4 +31,4 @@ timed bm25 bm25
 for expert in "${experts[@]}"; do timed "$expert" came-bm25 --expert "$expert"; done
 timed fused came-bm25
 say "§3.5, latency, size and memory, $COLLECTION"
-$MOEIR analyze costs "${runs[@]}"
+$PYTHON "$examples/costs.py" "${runs[@]}"

@@ -43,7 +43,7 @@ curves() { # TITLE: the rows as a table of each test set, and their first measur
     if [ -z "${qrels[$part]:-}" ]; then
       $PYTHON "$examples/answer_qrels.py" --answers "${answers[$part]}" --corpus "$corpus" --output "$judgements" "${paths[@]}"
     fi
-    $MOEIR analyze grid "${runs[@]}" --qrels "$judgements" --measure "${measures[$part]%% *}" --plot lines \
+    $PYTHON "$examples/grid.py" "${runs[@]}" --qrels "$judgements" --measure "${measures[$part]%% *}" --plot lines \
       --output "$WORK/figure3/$name-$part.svg"
   done
 }

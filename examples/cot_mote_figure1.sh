@@ -4,7 +4,7 @@
 # Paper:    Ma et al. 2023, CoT-MoTE: … Pre-training with Mixture-of-Textual-Experts for Passage Retrieval, §1
 # Data:     as came_msmarco.sh: QUERIES (default DATA/queries.train.tsv) and CORPUS, the passages without titles
 # Recipe:   words per text; sentences split at their marks, and each called a question, a statement or a phrase by its mark and by closed
-#           classes of English words (docs/papers.md). The paper does not name its tool. Parts of speech and dependencies need a parser,
+#           classes of English words (text_forms.py). The paper does not name its tool. Parts of speech and dependencies need a parser,
 #           which moeir does not have
 # Hardware: any, one core
 # Hours:    0.4 for 8.8 million passages, estimated
@@ -18,8 +18,5 @@ CORPUS=${CORPUS:-collection.tsv}
 QUERIES=${QUERIES:-$DATA/queries.train.tsv}
 mkdir -p "$WORK/figures"
 
-for analysis in lengths syntax; do
-  say "Figure 1, $analysis"
-  $MOEIR analyze "$analysis" --queries "$QUERIES" --corpus "${corpora[msmarco]}" --form tsv
-  $MOEIR analyze "$analysis" --queries "$QUERIES" --corpus "${corpora[msmarco]}" --output "$WORK/figures/figure1-$analysis.svg"
-done
+say "Figure 1, $WORK/figures/figure1.svg"
+$PYTHON "$examples/text_forms.py" "$QUERIES" "${corpora[msmarco]}" "$WORK/figures/figure1.svg"

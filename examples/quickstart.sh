@@ -107,7 +107,7 @@ $MOEIR report "${lists[@]}" "${measures[@]}" --queries $test --corpus $corpus --
 $MOEIR evaluate "${lists[@]}" "${measures[@]}"
 
 say "nDCG@10 by kind of query"
-$MOEIR analyze grid "${cells[@]}" --qrels description=data/test-description.qrels --qrels name=data/test-name.qrels
+"$python" "$root/examples/grid.py" "${cells[@]}" --qrels description=data/test-description.qrels --qrels name=data/test-name.qrels
 
 say "on how many queries of a kind one expert alone is the best"
 $MOEIR analyze wins --run runs/came/lexical.trec --run runs/came/local.trec --run runs/came/global.trec --qrels data/test.qrels \

@@ -114,6 +114,6 @@ overview() { # TITLE: the paper's table, a row for each model of each backbone, 
   local measure
   for measure in $wanted; do
     say "$1, $measure"
-    $MOEIR analyze grid "${grid[@]}" --measure "$measure"
+    $PYTHON "$examples/grid.py" "${grid[@]}" --measure "$measure"
   done
 }

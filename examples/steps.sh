@@ -123,7 +123,7 @@ figure() { # NAME PLOT MEASURE FLAGS...: WORK/figures/NAME, anew each time: heat
   local name=$1 plot=$2 measure=$3
   shift 3
   say "$WORK/figures/$name.$FIGURES: $plot of $measure"
-  $MOEIR analyze grid "$@" --measure "$measure" --plot "$plot" --output "$WORK/figures/$name.$FIGURES" --force
+  $PYTHON "$examples/grid.py" "$@" --measure "$measure" --plot "$plot" --output "$WORK/figures/$name.$FIGURES"
 }
 
 zero_shot() { # TITLE NAMES MEASURES MODEL/RUN...: a table for each set of BEIR, encoded and searched with each model

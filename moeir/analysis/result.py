@@ -13,7 +13,7 @@ class Plot:
 
     `links` are lines between points: (panel, point, point).
 
-    bars (panel, label, group, height) · steps (panel, label, from, to, height) · lines (panel, label, step, value) ·
+    bars (panel, label, group, height) · lines (panel, label, step, value) ·
     points (panel, label, symbol, x, y) or with z; symbol: dot, ring (a dot in a ring) or cross · heatmap (panel, row, column, value or nan)
     """
 

@@ -130,16 +130,6 @@ def _draw_bars(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> No
     axes.set_axisbelow(True)
 
 
-def _draw_steps(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
-    """Draw overlaid histograms."""
-    marks_by_label = _group_by_label(marks)
-    for label, bins in marks_by_label.items():
-        heights, edges = [height for *_, height in bins], [*(low for low, *_ in bins), bins[-1][1]]
-        axes.stairs(heights, edges, color=colours[label], fill=True, alpha=0.3)
-        axes.stairs(heights, edges, color=colours[label], linewidth=1.2, label=label)
-    axes.grid(alpha=0.25)
-
-
 def _draw_lines(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:
     marks_by_label = _group_by_label(marks)
     for label, points in marks_by_label.items():
@@ -192,7 +182,6 @@ def _draw_heatmap(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) ->
 
 DRAWERS: dict[str, Callable[[Any, Sequence[Mark], dict[str, str]], None]] = {
     "bars": _draw_bars,
-    "steps": _draw_steps,
     "lines": _draw_lines,
     "points": _draw_points,
     "heatmap": _draw_heatmap,

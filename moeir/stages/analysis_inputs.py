@@ -1,8 +1,8 @@
-"""Texts into arrays for `moeir analyze`: vectors of an expert, usage of routers, lengths in tokens."""
+"""Texts into arrays for `moeir analyze`: vectors of an expert, usage of routers."""
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,12 +131,12 @@ class TextEncoder:
         return usage
 
 
-def read_chunks(path: Path, label: str) -> Iterator[list[str]]:
+def read_chunks(path: Path) -> Iterator[list[str]]:
     """The texts of a file in chunks of `CHUNK`."""
     from moeir import console
     from moeir.records import texts
 
-    contents = (text.content for text in console.progress(texts.read_texts(path, keep_empty=True), label))
+    contents = (text.content for text in console.progress(texts.read_texts(path, keep_empty=True), "routing"))
     return texts.split_chunks(contents, CHUNK)
 
 
@@ -164,13 +164,3 @@ def read_hits(run: Path, query: str, queries: Path, corpus: Path, depth: int) ->
     if missing := rows.keys() - {hit.id for hit in hits}:
         raise DataError(f"{corpus}: has no document {min(missing, key=rows.__getitem__)!r}, a hit in {run}")
     return text, sorted(hits, key=lambda hit: rows[hit.id])
-
-
-def length_counter(model: Path | None = None) -> Callable[[Sequence[str]], list[int]]:
-    """A function that counts the tokens of each text, or without a model its words."""
-    if model is None:
-        return lambda contents: [len(content.split()) for content in contents]
-    from moeir.backbones.tokenizer import TextTokenizer
-
-    tokenizer = TextTokenizer(model)
-    return lambda contents: [len(ids) for ids in tokenizer.encode(contents)]

@@ -1,26 +1,21 @@
-"""`moeir analyze`: overlap, wins and tables of runs, router usage, divergence and projection of vectors, lengths, shares in training."""
+"""`moeir analyze`: overlap, wins and ranks of runs, router usage, divergence and projection of vectors, expert shares in training."""
 
 import importlib.util
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moeir import data_sources
 from moeir.artifacts import atomic_write
 from moeir.console import format_count
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.settings import Setting, argument, input_field, list_settings, option, output_field
+from moeir.settings import argument, input_field, list_settings, option, output_field
 from moeir.stages import analysis_inputs
-from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage, split_run_name
+from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import (
     check_matplotlib,
     check_table_suffix,
     choose_form,
-    find_search_manifest,
-    name_runs,
     name_source,
     read_query_texts,
     read_runs,
@@ -41,11 +36,6 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
     "shares": (("model", "rows"), ("model",)),
     "wins": (("run", "qrels", "measure", "queries", "corpus", "group_by", "list_queries"), ("run", "qrels")),
     "ranks": (("run", "qrels", "queries", "query", "depth"), ("run", "qrels")),
-    "grid": (("run", "qrels", "measure", "plot"), ("run", "qrels")),
-    "costs": (("run",), ("run",)),
-    "scores": (("run", "qrels", "classes"), ("run",)),
-    "lengths": (("model", "corpus", "queries", "classes"), ()),
-    "syntax": (("corpus", "queries"), ()),
     "projection": (
         (
             *(*TEXTS_AND_MODEL, "run", "qrels", "measure", "expert", "projection", "dimensions", "sample", "seed"),
@@ -57,23 +47,21 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
 READERS = {flag: tuple(name for name, (flags, _) in ANALYSES.items() if flag in flags) for flag in ("corpus", "queries")}
 FORMS = ("auto", "table", "tsv", "jsonl")
 DIVERGENCE_PAIRS = 400  # Ma et al. 2023 (CoT-MoTE), section 2.2
-TABLES_ONLY = ("ranks", "costs")  # analyses without a plot
 PLOT_SUFFIXES = (".svg", ".png")
 MAX_TEXT = 80  # characters of a text in a table
 
 
 @dataclass(frozen=True, kw_only=True)
 class Analyze(Stage):
-    """Analyze experts: overlap, wins, scores, costs and tables of runs; router usage, divergence and projection of a model's vectors;
-    lengths and form of texts; expert shares in a training. --output x.tsv writes a table, x.svg or x.png a plot."""
+    """Analyze experts: overlap, wins and ranks of runs; router usage, divergence and projection of a model's vectors; expert shares in a
+    training. --output x.tsv writes a table, x.svg or x.png a plot."""
 
     analysis: str | None = argument(
         f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None, words=tuple(ANALYSES)
     )
     run: tuple[Path, ...] = input_field(
         "run",
-        "overlap, wins, ranks, costs, scores: a run; repeat the flag; NAME=PATH names it. grid: ROW/COLUMN=PATH, the run of one cell. "
-        "projection: colour each query by its best run.",
+        "overlap, wins, ranks: a run; repeat the flag; NAME=PATH names it. projection: colour each query by its best run.",
         (),
         aliases=("--runs",),
     )
@@ -81,7 +69,7 @@ class Analyze(Stage):
     of_run: Path | None = input_field("run", "projection: the query of --query and its first --sample hits in this run.", None)
     model: tuple[Path, ...] = input_field(
         "checkpoint",
-        "Checkpoint. lengths: count tokens of its tokenizer [default: words]. projection: repeat the flag for panels side by side.",
+        "Checkpoint. projection: repeat the flag for panels side by side.",
         (),
         aliases=("--encoder", "--training"),
     )
@@ -95,25 +83,19 @@ class Analyze(Stage):
         aliases=("--topics",),
         only_with=READERS["queries"],
     )
-    qrels: tuple[Path, ...] = input_field(
+    qrels: Path | None = input_field(
         "qrels",
-        "Relevance judgements. divergence: they pair queries with documents. grid: one for all columns, or COLUMN=PATH for each.",
-        (),
-        only_with=("divergence", "wins", "ranks", "scores", "run", "pairs", "of_run"),
+        "Relevance judgements. divergence: they pair queries with documents.",
+        None,
+        only_with=("divergence", "wins", "ranks", "run", "pairs", "of_run"),
     )
-    measure: str = option(
-        "wins, projection: measure by which a run is best on a query. grid: the measure of the table.",
-        "nDCG@10",
-        aliases=("--metric", "-m"),
-    )
+    measure: str = option("wins, projection: measure by which a run is best on a query.", "nDCG@10", aliases=("--metric", "-m"))
     group_by: str | None = option("wins: group queries by the values of this field of --queries instead of length and question word.", None)
     list_queries: bool = option("wins: list each query with its winner and values, largest difference first.", False, aliases=("--list",))
     query: tuple[str, ...] = option(
         "ranks: id of a judged query; repeat the flag [default: all]. projection: id of the query of --of-run.", ()
     )
     depth: int = option("ranks: number of documents per run; a rank beyond is -.", 1000, minimum=1, aliases=("--hits", "--k"))
-    plot: str = option("grid: heatmap, lines (over columns that are numbers) or bars.", "heatmap", choices=("heatmap", "lines", "bars"))
-    classes: int = option("scores, lengths: maximum number of histogram bins.", 20, minimum=1, maximum=100_000)
     projection: str = option("projection: tsne:perplexity=30 or pca.", "tsne", room="analysis.projection")
     dimensions: int = option("projection: number of dimensions, 2 or 3.", 2, choices=(2, 3))
     before_mixture: bool = option("projection: a panel of the vectors before the gated block (SB-MoE), beside those after it.", False)
@@ -155,56 +137,10 @@ class Analyze(Stage):
             raise UsageError(f"analyze: expected two runs or more, found {len(self.run)}; repeat --run")
         if repeated := next((path for path in self.model if self.model.count(path) > 1), None):
             raise UsageError(f"--model {repeated}: the same checkpoint is given twice")
-        if name == "grid":
-            self._check_cells()
         if name == "projection":
             self._check_projection()
-        if name != "grid" and len(self.qrels) > 1:
-            raise UsageError(f"analyze {name}: expected one --qrels, found {len(self.qrels)}")
         parse_threshold(self.threshold)
         self._check_plot_flags()
-
-    def split_name(self, setting: Setting, path: Path) -> tuple[str | None, Path]:
-        """Runs of a grid are ROW/COLUMN=PATH, and its judgements may be COLUMN=PATH."""
-        if self._analysis_name() == "grid" and setting.kind == "run":
-            return split_run_name(path, slashes=1)
-        if self._analysis_name() == "grid" and setting.kind == "qrels":
-            column, path = split_run_name(path)
-            return column, path if column is None else Path(data_sources.locate_source(str(path), "qrels", None, self.default_split)[0])
-        return super().split_name(setting, path)
-
-    def _check_cells(self) -> None:
-        """UsageError unless each run has a cell, and each column its judgements."""
-        from moeir.analysis import grid
-
-        columns = {column: None for _, column in self._cells()}
-        if self.plot == "lines":
-            grid.parse_numbers(list(columns))
-        judged = [column for column, _ in self._named_sources("qrels")]
-        if judged == [None]:
-            return
-        if None in judged:
-            raise UsageError("analyze grid: expected one --qrels PATH for all columns, or --qrels COLUMN=PATH for each")
-        for column in (column for column in judged if column not in columns or judged.count(column) > 1):
-            raise UsageError(
-                f"--qrels {column}=…: {'given twice' if column in columns else 'no run has this column'}; columns: {', '.join(columns)}"
-            )
-        if missing := [column for column in columns if column not in judged]:
-            raise UsageError(f"analyze grid: needs --qrels {missing[0]}=PATH, the judgements of this column")
-
-    def _cells(self) -> dict[tuple[str, str], Path]:
-        """The runs of a grid by row and column."""
-        from moeir.analysis import grid
-
-        sources = self._named_sources("run")
-        if nameless := next((path for name, path in sources if name is None), None):
-            raise UsageError(f"analyze grid: --run {nameless}: expected ROW/COLUMN=PATH")
-        return dict(zip(grid.parse_cells([str(name) for name, _ in sources]), (path for _, path in sources), strict=True))
-
-    def _named_sources(self, name: str) -> list[tuple[str | None, Path]]:
-        """Name and path of each source of a setting."""
-        setting = next(setting for setting in list_settings(type(self)) if setting.name == name)
-        return [self.split_name(setting, path) for path in getattr(self, name)]
 
     def _check_projection(self) -> None:
         """UsageError for flags of a projection that do not go together."""
@@ -224,7 +160,7 @@ class Analyze(Stage):
 
     def _check_plot_flags(self) -> None:
         if self._plot_format():
-            if self._analysis_name() in TABLES_ONLY or self.list_queries:
+            if self._analysis_name() == "ranks" or self.list_queries:
                 name = self._analysis_name() + " --list" * self.list_queries
                 raise UsageError(f"--output {self.output}: analyze {name} has no plot; expected a name that ends in .tsv or .jsonl")
             if self.form != "auto":
@@ -259,7 +195,7 @@ class Analyze(Stage):
         for flag in ANALYSES[name][1]:
             if getattr(self, flag) in (None, ()):
                 raise UsageError(f"analyze {name}: needs --{flag}")
-        if name in ("usage", "lengths", "syntax", "projection") and self.corpus is None and self.queries is None:
+        if name in ("usage", "projection") and self.corpus is None and self.queries is None:
             raise UsageError(f"analyze {name}: needs --corpus, --queries or both")
         if name == "wins" and self.corpus is not None and self.queries is None:
             raise UsageError("analyze wins: --corpus needs --queries, whose words are compared with the relevant documents")
@@ -295,15 +231,6 @@ class Analyze(Stage):
 
         return analyze_overlap(read_runs(self.run), self.overlap)
 
-    def _analyze_scores(self) -> "AnalysisResult":
-        from moeir.analysis.histograms import analyze_scores
-
-        runs, grades = read_runs(self.run), self._read_qrels() if self.qrels else None
-        for name, run in runs.items():
-            if grades is not None and grades.keys().isdisjoint(run.queries):
-                raise DataError(f"{name}: has no query that is judged in {self.qrels[0]}")
-        return analyze_scores(runs, grades, self.classes)
-
     def _analyze_shares(self) -> "AnalysisResult":
         from moeir.analysis.training_monitor import METRICS_FILE, analyze_shares
 
@@ -325,7 +252,7 @@ class Analyze(Stage):
             return wins.analyze_wins(values, self.measure, {})
         queries = {text.id: text.content for text in texts.read_texts(self.queries) if text.id in grades}
         if not queries:
-            raise DataError(f"{self.queries}: none of its queries is judged in {self.qrels[0]}")
+            raise DataError(f"{self.queries}: none of its queries is judged in {self.qrels}")
         if self.corpus is not None:
             relevant = {document for query in queries for document, grade in grades[query].items() if grade > 0}
             answers = {text.id: text.content for text in texts.read_texts(self.corpus, keep_empty=True) if text.id in relevant}
@@ -345,73 +272,34 @@ class Analyze(Stage):
             with name_source(path):
                 measures.check_collection(run, grades)
         if unjudged := next((query for query in self.query if query not in grades), None):
-            raise UsageError(f"--query {unjudged}: not judged in {self.qrels[0]}")
+            raise UsageError(f"--query {unjudged}: not judged in {self.qrels}")
         queries = list(dict.fromkeys(self.query)) or list(grades)
         if not any(grade > 0 for query in queries for grade in grades[query].values()):
-            raise DataError(f"{self.qrels[0]}: has no relevant document of {', '.join(map(repr, self.query)) or 'any query'}")
+            raise DataError(f"{self.qrels}: has no relevant document of {', '.join(map(repr, self.query)) or 'any query'}")
         return analyze_ranks(runs, grades, queries, self._read_texts_of(queries), self.depth)
-
-    def _analyze_costs(self) -> "AnalysisResult":
-        from moeir.analysis.costs import analyze_costs
-
-        speeds = {}
-        for name, path in name_runs(self.run).items():
-            search = find_search_manifest(path)
-            if search is None or "speed" not in search[0]["counts"]:
-                raise DataError(f"{path}: its costs are not known; expected a run that moeir search wrote, with its manifest beside it")
-            speeds[name] = search[0]["counts"]["speed"]
-        return analyze_costs(speeds)
 
     def _read_texts_of(self, queries: Collection[str]) -> dict[str, str] | None:
         """The texts of judged queries, if --queries is given."""
-        return None if self.queries is None else read_query_texts(self.queries, queries, f"{self.qrels[0]} judges", keep_empty=True)
-
-    def _analyze_grid(self) -> "AnalysisResult":
-        from moeir.analysis.grid import analyze_grid
-        from moeir.evaluation import measures
-        from moeir.records import qrels, runs
-
-        measure = measures.parse_measure(self.measure)
-        grades = {column: qrels.read_qrels(path) for column, path in self._named_sources("qrels")}
-        means = {}
-        for (row, column), path in self._cells().items():
-            with name_source(path):
-                values = measures.evaluate_run(runs.read_run(path), grades.get(column) or grades[None], [measure])
-            means[row, column] = measures.aggregate_values(values)[str(measure)]
-        return analyze_grid(means, str(measure), self.plot)
+        return None if self.queries is None else read_query_texts(self.queries, queries, f"{self.qrels} judges", keep_empty=True)
 
     def _analyze_usage(self) -> "AnalysisResult":
         from moeir.analysis.router_usage import analyze_usage
 
         encoder = self._open_encoder(self.model[0])
         encoder.check_routers()
-        usage = {side: encoder.count_usage(analysis_inputs.read_chunks(path, "routing"), side) for side, path in self._text_files()}
+        usage = {side: encoder.count_usage(analysis_inputs.read_chunks(path), side) for side, path in self._text_files()}
         return analyze_usage(usage, self.threshold)
 
     def _analyze_divergence(self) -> "AnalysisResult":
         from moeir.analysis.divergence import analyze_divergence, sample_pairs
 
-        assert self.queries is not None and self.corpus is not None and self.qrels
+        assert self.queries is not None and self.corpus is not None and self.qrels is not None
         encoder = self._open_encoder(self.model[0])
         expert = encoder.select_dense_expert(self.expert)
-        pairs = sample_pairs(self.queries, self.corpus, self.qrels[0], self.pairs or DIVERGENCE_PAIRS, self.seed)
+        pairs = sample_pairs(self.queries, self.corpus, self.qrels, self.pairs or DIVERGENCE_PAIRS, self.seed)
         query_vectors, _ = encoder.encode_dense([query.content for query, _ in pairs], "query", expert)
         document_vectors, _ = encoder.encode_dense([document.content for _, document in pairs], "document", expert)
         return analyze_divergence(expert, query_vectors, document_vectors, self.bandwidth)
-
-    def _analyze_lengths(self) -> "AnalysisResult":
-        from moeir.analysis.histograms import analyze_lengths
-
-        count = analysis_inputs.length_counter(*self.model)
-        chunks = {side: analysis_inputs.read_chunks(path, "counting") for side, path in self._text_files()}
-        counts = {side: Counter(size for chunk in side_chunks for size in count(chunk)) for side, side_chunks in chunks.items()}
-        return analyze_lengths(counts, "tokens" if self.model else "words", self.classes)
-
-    def _analyze_syntax(self) -> "AnalysisResult":
-        from moeir.analysis.syntax import analyze_syntax
-
-        chunks = {side: analysis_inputs.read_chunks(path, "reading") for side, path in self._text_files()}
-        return analyze_syntax({side: chain.from_iterable(side_chunks) for side, side_chunks in chunks.items()})
 
     def _analyze_projection(self) -> "AnalysisResult":
         from moeir.analysis.projection import analyze_projection, color_groups
@@ -440,8 +328,8 @@ class Analyze(Stage):
         from moeir.analysis.projection import ProjectedText, pair_texts, query_with_hits
 
         if self.pairs is not None:
-            assert self.queries is not None and self.corpus is not None
-            return pair_texts(sample_pairs(self.queries, self.corpus, self.qrels[0], self.pairs, self.seed))
+            assert self.queries is not None and self.corpus is not None and self.qrels is not None
+            return pair_texts(sample_pairs(self.queries, self.corpus, self.qrels, self.pairs, self.seed))
         if self.of_run is not None:
             assert self.queries is not None and self.corpus is not None
             (query,) = self.query
@@ -453,14 +341,15 @@ class Analyze(Stage):
     def _read_qrels(self) -> "Qrels":
         from moeir.records import qrels
 
-        return qrels.read_qrels(self.qrels[0])
+        assert self.qrels is not None
+        return qrels.read_qrels(self.qrels)
 
     def _evaluate_runs(self, grades: "Qrels") -> dict[str, dict[str, float]]:
         """The value of the measure for each judged query, by run."""
         from moeir.evaluation import measures
 
         measure = measures.parse_measure(self.measure)
-        with name_source(self.qrels[0]):
+        with name_source(self.qrels):
             return {name: measures.evaluate_run(run, grades, [measure])[str(measure)] for name, run in read_runs(self.run).items()}
 
     def _open_encoder(self, path: Path) -> analysis_inputs.TextEncoder:

@@ -148,13 +148,9 @@ class Stage:
         for setting in settings.list_settings(type(self)):
             if setting.role == "source" and (value := getattr(self, setting.name)) is not None:
                 for item in value if setting.repeated else (value,):
-                    path = self.split_name(setting, item)[1]
+                    path = split_run_name(item)[1] if setting.kind == "run" else item
                     sides = data_sources.split_judged(path) if setting.kind == "texts" else (path,)
                     yield from ((setting, Path(side)) for side in sides if side is not None)
-
-    def split_name(self, setting: settings.Setting, path: Path) -> tuple[str | None, Path]:
-        """The name and the path of a source that may be given as NAME=PATH: a run."""
-        return split_run_name(path) if setting.kind == "run" else (None, path)
 
 
 def is_stream(path: Path) -> bool:
@@ -162,14 +158,14 @@ def is_stream(path: Path) -> bool:
     return path == STREAM or (path.exists() and not path.is_file() and not path.is_dir())
 
 
-def split_run_name(path: Path, *, slashes: int = 0) -> tuple[str | None, Path]:
-    """The name, with a number of slashes, and the path of a run given as NAME=PATH; no name if it is the path of a file.
+def split_run_name(path: Path) -> tuple[str | None, Path]:
+    """The name, without a slash, and the path of a run given as NAME=PATH; no name if it is the path of a file.
 
     >>> split_run_name(Path("bm25=runs/first.trec")), split_run_name(Path("runs/k1=0.9.trec"))
     (('bm25', PosixPath('runs/first.trec')), (None, PosixPath('runs/k1=0.9.trec')))
     """
     name, equals, rest = str(path).partition("=")
-    return (name, Path(rest)) if name and equals and rest and name.count("/") == slashes and not path.exists() else (None, path)
+    return (name, Path(rest)) if name and equals and rest and "/" not in name and not path.exists() else (None, path)
 
 
 class SingleProcess:
@@ -391,8 +387,8 @@ def source_digests(stage: Stage) -> dict[str, list[str]]:
     for setting, path in stage.sources():
         digests.setdefault(setting.flag.removeprefix("--"), []).append(_source_digest(path, setting))
     for setting in settings.list_settings(type(stage)):
-        values = getattr(stage, setting.name) if setting.role == "source" and setting.repeated else ()
-        if any(names := [stage.split_name(setting, path)[0] or "" for path in values]):
+        values = getattr(stage, setting.name) if setting.kind == "run" and setting.repeated else ()
+        if any(names := [split_run_name(path)[0] or "" for path in values]):
             digests[f"{setting.flag.removeprefix('--')}-names"] = names
     return digests
 

@@ -1,11 +1,12 @@
-"""Run a script of `examples/` in a shell, list its `moeir` commands, and parse the tables it printed."""
+"""Run a script of `examples/` in a shell, list its `moeir` commands, and parse the tables it printed; import a program."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TABLE_HEADERS = {"run", "by", "model", "group", "side", "R@100", "nDCG@10"}
@@ -38,3 +39,13 @@ def parse_tables(stdout: str) -> list[tuple[list[str], list[str]]]:
         else:
             parsed[-1][1].append(words[0])
     return parsed
+
+
+def load_program(name: str) -> Any:
+    """The module of a program of `examples/`."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module

@@ -146,9 +146,8 @@ def test_figure_3_is_drawn_and_the_best_temperature_named(
     validation = [line.split() for line in completed.stdout.splitlines() if line.startswith("temperature-")][-2:]
     best = max(validation, key=lambda row: float(row[1]))[0]  # of equal ones the first, which is the recipe's
     assert f"best on the validation set: {best}\n" in completed.stderr
-    call = next(call for call in server.calls() if call[:2] == ["analyze", "grid"] and call[-1] == str(tmp_path / "figure3/ratio-test.svg"))
-    cells = [call[index + 1].partition("=")[0] for index, word in enumerate(call) if word == "--run"]
-    assert cells == [f"{run}/{ratio}" for ratio in ("0.2", "0.4") for run in FOUR]
+    figure = (tmp_path / "figure3/ratio-test.svg").read_text(encoding="utf-8")
+    assert all(f">{name}<" in figure for name in (*FOUR, "Success@20"))
 
 
 def test_figure_4_has_a_query_for_each_model_that_alone_wins_one(

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,21 @@ from moeir.pretraining import span_cache
 from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSampler
 from moeir.pretraining.masking import WordVocabulary
 from moeir.records import examples, generated_queries, qrels, texts
+from tests.conftest import CommandResult
 from tests.examples import toy_collections
-from tests.examples.shell import EXAMPLES
+from tests.examples.shell import EXAMPLES, load_program
 
 
-def run_program(name: str, *arguments: object) -> None:
-    subprocess.run([sys.executable, EXAMPLES / name, *map(str, arguments)], check=True)
+def run_program(name: str, *arguments: object) -> str:
+    """Run a program and return its standard output."""
+    return subprocess.run([sys.executable, EXAMPLES / name, *map(str, arguments)], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def refusal_of(name: str, *arguments: object) -> str:
+    """The one line with which a program refuses its arguments."""
+    completed = subprocess.run([sys.executable, EXAMPLES / name, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert completed.returncode != 0 and completed.stdout == "" and completed.stderr.count("\n") == 1, completed.stderr
+    return completed.stderr
 
 
 @pytest.fixture
@@ -124,3 +134,135 @@ def test_queries_of_such_spans_are_paired_with_them_in_a_pre_training_on_the_doc
         assert len(batches) == len(spans) == len(cache)
         same[name] = sum(batch.anchors.original_ids.equal(batch.contexts.original_ids) for batch in batches if batch.contexts is not None)
     assert same["span"] == len(spans) > same["document"]
+
+
+RANKS = {"first": {"a": 1, "b": 2, "c": 4}, "second": {"a": 2, "b": 2, "c": 1}, "third": {"d": 2, "e": 1}}  # of the document `right`
+
+
+@pytest.fixture
+def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """The flags of a table of three runs and of the judgements of its two columns."""
+    monkeypatch.chdir(tmp_path)
+    for name, ranks in RANKS.items():
+        hits = [(query, rank, "right" if rank == own else f"x{rank}") for query, own in ranks.items() for rank in range(1, 6)]
+        (tmp_path / f"{name}.trec").write_text("".join(f"{query} Q0 {document} {rank} {9 - rank} t\n" for query, rank, document in hits))
+    for name in ("abc", "de"):
+        (tmp_path / f"{name}.qrels").write_text("".join(f"{query} 0 right 1\n" for query in name))
+    named = ("bm25/small=first.trec", "dpr/small=second.trec", "dpr/large=third.trec")
+    return (*(word for cell in named for word in ("--run", cell)), "--qrels", "small=abc.qrels", "--qrels", "large=de.qrels")
+
+
+def test_a_grid_has_the_mean_of_each_run_in_its_cell(cells: tuple[str, ...]) -> None:
+    header, _, *rows = [line.split() for line in run_program("grid.py", *cells, "--measure", "RR").splitlines()]
+    assert header == ["RR", "small", "large"]
+    assert rows == [["bm25", f"{(1 + 1 / 2 + 1 / 4) / 3:.4f}", "-"], ["dpr", f"{(1 / 2 + 1 / 2 + 1) / 3:.4f}", "0.7500"]]
+    assert run_program("grid.py", *cells, "--measure", "RR", "--output", "new/grid.tsv") == ""
+    assert Path("new/grid.tsv").read_text() == "row\tsmall\tlarge\nbm25\t0.583333333\t\ndpr\t0.666666667\t0.75\n"
+
+
+@pytest.mark.parametrize("plot", ["heatmap", "bars", "lines"])
+def test_a_grid_is_drawn_with_one_file_of_judgements(cells: tuple[str, ...], plot: str) -> None:
+    pytest.importorskip("matplotlib")
+    runs = ("--run", "one/10=first.trec", "--run", "one/2=second.trec", "--run", "two/2=first.trec", "--qrels", "abc.qrels")
+    for file in ("one.svg", "two.svg"):
+        run_program("grid.py", *runs, "--measure", "RR", "--plot", plot, "--output", file)
+    content = Path("one.svg").read_text()
+    assert content == Path("two.svg").read_text() and ">one<" in content and ">two<" in content and ">RR<" in content
+    assert plot != "heatmap" or (">0.667<" in content and ">-<" in content)
+
+
+def test_a_grid_refuses_what_has_no_cell_or_no_judgements(cells: tuple[str, ...]) -> None:
+    for flags, words in (
+        (("--run", "first.trec", "--qrels", "abc.qrels"), "--run first.trec: expected ROW/COLUMN=PATH"),
+        (("--run", "a/b=first.trec", "--run", "a/b=second.trec", "--qrels", "abc.qrels"), "a/b=…: the cell is given twice"),
+        (("--run", "a/b=first.trec", "--qrels", "c=abc.qrels"), "needs --qrels b=PATH, the judgements of this column"),
+        (("--run", "a/b=none.trec", "--qrels", "abc.qrels"), "none.trec: no such file"),
+        (("--run", "a/b=first.trec", "--qrels", "abc.qrels", "--plot", "lines", "--output", "x.svg"), "expected numbers as columns"),
+        (
+            ("--run", "a/1=first.trec", "--run", "a/1.0=first.trec", "--qrels", "abc.qrels", "--plot", "lines", "--output", "x.svg"),
+            "the same",
+        ),
+    ):
+        assert words in refusal_of("grid.py", *flags)
+
+
+def test_costs_of_searches_stand_in_one_table(index: Path, toy: Path, tmp_path: Path, moeir: Callable[..., CommandResult]) -> None:
+    for name, size in (("single", 1), ("batch", 256)):
+        command = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--batch-size", size, "--output", tmp_path / name)
+        assert moeir(*command).code == 0
+    speed = json.loads((tmp_path / "single" / "manifest.json").read_text())["counts"]["speed"]
+    lines = run_program("costs.py", tmp_path / "single", tmp_path / "batch").splitlines()
+    assert " ".join(lines[0].split()) == "run step threads batch queries/s p50 ms p95 ms p99 ms index MiB memory MiB"
+    rows = [line.split() for line in lines[2:]]
+    assert [(row[0], row[1], row[3]) for row in rows] == [
+        (run, step, size) for run, size in (("single", "1"), ("batch", "256")) for step in ("encode", "search", "fuse")
+    ]
+    numbers = (speed["search"]["queries_per_second"], speed["search"]["p95_ms"], speed["machine"]["peak_memory_bytes"] / 2**20)
+    assert [rows[1][column] for column in (4, 6, 9)] == [f"{number:,.2f}" for number in numbers]
+    assert all(row[6] == "-" for row in rows[3:]), "a batch is not a query"
+    assert "its costs are not known" in refusal_of("costs.py", index)
+
+
+def test_queries_are_questions_and_documents_statements(toy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    lines = run_program("text_forms.py", toy / "test-queries.tsv", toy / "corpus.jsonl", tmp_path / "forms.svg").splitlines()
+    rows = [(line.split(maxsplit=1)[0], *line.split(maxsplit=1)[1].rsplit(maxsplit=1)) for line in lines[2:]]
+    values = {(side, statistic.strip()): float(value) for side, statistic, value in rows}
+    assert (values["query", "texts"], values["document", "texts"]) == (6, 12)
+    assert values["query", "share of questions"] > values["document", "share of questions"] == 0
+    assert values["document", "share of statements"] == 1
+    assert ">words per text<" in (tmp_path / "forms.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    "text, sentences",
+    [
+        ("who hunts at night", ["who hunts at night"]),
+        ("The owl hunts. It sleeps by day!", ["The owl hunts.", "It sleeps by day!"]),
+        ("The U.S. has 3.5 owls... Really?", ["The U.S.", "has 3.5 owls...", "Really?"]),  # an abbreviation ends one: no list of them
+        ("Owl\nBirds of prey", ["Owl", "Birds of prey"]),
+        (" . ? ", []),
+        ('"Why?" he asked.', ['"Why?" he asked.']),
+    ],
+)
+def test_sentences_end_at_marks_before_white_space_and_at_lines(text: str, sentences: list[str]) -> None:
+    assert load_program("text_forms").find_sentences(text) == sentences
+
+
+@pytest.mark.parametrize(
+    "sentence, form",
+    [
+        ("what do owls eat", "question"),
+        ("Is it an owl", "question"),
+        ("In which tree do owls sleep?", "question"),
+        ("When the owl hunts, mice hide.", "statement"),  # a final mark tells it from a question
+        ("owls are birds", "statement"),
+        ("the owl hunts mice", "phrase"),  # a full verb is not known without a parser
+        ("average price of an owl", "phrase"),
+        ("being an owl", "phrase"),
+        ("(owls can fly.)", "statement"),
+        ("No!", "statement"),
+    ],
+)
+def test_forms_of_sentences(sentence: str, form: str) -> None:
+    assert load_program("text_forms").sentence_form(sentence) == form
+
+
+def test_statistics_of_texts_by_hand() -> None:
+    program = load_program("text_forms")
+    statistics = program.TextStatistics()
+    for text in ("The owl hunts at night. It sleeps by day.", "is owl bird", "do the mice hide"):
+        statistics.add(text)
+    assert dict(statistics.rows()) == {
+        "texts": 3,
+        "median words per text": 4,
+        "sentences per text": pytest.approx(4 / 3),
+        "words per sentence": pytest.approx(16 / 4),
+        "share of questions": 0.5,
+        "share of statements": 0.5,
+        "share of phrases": 0.0,
+    }
+    plot = program.draw({"query": statistics})
+    assert [mark[2:] for mark in plot.marks if mark[0] == "words per text" and mark[3]] == [
+        ("2-3", pytest.approx(1 / 3)), ("4-7", pytest.approx(1 / 3)), ("8-15", pytest.approx(1 / 3)),
+    ]  # fmt: skip

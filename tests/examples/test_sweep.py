@@ -1,6 +1,5 @@
 """The sweep over settings and seeds: killed and called again it makes nothing twice, and its table is that of an undisturbed one."""
 
-import importlib.util
 import itertools
 import shutil
 import signal
@@ -18,7 +17,7 @@ from moeir import cli, settings
 from moeir.artifacts import manifests
 from moeir.records import examples, qrels
 from moeir.stages import base
-from tests.examples.shell import EXAMPLES
+from tests.examples.shell import EXAMPLES, load_program
 
 PROGRAM = [sys.executable, EXAMPLES / "sweep.py"]
 
@@ -200,18 +199,9 @@ def test_a_malformed_grid_is_one_line_before_anything_is_trained(
         change_grid(grid, file, change)
     monkeypatch.setattr(sys, "argv", ["sweep.py", str(file), str(tmp_path / "work")])
     with pytest.raises(SystemExit) as end:
-        sweep_program().main()
+        load_program("sweep").main()
     assert str(end.value).startswith("error: ") and words in str(end.value) and "\n" not in str(end.value)
     assert not (tmp_path / "work").exists()
-
-
-def sweep_program() -> Any:
-    """The module of the program."""
-    spec = importlib.util.spec_from_file_location("sweep", EXAMPLES / "sweep.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_every_setting_has_its_own_folder_however_alike_its_values_end(tmp_path: Path) -> None:
@@ -223,6 +213,6 @@ def test_every_setting_has_its_own_folder_however_alike_its_values_end(tmp_path:
     ]
     for values in grids:
         expected = list(itertools.product(*values.values(), ["1", "2"]))
-        trainings = sweep_program().list_trainings({"grid": values, "seeds": ["1", "2"]}, tmp_path)
+        trainings = load_program("sweep").list_trainings({"grid": values, "seeds": ["1", "2"]}, tmp_path)
         assert len(trainings) == len(expected)
         assert {(*(value for _, value in setting), seed) for setting, seed in trainings.values()} == set(expected)

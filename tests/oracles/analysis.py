@@ -1,4 +1,4 @@
-"""Slow, obvious wins, histograms and projections."""
+"""Slow, obvious wins and projections."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,10 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 def count_wins(values: Mapping[str, Mapping[str, float]], queries: Sequence[str], run: str) -> int:
     """Number of queries on which every other run is worse."""
     return sum(all(values[other][query] < values[run][query] for other in values if other != run) for query in queries)
-
-
-def count_between(numbers: Sequence[float], low: float, high: float, last: bool) -> int:
-    return sum(low <= number < high or (last and number == high) for number in numbers)
 
 
 def sum_squared_distances(points: Sequence[Sequence[float]]) -> float:

@@ -1,4 +1,4 @@
-"""The analyses of runs, texts and vectors through the command line, and every analysis as a plot."""
+"""The analyses of runs and vectors through the command line, and every analysis as a plot."""
 
 import json
 import math
@@ -51,32 +51,6 @@ def test_wins_are_counted_by_class_of_query(listed):
     assert {row["group"]: row["queries"] for row in rows if row["by"] == "question"} == {"who": 2, "when": 1, "why": 1, "how": 1, "none": 1}
     assert all(row["RR@10"] is None for row in rows if row["run"] == "tied")
     assert {row["by"] for row in listed("wins", *RUNS, "--qrels", "test-qrels.tsv")} == {"all"}
-
-
-def test_scores_of_answers_stand_apart(listed):
-    rows = listed("scores", *RUNS, "--qrels", "test-qrels.tsv", "--classes", 4)
-    kinds = [(row["run"], row["documents"]) for row in rows[::4]]
-    assert kinds == [("lexical", "answer"), ("lexical", "other"), ("global", "answer"), ("global", "other")]
-    assert sum(row["count"] for row in rows if row["run"] == "global") == 6 * 12
-    assert sum(row["count"] for row in rows if row["run"] == "global" and row["documents"] == "answer") == 6
-    assert sum(row["count"] for row in listed("scores", "--run", "global.trec")) == 6 * 12
-
-
-def test_lengths_are_of_words_or_of_the_tokens_of_a_model(listed):
-    rows = listed("lengths", "--queries", "test-queries.tsv", "--classes", 4)
-    assert [(row["side"], row["unit"], row["from"], row["to"], row["texts"]) for row in rows] == [
-        ("query", "words", 0, 2, 0), ("query", "words", 2, 4, 0), ("query", "words", 4, 6, 2), ("query", "words", 6, 8, 4),
-    ]  # fmt: skip
-    tokens = listed("lengths", "--model", "came", *TEXTS)
-    assert {row["unit"] for row in tokens} == {"tokens"}
-    assert [sum(row["texts"] for row in tokens if row["side"] == side) for side in ("query", "document")] == [6, 12]
-
-
-def test_queries_are_questions_and_documents_statements(listed):
-    values = {(row["side"], row["statistic"]): row["value"] for row in listed("syntax", *TEXTS)}
-    assert (values["query", "texts"], values["document", "texts"]) == (6, 12)
-    assert values["query", "share of questions"] > values["document", "share of questions"] == 0
-    assert values["document", "share of statements"] == 1
 
 
 def test_a_projection_names_every_text_its_group_and_its_place(listed):
@@ -157,29 +131,11 @@ def test_models_stand_side_by_side(listed, moeir, tmp_path):
     assert content.count(">query<") == content.count(">relevant<") == 1 and ">came<" in content and ">gated<" in content  # one legend
 
 
-def test_costs_of_searches_stand_in_one_table(listed, moeir, index, toy, tmp_path):
-    assert (
-        moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--batch-size", 1, "--output", tmp_path / "runs").code == 0
-    )
-    speed = json.loads((tmp_path / "runs" / "manifest.json").read_text())["counts"]["speed"]
-    rows = listed("costs", "--run", f"came={tmp_path / 'runs' / 'fused.trec'}", "--run", "lexical.trec")
-    assert [(row["run"], row["step"], row["batch"]) for row in rows] == [
-        (run, step, size) for run, size in (("came", 1), ("lexical", 256)) for step in ("encode", "search", "fuse")
-    ]
-    assert rows[1]["p95 ms"] == speed["search"]["p95_ms"] and rows[1]["queries/s"] == speed["search"]["queries_per_second"]
-    assert all(row["p95 ms"] is None for row in rows[3:])  # a batch is not a query
-    assert rows[1]["index MiB"] * 2**20 == speed["machine"]["index_bytes"] > 0
-    assert rows[1]["memory MiB"] * 2**20 == speed["machine"]["peak_memory_bytes"] > 2**20
-
-
 PICTURES = {
     "projection of pairs": ("--model", "came", *PAIRS, "--dimensions", 3),
     "projection of hits": ("--model", "gated", *OF_RUN, "--dimensions", 3),
     "overlap": ("--run", "lexical.trec", "--run", "global.trec"),
     "wins": (*RUNS, "--qrels", "test-qrels.tsv", *TEXTS),
-    "scores": (*RUNS, "--qrels", "test-qrels.tsv"),
-    "lengths": TEXTS,
-    "syntax": TEXTS,
     "usage": ("--model", "gated", *TEXTS),
     "divergence": ("--model", "came", *TEXTS, "--qrels", "test-qrels.tsv", "--pairs", 5),
     "projection": ("--model", "came", *TEXTS, "--projection", "pca", "--dimensions", 3),
@@ -213,13 +169,8 @@ def test_a_map_goes_into_a_report(moeir, tmp_path):
         ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --corpus corpus.jsonl", 2, "--corpus needs --queries"),
         ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --queries train-queries.jsonl", 3, "none of its queries is"),
         ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --measure nDGC", 2, "no measure is called"),
-        ("scores", 2, "analyze scores: needs --run"),
-        ("scores --run lexical.trec --qrels train.qrels", 3, "lexical: has no query that is judged in train.qrels"),
-        ("scores --run lexical.trec --classes 0", 2, "--classes 0: expected 1 to 100000"),
-        ("lengths", 2, "analyze lengths: needs --corpus, --queries or both"),
-        ("syntax", 2, "analyze syntax: needs --corpus, --queries or both"),
-        ("syntax --queries test-queries.tsv --classes 3", 2, "does not read --classes; it belongs to analyze scores or lengths"),
-        ("lengths --queries test-queries.tsv --threshold 3", 2, "does not read --threshold; it belongs to analyze usage"),
+        ("usage --model came", 2, "analyze usage: needs --corpus, --queries or both"),
+        ("projection --model came --queries test-queries.tsv --threshold 3", 2, "does not read --threshold; it belongs to analyze usage"),
         ("projection --queries test-queries.tsv", 2, "analyze projection: needs --model"),
         ("projection --model came --queries test-queries.tsv --dimensions 4", 2, "--dimensions 4: expected 2 or 3"),
         ("projection --model came --queries test-queries.tsv --projection umap", 2, "analysis.projection has no 'umap'"),
@@ -236,11 +187,8 @@ def test_a_map_goes_into_a_report(moeir, tmp_path):
         ("projection --model came --of-run strange.trec --query q2 TEXTS", 3, "strange.trec: has no hit of the query 'q2' (--query)"),
         ("projection --model came --pairs 3 --of-run global.trec --query q1 TEXTS", 2, "--pairs and --of-run exclude one another"),
         ("projection --model came --before-mixture TEXTS", 2, "--before-mixture: came: came has no gated block over its global vector"),
-        ("costs", 2, "analyze costs: needs --run"),
-        ("costs --run strange.trec", 3, "strange.trec: its costs are not known; expected a run that moeir search wrote"),
-        ("costs --run lexical.trec --output x.png", 2, "analyze costs has no plot"),
         ("usage --model came --model gated --queries test-queries.tsv", 2, "analyze usage: expected one --model, found 2"),
-        ("scores --run lexical.trec --form tsv --output x.svg", 2, "--form tsv: x.svg is a plot"),
+        ("overlap --run lexical.trec --run global.trec --form tsv --output x.svg", 2, "--form tsv: x.svg is a plot"),
     ],
 )
 def test_what_cannot_be_looked_at_is_refused_in_a_line(command, code, words, moeir):

@@ -1,4 +1,4 @@
-"""The analyses of runs that list cells, queries and documents, on runs whose numbers are seen at once."""
+"""The analyses of runs that list queries and documents, on runs whose numbers are seen at once."""
 
 import json
 
@@ -24,64 +24,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-GRID = ("analyze", "grid", "--measure", "RR")
-CELLS = ("--run", "bm25/small=first.trec", "--run", "dpr/small=second.trec", "--run", "dpr/large=third.trec")
-JUDGED = ("--qrels", "small=abc.qrels", "--qrels", "large=de.qrels")
-
-
-def test_a_grid_has_the_mean_of_each_run_in_its_cell(folder, moeir):
-    result = moeir(*GRID, *CELLS, *JUDGED)
-    assert (result.code, result.messages) == (0, [])
-    header, _, *rows = [line.split() for line in result.stdout.splitlines()]
-    small = [(1 + 1 / 2 + 1 / 4) / 3, (1 / 2 + 1 / 2 + 1) / 3]
-    assert header == ["RR", "small", "large"]
-    assert rows == [["bm25", f"{small[0]:.4f}", "-"], ["dpr", f"{small[1]:.4f}", "0.7500"]]
-    assert moeir(*GRID, *CELLS, *JUDGED, "--output", "grid.tsv").code == 0
-    assert (folder / "grid.tsv").read_text() == "row\tsmall\tlarge\nbm25\t0.583333333\t\ndpr\t0.666666667\t0.75\n"
-    lines = moeir(*GRID, *CELLS, *JUDGED, "--form", "jsonl").stdout.splitlines()
-    assert json.loads(lines[0]) == {"row": "bm25", "small": pytest.approx(small[0]), "large": None}
-
-
-def test_one_file_of_judgements_is_for_all_columns(moeir):
-    cells = ("--run", "came/2=second.trec", "--run", "came/0.5=first.trec")
-    result = moeir(*GRID, *cells, "--qrels", "abc.qrels")
-    assert [line.split() for line in result.stdout.splitlines()][::2] == [["RR", "2", "0.5"], ["came", "0.6667", "0.5833"]]
-
-
-def test_the_judgements_of_a_column_may_be_a_folder(folder, moeir):
-    (folder / "beir" / "qrels").mkdir(parents=True)
-    (folder / "beir" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\na\tright\t1\nb\tright\t1\nc\tright\t1\n")
-    named = moeir(*GRID, *CELLS, "--qrels", "small=beir", "--qrels", "large=de.qrels")
-    assert named == moeir(*GRID, *CELLS, *JUDGED)
-
-
-def test_cells_with_other_names_are_another_table(moeir):
-    command = (*GRID, "--qrels", "abc.qrels", "--output", "grid.tsv", "--run")
-    assert moeir(*command, "a/b=first.trec").code == 0
-    assert "already made" in moeir(*command, "a/b=first.trec").stderr
-    other = moeir(*command, "a/c=first.trec")
-    assert other.code == 2 and "run-names" in other.stderr
-
-
-@pytest.mark.parametrize("plot", ["heatmap", "bars", "lines"])
-def test_a_grid_is_drawn(folder, moeir, plot):
-    pytest.importorskip("matplotlib")
-    cells = ("--run", "one/10=first.trec", "--run", "one/2=second.trec", "--run", "two/2=first.trec")
-    for file in ("one.svg", "two.svg", "one.png"):
-        assert moeir(*GRID, *cells, "--qrels", "abc.qrels", "--plot", plot, "--output", file).messages == []
-    assert (folder / "one.svg").read_bytes() == (folder / "two.svg").read_bytes()
-    content = (folder / "one.svg").read_text()
-    assert ">one<" in content and ">two<" in content and ">RR<" in content
-    assert plot != "heatmap" or (">0.667<" in content and ">-<" in content)
-
-
-def test_lines_stand_at_their_numbers_in_order():
-    from moeir.analysis.grid import analyze_grid
-
-    means = {("one", "10"): 0.25, ("one", "2"): 0.5, ("two", "0.5"): 0.75}
-    assert analyze_grid(means, "RR", "lines").plot.marks == [("RR", "two", 0.5, 0.75), ("RR", "one", 2.0, 0.5), ("RR", "one", 10.0, 0.25)]
-
-
 TWO = ("--run", "one=first.trec", "--run", "two=second.trec", "--qrels")
 
 
@@ -89,6 +31,14 @@ def test_a_picture_of_another_kind_is_refused_before_a_table_has_its_name(moeir,
     result = moeir("analyze", "wins", *TWO, "abc.qrels", "--output", "wins.pdf")
     assert result.code == 2 and not (folder / "wins.pdf").exists()
     assert "--output wins.pdf: expected .svg or .png for a plot, .tsv or .jsonl for a table" in result.stderr
+
+
+def test_runs_with_other_names_are_another_table(moeir):
+    command = ("analyze", "overlap", "--output", "overlap.tsv", "--run", "second.trec", "--run")
+    assert moeir(*command, "a=first.trec").code == 0
+    assert "already made" in moeir(*command, "a=first.trec").stderr
+    other = moeir(*command, "b=first.trec")
+    assert other.code == 2 and "run-names" in other.stderr
 
 
 @pytest.fixture
@@ -150,24 +100,6 @@ def test_ranks_of_relevant_documents_in_each_run(folder, moeir, texts):
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
-        ("grid --run a/b=first.trec", 2, "analyze grid: needs --qrels"),
-        ("grid --run first.trec --qrels abc.qrels", 2, "analyze grid: --run first.trec: expected ROW/COLUMN=PATH"),
-        ("grid --run a=first.trec --qrels abc.qrels", 2, "analyze grid: --run a=first.trec: expected ROW/COLUMN=PATH"),
-        ("grid --run /b=first.trec --qrels abc.qrels", 2, "--run /b=…: expected ROW/COLUMN=PATH"),
-        ("grid --run a/b=first.trec --run a/b=second.trec --qrels abc.qrels", 2, "--run a/b=…: the cell is given twice"),
-        ("grid --run a/b=none.trec --qrels abc.qrels", 3, "none.trec: no such file (--run)"),
-        ("grid --run a/b=first.trec --qrels b=none", 3, "none: no such file (--qrels)"),
-        ("grid --run a/b=first.trec --qrels c=abc.qrels", 2, "--qrels c=…: no run has this column; columns: b"),
-        ("grid --run a/b=first.trec --qrels b=abc.qrels --qrels b=de.qrels", 2, "--qrels b=…: given twice; columns: b"),
-        ("grid --run a/b=first.trec --run a/c=first.trec --qrels b=abc.qrels", 2, "needs --qrels c=PATH, the judgements of this column"),
-        (
-            "grid --run a/b=first.trec --qrels abc.qrels --qrels b=abc.qrels",
-            2,
-            "expected one --qrels PATH for all columns, or",
-        ),
-        ("grid --run a/b=first.trec --qrels abc.qrels --plot lines", 2, "--plot lines: expected numbers as columns, found 'b'"),
-        ("grid --run a/b=first.trec --qrels abc.qrels --plot pie", 2, "--plot pie: expected heatmap, lines or bars"),
-        ("grid --run a/b=first.trec --qrels de.qrels", 3, "first.trec: run of another collection"),
         ("ranks --run first.trec", 2, "analyze ranks: needs --qrels"),
         ("ranks --run first.trec --qrels abc.qrels --query z", 2, "--query z: not judged in abc.qrels"),
         ("ranks --run first.trec --qrels abc.qrels --depth 0", 2, "--depth 0: expected at least 1"),
@@ -182,8 +114,7 @@ def test_ranks_of_relevant_documents_in_each_run(folder, moeir, texts):
             "wins: --group-by excludes --corpus and --list",
         ),
         ("ranks --run first.trec --qrels abc.qrels --group-by kind", 2, "ranks: does not read --group-by; it belongs to analyze wins"),
-        ("scores --list --run first.trec", 2, "analyze scores: does not read --list-queries; it belongs to analyze wins"),
-        ("wins --run first.trec --run second.trec --qrels abc.qrels --qrels de.qrels", 2, "analyze wins: expected one --qrels, found 2"),
+        ("overlap --list --run first.trec", 2, "analyze overlap: does not read --list-queries; it belongs to analyze wins"),
     ],
 )
 def test_what_cannot_be_listed_is_refused_in_a_line(command, code, words, moeir):
@@ -203,16 +134,11 @@ def test_ranks_need_a_run_of_the_judged_queries_and_a_relevant_document(folder, 
     assert moeir(*command).code == moeir(*command, "--query", "a", "--query", "b").code == 0
 
 
-def test_two_columns_of_one_name_or_number_are_refused(folder, moeir):
-    """A line of JSON would keep the last of them, and a plot would draw both at one number."""
+def test_two_columns_of_one_name_are_refused(moeir):
+    """A line of JSON would keep the last of them."""
     for arguments in (
         ("wins", "--list", "--run", "winner=first.trec", "--run", "second.trec"),
         ("ranks", "--run", "document=first.trec"),
-        ("grid", "--run", "bm25/row=first.trec"),
     ):
         result = moeir("analyze", *arguments, "--qrels", "abc.qrels", "--form", "jsonl")
         assert result.code == 2 and "--run: the table would have two columns called" in result.stderr and not result.stdout
-    cells = ("--run", "bm25/1=first.trec", "--run", "bm25/1.0=second.trec", "--qrels", "abc.qrels")
-    result = moeir(*GRID, *cells, "--plot", "lines", "--output", "grid.svg")
-    assert result.code == 2 and "the columns '1' and '1.0' are the same number" in result.stderr
-    assert not (folder / "grid.svg").exists() and moeir(*GRID, *cells).code == 0

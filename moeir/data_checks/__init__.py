@@ -1,1 +1,1 @@
-"""Checks of data files: every fault with its line, and repaired copies."""
+"""Checks of data files: every fault with its line, and copies without duplicates and wrong encodings."""

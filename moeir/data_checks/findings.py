@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from moeir.errors import FAULT_KINDS, DataError
+from moeir.errors import FAULT_KINDS, DataError, UsageError
 from moeir.parsing import escape_controls, shorten_message
 from moeir.records import lines
 
@@ -34,10 +34,13 @@ class FindingGroup:
 
 
 class Findings:
-    """Findings by file and kind, with at most `max_lines` lines of each, 0 for all; `allowed` kinds become notes."""
+    """Findings by file and kind, with at most `max_lines` lines of each, 0 for all; `allowed` kinds become notes.
 
-    def __init__(self, max_lines: int = 5, allowed: Collection[str] = ()) -> None:
-        self._max_lines, self._allowed = max_lines, frozenset(allowed)
+    `copying` says that repaired copies of the files are written.
+    """
+
+    def __init__(self, max_lines: int = 5, allowed: Collection[str] = (), *, copying: bool = False) -> None:
+        self._max_lines, self._allowed, self.copying = max_lines, frozenset(allowed), copying
         self._groups: dict[tuple[str, str], FindingGroup] = {}
         self._files: dict[str, int] = {}
 
@@ -140,15 +143,17 @@ class FileFindings:
         """Add a reader's error as a finding."""
         self.findings.add_error(self.name, problem)
 
-    def has_known_ids(self, line: int, query: str, document: str) -> bool:
-        """Whether the query and the document of a line are known; a finding if not."""
+    def refuse_copy(self, reason: object) -> None:
+        """UsageError if repaired copies are written and this file cannot have one."""
+        if self.findings.copying:
+            raise UsageError(f"--fix: {self.name} cannot be copied: {str(reason).removeprefix(f'{self.name}: ')}")
+
+    def check_references(self, line: int, query: str, document: str) -> None:
+        """Add a finding if the query or the document of a line is unknown."""
         if self.queries is not None and query not in self.queries:
             self.add(line, "unknown-query", f"query {query!r} is not among the queries")
-            return False
-        if self.documents is not None and document not in self.documents:
+        elif self.documents is not None and document not in self.documents:
             self.add(line, "unknown-document", f"document {document!r} of query {query!r} is not in the corpus")
-            return False
-        return True
 
     def add_absent_queries(self, present: Collection[str], kind: str, problem: str) -> None:
         """Add a finding if known queries are not in the file."""

@@ -7,19 +7,23 @@ from moeir.data_checks.findings import FileFindings
 from moeir.data_checks.tolerant_lines import read_tolerantly
 from moeir.errors import DataError
 from moeir.records import qrels
+from moeir.records.ids import parse_id
 
 
 def check_qrels(file: FileFindings) -> Iterator[str]:
-    """Lines of a repaired copy."""
+    """Lines of a repaired copy: all but those with the judgement of an earlier one."""
     judged, parser = dict[str, dict[str, int]](), qrels.JudgementParser(file.name)
     for number, line in _numbered_lines(file):
         try:
             judgement = parser.parse(line, number)
+            for name in (judgement or ())[:2]:
+                parse_id(name, f"{file.name}:{number}")
         except DataError as problem:
             file.add_error(problem)
-            continue
-        if judgement is None or _is_accepted(judgement, number, file, judged):
-            yield line
+        else:
+            if judgement is not None and _is_repeated(judgement, number, file, judged):
+                continue
+        yield line
     for query, grades in judged.items():
         if max(grades.values()) <= 0:
             file.add(None, "no-relevant", f"query {query!r} has {len(grades)} judgements and no relevant document")
@@ -32,16 +36,17 @@ def _numbered_lines(file: FileFindings) -> Iterator[tuple[int, str]]:
     return ((number, "\t".join(map(str, row))) for number, (_, row) in enumerate(qrels.read_remote(str(file.path)), 1))
 
 
-def _is_accepted(judgement: tuple[str, str, int], number: int, file: FileFindings, judged: qrels.Qrels) -> bool:
+def _is_repeated(judgement: tuple[str, str, int], number: int, file: FileFindings, judged: qrels.Qrels) -> bool:
+    """Check a judgement; whether an earlier line has it too."""
     query, document, grade = judgement
-    if not file.has_known_ids(number, query, document):
-        return False
-    earlier = judged.setdefault(query, {}).get(document)
-    if earlier is None:
-        judged[query][document] = grade
-        return True
+    grades = judged.setdefault(query, {})
+    earlier = grades.get(document)
     if earlier == grade:
         file.add(number, "duplicate-judgement", f"query {query!r}, document {document!r}: judged on an earlier line too")
+        return True
+    file.check_references(number, query, document)
+    if earlier is None:
+        grades[document] = grade
     else:
         file.add(number, "grades-disagree", f"query {query!r}, document {document!r}: {grade} here, {earlier} on an earlier line")
     return False

@@ -11,17 +11,19 @@ from moeir.data_checks.findings import FileFindings
 from moeir.data_checks.tolerant_lines import read_tolerantly
 from moeir.errors import DataError
 from moeir.records import runs
+from moeir.records.ids import parse_id
 
 
 @dataclass
 class _QueryList:
-    """Contiguous hits of a query: line, rank (-1 if invalid) and score of each."""
+    """Contiguous hits of a query: line, rank (-1 if invalid) and score of each, and the number of repeated ones, which are left out."""
 
     query: str
     lines: list[int] = field(default_factory=list)
     ranks: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     documents: set[int] = field(default_factory=set)
+    repeated: int = 0
     follows_fault: bool = False
 
 
@@ -33,15 +35,16 @@ class RunChecker:
         self._document_codes: dict[str, int] = {}  # by document, so that a list takes four bytes per hit
         self._lists: dict[str, array[int]] = {}
         self._tags: set[str] = set()
-        self._last_fault_line = 0  # the last line that was dropped
+        self._last_fault_line = 0  # the last line that is no hit
 
-    def readable_lines(self) -> Iterator[str]:
-        """Readable lines; the writer of the repaired copy sets ranks and order."""
+    def copied_lines(self) -> Iterator[str]:
+        """Lines of a repaired copy: all but those with a document of an earlier line of the query's list, whose ranks close up."""
         current: _QueryList | None = None
         for number, line in read_tolerantly(self._file):
             hit = self._parse(line, number)
             if hit is None:
                 self._last_fault_line = number
+                yield line
                 continue
             query, document, rank, score = hit
             if current is None or current.query != query:
@@ -50,18 +53,21 @@ class RunChecker:
             code = self._document_codes.setdefault(document, len(self._document_codes))
             if code in current.documents:
                 self._file.add(number, "duplicate-document", f"document {document!r} occurs twice in the list of {query!r}")
+                current.repeated += 1
                 continue
             current.documents.add(code)
             current.lines.append(number)
             current.scores.append(score)
             current.ranks.append(self._parse_rank(rank, number))
-            yield line
+            yield _lower_rank(line, current.repeated) if current.repeated and current.ranks[-1] > 0 else line
         self._finish_list(current)
         self._file.add_absent_queries(self._lists, "query-without-hits", "are not in the run")
 
     def _parse(self, line: str, number: int) -> tuple[str, str, str, float] | None:
         try:
             query, document, rank, score, tag = runs.parse_hit(line, f"{self._file.name}:{number}")
+            for word in (query, document, tag):
+                parse_id(word, f"{self._file.name}:{number}")
         except DataError as problem:
             self._file.add_error(problem)
             return None
@@ -69,7 +75,8 @@ class RunChecker:
             self._tags.add(tag)
             if len(self._tags) > 1:
                 self._file.add(number, "several-tags", f"tag {tag!r} differs from those before")
-        return (query, document, rank, score) if self._file.has_known_ids(number, query, document) else None
+        self._file.check_references(number, query, document)
+        return query, document, rank, score
 
     def _parse_rank(self, word: str, number: int) -> int:
         if word.isdecimal() and len(word) <= runs.MAX_RANK_DIGITS:
@@ -102,9 +109,17 @@ class RunChecker:
 
 
 def _first_rank_fault(ranks: NDArray[np.int64], lines: NDArray[np.int64], behind_fault: bool) -> int | None:
-    """First row whose rank does not follow the previous one; a gap of as many dropped lines is allowed. ranks, lines [n]."""
+    """First row whose rank does not follow the previous one; a gap of as many lines that are no hits is allowed. ranks, lines [n]."""
     steps = np.diff(ranks)
     wrong = np.flatnonzero((steps != 1) & (steps != np.diff(lines)) & (ranks[1:] >= 0) & (ranks[:-1] >= 0)) + 1
     if ranks[0] not in (1, -1) and not (behind_fault and ranks[0] > 1):
         return 0
     return int(wrong[0]) if len(wrong) else None
+
+
+def _lower_rank(line: str, places: int) -> str:
+    """A hit with a rank that is lower by some places."""
+    separator = "\t" if "\t" in line else " "
+    words = line.split(None if separator == " " else separator)
+    words[3] = str(int(words[3]) - places)
+    return separator.join(words)

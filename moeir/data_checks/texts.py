@@ -11,7 +11,7 @@ from typing import Any
 
 from moeir import data_sources
 from moeir.data_checks.findings import FileFindings, Findings
-from moeir.data_checks.tolerant_lines import read_tolerantly, repair_text
+from moeir.data_checks.tolerant_lines import line_number, parse_content, read_tolerantly, repair_record, repair_text
 from moeir.data_checks.truncation import count_truncation, describe_truncation
 from moeir.errors import DataError
 from moeir.records import dpr, lines, texts
@@ -43,72 +43,70 @@ class TextChecker:
     on_text: Callable[[int | None, Text], None] | None = None
     keep_empty: bool = False
 
-    def readable_lines(self) -> Iterator[str]:
-        """Lines of a repaired copy.
+    def copied_lines(self) -> Iterator[str]:
+        """Lines of a repaired copy: all but those with the id of an earlier one, with repaired texts and titles.
 
-        Sources that are not lines (DPR's array, `hf:`, `irds:`, `TEXTS#QRELS`) are checked as far as they can be read.
+        Sources that are not lines (DPR's questions, `hf:`, `irds:`, `TEXTS#QRELS`) are checked as far as they can be read.
         """
         source, name = str(self.file.path), self.file.name
-        if data_sources.is_remote(source) or data_sources.split_judged(source)[1] is not None:
-            yield from self._check_records(texts.read_records(source))
-            return
-        numbered_lines = read_tolerantly(self.file)
-        first = next(numbered_lines, None)
-        if first is None:
-            return
-        kind = texts.detect_form(source, first[1])
-        if kind in ("array", "answers"):
-            read = dpr.read_question_rows if kind == "answers" else dpr.read_questions
-            yield from self._check_records(read(name, chain([first], numbered_lines)))
-            return
         names, has_header = list[str](), False
-        located: Iterator[tuple[str, Any]] = ((f"{name}:{number}", line) for number, line in chain([first], numbered_lines))
+        located: Iterator[tuple[str, Any]]  # the line, the columns of a row, or the record at each place
         try:
-            if kind == "tabs":
-                names, has_header, located = texts.read_text_rows(name, first, numbered_lines)
+            if data_sources.is_remote(source) or data_sources.split_judged(source)[1] is not None:
+                located = texts.read_records(source)
+            else:
+                numbered_lines = read_tolerantly(self.file)
+                if (first := next(numbered_lines, None)) is None:
+                    return
+                kind, all_lines = texts.detect_form(source, first[1]), chain([first], numbered_lines)
+                if kind == "json":
+                    located = ((f"{name}:{number}", line) for number, line in all_lines)
+                elif kind == "tabs":
+                    names, has_header, located = texts.read_text_rows(name, first, numbered_lines)
+                else:
+                    self.file.refuse_copy("its questions have no lines of ids and texts; moeir convert --to texts writes them")
+                    located = (dpr.read_question_rows if kind == "answers" else dpr.read_questions)(name, all_lines)
             if has_header:
                 yield first[1]
             for where, content in located:
-                try:
-                    record = texts.parse_row(content, names, where) if names else _load_json(content, where)
-                    text = texts.parse_text(record, where)
-                except DataError as problem:
-                    self.file.add_error(problem)
-                    continue
-                if (repaired := self._repair(text, _line_number(where))) is not None:
-                    is_same = not names and repaired is text and not _has_control_characters(content)
-                    yield content if is_same else _format_line(record, repaired, text, names, has_header)
-        except DataError as problem:  # of a table that cannot be read beyond a mark that is not closed
+                copied = self._check_content(content, where, names)
+                if isinstance(copied, list):
+                    yield lines.format_csv(copied) if has_header else "\t".join(copied)
+                elif isinstance(copied, str):
+                    yield copied
+        except DataError as problem:  # of a form beyond whose fault nothing can be read, such as a mark that is not closed
+            self.file.refuse_copy(problem)
             self.file.add_error(problem)
 
-    def _check_records(self, records: Iterator[tuple[str, Any]]) -> Iterator[str]:
-        """Check records of a source that cannot be read beyond a fault of its form."""
+    def _check_content(self, content: Any, where: str, names: list[str]) -> Any:
+        """A line or columns, repaired; None if an earlier one has the id."""
+        number = line_number(where)
         try:
-            for where, record in records:
-                try:
-                    text = texts.parse_text(record, where)
-                except DataError as problem:
-                    self.file.add_error(problem)
-                    continue
-                if (repaired := self._repair(text, _line_number(where))) is not None:
-                    yield json.dumps(texts.to_record(repaired), ensure_ascii=False)
+            content, record = (content, texts.parse_row(content, names, where)) if names else parse_content(content, where, self.file)
+            text = texts.parse_text(record, where)
         except DataError as problem:
             self.file.add_error(problem)
-
-    def _repair(self, text: Text, number: int | None) -> Text | None:
-        """The repaired text, or None if its line is to be dropped."""
-        seen_texts = self.seen_texts
-        if text.id in seen_texts.ids:
+            return content
+        if text.id in self.seen_texts.ids:
             self.file.add(number, "duplicate-id", f"{text.id!r} occurs on an earlier line too")
             return None
-        if not text.content and not self.keep_empty:
-            self.file.add(number, "empty-text", f"{text.id!r} has no text")
-            return None
+        if self._check_text(text, number):
+            return content
+        repaired = repair_record(record)
+        return list(repaired.values()) if names else json.dumps(repaired, ensure_ascii=False)
+
+    def _check_text(self, text: Text, number: int | None) -> bool:
+        """Check a text; whether its characters need no repair."""
+        seen_texts = self.seen_texts
         seen_texts.ids.add(text.id)
+        if not text.content:
+            if not self.keep_empty:
+                self.file.add(number, "empty-text", f"{text.id!r} has no text")
+            return True
         title, body = repair_text(text.title, number, self.file), repair_text(text.text, number, self.file)
-        repaired = text if (title, body) == (text.title, text.text) else replace(text, title=title, text=body)
+        repaired = replace(text, title=title, text=body)
         key = fingerprint(repaired.content)
-        if key in seen_texts.fingerprints and repaired.content:
+        if key in seen_texts.fingerprints:
             self.file.add(number, "duplicate-text", f"{text.id!r} has the text of an earlier line")
             seen_texts.twins |= {text.id: key, seen_texts.fingerprints[key]: key}
         seen_texts.fingerprints.setdefault(key, text.id)
@@ -116,39 +114,7 @@ class TextChecker:
             self.file.add(number, "query-in-corpus", f"document {text.id!r} is the text of query {query!r}")
         if self.on_text is not None:
             self.on_text(number, repaired)
-        return repaired
-
-
-def _line_number(where: str) -> int | None:
-    digits = where.rpartition(":")[2].removeprefix(" row ")
-    return int(digits) if digits.isdecimal() else None
-
-
-def _load_json(line: str, where: str) -> Any:
-    """JSON value of a line; `repair_text` reports control characters in its strings."""
-    try:
-        return texts.parse_json(line, where)
-    except DataError as problem:
-        if problem.code != "control-character":
-            raise
-        try:
-            without_controls = json.dumps(json.JSONDecoder(strict=False).decode(line))
-        except (ValueError, RecursionError):
-            raise problem from None
-        return texts.parse_json(without_controls, where)
-
-
-def _has_control_characters(line: str) -> bool:
-    """Whether a line has control characters, which JSON does not allow in a string."""
-    return any(letter < " " and letter != "\t" for letter in line)
-
-
-def _format_line(record: dict[str, Any], repaired: Text, text: Text, names: list[str], has_header: bool) -> str:
-    changed = {text.text: repaired.text, text.title: repaired.title}
-    new_record = {key: changed.get(value, value) if isinstance(value, str) else value for key, value in record.items()}
-    if has_header:
-        return lines.format_csv(new_record.values())
-    return "\t".join(new_record[key] for key in names) if names else json.dumps(new_record, ensure_ascii=False)
+        return repaired == text
 
 
 def check_encoded_ids(file: str, ids: Sequence[str], findings: Findings, documents: Collection[str] | None) -> None:

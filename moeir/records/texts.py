@@ -61,7 +61,7 @@ def read_texts(source: Path | str, *, keep_empty: bool = False, plain_lines: boo
     """
     for where, _, text in read_texts_with_records(source, plain_lines=plain_lines):
         if not text.content and not keep_empty:
-            advice = "--keep-empty keeps such texts, moeir check --fix drops them"
+            advice = "--keep-empty keeps such texts, moeir check lists them"
             raise DataError(f"{where}: the text of {text.id!r} is empty; {advice}", code="empty-text")
         yield text
 

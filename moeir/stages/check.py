@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Stage):
-    """Find faults in texts, judgements, examples, runs and encodings, line by line; exit code 3 if there are any. --fix repairs copies."""
+    """Find faults in texts, judgements, examples, runs and encodings, line by line; exit code 3 if there are any. --fix writes
+    copies without duplicate lines and with repaired encodings."""
 
     default_split: ClassVar[str] = ""
     corpus: Path | None = input_field("texts", "Documents.", None)
@@ -50,7 +51,9 @@ class Check(Stage):
     allow: tuple[str, ...] = option("Kind of fault to accept, such as query-in-corpus; repeat the flag.", ())
     most: int = option("Maximum lines shown per kind of fault and file; 0 for all.", 5, minimum=0)
     form: str = option("text, tsv or json.", "text", choices=("text", "tsv", "json"), aliases=("--format",))
-    fix: Path | None = option("Folder for repaired copies of the files; an existing folder is replaced only if check made it.", None)
+    fix: Path | None = option(
+        "Folder for copies of the files without duplicate lines, with repaired encodings; only one that check made is replaced.", None
+    )
 
     def check(self) -> None:
         from moeir.variants import suggest
@@ -66,6 +69,8 @@ class Check(Stage):
         self._check_fix()
 
     def _check_fix(self) -> None:
+        from moeir.records import remote_rows
+
         if self.fix is None:
             return
         files = self._input_files()
@@ -73,8 +78,9 @@ class Check(Stage):
         if stream := next((path for path in (*files, self.fix) if is_stream(path)), None):
             raise UsageError(f"--fix: copies keep the names of their files, and {stream} has no name; name a file")
         parts = [path for path in (self.queries, self.dev_queries) if path and data_sources.split_judged(path)[1] is not None]
-        if other := next((path for path in (*files, *parts) if path in parts or data_sources.is_remote(path)), None):
-            raise UsageError(f"--fix: repairs files, and {other} is not a file")
+        is_text = {path: not (path in parts or data_sources.is_remote(path) or remote_rows.is_columnar(path)) for path in (*files, *parts)}
+        if other := next((path for path in is_text if not is_text[path]), None):
+            raise UsageError(f"--fix: repairs text files, and {other} is not one")
         if duplicate := next((name for name in names if names.count(name) > 1), None):
             raise UsageError(f"--fix {self.fix}: two files are called {duplicate}; repair them separately, into two folders")
         check_output_path(self, "--fix", self.fix)
@@ -86,19 +92,20 @@ class Check(Stage):
         from moeir.data_checks.examples import CheckContext
         from moeir.data_checks.findings import Findings
 
-        findings, context = Findings(self.most, self.allow), CheckContext()
-        checked_files = self._check_files(findings, context)
+        findings, context = Findings(self.most, self.allow, copying=self.fix is not None), CheckContext()
+        checked_files, copies = self._check_files(findings, context), ""
         if self.fix is None:
-            for _, repaired_lines in checked_files:
-                for _ in repaired_lines:
+            for _, copied_lines in checked_files:
+                for _ in copied_lines:
                     pass
         else:
-            self._write_repaired(self.fix, checked_files, findings)
+            self._write_copies(self.fix, checked_files, findings)
+            copies = f"; copies with repaired duplicates and encodings are in {self.fix}"
         if self.encodings is not None:
             self._check_encodings(self.encodings, findings, context)
         self._write_findings(findings)
         if findings.fault_count:
-            raise DataError(findings.summary() + ("" if self.fix is None else f"; repaired copies are in {self.fix}"))
+            raise DataError(findings.summary() + copies)
         checked = dict.fromkeys(str(path) for setting, path in self.sources() if setting.name != "model")
         log.info("no fault found in %s", ", ".join(checked))
         return None
@@ -115,7 +122,7 @@ class Check(Stage):
             yield self.queries, self._check_texts(self.queries, "query", findings, seen_queries, fingerprints)
             seen_documents.queries = {fingerprint: query for query, fingerprint in fingerprints.items()}
         if self.dev_queries is not None:
-            yield self.dev_queries, texts.TextChecker(FileFindings(findings, self.dev_queries), context.dev_queries).readable_lines()
+            yield self.dev_queries, texts.TextChecker(FileFindings(findings, self.dev_queries), context.dev_queries).copied_lines()
         if self.corpus is not None:
             context.documents, context.twins = seen_documents.ids, seen_documents.twins
             yield self.corpus, self._check_texts(self.corpus, "document", findings, seen_documents, {})
@@ -124,7 +131,7 @@ class Check(Stage):
         for path in self.train:
             foreign = None if is_own_file(path) else read_training_examples(path, provenance=True)
             yield path, examples.check_examples(FileFindings(findings, path), context, foreign)
-        yield from ((path, runs.RunChecker(FileFindings(findings, path, *known_ids)).readable_lines()) for path in run_paths(self.run))
+        yield from ((path, runs.RunChecker(FileFindings(findings, path, *known_ids)).copied_lines()) for path in run_paths(self.run))
 
     def _check_texts(
         self, path: Path, side: str, findings: "Findings", seen_texts: "SeenTexts", fingerprints: dict[str, int]
@@ -140,7 +147,7 @@ class Check(Stage):
             if truncation is not None:
                 truncation.add(line, text.content)
 
-        yield from texts.TextChecker(FileFindings(findings, path), seen_texts, on_text, self.keep_empty).readable_lines()
+        yield from texts.TextChecker(FileFindings(findings, path), seen_texts, on_text, self.keep_empty).copied_lines()
         if truncation is not None:
             truncation.report(findings)
 
@@ -172,10 +179,10 @@ class Check(Stage):
 
         return TruncationCounter(lines.source_name(path), max_length, count_tokens)
 
-    def _write_repaired(self, folder: Path, checked_files: Iterable[tuple[Path, Iterable[str]]], findings: "Findings") -> None:
+    def _write_copies(self, folder: Path, checked_files: Iterable[tuple[Path, Iterable[str]]], findings: "Findings") -> None:
         """Write repaired copies under the names of the files, atomically."""
         from moeir.artifacts import atomic_write, manifests
-        from moeir.records import lines, runs
+        from moeir.records import lines
 
         digests = [manifests.compute_digest(path) for path in self._input_files()]
         provenance: dict[str, Any] = {"stage": self.name, "settings": {"allow": list(self.allow), "keep-empty": self.keep_empty}}
@@ -185,16 +192,12 @@ class Check(Stage):
             raise UsageError(f"--fix {folder}: exists, made by moeir {maker}; name another folder")
         atomic_write.check_overwrite(folder, provenance, force=is_made, flag="--fix")  # copies of earlier files are replaced
         with atomic_write.atomic_output(folder, "mended", provenance, force=True, folder=True) as (partial_path, counts):
-            for path, repaired_lines in checked_files:
+            for path, copied_lines in checked_files:
                 name = self._copy_name(path)
                 before, copy = findings.fault_count, partial_path / name
                 copy.parent.mkdir(exist_ok=True)
-                line_count = lines.write_lines(repaired_lines, copy)
-                if path in run_paths(self.run) and line_count:
-                    runs.write_run(runs.read_run(copy), copy)  # sorted by score, with matching ranks
-                fault_count = findings.fault_count - before
-                counts[str(name)] = {"lines": line_count, "faults": fault_count}
-                log.info("%s: %s lines, %s repaired or dropped", folder / name, f"{line_count:,}", format_count(fault_count, "fault"))
+                counts[str(name)] = {"lines": lines.write_lines(copied_lines, copy), "faults": findings.fault_count - before}
+                log.info("%s: %s", folder / name, format_count(counts[str(name)]["lines"], "line"))
 
     def _copy_name(self, path: Path) -> Path:
         """The file's name; judgements of a folder in BEIR's layout stay in `qrels`, so that the copies are such a folder."""

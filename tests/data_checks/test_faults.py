@@ -1,4 +1,4 @@
-"""Every kind of fault is reported with its line, and a repaired copy is free of it."""
+"""Every kind of fault is reported with its line; a copy has no duplicates and no wrong encodings, and all else as it was."""
 
 import gc
 import gzip
@@ -32,11 +32,11 @@ def rows(result: CommandResult) -> list[list[str]]:
 
 def test_the_repaired_copies_of_a_data_set_are_a_data_set(tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "set" / "qrels").mkdir(parents=True)
-    (tmp_path / "set" / "corpus.jsonl").write_text('{"_id": "a", "text": "an owl"}\n{"_id": "b", "text": ""}\n')
+    (tmp_path / "set" / "corpus.jsonl").write_text('{"_id": "a", "text": "an owl"}\n{"_id": "a", "text": "a cat"}\n')
     (tmp_path / "set" / "queries.jsonl").write_text('{"_id": "q", "text": "owl"}\n')
     (tmp_path / "set" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
     result = moeir("check", "--dataset", tmp_path / "set", "--fix", tmp_path / "fixed")
-    assert result.code == 3 and "1 fault repaired or dropped" in result.stderr
+    assert result.code == 3 and f"{tmp_path / 'fixed' / 'corpus.jsonl'}: 1 line\n" in result.stderr
     assert moeir("index", "--dataset", tmp_path / "fixed", "--engine", "bm25", "--output", tmp_path / "idx").code == 0
     assert moeir("search", "--index", tmp_path / "idx", "--dataset", tmp_path / "fixed", "--output", tmp_path / "run.trec").code == 0
     assert moeir("evaluate", "--run", tmp_path / "run.trec", "--dataset", tmp_path / "fixed").code == 0
@@ -49,7 +49,7 @@ def test_good_data_have_no_fault(tmp_path: Path, moeir: Moeir) -> None:
 
 
 @pytest.mark.parametrize("faulty", FAULT_CASES, ids=lambda faulty: f"{faulty.file}-{faulty.kind}")
-def test_a_fault_is_found_named_with_its_line_and_mended(faulty: FaultCase, tmp_path: Path, moeir: Moeir) -> None:
+def test_a_fault_is_found_named_with_its_line_and_repaired_if_its_advice_says_so(faulty: FaultCase, tmp_path: Path, moeir: Moeir) -> None:
     flags = write_files(tmp_path, **{faulty.file.replace(".", "_"): faulty.lines})
     result = moeir("check", *flags, "--form", "tsv", "--fix", tmp_path / "mended")
     assert result.code == (0 if faulty.note else 3), result.stderr
@@ -59,9 +59,12 @@ def test_a_fault_is_found_named_with_its_line_and_mended(faulty: FaultCase, tmp_
     if faulty.note:
         return
     assert result.stderr.splitlines()[-1].startswith("error: ") and f"{faulty.kind} 1" in result.stderr
-    again = moeir("check", *(str(flag).replace(str(tmp_path), str(tmp_path / "mended")) for flag in flags), "--allow", "no-negatives")
-    wanted = 3 if faulty.kind == "query-in-corpus" else 0
-    assert again.code == wanted, again.stdout
+    again = moeir("check", *(str(flag).replace(str(tmp_path), str(tmp_path / "mended")) for flag in flags), "--form", "tsv")
+    if "--fix" in FAULT_KINDS[faulty.kind].advice:
+        assert faulty.kind not in {row[1] for row in rows(again)}, again.stdout
+    else:
+        assert again.stdout.replace(f"{tmp_path}/mended/", f"{tmp_path}/") == result.stdout
+        assert all((tmp_path / "mended" / name).read_bytes() == (tmp_path / name).read_bytes() for name in GOOD)
 
 
 def test_a_positive_under_another_id_of_the_corpus_is_a_fault_of_the_example(tmp_path: Path, moeir: Moeir) -> None:
@@ -69,24 +72,23 @@ def test_a_positive_under_another_id_of_the_corpus_is_a_fault_of_the_example(tmp
     flags = write_files(tmp_path, corpus_jsonl=[json.dumps({**text, "_id": "twin"})], train_jsonl=[
         example("q3", positive_ids=["twin"], negative_ids=[text["_id"], json.loads(CORPUS[1])["_id"]])])  # fmt: skip
     (tmp_path / "queries.jsonl").write_text((tmp_path / "queries.jsonl").read_text() + '{"_id": "q3", "text": "anew"}\n')
-    result = moeir("check", *flags, "--fix", tmp_path / "mended")
+    result = moeir("check", *flags)
     assert result.code == 3 and f"document {text['_id']!r} has the text of a positive of query 'q3'" in result.stdout
-    last = json.loads((tmp_path / "mended" / "train.jsonl").read_text().splitlines()[-1])
-    assert last["negative_ids"] == [json.loads(CORPUS[1])["_id"]]
 
 
-def test_examples_of_another_format_are_checked_and_repaired_as_lines_with_texts(tmp_path: Path, moeir: Moeir) -> None:
+def test_examples_of_another_format_are_checked_and_not_copied(tmp_path: Path, moeir: Moeir) -> None:
     rows = [
         {"query": "who sleeps", "pos": ["A cat."], "neg": ["a  CAT.", "An owl."]},
         {"query": "who hunts", "pos": ["An owl."], "neg": []},
     ]
     (tmp_path / "bge.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "dev.tsv").write_text("q1\twho hunts\n")
-    flags = ("check", "--train", tmp_path / "bge.jsonl", "--dev-queries", tmp_path / "dev.tsv", "--fix", tmp_path / "mended")
+    flags = ("check", "--train", tmp_path / "bge.jsonl", "--dev-queries", tmp_path / "dev.tsv")
     result = moeir(*flags)
     assert result.code == 3 and "positive-text-among-negatives, 1" in result.stdout and "leaked-query, 1" in result.stdout
-    (line,) = (tmp_path / "mended" / "bge.jsonl").read_text().splitlines()
-    assert [passage["text"] for passage in json.loads(line)["negative_passages"]] == ["An owl."]
+    refused = moeir(*flags, "--fix", tmp_path / "mended")
+    assert refused.code == 2 and not (tmp_path / "mended").exists()
+    assert f"--fix: {tmp_path}/bge.jsonl cannot be copied: it has no lines of examples; moeir convert --to" in refused.stderr
     (tmp_path / "bge.jsonl").write_text('{"query": "who", "pos": 3}\n')
     assert "bge.jsonl:1: pos is not a list of strings" in moeir("check", "--train", tmp_path / "bge.jsonl").stdout
 
@@ -125,22 +127,22 @@ def test_leaked_queries_are_those_of_the_same_id_or_text(tmp_path: Path, moeir: 
     dev = tmp_path / "dev.jsonl"
     dev.write_text('{"_id": "x1", "text": "Who  SLEEPS"}\n{"_id": "x2", "text": "else"}\n')
     flags = write_files(tmp_path, train_jsonl=[example("q2")])
-    result = moeir("check", *flags, "--dev-queries", dev, "--form", "tsv", "--fix", tmp_path / "mended")
+    result = moeir("check", *flags, "--dev-queries", dev, "--form", "tsv")
     assert [row[:3] for row in rows(result)] == [
         [f"{tmp_path}/train.jsonl:2", "leaked-query", "query 'q2' is evaluated: its text is among the dev queries"]
     ]
-    assert (tmp_path / "mended" / "train.jsonl").read_text().count("\n") == 1
     dev.write_text('{"_id": "q1", "text": "other words"}\n')
     assert "its id is among" in moeir("check", *flags, "--dev-queries", dev).stdout
 
 
-def test_a_mended_run_is_in_order_and_has_ranks(tmp_path: Path, moeir: Moeir) -> None:
+def test_a_copied_run_has_each_document_once_with_ranks_that_close_up(tmp_path: Path, moeir: Moeir) -> None:
     run = tmp_path / "dev.trec"
-    run.write_text("q1 Q0 owl 0 1.0 t\nq2 Q0 cat 1 2 t\nq1 Q0 cat 1 3.0 t\nq1 Q0 owl 2 0.5 t\nq1 Q0 bat 3 inf t\n")
+    run.write_text("q1 Q0 owl 1 3 t\nq1 Q0 cat 2 2 t\nq1 Q0 owl 3 1 t\nq1\tQ0\tbat\t4\t0.5\tt\nq1 Q0 yak x 0.1 t\nq2 Q0 owl 1 inf t\n")
     result = moeir("check", "--run", run, "--fix", tmp_path / "mended", "--form", "tsv")
-    assert [row[1] for row in rows(result)] == ["score-not-finite", "rank-order", "duplicate-document", "query-in-parts"]
-    assert (tmp_path / "mended" / "dev.trec").read_text() == "q1 Q0 cat 1 3 t\nq1 Q0 owl 2 1 t\nq2 Q0 cat 1 2 t\n"
-    assert "repaired copies are in" in result.stderr
+    assert [row[1] for row in rows(result)] == ["score-not-finite", "rank-not-a-number", "duplicate-document"]
+    copy = "q1 Q0 owl 1 3 t\nq1 Q0 cat 2 2 t\nq1\tQ0\tbat\t3\t0.5\tt\nq1 Q0 yak x 0.1 t\nq2 Q0 owl 1 inf t\n"
+    assert (tmp_path / "mended" / "dev.trec").read_text() == copy
+    assert f"; copies with repaired duplicates and encodings are in {tmp_path / 'mended'}" in result.stderr
 
 
 def test_ranks_behind_a_line_that_is_left_out_are_right(tmp_path: Path, moeir: Moeir) -> None:
@@ -155,16 +157,68 @@ def test_other_forms_of_texts_are_checked_too(tmp_path: Path, moeir: Moeir) -> N
     tsv.write_text("pid\ttext\n1\tone\n2\n1\ttwo\n3\tcafÃ©\n")
     result = moeir("check", "--corpus", tsv, "--form", "tsv", "--fix", tmp_path / "mended")
     assert [row[:2] for row in rows(result)] == [[f"{tsv}:5", "mojibake"], [f"{tsv}:3", "columns"], [f"{tsv}:4", "duplicate-id"]]
-    assert (tmp_path / "mended" / "collection.tsv").read_text() == "pid\ttext\n1\tone\n3\tcafé\n"
+    assert (tmp_path / "mended" / "collection.tsv").read_text() == "pid\ttext\n1\tone\n2\n3\tcafé\n"
     array = tmp_path / "dev.json"
     array.write_text('[{"question": "who?", "answers": ["she"]},\n {"question": ""},\n {"question": "why"} oops]')
+    refused = moeir("check", "--queries", array, "--fix", tmp_path / "copies")
+    assert refused.code == 2 and "--fix: " in refused.stderr and "moeir convert --to texts writes them" in refused.stderr
     findings = rows(moeir("check", "--queries", array, "--form", "tsv"))
     assert [row[:2] for row in findings] == [[f"{array}:3", "broken-json"], [f"{array}:2", "empty-text"]]
     packed = tmp_path / "corpus.jsonl.gz"
     packed.write_bytes(gzip.compress("\n".join(CORPUS).encode())[:-9])
     assert rows(moeir("check", "--corpus", packed, "--form", "tsv"))[0][1] == "damaged-archive"
+    refused = moeir("check", "--corpus", packed, "--fix", tmp_path / "copies")
+    assert refused.code == 2 and refused.stderr.startswith(f"error: --fix: {packed} cannot be copied: damaged archive near line")
+    assert not (tmp_path / "copies").exists(), "part of a file is no copy of it"
     (tmp_path / "empty.jsonl").write_text("\n\n")
     assert rows(moeir("check", "--corpus", tmp_path / "empty.jsonl", "--form", "tsv"))[0][1] == "empty-file"
+
+
+def test_a_parquet_file_under_another_name_is_not_copied_as_an_empty_one(tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "corpus.jsonl").write_bytes(b"PAR1 and bytes")
+    result = moeir("check", "--corpus", tmp_path / "corpus.jsonl", "--fix", tmp_path / "copies")
+    assert (result.code, result.stdout) == (2, "") and "corpus.jsonl is not one" in result.stderr
+    assert not (tmp_path / "copies").exists()
+
+
+def test_ids_that_no_writer_takes_are_faults(tmp_path: Path, moeir: Moeir) -> None:
+    """A run of such an id could not be written, nor could its judgements."""
+    flags = write_files(
+        tmp_path,
+        corpus_jsonl=['{"_id": "x\\u0007y", "text": "bell"}'],
+        dev_qrels=["q1 0 ow\x07l 1", "q\x7f1 0 bat 1"],
+        dev_trec=["q2 Q0 b\x07at 3 0.1 t", "q\x7f2 Q0 bat 1 0.1 t", "q3 Q0 bat 1 0.1 t\x9f"],
+        train_jsonl=[example(negative_ids=["b\x07at"])],
+    )
+    found = [row[:2] for row in rows(moeir("check", *flags, "--form", "tsv", "--fix", tmp_path / "mended")) if row[1] == "id-not-a-word"]
+    assert found == [
+        [f"{tmp_path / name}:{line}", "id-not-a-word"]
+        for name, added in (("corpus.jsonl", 1), ("dev.qrels", 2), ("train.jsonl", 1), ("dev.trec", 3))
+        for line in range(len(GOOD[name]) + 1, len(GOOD[name]) + 1 + added)
+    ]
+    assert all((tmp_path / "mended" / name).read_bytes() == (tmp_path / name).read_bytes() for name in GOOD)
+
+
+def test_characters_that_json_must_escape_become_spaces_in_the_copy(tmp_path: Path, moeir: Moeir) -> None:
+    flags = write_files(
+        tmp_path, corpus_jsonl=['{"_id":\t"x", "text": "a\tcow"}'], train_jsonl=[example(note="a\x01b").replace("\\u0001", "\x01")]
+    )
+    result = moeir("check", *flags, "--form", "tsv", "--fix", tmp_path / "mended")
+    assert [row[:2] for row in rows(result)] == [
+        [f"{tmp_path}/corpus.jsonl:4", "control-character"], [f"{tmp_path}/train.jsonl:2", "control-character"],
+    ]  # fmt: skip
+    assert (tmp_path / "mended" / "corpus.jsonl").read_text().splitlines()[-1] == '{"_id": "x", "text": "a cow"}'
+    assert '"a b"' in (tmp_path / "mended" / "train.jsonl").read_text()
+
+
+def test_every_text_of_a_record_is_repaired_and_its_id_is_not(tmp_path: Path, moeir: Moeir) -> None:
+    """Lucene's contents begin with the title, which is left out of the text that is checked."""
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"id": "cafÃ©", "title": "Bar", "contents": "Bar a cafÃ©", "url": "cafÃ©.fr", "n": 1}\n', encoding="utf-8")
+    assert moeir("check", "--corpus", corpus, "--fix", tmp_path / "mended").code == 3
+    assert json.loads((tmp_path / "mended" / "corpus.jsonl").read_text(encoding="utf-8")) == {
+        "id": "cafÃ©", "title": "Bar", "contents": "Bar a café", "url": "café.fr", "n": 1,
+    }  # fmt: skip
 
 
 def test_what_a_length_cuts_is_a_note(came_checkpoint: Path, tiny_model: Path, tmp_path: Path, moeir: Moeir) -> None:
@@ -187,7 +241,7 @@ def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path: Path, monkeypatc
     gc.collect()
     tracemalloc.start()
     seen_texts = texts.SeenTexts()
-    assert sum(1 for _ in texts.TextChecker(FileFindings(Findings(), path), seen_texts).readable_lines()) == 5000 == len(seen_texts.ids)
+    assert sum(1 for _ in texts.TextChecker(FileFindings(Findings(), path), seen_texts).copied_lines()) == 5000 == len(seen_texts.ids)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert path.stat().st_size > 10e6 and peak < 4e6
@@ -200,7 +254,9 @@ BAD = [
     (("--corpus", "corpus.jsonl", "--document-length", "9"), "--document-length: needs --model, for its tokenizer"),
     (("--corpus", "corpus.jsonl", "--model", "tiny", "--query-length", "2"), "--query-length 2: expected at least 3"),
     (("--corpus", "-", "--fix", "out"), "--fix: copies keep the names of their files, and - has no name"),
-    (("--corpus", "hf:squad", "--fix", "out"), "--fix: repairs files, and hf:squad is not a file"),
+    (("--corpus", "hf:squad", "--fix", "out"), "--fix: repairs text files, and hf:squad is not one"),
+    (("--corpus", "x.parquet", "--fix", "out"), "--fix: repairs text files, and x.parquet is not one"),
+    (("--train", "x.parquet", "--fix", "out"), "--fix: repairs text files, and x.parquet is not one"),
     (("--corpus", "a/x.jsonl", "--queries", "b/x.jsonl", "--fix", "out"), "two files are called x.jsonl"),
     (("--corpus", "out/x.jsonl", "--fix", "out"), "--fix out: would replace what --corpus reads, out/x.jsonl; write elsewhere"),
 ]

@@ -63,11 +63,11 @@ class TextChecker:
                     located = ((f"{name}:{number}", line) for number, line in all_lines)
                 elif kind == "tabs":
                     names, has_header, located = texts.read_text_rows(name, first, numbered_lines)
+                    if has_header:
+                        yield first[1]
                 else:
                     self.file.refuse_copy("its questions have no lines of ids and texts; moeir convert --to texts writes them")
                     located = (dpr.read_question_rows if kind == "answers" else dpr.read_questions)(name, all_lines)
-            if has_header:
-                yield first[1]
             for where, content in located:
                 copied = self._check_content(content, where, names)
                 if isinstance(copied, list):

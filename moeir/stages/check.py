@@ -100,7 +100,7 @@ class Check(Stage):
                     pass
         else:
             self._write_copies(self.fix, checked_files, findings)
-            copies = f"; copies with repaired duplicates and encodings are in {self.fix}"
+            copies = f"; copies without duplicates and wrong encodings are in {self.fix}"
         if self.encodings is not None:
             self._check_encodings(self.encodings, findings, context)
         self._write_findings(findings)

@@ -142,7 +142,7 @@ def test_a_copied_run_has_each_document_once_with_ranks_that_close_up(tmp_path: 
     assert [row[1] for row in rows(result)] == ["score-not-finite", "rank-not-a-number", "duplicate-document"]
     copy = "q1 Q0 owl 1 3 t\nq1 Q0 cat 2 2 t\nq1\tQ0\tbat\t3\t0.5\tt\nq1 Q0 yak x 0.1 t\nq2 Q0 owl 1 inf t\n"
     assert (tmp_path / "mended" / "dev.trec").read_text() == copy
-    assert f"; copies with repaired duplicates and encodings are in {tmp_path / 'mended'}" in result.stderr
+    assert f"; copies without duplicates and wrong encodings are in {tmp_path / 'mended'}" in result.stderr
 
 
 def test_ranks_behind_a_line_that_is_left_out_are_right(tmp_path: Path, moeir: Moeir) -> None:

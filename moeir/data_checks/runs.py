@@ -64,10 +64,11 @@ class RunChecker:
         self._file.add_absent_queries(self._lists, "query-without-hits", "are not in the run")
 
     def _parse(self, line: str, number: int) -> tuple[str, str, str, float] | None:
+        where = f"{self._file.name}:{number}"
         try:
-            query, document, rank, score, tag = runs.parse_hit(line, f"{self._file.name}:{number}")
-            for word in (query, document, tag):
-                parse_id(word, f"{self._file.name}:{number}")
+            query, document, rank, score, tag = runs.parse_hit(line, where)
+            for word in () if line.isprintable() else (query, document, tag):
+                parse_id(word, where)
         except DataError as problem:
             self._file.add_error(problem)
             return None

@@ -150,8 +150,8 @@ def read_csv(numbered: Iterable[tuple[int, str]], name: str, delimiter: str = "\
 def format_csv(row: Iterable[str]) -> str:
     """A row as a line that `read_csv` reads."""
     output = io.StringIO()
-    csv.writer(output, delimiter="\t", lineterminator="").writerow(row)
-    return output.getvalue()
+    csv.writer(output, delimiter="\t", lineterminator="\n").writerow(row)  # it quotes what holds the terminator
+    return output.getvalue().removesuffix("\n")
 
 
 def read_rows(path: Path | str, width: int, form: str) -> Iterator[tuple[str, list[str]]]:

@@ -221,6 +221,15 @@ def test_every_text_of_a_record_is_repaired_and_its_id_is_not(tmp_path: Path, mo
     }  # fmt: skip
 
 
+def test_a_row_of_several_lines_is_left_out_whole_or_stays_whole(tmp_path: Path, moeir: Moeir) -> None:
+    table = tmp_path / "psgs.tsv"
+    table.write_text('id\ttext\ttitle\n1\t"one\nowl"\tA\n1\t"two\nowls"\tB\n2\t"a ""cafÃ©""\nowl"\tC\n3\tfew\n', encoding="utf-8")
+    result = moeir("check", "--corpus", table, "--form", "tsv", "--fix", tmp_path / "copies")
+    assert [row[:2] for row in rows(result)] == [[f"{table}:6", "mojibake"], [f"{table}:8", "columns"], [f"{table}:4", "duplicate-id"]]
+    expected = 'id\ttext\ttitle\n1\t"one\nowl"\tA\n2\t"a ""café""\nowl"\tC\n3\tfew\n'
+    assert (tmp_path / "copies" / "psgs.tsv").read_text(encoding="utf-8") == expected
+
+
 def test_what_a_length_cuts_is_a_note(came_checkpoint: Path, tiny_model: Path, tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "owl owl owl owl owl owl"}\n{"_id": "b", "text": "cat"}\n')
     result = moeir("check", "--corpus", tmp_path / "corpus.jsonl", "--model", tiny_model, "--document-length", 5)

@@ -65,7 +65,7 @@ FAULTY = [
     ('{"_id": true, "text": "x"}\n', ":1: id is not a string: true"),
     ('{"_id": null, "text": "x"}\n', ":1: id is not a string: null"),
     ('{"_id": "1", "text": "x"}\n{"_id": 1, "text": "y"}\n', ":2: duplicate id '1'; ids must be unique"),
-    ('{"_id": "1", "text": ""}\n', ":1: the text of '1' is empty; --keep-empty keeps such texts, moeir check --fix drops them"),
+    ('{"_id": "1", "text": ""}\n', ":1: the text of '1' is empty; --keep-empty keeps such texts, moeir check lists them"),
     ('{"_id": "1", "text": ["x"]}\n', ':1: text is not a string: ["x"]'),
     ('{"_id": "1", "text": "x", "title": 3}\n', ":1: title is not a string: 3"),
     ('{"_id": "1", "text": "x", "answers": "y"}\n', ':1: answers is not a list of strings: "y"'),

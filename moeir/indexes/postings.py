@@ -17,9 +17,8 @@ from moeir.artifacts import memmap
 from moeir.artifacts.array_folder import ArrayFolder, find_nonempty_begins
 from moeir.artifacts.journals import AppendableNpy
 from moeir.indexes import base
-from moeir.indexes.sparse_rows import SparseRows
+from moeir.indexes.sparse_rows import STEPS, SparseRows
 
-STEPS = 255  # of a term's largest weight, to which postings are rounded up
 WINDOW_SIZE = 2**16  # documents whose scans fit in a core's cache, and whose offsets fit in uint16
 MAX_SCORE, MIN_SCORE = 1e38, 1e-30  # float32 tells scores apart within this range
 MAX_SCANNED_TERMS = 2**14  # of a query that is scanned

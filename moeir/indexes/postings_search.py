@@ -15,8 +15,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from moeir.indexes.postings import STEPS
 from moeir.indexes.simd_loops import LANES, equal_mask_32, lowest_bit, prefetch_line
+from moeir.indexes.sparse_rows import STEPS
 from moeir.kernels.numba_cache import njit_cached
 
 MAX_SCAN = 2**16 - 1  # largest scan value, uint16

@@ -9,6 +9,7 @@ from moeir.artifacts import memmap
 from moeir.errors import ArtifactError, DataError
 
 ROWS_AT_ONCE = 2**15
+STEPS = 255  # of a term's largest weight, to which postings are rounded up
 
 
 class SparseRows(NamedTuple):

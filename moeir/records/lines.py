@@ -36,6 +36,7 @@ _MARKUPS = {  # by how a line begins
     r"<top|<num": "TREC topics: write a line with number, tab and title for each, or name irds:NAME#queries",
     r"<doc": 'TREC documents: write JSON lines {"_id", "text"}, or name irds:NAME#docs',
     r"<": "XML: write JSON lines, or columns between tabs",
+    r'"?(_|[\w-]*[_-]|doc|q|p)?id"?,': "columns between commas: write them between tabs",
     r"[{\[]": "JSON: a file of texts is called .jsonl, a run {query: {document: score}} becomes lines by moeir convert --from json-run, "
     "and judgements {query: {document: grade}} need a line for each: query 0 document grade",
 }
@@ -174,14 +175,15 @@ def write_rows(rows: Iterable[Iterable[object]], path: Path | str, separator: st
 
 def write_lines(contents: Iterable[str], path: Path | str) -> int:
     """Write lines, given without their newlines, as by `open_writer`, and return their number; a failure leaves no file."""
-    count = 0
+    count, is_open = 0, False
     try:
         with open_writer(path) as output:
+            is_open = True
             for content in contents:
                 count += 1
                 output.write(check_characters(content, f"{source_name(path, 'standard output')}:{count}") + "\n")
     except BaseException:
-        if Path(path).is_file():  # neither a pipe nor a device
+        if is_open and Path(path).is_file():  # not one that cannot be opened, and neither a pipe nor a device
             Path(path).unlink()
         raise
     return count

@@ -33,6 +33,23 @@ def test_the_same_lines_give_the_same_bytes(tmp_path, suffix):
     assert (tmp_path / f"first{suffix}").read_bytes() == (tmp_path / f"second{suffix}").read_bytes()
 
 
+def test_a_file_that_cannot_be_opened_stays_and_one_that_cannot_be_finished_goes(tmp_path, monkeypatch):
+    path = tmp_path / "words.txt"
+    path.write_text("mine")
+
+    def refuse(*arguments):
+        raise PermissionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", refuse)
+        with pytest.raises(PermissionError):
+            lines.write_lines(["a"], path)
+    assert path.read_text() == "mine"
+    with pytest.raises(DataError, match="half a character"):
+        lines.write_lines(["a", "\ud800"], path)
+    assert not path.exists()
+
+
 def test_only_a_newline_ends_a_line(tmp_path):
     path = tmp_path / "words.txt"
     path.write_bytes("\ufeffa\u2028b\x0bc\r\nd\r\n\ne".encode())

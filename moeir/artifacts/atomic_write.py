@@ -52,9 +52,10 @@ def atomic_output(
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield a partial path next to `path` and a dictionary for counts; then write the manifest, fsync and rename.
 
-    `record` has the stage, settings and source digests: unfinished work of the same record is yielded again to be resumed. `counts` may
-    have the manifest entries of linked files as `LINKED`. With `discard` what is at `path` stays, and what was written is removed.
-    What no manifest lists is never replaced: if it comes while the block runs, the output gets a free name, and ArtifactError says which.
+    `record` has the stage, settings and source digests: unfinished work of the same record is yielded again to be resumed. It may have the
+    `VERSIONS` of earlier steps of the work, and `counts` the manifest entries of linked files as `LINKED`. With `discard` what is at `path`
+    stays, and what was written is removed. What no manifest lists is never replaced: if it comes while the block runs, the output gets a
+    free name, and ArtifactError says which.
     """
     partial = partial_path(path)
     record_file = record_path(path)
@@ -68,7 +69,7 @@ def atomic_output(
         unfinished = read_record(path) or {}
         earlier_versions = unfinished.pop(VERSIONS, {})
         is_resumed = _discard_stale_work(path, partial, unfinished, record, force=force)
-        versions = _join_versions(path, earlier_versions if is_resumed else {}, find_versions())
+        versions = _join_versions(path, earlier_versions if is_resumed else record.get(VERSIONS, {}), find_versions())
         existed, began, counts = os.path.lexists(path), time.time(), dict[str, Any]()
         try:
             write_text_atomically(record_file, json.dumps({**record, VERSIONS: versions}))
@@ -134,7 +135,9 @@ def _check_replaceable(path: Path, *, folder: bool, flag: str = "path") -> None:
         raise UsageError(f"{path}: is a {'file' if folder else 'folder'}, not a {'folder' if folder else 'file'}; choose another {flag}")
     if foreign := list_foreign(path, folder=folder):
         more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
-        raise UsageError(f"{foreign[0]}{more}: exists and was not made by moeir; move it away or choose another {flag}")
+        is_inside = foreign[0] not in (path, manifest_path(path))
+        problem = f"is no file of the product {path}, or was edited" if is_inside else "exists and was not made by moeir"
+        raise UsageError(f"{foreign[0]}{more}: {problem}; move it away or choose another {flag}")
 
 
 def _check_helpers(path: Path) -> None:

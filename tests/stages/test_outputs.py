@@ -85,7 +85,8 @@ def test_force_refuses_a_folder_that_holds_what_its_manifest_does_not_list(moeir
         path.write_text("mine", encoding="utf-8")
     before = read_all()
     refused = moeir(*bm25, "--force")
-    assert refused.code == 2 and f"{path}: exists and was not made by moeir; move it away or choose another --output" in refused.stderr
+    words = f"{path}: is no file of the product new, or was edited; move it away or choose another --output"
+    assert refused.code == 2 and words in refused.stderr
     assert read_all() == before
     shutil.rmtree(path) if name == "empty" else path.unlink()
     assert moeir(*bm25, "--force").code == 0
@@ -95,7 +96,7 @@ def test_a_refusal_counts_what_is_in_the_way(moeir: Moeir) -> None:
     assert search(moeir, "--output", "runs").code == 0
     write_user_files(Path("runs"))
     refused = search(moeir, "--output", "runs", "--depth", 2, "--force")
-    assert refused.code == 2 and "runs/.hidden (and 3 more): exists and was not made by moeir" in refused.stderr
+    assert refused.code == 2 and "runs/.hidden (and 3 more): is no file of the product runs, or was edited" in refused.stderr
 
 
 def test_a_manifest_of_another_program_makes_no_product(moeir: Moeir) -> None:
@@ -272,5 +273,5 @@ def test_a_card_that_its_owner_edited_damages_no_checkpoint_and_is_never_replace
     Path("came/README.md").write_text("mine", encoding="utf-8")
     assert moeir("encode", "--model", "came", "--corpus", toy / "corpus.jsonl", "--output", "enc").code == 0
     result = moeir("init", "--model", tiny_model, "--arch", "dense", "--output", "came", "--force")
-    assert result.code == 2 and "came/README.md: exists and was not made by moeir" in result.stderr
+    assert result.code == 2 and "came/README.md: is no file of the product came, or was edited" in result.stderr
     assert Path("came/README.md").read_text(encoding="utf-8") == "mine"

@@ -130,11 +130,12 @@ def test_a_training_that_goes_on_under_other_versions_says_so_and_lists_them(int
     record = folder.with_name(".ckpt.record")
     versions = {"tokenizers": "0.1", "numpy": f"1.0, {numpy.__version__}"}
     record.write_text(json.dumps(json.loads(record.read_text()) | {"versions": versions}))
-    result = moeir(*command)
+    result = moeir(*command, "--checkpoint-every", 4)
     assert result.code == 0 and "continuing after step 3" in result.stderr
     assert f"ckpt: was begun with tokenizers 0.1, now {now}: its numbers may be those of neither; --force starts over" in result.stderr
-    versions = json.loads((folder / "manifest.json").read_text())["versions"]
-    assert (versions["tokenizers"], versions["numpy"]) == (f"0.1, {now}", f"1.0, {numpy.__version__}")
+    for name in ("ckpt", "ckpt-step-4"):
+        versions = json.loads((folder.with_name(name) / "manifest.json").read_text())["versions"]
+        assert (versions["tokenizers"], versions["numpy"]) == (f"0.1, {now}", f"1.0, {numpy.__version__}")
 
 
 def test_a_training_that_goes_on_under_the_same_versions_says_nothing(interrupted, moeir):

@@ -138,8 +138,9 @@ class GroupByQuery:
         positive_id, *negative_ids = (self._add_text(text, where) for text in (positive, *negatives))
         self._where.setdefault(query_id, where)
         self._queries.setdefault(query_id, {}).setdefault(positive_id, {}).update(dict.fromkeys(negative_ids))
-        if scores:
-            self._scores[query_id] = {**scores, **self._scores.get(query_id, {})}
+        earlier = self._scores.setdefault(query_id, {}) if scores else {}
+        if [name for name, score in scores.items() if earlier.setdefault(name, score) != score]:
+            self._conversion.drop_or_refuse(where, "another score of a passage than on an earlier line")
 
     def _add_text(self, text: Text | str, where: str, *, is_query: bool = False) -> str:
         """The id of a text, which is stored; DataError if it has another text on another line."""

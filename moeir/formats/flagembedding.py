@@ -39,14 +39,15 @@ class Flagembedding(ExampleLines, Format):
         query = record["query"]
         if not isinstance(query, str):
             raise DataError(f"{where}: an object with {self.form} was expected", code="not-an-object")
-        converted: dict[str, Any] = {"query": query, "query_id": record.get("query_id") or text_digest(query)}
+        query_id, has_scores = record.get("query_id"), record.get("pos_scores") or record.get("neg_scores")
+        converted: dict[str, Any] = {"query": query, "query_id": text_digest(query) if query_id in (None, "") else query_id}
         for side, name in {"positive": "pos", "negative": "neg"}.items():
             words = _parse_string_list(record, name, where)
             ids = record.get(f"{name}_id") or [text_digest(text) for text in words]
             if not isinstance(ids, list) or len(ids) != len(words):
                 raise DataError(f"{where}: {name}_id does not have {len(words)} entries, as many as {name}", code="not-a-list")
             converted[f"{side}_passages"] = [{"docid": document, "text": text} for document, text in zip(ids, words, strict=True)]
-            if record.get(f"{name}_scores") is not None:
+            if has_scores and record.get(f"{name}_scores") is not None:  # its miner writes empty lists
                 converted[f"{side}_scores"] = record[f"{name}_scores"]
         converted |= {name: record[name] for name in ("negative_provenance", "answers") if name in record}
         _drop_duplicates(converted, where, conversion)

@@ -58,7 +58,10 @@ def detect_format(path: Path) -> str:
     elif remote_rows.is_columnar(path):
         names = _detect_json(next(read_objects(path), ("", {}))[1], "")
     else:
-        names = detect_from_lines(_read_head(path), path)
+        head = _read_head(path)
+        names = detect_from_lines(head, path)
+        if not names and head and not head[0].startswith(("{", "[")) and (advice := lines.describe_markup(head[0])):
+            raise UsageError(f"{path}: format not recognised: {advice}")
     if len(names) != 1:
         problem = f"may be {' or '.join(names)}; say which" if names else "format not recognised; name it"
         raise UsageError(f"{path}: {problem} with --from (moeir variants formats lists them)")
@@ -120,6 +123,9 @@ def detect_from_lines(head: list[str], path: Path) -> list[str]:
     if not head:
         return []
     if dpr.is_array(head[0]):
+        with suppress(DataError):  # an entry that ends on a later line
+            _, entry = next(dpr.read_array("", iter(enumerate(head))), ("", {}))
+            return ["texts"] if "positive_ctxs" not in entry and _detect_json(entry, "") == ["texts"] else ["dpr"]
         return ["dpr"]
     with suppress(ValueError, RecursionError):
         return _detect_json(json.loads(head[0]), head[0])

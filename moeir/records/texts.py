@@ -269,8 +269,8 @@ def parse_header(first: str, where: str) -> list[str]:
 def parse_row(columns: list[str], names: list[str], where: str) -> dict[str, Any]:
     """The columns of a line as a record."""
     if len(columns) != len(names):
-        found = lines.describe_markup(columns[0]) or len(columns)
-        raise DataError(f"{where}: expected {len(names)} tab-separated columns ({', '.join(names)}), found {found}", code="columns")
+        actual = lines.describe_markup(columns[0]) or len(columns)
+        raise DataError(f"{where}: expected {len(names)} tab-separated columns ({', '.join(names)}), found {actual}", code="columns")
     return dict(zip(names, columns, strict=True))
 
 

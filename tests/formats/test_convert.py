@@ -65,6 +65,22 @@ def test_a_format_is_known_where_it_is_sure(name: str, file: str, head: str) -> 
     assert detect_from_lines(head.splitlines(), Path(file)) == name.split()
 
 
+def test_an_array_is_of_texts_or_of_training_examples(tmp_path: Path) -> None:
+    text, question = {"_id": "1", "text": "An owl."}, {"id": 1, "question": "who", "answers": ["owl"], "positive_ctxs": []}
+    for entry, name in ((text, "texts"), (question, "dpr"), ({"question": "who"}, "dpr")):
+        for indent in (None, 1):
+            (tmp_path / "x.json").write_text(json.dumps([entry, entry], indent=indent))
+            assert detect_format(tmp_path / "x.json") == name
+    (tmp_path / "x.json").write_text(json.dumps([text | {"answers": ["long"] * 20}], indent=1))
+    assert detect_format(tmp_path / "x.json") == "dpr", "where the first entry is longer than what is looked at"
+
+
+def test_commas_between_columns_are_named(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("id,text\n1,An owl\n")
+    with pytest.raises(UsageError, match=r"x.csv: format not recognised: columns between commas: write them between tabs"):
+        detect_format(tmp_path / "x.csv")
+
+
 def test_what_is_not_sure_is_asked_for(tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "x.tsv").write_text("one\ttwo\tthree\n")
     result = moeir("convert", "--input", tmp_path / "x.tsv", "--to", "run")

@@ -255,6 +255,7 @@ def test_a_document_of_one_word_is_no_header(tmp_path, line):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
+        ("texts.csv", "id,text\n1,An owl.\n", "found columns between commas: write them between tabs"),
         ("topics.txt", "<top>\n<num> Number: 301\n", "found TREC topics: write a line with number, tab and title for each"),
         ("topics.xml", '<?xml version="1.0"?>\n<topics>', "found XML: "),
         ("corpus.txt", "<DOC>\n<DOCNO>1</DOCNO>\n", "found TREC documents: write JSON lines"),

@@ -104,6 +104,13 @@ def test_a_carriage_return_within_a_line_is_no_bug(tmp_path, moeir):
     assert moeir("info", tmp_path / "old.txt").code == 2
 
 
+def test_an_array_of_texts_is_described_as_index_reads_it(toy, tmp_path, moeir):
+    texts = [json.loads(line) for line in (toy / "corpus.jsonl").read_text().splitlines()]
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    facts = json.loads(moeir("info", tmp_path / "texts.json", "--form", "json").stdout)
+    assert (facts["format"], facts["texts"], facts["first ids"]) == ("texts", 12, [one["_id"] for one in texts[:3]])
+
+
 def test_a_parquet_file_of_texts_is_named_with_what_reads_it(tmp_path, moeir):
     pq.write_table(pa.table({"_id": ["d1"], "text": ["Owls"]}), tmp_path / "c.parquet")
     result = moeir("info", tmp_path / "c.parquet")

@@ -77,8 +77,9 @@ def read_columns(path: Path | str, names: Sequence[str], wanted: tuple[int, ...]
                 parts.append(columns[-1])
                 if not first_words:
                     line_number, line = next((row, line) for row, line in enumerate(block.split(b"\n"), first) if line.strip())
-                    check_iteration(split_columns(line), line, f"{name}:{line_number}")
-                    first_words = [word.decode() for word in split_columns(line)]
+                    words, _ = parse_line(line, f"{name}:{line_number}", names, number)
+                    check_iteration(words, line, f"{name}:{line_number}")
+                    first_words = [word.decode() for word in words]
     if not first_words:
         raise DataError(f"{name}: holds no line; expected {width} columns ({' '.join(names)})")
     strings = [encoder.finish() for encoder in reversed(encoders)][::-1]  # documents first: they take the most memory
@@ -156,6 +157,8 @@ def parse_line(line: bytes, where: str, names: Sequence[str], number: int) -> tu
     words = split_columns(line)
     if len(words) != len(names):
         raise DataError(f"{where}: expected {len(names)} columns ({' '.join(names)}), found {describe_columns(line)}", code="columns")
+    if names[-1] == "tag":
+        words[-1] = b"_".join(words[-1].split())  # as trec_eval, which reads no more than its first word
     check_words(words, names, where)
     return words, parse_float32(words[number].decode(), where, names[number])
 

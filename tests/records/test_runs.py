@@ -106,6 +106,18 @@ def test_tabs_blank_lines_scattered_queries_and_false_ranks_are_understood(tmp_p
     assert run.tag == "sys"
 
 
+@pytest.mark.parametrize("size", [7, 1 << 20])
+def test_a_tag_of_several_words_between_tabs_is_one_and_can_be_written(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(lines, "BLOCK_BYTES", size)
+    path = tmp_path / "a.trec"
+    path.write_text("\nq\tQ0\td1\t1\t2.5\tmy  own run\nq\tQ0\td2\t2\t1.5\tmy  own run\n")
+    run = runs.read_run(path)
+    assert (run.hits("q"), run.tag) == ([("d1", 2.5), ("d2", 1.5)], "my_own_run")
+    assert runs.parse_hit(path.read_text().splitlines()[1], "a.trec:2")[-1] == "my_own_run"
+    runs.write_run(run, tmp_path / "b.trec")
+    assert runs.read_run(tmp_path / "b.trec").tag == "my_own_run"
+
+
 def test_long_ids_are_ids(tmp_path):
     hits_by_query = {"q": {"x" * 500: 1.0, "é" * 40: 1.0, "a": 1.0}, "u" * 100: {"a": 2.0}}
     run = runs.Run.from_hits(hits_by_query)
@@ -128,7 +140,7 @@ FAULTY = [
     ("q\td\t1\n", ":1: expected 6 columns (query Q0 document rank score tag), found 3 between tabs"),
     ("q Q0 d 1 1 t\nq\tQ0\td 17\t1\t1\tt\n", ":2: document is not one word: 'd 17'; columns are between tabs here"),
     ("q\tQ0\td 17\t3.0\tt\n", ":1: expected 6 columns (query Q0 document rank score tag), found 5 between tabs"),
-    ("q\tQ0\td\t1\t1\tmy tag\n", ":1: tag is not one word: 'my tag'; columns are between tabs here"),
+    ("q\tQ0\td\t1\t1\t\n", ":1: tag is empty: ''; columns are between tabs here"),
     ("q\tQ0\t\t1\t1\tt\n", ":1: document is empty: ''; columns are between tabs here"),
     ("q Q0 d\t1 1 t\n", ":1: expected 6 columns (query Q0 document rank score tag), found 2 between tabs"),
     (

@@ -1,12 +1,12 @@
 """One vector per text: the first token's state, the mean of all, or a linear map of the first (COIL's [CLS] part, Gao et al. 2021)."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from moeir.backbones.layers import init_weights
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
+from moeir.kernels.precision import normalize
 from moeir.representations.dense import Dense
 
 POOLINGS = ("cls", "mean")
@@ -34,7 +34,7 @@ class PoolingHead(nn.Module):
             vectors = _mean(states, tokens, self.unpooled_tokens.get(tokens.side, 0))
         else:
             vectors = states if len(states) == len(tokens) else states.index_select(0, tokens.starts[:-1])
-        return Dense(F.normalize(vectors, dim=-1) if self.normalise else vectors)
+        return Dense(normalize(vectors) if self.normalise else vectors)
 
 
 def _mean(states: Tensor, tokens: PackedTokens, unpooled: int) -> Tensor:

@@ -3,13 +3,13 @@ Gao et al. 2021).
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from moeir.backbones.layers import init_weights
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
 from moeir.kernels.attention import find_visible_keys
+from moeir.kernels.precision import normalize
 from moeir.representations.exact_match import ExactMatch
 from moeir.representations.multivector import MultiVector
 
@@ -51,7 +51,7 @@ class TokenVectorHead(nn.Module):
     def forward(self, states: Tensor, tokens: PackedTokens) -> MultiVector:
         """states [T, H] -> vectors [T', D] in float32."""
         vectors = self.projection(states).float()
-        vectors = F.normalize(vectors, dim=-1) if self.normalise else vectors
+        vectors = normalize(vectors) if self.normalise else vectors
         representation = MultiVector(vectors, tokens.starts, tokens.layout.max_length)
         if len(self.dropped_ids) and (tokens.side != "query" or self._separator is not None):
             rows, starts = find_visible_keys(~self.token_mask(tokens), tokens.starts)

@@ -63,6 +63,12 @@ def pad_rows(rows: Tensor) -> Tensor:
     return F.pad(rows, (0, 0, 0, missing)) if missing else rows
 
 
+def normalize(vectors: Tensor, eps: float = 1e-12) -> Tensor:
+    """Vectors [..., D] of length 1, as torch's; one whose length is no float32 number becomes NaN, which is refused later, not zeros."""
+    lengths = vectors.norm(dim=-1, keepdim=True)
+    return vectors / lengths.where(lengths.isfinite(), torch.nan).clamp_min(eps)
+
+
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
     """Disable autocast, TF32 and bfloat16 inside float32 products, and bfloat16 sums; the last thread to leave restores the settings."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
+from moeir.kernels.precision import normalize
 from moeir.kernels.splitmix import splitmix64
 from moeir.mixtures.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
 
@@ -82,7 +83,7 @@ class EmbeddingMixture(nn.Module):
             else:
                 strength, choice = self._choose(weights, tokens)
                 refined = vectors + self._top1(vectors, strength[:, None], choice)
-            return F.normalize(refined, dim=-1) if self.normalise else refined
+            return normalize(refined) if self.normalise else refined
 
     @property
     def is_random(self) -> bool:
@@ -117,14 +118,14 @@ class EmbeddingMixture(nn.Module):
         else:
             outputs = dispatch_to_experts(vectors, choice, len(self.experts), lambda expert, own, rows: self.experts[expert](own))
         if self.combine == "release":
-            return F.normalize(strength * outputs, dim=-1, eps=EPSILON)
-        return strength * (F.normalize(outputs, dim=-1, eps=EPSILON) if self.combine == "norm_expert" else outputs)
+            return normalize(strength * outputs, EPSILON)
+        return strength * (normalize(outputs, EPSILON) if self.combine == "norm_expert" else outputs)
 
     def _all_experts(self, vectors: Tensor, weights: Tensor) -> Tensor:
         outputs = torch.stack([expert(vectors) for expert in self.experts], dim=1)  # [B, n, D]
-        outputs = F.normalize(outputs, dim=-1, eps=EPSILON) if self.combine == "norm_expert" else outputs
+        outputs = normalize(outputs, EPSILON) if self.combine == "norm_expert" else outputs
         combined = (weights[:, :, None] * outputs).sum(1)
-        return F.normalize(combined, dim=-1, eps=EPSILON) if self.combine == "release" else combined
+        return normalize(combined, EPSILON) if self.combine == "release" else combined
 
 
 def hash_to_uniform(tokens: PackedTokens, count: int, seed: int) -> Tensor:

@@ -56,6 +56,16 @@ def test_pooled_is_the_first_token_or_the_mean_of_those_that_are_looked_at(pooli
         assert actual.tolist() == pytest.approx(unit(expected) if normalise else expected, abs=1e-6)
 
 
+def test_vectors_too_long_for_float32_are_not_numbers_and_all_others_are_those_of_torch():
+    plain, huge = states(), states()
+    huge[3] = 3e38
+    for head in (PoolingHead(pooling="mean", normalise=True), make_head(normalise=True)):
+        output, normal = head(huge, tokens()).vectors, head(plain, tokens()).vectors
+        assert output[-1].isfinite().all() and not output.eq(0).all(-1).any() and output.isnan().all(-1).sum() == 1
+        head.normalise = False
+        assert torch.equal(normal, torch.nn.functional.normalize(head(plain, tokens()).vectors))
+
+
 def test_pooled_refuses_an_unknown_pooling():
     with pytest.raises(UsageError, match="pooling=max: expected one of cls, mean"):
         PoolingHead(pooling="max")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from moeir.retrieval.searcher import Searcher
 
 SIGNIFICANT = 0.05  # weights are applied if their gain on held-out queries has a lower p
+FEWEST_QUERIES = 6  # with fewer, gains may be chance: even if all five gain, their signs alone have p = 2 / 2^5
 log = logging.getLogger(__name__)
 
 
@@ -156,7 +157,7 @@ class Calibrate(Stage):
 
         Means are of the measure: of each list, of their sum, and of the weighted sum of held-out queries, where each query has the weights
         fitted without its fold; a query that no weight is fitted on has those of all. The weights are accepted if this sum is
-        significantly better than the one without weights (paired t-test).
+        significantly better than the one without weights (paired t-test) on FEWEST_QUERIES or more.
         """
         from moeir.evaluation import measures, significance
         from moeir.fusion import linear_weights
@@ -168,18 +169,19 @@ class Calibrate(Stage):
         fitted = dict(zip(runs, linear_weights.fit_weights(examples), strict=True))
         plain = self._evaluate_sum(all_runs, grades, [1.0] * len(runs))
         weighted = self._evaluate_sum(all_runs, grades, list(fitted.values()))
-        folds = list(linear_weights.split_folds(examples))
-        for others, own in folds:
+        for others, own in linear_weights.split_folds(examples):
             own_grades = {query: grades[query] for query in own.queries}
             weighted |= self._evaluate_sum(all_runs, own_grades, linear_weights.fit_weights(others))
         values = {name: measures.evaluate_run(run, grades, [measure])[str(measure)] for name, run in runs.items()}
         means = {name: statistics.fmean(by_query.values()) for name, by_query in values.items()}
         sums = {"sum": statistics.fmean(plain.values()), "weighted sum": statistics.fmean(weighted.values())}
         p = significance.paired_t_test(weighted, plain)
-        accepted = bool(folds) and sums["weighted sum"] > sums["sum"] and p < SIGNIFICANT
+        is_testable = len(examples) >= FEWEST_QUERIES
+        accepted = is_testable and sums["weighted sum"] > sums["sum"] and p < SIGNIFICANT
         self._log_means([*means.items(), *sums.items()])
-        result = f"{sums['weighted sum']:.4f} on held-out queries, {sums['sum']:.4f} without, p = {p:.3f}"
-        words = f"{self._noun} {format_weights(fitted)}: {result}" if folds else f"{self._noun} of one query cannot be tested on others"
+        result = f"{sums['weighted sum']:.4f} on held-out queries, {sums['sum']:.4f} without, {significance.describe_p(p)}"
+        few = f"{self._noun} of {format_count(len(examples), 'query')} cannot be tested on others, expected {FEWEST_QUERIES} or more"
+        words = f"{self._noun} {format_weights(fitted)}: {result}" if is_testable else few
         outcome = "applied" if accepted else f"not applied: all {self._noun} are 1"
         log.log(logging.INFO if accepted else logging.WARNING, "%s; %s", words, outcome)
         self._warn_of_better_list(values, weighted if accepted else plain)
@@ -210,7 +212,7 @@ class Calibrate(Stage):
         if means[best] > fused_mean:
             p = significance.paired_t_test(values[best], fused)
             advice = f"; moeir search --expert {best} searches it alone" if self.index else ""
-            log.warning("%s alone has %.4f, the fused run %.4f, p = %.3f%s", best, means[best], fused_mean, p, advice)
+            log.warning("%s alone has %.4f, the fused run %.4f, %s%s", best, means[best], fused_mean, significance.describe_p(p), advice)
 
 
 def format_weights(weights: Mapping[str, Any]) -> str:

@@ -69,6 +69,18 @@ def test_scales_that_do_not_win_on_held_out_queries_are_not_applied(
     assert (tmp_path / "again.trec").read_bytes() == (tmp_path / "fused.trec").read_bytes()
 
 
+def test_scales_of_few_queries_are_not_applied(index: Path, judged: tuple[object, ...], tmp_path: Path) -> None:
+    """With six of these queries they are: all gain."""
+    for count in (5, 6):
+        lines = Path(str(judged[3])).read_text().splitlines()[:count]
+        (tmp_path / f"{count}.qrels").write_text("\n".join(lines) + "\n")
+        flags = ("--queries", judged[1], "--qrels", tmp_path / f"{count}.qrels", "--dtype", "float32", "--output", tmp_path / str(count))
+        result = run("calibrate", "--index", index, *flags)
+        counts = manifests.read_manifest(tmp_path / str(count))["counts"]
+        assert (counts["queries"], counts["accepted"]) == (count, count == 6), result.stderr
+        assert ("scales of 5 queries cannot be tested on others, expected 6 or more; not applied" in result.stderr) == (count == 5)
+
+
 def test_an_expert_that_is_better_than_the_fused_run_is_named(index: Path, judged: tuple[object, ...], tmp_path: Path) -> None:
     result = run("calibrate", "--index", index, *judged, "--dtype", "float32", "--output", tmp_path / "ckpt")
     counts = manifests.read_manifest(tmp_path / "ckpt")["counts"]

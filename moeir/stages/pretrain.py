@@ -224,4 +224,8 @@ class Pretrain(TrainingStage):
         sampler = sample(documents=~is_held_out)
         if sampler.batch_size < self.batch_size:
             log.warning("--batch-size %d: an epoch has %d %s, and so has a batch", self.batch_size, sampler.batch_size, draw)
-        return sampler, None if self.held_out is None else sample(documents=is_held_out)
+        held_out = None if self.held_out is None else sample(documents=is_held_out)
+        if held_out is not None and held_out.batch_size < sampler.batch_size:
+            words = "--held-out: a batch has %d %s, fewer than %d in training; a contrastive loss is lower for that"
+            log.warning(words, held_out.batch_size, draw, sampler.batch_size)
+        return sampler, held_out

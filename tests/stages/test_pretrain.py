@@ -236,6 +236,15 @@ def test_a_batch_larger_than_an_epoch_is_warned_of(room, tmp_path, tiny_model_wi
     assert "--batch-size 64: an epoch has 5 documents, and so has a batch" in result.stderr
 
 
+def test_held_out_documents_that_are_fewer_than_a_batch_are_warned_of(room, tmp_path, tiny_model_with_head):
+    flags = ("--held-out", 0.4, "--steps", 1)
+    result = run(*make_command(room, tiny_model_with_head, "cocondenser", tmp_path / "x", *flags))
+    assert "--held-out: a batch has 1 documents, fewer than " in result.stderr
+    flags = (*flags, "--draw", "spans", "--batch-size", 2)
+    result = run(*make_command(room, tiny_model_with_head, "cocondenser", tmp_path / "y", *flags))
+    assert "--held-out" not in result.stderr.replace("next: ", "")
+
+
 def test_a_decoder_that_hardly_uses_the_bottleneck_at_the_end_is_said_in_the_last_line(room, tmp_path, tiny_model_with_head):
     result = run(*make_command(room, tiny_model_with_head, "cotmae-qc", tmp_path / "short", "--learning-rate", 1e-7))
     assert "nats per token (a decoder hardly uses it: train longer or raise its rate" in result.stderr

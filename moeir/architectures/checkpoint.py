@@ -243,10 +243,10 @@ class RetrievalModel:
 
 def log_truncation(input_config: InputConfig, truncation: Mapping[str, Mapping[str, int]]) -> None:
     """Log how many texts of each side were cut, in one line, if any was."""
-    kinds = {side: kind for side, kind in (("document", "documents"), ("query", "queries")) if truncation.get(side, {}).get("cut")}
-    if kinds:
-        lines = [describe_truncation(truncation[side], kind, input_config.max_length(side)) for side, kind in kinds.items()]
-        flags = " and ".join(f"--{side}-length" for side in kinds)
+    labels = {side: label for side, label in (("document", "documents"), ("query", "queries")) if truncation.get(side, {}).get("cut")}
+    if labels:
+        lines = [describe_truncation(truncation[side], label, input_config.max_length(side)) for side, label in labels.items()]
+        flags = " and ".join(f"--{side}-length" for side in labels)
         log.info("%s; raise %s of init or finetune, or cut the texts into passages first", "; ".join(lines), flags)
 
 

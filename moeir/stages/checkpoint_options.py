@@ -215,8 +215,7 @@ class TrainingStage(Stage):
             if path.resolve() in sources:
                 raise UsageError(f"{path}: is read here, and --checkpoint-every {self.checkpoint_every} would replace it; write elsewhere")
             record = _step_record(provenance, int(number))
-            if force or not manifests.is_up_to_date(path, record):
-                atomic_write.check_overwrite(path, record, force=force)
+            atomic_write.check_overwrite(path, record, force=force or manifests.is_up_to_date(path, record))
 
     def write_step(self, save: SaveCheckpoint, examples: int, step: int) -> None:
         """Write the checkpoint after `step` steps beside the output, as complete as that."""

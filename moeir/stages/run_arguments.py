@@ -5,6 +5,7 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -144,13 +145,13 @@ def find_merged_runs(paths: Mapping[str, Path]) -> dict[str, list[str]]:
     """The runs that each fused run merges, among the runs of one call: by the manifests of `moeir search` and `moeir fuse`."""
     files = {name: path for name, path in paths.items() if not is_stream(path)}
     searches = {name: search for name, path in files.items() if (search := find_search_of_run(path))}
-    merged = dict[str, list[str]]()
+    merged, digest_of = dict[str, list[str]](), cache(manifests.compute_digest)  # a run may be large, and fused in several ways
     for name, path in files.items():
         if name in searches and searches[name].expert == FUSED:
             merged[name] = [other for other, search in searches.items() if search == searches[name]._replace(expert=search.expert)]
         elif manifests.manifest_path(path).is_file() and (manifest := manifests.read_manifest(path)).get("stage") == "fuse":
             digests = manifest["sources"]["run"]
-            merged[name] = [other for other, file in files.items() if manifests.compute_digest(file) in digests]
+            merged[name] = [other for other, file in files.items() if digest_of(file) in digests]
     return {name: parts for name, parts in ((name, [part for part in parts if part != name]) for name, parts in merged.items()) if parts}
 
 

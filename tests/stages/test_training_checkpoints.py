@@ -97,6 +97,19 @@ def test_what_is_not_a_checkpoint_of_this_training_is_not_replaced(command, tmp_
     assert (tmp_path / "model-step-3").is_dir(), "what it does not write is not in its way"
 
 
+def test_one_that_cannot_be_written_again_is_refused_before_the_first_step(command, tmp_path):
+    arguments = command("finetune", tmp_path / "model", "--checkpoint-every", 2, "--save-minutes", 0)
+    run(*arguments)
+    (tmp_path / "model").rename(tmp_path / "elsewhere")
+    (tmp_path / "model-step-4" / "README.md").write_text("mine")
+    for force in ((), ("--force",)):
+        result = run_in_process(*arguments, *force)
+        assert result.code == 2 and "model-step-4/README.md: is no file of the product" in result.stderr
+        assert "steps of" not in result.stderr, "nothing is trained"
+    (tmp_path / "model-step-4" / "README.md").unlink()
+    run(*arguments, "--force")
+
+
 def test_those_of_other_settings_are_replaced_only_by_force(command, tmp_path):
     run(*command("finetune", tmp_path / "model", "--checkpoint-every", 2))
     before = (tmp_path / "model-step-2" / "model.safetensors").read_bytes()

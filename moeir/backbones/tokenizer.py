@@ -48,6 +48,8 @@ class TextTokenizer:
         self.folder = folder
         paths = ((name, folder / name) for name in TOKENIZER_FILES)
         self._files = {name: path.read_bytes() for name, path in paths if path.exists()}  # the folder may be another one later
+        self._config = read_tokenizer_config(folder)
+        self._lower_cases = _lower_cases_before(_read_config_files(folder), folder)
         self._tokenizer, vocabulary = load_tokenizer(folder)
         self._space_symbol = _find_space_symbol(self._tokenizer, folder)
         self.vocabulary_size = max(vocabulary.values()) + 1
@@ -57,7 +59,7 @@ class TextTokenizer:
 
     def _find_special_tokens(self, vocabulary: Mapping[str, int]) -> SpecialTokens:
         """Special tokens as named in the files, else by the family's default names."""
-        mask_name, empty_text_ids = read_tokenizer_config(self.folder).get("mask_token"), self._tokenizer.encode("").ids
+        mask_name, empty_text_ids = self._config.get("mask_token"), self._tokenizer.encode("").ids
         if len(empty_text_ids) < 2:
             raise ArtifactError(f"{self.folder}: its tokenizer adds no special tokens; expected an encoder's tokenizer")
         masks = map(self._token_id, (mask_name or MASK_TOKENS[0], *MASK_TOKENS))
@@ -185,11 +187,6 @@ class TextTokenizer:
         return np.uint16 if max(highest, *self.special_ids) < 2**16 else np.uint32
 
     @property
-    def _lower_cases(self) -> bool:
-        """Whether sentence-transformers lower-cases texts before a tokenizer that does not."""
-        return _lower_cases_before(_read_config_files(self.folder), self.folder)
-
-    @property
     def digest(self) -> str:
         """Digest of what the tokens of a text depend on: the tokenizer files, and the version of the library that reads them."""
         entries = {name: {"sha256": hashlib.sha256(content).hexdigest()} for name, content in self._files.items()}
@@ -202,7 +199,7 @@ class TextTokenizer:
         for name, content in self._files.items():
             (folder / name).write_bytes(content)
         if self._lower_cases or max_length is not None:
-            config = read_tokenizer_config(self.folder) | ({} if max_length is None else {"model_max_length": max_length})
+            config = self._config | ({} if max_length is None else {"model_max_length": max_length})
             (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         if not (folder / "tokenizer.json").exists():
             self._tokenizer.save(str(folder / "tokenizer.json"))
@@ -233,6 +230,7 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
 
 
 def _lower_cases_before(config: Mapping[str, Any], folder: Path) -> bool:
+    """Whether sentence-transformers lower-cases texts before a tokenizer that does not."""
     return bool(read_sentence_settings(folder).get("do_lower_case")) and config.get("do_lower_case") is False
 
 

@@ -210,7 +210,14 @@ def test_lower_case_is_kept_in_checkpoint_and_conversion(tiny_model, tmp_path, m
     assert json.loads((folder / "tokenizer_config.json").read_text())["do_lower_case"] is False
     cased, digest = build_checkpoint(folder, "dense", {}), TextTokenizer(folder).digest
     (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
-    lowered = build_checkpoint(folder, "dense", {})
+    lowered, pairs = (build_checkpoint(folder, arch, {}) for arch in ("dense", "cross-encoder"))
+    for name, model in {"lowered": lowered, "pairs": pairs}.items():
+        (tmp_path / name).mkdir()
+        folder.rename(tmp_path / "elsewhere")  # before it is saved
+        model.save(tmp_path / name)
+        (tmp_path / "elsewhere").rename(folder)
+        config = json.loads((tmp_path / name / "tokenizer_config.json").read_text())
+        assert config["do_lower_case"] is True and TextTokenizer(tmp_path / name).encode(["OWL"]) == lowered.tokenizer.encode(["OWL"])
     assert digest != lowered.tokenizer.digest and cased.tokenizer.encode(["OWL"]) != lowered.tokenizer.encode(["OWL"])
     assert lowered.tokenizer.encode(["The OWL"]) == cased.tokenizer.encode(["the owl"])
     assert moeir("init", "--model", folder, "--arch", "dense", "--output", tmp_path / "ckpt").code == 0

@@ -173,15 +173,16 @@ def check_whole(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[s
 
 
 def check_shapes(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """ArtifactError if a weight's shape differs from the expected one, or if it holds whole numbers for fractions, NaN or infinity."""
+    """ArtifactError if a weight's shape differs from the expected one, or if it holds whole numbers for fractions, NaN, or numbers at
+    or near infinity."""
     for name, target in expected.items():
         if name in weights and target.is_floating_point() and not weights[name].is_floating_point():
             raise ArtifactError(f"{folder}: {name} is of {weights[name].dtype}; moeir reads weights that are not quantised")
         if name in weights and weights[name].shape != target.shape:
             actual, declared = list(weights[name].shape), list(target.shape)
             raise ArtifactError(f"{folder}: {name} has shape {actual}; config.json says {declared}")
-        if name in weights and not target.is_meta and not bool(weights[name].sum(dtype=torch.float64).isfinite()):
-            raise ArtifactError(f"{folder}: {name} holds NaN or infinity, as after a training that failed; expected finite numbers")
+        if name in weights and not target.is_meta and not bool(torch.linalg.vector_norm(weights[name].float()).isfinite()):
+            raise ArtifactError(f"{folder}: {name} holds NaN, infinity or a number near it, as after a training that failed")
 
 
 def has_vocabulary_head(folder: Path) -> bool:

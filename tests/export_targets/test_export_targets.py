@@ -1,6 +1,8 @@
 """The lines and files of each export target for one small document, those in examples/untried/ included."""
 
 import ast
+import errno
+import fcntl
 import hashlib
 import json
 from dataclasses import replace
@@ -161,3 +163,18 @@ def test_what_is_loaded_is_counted_in_the_engine(stored, digest, tmp_path):
     )
     with pytest.raises(SystemExit, match=rf"passages at here has {stored} documents of {digest}, expected 12 of 0123: changed while"):
         load_documents(collection, "here", folder=tmp_path)
+
+
+def test_a_loader_locks_what_it_may_write_and_says_where_there_is_no_export(tmp_path, monkeypatch):
+    def lock(file, operation):
+        """As NFS does: an exclusive lock of a file that is not opened for writing is refused."""
+        if operation == fcntl.LOCK_EX and not file.writable():
+            raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr("fcntl.flock", lock)
+    content = json.dumps({"name": "passages", "digest": "0123", "documents": 0, "files": {}})
+    (tmp_path / "schema.json").write_text(content)
+    collection = SimpleNamespace(read_digest=lambda: "0123", finish=lambda: None, stored_count=lambda: 0, points_per_batch=5)
+    assert load_documents(collection, "here", folder=tmp_path) == 0 and (tmp_path / "schema.json").read_text() == content
+    with pytest.raises(SystemExit, match=r"schema.json: .*; export again"):
+        load_documents(collection, "here", folder=tmp_path / "absent")

@@ -4,6 +4,7 @@ import argparse
 import fcntl
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -53,10 +54,11 @@ def load_documents(collection: Any, location: str, *, replace: bool = False, fol
     the number of documents in it, the leading ones but for a batch that was interrupted; `add` replaces what is there already. Loads of one
     export on one machine wait for each other.
     """
-    with open(folder / "schema.json", "rb") as lock:
+    schema, file = read_schema(folder), folder / "schema.json"
+    with open(file, "ab" if os.access(file, os.W_OK) else "rb") as lock:  # NFS locks only what is opened for writing
         fcntl.flock(lock, fcntl.LOCK_EX)
         verify_files(folder)
-        schema, stored = read_schema(folder), collection.read_digest()
+        stored = collection.read_digest()
         if stored not in (None, schema["digest"]):
             if not replace or not stored:
                 content = f"another export (digest {stored[:12]})" if stored else "documents of another origin"

@@ -175,15 +175,15 @@ def write_rows(rows: Iterable[Iterable[object]], path: Path | str, separator: st
 
 def write_lines(contents: Iterable[str], path: Path | str) -> int:
     """Write lines, given without their newlines, as by `open_writer`, and return their number; a failure leaves no file."""
-    count, is_open = 0, False
+    count, may_remove = 0, False
     try:
         with open_writer(path) as output:
-            is_open = True
+            may_remove = str(path) != "-"
             for content in contents:
                 count += 1
                 output.write(check_characters(content, f"{source_name(path, 'standard output')}:{count}") + "\n")
     except BaseException:
-        if is_open and Path(path).is_file():  # not one that cannot be opened, and neither a pipe nor a device
+        if may_remove and Path(path).is_file():  # neither a pipe nor a device
             Path(path).unlink()
         raise
     return count

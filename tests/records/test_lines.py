@@ -45,6 +45,11 @@ def test_a_file_that_cannot_be_opened_stays_and_one_that_cannot_be_finished_goes
         with pytest.raises(PermissionError):
             lines.write_lines(["a"], path)
     assert path.read_text() == "mine"
+    monkeypatch.chdir(tmp_path)
+    path.rename("-")
+    with pytest.raises(DataError, match="half a character"):
+        lines.write_lines(["\ud800"], "-")
+    assert (tmp_path / "-").read_text() == "mine", "standard output is no file"
     with pytest.raises(DataError, match="half a character"):
         lines.write_lines(["a", "\ud800"], path)
     assert not path.exists()

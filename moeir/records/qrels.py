@@ -89,13 +89,13 @@ class JudgementParser:
         """
         where, encoded = f"{self._name}:{number}", line.encode()
         columns = trec_columns.split_columns(encoded)
-        if not encoded.split() or (line.startswith("#") and self._is_comment(line, columns, where)):
+        if not any(columns) or (line.startswith("#") and self._is_comment(line, columns, where)):
             return None
         is_markup = not self._width and not columns[-1].isdigit() and lines.describe_markup(line)
         if is_markup or len(columns) not in _COLUMNS or self._width not in (0, len(columns)):
             expected = f"{self._width} columns, as in the lines above" if self._width else _EXPECTED_COLUMNS
             raise DataError(f"{where}: expected {expected}, found {trec_columns.describe_columns(encoded)}", code="columns")
-        if b"\t" in encoded and any(len(column) > 1 and column[:1] == column[-1:] == b'"' for column in columns):
+        if b'"' in encoded and b"\t" in encoded and any(len(column) > 1 and column[:1] == column[-1:] == b'"' for column in columns):
             raise DataError(f"{where}: a column is in quotation marks: {shorten_message(repr(line))}; remove them all", code="columns")
         if not self._width and columns[-1].decode().lower() in _GRADE_HEADERS:
             if columns[0].decode().lower() in ROW_FIELDS["document"]:

@@ -47,7 +47,8 @@ class Convert(Stage):
     )
     split: tuple[str, ...] = option(
         "NAME=SHARE, e.g. dev=0.1,test=0.2: divide the queries of a collection's split train (or its only one), of judgements or of "
-        "examples; queries with equal texts stay together, the rest is train. Judgements and examples become a folder of files.",
+        "examples; queries with equal texts stay together; the rest stays in the split, and of a file is train. Judgements and examples "
+        "become a folder of files.",
         (),
         group="Samples and splits",
     )

@@ -158,7 +158,7 @@ def parse_line(line: bytes, where: str, names: Sequence[str], number: int) -> tu
     if len(words) != len(names):
         raise DataError(f"{where}: expected {len(names)} columns ({' '.join(names)}), found {describe_columns(line)}", code="columns")
     if names[-1] == "tag":
-        words[-1] = b"_".join(words[-1].split())  # as trec_eval, which reads no more than its first word
+        words[-1] = b"_".join(words[-1].split())  # so that it can be written between spaces, too
     check_words(words, names, where)
     return words, parse_float32(words[number].decode(), where, names[number])
 

@@ -173,7 +173,8 @@ class Evaluate(Stage):
             best = max(parts, key=means.__getitem__)
             if means[best] > means[name]:
                 p = significance.paired_t_test(values[best], values[name])
-                log.warning("%s alone has %s %.4f, %s, which merges it, %.4f, p = %.3f", best, measure, means[best], name, means[name], p)
+                chance = significance.describe_p(p)
+                log.warning("%s alone has %s %.4f, %s, which merges it, %.4f, %s", best, measure, means[best], name, means[name], chance)
 
     def _runs_with_qrels(self, requested: "list[Measure]") -> "Iterator[tuple[str, Path, Run, Qrels, str]]":
         """The name, path and judgements of every run, and a note on how many queries they cover."""

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeir.errors import UsageError
-from moeir.records import compiled_loops
 from moeir.records.runs import Run, truncate_lists
 
 Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]  # one query's documents and scores, best first
@@ -118,38 +117,15 @@ class ScoreLists:
 def align(lists: RankedLists, score: Scorer, missing: Scorer, weights: Iterable[float] = repeat(1.0)) -> tuple[NDArray[np.int64], Float64s]:
     """The union of the documents [n], ascending, and each list's contributions [E, n]: `score` of its hits, `missing` elsewhere."""
     stacks = [ScoreLists.from_hits(one) for one in lists]
-    hits = sum(len(one.documents) for one in stacks)
-    compiled = compiled_loops.load_for_rows(hits)
-    if compiled and stacks and hits.bit_length() + (len(stacks[0].sizes) * stacks[0].width).bit_length() <= 64:
-        return _align_compiled(compiled, stacks, score, missing, weights)
-    documents = np.concatenate([np.empty(0, np.int64), *(one.documents for one in stacks)])
-    documents.sort()
-    documents = documents[np.concatenate([[True], documents[1:] != documents[:-1]])[: len(documents)]]
-    columns = np.zeros((len(stacks), len(documents)))
+    documents, positions = np.unique(np.concatenate([np.empty(0, np.int64), *(one.documents for one in stacks)]), return_inverse=True)
+    columns, first = np.zeros((len(stacks), len(documents))), 0
     for column, one, weight in zip(columns, stacks, weights, strict=False):
         values = score(one)
         column[:] = missing(replace(one, scores=values))[documents // one.width]
-        column[np.searchsorted(documents, one.documents)] = values
+        column[positions[first : first + len(values)]] = values
         column *= weight
+        first += len(values)
     return documents, columns
-
-
-def _align_compiled(
-    compiled: Any, stacks: list[ScoreLists], score: Scorer, missing: Scorer, weights: Iterable[float]
-) -> tuple[NDArray[np.int64], Float64s]:
-    """`align` for many hits, by compiled loops: one integer per hit, the document in the high bits and the row in the low ones."""
-    offsets, width = np.cumsum([0, *(len(one.documents) for one in stacks)]), stacks[0].width
-    keys, first = np.concatenate([one.documents for one in stacks]).view(np.uint64), int(offsets[-1]).bit_length()
-    keys <<= np.uint64(first)
-    keys |= np.arange(len(keys), dtype=np.uint64)
-    keys = compiled.radix_sort.radix_sort_bits(keys, np.empty_like(keys), first, first + (len(stacks[0].sizes) * width).bit_length())[0]
-    values = [score(one) for one in stacks]
-    missing_scores = np.array([missing(replace(one, scores=list_scores)) for one, list_scores in zip(stacks, values, strict=True)])
-    documents, columns = np.empty(len(keys), np.int64), np.empty((len(stacks), len(keys)))
-    count = compiled.run_order.merge_union(keys, first, width, offsets, np.concatenate(values), missing_scores, documents, columns)
-    for column, weight in zip(columns, weights, strict=False):
-        column *= weight
-    return documents[:count], columns[:, :count]
 
 
 def combine(documents: NDArray[np.int64], columns: Float64s, apart: bool) -> Hits:

@@ -1,10 +1,6 @@
-"""Distinct ids in byte order as one array, and dictionary encoding of id columns: millions of ids without millions of objects.
-
-A column of strings is coded as integers; rows are buffered where they differ from the row before, and sorted once.
-"""
+"""Distinct ids in byte order as one array, and dictionary encoding of id columns: millions of ids without millions of objects."""
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from numbers import Integral
@@ -16,11 +12,10 @@ from numpy.typing import NDArray
 
 from moeir.errors import ArtifactError, DataError
 from moeir.parsing import clip, preview
-from moeir.records import compiled_loops
 
 ByteStrings: TypeAlias = NDArray[Any]  # bytes of fixed width, or bytes objects where a word is long
 MAX_FIXED_BYTES = 64
-_ROWS_PER_CHUNK = 2**19  # rows that are buffered before they are encoded
+_ROWS_PER_CHUNK = 2**19  # rows that `IdColumn.read` holds as objects
 _NOT_IN_IDS = re.compile("[\x00-\x1f\x7f-\x9f\ufeff\ud800-\udfff]")  # control characters, byte order marks, halves of characters
 
 
@@ -144,12 +139,9 @@ def merge_vocabularies(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], l
     if not lists or all(names is lists[0] or names == lists[0] for names in lists):
         return (lists[0] if lists else [], [np.arange(len(names), dtype=np.int32) for names in lists])
     byte_lists = [Ids.from_strings(names).byte_strings for names in lists]
-    if any(words.dtype == object for words in byte_lists):
-        byte_lists = [words.astype(object) for words in byte_lists]
-    elif compiled := compiled_loops.load_for_rows(sum(map(len, byte_lists))):
-        return _merge_compiled(compiled.radix_sort, byte_lists)
-    names, codes = dictionary_encode(np.concatenate(byte_lists))
-    return names, np.split(codes, np.cumsum([len(words) for words in byte_lists])[:-1])
+    words = np.concatenate([one.astype(object) for one in byte_lists] if any(one.dtype == object for one in byte_lists) else byte_lists)
+    names, codes = _encode_in_order(words, np.argsort(words, kind="stable"))  # a stable sort merges ascending lists in linear time
+    return names, np.split(codes, np.cumsum([len(one) for one in byte_lists])[:-1])
 
 
 def dictionary_encode(words: ByteStrings) -> tuple[Ids, NDArray[np.int32]]:
@@ -159,205 +151,24 @@ def dictionary_encode(words: ByteStrings) -> tuple[Ids, NDArray[np.int32]]:
     >>> list(names), places.tolist()
     (['a', 'b'], [1, 0, 1])
     """
-    numbers = _as_uint64(words)
-    changes = _row_changes(numbers)  # lines of one query are adjacent: few heads to sort
-    all_differ = bool(changes.all())
-    heads = numbers if all_differ else numbers[changes]
-    if heads.shape[1] == 1:
-        order = np.argsort(heads[:, 0]).astype(np.int32)
-        heads.sort(axis=0)  # in place, without a copy
-    else:
-        order = np.lexsort(heads.T[::-1]).astype(np.int32)
-        heads = heads[order]
-    is_new = _row_changes(heads)
-    del numbers, heads  # the largest arrays here
-    codes = np.empty(len(order), np.int32)
+    return _encode_in_order(words, _sort_byte_strings(words))
+
+
+def _sort_byte_strings(words: ByteStrings) -> NDArray[np.int64]:
+    """The rows in ascending order; numpy sorts integers of eight bytes several times as fast as strings."""
+    if words.dtype == object or not len(words):
+        return np.argsort(words, kind="stable")
+    width = -(-words.dtype.itemsize // 8)
+    columns = words.astype(f"S{8 * width}", copy=False).view(">u8").reshape(len(words), width).T
+    varying = [column for column in columns if (column != column[0]).any()] or [columns[0]]  # ids often share a prefix
+    return np.lexsort([column.astype(np.uint64) for column in reversed(varying)])
+
+
+def _encode_in_order(words: ByteStrings, order: NDArray[np.int64]) -> tuple[Ids, NDArray[np.int32]]:
+    """`dictionary_encode` of words that are ascending in `order`."""
+    in_order = words[order]
+    is_new = np.ones(len(words), dtype=bool)
+    np.not_equal(in_order[1:], in_order[:-1], out=is_new[1:])
+    codes = np.empty(len(words), np.int32)
     codes[order] = np.cumsum(is_new, dtype=np.int32) - 1
-    vocabulary = (words if all_differ else words[changes])[order[is_new]]
-    return Ids(vocabulary), codes if all_differ else codes[np.cumsum(changes, dtype=np.int32) - 1]
-
-
-def _merge_compiled(coding: Any, byte_lists: list[ByteStrings]) -> tuple[Ids, list[NDArray[np.int32]]]:
-    """`merge_vocabularies` for strings of fixed width, by compiled loops: ascending lists need no sorting."""
-    width = max(-(-words.dtype.itemsize // 8) for words in byte_lists)
-    numbers = [np.ascontiguousarray(words.astype(f"S{8 * width}", copy=False)).view(np.uint64).reshape(-1, width) for words in byte_lists]
-    names, codes = numbers[0], [np.arange(len(numbers[0]), dtype=np.int32)]
-    for others in numbers[1:]:
-        union = np.empty((len(names) + len(others), width), np.uint64)  # pages never written take no memory
-        old_codes, new_codes = np.empty(len(names), np.int32), np.empty(len(others), np.int32)
-        names = union[: coding.merge_keys(names, others, union, old_codes, new_codes)]
-        codes = [*(old_codes[list_codes] for list_codes in codes), new_codes]
-    return Ids(names.view(f"S{8 * width}").reshape(-1)), codes
-
-
-class DictionaryEncoder:
-    """Dictionary encoding of a column that arrives in parts: each row becomes an index into the distinct strings.
-
-    With `compiled`, the loops of `radix_sort`, strings of up to MAX_FIXED_BYTES bytes are buffered as integers.
-    """
-
-    def __init__(self, compiled: Any = None) -> None:
-        self._parts: list[ByteStrings] = []
-        self._rows = 0
-        self._encoded_chunks: list[tuple[Ids, NDArray[np.int32]]] = []
-        self._compiled = compiled
-        self._sorter: KeySorter | None = None
-
-    def add(self, words: ByteStrings) -> None:
-        """Add the strings of the next rows, or the integers [n, m] that `_as_uint64` makes of them."""
-        if self._compiled is not None and words.dtype != object:
-            self._add_keys(words if words.dtype == np.uint64 else _as_uint64(words))
-            return
-        self._flush_sorter()
-        self._parts.append(words)
-        self._rows += len(words)
-        if self._rows >= _ROWS_PER_CHUNK:
-            self._encode_parts()
-
-    def finish(self) -> tuple[Ids, NDArray[np.int32]]:
-        """The `dictionary_encode` result of all rows together.
-
-        >>> coding = DictionaryEncoder()
-        >>> coding.add(np.array([b"b", b"a"])), coding.add(np.array([b"b", b"longer"]))
-        (None, None)
-        >>> names, places = coding.finish()
-        >>> list(names), places.tolist()
-        (['a', 'b', 'longer'], [1, 0, 1, 2])
-        """
-        self._flush_sorter()
-        if self._parts or not self._encoded_chunks:
-            self._encode_parts()
-        if len(self._encoded_chunks) == 1:
-            return self._encoded_chunks[0]
-        names, mappings = merge_vocabularies([list_codes for list_codes, _ in self._encoded_chunks])
-        for mapping, (_, list_codes) in zip(mappings, self._encoded_chunks, strict=True):
-            np.take(mapping, list_codes, mode="clip", out=list_codes)  # in place: the parts together are as long as the file
-        return Ids.from_strings(names), np.concatenate([list_codes for _, list_codes in self._encoded_chunks])
-
-    def _add_keys(self, numbers: NDArray[np.uint64]) -> None:
-        if self._parts:
-            self._encode_parts()
-        width = numbers.shape[1]
-        if self._sorter is not None and self._sorter.width >= width and self._sorter.add(numbers):
-            return
-        width = max(width, 0 if self._sorter is None else self._sorter.width)
-        self._flush_sorter()
-        self._sorter = KeySorter(self._compiled, width)
-        self._sorter.add(numbers)
-
-    def _flush_sorter(self) -> None:
-        if self._sorter is not None:
-            numbers, codes = self._sorter.finish()
-            if sys.byteorder == "little":
-                numbers.byteswap(inplace=True)
-            self._encoded_chunks.append((Ids(numbers.view(f"S{8 * numbers.shape[1]}").reshape(-1)), codes))
-            self._sorter = None
-
-    def _encode_parts(self) -> None:
-        words = np.concatenate(self._parts) if self._parts else np.empty(0, "S1")
-        self._parts, self._rows = [], 0
-        self._encoded_chunks.append(dictionary_encode(words))
-
-
-def _as_uint64(words: ByteStrings) -> NDArray[Any]:
-    """Byte strings as rows of integers [n, m] with the same order, eight bytes per integer."""
-    if words.dtype == object:
-        return words[:, None].copy()
-    whole = -(-words.dtype.itemsize // 8) * 8
-    numbers = words.astype(f"S{whole}").view(np.uint64)
-    if sys.byteorder == "little":
-        numbers.byteswap(inplace=True)
-    return numbers.reshape(len(words), -1)
-
-
-def _row_changes(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether a row of integers [n, m] differs from the row before it; true for the first."""
-    unlike = np.ones(len(rows), dtype=bool)
-    np.not_equal(rows[1:, 0], rows[:-1, 0], out=unlike[1:], casting="unsafe")
-    for column in rows.T[1:]:
-        unlike[1:] |= column[1:] != column[:-1]
-    return unlike
-
-
-Keys: TypeAlias = NDArray[np.uint64]  # [n, m]: strings as rows of integers with the same order, eight bytes per integer
-MAX_KEYS = 2**23  # integers that are buffered before they are sorted
-
-
-class KeySorter:
-    """Buffer of one column's keys, `width` integers each; `loops` are those of `radix_sort`."""
-
-    def __init__(self, loops: Any, width: int) -> None:
-        self.width = width
-        self._compiled = loops
-        self._keys: Keys = np.empty((max(MAX_KEYS // width, 1), width), np.uint64)  # pages never written take no memory
-        self._rows: NDArray[np.int32] | None = np.empty(len(self._keys), np.int32)
-        self._key_count = 0
-        self._row_count = 0
-
-    def add(self, keys: Keys) -> bool:
-        """Add the next rows; False if the buffer has no room for them."""
-        if self._key_count + len(keys) > len(self._keys):
-            if self._row_count:
-                return False
-            self._keys, self._rows = np.empty((len(keys), self.width), np.uint64), np.empty(len(keys), np.int32)
-        if keys.shape[1] < self.width:
-            keys = np.pad(keys, ((0, 0), (0, self.width - keys.shape[1])))
-        if self._rows is None:
-            self._keys[self._key_count : self._key_count + len(keys)] = keys
-            self._key_count += len(keys)
-        else:
-            keys = np.ascontiguousarray(keys)
-            self._key_count = self._compiled.append_changed(keys, self._row_count, self._keys, self._rows, self._key_count)
-        self._row_count += len(keys)
-        if self._key_count == self._row_count:
-            self._rows = None  # most likely all later rows differ too
-        return True
-
-    def finish(self) -> tuple[Keys, NDArray[np.int32]]:
-        """The distinct keys, ascending, and for every row the index of its key among them; empties the buffer."""
-        unsorted, count = self._keys[: self._key_count], self._key_count
-        lengths = None if self._rows is None else np.diff(self._rows[:count], append=np.int32(self._row_count))
-        self._keys, self._rows = np.empty((0, self.width), np.uint64), None
-        pairs = np.zeros((4 * self.width, 2**16), bool)
-        self._compiled.mark_used_values(unsorted, pairs)
-        order = np.arange(4 * self.width).reshape(-1, 4)[::-1].reshape(-1)  # one digit per two bytes, the last ones first
-        sizes = np.array([int(many - 1).bit_length() for many in pairs.sum(axis=1).tolist()])
-        first = max(count - 1, 1).bit_length()
-        ends = first + np.cumsum(sizes[order])
-        shifts = np.empty(len(order), np.int64)
-        shifts[order] = ends - sizes[order]
-        if ends[-1] > 64:
-            keys, codes = _sort_by_bytes(self._compiled, unsorted)
-        else:
-            keys, codes = _sort_packed(self._compiled, unsorted, pairs, shifts, sizes, first, int(ends[-1]))
-        return keys, codes if lengths is None else np.repeat(codes, lengths)
-
-
-def _sort_packed(
-    loops: Any, unsorted: Keys, pairs: NDArray[np.bool_], shifts: NDArray[np.int64], sizes: NDArray[np.int64], first: int, last: int
-) -> tuple[Keys, NDArray[np.int32]]:
-    """Sort keys whose distinct bytes fit into one integer with the row below them: one integer per row is sorted."""
-    shifts = np.minimum(shifts, 63).astype(np.uint64)  # a digit without bits may start at 64
-    tables = np.cumsum(pairs, axis=1, dtype=np.uint64) - np.uint64(1) << shifts[:, None]
-    tables[~pairs] = 0
-    packed = np.empty(len(unsorted), np.uint64) if unsorted.shape[1] > 1 else unsorted.reshape(-1)
-    loops.pack_keys(unsorted, tables, packed)
-    count, width = unsorted.shape
-    del unsorted
-    packed, spare = loops.radix_sort_bits(packed, np.empty_like(packed), first, last)
-    values = np.zeros((len(pairs), int(pairs.sum(axis=1).max())), np.uint64)
-    for pair, letters in enumerate(pairs):
-        used = np.flatnonzero(letters).astype(np.uint64)
-        values[pair, : len(used)] = used << np.uint64(16 * (pair % 4))
-    masks = (np.uint64(1) << sizes.astype(np.uint64)) - np.uint64(1)
-    keys, codes = np.empty((count, width), np.uint64) if width > 1 else spare.reshape(-1, 1), np.empty(count, np.int32)
-    distinct = loops.unpack_keys(packed, first, shifts, masks, values, keys, codes)
-    return keys[:distinct].copy(), codes
-
-
-def _sort_by_bytes(loops: Any, unsorted: Keys) -> tuple[Keys, NDArray[np.int32]]:
-    rows = np.arange(len(unsorted), dtype=np.int32)
-    keys, order = loops.radix_sort_bytes(unsorted, np.empty_like(unsorted), rows, np.empty_like(rows))
-    del unsorted, rows  # the largest arrays here
-    codes = np.empty(len(order), np.int32)
-    return keys[: loops.rank_keys(keys, order, codes)].copy(), codes
+    return Ids(in_order[is_new]), codes

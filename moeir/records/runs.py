@@ -6,7 +6,7 @@ hits are three arrays and one sorted list of distinct ids, so that comparing two
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from moeir.errors import DataError, UsageError
-from moeir.records import compiled_loops, lines, trec_columns
+from moeir.records import lines, trec_columns
 from moeir.records.ids import IdColumn, Ids, parse_id
 from moeir.records.qrels import Qrels
 
@@ -245,20 +245,15 @@ def _format_lists(run: Run, tag: str) -> Iterator[str]:
 
 
 def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
-    """Documents and scores in rank order within each query, as by `rank_order`; the same arrays if they are in order."""
-    compiled, codes = compiled_loops.load_for_rows(len(documents)), np.asarray(documents)
-    if compiled and codes.dtype == np.int32 and compiled.run_order.is_sorted(starts, codes, scores):
-        return codes, scores
+    """Documents and scores in rank order within each query, as by `rank_order`."""
     sorted_hits = np.empty(len(documents), np.int32), np.empty(len(documents), np.float32)
     for first, last in list_blocks(starts):
         rows = slice(int(starts[first]), int(starts[last]))
-        block = (starts[first : last + 1] - starts[first], documents[rows], scores[rows])
-        sort = partial(compiled_loops.sort_lists_compiled, compiled.run_order) if compiled else _sort_lists_numpy
-        sorted_hits[0][rows], sorted_hits[1][rows] = sort(*block)
+        sorted_hits[0][rows], sorted_hits[1][rows] = _sort_block(starts[first : last + 1] - starts[first], documents[rows], scores[rows])
     return sorted_hits
 
 
-def _sort_lists_numpy(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
+def _sort_block(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
     """Sort one integer per hit: the bits of its score above its document's code."""
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
     descending = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascending order = descending scores
@@ -318,14 +313,11 @@ def first_duplicate(starts: NDArray[np.int64], documents: NDArray[np.int32], row
     >>> first_duplicate(np.array([0, 2, 4]), np.array([1, 2, 2, 2], np.int32), None)
     3
     """
-    compiled = compiled_loops.load_for_rows(len(documents))
-    if compiled and not compiled.run_order.has_duplicates(starts, documents):
-        return None
     width, duplicates = int(documents.max(initial=0)) + 1, []
     for first, last in list_blocks(starts):
         pairs = np.repeat(np.arange(last - first) * width, np.diff(starts[first : last + 1]))
         pairs += documents[starts[first] : starts[last]]
-        in_order = np.sort(pairs)
+        in_order = np.sort(pairs.astype(np.min_scalar_type((last - first) * width)))  # 32 bits sort twice as fast as 64
         if (in_order[1:] == in_order[:-1]).any():
             order = np.argsort(pairs, kind="stable")
             repeats = order[1:][in_order[1:] == in_order[:-1]] + starts[first]

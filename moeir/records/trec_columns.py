@@ -1,8 +1,7 @@
 """Columns of files such as TREC runs and judgements; of runs as arrays: millions of lines without millions of Python objects.
 
 A line with tabs has its columns between them, any other between ASCII white space, as in trec_eval; blank lines are skipped. Regular
-blocks are parsed by Arrow, or by compiled loops in a big file; all others in Python, with the same result and with the line number of
-every fault.
+blocks are parsed by Arrow, all others in Python, with the same result and with the line number of every fault.
 """
 
 import re
@@ -21,8 +20,8 @@ from pyarrow import csv
 from moeir.errors import DataError
 from moeir.kernels.heap import trim_heap
 from moeir.parsing import shorten_message
-from moeir.records import compiled_loops, lines
-from moeir.records.ids import MAX_FIXED_BYTES, ByteStrings, DictionaryEncoder, Ids, as_byte_strings
+from moeir.records import lines
+from moeir.records.ids import MAX_FIXED_BYTES, ByteStrings, Ids, as_byte_strings, dictionary_encode
 
 _arrow: Any = pyarrow  # has no type hints
 _arrow_csv: Any = csv
@@ -62,30 +61,25 @@ class ColumnTable:
 def read_columns(path: Path | str, names: Sequence[str], wanted: tuple[int, ...], number: int) -> ColumnTable:
     """Read some columns of a file by their indexes in `names`; column `number` holds finite float32 numbers."""
     name, width = lines.source_name(path), len(names)
-    compiled = compiled_loops.load_for_file(path)
-    encoders, parts = [DictionaryEncoder(compiled and compiled.radix_sort) for _ in wanted], list[Numbers]()
-    reader = compiled and CompiledReader(compiled.trec_parser, width, wanted, number)
+    parts: list[list[NDArray[Any]]] = [[] for _ in (*wanted, number)]
     first_words: list[str] = []
     blanks: list[int] = []
     with lines.read_blocks(path) as blocks:
         for first, block in blocks:
-            columns = (reader and reader.parse_block(block)) or _parse_arrow(block, width, wanted, number)
-            columns = columns or _parse_python(block, first, name, names, blanks, wanted, number)
-            if columns:
-                for encoder, column in zip(encoders, columns[:-1], strict=True):
-                    encoder.add(column)
-                parts.append(columns[-1])
-                if not first_words:
-                    line_number, line = next((row, line) for row, line in enumerate(block.split(b"\n"), first) if line.strip())
-                    words, _ = parse_line(line, f"{name}:{line_number}", names, number)
-                    check_iteration(words, line, f"{name}:{line_number}")
-                    first_words = [word.decode() for word in words]
+            columns = _parse_arrow(block, width, wanted, number) or _parse_python(block, first, name, names, blanks, wanted, number)
+            for part, column in zip(parts, columns):
+                part.append(column)
+            if columns and not first_words:
+                line_number, line = next((row, line) for row, line in enumerate(block.split(b"\n"), first) if line.strip())
+                words, _ = parse_line(line, f"{name}:{line_number}", names, number)
+                check_iteration(words, line, f"{name}:{line_number}")
+                first_words = [word.decode() for word in words]
     if not first_words:
         raise DataError(f"{name}: holds no line; expected {width} columns ({' '.join(names)})")
-    strings = [encoder.finish() for encoder in reversed(encoders)][::-1]  # documents first: they take the most memory
-    table = ColumnTable(strings, concatenate_numbers(parts), first_words, name, blanks)
-    release_memory(len(table.numbers))
-    return table
+    numbers = np.concatenate(parts.pop())
+    strings = [dictionary_encode(np.concatenate(parts.pop())) for _ in wanted][::-1]  # documents first: they take the most memory
+    release_memory(len(numbers))
+    return ColumnTable(strings, numbers, first_words, name, blanks)
 
 
 def release_memory(rows: int) -> None:
@@ -203,49 +197,3 @@ def parse_float32(text: str, where: str, what: str = "score") -> float:
     if not abs(value) < _FLOAT32_OVERFLOW:
         raise DataError(f"{where}: {what} is not finite: {text!r}", code="score-not-finite" if what == "score" else "rank-not-a-number")
     return value
-
-
-_NUMBERS_PER_ARRAY = 2**24  # numbers in one array: small arrays would fragment memory, and pages never written take none
-
-
-class CompiledReader:
-    """Parses blocks with the compiled loops into arrays that are reused."""
-
-    def __init__(self, loops: Any, width: int, wanted: tuple[int, ...], number: int) -> None:
-        self._compiled, self._string_columns = loops, list(wanted)
-        self._roles, self._key_widths = np.full(width, loops.SKIP), np.zeros(width, np.int64)
-        self._roles[number] = loops.NUMBER
-        self._key_widths[self._string_columns] = 1
-        self._keys, self._numbers, self._used_numbers = np.empty((0, 0), np.uint64), np.empty(0, np.float32), 0
-
-    def parse_block(self, block: bytes) -> list[NDArray[Any]] | None:
-        """Keys of the string columns and the numbers of a block; None if some line or word is irregular."""
-        ends = np.cumsum(self._key_widths[self._string_columns])
-        self._roles[self._string_columns] = ends - self._key_widths[self._string_columns]
-        max_rows = len(block) // (2 * len(self._roles)) + 1
-        if max_rows > len(self._keys) or ends[-1] > self._keys.shape[1]:
-            self._keys = np.empty((max_rows, ends[-1]), np.uint64)
-        if self._used_numbers + max_rows > len(self._numbers):
-            self._numbers, self._used_numbers = np.empty(max(max_rows, _NUMBERS_PER_ARRAY), np.float32), 0
-        numbers = self._numbers[self._used_numbers :]
-        rows, end = 0, block.rfind(b"\n") + 1
-        for part in (memoryview(block)[:end], block[end:] + b"\n"):  # the last line has no newline
-            if rows >= 0:
-                rows = self._compiled.parse_lines(np.frombuffer(part, np.uint8), self._roles, self._key_widths, self._keys, numbers, rows)
-        if rows <= -2 and 16 * self._key_widths[-2 - rows] <= MAX_FIXED_BYTES:
-            self._key_widths[-2 - rows] *= 2
-            return self.parse_block(block)
-        if rows <= 0:
-            return None
-        widths = self._key_widths[self._string_columns]
-        keys = [self._keys[:rows, end - width : end] for end, width in zip(ends.tolist(), widths.tolist(), strict=True)]
-        self._used_numbers += rows
-        return [*keys, numbers[:rows]]
-
-
-def concatenate_numbers(parts: list[Numbers]) -> Numbers:
-    """All numbers in one array: the reader's own, if they are contiguous there."""
-    array = parts[0].base
-    if isinstance(array, np.ndarray) and all(part.base is array for part in parts):
-        return array[: sum(map(len, parts))]
-    return np.concatenate(parts)

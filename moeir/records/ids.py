@@ -15,7 +15,7 @@ from moeir.parsing import clip, preview
 
 ByteStrings: TypeAlias = NDArray[Any]  # bytes of fixed width, or bytes objects where a word is long
 MAX_FIXED_BYTES = 64
-_ROWS_PER_CHUNK = 2**19  # rows that `IdColumn.read` holds as objects
+_ROWS_PER_CHUNK = 2**19  # rows that are copied at a time
 _NOT_IN_IDS = re.compile("[\x00-\x1f\x7f-\x9f\ufeff\ud800-\udfff]")  # control characters, byte order marks, halves of characters
 
 
@@ -158,17 +158,26 @@ def _sort_byte_strings(words: ByteStrings) -> NDArray[np.int64]:
     """The rows in ascending order; numpy sorts integers of eight bytes several times as fast as strings."""
     if words.dtype == object or not len(words):
         return np.argsort(words, kind="stable")
-    width = -(-words.dtype.itemsize // 8)
-    columns = words.astype(f"S{8 * width}", copy=False).view(">u8").reshape(len(words), width).T
-    varying = [column for column in columns if (column != column[0]).any()] or [columns[0]]  # ids often share a prefix
-    return np.lexsort([column.astype(np.uint64) for column in reversed(varying)])
+    starts = range(0, words.dtype.itemsize, 8)
+    fields = words.view([(str(start), f"S{min(8, words.dtype.itemsize - start)}") for start in starts])
+    keys = []
+    for start in starts:
+        column = fields[str(start)].astype("S8").view(">u8").astype(np.uint64)
+        if (column != column[0]).any():  # ids often share a prefix
+            keys.append(column)
+    return np.lexsort(keys[::-1]) if len(keys) > 1 else np.argsort(keys[0] if keys else words, kind="stable")
 
 
 def _encode_in_order(words: ByteStrings, order: NDArray[np.int64]) -> tuple[Ids, NDArray[np.int32]]:
     """`dictionary_encode` of words that are ascending in `order`."""
-    in_order = words[order]
-    is_new = np.ones(len(words), dtype=bool)
-    np.not_equal(in_order[1:], in_order[:-1], out=is_new[1:])
-    codes = np.empty(len(words), np.int32)
-    codes[order] = np.cumsum(is_new, dtype=np.int32) - 1
-    return Ids(in_order[is_new]), codes
+    is_new, codes, count = np.ones(len(words), dtype=bool), np.empty(len(words), np.int32), 0
+    for first in range(0, len(words), _ROWS_PER_CHUNK):  # all words in order at once would take as much memory as the words
+        rows, previous = slice(first, first + _ROWS_PER_CHUNK), order[max(first - 1, 0)]
+        in_order = words[order[rows]]
+        is_new[rows] = in_order != np.concatenate([words[[previous]], in_order[:-1]])
+        is_new[0] = True
+        ranks = count - 1 + np.cumsum(is_new[rows])
+        codes[order[rows]] = ranks
+        count = int(ranks[-1]) + 1
+    order = order[is_new]  # the longer array is freed
+    return Ids(words[order]), codes

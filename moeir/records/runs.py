@@ -198,11 +198,8 @@ def read_run(path: Path | str, by: str = "score") -> Run:
     """
     if by not in ("score", "file", "rank"):
         raise UsageError(f"read_run: by={by!r}: expected score, file or rank")
-    table = trec_columns.read_columns(path, RUN_COLUMNS, (0, 2), RUN_COLUMNS.index("rank" if by == "rank" else "score"))
-    (queries, query_codes), (names, document_codes) = table.strings
-    first_codes = query_codes[np.append(0, np.flatnonzero(query_codes[1:] != query_codes[:-1]) + 1)]
-    appearance = np.argsort(np.unique(first_codes, return_index=True)[1])
-    owners, scores = np.take(np.argsort(appearance).astype(np.int32), query_codes, mode="clip", out=query_codes), table.numbers
+    table = trec_columns.read_columns(path, RUN_COLUMNS, RUN_COLUMNS.index("rank" if by == "rank" else "score"))
+    owners, scores = table.query_codes, table.numbers
     if by == "rank":
         scores = -scores
     elif by == "file":
@@ -210,9 +207,9 @@ def read_run(path: Path | str, by: str = "score") -> Run:
         ranks = np.empty(len(order), np.float32)
         ranks[order] = np.arange(len(order)) - np.searchsorted(owners[order], owners[order])
         scores = -1 - ranks
-    query_ids, tag = [queries[code] for code in appearance.tolist()], table.first_words[5]
-    run = Run.from_columns(query_ids, owners, names, document_codes, scores, tag, location=table.location)
-    del query_codes, document_codes, owners, scores, table
+    documents, tag = (table.document_ids, table.document_codes), table.first_words[5]
+    run = Run.from_columns(table.queries, owners, *documents, scores, tag, location=table.location)
+    del documents, owners, scores, table
     trec_columns.release_memory(len(run.scores))
     return run
 

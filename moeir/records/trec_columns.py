@@ -114,6 +114,8 @@ def _parse_arrow(block: bytes, names: Sequence[str], number: int) -> Columns | N
     is_separator = (characters == space[0]) | (characters == _NEWLINE)
     if not len(characters) or is_separator[0] or is_separator[-1] or (is_separator[1:] & is_separator[:-1]).any():
         return None
+    if block.startswith(lines.BYTE_ORDER_MARK):
+        block = lines.BYTE_ORDER_MARK + block  # Arrow drops one; in the middle of a file it is a part of an id
     types = {"query": _QUERY_TYPE, "document": _arrow.binary(), names[number]: _arrow.float64()}
     try:
         table = _arrow_csv.read_csv(

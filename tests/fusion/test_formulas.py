@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from moeir.errors import UsageError
 from moeir.fusion import formulas
 from moeir.fusion.score_lists import ScoreLists
-from moeir.records import compiled_loops
 from moeir.records.runs import Run
 from tests.oracles import fusion as by_dictionary
 from tests.oracles import rank_order
@@ -50,11 +49,8 @@ def test_a_missing_document_is_worth_the_kth_score_of_a_list_that_has_one(hits, 
     assert merge_hits(formulas.came_sum, *hits, depth=depth) == rounded
 
 
-@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("depth", [99, 100, 101, 400])
-def test_the_kth_score_of_a_long_list_is_its_kth_score(depth, compiled, monkeypatch):
-    if compiled:
-        monkeypatch.setattr(compiled_loops, "load_for_rows", lambda rows: compiled_loops._load())
+def test_the_kth_score_of_a_long_list_is_its_kth_score(depth):
     generator = np.random.default_rng(depth)
     hits = [dict(zip(generator.permutation(600)[:400].tolist(), generator.uniform(low, 9, 400), strict=True)) for low in (1, -9)]
     hits = [cut({document: float(np.float32(score)) for document, score in one.items()}, depth) for one in hits]

@@ -139,7 +139,7 @@ def merge_vocabularies(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], l
     if not lists or all(names is lists[0] or names == lists[0] for names in lists):
         return (lists[0] if lists else [], [np.arange(len(names), dtype=np.int32) for names in lists])
     byte_lists = [Ids.from_strings(names).byte_strings for names in lists]
-    words = np.concatenate([one.astype(object) for one in byte_lists] if any(one.dtype == object for one in byte_lists) else byte_lists)
+    words = np.concatenate(byte_lists)
     names, codes = _encode_in_order(words, np.argsort(words, kind="stable"))  # a stable sort merges ascending lists in linear time
     return names, np.split(codes, np.cumsum([len(one) for one in byte_lists])[:-1])
 

@@ -82,9 +82,9 @@ def read_columns(path: Path | str, names: Sequence[str], number: int) -> ColumnT
             numbers.append(columns[2])
             if not first_words:
                 line_number, line = next((row, line) for row, line in enumerate(block.split(b"\n"), first) if line.strip())
-                words, _ = parse_line(line, f"{name}:{line_number}", names, number)
-                check_iteration(words, line, f"{name}:{line_number}")
-                first_words = [word.decode() for word in words]
+                first_line, _ = parse_line(line, f"{name}:{line_number}", names, number)
+                check_iteration(first_line, line, f"{name}:{line_number}")
+                first_words = [word.decode() for word in first_line]
     if not first_words:
         raise DataError(f"{name}: holds no line; expected {len(names)} columns ({' '.join(names)})")
     words, scores = np.concatenate(documents), np.concatenate(numbers)

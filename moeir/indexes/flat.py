@@ -62,7 +62,7 @@ class Flat(TwoStepIndex, Index):
         return (self._device.type == "cuda" or len(block.query_rows) >= MIN_MATMUL_ROWS) and super()._scans_in_bf16(block)
 
     def _scan(self, block: QueryBlock, pool: TopKPool) -> None:
-        if self._device.type == "cpu" and len(block.query_rows) < MIN_MATMUL_ROWS:
+        if isinstance(pool, CpuTopKPool) and len(block.query_rows) < MIN_MATMUL_ROWS:
             self._scan_few_queries(block, pool)
             return
         queries = block.vectors[:, 0].to(torch.bfloat16 if self._scans_in_bf16(block) else torch.float32)
@@ -87,7 +87,7 @@ class Flat(TwoStepIndex, Index):
         coarse = queries.dtype == torch.bfloat16
         elements = min(self.elements_at_once // 4, ELEMENTS_IN_CACHE if self._device.type == "cpu" else self.elements_at_once)
         step = max(64, elements // max(self._vectors.width, len(queries)))
-        read, scores = self._vectors.reader(max(step, MIN_MATMUL_ROWS), coarse), torch.empty(0)
+        read, scores = self._vectors.reader(max(step, MIN_MATMUL_ROWS), coarse, loops=isinstance(pool, CpuTopKPool)), torch.empty(0)
         for first in range(documents.start, documents.stop, step):
             part = slice(first, min(first + step, documents.stop))
             vectors = read(part)
@@ -107,7 +107,7 @@ class Flat(TwoStepIndex, Index):
             memmap.note_pages_read(documents.nbytes)
 
     def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        if self._device.type == "cpu":
+        if self._takes_loops(len(rows) * self._vectors.width):
             return torch.from_numpy(self._vectors.exact_dots(block.vectors[:, 0], query.numpy(), rows.numpy()))
         scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
         rows = rows.to(self._vectors.storage_device)

@@ -15,6 +15,7 @@ from moeir.indexes.base import Index
 from moeir.indexes.token_store import TokenShards, TokenVectorStore, query_blocks
 from moeir.indexes.two_step import (
     UNDERFLOW,
+    CpuTopKPool,
     QueryBlock,
     TopKPool,
     TwoStepIndex,
@@ -68,7 +69,7 @@ class MaxSim(TwoStepIndex, Index):
         return query_blocks(queries, self.queries_at_once, self._device)
 
     def _scan(self, block: QueryBlock, pool: TopKPool) -> None:
-        if self._device.type == "cpu" and self._scans_in_bf16(block):
+        if isinstance(pool, CpuTopKPool) and self._scans_in_bf16(block):
             self._scan_packed(block, pool)
             return
         queries, dtype = block.vectors.flatten(0, 1), torch.bfloat16 if self._scans_in_bf16(block) else torch.float32  # [Q * L, D]
@@ -92,7 +93,7 @@ class MaxSim(TwoStepIndex, Index):
         threads = max(1, min(torch.get_num_threads(), len(blocks) // BLOCKS_PER_THREAD))
 
         def scan_blocks(part: int) -> None:
-            read = self._vectors.reader(max_tokens, coarse=True)
+            read = self._vectors.reader(max_tokens, coarse=True, loops=True)
             products = torch.empty(max_tokens, len(queries), dtype=torch.bfloat16)
             for first, last in blocks[part::threads]:
                 scores = torch.empty(count, last - first)
@@ -104,7 +105,7 @@ class MaxSim(TwoStepIndex, Index):
         run_on_threads(scan_blocks, threads)
 
     def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        if self._device.type == "cpu":
+        if self._takes_loops(int(self._texts.lengths[rows].sum()) * self._vectors.width):
             return torch.from_numpy(self._texts.exact_maxsim(block, query.numpy(), rows.numpy()))
         query_rows, rows = query.cpu().numpy(), rows.cpu()
         order = np.lexsort((self._texts.lengths[rows].numpy(), query_rows))  # by query, then by length

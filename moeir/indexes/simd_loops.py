@@ -203,7 +203,7 @@ def dot_float16(typing: Any, query: Any, float16_bits: Any) -> Any:
     return types.float32(query, float16_bits), generate
 
 
-SIGN_BIT, MAGNITUDE_BITS, SMALLEST_NORMAL, EXPONENT_BITS = np.uint16(0x8000), np.uint16(0x7FFF), np.uint16(0x400), np.uint16(0x7C00)
+SIGN_BIT, MAGNITUDE_BITS, SMALLEST_NORMAL = np.uint16(0x8000), np.uint16(0x7FFF), np.uint16(0x400)
 BF16_BIAS_SHIFT = np.uint16((127 - 15) << 7)
 CACHE_LINE, PREFETCH_STEP, PREFETCH_DISTANCE = 32, 256, 1024  # 16-bit numbers of a line, converted at once, and read ahead of them
 FLOAT32_BIAS_SHIFT = np.uint32((127 - 15) << 23)
@@ -244,26 +244,6 @@ def to_float32(float16_bits: Any, bits: Any, values: Any) -> None:
             if rest < SMALLEST_NORMAL:
                 single = np.float32(rest) * np.float32(2.0**-24)
                 values[i] = -single if float16_bits[i] & SIGN_BIT else single
-
-
-@njit_cached(parallel=True)
-def norms_and_bf16_error(float16_bits: Any, norms: Any, lost: Any) -> None:
-    """‖d‖ of each row, NaN if it has NaN or infinity, and ‖d − d̂‖ with d̂ = d in bfloat16: [n, D] -> float64 [n], [n]."""
-    for row in numba.prange(len(float16_bits)):
-        source, width = float16_bits[row], float16_bits.shape[1]
-        bits, rounded, coarse_bits = np.empty(width, np.uint32), np.empty(width, np.uint16), np.empty(width, np.uint32)
-        values, coarse = bits.view(np.float32), coarse_bits.view(np.float32)
-        to_float32(source, bits, values)
-        row_to_bfloat16(source, rounded)
-        square, off, finite = 0.0, 0.0, True
-        for i in range(width):
-            coarse_bits[i] = np.uint32(rounded[i]) << np.uint32(16)
-            finite &= (source[i] & EXPONENT_BITS) != EXPONENT_BITS
-        for i in range(width):
-            square += np.float64(values[i]) ** 2
-            off += (np.float64(values[i]) - np.float64(coarse[i])) ** 2
-        norms[row] = np.sqrt(square) if finite else np.nan
-        lost[row] = np.sqrt(off)
 
 
 @njit_cached()

@@ -29,6 +29,7 @@ from moeir.kernels.worker_threads import compute_alone
 MINUS_INFINITY_KEY = np.int32(-0x7F800001)  # of −∞
 ALL_LANES = np.uint32(0xFFFFFFFF)
 BINS = 256
+PLAIN_NUMBERS = 2**28  # of documents that an opened index reads with torch alone, some seconds' work, before it takes compiled loops
 
 
 class TopKPool:
@@ -67,7 +68,7 @@ class TopKPool:
 
 
 class CpuTopKPool(TopKPool):
-    """The CPU form: scores at or below the `size`-th best so far are skipped with one comparison.
+    """The form of compiled loops, on a CPU: scores at or below the `size`-th best so far are skipped with one comparison.
 
     Scores are stored as int32 keys of the same order: a float's bits, with all but the sign flipped for negative numbers.
     """
@@ -336,6 +337,7 @@ class TwoStepIndex(base.Index):
             raise UsageError(f"device {device!r}: exact search needs float64; use cpu or cuda")
         if self._device.type == "cuda" and (self._device.index or 0) >= (count := torch.cuda.device_count()):
             raise UsageError(f"device {device!r}: torch sees {count} CUDA devices here; use cpu")
+        self._plain_numbers = 0  # of documents, read with torch alone
         self.queries_at_once = 128 if self._device.type == "cuda" else 32  # of several tokens
         self.elements_at_once = 2**28 if self._device.type == "cuda" else 2**24
 
@@ -362,6 +364,14 @@ class TwoStepIndex(base.Index):
                 extra = self.slack if self.slack is not None else 64 + (depth if self._scans_in_bf16(block) else 0)
                 self._search_block(block, depth, depth + extra, id_ranks, rows, scores)
 
+    def _takes_loops(self, numbers: int) -> bool:
+        """Whether so many numbers of documents are read by compiled loops, on a CPU: to compile them takes seconds, once on a machine."""
+        if self._device.type != "cpu":
+            return False
+        is_little = self._plain_numbers + numbers <= PLAIN_NUMBERS
+        self._plain_numbers += numbers if is_little else 0
+        return not is_little
+
     def _checked_blocks(self, queries: Any) -> Iterator[QueryBlock]:
         """`_query_blocks`, checked. On CUDA, `elements_at_once` is limited to the memory left beside the vectors."""
         check_width(queries.vectors.shape[1], self._vectors.width)
@@ -383,7 +393,8 @@ class TwoStepIndex(base.Index):
                 self._search_block(block.select(torch.arange(part.start, part.stop)), depth, size, id_ranks, rows, scores)
             return
         queries = len(block.query_rows)
-        pool = CpuTopKPool(queries, size) if self._device.type == "cpu" else TopKPool(queries, size, self._device)
+        takes_loops = self._takes_loops(len(self._vectors) * self._vectors.width)
+        pool = CpuTopKPool(queries, size) if takes_loops else TopKPool(queries, size, self._device)
         self._scan(block, pool)
         coarse = self._scans_in_bf16(block)
         margins = bf16_error_bound(block, self._vectors) if coarse else scan_error_bound(block, self._vectors)

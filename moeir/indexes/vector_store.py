@@ -14,6 +14,7 @@ from moeir.indexes import simd_loops
 from moeir.kernels.memory import available_bytes
 
 ROWS_AT_ONCE = 2**14
+SMALLEST_NORMAL = 2.0**-14  # of float16; what is smaller, compiled loops round to 0
 SEARCH_WORKSPACE = 2**32  # bytes of CUDA memory reserved for a search's scores, or half of what is available if less
 
 
@@ -33,11 +34,12 @@ class VectorShards:
             check_width(vectors.shape[1], self.width)
         shard = vectors.detach().to("cpu", torch.float16).contiguous()
         for first in range(0, len(shard), ROWS_AT_ONCE):
-            part = as_uint16(shard[first : first + ROWS_AT_ONCE])
-            norms, lost = np.empty(len(part)), np.empty(len(part))
-            simd_loops.norms_and_bf16_error(part, norms, lost)
-            if np.isnan(norms).any():
-                raise DataError(f"{describe_row(first + int(np.isnan(norms).argmax()))} holds NaN, infinity or more than float16 can hold")
+            part = shard[first : first + ROWS_AT_ONCE]
+            norms = torch.linalg.vector_norm(part, dim=1, dtype=torch.float64)
+            if len(rows := (~norms.isfinite()).nonzero()):
+                raise DataError(f"{describe_row(first + int(rows[0]))} holds NaN, infinity or more than float16 can hold")
+            coarse = part.bfloat16().masked_fill(part.abs() < SMALLEST_NORMAL, 0.0)  # as the coarsest scan reads them
+            lost = torch.linalg.vector_norm(part.double() - coarse.double(), dim=1)
             self.max_norm, self.max_bf16_error = max(self.max_norm, float(norms.max())), max(self.max_bf16_error, float(lost.max()))
             memmap.note_pages_read(part.nbytes)
         self._shards.append(shard)
@@ -115,8 +117,8 @@ class VectorStore:
             memmap.note_pages_read(vectors.nbytes)
         return vectors
 
-    def reader(self, rows: int, coarse: bool) -> Callable[[slice], torch.Tensor]:
-        """A function that reads slices of at most `rows` rows -> [≥ n, D] float32, or bfloat16 if coarse.
+    def reader(self, rows: int, coarse: bool, *, loops: bool = False) -> Callable[[slice], torch.Tensor]:
+        """A function that reads slices of at most `rows` rows -> [≥ n, D] float32, or bfloat16 if coarse, by compiled `loops` if so.
 
         It reuses its buffer: a result is valid until the next read, and rows from n on are undefined.
         """
@@ -127,7 +129,7 @@ class VectorStore:
 
         def read(part: slice) -> torch.Tensor:
             vectors = self[part]
-            if coarse:
+            if coarse and loops:
                 simd_loops.to_bfloat16(as_uint16(vectors), as_uint16(buffer[: len(vectors)]))
             else:
                 buffer[: len(vectors)] = vectors

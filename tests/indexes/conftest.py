@@ -2,13 +2,14 @@
 
 import pytest
 
-from moeir.indexes import postings
+from moeir.indexes import postings, two_step
 
 
 @pytest.fixture(scope="module", params=["plain", "compiled"])
 def form(request):
-    """Search over postings by numpy, and by compiled loops."""
+    """Search by numpy or torch alone, as for little work, and by compiled loops."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "compiled":
             patch.setattr(postings, "PLAIN_ENTRIES", -1)
+            patch.setattr(two_step, "PLAIN_NUMBERS", -1)
         yield request.param

@@ -20,6 +20,8 @@ from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 from tests.oracles import search as oracle
 
+pytestmark = pytest.mark.usefixtures("form")
+
 ENGINES = {"global": Flat, "lexical": Inverted, "local": MaxSim, "exact": ExactMatchIndex}
 WIDTH, TERMS = 3, 5
 

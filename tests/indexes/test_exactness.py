@@ -11,6 +11,8 @@ from moeir.representations.dense import Dense
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 
+pytestmark = pytest.mark.usefixtures("form")
+
 DOCUMENTS, QUERIES, DEPTH = 420, 33, 40
 
 

@@ -20,6 +20,8 @@ from moeir.representations.dense import Dense
 from tests.indexes.engine_checks import RecordingPool, is_full_sort, limit_device_memory, same_bytes, scores_one_by_one
 from tests.oracles import search as oracle
 
+pytestmark = pytest.mark.usefixtures("form")
+
 eighths = st.integers(-16, 16).map(lambda number: number / 8)  # products and their sums are exact, ties are many
 
 

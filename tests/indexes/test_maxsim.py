@@ -7,13 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, DataError
-from moeir.indexes import maxsim, token_store
+from moeir.indexes import maxsim, token_store, two_step
 from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.token_store import TokenVectorStore
 from moeir.indexes.vector_store import VectorStore
 from moeir.representations.multivector import MultiVector
 from tests.indexes.engine_checks import is_full_sort, limit_device_memory, same_bytes, scores_one_by_one
 from tests.oracles import search as oracle
+
+pytestmark = pytest.mark.usefixtures("form")
 
 token = st.lists(st.integers(-16, 16).map(lambda number: number / 8), min_size=3, max_size=3)
 texts = st.lists(st.lists(token, max_size=4), min_size=1, max_size=12)
@@ -154,6 +156,7 @@ def test_a_scan_in_bfloat16_finds_the_same_as_one_in_float32():
 
 
 def test_scans_on_several_threads_change_no_byte(monkeypatch):
+    monkeypatch.setattr(two_step, "PLAIN_NUMBERS", -1)
     queries, documents = near_ties(count=6000)
     monkeypatch.setattr(maxsim, "MAX_ELEMENTS", 512 * documents.vectors.shape[1])  # blocks of 512 tokens: more than 30
     parts, run = [], maxsim.run_on_threads

@@ -48,19 +48,6 @@ def test_a_processor_set_by_hand_is_not_asked_for_conversions(monkeypatch):
     assert not simd_loops.converts_float16()
 
 
-def test_norms_and_what_bfloat16_loses_are_measured():
-    vectors = torch.cat([torch.randn(40, 7), torch.zeros(1, 7), torch.full((1, 7), 1e-6)]).half()
-    norms, lost = np.empty(42), np.empty(42)
-    simd_loops.norms_and_bf16_error(as_uint16(vectors), norms, lost)
-    rounded = vectors.bfloat16().double()
-    rounded[vectors.abs() < 2.0**-14] = 0.0
-    assert np.allclose(norms, vectors.double().norm(dim=1), rtol=1e-14)
-    assert np.allclose(lost, (vectors.double() - rounded).norm(dim=1), rtol=1e-14)
-    vectors[3, 2], vectors[5, 0] = float("inf"), float("nan")
-    simd_loops.norms_and_bf16_error(as_uint16(vectors), norms, lost)
-    assert np.flatnonzero(np.isnan(norms)).tolist() == [3, 5]
-
-
 def test_exact_products_are_those_of_the_plain_form_bit_for_bit():
     for width in (1, 5, 48, 128):
         queries, documents = torch.randn(6, width), torch.randn(50, width).half()

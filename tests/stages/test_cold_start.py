@@ -44,3 +44,15 @@ def test_a_first_bm25_search_loads_no_torch_and_compiles_nothing(run_cold, tmp_p
     ]
     for command in commands:
         assert run_cold(*command) == {"loaded": [], "compiled": 0}, command[0]
+
+
+def test_a_first_search_of_a_mixture_compiles_nothing(run_cold, came_checkpoint, tmp_path):
+    (tmp_path / "docs.tsv").write_text("".join(f"d{number}\towls and mice at night {number}\n" for number in range(12)))
+    (tmp_path / "queries.tsv").write_text("q1\towls at night\nq2\tmice 7\n")
+    commands = [
+        ("encode", "--model", came_checkpoint, "--corpus", tmp_path / "docs.tsv", "--output", tmp_path / "enc"),
+        ("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx"),
+        ("search", "--index", tmp_path / "idx", "--queries", tmp_path / "queries.tsv", "--output", tmp_path / "runs"),
+    ]
+    for command in commands:
+        assert run_cold(*command)["compiled"] == 0, command[0]

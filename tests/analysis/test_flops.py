@@ -103,7 +103,7 @@ def test_one_normalisation_for_all_experts_is_shared():
         *("taser:routing=token,every=1,gates=per_layer", "taser:routing=sequence,every=1"),
         *("taser:routing=sequence,gates=per_layer,every=0", "taser:routing=token,gradient=full,every=0"),
         *("sbmoe:experts=3", "sbmoe:experts=3,inference=all", "sbmoe:gate=random"),
-        *("sbmoe:inference=hash_uniform", "sbmoe:experts=1,normalise=true", "taser:routing=token,gradient=pair,every=0,experts=3"),
+        *("sbmoe:experts=1,normalise=true", "taser:routing=token,gradient=pair,every=0,experts=3"),
         *("sbmoe:inference=random", "taser:expert_ln=false,every=0", "coil:cls_dim=0,dim=8,separator=true"),
         "came:shared_layers=2,local_dim=8,routing=token,global_experts=3",
         *("splade:queries=tokens", "came:shared_layers=2,local_dim=8,lexical_queries=tokens"),

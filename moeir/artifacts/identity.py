@@ -90,13 +90,14 @@ def release_held(*, products_only: bool = False) -> None:
 
 @contextmanager
 def hold_sources() -> Iterator[None]:
-    """Let the block hold what it reads; after an error, which a change may have caused, what is still there is compared."""
+    """Let the block hold what it reads; after an error, which a change may have caused, it is compared."""
     held = dict[Path, Any]()
     token = _held.set(held)
     try:
         yield
     except Exception:
-        for path in [path for path in held if not path.exists()]:  # such as a cache in the output that was given up
+        given_up = [path for path in held if not path.exists() and any(part.endswith(".partial") for part in path.parts)]
+        for path in given_up:  # a cache in an output
             del held[path]
         confirm_held()
         raise

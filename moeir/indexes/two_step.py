@@ -29,7 +29,7 @@ from moeir.kernels.worker_threads import compute_alone
 MINUS_INFINITY_KEY = np.int32(-0x7F800001)  # of −∞
 ALL_LANES = np.uint32(0xFFFFFFFF)
 BINS = 256
-PLAIN_NUMBERS = 2**28  # of documents that an opened index reads with torch alone, some seconds' work, before it takes compiled loops
+PLAIN_NUMBERS = 2**25  # of documents that an opened index reads with torch alone, a second's work, before it takes compiled loops
 
 
 class TopKPool:

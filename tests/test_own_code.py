@@ -377,7 +377,7 @@ def test_an_own_architecture_without_a_scale_keeps_its_scores(own_code, moeir, t
     assert result.code == 2 and "no expert of my_architecture:TwoPoolings has a normalised vector and a scale" in result.stderr
     assert train(moeir, toy, tiny_model, own_code / "ckpt", *arch).code == 0
     assert package.open_checkpoint(own_code / "ckpt").spec == "my_architecture:TwoPoolings:dim=8"
-    assert '"my_architecture:TwoPoolings"' in (own_code / "ckpt" / "README.md").read_text()
+    assert "- my_architecture:TwoPoolings\n" in (own_code / "ckpt" / "README.md").read_text()
 
 
 def test_variants_shows_own_code(own_code, moeir) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.examples import toy_collections
-from tests.examples.shell import run_script
+from tests.examples.shell import run_script, write_recording_python
 
 QUESTIONS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
 Call = tuple[str, list[str]]
@@ -45,7 +45,7 @@ def calls(toy: Path, tmp_path: Path) -> Any:
 
     def made(script: str, **settings: object) -> list[Call]:
         data = tmp_path / ("odqa" if script.startswith("taser") else "msmarco")
-        folders = {"DATA": data, "WORK": tmp_path / "work", "BEIR": tmp_path / "beir"}
+        folders = {"DATA": data, "WORK": tmp_path / "work", "BEIR": tmp_path / "beir", "PYTHON": write_recording_python(tmp_path)}
         completed = run_script(script, **({"MOEIR": recorder, "MODEL": "base", "STAR": "star"} | folders | settings))
         assert completed.returncode == 0, completed.stderr
         (tmp_path / "stdout").write_text(completed.stdout, encoding="utf-8")
@@ -176,7 +176,7 @@ def test_sbmoe_makes_a_cell_for_each_backbone_and_collection(calls: Any, tmp_pat
         ("mine-msmarco/ckpt/top1", "own/weights", "20"),
         ("mine-cs/ckpt/top1", "own/weights", "10"),
     ]
-    recall, ndcg = (call for call in recorded if call[0] == "analyze")
+    recall, ndcg = (call for call in recorded if call[0] == "grid")
     assert (flag_values(recall, "measure"), flag_values(ndcg, "measure")) == (["R@100"], ["nDCG@10"])
     cells = [run.partition("=")[0] for run in flag_values(ndcg, "run")]
     assert len(cells) == len(set(cells)) == 3 * 5 * 4 and {"mine-all/cs", "small-fine-tuned/dl20"} < set(cells)
@@ -364,7 +364,7 @@ def test_lce_trains_on_each_retrievers_top_hundred_and_reranks_every_list(calls:
     assert flag_values(reranked[-1], "ensemble") == ["mean"]
     assert file_names(flag_values(reranked[-1], "run")) == ["hdct.trec"]
     assert [flag_values(call, "engine")[0] for call in recorded if call[0] == "index"] == ["bm25:k1=0.9,b=0.4", "bm25:k1=3.44,b=0.87"]
-    heat_map, curve = (call for call in recorded if call[0] == "analyze")
+    heat_map, curve = (call for call in recorded if call[0] == "grid")
     assert [flag_values(call, "plot") for call in (heat_map, curve)] == [["heatmap"], ["lines"]]
     assert [run.partition("=")[0] for run in flag_values(heat_map, "run")] == [
         f"{trained_on}-{arm}/{retriever}"

@@ -10,7 +10,7 @@ from moeir import variants
 from moeir.architectures.checkpoint import canonical_spec
 from tests.conftest import CommandResult, write_tiny_bert
 from tests.examples import toy_collections
-from tests.examples.shell import EXAMPLES, run_script
+from tests.examples.shell import EXAMPLES, run_script, write_recording_python
 
 PRESETS = sorted((EXAMPLES / "presets").glob("*.yaml"))
 SCRIPTS = {  # preset -> (script with its values, its checkpoint there, settings that select the checkpoint)
@@ -86,9 +86,8 @@ def test_a_preset_and_its_script_agree(name: str, toy: Path, moeir: Callable[...
     recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n', encoding="utf-8")
     recorder.chmod(0o755)
     weights = tmp_path / "weights"
-    completed = run_script(
-        script, MOEIR=recorder, DATA=tmp_path / "data", WORK=tmp_path / "work", MODEL=weights, BEIR=tmp_path, **variables
-    )
+    folders = {"DATA": tmp_path / "data", "WORK": tmp_path / "work", "BEIR": tmp_path, "PYTHON": write_recording_python(tmp_path)}
+    completed = run_script(script, MOEIR=recorder, MODEL=weights, **folders, **variables)
     assert completed.returncode == 0, completed.stderr
     calls = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
     call = next(call for call in calls if call[0] == "finetune" and call[-1].endswith(f"ckpt/{checkpoint}"))

@@ -1,6 +1,7 @@
 """Worker threads compute alone, and no other thread notices."""
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
 import torch
@@ -17,10 +18,15 @@ def count_in_new_thread():
 
 @pytest.mark.parametrize("runs", [run_on_threads, lambda work, threads: list(map_batches(work, range(threads), threads))])
 def test_a_thread_that_starts_while_others_compute_alone_has_all_threads(runs):
-    counts, before = [], torch.get_num_threads()
+    counts, before, both_alone = [], torch.get_num_threads(), Barrier(2, timeout=60)
     torch.set_num_threads(3)
+
+    def count(_):
+        both_alone.wait()  # a thread that starts in the moment in which another becomes alone would be alone, too
+        counts.append((torch.get_num_threads(), count_in_new_thread()))
+
     try:
-        runs(lambda _: counts.append((torch.get_num_threads(), count_in_new_thread())), 2)
+        runs(count, 2)
         assert counts == [(1, 3), (1, 3)]
         assert (torch.get_num_threads(), count_in_new_thread()) == (3, 3)
     finally:

@@ -105,7 +105,7 @@ class MaxSim(TwoStepIndex, Index):
         run_on_threads(scan_blocks, threads)
 
     def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        if self._takes_loops(int(self._texts.lengths[rows].sum()) * self._vectors.width):
+        if self._device.type == "cpu" and self._takes_loops(int(self._texts.lengths[rows].sum()) * self._vectors.width):
             return torch.from_numpy(self._texts.exact_maxsim(block, query.numpy(), rows.numpy()))
         query_rows, rows = query.cpu().numpy(), rows.cpu()
         order = np.lexsort((self._texts.lengths[rows].numpy(), query_rows))  # by query, then by length

@@ -29,6 +29,7 @@ DTYPES = {
 LIST_COLUMNS = ("windows", "begins", "ends")
 LISTS_AT_ONCE = 2**20
 PLAIN_ENTRIES = 2**28  # terms of documents that an opened index compares by numpy, a second's work, before it takes compiled loops
+PLAIN_AT_ONCE = 2**23  # of these at a time, as numpy's arrays have some 30 bytes for each
 
 
 @dataclass
@@ -113,7 +114,7 @@ class Postings:
         starts, terms, weights = self._prepare_queries(queries)
         count = len(starts) - 1
         memmap.note_pages_read(sum(getattr(self, name).nbytes for name in DTYPES))
-        if self._is_little_work(count * len(self.terms)):
+        if not self._takes_loops(len(self.terms), count):
             return self._search_plainly(starts, terms, self._query_weights(terms, weights), id_ranks, depth)
         import numba
 
@@ -132,11 +133,11 @@ class Postings:
         )
         return rows.reshape(count, -1), scores.reshape(count, -1)
 
-    def _is_little_work(self, entries: int) -> bool:
-        """Whether numpy compares so many more terms of documents."""
-        is_little = self.plain_entries + entries <= PLAIN_ENTRIES
-        self.plain_entries += entries if is_little else 0
-        return is_little
+    def _takes_loops(self, entries: int, passes: int = 1) -> bool:
+        """Whether compiled loops compare so many terms of documents, so many times; what numpy compares is counted."""
+        is_little = entries <= PLAIN_AT_ONCE and self.plain_entries + passes * entries <= PLAIN_ENTRIES
+        self.plain_entries += passes * entries if is_little else 0
+        return not is_little
 
     def _search_plainly(
         self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray, id_ranks: np.ndarray, depth: int
@@ -165,7 +166,7 @@ class Postings:
     def score_pairs(self, queries: SparseRows, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         """Scores of pairs, as in `search`, 0 if no term is shared: ascending query_rows [P], document_rows [P] -> float32 [P]."""
         starts, terms, weights = self._prepare_queries(queries)
-        if self._is_little_work(int((self.starts[document_rows + 1] - self.starts[document_rows]).sum())):
+        if not self._takes_loops(int((self.starts[document_rows + 1] - self.starts[document_rows]).sum())):
             return self._score_pairs_plainly(starts, terms, self._query_weights(terms, weights), query_rows, document_rows)
         import numba
 

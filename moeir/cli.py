@@ -333,7 +333,7 @@ def _find_flag(flag: str, command: Any) -> str | None:
 
 
 def _report_bug(problem: BaseException) -> int:
-    """Report an error that nobody foresaw, with the place it comes from."""
+    """Report an unexpected error, with the file and line it comes from."""
     frames = traceback.extract_tb(problem.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(PACKAGE)] or frames
     location = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""

@@ -83,7 +83,7 @@ class ProcessGroup:
         return self.rank == 0
 
     def with_timeout(self, minutes: float) -> "ProcessGroup":
-        """The same group with another timeout, for NCCL too, which ends a process whose collective takes longer."""
+        """This group with another timeout, for NCCL too, which ends a process whose collective takes longer."""
         timeout = timedelta(minutes=minutes)
         if self.size == 1:
             return replace(self, timeout=timeout)

@@ -104,7 +104,7 @@ class DataError(MoeirError):
 
 
 class ArtifactError(MoeirError):
-    """A checkpoint, encoding, or index that is missing, unfinished, damaged, of another kind, or of another parent."""
+    """A checkpoint, encoding, or index that is missing, unfinished, damaged, of another kind, or made from other sources."""
 
     exit_code: ClassVar[int] = 4
 

@@ -33,9 +33,9 @@ class Setting:
     """One field of a stage, as used by the command line and YAML.
 
     `kind` is what a source or product is; `affects_result` is false if the setting cannot change the product; a spec
-    names a variant of `room`. A required setting that can be repeated needs `least_count` values. A data set fills a source only with
-    one of the settings (or values of the argument) `only_with`, and without those in `unless`. `group` is the heading in the help, if
-    not that of the role. `name` and the fields below it come from the stage.
+    names a variant in the package `room`. A required setting that can be repeated needs `least_count` values. A data set fills a
+    source only with one of the settings (or values of the argument) `only_with`, and without those in `unless`. `group` is the heading in
+    the help, if not that of the role. `name` and the fields below it come from the stage.
     """
 
     role: str

@@ -1,6 +1,6 @@
 """Variants: specs `name:key=value,…` and the rule that resolves them to a class or function.
 
-The name on the command line is the name of a file in its room (`architectures/came.py`), or of a function where the room is a
+The name on the command line is the name of a file in its package (`architectures/came.py`), or of a function where the package is a
 module of formulas (`mining.py`); the formulas are the functions with the same first parameter. If a file has several classes, its
 first one has the file's name and each other its own: `TevatronRun` in `formats/tevatron.py` is tevatron-run. The options are the
 keyword-only parameters. Signatures are read from the source, so that a misspelt option is refused, and help is printed, before any
@@ -111,7 +111,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def bind_variant(room: str, text: str) -> functools.partial[Any]:
-    """The function or class that `text` names in `room`, with its options parsed and bound."""
+    """The function or class that `text` names in the package `room`, with its options parsed and bound."""
     variant, options = resolve_spec(room, text)
     target: Callable[..., Any] = getattr(importlib.import_module(variant.module), variant.symbol)
     return functools.partial(target, **options)
@@ -134,7 +134,7 @@ def resolve_spec(room: str, text: str) -> tuple[Variant, dict[str, Any]]:
 
 
 def find_variant(room: str, name: str) -> Variant:
-    """The variant called `name` in `room`; hyphens and underscores are the same. Own code has to be imported already."""
+    """The variant called `name` in the package `room`; hyphens and underscores are the same. Own code has to be imported already."""
     if room in ROOMS and OWN_CODE.fullmatch(name):
         return _own_variant(room, name)
     by_name = {variant.name: variant for variant in list_variants(room)}
@@ -146,9 +146,9 @@ def find_variant(room: str, name: str) -> Variant:
 
 @functools.cache
 def list_variants(room: str) -> tuple[Variant, ...]:
-    """All variants of a room, sorted by name, read from the source."""
+    """All variants of a package, sorted by name, read from the source."""
     if room not in ROOMS:
-        raise UsageError(f"there is no room {room!r}{suggest(room, ROOMS)}")
+        raise UsageError(f"there is no package {room!r}{suggest(room, ROOMS)}")
     path = PACKAGE.joinpath(*room.split("."))
     if room in BASE_CLASSES:
         files = sorted(file for file in path.glob("*.py") if not file.stem.startswith("_"))

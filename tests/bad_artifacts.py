@@ -142,7 +142,7 @@ SPECS = [
         "the experts local have no global one"),
     BadInput("a name in capitals", None, INIT + "--arch TASER", 2, "architectures has no 'TASER'; did you mean 'taser'?"),
     BadInput("more memory than there is", None, INIT + "--arch coil:dim=9999999999999", 1, "out of memory"),
-    BadInput("no such room", None, "variants nope", 2, "there is no room or variant 'nope'; known: analysis.overlap,"),
+    BadInput("no such package", None, "variants nope", 2, "there is no package or variant 'nope'; known: analysis.overlap,"),
 ]  # fmt: skip
 
 CHECKPOINTS = [

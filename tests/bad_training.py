@@ -36,7 +36,7 @@ TRAINING = [
     BadInput("distillation from nothing", write_example(SCORED), TRAIN + "bad.jsonl --objective kl --negatives 0", 2,
         "needs negatives to compare with"),
     BadInput("an unknown sign", None, TRAIN + "good.jsonl --objective contrastive:entropy_sign=x", 2,
-        "entropy_sign=x: expected working or printed"),
+        "entropy_sign=x: expected maximise or as-printed"),
     BadInput("more negatives than can be drawn", None, TRAIN + "good.jsonl --negatives 99999999999", 2, "expected 0 to 10000"),
     BadInput("a penalty that rewards", None, TRAIN + "good.jsonl --objective contrastive:flops_query=-1", 2, "flops_query=-1: expected 0"),
     BadInput("an endless penalty", None, TRAIN + "good.jsonl --objective contrastive:entropy=inf", 2, "expected a number, found 'inf'"),

@@ -384,7 +384,7 @@ def test_variants_shows_own_code(own_code, moeir) -> None:
     result = moeir("variants", "my_architecture:TwoPoolings")
     assert result.stdout.startswith("architectures\n  my_architecture:TwoPoolings Two dense experts") and "dim=64" in result.stdout
     assert moeir("variants", "my_fusion:rank_biased").stdout.startswith("fusion\n")
-    assert moeir("variants", "my_fusion:absent").stderr.startswith("error: there is no room or variant 'my_fusion:absent'")
+    assert moeir("variants", "my_fusion:absent").stderr.startswith("error: there is no package or variant 'my_fusion:absent'")
 
 
 def test_an_own_format_is_written_and_read_back(own_code, moeir, toy) -> None:

@@ -45,8 +45,8 @@ def test_what_is_no_spec_is_refused(text, message):
         ("architectures", "came:shared_layers=2.5", "came:shared_layers=2.5: shared_layers: expected a whole number, found '2.5'"),
         ("architectures", "base", "architectures has no 'base'"),
         ("indexes", "candidates", "indexes has no 'candidates'"),
-        ("fusions", "rrf", "there is no room 'fusions'; did you mean 'fusion'?"),
-        ("utils", "rrf", "there is no room 'utils'; known: "),
+        ("fusions", "rrf", "there is no package 'fusions'; did you mean 'fusion'?"),
+        ("utils", "rrf", "there is no package 'utils'; known: "),
     ],
 )
 def test_unknown_names_options_and_values_are_refused_with_the_nearest(room, text, message):
@@ -114,7 +114,7 @@ def test_variants_are_listed(moeir):
     result = moeir("variants", "fusion")
     assert result.stdout.splitlines()[0] == "fusion" and "  rrf            Reciprocal rank fusion" in result.stdout
     assert "constant=60.0" in result.stdout
-    assert moeir("variants", "fusoin").stderr.startswith("error: there is no room or variant 'fusoin'; did you mean 'fusion'?")
+    assert moeir("variants", "fusoin").stderr.startswith("error: there is no package or variant 'fusoin'; did you mean 'fusion'?")
     assert moeir("variants", "objectives").stdout.startswith("training.objectives\n  bce ")
     assert "`pooling`: max or sum." in moeir("variants", "splade").stdout
     assert len(moeir("variants").stdout.splitlines()) > 20

@@ -78,11 +78,11 @@ class PackedTokens:
         return self.layout.positions
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on a device; copies from pinned memory are asynchronous."""
+        """These tokens on a device; copies from pinned memory are asynchronous."""
         return self._map(lambda part: part.to(device, non_blocking=part.is_pinned()))
 
     def pin_memory(self) -> Self:
-        """The same in pinned memory."""
+        """These tokens in pinned memory."""
         tokens = self
         if self.no_attend_mask is not None and self.precomputed_keys is None:
             tokens = replace(self, precomputed_keys=find_visible_keys(self.no_attend_mask, self.starts))
@@ -96,7 +96,7 @@ class PackedTokens:
 
     @cached_property
     def filled(self) -> Self:
-        """The same with `count_missing_rows` tokens more at the end, in texts of its first token."""
+        """These tokens with `count_missing_rows` more at the end, in texts of the first token."""
         count = len(self.ids)
         if not (missing := count_missing_rows(count)):
             return self
@@ -118,7 +118,7 @@ class PackedTokens:
         )
 
     def sort_by_length(self) -> Self:
-        """The same with texts sorted by length, and the `order` that restores the original; a sorted batch is returned as it is."""
+        """These tokens with the texts sorted by length, and the `order` that restores the original; a sorted batch is returned as it is."""
         lengths, device = np.asarray(self.lengths, dtype=np.int64), self.ids.device
         if self.order is not None or (lengths[1:] >= lengths[:-1]).all():
             return self

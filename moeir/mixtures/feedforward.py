@@ -165,7 +165,7 @@ class RoutedFeedForward(nn.Module):
         return dispatch_to_experts(states, choice, len(self.experts), apply)
 
     def _apply_grouped(self, states: Tensor, groups: ExpertGroups, strength: Tensor | None, *, whole: bool = True) -> Tensor:
-        """The same with grouped matrix products, which need no host-side count of tokens per expert."""
+        """Apply the experts by grouped matrix products, which need no host-side count of tokens per expert."""
         first, gated = self.experts[0], isinstance(self.experts[0], GatedFeedForward)
         inner = self._grouped_linear("up", self._grouped_norm(states, groups.choice) if gated else states, groups)
         if gated:

@@ -95,7 +95,7 @@ def read_blocks(path: Path | str, *, check: bool = True) -> Iterator[Iterator[tu
 
 @contextmanager
 def open_writer(path: Path | str) -> Iterator[TextIO]:
-    """A stream to write lines to: a file, `.gz`, `.zst`, or `-` for standard output. The same lines give the same bytes."""
+    """A stream to write lines to: a file, `.gz`, `.zst`, or `-` for standard output. Equal lines give equal bytes."""
     if str(path) == "-":
         text = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
         try:

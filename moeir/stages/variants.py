@@ -16,28 +16,29 @@ from moeir.stages.base import Counts, Stage
 class Variants(Stage):
     """List architectures, engines, objectives, fusion methods and their options; for a single variant, with all details of its options."""
 
-    room: str | None = argument(f"{', '.join(variants.ROOMS)}, or the name of a variant, such as taser [default: all].", None)
+    package: str | None = argument(f"{', '.join(variants.ROOMS)}, or the name of a variant, such as taser [default: all].", None)
 
     def work(self) -> Counts:
         sys.stdout.write("".join(f"{line}\n" for line in self._output_lines()))
         return None
 
     def _output_lines(self) -> Iterator[str]:
-        short = {room.split(".")[-1]: room for room in variants.ROOMS}
-        room = None if self.room is None else short.get(self.room, self.room)
-        name = None if room in (None, *variants.ROOMS) else str(room).replace("_", "-").lower()
-        rooms = variants.ROOMS if room is None or name is not None else (room,)
-        by_room = {room_name: [one for one in variants.list_variants(room_name) if name in (None, one.name)] for room_name in rooms}
-        if variants.own_module(str(self.room)):
-            by_room = _own_variants(str(self.room))
-        if not any(by_room.values()):
-            names = (variant.name for room_name in variants.ROOMS for variant in variants.list_variants(room_name))
-            suggestion = "" if variants.own_module(str(self.room)) else variants.suggest(str(self.room), {*variants.ROOMS, *short, *names})
-            raise UsageError(f"there is no room or variant {self.room!r}{suggestion} (moeir variants lists all)")
-        for room_name, room_variants in by_room.items():
-            if room_variants:
-                yield room_name
-            for variant in room_variants:
+        short = {package.split(".")[-1]: package for package in variants.ROOMS}
+        package = None if self.package is None else short.get(self.package, self.package)
+        name = None if package in (None, *variants.ROOMS) else str(package).replace("_", "-").lower()
+        packages = variants.ROOMS if package is None or name is not None else (package,)
+        by_package = {known: [one for one in variants.list_variants(known) if name in (None, one.name)] for known in packages}
+        if variants.own_module(str(self.package)):
+            by_package = _own_variants(str(self.package))
+        if not any(by_package.values()):
+            names = (variant.name for known in variants.ROOMS for variant in variants.list_variants(known))
+            is_own = variants.own_module(str(self.package))
+            suggestion = "" if is_own else variants.suggest(str(self.package), {*variants.ROOMS, *short, *names})
+            raise UsageError(f"there is no package or variant {self.package!r}{suggestion} (moeir variants lists all)")
+        for package_name, package_variants in by_package.items():
+            if package_variants:
+                yield package_name
+            for variant in package_variants:
                 yield f"  {variant.name:<14} {variant.summary}"
                 if variant.options:
                     yield f"  {'':<14} " + ",".join(f"{option.name}={format_value(option.default)}" for option in variant.options)
@@ -46,10 +47,10 @@ class Variants(Stage):
 
 
 def _own_variants(name: str) -> dict[str, list[variants.Variant]]:
-    """Own code, by the room it is a variant of."""
+    """Own code, by the package it is a variant of."""
     variants.import_code_of(name)
-    by_room = {}
-    for room in variants.ROOMS:
+    by_package = {}
+    for package in variants.ROOMS:
         with suppress(UsageError):
-            by_room[room] = [variants.find_variant(room, name)]
-    return by_room
+            by_package[package] = [variants.find_variant(package, name)]
+    return by_package

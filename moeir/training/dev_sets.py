@@ -296,7 +296,7 @@ def _encode_batches(
 def _score_batches(
     checkpoint: RetrievalModel, dev_set: DevSet, batches: Sequence[BatchIds], dtype: torch.dtype, process_group: ProcessGroup
 ) -> Iterator[tuple[EncoderOutput, EncoderOutput, Tensor]]:
-    """The same of a cross-encoder: a pair is a vector of one number, its score, and each query the vector [1]."""
+    """Pairs of each batch, scored by a cross-encoder: a pair is a vector of one number, its score, and each query the vector [1]."""
     pairs: dict[str, dict[str, float]] = {}
     for ids in batches:
         group = len(ids.documents) // len(ids.queries)

@@ -27,7 +27,7 @@ def contrastive(
     flops_document: float | None = None,
     flops_ramp: int = 0,
     entropy: float = 0.01,
-    entropy_sign: str = "working",
+    entropy_sign: str = "maximise",
     entropy_of: str = "instance",
     load_balance: float = 0.0,
     by_side: bool = False,
@@ -35,7 +35,7 @@ def contrastive(
     """Σ of the contrastive losses of all scores, in-batch negatives; FLOPS regulariser for sparse experts, entropy for routers.
 
     `flops_query`, `flops_document`: default 0.01, 0 for an expert trained within a sum (mote). `flops_ramp`: steps over which it grows.
-    `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch. `by_side`:
+    `entropy_sign`: maximise or as-printed. `entropy_of`: instance (each decision) or batch. `by_side`:
     that of a batch and `load_balance` apply to queries and to documents, not to both together.
     """
     penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance, by_side)
@@ -59,7 +59,7 @@ def competitive(
     flops_ramp: int = 0,
     flops_in_competition: bool = False,
     entropy: float = 0.01,
-    entropy_sign: str = "working",
+    entropy_sign: str = "maximise",
     entropy_of: str = "instance",
     load_balance: float = 0.0,
     by_side: bool = False,
@@ -68,7 +68,7 @@ def competitive(
 
     `shares`: rank (the paper's 1 / rank), loss or margin. `final_temperature`: reached at the last step. `permuted`: control, each query
     gets another's shares. `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. `flops_ramp`:
-    steps over which FLOPS grows. `entropy_sign`: working or printed. `entropy_of`: instance (each decision) or batch.
+    steps over which FLOPS grows. `entropy_sign`: maximise or as-printed. `entropy_of`: instance (each decision) or batch.
     `by_side`: that of a batch and `load_balance` apply to queries and to documents, not to both together.
 
     `normalise_standardised`: the weights of the standardised stage sum to 1, as those of the competition do (eq. 10). In the paper each
@@ -112,7 +112,7 @@ def kl(
     flops_document: float | None = None,
     flops_ramp: int = 0,
     entropy: float = 0.01,
-    entropy_sign: str = "working",
+    entropy_sign: str = "maximise",
     entropy_of: str = "instance",
     load_balance: float = 0.0,
     by_side: bool = False,
@@ -132,7 +132,7 @@ def margin_mse(
     flops_document: float | None = None,
     flops_ramp: int = 0,
     entropy: float = 0.01,
-    entropy_sign: str = "working",
+    entropy_sign: str = "maximise",
     entropy_of: str = "instance",
     load_balance: float = 0.0,
     by_side: bool = False,

@@ -10,7 +10,7 @@ from moeir.architectures.base import EncoderOutput, StepMetrics
 from moeir.errors import UsageError
 from moeir.mixtures.dispatch import RouterOutput
 
-ENTROPY_SIGNS = {"working": 1.0, "printed": -1.0}
+ENTROPY_SIGNS = {"maximise": 1.0, "as-printed": -1.0}
 ENTROPY_SCOPES = ("instance", "batch")
 DEFAULT_FLOPS_WEIGHT = 0.01
 
@@ -102,7 +102,7 @@ class RegularizerWeights:
     flops_document: float | None = None
     flops_ramp: int = 0
     entropy: float = 0.01
-    entropy_sign: str = "working"
+    entropy_sign: str = "maximise"
     entropy_of: str = "instance"
     load_balance: float = 0.0
     by_side: bool = False

@@ -295,7 +295,7 @@ class ShardedTexts(NamedTuple):
     total_tokens: int
 
     def pin_memory(self) -> Self:
-        """The same in pinned memory."""
+        """A copy in pinned memory."""
         back = None if self.restore_order is None else self.restore_order.pin_memory()
         return self._replace(parts=tuple(part.pin_memory() for part in self.parts), restore_order=back)
 

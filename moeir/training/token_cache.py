@@ -98,7 +98,7 @@ class TokenizedBatch(NamedTuple):
     teacher_scores: Tensor | None
 
     def pin_memory(self) -> Self:
-        """The same in pinned memory."""
+        """A copy in pinned memory."""
         teacher = None if self.teacher_scores is None else self.teacher_scores.pin_memory()
         return type(self)(self.ids, self.queries.pin_memory(), self.documents.pin_memory(), self.ignore_mask.pin_memory(), teacher)
 

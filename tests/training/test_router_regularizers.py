@@ -84,7 +84,7 @@ def test_entropy_is_asked_of_layers_on_both_sides_and_not_of_the_gate(objective)
     expected = sum(oracles.negative_entropy(side[name]) for name in LAYERS for side in (QUERIES, DOCUMENTS)) / 4
     assert penalty_cost(objective) == pytest.approx(0.01 * expected, abs=1e-6)
     assert penalty_cost(objective, entropy=0.5) == pytest.approx(0.5 * expected, rel=1e-4)
-    assert penalty_cost(objective, entropy=0.5, entropy_sign="printed") == pytest.approx(-0.5 * expected, rel=1e-4)
+    assert penalty_cost(objective, entropy=0.5, entropy_sign="as-printed") == pytest.approx(-0.5 * expected, rel=1e-4)
     by_side = [[mean_row(side[name])] for name in LAYERS for side in (QUERIES, DOCUMENTS)]
     together = [[mean_row([mean_row(side[name]) for side in (QUERIES, DOCUMENTS)])] for name in LAYERS]
     for rows, flag in ((together, False), (by_side, True)):
@@ -129,8 +129,8 @@ def test_role_information_is_the_mutual_information_of_expert_and_side(sides, bi
     assert float(objectives.contrastive(batch(*sides)).metrics["role_information.layer2"]) == pytest.approx(bits, abs=1e-5)
 
 
-def test_the_working_sign_opens_a_decision_and_the_printed_one_closes_it():
-    for sign, opens in (("working", True), ("printed", False)):
+def test_maximising_entropy_softens_a_decision_and_the_printed_sign_sharpens_it():
+    for sign, opens in (("maximise", True), ("as-printed", False)):
         toy_batch = batch({"layer2": [[0.9, 0.1], [0.9, 0.1]]}, {"layer2": [[0.9, 0.1]] * 4})
         objectives.contrastive(toy_batch, entropy=1.0, entropy_sign=sign).loss.backward()
         gradient = toy_batch.queries.routing["layer2"].probabilities.grad
@@ -155,7 +155,7 @@ def test_without_routers_there_is_neither_cost_nor_fact():
 
 
 @pytest.mark.parametrize("options, message", [
-    ({"entropy_sign": "minus"}, "entropy_sign=minus: expected working or printed"),
+    ({"entropy_sign": "minus"}, "entropy_sign=minus: expected maximise or as-printed"),
     ({"entropy_of": "text"}, "entropy_of=text: expected instance or batch"),
 ])  # fmt: skip
 def test_unknown_words_are_refused(options, message):

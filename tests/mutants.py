@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("training", "mixtures", "heads", "fusion", "evaluation", "indexes", "artifacts")
+PACKAGES = (".", *sorted(path.parent.name for path in (ROOT / "moeir").glob("[!_]*/__init__.py")))  # the files at the top, and all packages
 WARM = "torch torch._dynamo transformers.models.bert.modeling_bert numba scipy.stats safetensors.torch hypothesis typer rich pytest"
 MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "artifacts/unfinished": "training/test_unfinished artifacts/test_atomic_write", "artifacts/shards": "stages/test_encode_shards",
@@ -41,6 +41,12 @@ MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "indexes/vector_store": "indexes/test_maxsim indexes/test_two_step indexes/test_flat indexes/test_plaid",
     "mixtures/dispatch": "mixtures/",
     "training/losses": "training/test_objectives training/test_formulas",
+    "functions": "test_public_api", "reporting/plots": "stages/test_analyze_plots", "reporting/training_curves": "stages/test_report",
+    "stages/analysis_inputs": "stages/test_analyze", "stages/check": "data_checks/", "stages/checkpoint_options": "stages/test_pretrain",
+    "stages/convert": "formats/test_convert", "stages/finetune": "stages/test_training_checkpoints stages/test_early_refusals",
+    "stages/init": "architectures/test_initialize stages/test_every_architecture", "stages/variants": "test_variants test_cli",
+    "stages/run_arguments": "stages/test_fuse stages/test_evaluate", "retrieval/explain": "stages/test_search_explain",
+    "retrieval/run_files": "stages/test_search",
 }  # fmt: skip
 HAVE_OPTIONS = ("indexes/bm25", "indexes/faiss", "indexes/plaid", "fusion/formulas", "training/objectives")
 MORE_TESTS |= dict.fromkeys(HAVE_OPTIONS, "test_docs.py::test_the_pages_about_the_program_are_the_programs")
@@ -144,20 +150,24 @@ def shuffle(path: Path, seed: int) -> Iterator[tuple[str, tuple[str, Mutant]]]:
 
 def choose(count: int, seed: int, packages: Sequence[str] = PACKAGES) -> dict[str, tuple[str, Mutant]]:
     """`count` mutants in rounds of one for each module."""
-    modules = sorted(path for package in packages for path in (ROOT / "moeir" / package).glob("[!_]*.py"))
+    patterns = {package: "[!_]*.py" if package == "." else "**/[!_]*.py" for package in packages}
+    modules = sorted(path for package, pattern in patterns.items() for path in (ROOT / "moeir" / package).glob(pattern))
     rounds = itertools.zip_longest(*(shuffle(path, seed) for path in random.Random(seed).sample(modules, len(modules))))
     return dict(itertools.islice(filter(None, itertools.chain.from_iterable(rounds)), count))
 
 
 def tests_of(module: str) -> tuple[list[str], list[str]]:
     """What can kill a mutant of moeir/PACKAGE/NAME.py: its examples, the tests of its name and MORE_TESTS; and others that import it."""
-    package, name = Path(module).parts[-2], Path(module).stem
-    imports = re.compile(rf"moeir\.{package}\.{name}\b|from moeir\.{package} import [^\n]*\b{name}\b")
+    path = Path(module).relative_to("moeir").with_suffix("").as_posix()
+    package, name = ".".join(Path(module).parts[:-1]), Path(module).stem
+    imports = re.compile(rf"{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
     files = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").glob("**/test_*.py"))]
-    prefixes = [f"tests/{prefix}" for prefix in [f"{package}/test_{name}", *MORE_TESTS.get(f"{package}/{name}", "").split()]]
+    prefixes = [f"tests/{Path(path).parent / f'test_{name}'}", *(f"tests/{prefix}" for prefix in MORE_TESTS.get(path, "").split())]
     named = [module] if ">>>" in (ROOT / module).read_text() else []
     named += [file for file in files if file.startswith(tuple(prefixes))] + [prefix for prefix in prefixes if "::" in prefix]
     others = [file for file in files if not file.startswith(NEVER) and imports.search((ROOT / file).read_text())]
+    if not named and not others:  # a module that is reached by its package alone
+        others = [file for file in files if file.startswith(f"tests/{path.split('/')[0]}/")]
     return named, [file for file in others if file not in named]
 
 

@@ -1,11 +1,8 @@
 """Programs of the declared experiments: contrasts against scipy, committed pages against committed records, a prediction by hand."""
 
 import doctest
-import gzip
 import importlib.util
-import json
 import math
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +21,9 @@ FOLDER = Path(__file__).parent / "benchmarks" / "evidence"
 DECLARED = sorted(path.stem for path in (FOLDER / "declarations").glob("*.yaml"))
 
 
+sys.path.insert(0, str(FOLDER))  # the programs import each other, as where they run
+
+
 def load_program(name: str) -> ModuleType:
     specification = importlib.util.spec_from_file_location(f"evidence_{name}", FOLDER / f"{name}.py")
     assert specification is not None and specification.loader is not None
@@ -32,12 +32,15 @@ def load_program(name: str) -> ModuleType:
     return module
 
 
+record_program = load_program("record")
+
+
 @pytest.fixture(scope="module")
 def tables() -> ModuleType:
     return load_program("tables")
 
 
-def write_row(folder: Path, row: str, scores: dict[str, dict[str, list[float]]]) -> None:
+def write_row(records: Path, row: str, scores: dict[str, dict[str, list[float]]]) -> None:
     machine = {"processor": "one", "extensions": [], "threads": 1}
     means = {
         name: {run: {"nDCG@10": float(np.mean(values)), "RR@10": 0.5, "R@100": 1.0} for run, values in runs.items()}
@@ -50,9 +53,7 @@ def write_row(folder: Path, row: str, scores: dict[str, dict[str, list[float]]])
     record = {"row": row, "size": "cores", "variables": {"STEPS": "2"}, "date": "2026-01-01", "commit": "abc", "machine": machine}
     record |= {"sets": sets, "trainings": {} if row == "bm25" else trainings}
     scores = {name: runs | {"documents": [number // 2 for number in range(20)]} for name, runs in scores.items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{row}.json").write_text(json.dumps(record), encoding="utf-8")
-    (folder / f"{row}.scores.gz").write_bytes(gzip.compress(json.dumps(scores).encode()))
+    record_program.append_line(records, record | {"curves": {}, "scores": scores})
 
 
 @pytest.fixture
@@ -68,8 +69,8 @@ def experiment(tables: ModuleType, tmp_path: Path) -> Any:
     rng = np.random.default_rng(0)
     for row in ("new-1", "new-2", "old-1", "old-2"):
         scores = {name: {run: rng.random(20).round(4).tolist() for run in ("lexical", "global", "fused")} for name in ("one", "two")}
-        write_row(tmp_path / "results" / "x", row, scores)
-    write_row(tmp_path / "results" / "x", "bm25", {"one": {"bm25": rng.random(20).round(4).tolist()}})
+        write_row(tmp_path / "results" / "x.jsonl.gz", row, scores)
+    write_row(tmp_path / "results" / "x.jsonl.gz", "bm25", {"one": {"bm25": rng.random(20).round(4).tolist()}})
     return tables.Experiment("x", tmp_path / "declarations", tmp_path / "results")
 
 
@@ -131,7 +132,7 @@ def test_several_sets_count_alike_and_a_row_without_seeds_stands_beside_each(exp
 
 def test_a_training_that_others_start_from_has_no_line_of_means(experiment: Any, tables: ModuleType) -> None:
     rows = ["new", "bm25", "start", "never"]
-    write_row(experiment.results / "x", "start", {})
+    write_row(experiment.file, "start", {})
     means = tables.means_table(tables.Experiment("x", experiment.results.parent / "declarations", experiment.results), "two", rows)
     names = [line.split("|")[1].strip() for line in means.splitlines()[2:]]
     assert names == ["new/lexical", "new/global", "new/fused", "new/best", "bm25", "never"], "bm25 is tested on another set, and may come"
@@ -173,40 +174,33 @@ def test_a_page_keeps_its_words_and_a_changed_record_is_seen(tables: ModuleType,
     tables.write_page(page, "t", tables.describe(experiment), check=False)
     page.write_text(page.read_text(encoding="utf-8") + "\nWhat it shows.\n", encoding="utf-8")
     assert tables.write_page(page, "t", tables.describe(experiment), check=True)
-    shutil.copy(experiment.results / "x" / "old-1.scores.gz", experiment.results / "x" / "new-1.scores.gz")
-    changed = tables.Experiment("x", tmp_path / "declarations", tmp_path / "results")
-    assert not tables.write_page(page, "t", tables.describe(changed), check=True)
-    tables.write_page(page, "t", tables.describe(changed), check=False)
+    experiment.records["new-1"]["scores"] = experiment.records["old-1"]["scores"]
+    assert not tables.write_page(page, "t", tables.describe(experiment), check=True)
+    tables.write_page(page, "t", tables.describe(experiment), check=False)
     assert page.read_text(encoding="utf-8").endswith("What it shows.\n")
 
 
 def test_the_settings_that_were_tried_are_shown(tables: ModuleType, experiment: Any, tmp_path: Path) -> None:
     assert "tried" not in tables.describe(experiment)
-    folder = tmp_path / "results" / "x" / "choice"
-    folder.mkdir()
     for similarity, rate, value in (("0.5", "1e-6", 0.25), ("0.5", "1e-5", 0.5), ("cosine", "1e-5", 0.375)):
-        choice = {"group": "new-squad", "similarity": similarity, "rate": rate, "nDCG@10": value}
-        (folder / f"new-squad-{similarity}-{rate}.json").write_text(json.dumps(choice), encoding="utf-8")
+        choice = {"choice": f"new-squad-{similarity}-{rate}", "group": "new-squad", "similarity": similarity, "rate": rate}
+        choice["nDCG@10"] = value
+        record_program.append_line(experiment.file, choice)
     page = tables.describe(tables.Experiment("x", tmp_path / "declarations", tmp_path / "results"))
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| new-squad")]
     assert lines == [["new-squad", "0.5", "0.2500", "**0.5000**"], ["new-squad", "cosine", "", "0.3750"]]
 
 
-def test_a_pretraining_without_negatives_is_among_what_ran(tables: ModuleType, experiment: Any, tmp_path: Path) -> None:
-    path = tmp_path / "results" / "x" / "bm25.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    record |= {"trainings": {"": {"settings": {"steps": 20, "batch-size": 16}, "seconds": 120}}, "sets": {}}
-    path.write_text(json.dumps(record), encoding="utf-8")
-    changed = tables.Experiment("x", tmp_path / "declarations", tmp_path / "results")
-    assert "| bm25 | 20 × 16 | 2 |" in " ".join(tables.runs_table(changed).split())
+def test_a_pretraining_without_negatives_is_among_what_ran(tables: ModuleType, experiment: Any) -> None:
+    experiment.records["bm25"] |= {"trainings": {"": {"settings": {"steps": 20, "batch-size": 16}, "seconds": 120}}, "sets": {}}
+    assert "| bm25 | 20 × 16 | 2 |" in " ".join(tables.runs_table(experiment).split())
 
 
 def test_the_legend_has_the_rows_of_every_panel(tables: ModuleType, experiment: Any, tmp_path: Path) -> None:
     experiment.declared["curves"] = ["loss", "gain"]
     for row, metric in (("new", "loss"), ("old", "gain")):
-        log = "\n".join(json.dumps({"step": step, metric: 1 / step}) for step in (1, 2, 3))
         for seed in (1, 2):
-            (experiment.results / "x" / f"{row}-{seed}.log.gz").write_bytes(gzip.compress(log.encode()))
+            experiment.records[f"{row}-{seed}"]["curves"] = {metric: [[step, 1 / step] for step in (1, 2, 3)]}
     tables.plot_curves(experiment, tmp_path / "curves.svg")
     text = (tmp_path / "curves.svg").read_text(encoding="utf-8")
     assert [text.count(f">{label}<") for label in ("new", "old", "loss", "gain")] == [1, 1, 1, 1]
@@ -215,7 +209,7 @@ def test_the_legend_has_the_rows_of_every_panel(tables: ModuleType, experiment: 
 def test_a_repeated_experiment_has_the_declared_seeds_and_those_that_ran_beyond(tables: ModuleType, experiment: Any) -> None:
     values = [0.5] * 20
     for row in ("new-1", "old-1", "new-5"):
-        write_row(experiment.results / "x-amx", row, {name: {"lexical": values, "fused": values} for name in ("one", "two")})
+        write_row(experiment.results / "x-amx.jsonl.gz", row, {name: {"lexical": values, "fused": values} for name in ("one", "two")})
     again = tables.Experiment("x-amx", experiment.results.parent / "declarations", experiment.results)
     assert again.declared["seeds"] == [1, 2, 5] and again.title == "t (amx)"
     (difference,) = again.contrasts("primary")

@@ -1,6 +1,5 @@
 """The declared experiments on SB-MoE and CoT-MoTE run whole at toy size; a second run does no work; their controls are what they say."""
 
-import gzip
 import importlib.util
 import json
 import subprocess
@@ -20,7 +19,7 @@ from moeir.representations.dense import Dense
 from moeir.training.losses import EncodedBatch
 from moeir.training.objectives import contrastive
 from tests.examples.shell import CommandServer
-from tests.examples.test_evidence import FOLDER, rows_of, run, write_collection
+from tests.examples.test_evidence import FOLDER, change_rows, read_lines, read_rows, run, write_collection
 
 
 def load_module(name: str) -> ModuleType:
@@ -55,21 +54,19 @@ def test_sbmoe(collections: Path, tiny_model: Path, server: CommandServer, tmp_p
     results, work = tmp_path / "results", tmp_path / "work"
     rows, folders = ["shallow-plain-2", "shallow-adapter-2", "shallow-top1-2"], (collections, work, tiny_model)
     run_and_repeat("sbmoe.sh", server, ["prepare", *rows, "choice-deep-random-squad"], rows[0], *folders, RESULTS=results, KEEP="no")
-    records = results / "sbmoe-toy"
-    assert rows_of(records) == {"bm25", "shallow-untrained", "deep-untrained", "shallow-all-2", *rows}
-    row = json.loads((records / "shallow-top1-2.json").read_text())
-    scores = json.loads(gzip.decompress((records / "shallow-top1-2.scores.gz").read_bytes()))
-    assert row["sets"].keys() == scores.keys() == row["trainings"].keys() == {"squad", "medquad"}
+    records = read_rows(results, "sbmoe-toy")
+    assert records.keys() == {"bm25", "shallow-untrained", "deep-untrained", "shallow-all-2", *rows}
+    row = records["shallow-top1-2"]
+    assert row["sets"].keys() == row["scores"].keys() == row["trainings"].keys() == {"squad", "medquad"}
     for kind in ("plain", "top1"):
-        row = json.loads((records / f"shallow-{kind}-2.json").read_text())
+        row = records[f"shallow-{kind}-2"]
         for name, of_set in row["sets"].items():
-            best = best_choice(records / "choice", f"shallow-{kind}-{name}", 2 if kind == "plain" else 1)
+            best = best_choice(results, f"shallow-{kind}-{name}", 2 if kind == "plain" else 1)
             settings, similarity = row["trainings"][name]["settings"], "20" if best["similarity"] == "cosine" else best["similarity"]
             assert settings["learning-rate"] == best["training"]["settings"]["learning-rate"] == float(best["rate"])
-            assert f"scale={similarity}" in settings["arch"] and of_set["questions"] == len(scores[name]["global"]) > 0
-    log = [json.loads(line) for line in gzip.decompress((records / "shallow-top1-2.log.gz").read_bytes()).splitlines()]
-    assert all({"step", "squad.loss", "medquad.loss"} <= line.keys() for line in log)
-    shallow, deep = (best_choice(records / "choice", f"{one}-squad", 1)["training"] for one in ("shallow-top1", "deep-random"))
+            assert f"scale={similarity}" in settings["arch"] and of_set["questions"] == len(row["scores"][name]["global"]) > 0
+    assert records["shallow-top1-2"]["curves"].keys() == {"squad.loss", "medquad.loss"}
+    shallow, deep = (best_choice(results, f"{one}-squad", 1)["training"] for one in ("shallow-top1", "deep-random"))
     assert shallow["counts"]["parameters"] < deep["counts"]["parameters"] and "gate=random" in deep["settings"]["arch"]
     heldout, train, dev = (read_ids(work / f"data/squad-{part}-queries.jsonl") for part in ("heldout", "train", "dev"))
     assert heldout and train and dev and len(heldout | train | dev) == len(heldout) + len(train) + len(dev), "no question in two parts"
@@ -79,10 +76,10 @@ def read_ids(path: Path) -> set[str]:
     return {json.loads(line)["_id"] for line in path.read_text(encoding="utf-8").splitlines()}
 
 
-def best_choice(folder: Path, group: str, count: int) -> dict[str, Any]:
+def best_choice(results: Path, group: str, count: int) -> dict[str, Any]:
     """The tried setting of a group with the highest value."""
-    tried = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"{group}-*.json"))]
-    assert len(tried) == count and all(path.stat().st_size < 4000 for path in folder.iterdir())
+    tried = [line for line in read_lines(results / "sbmoe-toy.jsonl.gz") if line.get("group") == group]
+    assert len(tried) == count
     return max(tried, key=lambda facts: facts["nDCG@10"])
 
 
@@ -92,25 +89,23 @@ def test_mote(collections: Path, tiny_model: Path, server: CommandServer, tmp_pa
     kinds = ("normal", "switched", "separate", "parts")
     rows_to_run = ["prepare", "gate", *(f"{kind}-2" for kind in kinds)]
     run_and_repeat("mote.sh", server, rows_to_run, "pre-normal", *folders, RESULTS=results)
-    records = results / "mote-toy"
-    assert rows_of(records) == {"bm25", "gate", "pre-normal", *(f"{kind}-2" for kind in kinds)}
-    rows = {kind: json.loads((records / f"{kind}-2.json").read_text()) for kind in kinds}
+    records = read_rows(results, "mote-toy")
+    assert records.keys() == {"bm25", "gate", "pre-normal", *(f"{kind}-2" for kind in kinds)}
+    rows = {kind: records[f"{kind}-2"] for kind in kinds}
     for row in rows.values():
         assert row["sets"].keys() == {"squad", "medquad"}
         assert row["sets"]["squad"]["means"].keys() == {"global", "lexical", "fused"}
     starts = {kind: row["trainings"][""]["sources"]["model"] for kind, row in rows.items()}
     assert starts["normal"] != starts["switched"] and starts["separate"] == starts["parts"]
-    log = [json.loads(line) for line in gzip.decompress((records / "gate.log.gz").read_bytes()).splitlines()]
-    assert "bottleneck_gain" in log[-1]
+    assert records["gate"]["curves"]["bottleneck_gain"]
     refused = run("mote.sh", server, *folders, "gate", "normal-7", RESULTS=results, GAIN=100)
     assert refused.returncode == 1 and "gate: not passed" in refused.stderr
-    assert rows_of(results / "mote-toy-custom") == {"gate"}
-    record = json.loads((records / "pre-normal.json").read_text())
-    record["trainings"][""]["weights"] = "others"
-    (records / "pre-normal.json").write_text(json.dumps(record))
+    assert read_rows(results, "mote-toy-custom").keys() == {"gate"}
+    records["pre-normal"]["trainings"][""]["weights"] = "others"
+    change_rows(results, "mote-toy", records)
     refused = run("mote.sh", server, *folders, "switched-7", RESULTS=results)
     assert refused.returncode == 1 and "recorded with other weights than pre/normal" in refused.stderr
-    assert "switched-7" not in rows_of(records)
+    assert "switched-7" not in read_rows(results, "mote-toy")
 
 
 def test_the_switched_pretraining_is_the_normal_one_with_its_experts_exchanged(

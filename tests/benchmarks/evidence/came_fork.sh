@@ -82,10 +82,10 @@ check_gate() {
     echo "the gate is not recorded: run the row gate first" >&2
     exit 2
   fi
-  $PYTHON - "$records/gate.log.gz" "$GATE" <<'P'
-import gzip, json, math, sys
-shares = [json.loads(line)["entropy.shares"] for line in gzip.open(sys.argv[1], "rt")]
-entropy, limit = sum(shares) / len(shares), float(sys.argv[2])
+  $PYTHON - "$GATE" "$($PYTHON "$here/record.py" gate "$records" --curve entropy.shares)" <<'P'
+import math, sys
+limit, shares = float(sys.argv[1]), [float(value) for value in sys.argv[2].split()]
+entropy = sum(shares) / len(shares)
 print(f"gate: mean entropy of the shares in the first {len(shares)} steps {entropy:.4f} (declared: below {limit:g}; ln 3 = {math.log(3):.4f})")
 if entropy >= limit:
     sys.exit("gate: not passed. The experts hardly compete, and arms of this kind answer nothing: find out why first")

@@ -56,10 +56,10 @@ check_gate() { # the mean of the gate's last two measurements; whoever starts fr
     echo "the pre-training's gate is not recorded: run the row gate first" >&2
     exit 2
   fi
-  $PYTHON - "$records/gate.log.gz" "$GAIN" <<'P'
-import gzip, json, sys
-gains = [line["bottleneck_gain"] for line in map(json.loads, gzip.open(sys.argv[1], "rt")) if "bottleneck_gain" in line][-2:]
-gain, least = sum(gains) / len(gains), float(sys.argv[2])
+  $PYTHON - "$GAIN" "$($PYTHON "$here/record.py" gate "$records" --curve bottleneck_gain)" <<'P'
+import sys
+least, gains = float(sys.argv[1]), [float(value) for value in sys.argv[2].split()][-2:]
+gain = sum(gains) / len(gains)
 print(f"gate: the vector is worth {gain:.4f} nats per token to the decoder, mean of the last {len(gains)} measurements (declared: {least:g} or more)")
 if gain < least:
     sys.exit("gate: not passed. The decoder hardly uses the vector, and pre-trainings of this kind answer nothing: find out why first")

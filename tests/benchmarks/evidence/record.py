@@ -1,17 +1,19 @@
 """Write the record of a row: what was run, on which machine, the values of every test question, and the log of its training.
 
-    python record.py ROW FOLDER [--training [NAME=]CHECKPOINT]... [--variable NAME=VALUE]... SET=QRELS=CORPUS...
-    python record.py ROW FOLDER --same CHECKPOINT    # fails unless the row was recorded with the weights of CHECKPOINT
-    python record.py --commit                        # of the code that runs
+    python record.py ROW RECORDS [--training [NAME=]CHECKPOINT]... [--variable NAME=VALUE]... SET=QRELS=CORPUS...
+    python record.py ROW RECORDS --same CHECKPOINT    # fails unless the row was recorded with the weights of CHECKPOINT
+    python record.py ROW RECORDS --curve METRIC       # its values, one a line
+    python record.py --commit                         # of the code that runs
 
-Reads runs/ROW/SET/*.trec and fused/ROW/SET/*.trec below the current folder. Writes FOLDER/ROW.json (settings, digests, machine, commit,
-means, overlaps), FOLDER/ROW.scores.gz (nDCG@10 of each question in the order of QRELS, and which questions have a relevant document in
-common) and, of a training, FOLDER/ROW.log.gz (its metrics.jsonl; of several trainings the metrics as NAME.METRIC). These are small
-enough to be committed, and tables.py needs nothing else.
+Reads runs/ROW/SET/*.trec and fused/ROW/SET/*.trec below the current folder. Adds a line to RECORDS, NAME.jsonl.gz: settings, digests,
+machine, commit, means, overlaps, nDCG@10 of each question in the order of QRELS and which questions have a relevant document in common,
+and the declared curves of its trainings (of several the metrics as NAME.METRIC). It is small enough to be committed, and tables.py needs
+nothing else.
 """
 
 import argparse
 import datetime
+import fcntl
 import gzip
 import json
 import os
@@ -21,6 +23,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 import moeir
 from moeir.analysis.overlap import analyze_overlap
@@ -50,31 +54,34 @@ def digest_weights(manifest: Mapping[str, Any]) -> str:
     return manifests.digest_files({name: entry for name, entry in manifest["files"].items() if name.endswith(".safetensors")})
 
 
-def check_weights(row: str, folder: Path, checkpoint: Path) -> str | None:
+def check_weights(row: str, records: Path, checkpoint: Path) -> str | None:
     """What is wrong, if a row was recorded with other weights than those of the checkpoint."""
-    trainings = json.loads((folder / f"{row}.json").read_text(encoding="utf-8"))["trainings"]
+    trainings = read_records(records)[row]["trainings"]
     if digest_weights(manifests.read_manifest(checkpoint)) in [training["weights"] for training in trainings.values()]:
         return None
     return (
-        f"{folder / row}.json: recorded with other weights than {checkpoint}: another kind of processor gives others, and rows of both "
+        f"{records}: {row} was recorded with other weights than {checkpoint}: another kind of processor gives others, and rows of both "
         "would be mixed; continue on the kind of processor that the record names, or run the whole experiment again with REPEAT=WORD"
     )
 
 
-def join_logs(logs: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Mapping[str, float]]:
-    """A line for each step, with the metrics of each log under its name; the log of a single training without a name as it is.
+def declared_curves(records: Path) -> list[str]:
+    """The metrics that the declaration of an experiment draws."""
+    name = records.name.partition(".")[0].partition("-")[0]
+    return list(yaml.safe_load((Path(__file__).parent / "declarations" / f"{name}.yaml").read_text(encoding="utf-8"))["curves"])
 
-    >>> join_logs({"a": [{"step": 1, "loss": 2.0}], "b": [{"step": 1, "loss": 3.0}]})
-    [{'step': 1, 'a.loss': 2.0, 'b.loss': 3.0}]
+
+def select_curves(logs: Mapping[str, Sequence[Mapping[str, float]]], metrics: Sequence[str]) -> dict[str, list[list[float]]]:
+    """Steps and values of each metric that a training has; `logs` has the lines of each by its name, "" if there is one.
+
+    >>> select_curves({"a": [{"step": 1, "loss": 2.0}], "b": [{"step": 1, "loss": 3.0}]}, ["b.loss", "gain"])
+    {'b.loss': [[1, 3.0]]}
     """
-    if list(logs) == [""]:
-        return list(logs[""])
-    joined: dict[float, dict[str, float]] = {}
-    for name, lines in logs.items():
-        for line in lines:
-            metrics = {f"{name}.{metric}": value for metric, value in line.items() if metric != "step"}
-            joined.setdefault(line["step"], {"step": line["step"]}).update(metrics)
-    return [joined[step] for step in sorted(joined)]
+    named = {f"{name}.{metric}" if name else metric: (name, metric) for name, lines in logs.items() for line in lines for metric in line}
+    chosen = {metric: named[metric] for metric in metrics if metric in named}
+    return {
+        key: [[line["step"], line[metric]] for line in logs[name] if metric in line] for key, (name, metric) in chosen.items()
+    }
 
 
 def describe_machine() -> dict[str, Any]:
@@ -117,15 +124,34 @@ def number_documents(judged: qrels.Qrels) -> list[float]:
     return [numbers.setdefault(next((name for name, grade in grades.items() if grade > 0), ""), len(numbers)) for grades in judged.values()]
 
 
-def write_gzip(path: Path, text: str) -> None:
-    """The same text gives the same bytes."""
-    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+def read_lines(records: Path) -> list[dict[str, Any]]:
+    """All lines of a file of records: of rows, and of settings that were tried (choices.py)."""
+    return [json.loads(line) for line in gzip.decompress(records.read_bytes()).splitlines()] if records.exists() else []
+
+
+def read_records(records: Path) -> dict[str, dict[str, Any]]:
+    """The records of rows by name."""
+    return {line["row"]: line for line in read_lines(records) if "row" in line}
+
+
+def append_line(records: Path, line: Mapping[str, Any]) -> None:
+    """Add a line, in one step, beside other processes that add theirs; a gzip file may have several parts."""
+    records.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(records.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        partial = records.with_suffix(".partial")
+        earlier = records.read_bytes() if records.exists() else b""
+        partial.write_bytes(earlier + gzip.compress((json.dumps(line) + "\n").encode(), mtime=0))
+        partial.replace(records)
+    finally:
+        os.close(folder)
 
 
 def write_record(
-    row: str, folder: Path, checkpoints: Mapping[str, Path], variables: Mapping[str, str], sets: Sequence[Sequence[str]]
+    row: str, records: Path, checkpoints: Mapping[str, Path], variables: Mapping[str, str], sets: Sequence[Sequence[str]]
 ) -> None:
-    """Write the files of a row; `sets` has name, judgements and corpus of each test set."""
+    """Write the line of a row; `sets` has name, judgements and corpus of each test set."""
     record: dict[str, Any] = {
         "row": row,
         "size": os.environ.get("SIZE", "cores"),
@@ -135,41 +161,41 @@ def write_record(
         "machine": describe_machine(),
         "trainings": {name: describe_training(checkpoint) for name, checkpoint in checkpoints.items()},
         "sets": {},
+        "curves": {},
+        "scores": {},
     }
-    if checkpoints:
-        lines = {name: (checkpoint / "metrics.jsonl").read_text(encoding="utf-8").splitlines() for name, checkpoint in checkpoints.items()}
-        joined = join_logs({name: [json.loads(line) for line in of_one] for name, of_one in lines.items()})
-        write_gzip(folder / f"{row}.log.gz", "".join(json.dumps(line) + "\n" for line in joined))
-    scores = {}
+    lines = {name: (checkpoint / "metrics.jsonl").read_text(encoding="utf-8").splitlines() for name, checkpoint in checkpoints.items()}
+    logs = {name: [json.loads(line) for line in of_one] for name, of_one in lines.items()}
+    record["curves"] = select_curves(logs, declared_curves(records))
     for name, judgements, corpus in sets:
         folders = [Path(kind) / row / name for kind in ("runs", "fused")]
-        record["sets"][name], scores[name] = evaluate_set(folders, Path(judgements), Path(corpus))
-    write_gzip(folder / f"{row}.scores.gz", json.dumps(scores))
-    partial = folder / f".{row}.partial"  # last and in one step: its presence says that the row is whole
-    partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    partial.replace(folder / f"{row}.json")
+        record["sets"][name], record["scores"][name] = evaluate_set(folders, Path(judgements), Path(corpus))
+    append_line(records, record)
 
 
 def main() -> None:
-    """Write the record, or compare weights."""
+    """Write the record, compare weights, or print a curve."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("row", nargs="?")
-    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("records", nargs="?", type=Path)
     parser.add_argument("sets", nargs="*", metavar="SET=QRELS=CORPUS")
     parser.add_argument("--training", action="append", default=[], metavar="[NAME=]CHECKPOINT")
     parser.add_argument("--variable", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--same", type=Path, metavar="CHECKPOINT")
+    parser.add_argument("--curve", metavar="METRIC")
     parser.add_argument("--commit", action="store_true")
     options = parser.parse_intermixed_args()
     if options.commit:
         print(describe_commit())
     elif options.same:
-        sys.exit(check_weights(options.row, options.folder, options.same))
+        sys.exit(check_weights(options.row, options.records, options.same))
+    elif options.curve:
+        print("\n".join(str(value) for _, value in read_records(options.records)[options.row]["curves"][options.curve]))
     else:
         named = [one.rpartition("=") for one in options.training]
         variables = dict(one.split("=", 1) for one in options.variable)
         sets = [one.split("=", 2) for one in options.sets]
-        write_record(options.row, options.folder, {name: Path(checkpoint) for name, _, checkpoint in named}, variables, sets)
+        write_record(options.row, options.records, {name: Path(checkpoint) for name, _, checkpoint in named}, variables, sets)
 
 
 if __name__ == "__main__":

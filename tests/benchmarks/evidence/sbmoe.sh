@@ -101,11 +101,11 @@ choice() { # DEPTH KIND SET: a record of each setting
   local setting name
   for setting in $(settings "$1" "$2"); do
     name=$1-$2-$3-$setting
-    if [ -e "$records/choice/$name.json" ]; then continue; fi
+    if recorded "$name" choice; then continue; fi
     say "trying $setting for $1 $2 on $3"
     learned "ckpt/choice-$name" "$1" "$2" "$3" "$setting" 1 --dev-queries "data/$3-heldout-queries.jsonl" \
       --dev-qrels "data/$3-heldout.tsv" --dev-corpus "data/$3-heldout-pool.jsonl" --evaluate-every "$STEPS" --keep last
-    SIZE=$SIZE COMMIT=$commit $PYTHON "$here/choices.py" record "$records/choice" "$1-$2-$3" "$setting" "ckpt/choice-$name"
+    SIZE=$SIZE COMMIT=$commit $PYTHON "$here/choices.py" record "$records" "$1-$2-$3" "$setting" "ckpt/choice-$name"
     rm -rf "ckpt/choice-$name"
   done
 }
@@ -115,7 +115,7 @@ row() { # DEPTH KIND SEED
   if [ "$2" = adapter ]; then own=(--code tied_adapter); fi
   for set in $SETS; do
     choice "$1" "$2" "$set"
-    setting=$($PYTHON "$here/choices.py" best "$records/choice" "$1-$2-$set" "$(settings "$1" "$2" | wc -l)")
+    setting=$($PYTHON "$here/choices.py" best "$records" "$1-$2-$set" "$(settings "$1" "$2" | wc -l)")
     say "training $1 $2 on $set, seed $3, $setting"
     learned "ckpt/$row-$set" "$1" "$2" "$set" "$setting" "$3"
     searched_set "ckpt/$row-$set" "$row" "$set" "${own[@]}"

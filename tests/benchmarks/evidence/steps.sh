@@ -5,7 +5,7 @@
 # with OMP_NUM_THREADS=1. Finished stages are skipped, interrupted ones continue; a row whose record exists in RESULTS is skipped as a whole.
 #
 # SIZE        cores (the declared size), h200 (the same experiment on one H200), toy (for tests); the script says what each means
-# RESULTS     folder of the records: NAME/ROW.json, ROW.scores.gz, ROW.log.gz (default: tests/benchmarks/results/evidence)
+# RESULTS     folder of the records, NAME.jsonl.gz with a line for each row (default: tests/benchmarks/results/evidence)
 # REPEAT      a word of letters and digits: the whole experiment once more, e.g. on another kind of processor; records go to NAME-REPEAT.
 #             It needs a WORK_FOLDER of its own: in that of the first run, finished stages would be recorded again instead of run
 # KEEP        no: checkpoints, encodings and indexes of a row are removed once it is recorded
@@ -32,10 +32,11 @@ fi
 records=$records${REPEAT:+-$REPEAT}
 for one in "${sizes[@]}"; do
   if [ -n "${!one+set}" ]; then
-    case $records in *-custom) ;; *) records=$records-custom && echo "$one is set: records go to $records" >&2 ;; esac
+    case $records in *-custom) ;; *) records=$records-custom && echo "$one is set: records go to $records.jsonl.gz" >&2 ;; esac
   fi
 done
-mkdir -p "$2" "$records"
+records=$records.jsonl.gz
+mkdir -p "$2"
 cd "$2"
 shift 3
 export HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1} TOKENIZERS_PARALLELISM=false OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
@@ -49,7 +50,9 @@ sized() { # CORES H200 TOY: the value of the size at hand
   case $SIZE in cores) echo "$1" ;; h200) echo "$2" ;; toy) echo "$3" ;; esac
 }
 
-recorded() { [ -e "$records/$1.json" ]; } # ROW
+recorded() { # ROW [KIND]: whether RESULTS has the record of a row, or of a tried setting (KIND choice)
+  [ -e "$records" ] && gzip -dc "$records" | grep -F "{\"${2:-row}\": \"$1\"," >/dev/null
+}
 
 run_rows() { # EXPECTED PATTERN ROW...: `prepare`, and `run_row ROW` for each that is not recorded; all names are checked before the first runs
   local expected=$1 pattern=$2 one
@@ -58,7 +61,7 @@ run_rows() { # EXPECTED PATTERN ROW...: `prepare`, and `run_row ROW` for each th
     if [[ ! $one =~ ^($pattern)$ ]]; then echo "$one: no such row; expected $expected" >&2 && exit 2; fi
   done
   for one in "$@"; do
-    if [ "$one" = prepare ]; then prepare; elif recorded "$one"; then say "$one is recorded: $records/$one.json"; else run_row "$one"; fi
+    if [ "$one" = prepare ]; then prepare; elif recorded "$one"; then say "$one is recorded: $records"; else run_row "$one"; fi
   done
 }
 

@@ -3,9 +3,9 @@
     python tables.py [NAME...] [--check]
 
 NAME is that of a declaration, or with the size or the REPEAT of other records: came_fork-h200, came_fork-amx. Where ../results/evidence
-has records of NAME it writes there NAME.svg (curves of the trainings) and, between two marked lines of NAME.md, what was declared, the
-means, and the declared contrasts. What a person wrote outside the marked lines stays. --check writes nothing and fails if a page is
-not what its records say.
+has records of NAME, NAME.jsonl.gz, it writes there NAME.svg (curves of the trainings) and, between two marked lines of NAME.md, what was
+declared, the means, and the declared contrasts. What a person wrote outside the marked lines stays. --check writes nothing and fails
+if a page is not what its records say.
 
 Standard errors are clustered by relevant document, because questions about one document are not independent. Records of unlike settings,
 collections or starts are an error.
@@ -15,8 +15,6 @@ the declared seeds question by question. The run `best` takes the best expert of
 """
 
 import argparse
-import gzip
-import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,6 +29,7 @@ import scipy
 import yaml
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from record import read_lines
 
 from moeir.errors import DataError
 from moeir.evaluation.result_tables import format_p
@@ -99,13 +98,13 @@ class Experiment:
         declaration, _, other = name.partition("-")
         self.declared: dict[str, Any] = yaml.safe_load((declarations / f"{declaration}.yaml").read_text(encoding="utf-8"))
         self.declaration, self.title = f"{declaration}.yaml", self.declared["title"] + (f" ({other})" if other else "")
-        paths = sorted((results / name).glob("*.json"))
-        self.records: dict[str, Any] = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
-        self._scores: dict[str, Any] = {}  # of the records that were read
+        self.file = results / f"{name}.jsonl.gz"
+        lines = read_lines(self.file)
+        self.records: dict[str, Any] = {line["row"]: line for line in sorted(lines, key=lambda line: line.get("row", "")) if "row" in line}
+        self.choices = sorted((line for line in lines if "choice" in line), key=lambda line: line["choice"])
         if other:  # it may have more seeds
             others = {int(seed) for one in self.records if (seed := one.rpartition("-")[2]).isdigit()}
             self.declared["seeds"] = sorted(others.union(self.declared["seeds"]))
-        self.choices = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((results / name / "choice").glob("*.json"))]
 
     @property
     def sets(self) -> list[str]:
@@ -129,8 +128,7 @@ class Experiment:
         def compare(what: str, facts: Mapping[str, Any]) -> None:
             first = next(iter(facts), "")
             if unlike := [name for name in facts if facts[name] != facts[first]]:
-                folder = self.results / self.name
-                raise DataError(f"{folder}: {unlike[0]} and {first} differ in {what}: a table would mix them; remove one, and run it again")
+                raise DataError(f"{self.file}: {unlike[0]} and {first} differ in {what}: a table would mix them; remove one, run again")
 
         compare("size", {name: record["size"] for name, record in records.items()})
         compare("variables", {name: record["variables"] for name, record in records.items()})
@@ -144,9 +142,7 @@ class Experiment:
 
     def scores(self, record: str, run: str, of_set: str) -> Floats:
         """nDCG@10 of each question."""
-        if record not in self._scores:
-            self._scores[record] = json.loads(gzip.decompress((self.results / self.name / f"{record}.scores.gz").read_bytes()))
-        runs = self._scores[record][of_set]
+        runs = self.records[record]["scores"][of_set]
         if run == "best":
             return np.max([values for name, values in runs.items() if name not in (*SUMS, DOCUMENTS)], axis=0)
         return np.array(runs[run])
@@ -286,6 +282,8 @@ def runs_table(experiment: Experiment) -> str:
     """Date, commit, machine and time of each record."""
     lines = []
     for name, record in experiment.records.items():
+        if "/" in name:  # a trial on another collection, which a change of the declaration tells
+            continue
         trainings = list(record["trainings"].values())
         counts = trainings[0]["settings"] if trainings else {}
         machine = record["machine"]
@@ -338,9 +336,9 @@ def describe(experiment: Experiment) -> str:
     return "\n\n".join([*parts, "### What ran", runs_table(experiment)])
 
 
-def curve(records: Iterable[list[Mapping[str, float]]], metric: str) -> tuple[list[int], list[float]]:
-    """Steps and values of a metric, averaged over the seeds' logs; of metrics of every step the mean of ten steps."""
-    logs = [{int(line["step"]): line[metric] for line in log if metric in line} for log in records]
+def curve(records: Iterable[Mapping[str, Sequence[Sequence[float]]]], metric: str) -> tuple[list[int], list[float]]:
+    """Steps and values of a metric, averaged over the seeds' curves; of metrics of every step the mean of ten steps."""
+    logs = [{int(step): value for step, value in of_one[metric]} for of_one in records if metric in of_one]
     steps = sorted(set.intersection(*(set(log) for log in logs))) if logs else []
     values = [float(np.mean([log[step] for log in logs])) for step in steps]
     if len(steps) <= 5 * SMOOTHED:
@@ -351,21 +349,16 @@ def curve(records: Iterable[list[Mapping[str, float]]], metric: str) -> tuple[li
 
 def plot_curves(experiment: Experiment, file: Path) -> None:
     """A panel for each declared metric, a line for each row."""
-    logs = {
-        row: [
-            [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
-            for name in experiment.records_of(row)
-            if (path := experiment.results / experiment.name / f"{name}.log.gz").exists()
-        ]
-        for row in experiment.declared["rows"]
+    curves = {
+        row: [experiment.records[name]["curves"] for name in experiment.records_of(row)] for row in experiment.declared["rows"]
     }
-    metrics = [metric for metric in experiment.declared["curves"] if any(curve(of_row, metric)[0] for of_row in logs.values())]
+    metrics = [metric for metric in experiment.declared["curves"] if any(curve(of_row, metric)[0] for of_row in curves.values())]
     if not metrics:
         return
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(4.4 * len(metrics), 3.4), layout="constrained")
         for axis, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
-            for number, (row, of_row) in enumerate(logs.items()):
+            for number, (row, of_row) in enumerate(curves.items()):
                 steps, values = curve(of_row, metric)
                 if steps:
                     axis.plot(
@@ -375,7 +368,7 @@ def plot_curves(experiment: Experiment, file: Path) -> None:
             axis.set_xlabel("step")
             axis.grid(alpha=0.3)
         lines = {row: line for axis in figure.axes for line, row in zip(*axis.get_legend_handles_labels(), strict=True)}
-        rows = [row for row in logs if row in lines]
+        rows = [row for row in curves if row in lines]
         columns = min(round(2.4 * len(metrics)), len(rows))
         figure.legend([lines[row] for row in rows], rows, loc="outside lower center", ncols=columns)
         figure.savefig(file, metadata={"Date": None})
@@ -394,8 +387,7 @@ def write_page(page: Path, title: str, text: str, *, check: bool) -> bool:
 def main(names: Sequence[str], write: Callable[[str], object] = sys.stdout.write, *, check: bool = False) -> int:
     """Write or check the pages; how many differ."""
     different = 0
-    declared = {path.stem for path in (HERE / "declarations").glob("*.yaml")}
-    for name in names or sorted(path.name for path in RESULTS.iterdir() if path.is_dir() and path.name.partition("-")[0] in declared):
+    for name in names or sorted(path.name.removesuffix(".jsonl.gz") for path in RESULTS.glob("*.jsonl.gz")):
         experiment = Experiment(name)
         if not experiment.records:
             continue

@@ -25,8 +25,7 @@ from typing import NamedTuple
 from moeir.artifacts.manifests import MANIFEST
 from tests.stage_scenarios import (
     SCENARIOS,
-    list_leftovers,
-    product_of,
+    check_end,
     read_if_present,
     read_product,
     refusal_of,
@@ -338,7 +337,4 @@ class Programme:
         result = run_command(self._command)
         if result.code != 0:
             return f"the next run fails: {result.code} {result.stderr!r}"
-        if (content := read_if_present(self._product)) != self._expected or (refusal := refusal_of(self._product)):
-            return f"the next run differs: {refusal if content == self._expected else sorted(content or {})}"
-        leftovers = [path for path in list_leftovers(Path("out")) if str(product_of(path)) not in existing]
-        return f"the next run leaves {', '.join(map(str, leftovers))}" if leftovers else None
+        return check_end({self._product: self._expected}, existing)

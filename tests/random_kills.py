@@ -28,8 +28,7 @@ from tests.stage_scenarios import (
     SEARCH,
     TRAINING,
     Scenario,
-    list_leftovers,
-    product_of,
+    check_end,
     read_if_present,
     refusal_of,
     run_command,
@@ -205,7 +204,7 @@ class Programme:
             assert self._finish([self._start(job) for job in self._jobs]) is None
             self._seconds = time.monotonic() - began
             self._expected = {product: read_if_present(product) for product in self._products}
-            assert None not in self._expected.values() and self._check_end() is None
+            assert None not in self._expected.values() and check_end(self._expected) is None
 
     def _import_modules(self) -> None:
         """Import what the commands need into this process; those that start processes would share its threads."""
@@ -249,7 +248,7 @@ class Programme:
                     other.wait(0)
                 return problem
             runs[position] = self._start(run.job)
-        return self._finish(runs) or self._check_end()
+        return self._finish(runs) or check_end(self._expected)
 
     def _finish(self, runs: list[Run]) -> str | None:
         """Wait for the end of all jobs, each with exit code 0."""
@@ -267,14 +266,6 @@ class Programme:
             if content is not None and (refusal := refusal_of(product)):
                 return f"{product}: refused after a kill: {refusal}"
         return None
-
-    def _check_end(self) -> str | None:
-        if differing := [str(product) for product in self._products if read_if_present(product) != self._expected[product]]:
-            return f"{', '.join(differing)}: other bytes than undisturbed"
-        if refusals := [refusal for product in self._products if (refusal := refusal_of(product))]:
-            return refusals[0]
-        leftovers = [path for path in list_leftovers(Path("out")) if product_of(path) in self._products]
-        return f"leaves {', '.join(map(str, leftovers))}" if leftovers else None
 
     def table(self) -> dict[str, tuple[int, ...]]:
         """Kills by signal, products and failures."""

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +28,7 @@ SMALL_STEPS = {  # journals are flushed with every chunk, and chunks are small
     "moeir.backbones.token_files.MAX_CHUNK_TEXTS": 4,
     "moeir.pretraining.task.MATRIX_SIZE": {"cpu": 64},
 }
+Product = dict[str, bytes]  # the content of its files
 TIMES = ("seconds", "tokens_per_second")
 
 
@@ -187,7 +188,7 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def read_product(path: Path) -> dict[str, bytes]:
+def read_product(path: Path) -> Product:
     """The content of a product's files, without its manifest and without times."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     return {str(file.relative_to(path)): _read_untimed(file) for file in files if file.name != manifests.MANIFEST}
@@ -209,7 +210,7 @@ def list_leftovers(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.name.startswith(".") or path.suffix in (".new", ".partial"))
 
 
-def read_if_present(path: Path) -> dict[str, bytes] | None:
+def read_if_present(path: Path) -> Product | None:
     """The content of a product as `read_product` has it; None if there is none."""
     return read_product(path) if path.exists() else None
 
@@ -218,6 +219,23 @@ def product_of(leftover: Path) -> Path:
     """The product that a temporary file belongs to."""
     suffixes = r"partial|partial\.resume|record|record\.new|lock|old"
     return leftover.with_name(re.sub(rf"^\.(.*)\.({suffixes})$|^(.*)\.new$", r"\1\3", leftover.name))
+
+
+def check_end(expected: Mapping[Path, Product | None], existing: Collection[str] = ()) -> str | None:
+    """What is wrong when all has ended: other bytes than undisturbed, a product that a reader refuses, or temporary files of products that
+    were not there before."""
+    if differing := [path for path in expected if read_if_present(path) != expected[path]]:
+        return f"differs after the second run: {', '.join(_describe_difference(path, expected[path]) for path in differing)}"
+    if refusals := [refusal for path in expected if (refusal := refusal_of(path))]:
+        return f"refused after the second run: {refusals[0]}"
+    leftovers = [path for path in list_leftovers(Path("out")) if str(product_of(path)) not in existing]
+    return f"leaves {', '.join(map(str, leftovers))}" if leftovers else None
+
+
+def _describe_difference(path: Path, expected: Product | None) -> str:
+    content, whole = read_if_present(path) or {}, expected or {}
+    names = [name for name in sorted(content.keys() | whole.keys()) if content.get(name) != whole.get(name)]
+    return f"{path} ({', '.join(names)})"
 
 
 def refusal_of(path: Path) -> str | None:

@@ -48,11 +48,6 @@ def pass_over_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(atomic_write, "_fsync", pass_over)
 
 
-def keep_no_earlier_manifest(patch: pytest.MonkeyPatch) -> None:
-    write = atomic_write.write_text_atomically
-    patch.setattr(atomic_write, "write_text_atomically", lambda path, text: None if path.suffix == ".old" else write(path, text))
-
-
 class Mutant(NamedTuple):
     """A change of the code, the scenario and the kind of call that show it, and what is wrong then."""
 
@@ -65,7 +60,6 @@ class Mutant(NamedTuple):
 MUTANTS = {
     "nothing removed": Mutant(remove_nothing, "convert", "fsync", "leaves out/"),
     "errors of fsync ignored": Mutant(pass_over_fsync, "convert", "fsync", "passes over it"),
-    "no earlier manifest": Mutant(keep_no_earlier_manifest, "fuse over another", "rename", "harms the product that was there"),
 }
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from moeir.artifacts import atomic_write, journals, manifests
+from moeir.artifacts import atomic_write, manifests
 from moeir.stages.base import Counts
 from moeir.stages.fuse import Fuse
 from tests import random_kills
@@ -50,18 +50,6 @@ def commit_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(atomic_write, "_commit", commit)
 
 
-def keep_what_the_journal_does_not_have(patch: pytest.MonkeyPatch) -> None:
-    """A file that is continued keeps the bytes that were written after the journal's last entry."""
-    open_file = journals._SyncedFile.__init__
-
-    def open_at_its_end(self: journals._SyncedFile, path: Path, size: int, *, header: int = 0) -> None:
-        open_file(self, path, max(size, path.stat().st_size) if path.exists() and size else size, header=header)
-
-    patch.setattr(journals._SyncedFile, "__init__", open_at_its_end)
-    flush = journals._SyncedFile.flush
-    patch.setattr(journals._SyncedFile, "flush", lambda self: (flush(self), time.sleep(0.005))[0])  # as on a slow disk
-
-
 def start_a_process_that_stays(patch: pytest.MonkeyPatch) -> None:
     work = Fuse.work
 
@@ -71,18 +59,6 @@ def start_a_process_that_stays(patch: pytest.MonkeyPatch) -> None:
         return work(self)
 
     patch.setattr(Fuse, "work", start_and_work)
-
-
-def ignore_signals(patch: pytest.MonkeyPatch) -> None:
-    work, test = Fuse.work, os.getpid()
-
-    def work_undisturbed(self: Fuse) -> Counts:
-        for number in (signal.SIGINT, signal.SIGTERM) if os.getpid() != test else ():
-            signal.signal(number, signal.SIG_IGN)
-        time.sleep(0.5)
-        return work(self)
-
-    patch.setattr(Fuse, "work", work_undisturbed)
 
 
 class Mutant(NamedTuple):
@@ -95,9 +71,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = {
     "manifest after the name": Mutant(commit_before_the_manifest, "fuse", "was not made by moeir"),
-    "bytes beyond the journal": Mutant(keep_what_the_journal_does_not_have, "encode", "other bytes than undisturbed"),
     "a process that stays": Mutant(start_a_process_that_stays, "fuse", "leaves processes after SIGTERM"),
-    "signals ignored": Mutant(ignore_signals, "fuse", "goes on after"),
 }
 
 

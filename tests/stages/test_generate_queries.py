@@ -10,7 +10,6 @@ import transformers
 from moeir.backbones.query_generator import Passage, Sampling, T5QueryGenerator, philox_uniforms
 from moeir.records import generated_queries, texts
 from moeir.stages import generate_queries
-from tests.kill_points import each_disk_call, kill_command
 from tests.oracles import sampling
 from tests.tiny_t5 import write_tiny_t5
 
@@ -124,23 +123,6 @@ def test_a_pipe_is_given_what_the_file_holds(moeir, write, toy, t5_model):
     corpus = (toy / "corpus.jsonl").read_text(encoding="utf-8")
     result = moeir("generate-queries", "--model", t5_model, "--corpus", "-", *SHORT, "--output", "-", stdin=corpus)
     assert (result.code, result.stdout.encode()) == (0, write())
-
-
-@each_disk_call(2, sample=8)
-def test_killed_at_any_moment_and_run_again_it_gives_the_undisturbed_bytes(write, toy, t5_model, tmp_path, monkeypatch, every):
-    monkeypatch.setattr(generate_queries, "BLOCK", 3)
-    monkeypatch.chdir(tmp_path)
-    corpus = tmp_path / "few.jsonl"
-    corpus.write_text("".join((toy / "corpus.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:5]), encoding="utf-8")
-    few = ("--queries-per-passage", 2, "--max-tokens", 60)
-    whole = write(*few, corpus=corpus)
-    arguments = ("generate-queries", "--model", t5_model, "--corpus", corpus, *SHORT, *few)
-    products = kill_command(tmp_path / "killed", every, *arguments, first=3, suffix=".jsonl")
-    assert len(products) >= 12 // every
-    for product in products:
-        before = product.exists()
-        assert write(*few, name=f"killed/{product.name}", corpus=corpus) == whole, product
-        assert before or not list(product.parent.glob(f".{product.stem}.*")), product
 
 
 def test_what_was_on_disk_is_not_written_again(write, monkeypatch, moeir, t5_model, toy, tmp_path):

@@ -17,7 +17,6 @@ from moeir.errors import DataError, UsageError
 from moeir.records import texts
 from tests.conftest import CommandResult, run_in_process
 from tests.index_sequences import Collection, check_sequence, list_seeds, read_files
-from tests.kill_points import each_disk_call, kill_command
 from tests.split_encodings import write_encodings
 
 Moeir = Callable[..., CommandResult]
@@ -229,23 +228,6 @@ def test_an_updated_index_is_a_part_of_a_collection(parts: Path, index: Path, to
     package_run("index", "--index", index, "--delete", parts / "ids.txt", "--output", tmp_path / "whole")
     together = run_search(tmp_path / "part", toy, tmp_path / "a", "--index", tmp_path / "other", "--depth", 4)
     assert together == run_search(tmp_path / "whole", toy, tmp_path / "b", "--depth", 4)
-
-
-@pytest.mark.parametrize(("name", "added"), [("index", "new"), ("bm25", "new.jsonl")])
-@each_disk_call(4, sample=20)
-def test_an_update_that_is_killed_and_made_again_has_the_same_bytes(
-    parts: Path, toy: Path, tmp_path: Path, name: str, added: str, every: int
-) -> None:
-    before = read_files(parts / name)
-    command = ("index", "--index", parts / name, "--add", parts / added, "--delete", parts / "ids.txt")
-    package_run(*command, "--output", tmp_path / "whole")
-    products = kill_command(tmp_path / "killed", every, *command, first=3)
-    assert products
-    for product in products:
-        assert not product.exists() or read_files(product) == read_files(tmp_path / "whole")
-        package_run(*command, "--output", product)
-        assert read_files(product) == read_files(tmp_path / "whole") and read_files(parts / name) == before
-        assert not list(product.parent.glob(f".{product.name}.*"))
 
 
 def test_engines_that_are_rebuilt_instead_say_so(encodings: Path, tmp_path: Path, moeir: Moeir) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import run_in_process
-from tests.kill_points import each_disk_call, kill_command
 
 CAME = "came:shared_layers=2,local_dim=16"
 TRAINING = ("--arch", CAME, "--objective", "competitive:standardised=0.5", "--steps", 4, "--batch-size", 2, "--negatives", 2)
@@ -138,45 +137,3 @@ def test_one_expert_searched_alone_gives_its_own_list(rooms, tmp_path, moeir):
     index, queries = rooms[0] / "idx" / "came", rooms[0] / "toy" / "test-queries.tsv"
     result = moeir("search", "--index", index, "--queries", queries, "--depth", 5, "--expert", "local", "--output", "-")
     assert result.stdout == (rooms[0] / "runs" / "came" / "local.trec").read_text()
-
-
-def _run_killed(folder: Path, every: int, *arguments: object) -> list[Path]:
-    """Run a command repeatedly in `folder`, killed at a different disk call each time; the output paths."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr("moeir.stages.encode.CHUNK", 4)
-        patch.setattr("moeir.representations.encodings.FLUSH_SECONDS", 0)
-        return kill_command(folder / f"killed-{arguments[0]}-{every}", every, *arguments, first=3)
-
-
-def _assert_resume_is_identical(folder: Path, original: Path, product: Path, *arguments: object) -> None:
-    finished = product.exists()  # killed after the last rename
-    result = _run(folder, *arguments, "--output", product)
-    assert ("already made" in result.stderr) == finished
-    contents, expected = _read_products(product), _read_products(original)
-    for products in (contents, expected):
-        for name in ("manifest.json", "settings.yaml", "README.md"):
-            products.pop(name, None)
-    assert contents.keys() == expected.keys()
-    assert [name for name in contents if contents[name] != expected[name]] == [], product
-    assert finished or not list(product.parent.glob(f".{product.name}.*"))
-
-
-@each_disk_call(7, sample=30)
-def test_training_killed_at_any_moment_and_run_again_gives_the_undisturbed_weights(rooms, every):
-    folder = rooms[1]
-    arguments = (*FINETUNE, "--dtype", "float32", "--save-minutes", 0)
-    products = _run_killed(folder, every, *arguments)
-    assert len(products) >= 60 // every
-    for product in products:
-        _assert_resume_is_identical(folder, folder / "ckpt" / "came", product, *arguments)
-
-
-@each_disk_call(3, sample=18)
-def test_encoding_killed_at_any_moment_and_run_again_gives_the_undisturbed_bytes(rooms, every, monkeypatch):
-    monkeypatch.setattr("moeir.stages.encode.CHUNK", 4)
-    folder = rooms[1]
-    products = _run_killed(folder, every, *ENCODE)
-    assert len(products) >= 36 // every
-    for product in products:
-        _assert_resume_is_identical(folder, folder / "enc", product, *ENCODE)

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bad_artifacts import DAMAGE, EXPERTS
-from tests.bad_input import COMMON, GOOD, BadInput, FullDisk
-from tests.bad_stages import ENCODING, FORMATS, FUSING, HUB, REPORTING, RERANKING, SEARCHING, UPDATING
-from tests.bad_training import TRAINING
+from tests.bad_input import GOOD, TABLE, BadInput, FullDisk
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +43,7 @@ def circumstances(bad: BadInput, folder: Path) -> Iterator[dict[str, bytes]]:
         resource.close()
 
 
-TABLES = [*COMMON, *DAMAGE, *TRAINING, *EXPERTS, *SEARCHING, *ENCODING, *FORMATS, *REPORTING, *RERANKING, *FUSING, *HUB, *UPDATING]
-
-
-@pytest.mark.parametrize("bad", TABLES, ids=lambda bad: bad.name)
+@pytest.mark.parametrize("bad", TABLE, ids=lambda bad: bad.name)
 def test_bad_input_ends_with_its_code_one_line_and_untouched_files(bad, shop, tmp_path, monkeypatch, moeir):
     folder = tmp_path / "shop"
     shutil.copytree(shop, folder, symlinks=True)

@@ -1,15 +1,13 @@
 """Mutated inputs for everything that reads bytes from outside: each case ends in a result or in a MoeirError, in bounded time and memory.
 
-`python -m tests.fuzz --cases 1000000 --jobs 2` mutates at random, by seed; `--guided` lets atheris follow the coverage, where it is
-installed. An input that fails is written to tests/fuzz_inputs/TARGET/, which tests/test_fuzz.py reads again.
+`python -m tests.fuzz --cases 1000000 --jobs 2` mutates at random, by seed. An input that fails is written to tests/fuzz_inputs/TARGET/,
+which tests/test_fuzz.py reads again.
 """
 
 import argparse
 import contextlib
 import functools
-import gc
 import hashlib
-import importlib.util
 import io
 import json
 import logging
@@ -18,11 +16,9 @@ import os
 import random
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -395,41 +391,9 @@ def _targets() -> dict[str, Target]:
     return list_targets()
 
 
-def fuzz_guided(name: str, cases: int, seed: int) -> None:
-    """Let atheris mutate by coverage; it does not return, and exits with 77 after a failure."""
-    import atheris
-
-    target, folder = _targets()[name], Path(tempfile.mkdtemp())
-    (folder / "ids.txt").write_bytes(b"a\nb\n")
-    (folder / "corpus").mkdir()
-    failures = _failure_folder(name)
-    failures.mkdir(exist_ok=True, parents=True)
-    for number, content in enumerate(target.seeds):
-        (folder / "corpus" / str(number)).write_bytes(content)
-    logging.getLogger("moeir").setLevel(logging.CRITICAL)
-
-    def run_one(content: bytes) -> None:
-        outcome = run_case(target, content, folder)
-        if outcome not in ("accepted", "refused"):
-            raise RuntimeError(outcome)
-
-    objects = gc.get_objects()
-    compiled = {id(loop.py_func) for loop in objects if type(loop).__name__ == "CPUDispatcher"}  # numba cannot compile what is instrumented
-    for function in objects:  # ours alone: all of torch takes minutes
-        if isinstance(function, types.FunctionType) and str(function.__module__).startswith("moeir.") and id(function) not in compiled:
-            atheris.instrument_func(function)
-    limits = [f"-runs={cases}", f"-seed={seed}", f"-timeout={SECONDS}", "-rss_limit_mb=4096", "-max_len=4096"]
-    atheris.Setup([name, *limits, f"-artifact_prefix={failures}/", str(folder / "corpus")], run_one)
-    atheris.Fuzz()
-
-
-def _failure_folder(name: str) -> Path:
-    return INPUTS / name.replace(" ", "_")
-
-
 def _save_failures(name: str, failures: list[tuple[str, bytes]]) -> None:
     for message, content in failures:
-        path = _failure_folder(name) / hashlib.sha256(content).hexdigest()[:12]
+        path = INPUTS / name.replace(" ", "_") / hashlib.sha256(content).hexdigest()[:12]
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_bytes(content)
         sys.stderr.write(f"{name}: {message}\n    {path}\n")
@@ -442,19 +406,9 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=1_000_000, help="of all targets together")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--guided", action="store_true", help="by coverage, with atheris")
     options = parser.parse_args()
     names = options.targets or list(list_targets())
     share, started = options.cases // len(names), time.monotonic()
-    if options.guided:
-        if len(names) == 1:
-            fuzz_guided(names[0], share, options.seed)
-        if importlib.util.find_spec("atheris") is None:
-            sys.exit("--guided needs atheris: pip install atheris")
-        command = [sys.executable, "-m", "tests.fuzz", "--guided", f"--cases={share}", f"--seed={options.seed}"]
-        codes = {name: subprocess.run([*command, name], stderr=subprocess.DEVNULL, check=False).returncode for name in names}
-        sys.stdout.writelines(f"{name}\t{share:,} cases\texit {code}\n" for name, code in codes.items())
-        return int(any(codes.values()))
     tasks = [(name, min(BATCH, share - first), options.seed + first) for name in names for first in range(0, share, BATCH)]
     totals: dict[str, Counter[str]] = {name: Counter() for name in names}
     with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=50) as pool:

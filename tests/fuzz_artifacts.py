@@ -13,7 +13,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from moeir.artifacts import manifests
 from moeir.errors import MoeirError
@@ -60,13 +60,7 @@ class FileSeeds(Sequence[bytes]):
     def __len__(self) -> int:
         return len(self._cases)
 
-    @overload
-    def __getitem__(self, position: int) -> bytes: ...
-
-    @overload
-    def __getitem__(self, position: slice) -> list[bytes]: ...
-
-    def __getitem__(self, position: int | slice) -> bytes | list[bytes]:
+    def __getitem__(self, position: Any) -> Any:
         return self._cases[position]
 
 
@@ -131,12 +125,12 @@ def read_case(path: Path, read: Callable[[Path], object]) -> None:
         raise MoeirError("of no file")
     depth = len(root.parts) + (2 if file.is_relative_to(root / "weights") or file.is_relative_to(root / "tokenizers") else 1)
     folder = Path(*file.parts[:depth])
-    with _changed(folder, file, content):
+    with changed_file(folder, file, content):
         read(folder)
 
 
 @contextlib.contextmanager
-def _changed(folder: Path, file: Path, content: bytes) -> Iterator[None]:
+def changed_file(folder: Path, file: Path, content: bytes) -> Iterator[None]:
     """The folder with a changed file, and with checksums that match it if there is a manifest."""
     manifest, weights = folder / manifests.MANIFEST, folder / "model.safetensors"
     before = {path: path.read_bytes() for path in (file, manifest, weights) if path.exists()}
@@ -158,13 +152,15 @@ def _changed(folder: Path, file: Path, content: bytes) -> Iterator[None]:
             path.write_bytes(original)
 
 
-def _read_index(folder: Path) -> None:
+def read_index(folder: Path) -> None:
+    """Search an index whose checksums are right."""
     manifests.verify_artifact(folder, "index")
     with tempfile.TemporaryDirectory() as output:
         Search(index=(folder,), queries=QUERIES, depth=5, dtype="float32", output=Path(output)).work()
 
 
-def _read_encodings(folder: Path) -> None:
+def read_encodings(folder: Path) -> None:
+    """Index encodings whose checksums are right."""
     manifests.verify_artifact(folder, "encodings")
     with tempfile.TemporaryDirectory() as output:
         Index(encodings=folder, output=Path(output)).work()
@@ -205,8 +201,8 @@ def _read_t5(folder: Path) -> None:
 
 INDEX_FILES = ("manifest.json", "ids.txt", "*/engine.json", "*/*.npy")
 READERS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {  # of each target: how it is read, and its files
-    "encodings": (_read_encodings, ("encodings/manifest.json", "encodings/ids.txt", "encodings/*/*.npy")),
-    **{f"{name} index": (_read_index, tuple(f"{name}/{pattern}" for pattern in INDEX_FILES)) for name in ("bm25", *ENGINES)},
+    "encodings": (read_encodings, ("encodings/manifest.json", "encodings/ids.txt", "encodings/*/*.npy")),
+    **{f"{name} index": (read_index, tuple(f"{name}/{pattern}" for pattern in INDEX_FILES)) for name in ("bm25", *ENGINES)},
     "checkpoint": (_read_checkpoint, ("came/*.json", "dense/*.json")),
     "configurations": (_read_weights, ("weights/*/*.json", "weights/*/1_Pooling/*.json")),
     "weights": (_read_weights, ("weights/*/*.safetensors", f"weights/*/{HEADER}")),

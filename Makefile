@@ -34,9 +34,10 @@ test: environment
 device: environment
 	$(PYTEST) tests/device
 
-# all parts, or those of PARTS="power_loss fuzz"; what passed at this commit is not run again
+# all of it, or what PARTS names in pytest's way: PARTS="power_loss or damage"
 torture: environment
-	$(BIN)/python -m tests.torture --jobs $(shell nproc) $(PARTS)
+	$(PYTEST) -m torture $(if $(PARTS),-k "$(PARTS)")
+	$(if $(PARTS),,$(BIN)/python -m tests.fuzz --cases 1000000 --jobs $(shell nproc))
 
 # 400 changes of one expression each, and the tests that should notice; hours, but a second run goes on where the first was stopped
 mutants: environment

@@ -6,6 +6,7 @@ The command line, the YAML file and the manifest are three views of the same fie
 
 import dataclasses
 import difflib
+import functools
 import operator
 import types
 import typing
@@ -129,6 +130,7 @@ def _field(default: Any, setting: Setting) -> Any:
     return dataclasses.field(default=default, metadata={"setting": setting})
 
 
+@functools.cache
 def list_settings(stage: type) -> tuple[Setting, ...]:
     """The settings of a stage class: its own fields in order, then inherited ones, then its output."""
     settings, hints = [], typing.get_type_hints(stage)

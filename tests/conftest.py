@@ -1,5 +1,7 @@
 """Fixtures for all tests: toy texts, seeded tiny weights, and the command line, in this process or in a subprocess."""
 
+import functools
+import importlib.metadata
 import io
 import os
 import re
@@ -16,11 +18,12 @@ import pytest
 if TYPE_CHECKING:
     from tests.hub_server import StandIn
 
-# No deadlines and no random examples: neither a busy machine nor luck may fail a test; explore with --hypothesis-profile=other
+# No deadlines and few examples, always the same: neither a busy machine nor luck may fail a test; --hypothesis-profile=explore for others
 hypothesis_settings = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.register_profile("other", hypothesis_settings)
-hypothesis.settings.register_profile("same", hypothesis_settings, derandomize=True)
-hypothesis.settings.load_profile("same")
+hypothesis.settings.register_profile("explore", hypothesis_settings)
+hypothesis.settings.register_profile("few", hypothesis_settings, derandomize=True, max_examples=25, database=None)
+hypothesis.settings.load_profile("few")
+importlib.metadata.version = functools.cache(importlib.metadata.version)  # every manifest has versions, and reading one takes a millisecond
 os.fsync = lambda descriptor: None  # no test pulls the plug, and each call takes milliseconds; kills count the calls all the same
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 

@@ -17,7 +17,7 @@ from tests.stage_scenarios import EXAMPLES, read_product, working_folder, write_
 
 MIB = 2**20
 SECONDS_BETWEEN_SAMPLES = 0.05
-FEW = {"shards": 5, "steps": 600, "queries": 20_000}
+FEW = {"shards": 5, "steps": 300, "queries": 10_000}
 MANY = {"shards": 200, "steps": 200_000, "queries": 7_000_000}  # steps: what a training of 24 hours takes at 2 to 3 a second
 slow = pytest.mark.torture
 
@@ -108,6 +108,7 @@ def test_a_long_training_has_the_memory_of_a_short_one(inputs: Path, tmp_path: P
         assert growth < 4 * MIB + 8 * steps, growth  # a number a step
 
 
+@slow
 def test_a_training_that_leaks_is_noticed(inputs: Path, tmp_path: Path) -> None:
     with working_folder(tmp_path, inputs):
         (tmp_path / "leaking.py").write_text(LEAK, encoding="utf-8")

@@ -3,10 +3,16 @@
 import importlib.util
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
+
+from moeir import console
+from tests.conftest import CommandResult, InMemoryStream
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TABLE_HEADERS = {"run", "by", "model", "group", "side", "R@100", "nDCG@10"}
@@ -28,6 +34,24 @@ def run_script(script: str, **settings: object) -> subprocess.CompletedProcess[s
     environment |= {"PYTHON": sys.executable, **{name: str(value) for name, value in settings.items()}}
     command = ["bash", str(EXAMPLES / script)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200, check=False)
+
+
+def run_program(name: str, *arguments: object, folder: Path = EXAMPLES) -> CommandResult:
+    """`python NAME ARGUMENTS` for a program of `examples/`, in this process."""
+    streams, code = {"stdout": InMemoryStream(), "stderr": InMemoryStream()}, 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [name, *map(str, arguments)])
+        patch.syspath_prepend(folder)
+        for stream in streams:
+            patch.setattr(sys, stream, streams[stream])
+        try:
+            runpy.run_path(str(folder / name), run_name="__main__")
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):
+                streams["stderr"].write(end.code + "\n")
+    console.configure_logging()
+    return CommandResult(code, streams["stdout"].text(), streams["stderr"].text())
 
 
 def write_recording_python(folder: Path) -> Path:

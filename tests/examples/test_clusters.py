@@ -32,7 +32,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     """The toy texts repeated until they fill two shards."""
     path = tmp_path_factory.mktemp("cluster") / "corpus.jsonl"
     lines = (toy / "corpus.jsonl").read_text().splitlines()
-    path.write_text("".join(line.replace('"_id": "', f'"_id": "{turn}-') + "\n" for turn in range(90) for line in lines))
+    path.write_text("".join(line.replace('"_id": "', f'"_id": "{turn}-') + "\n" for turn in range(50) for line in lines))
     return path
 
 

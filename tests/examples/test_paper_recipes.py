@@ -1,14 +1,12 @@
 """Run the scripts of TASER, SB-MoE, CoT-MoTE and LCE whole, in a shell, on toy data with tiny weights and two steps."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.examples import toy_collections
-from tests.examples.shell import EXAMPLES, CommandServer, parse_tables, run_script
+from tests.examples.shell import CommandServer, parse_tables, run_program, run_script
 
 QUESTIONS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
 SETS = ("scifact", "cqadupstack/android")
@@ -26,6 +24,7 @@ SHALLOW = {
 SHALLOW |= {"LEARN_STEPS": 2, "COTMAE_STEPS": 2, "GATE": -100, "GATE_STEPS": 2, "COTMAE_GATE_STEPS": 2, "CHECKPOINT_EVERY": 1}
 SHALLOW |= {"LEARN_BATCH": 4, "COTMAE_BATCH": 4, "SPAN_LENGTH": 16, "PER_SPAN": 2, "SHARDS": 2}  # of pre-training
 SHALLOW |= {"BM25_DEPTH": 8, "MINING_DEPTH": 8, "DEPTH": 10, "VALIDATION": 0.4, "THRESHOLD": "5%", "PROJECTION": "tsne:perplexity=3"}
+REPEATED = ("taser_nq.sh", "lce_msmarco_doc.sh", "cot_mote_msmarco.sh")
 WITHOUT_PRODUCT = ("evaluate", "info", "analyze")
 
 ANSWERED, SB, DEV = ["Success@20", "Success@100"], ["R@100", "nDCG@10"], ["RR@10", "R@1", "R@50", "R@1000"]
@@ -98,7 +97,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
         toy_collections.write_beir(small, root / "beir" / name)
     programs = {"taser_sets.py": ["downloads", "odqa"], "entityquestions.py": ["entityquestions", "odqa/entityquestions.jsonl"]}
     for program, (source, product) in programs.items():
-        subprocess.run([sys.executable, EXAMPLES / program, root / source, root / product], check=True)
+        assert run_program(program, root / source, root / product).code == 0
     return root
 
 
@@ -115,7 +114,7 @@ def settings(script: str, collection: str, root: Path, weights: Path, t5: Path, 
 
 
 @pytest.mark.parametrize(("script", "collection"), EXPECTED)
-def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing(
+def test_a_script_ends_in_the_tables_of_the_paper(
     script: str,
     collection: str,
     server: CommandServer,
@@ -135,13 +134,13 @@ def test_a_script_ends_in_the_tables_of_the_paper_and_a_second_run_makes_nothing
     assert first.returncode == 0, first.stderr
     assert parse_tables(first.stdout) == EXPECTED[script, collection]
     assert all((values["WORK"] / "figures" / name).stat().st_size for name in FIGURES.get(script, []))
-    before = len(server.calls())
-    second = run_script(script, **values)
-    assert second.returncode == 0, second.stderr
-    assert second.stdout == first.stdout
-    calls = server.calls()[before:]
-    with_product = [call for call in calls if call[0] not in WITHOUT_PRODUCT or ("--output" in call and "--force" not in call)]
-    assert second.stderr.count("already made") == len(with_product)
+    if script in REPEATED:
+        before = len(server.calls())
+        second = run_script(script, **values)
+        assert (second.returncode, second.stdout) == (0, first.stdout), second.stderr
+        calls = server.calls()[before:]
+        with_product = [call for call in calls if call[0] not in WITHOUT_PRODUCT or ("--output" in call and "--force" not in call)]
+        assert second.stderr.count("already made") == len(with_product), "a second run makes nothing"
 
 
 @pytest.mark.parametrize(("script", "collection"), [("sbmoe_table1.sh", "nq"), ("taser_nq.sh", "")])

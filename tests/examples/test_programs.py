@@ -1,8 +1,6 @@
 """The small Python programs of `examples/`, each on files that can be read by eye."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,20 +13,22 @@ from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSamp
 from moeir.pretraining.masking import WordVocabulary
 from moeir.records import examples, generated_queries, qrels, texts
 from tests.conftest import CommandResult
-from tests.examples import toy_collections
-from tests.examples.shell import EXAMPLES, load_program
+from tests.examples import shell, toy_collections
+from tests.examples.shell import load_program
 
 
 def run_program(name: str, *arguments: object) -> str:
     """Run a program and return its standard output."""
-    return subprocess.run([sys.executable, EXAMPLES / name, *map(str, arguments)], check=True, stdout=subprocess.PIPE, text=True).stdout
+    result = shell.run_program(name, *arguments)
+    assert result.code == 0, result.stderr
+    return result.stdout
 
 
 def refusal_of(name: str, *arguments: object) -> str:
     """The one line with which a program refuses its arguments."""
-    completed = subprocess.run([sys.executable, EXAMPLES / name, *map(str, arguments)], capture_output=True, text=True, check=False)
-    assert completed.returncode != 0 and completed.stdout == "" and completed.stderr.count("\n") == 1, completed.stderr
-    return completed.stderr
+    result = shell.run_program(name, *arguments)
+    assert result.code != 0 and result.stdout == "" and result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """Run the script behind `make demo` whole, with tiny weights and two steps."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from moeir.artifacts import manifests
-from tests.examples.shell import EXAMPLES, CommandServer, parse_tables, run_script
+from tests.examples.shell import CommandServer, parse_tables, run_program, run_script
 
 QUERIES = 60  # of each kind and part
 KINDS = ("description", "name")
@@ -15,7 +13,7 @@ ROWS = ["fused", "lexical", "local", "global", "bm25", "untrained", "uncalibrate
 
 def write_small_collection(folder: Path) -> None:
     """The script's collection with fewer queries of each kind, and with their passages only."""
-    subprocess.run([sys.executable, EXAMPLES / "docstrings.py", folder], check=True)
+    assert run_program("docstrings.py", folder).code == 0
     passage_ids = set()
     for part in ("train", "dev", "test"):
         for file in (folder / f"{part}-queries.jsonl", folder / f"{part}.qrels"):

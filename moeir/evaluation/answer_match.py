@@ -126,13 +126,12 @@ def hit_labels(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[NDAr
     for document in texts.read_texts(corpus, keep_empty=True):
         normalized = None
         for hits in all_hits:
-            for row, query in hits.take(document.id):
+            for row, query in hits.pop(document.id):
                 normalized = answers.normalize(document.text) if normalized is None else normalized
                 hits.labels[row] = answers.contains_answer(query, normalized)
-    for hits in all_hits:
-        if (absent := hits.first_unread()) is not None:
-            reason = f"has no document {absent!r}, which a run names; give the corpus that was searched"
-            raise DataError(f"{lines.source_name(corpus)}: {reason}")
+    if absent := next((document for hits in all_hits for document in hits.unread), None):
+        reason = f"has no document {absent!r}, which a run names; give the corpus that was searched"
+        raise DataError(f"{lines.source_name(corpus)}: {reason}")
     return [hits.labels for hits in all_hits]
 
 
@@ -140,29 +139,21 @@ class _HitsByDocument:
     """Hits of a run grouped by document, so that each text is matched when the corpus reader reaches it."""
 
     def __init__(self, run: Run, answers: Answers) -> None:
-        self.run = run
         self.labels = np.zeros(len(run.documents), dtype=bool)
-        self.query_rows = np.repeat(np.arange(len(run)), np.diff(run.starts))
+        self._run, self._query_rows = run, np.repeat(np.arange(len(run)), np.diff(run.starts))
         has_answers = np.array([query in answers.by_question for query in run.queries], dtype=bool)
-        rows = np.flatnonzero(has_answers[self.query_rows])
-        self.rows = rows[np.argsort(run.documents[rows], kind="stable")]
-        self.starts = np.searchsorted(run.documents[self.rows], np.arange(len(run.document_ids) + 1))
-        self.unread = np.diff(self.starts) > 0
-        self.codes = {run.document_ids[code]: code for code in np.flatnonzero(self.unread).tolist()}
+        rows = np.flatnonzero(has_answers[self._query_rows])
+        self._rows = rows[np.argsort(run.documents[rows], kind="stable")]
+        codes, firsts = np.unique(run.documents[self._rows], return_index=True)
+        self._bounds = np.append(firsts, len(rows))
+        self.unread = {run.document_ids[code]: number for number, code in enumerate(codes.tolist())}
 
-    def take(self, document: str) -> list[tuple[int, str]]:
+    def pop(self, document: str) -> list[tuple[int, str]]:
         """Rows and queries of the hits of this document, which counts as read from now on."""
-        code = self.codes.get(document)
-        if code is None:
+        if (number := self.unread.pop(document, None)) is None:
             return []
-        self.unread[code] = False
-        rows = self.rows[self.starts[code] : self.starts[code + 1]].tolist()
-        return [(row, self.run.queries[self.query_rows[row]]) for row in rows]
-
-    def first_unread(self) -> str | None:
-        """A document that the corpus does not contain."""
-        codes = np.flatnonzero(self.unread)
-        return self.run.document_ids[codes[0]] if len(codes) else None
+        rows = self._rows[self._bounds[number] : self._bounds[number + 1]].tolist()
+        return [(row, self._run.queries[self._query_rows[row]]) for row in rows]
 
 
 def _compile_phrase(answer: str) -> str | None:

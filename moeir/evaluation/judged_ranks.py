@@ -40,9 +40,13 @@ class JudgedRanks:
         grades = np.array([grade for judged in qrels.values() for grade in judged.values()], dtype=np.int64)
         documents = Ids.from_strings(run.document_ids).lookup([document for judged in qrels.values() for document in judged])
         lists = np.array([run.query_rows.get(query, -1) for query in queries], dtype=np.int64)[owners]
-        retrieved = (documents >= 0) & (lists >= 0)
+        known = np.flatnonzero((documents >= 0) & (lists >= 0))
+        rows = np.flatnonzero(np.isin(run.documents, documents[known]))  # few of all hits
+        hit_lists = np.searchsorted(run.starts, rows, side="right") - 1
+        hit_keys, keys = hit_lists * width + run.documents[rows], lists[known] * width + documents[known]
+        _, hits, judgements = np.intersect1d(hit_keys, keys, assume_unique=True, return_indices=True)
         ranks = np.zeros(len(owners), np.int64)
-        ranks[retrieved] = _lookup_ranks(run, lists[retrieved] * width + documents[retrieved], documents[retrieved], width)
+        ranks[known[judgements]] = rows[hits] - run.starts[hit_lists[hits]] + 1
         order = np.lexsort((np.where(ranks > 0, ranks, np.iinfo(np.int64).max), owners))
         return cls(queries, owners[order], grades[order], ranks[order])
 
@@ -126,23 +130,6 @@ NATIVE_MEASURES: dict[str, Callable[[JudgedRanks, int, int], _Floats]] = {
     "Success": _success,
     "Rprec": _r_precision,
 }
-
-
-def _lookup_ranks(run: Run, keys: _Integers, documents: _Integers, width: int) -> _Integers:
-    """Ranks of the keys list · width + document; 0 if the list lacks the document."""
-    judged = np.zeros(width, dtype=bool)
-    judged[documents] = True
-    rows = np.flatnonzero(judged[run.documents]) if len(documents) else np.empty(0, np.int64)  # few of all hits
-    lists = np.searchsorted(run.starts, rows, side="right") - 1
-    hit_keys = lists * width + run.documents[rows]
-    order = np.argsort(hit_keys)
-    positions = np.searchsorted(hit_keys[order], keys)
-    positions[positions == len(hit_keys)] = 0
-    ranks = np.zeros(len(keys), np.int64)
-    if len(hit_keys):
-        matches = order[positions]
-        ranks = np.where(hit_keys[matches] == keys, rows[matches] - run.starts[lists[matches]] + 1, 0)
-    return ranks
 
 
 def _ranks_in_group(owners: _Integers) -> _Integers:

@@ -1,32 +1,26 @@
-"""Measures by name, their values per query, coverage by the judgements, and ranges over orders of tied documents.
+"""Measures by name, their values per query, and coverage by the judgements.
 
 The common measures are computed in `judged_ranks`, the others by ir-measures, which gets ranks instead of scores, in the order of
 `records.runs`, so that all its providers break ties as trec_eval does. Every judged query counts: a query that the run lacks
 scores 0, and so does one without a relevant document.
 """
 
-import ast
 import difflib
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import ir_measures
-import numpy as np
 from ir_measures import Measure, providers
-from numpy.typing import NDArray
 
 from moeir.errors import DataError, UsageError
 from moeir.evaluation.judged_ranks import JudgedRanks, is_native
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
-_MEASURE_PATTERN = re.compile(r"(?P<name>[^\W\d]\w*(?:\.\d+)?)(?:\((?P<options>.*)\))?(?:@(?P<at>.+))?")
-_OBJECT_ADDRESS = re.compile(r"<[^<>]* object at 0x\w+>")
-_NAME_WITH_NUMBER = re.compile(r"(?P<name>\w+?)[_.](?P<number>\d+(?:\.\d+)?)")
-
+_MEASURE_PATTERN = re.compile(r"(?P<name>[^\W\d]\w*?)(?:[_.](?P<number>\d+(?:\.\d+)?))?(?P<options>\(.*\))?(?:@(?P<at>.+))?")
 _TREC_EVAL_NAMES = {  # trec_eval's name, which may end in `_` and a number -> name in ir-measures
     "ndcg": "nDCG", "ndcg_cut": "nDCG", "map": "AP", "map_cut": "AP", "p": "P", "recall": "R", "recip_rank": "RR",
     "success": "Success", "rprec": "Rprec", "bpref": "Bpref", "infap": "infAP",
@@ -43,12 +37,9 @@ _PROVIDERS = _ir_providers.FallbackProvider([_ir_providers.registry[name] for na
 _DIFFERS_FROM_TREC_EVAL = {"IPrec"}  # pytrec_eval rounds recall levels differently
 
 _MAX_GRADE = 10_000  # of what ir-measures computes: trec_eval has a table of all grades up to the largest
-_RANGES: dict[str, tuple[Any, float, float]] = {  # of options
-    **{"cutoff": (int, 1, 2**31 - 1), "rel": (int, 1, _MAX_GRADE), "gains": (int, 0, _MAX_GRADE)},
-    "beta": (float, 0.001, 1000.0),  # trec_eval reads no exponents
-}
+# Options for which trec_eval neither crashes nor returns another measure:
+_RANGES = {"cutoff": (1, 2**31 - 1), "rel": (1, _MAX_GRADE), "gains": (0, _MAX_GRADE), "beta": (0.001, 1000.0)}
 _QUERIES_PER_BATCH = 500  # limits the size of the dictionaries that ir-measures needs
-_LIMITED_TO_CUTOFF = {"nDCG", "RR", "R", "P", "AP", "Success", "Judged"}  # documents below the cutoff do not change these
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,38 +61,28 @@ def parse_measure(text: str) -> Measure:
     ['nDCG@10', 'nDCG@10', 'RR@10', 'R@1000', 'AP', 'R(rel=2)@100']
     """
     form = _MEASURE_PATTERN.fullmatch(text.strip())
-    name, number = _split_cutoff(form["name"]) if form else (text, None)
+    name = form["name"] if form else text
     if form is None or name.lower() not in _NAMES:
-        raise UsageError(f"no measure is called {text!r}{_suggestion(name)}; nDCG@10, RR@10, R@100, AP, P@5, Success@20 are")
-    measure: Measure = ir_measures.measures.registry[_NAMES[name.lower()]]
+        matches = dict.fromkeys(_NAMES[match] for match in difflib.get_close_matches(name.lower(), _NAMES, n=3))
+        suggestion = f" (did you mean {' or '.join(matches)}?)" if matches else ""
+        raise UsageError(f"no measure is called {text!r}{suggestion}; nDCG@10, RR@10, R@100, AP, P@5, Success@20 are")
+    at = form["at"] or form["number"]
     try:
-        options = _parse_options(form["options"] or "")
-        at = form["at"] or number
-        if at is not None:
-            options[measure.AT_PARAM] = ast.literal_eval(at)
-        _check_ranges(text, options)
-        measure = measure(**options)
+        measure: Measure = ir_measures.parse_measure(_NAMES[name.lower()] + (form["options"] or "") + (f"@{at}" if at else ""))
         supported = _PROVIDERS.supports(measure) and measure.NAME not in _DIFFERS_FROM_TREC_EVAL  # `supports` checks the options too
-    except (AssertionError, SyntaxError, ValueError, TypeError) as fault:
+    except (AssertionError, ValueError, TypeError) as fault:
+        reason = re.sub(r"<[^<>]* object at 0x\w+>", "nothing", str(fault))
         expected = "expected NAME, NAME@CUTOFF or NAME(option=value)@CUTOFF, and the flag again for another measure"
-        reason = _OBJECT_ADDRESS.sub("nothing", f"{fault}; ") if str(fault) else ""
-        raise UsageError(f"measure {text!r} cannot be read: {reason}{expected}") from None
+        raise UsageError(f"measure {text!r} cannot be read: {reason}; {expected}") from None
     if not supported:
-        advice = "; exponential gains are nDCG(gains={1:1,2:3,3:7})@10" if "dcg" in options else ""
+        advice = "; exponential gains are nDCG(gains={1:1,2:3,3:7})@10" if "dcg" in measure.params else ""
         raise UsageError(f"measure {text!r} is not computed here{advice}")
+    for option, (least, most) in _RANGES.items():
+        value = measure.params.get(option, least)
+        numbers = [*value, *value.values()] if isinstance(value, dict) else [value]
+        if any(type(number) is not type(least) or not least <= number <= most for number in numbers):
+            raise UsageError(f"measure {text!r}: {option} is {value!r}; expected numbers from {least} to {most}")
     return measure
-
-
-def _check_ranges(text: str, options: dict[str, Any]) -> None:
-    """UsageError for a value that the libraries behind a measure do not take: they crash, wait for minutes, or return another number."""
-    for name in _RANGES.keys() & options.keys():
-        kind, least, most = _RANGES[name]
-        value = options[name]
-        numbers = [*value, *value.values()] if name == "gains" and isinstance(value, dict) else [value]
-        if any(type(number) not in (int, kind) or not least <= number <= most for number in numbers):
-            expected = f"expected {'a whole number' if kind is int else 'a number'} from {least} to {most}"
-            raise UsageError(f"measure {text!r}: {name} is {value!r}; {expected}{' for each grade' if name == 'gains' else ''}")
-        options[name] = kind(value) if kind is float else value
 
 
 def check_collection(run: Run, qrels: Qrels) -> None:
@@ -116,14 +97,13 @@ def evaluate_run(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[
     """Value of each measure for each judged query, in the order of the judgements."""
     check_collection(run, qrels)
     values: dict[str, dict[str, float]] = {str(measure): dict.fromkeys(qrels, float(measure.DEFAULT)) for measure in measures}
-    quick = [measure for measure in measures if is_native(measure)]
-    if quick:
+    native = [measure for measure in measures if is_native(measure)]
+    if native:
         judged = JudgedRanks.from_run(run, qrels)
-        values |= {str(measure): judged.compute(measure) for measure in quick}
-    others = [measure for measure in measures if measure not in quick]
-    for depth in {_needed_depth(measure) for measure in others}:
-        same_depth = [measure for measure in others if _needed_depth(measure) == depth]
-        for metric in _compute_with_ir_measures(run if depth is None else run.top(depth), qrels, same_depth):
+        values |= {str(measure): judged.compute(measure) for measure in native}
+    if others := [measure for measure in measures if measure not in native]:
+        cutoffs = [None if measure.params.get("judged_only") else measure.params.get("cutoff") for measure in others]
+        for metric in _compute_with_ir_measures(run if None in cutoffs else run.top(max(cutoffs)), qrels, others):
             values[str(metric.measure)][metric.query_id] = float(metric.value)
     return values
 
@@ -147,31 +127,6 @@ def compute_coverage(run: Run, qrels: Qrels, depth: int = 10) -> Coverage:
     return Coverage(len(qrels), len(run), len(qrels) - len(both), len(run) - len(both), depth, share)
 
 
-def _split_cutoff(name: str) -> tuple[str, str | None]:
-    numbered = _NAME_WITH_NUMBER.fullmatch(name)
-    if numbered and name.lower() not in _NAMES and numbered["name"].lower() in _NAMES:
-        return numbered["name"], numbered["number"]
-    return name, None
-
-
-def _suggestion(name: str) -> str:
-    matches = difflib.get_close_matches(name.lower(), _NAMES, n=3)
-    return f" (did you mean {' or '.join(dict.fromkeys(_NAMES[match] for match in matches))}?)" if matches else ""
-
-
-def _parse_options(text: str) -> dict[str, Any]:
-    call = ast.parse(f"measure({text})", mode="eval").body
-    if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
-        raise ValueError("options are name=value, between commas")
-    return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-
-
-def _needed_depth(measure: Measure) -> int | None:
-    cutoff = measure.params.get("cutoff")
-    whole = measure.NAME not in _LIMITED_TO_CUTOFF or measure.params.get("judged_only")
-    return None if whole or cutoff is None else int(cutoff)
-
-
 def _compute_with_ir_measures(run: Run, qrels: Qrels, measures: list[Measure]) -> Iterator[ir_measures.Metric]:
     queries = list(qrels)
     for start in range(0, len(queries), _QUERIES_PER_BATCH):
@@ -184,46 +139,3 @@ def _compute_with_ir_measures(run: Run, qrels: Qrels, measures: list[Measure]) -
         if not any(measure.NAME == "NumRel" for measure in measures):  # the only measure with a value for an empty list
             ranks = {query: documents for query, documents in ranks.items() if documents}
         yield from _PROVIDERS.iter_calc(measures, judged, ranks)
-
-
-def tie_ranges(run: Run, qrels: Qrels, wanted: Collection[Measure]) -> dict[str, tuple[float, float]]:
-    """Smallest and largest mean of each measure over all orders of tied documents.
-
-    Tied documents in ascending order of grade give the minimum of every query, in descending order its maximum (nDCG, AP, RR, R, P,
-    Success and Rprec never decrease when a better document moves up).
-    """
-    for measure in wanted:
-        if not is_native(measure):
-            raise UsageError(f"--ties: {measure}: not known over orders of ties; nDCG, AP, RR, R, P and Success are")
-    grades = _hit_grades(run, qrels)
-    least, most = (aggregate_values(evaluate_run(_reorder_ties(run, sign * grades), qrels, wanted)) for sign in (1, -1))
-    return {name: (least[name], most[name]) for name in least}
-
-
-def count_queries_with_ties(run: Run) -> int:
-    """Number of lists with two documents of equal score."""
-    return len(np.unique(np.searchsorted(run.starts, np.flatnonzero(~_score_changes(run)), side="right")))
-
-
-def _hit_grades(run: Run, qrels: Qrels) -> NDArray[np.int64]:
-    """Grade of every hit [n]; 0 if unjudged."""
-    judged = JudgedRanks.from_run(run, qrels)
-    retrieved = judged.ranks > 0
-    lists = np.array([run.query_rows.get(query, 0) for query in judged.queries], dtype=np.int64)[judged.query_rows[retrieved]]
-    grades = np.zeros(len(run.scores), np.int64)
-    grades[run.starts[lists] + judged.ranks[retrieved] - 1] = judged.grades[retrieved]
-    return grades
-
-
-def _reorder_ties(run: Run, keys: NDArray[np.int64]) -> Run:
-    """The run with documents of equal score in ascending order of their keys."""
-    order = np.lexsort((keys, np.cumsum(_score_changes(run))))
-    return replace(run, documents=run.documents[order], scores=run.scores[order])
-
-
-def _score_changes(run: Run) -> NDArray[np.bool_]:
-    """Whether the score of each hit [n] differs from that of the hit before it; true for the first of a list."""
-    changes = np.ones(len(run.scores), dtype=bool)
-    changes[1:] = run.scores[1:] != run.scores[:-1]
-    changes[run.starts[run.starts < len(changes)]] = True
-    return changes

@@ -1,7 +1,7 @@
 """Significance tests, effect sizes and confidence intervals of two systems, and corrections for multiple comparisons."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import scipy
@@ -62,23 +62,6 @@ def randomisation_test(first: Mapping[str, float], second: Mapping[str, float], 
     return float(drawn.pvalue)
 
 
-def bootstrap_test(first: Mapping[str, float], second: Mapping[str, float], seed: int = 42) -> float:
-    """Two-sided p-value of the paired bootstrap test over queries, shifted to no difference (Sakai 2006).
-
-    The statistic is Student's t; 10,000 seeded samples plus the observed one.
-
-    >>> bootstrap_test({"a": 0.5, "b": 0.4}, {"a": 0.5, "b": 0.4})
-    1.0
-    """
-    differences = _differences(first, second)
-    if len(differences) < 2 or not differences.any():
-        return 1.0
-    observed, as_large = abs(_t_statistics(differences[None])[0]), 0
-    for sample in _bootstrap_samples(differences - differences.mean(), seed):
-        as_large += int((abs(_t_statistics(sample)) >= observed).sum())
-    return (as_large + 1) / (RESAMPLES + 1)
-
-
 def confidence_interval(
     values: Sequence[float] | NDArray[np.float64], level: float = 0.95, *, is_measure: bool = False
 ) -> tuple[float, float]:
@@ -130,7 +113,7 @@ def correct_p_values(values: Sequence[float], method: str) -> list[float]:
     return [round(value, 15) for value in exact.tolist()]
 
 
-TESTS = {"t": paired_t_test, "randomisation": randomisation_test, "bootstrap": bootstrap_test}
+TESTS = {"t": paired_t_test, "randomisation": randomisation_test}
 CORRECTIONS = {"none": "uncorrected", "bonferroni": "Bonferroni", "holm": "Holm", "bh": "BH"}  # as the heads of columns name them
 
 
@@ -138,18 +121,3 @@ def _differences(first: Mapping[str, float], second: Mapping[str, float]) -> NDA
     if first.keys() != second.keys():
         raise DataError(f"a paired test needs the same queries on both sides; {len(first.keys() ^ second.keys())} are on one side only")
     return np.array([first[query] - second[query] for query in first])
-
-
-def _bootstrap_samples(values: NDArray[np.float64], seed: int) -> Iterator[NDArray[np.float64]]:
-    """RESAMPLES samples of the values, in batches small enough for memory."""
-    generator, batch = np.random.default_rng(seed), max(1, _NUMBERS_PER_BATCH // len(values))
-    for start in range(0, RESAMPLES, batch):
-        yield values[generator.integers(0, len(values), (min(batch, RESAMPLES - start), len(values)))]
-
-
-def _t_statistics(samples: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Student's t of each row; infinite if all its values are equal and not 0."""
-    means, spread = samples.mean(axis=1), samples.std(axis=1, ddof=1) / math.sqrt(samples.shape[1])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        statistics: NDArray[np.float64] = np.nan_to_num(means / spread, nan=0.0)
-    return statistics

@@ -7,16 +7,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from moeir.parsing import dump_json, escape_controls
 
 MARKS = "†‡§¶‖ᵃᵇᶜᵈᵉᶠᵍʰ"  # raised, behind numbers
-_LATEX_SPECIAL = re.compile(rf"[&%$#_{{}}~^\\<>]|[{MARKS}]+")
-_LATEX_ESCAPES = {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$",
-}  # fmt: skip
-_LATEX_MARKS = dict(zip(MARKS, [r"\dagger", r"\ddagger", r"\S", r"\P", r"\|", *(f"{{{letter}}}" for letter in "abcdefgh")], strict=True))
 _NUMBER = re.compile(rf"[-+]?[<>]?[\d.,]+(e[-+]?\d+)?%?[*{MARKS}]* *|[-–—]|nan|inf|")
+_MARKDOWN = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_{}[]<>|~&"})
+_LATEX_MARKS = [r"\dagger", r"\ddagger", r"\S", r"\P", r"\|", *(f"{{{letter}}}" for letter in "abcdefgh")]
+_LATEX = str.maketrans(
+    {letter: f"\\{letter}" for letter in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$"}
+    | {mark: f"$^{{{symbol}}}$" for mark, symbol in zip(MARKS, _LATEX_MARKS, strict=True)}
+)
 
 
 class Bold(str):
     """A cell that Markdown and LaTeX show in bold, but for its marks; plain text has no bold."""
+
+    def split_marks(self) -> tuple[str, str]:
+        """The number and the marks behind it."""
+        number = self.rstrip(MARKS)
+        return number, self[len(number) :]
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[object]], number_format: str = ".4f") -> str:
@@ -30,7 +37,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[object]], number
     """
     cells = _format_cells(rows, number_format)
     lines = [*_format_cells([header]), *cells]
-    widths = [max(_display_width(line[column]) for line in lines) for column in range(len(header))]
+    widths = [max(map(_display_width, column)) for column in zip(*lines, strict=True)]
     right = _right_aligned(len(header), cells)
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join("  ".join(map(_pad_cell, line, widths, right)).rstrip() for line in lines)
@@ -45,10 +52,10 @@ def format_markdown(header: Sequence[str], rows: Sequence[Sequence[object]], num
     | bm25\\|k1 | 0.5000 |
     """
     cells = _format_cells(rows, number_format)
-    right = _right_aligned(len(header), cells)
+    rules = ["--:" if number else ":--" for number in _right_aligned(len(header), cells)]
     lines = [[_escape_markdown(cell) if escape else cell.replace("|", "\\|") for cell in row] for row in (*_format_cells([header]), *cells)]
-    lines.insert(1, ["--:" if number else ":--" for number in right])
-    return "\n".join(f"|{'|'.join(line)}|" if index == 1 else f"| {' | '.join(line)} |" for index, line in enumerate(lines))
+    first, *others = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([first, f"|{'|'.join(rules)}|", *others])
 
 
 def format_latex(header: Sequence[str], rows: Sequence[Sequence[object]], number_format: str = ".4f") -> str:
@@ -65,9 +72,8 @@ def format_latex(header: Sequence[str], rows: Sequence[Sequence[object]], number
     """
     cells = _format_cells(rows, number_format)
     columns = "".join("r" if number else "l" for number in _right_aligned(len(header), cells))
-    lines = [f"{' & '.join(map(_escape_latex, line))} \\\\" for line in (*_format_cells([header]), *cells)]
-    body = [lines[0], "\\midrule", *lines[1:]]
-    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", "\\toprule", *body, "\\bottomrule", "\\end{tabular}"])
+    first, *others = (f"{' & '.join(map(_escape_latex, line))} \\\\" for line in (*_format_cells([header]), *cells))
+    return "\n".join([f"\\begin{{tabular}}{{{columns}}}", "\\toprule", first, "\\midrule", *others, "\\bottomrule", "\\end{tabular}"])
 
 
 TABLE_FORMATS = {"table": format_table, "markdown": format_markdown, "latex": format_latex}
@@ -87,10 +93,6 @@ def format_lines(header: Sequence[str], rows: Iterable[Sequence[object]], form: 
         yield "\t".join("" if cell is None else f"{cell:.9g}" if isinstance(cell, float) else escape_controls(str(cell)) for cell in row)
 
 
-def _right_aligned(width: int, cells: Sequence[Sequence[str]]) -> list[bool]:
-    return [bool(cells) and all(_NUMBER.fullmatch(row[column]) for row in cells) for column in range(width)]
-
-
 def format_note(text: str, form: str) -> str:
     r"""Format a line of text below a table of one of the `TABLE_FORMATS`.
 
@@ -101,29 +103,20 @@ def format_note(text: str, form: str) -> str:
     return f"\\par{{\\footnotesize {_escape_latex(line)}}}" if form == "latex" else _escape_markdown(line) if form == "markdown" else line
 
 
+def _right_aligned(width: int, cells: Sequence[Sequence[str]]) -> list[bool]:
+    return [bool(cells) and all(_NUMBER.fullmatch(row[column]) for row in cells) for column in range(width)]
+
+
 def _escape_markdown(text: str) -> str:
     if isinstance(text, Bold):
-        number, marks = _split_marks(text)
-        return f"**{number}**{marks}"
-    return text if _NUMBER.fullmatch(text) else re.sub(r"[\\`*_{}\[\]<>|~&]", r"\\\g<0>", text)
+        return "**{}**{}".format(*text.split_marks())
+    return text if _NUMBER.fullmatch(text) else text.translate(_MARKDOWN)
 
 
 def _escape_latex(text: str) -> str:
     if isinstance(text, Bold):
-        number, marks = _split_marks(text)
-        return f"\\textbf{{{number}}}{_escape_latex(marks)}"
-    return _LATEX_SPECIAL.sub(_to_latex, text)
-
-
-def _split_marks(cell: str) -> tuple[str, str]:
-    number = str(cell).rstrip(MARKS)
-    return number, cell[len(number) :]
-
-
-def _to_latex(letter: re.Match[str]) -> str:
-    if letter[0][0] in MARKS:
-        return f"$^{{{''.join(map(_LATEX_MARKS.__getitem__, letter[0]))}}}$"
-    return _LATEX_ESCAPES.get(letter[0], f"\\{letter[0]}")
+        return "\\textbf{{{}}}{}".format(*(part.translate(_LATEX) for part in text.split_marks()))
+    return text.translate(_LATEX)
 
 
 def _format_cells(rows: Iterable[Sequence[object]], number_format: str = "") -> list[list[str]]:

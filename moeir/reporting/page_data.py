@@ -37,11 +37,13 @@ def evaluate_runs(runs: Mapping[str, Run], qrels: Qrels, wanted: Sequence[Measur
 def comparison_table(by_run: RunMeasureValues, queries: Sequence[str]) -> dict[str, Any]:
     """By measure: mean, low and high of each run, p of each pair of runs, values [run][query] as integers."""
     names = list(next(iter(by_run.values()), ()))
-    p_values = {base: _p_values_against(by_run, base) for base in by_run}
+    all_queries = result_tables.ALL_QUERIES
+    labelled = {name: {all_queries: values} for name, values in by_run.items()}
+    p_values = {base: result_tables.Comparison(against=(base,)).p_values(labelled) for base in by_run}
     return {
         "measures": names,
         "means": [[_mean_with_interval([of_run[measure][query] for query in queries]) for of_run in by_run.values()] for measure in names],
-        "p": [[[p_values[base].get((name, measure)) for name in by_run] for base in by_run] for measure in names],
+        "p": [[[p_values[base].get((all_queries, name, base, measure)) for name in by_run] for base in by_run] for measure in names],
         "p_header": result_tables.DEFAULT_COMPARISON.p_header,
         "values": [[[round(of_run[measure][query] * VALUE_SCALE) for query in queries] for of_run in by_run.values()] for measure in names],
     }
@@ -50,13 +52,6 @@ def comparison_table(by_run: RunMeasureValues, queries: Sequence[str]) -> dict[s
 def _mean_with_interval(sample: Sequence[float]) -> tuple[float, float, float]:
     """The mean and its 95 % interval."""
     return math.fsum(sample) / len(sample), *significance.confidence_interval(sample, is_measure=True)
-
-
-def _p_values_against(by_run: RunMeasureValues, base: str) -> dict[tuple[str, str], float]:
-    """p of every other run against `base`, by run and measure, as `moeir evaluate` has it with `base` as the first run."""
-    base_first = {name: {result_tables.ALL_QUERIES: by_run[name]} for name in sorted(by_run, key=lambda name: name != base)}
-    p_values = result_tables.DEFAULT_COMPARISON.p_values(base_first)
-    return {(name, measure): p for (_, name, measure), p in p_values.items()}
 
 
 class QueryPages:

@@ -31,9 +31,8 @@ from moeir.stages.run_arguments import (
 if TYPE_CHECKING:
     from ir_measures import Measure
 
-    from moeir.evaluation.compat import ToolView
     from moeir.evaluation.measures import Coverage
-    from moeir.evaluation.result_tables import Comparison, LabelledValues, TieRanges
+    from moeir.evaluation.result_tables import Comparison, LabelledValues
     from moeir.records.qrels import Qrels
     from moeir.records.runs import Run
 
@@ -66,7 +65,7 @@ class Evaluate(Stage):
         "texts", "With --group-by: the queries, if --answers lacks the field.", None, aliases=("--topics",), only_with=("group_by",)
     )
     per_query: bool = option("Report the value of every query, too.", False, aliases=("-q",), group="Measures")
-    test: str = option("p-values against the first run: t (paired), randomisation, bootstrap or none.", "t", group="Comparison of runs")
+    test: str = option("p-values against the first run: t (paired), randomisation or none.", "t", group="Comparison of runs")
     correction: str = option(
         "Correction of p-values over all runs and measures: holm, bonferroni, bh (Benjamini and Hochberg) or none.",
         "holm",
@@ -84,7 +83,6 @@ class Evaluate(Stage):
         False,
         group="Comparison of runs",
     )
-    ties: bool = option("Report the range of each mean over all orders of documents with equal scores.", False, group="Measures")
     compat: str | None = option("Compute measures as another tool does: trec_eval, beir, mteb or msmarco.", None, group="Other tools")
     explain: bool = option("With --compat: show step by step why its values differ.", False, group="Other tools")
     form: str = option(
@@ -111,8 +109,6 @@ class Evaluate(Stage):
             raise UsageError("--compat needs --qrels, and takes no --group-by: the tools use judgements only")
         if self.compat is not None and (stream := next(filter(is_stream, run_paths(self.run)), None)):
             raise UsageError(f"--compat --run {stream}: the run is read more than once; name a file")
-        if self.ties and (self.compat or self.answers or self.group_by):
-            raise UsageError("--ties needs --qrels, and cannot be combined with --compat or --group-by")
         check_judgements("evaluate", self.qrels, self.answers)
         check_answers("--answers", self.answers, self.corpus, self.match)
         check_groups(self.group_by, self.queries, self.answers)
@@ -135,29 +131,27 @@ class Evaluate(Stage):
         requested = [measures.parse_measure(text) for text in self.measure or (DEFAULT_MEASURES if self.answers is None else OF_ANSWERS)]
         groups = read_groups(self.group_by, self.queries or self.answers)
         if self.compat is not None:
-            compat.find_tool(self.compat, requested)
+            compat.check_tool(self.compat, requested)
         values: dict[str, LabelledValues] = {}
-        tool_views: dict[str, ToolView] = {}
-        ranges: dict[str, dict[str, tuple[float, float]]] = {}
+        step_rows: list[list[object]] = []
         notes, queries = [], 0
         for name, path, run, qrels, note in self._runs_with_qrels(requested):
             with name_source(path):
                 if self.compat is not None:
-                    tool_views[name] = compat.ToolView(path, run, qrels, compat.TOOLS[self.compat])
-                    run_values = {str(measure): dict(tool_views[name].values(measure)) for measure in requested}
+                    steps = {str(measure): list(compat.tool_steps(self.compat, path, run, qrels, measure)) for measure in requested}
+                    run_values = {measure: dict(own[-1].values) for measure, own in steps.items()}
+                    step_rows += compat.step_rows(name, steps)
                 else:
                     run_values = measures.evaluate_run(run, qrels, requested)
-                if self.ties:
-                    ranges[name] = measures.tie_ranges(run, qrels, requested)
             with name_source(self.queries or self.answers):
                 values[name] = {ALL_QUERIES: run_values} if groups is None else group_samples(run_values, groups, str(self.group_by))
             notes.append(f"{name}: {note}")
             queries = len(qrels)
         if self.explain:
             header = ["run", "measure", f"towards {self.compat}", "mean", "change"]
-            lines.write_lines([tables.format_table(header, compat.step_table(tool_views, requested))], self.output)
+            lines.write_lines([tables.format_table(header, step_rows)], self.output)
         else:
-            lines.write_lines(self._output_lines(values, ranges if self.ties else None), self.output)
+            lines.write_lines(self._output_lines(values), self.output)
         for text in notes:
             log.info("%s", text)
         if groups is None:
@@ -220,13 +214,13 @@ class Evaluate(Stage):
             raise UsageError(f"--against {self.against[0]}: expected two runs or more, found 1; repeat --run")
         return tuple(name for name in baselines if name is not None)
 
-    def _output_lines(self, samples_by_run: "dict[str, LabelledValues]", ranges: "TieRanges | None") -> Iterator[str]:
+    def _output_lines(self, samples_by_run: "dict[str, LabelledValues]") -> Iterator[str]:
         from moeir.evaluation import result_tables
 
         stream_form, forms = ("tsv", {}) if self.per_query else ("table", FORMS_BY_SUFFIX)
         form = choose_form(self.form, self.output, stream_form, forms)
         if form in TABLE_FORMS:
-            yield result_tables.to_table(samples_by_run, form, self._comparison(), ranges)
+            yield result_tables.to_table(samples_by_run, form, self._comparison())
         elif form == "json":
             yield result_tables.to_json(samples_by_run, self._comparison())
         else:

@@ -21,7 +21,7 @@ from moeir.parsing import escape_controls
 Item = TypeVar("Item")
 StyledLine = Sequence[tuple[str, str]]  # segments of a line, each with its style
 SECONDS_BETWEEN_LINES = 30.0
-BARS, ARROWS = "▁▂▃▄▅▆▇█", "→↗↘"  # levels from low to high; trends 0, 1 and -1
+BARS = "▁▂▃▄▅▆▇█"  # levels from low to high
 _quiet = False
 
 

@@ -173,7 +173,7 @@ def _read_journal(path: Path) -> None:
 
 def _read_metrics(path: Path) -> None:
     training_curves.format_trainings(training_curves.load_trainings([path]))
-    training_monitor.analyze_shares(path, 2)
+    list(training_monitor.read_metrics(path))
 
 
 def _make_manifest() -> bytes:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.spatial.distance import cdist
-from scipy.special import logsumexp
+from scipy.special import logsumexp, rel_entr, softmax
 
 from moeir.analysis.result import AnalysisResult, Plot
 from moeir.errors import DataError
@@ -24,8 +24,10 @@ def estimate_divergences(queries: Array, documents: Array, *, bandwidth: float =
     column j that of document j; each density is estimated at its own points (specs/cot_mote §5, reading B: n = 400, bandwidth 1).
     """
     distance = cosine_distances(queries, documents)
-    of_queries, of_documents = kernel_log_weights(distance, bandwidth), kernel_log_weights(distance.T, bandwidth)
-    return kullback_leibler(of_queries, of_documents), jensen_shannon(of_queries, of_documents)
+    of_queries, of_documents = kernel_weights(distance, bandwidth), kernel_weights(distance.T, bandwidth)
+    middle = (of_queries + of_documents) / 2
+    jensen_shannon = (rel_entr(of_queries, middle).sum() + rel_entr(of_documents, middle).sum()) / 2
+    return float(rel_entr(of_queries, of_documents).sum()), float(jensen_shannon)
 
 
 def cosine_distances(queries: Array, documents: Array) -> Array:
@@ -34,45 +36,19 @@ def cosine_distances(queries: Array, documents: Array) -> Array:
     >>> cosine_distances(np.array([[2.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [0.0, 0.0]]))
     array([[0., 1., 2., 1.]])
     """
-    return 1.0 - _unit_vectors(queries) @ _unit_vectors(documents).T
+    return np.nan_to_num(cdist(queries.astype(np.float64), documents.astype(np.float64), "cosine"), nan=1.0)
 
 
-def _unit_vectors(vectors: Array) -> Array:
-    vectors = vectors.astype(np.float64)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths > 0, lengths, 1.0)
-
-
-def kernel_log_weights(points: Array, bandwidth: float) -> Array:
-    """Logarithm of a Gaussian kernel density of n points at these same points, normalised to sum to 1: [n, D] -> [n].
+def kernel_weights(points: Array, bandwidth: float) -> Array:
+    """Gaussian kernel density of n points at these same points, normalised to sum to 1: [n, D] -> [n].
 
     The normaliser of the density, n (2π)^(D/2) b^D, is the same at every point and cancels.
 
-    >>> np.exp(kernel_log_weights(np.array([[0.0], [0.0], [100.0]]), 1.0))
+    >>> kernel_weights(np.array([[0.0], [0.0], [100.0]]), 1.0)
     array([0.4, 0.4, 0.2])
     """
-    densities = logsumexp(cdist(points, points, "sqeuclidean") / (-2.0 * bandwidth**2), axis=1)
-    weights: Array = densities - logsumexp(densities)
+    weights: Array = softmax(logsumexp(cdist(points, points, "sqeuclidean") / (-2.0 * bandwidth**2), axis=1))
     return weights
-
-
-def kullback_leibler(first: Array, second: Array) -> float:
-    """Σ p ln(p / q) of two distributions given by their logarithms [n].
-
-    >>> kullback_leibler(np.log([0.5, 0.5]), np.log([0.25, 0.75]))
-    0.1438
-    """
-    return float((np.exp(first) * (first - second)).sum())
-
-
-def jensen_shannon(first: Array, second: Array) -> float:
-    """Mean divergence of two distributions from the mean of both, given by their logarithms [n].
-
-    >>> jensen_shannon(np.log([0.5, 0.5]), np.log([0.25, 0.75]))
-    0.0338
-    """
-    middle = np.logaddexp(first, second) - np.log(2.0)
-    return (kullback_leibler(first, middle) + kullback_leibler(second, middle)) / 2
 
 
 def sample_pairs(queries: Path, corpus: Path, judgements: Path, count: int, seed: int) -> list[tuple[texts.Text, texts.Text]]:

@@ -1,6 +1,5 @@
 """Usage of the experts of a router, accumulated over batches."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
@@ -9,7 +8,6 @@ import numpy as np
 from scipy.special import entr
 
 from moeir.analysis.result import AnalysisResult, Plot
-from moeir.errors import UsageError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -63,41 +61,20 @@ class RouterUsage:
         terms: Array = entr(self.shares) + 0.0  # turns -0.0, of a share of 1, into 0.0
         return terms
 
-    def above_threshold(self, threshold: str) -> Array:
-        """[I] whether the decisions of each expert reach `threshold`: SB-MoE, table III."""
-        number, is_share = parse_threshold(threshold)
-        return self.counts >= (number / 100 * self.decisions if is_share else number)
-
-    def rows(self, threshold: str) -> Iterator[list[object]]:
-        """Rows (unit, expert, count, share, probability, entropy term, whether it reaches the threshold), and their sum `all`."""
+    def rows(self) -> Iterator[list[object]]:
+        """Rows (unit, expert, count, share, probability, entropy term), and their sum `all`."""
         unit = "texts" if self.decisions == self.texts else "tokens"
-        columns = (self.counts, self.shares, self.probabilities, self.entropy_terms, self.above_threshold(threshold).astype(int))
+        columns = (self.counts, self.shares, self.probabilities, self.entropy_terms)
         for expert in range(len(self.counts)):
             yield [unit, str(expert), *(column[expert].item() for column in columns)]
         yield [unit, "all", *(column.sum().item() for column in columns)]
 
 
-def parse_threshold(threshold: str) -> tuple[float, bool]:
-    """Parse a number of decisions or a percentage: the number, and whether it is a percentage.
-
-    >>> parse_threshold("100000"), parse_threshold("1.14%")
-    ((100000.0, False), (1.14, True))
-    """
-    is_share = threshold.endswith("%")
-    try:
-        number = float(threshold.removesuffix("%"))
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf or (is_share and number > 100) or not (is_share or number.is_integer()):
-        raise UsageError(f"--threshold {threshold}: expected a whole number above 0, or a share such as 1.14%")
-    return number, is_share
-
-
-def analyze_usage(usage_by_side: Mapping[str, Mapping[str, RouterUsage]], threshold: str) -> AnalysisResult:
+def analyze_usage(usage_by_side: Mapping[str, Mapping[str, RouterUsage]]) -> AnalysisResult:
     """Expert usage of each router, by side of the texts."""
     rows: list[list[Any]] = []
     for side, routers in usage_by_side.items():
-        rows += [[side, router, *row] for router, usage in routers.items() for row in usage.rows(threshold)]
+        rows += [[side, router, *row] for router, usage in routers.items() for row in usage.rows()]
     marks = [(row[1], row[0], row[3], row[5]) for row in rows if row[3] != "all"]
-    columns = ["side", "router", "of", "expert", "chosen", "share", "probability", "entropy", "used"]
+    columns = ["side", "router", "of", "expert", "chosen", "share", "probability", "entropy"]
     return AnalysisResult(columns, rows, Plot("bars", marks, x_label="expert", y_label="share of decisions"))

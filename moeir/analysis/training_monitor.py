@@ -1,4 +1,4 @@
-"""Monitor of a training: means, trends and histories of its metrics, and alarms when experts collapse, starve or do not compete, a loss
+"""Monitor of a training: means and histories of its metrics, and alarms when experts collapse, starve or do not compete, a loss
 stalls, or a decoder does not use its vectors.
 
 The state depends on the lines of `metrics.jsonl` only: a resumed training replays the lines on disk.
@@ -8,18 +8,16 @@ import itertools
 import math
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import mul
 from pathlib import Path
 
-from moeir.analysis.result import AnalysisResult, Plot
 from moeir.artifacts import atomic_write
-from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.errors import ArtifactError, DataError
 from moeir.records import texts
 
 METRICS_FILE = "metrics.jsonl"
-WINDOW, RECENT, MIN_STEPS, MAX_POINTS = 500, 50, 8, 128
+WINDOW, RECENT, MAX_POINTS = 500, 50, 128
 LOSS_MEASURE = "loss"  # of a development set: the lowest is the best, `dev.loss`; of any other measure the highest
 COLLAPSE_ABOVE, COLLAPSE_ENDS_BELOW = 0.95, 0.90  # share of queries in which one expert has the largest share
 EQUALITY_ABOVE, EQUALITY_ENDS_BELOW = 0.95, 0.90  # mean entropy of the shares relative to its maximum
@@ -71,21 +69,6 @@ class MetricHistory:
         recent = list(self.window)[-RECENT:]
         return sum(recent) / len(recent)
 
-    @property
-    def trend(self) -> int | None:
-        """1 if the mean of the last 50 steps exceeds that of the last 500 by two standard errors, -1 if below, else 0; None if too few.
-
-        >>> history = MetricHistory(); [history.add(step, float(step > 90)) for step in range(100)][0]; history.trend
-        1
-        """
-        if len(self.window) < MIN_STEPS:
-            return None
-        recent = min(RECENT, len(self.window) // 4)
-        mean = sum(itertools.islice(self.window, len(self.window) - recent, None)) / recent
-        spread = max(0.0, sum(map(mul, self.window, self.window)) / len(self.window) - self.mean**2)
-        beyond = abs(mean - self.mean) > max(2 * math.sqrt(spread / recent), 1e-9)
-        return int(beyond) if mean > self.mean else -int(beyond)
-
     def points(self) -> list[tuple[int, float]]:
         """Last step and mean of each interval."""
         return [*self._points, (self._step, self._point_sum / self._point_count)] if self._point_count else list(self._points)
@@ -126,8 +109,8 @@ class TrainingMonitor:
             self.latest[name] = value
             if name.startswith("dev.") and (name not in self.best or _is_better(name, value, self.best[name][0])):
                 self.best[name] = (value, self.step)
-        new_alarms = [*self._check_collapse(), *self._check_equality(), *self._check_starvation(), *self._check_stall()]
-        new_alarms += self._check_bottleneck(facts)
+        checks = (self._check_collapse, self._check_equality, self._check_starvation, self._check_stall)
+        new_alarms = [*itertools.chain.from_iterable(check() for check in checks), *self._check_bottleneck(facts)]
         self.alarms += new_alarms
         return new_alarms
 
@@ -156,20 +139,26 @@ class TrainingMonitor:
         if kind == "usage":
             self.routers.setdefault(expert.rpartition(".")[0], []).append(name)
 
+    def _starting(self, states: Mapping[str, tuple[bool, bool]]) -> list[str]:
+        """The metrics whose alarm starts; `states`: whether a metric is wrong, and whether it is right again, which ends its alarm."""
+        for name in [name for name, (_, is_right) in states.items() if is_right]:
+            self._active_alarms.pop(name, None)
+        return [name for name, (is_wrong, _) in states.items() if is_wrong and name not in self._active_alarms]
+
+    def _alarm(self, names: Collection[str], message: str, advice: str) -> Iterator[Alarm]:
+        """One alarm for all these metrics, if there are any."""
+        if names:
+            alarm = Alarm(self.step, f"{message}; {advice}")
+            self._active_alarms |= dict.fromkeys(names, alarm)
+            yield alarm
+
     def _check_collapse(self) -> Iterator[Alarm]:
         """Alarm if one expert has the largest share of nearly all queries."""
         rivals = [name for name in self.histories if name.startswith("wins.")]
-        for name in rivals if len(rivals) > 1 else ():
-            history = self.histories[name]
-            if len(history.window) < WINDOW:
-                continue
-            share = round(history.mean, 9)
-            if share <= COLLAPSE_ENDS_BELOW:
-                self._active_alarms.pop(name, None)
-            elif share > COLLAPSE_ABOVE and name not in self._active_alarms:
-                message = f"{name.removeprefix('wins.')} had the largest share of {share:.1%} of the queries of the last {WINDOW} steps"
-                self._active_alarms[name] = Alarm(self.step, f"{message}, and the others learn little; {COLLAPSE_ADVICE}")
-                yield self._active_alarms[name]
+        shares = {name: round(self[name].mean, 9) for name in rivals if len(rivals) > 1 and len(self[name].window) == WINDOW}
+        for name in self._starting({name: (share > COLLAPSE_ABOVE, share <= COLLAPSE_ENDS_BELOW) for name, share in shares.items()}):
+            message = f"{name.removeprefix('wins.')} had the largest share of {shares[name]:.1%} of the queries of the last {WINDOW} steps"
+            yield from self._alarm([name], f"{message}, and the others learn little", COLLAPSE_ADVICE)
 
     def _check_equality(self) -> Iterator[Alarm]:
         """Alarm if the experts have nearly equal shares of each query although they compete."""
@@ -177,31 +166,21 @@ class TrainingMonitor:
         competing = self.histories.get("competing")
         if experts < 2 or name not in self or competing is None or len(competing.window) < RECENT or competing.recent_mean < 1:
             return
-        relative = round(self.histories[name].recent_mean / math.log(experts), 9)
-        if relative < EQUALITY_ENDS_BELOW:
-            self._active_alarms.pop(name, None)
-        elif relative > EQUALITY_ABOVE and name not in self._active_alarms:
-            message = f"the entropy of the experts' shares is {relative:.1%} of its maximum over the last {RECENT} steps"
-            self._active_alarms[name] = Alarm(self.step, f"{message}, so that they hardly compete; {EQUALITY_ADVICE}")
-            yield self._active_alarms[name]
+        relative = round(self[name].recent_mean / math.log(experts), 9)
+        message = f"the entropy of the experts' shares is {relative:.1%} of its maximum over the last {RECENT} steps"
+        started = self._starting({name: (relative > EQUALITY_ABOVE, relative < EQUALITY_ENDS_BELOW)})
+        yield from self._alarm(started, f"{message}, so that they hardly compete", EQUALITY_ADVICE)
 
     def _check_starvation(self) -> Iterator[Alarm]:
         """Alarm if a router hardly selects an expert; experts of one router that start to starve together share one alarm."""
         for router, names in self.routers.items():
-            starved = []
-            for name in names:
-                history = self.histories[name]
-                relative_share = round(history.mean * len(names), 9)
-                if relative_share >= STARVATION_ENDS_ABOVE:
-                    self._active_alarms.pop(name, None)
-                elif relative_share < STARVATION_BELOW and len(history.window) == WINDOW and name not in self._active_alarms:
-                    starved.append(name)
-            if starved:
-                shares = ", ".join(f"{name.rpartition('.')[2]} ({self.histories[name].mean:.2%})" for name in starved)
-                message = f"{router} hardly selects expert {shares} in the last {WINDOW} steps, where {1 / len(names):.1%} is uniform"
-                alarm = Alarm(self.step, f"{message}; {STARVATION_ADVICE}")
-                self._active_alarms |= dict.fromkeys(starved, alarm)
-                yield alarm
+            usage = {name: round(self[name].mean * len(names), 9) for name in names}
+            full = {name: len(self[name].window) == WINDOW for name in names}
+            states = {name: (part < STARVATION_BELOW and full[name], part >= STARVATION_ENDS_ABOVE) for name, part in usage.items()}
+            started = self._starting(states)
+            shares = ", ".join(f"{name.rpartition('.')[2]} ({self[name].mean:.2%})" for name in started)
+            message = f"{router} hardly selects expert {shares} in the last {WINDOW} steps, where {1 / len(names):.1%} is uniform"
+            yield from self._alarm(started, message, STARVATION_ADVICE)
 
     def _check_stall(self) -> Iterator[Alarm]:
         """Alarm if a contrastive loss stays where equal scores of all candidates would put it; while the learning rate still rises, only
@@ -209,33 +188,25 @@ class TrainingMonitor:
         uniform = self.histories.get(UNIFORM_LOSS)
         if uniform is None or len(uniform.window) < RECENT or (len(uniform.window) < WINDOW and self._rate_rises()):
             return
-        expected = uniform.recent_mean
-        for name in [name for name in self.histories if name.startswith("loss.")]:
-            loss = self.histories[name].recent_mean
-            relative = round(loss / expected, 9) if expected > 0 else 0.0
-            if relative < STALL_ENDS_BELOW:
-                self._active_alarms.pop(name, None)
-            elif STALL_MIN <= relative <= STALL_MAX and name not in self._active_alarms:
-                message = f"{name} is {loss:.3f} over the last {RECENT} steps, and {expected:.3f} is the loss if all "
-                message += f"{math.exp(expected):,.0f} candidates have the same score: the model learns nothing"
-                self._active_alarms[name] = Alarm(self.step, f"{message}; {STALL_ADVICE}")
-                yield self._active_alarms[name]
+        if (expected := uniform.recent_mean) <= 0:
+            return
+        relative = {name: round(self[name].recent_mean / expected, 9) for name in self.histories if name.startswith("loss.")}
+        for name in self._starting({name: (STALL_MIN <= part <= STALL_MAX, part < STALL_ENDS_BELOW) for name, part in relative.items()}):
+            message = f"{name} is {self[name].recent_mean:.3f} over the last {RECENT} steps, and {expected:.3f} is the loss if all "
+            message += f"{math.exp(expected):,.0f} candidates have the same score: the model learns nothing"
+            yield from self._alarm([name], message, STALL_ADVICE)
 
     def _check_bottleneck(self, facts: Mapping[str, float]) -> Iterator[Alarm]:
         """Alarm if decoders that have learned for a while predict as well from the vectors of other texts."""
         if DECODER_RATE not in self or self[DECODER_RATE].overall_sum <= LEARNED_RATE_SUM:
             return
-        for name in bottleneck_gains(facts):
-            self._late_gains.setdefault(name, deque(maxlen=RECENT_GAINS)).append(facts[name])
+        for name, gain in bottleneck_gains(facts).items():
+            self._late_gains.setdefault(name, deque(maxlen=RECENT_GAINS)).append(gain)
         means = {name: round(sum(gains) / len(gains), 9) for name, gains in self._late_gains.items() if len(gains) >= MIN_GAINS}
-        for name in [name for name, mean in means.items() if mean >= GAIN_ENDS_ABOVE]:
-            self._active_alarms.pop(name, None)
-        if unused := [name for name, mean in means.items() if mean < GAIN_BELOW and name not in self._active_alarms]:
-            gains_text = ", ".join(f"{means[name]:.3f} ({name.removeprefix(f'{BOTTLENECK_GAIN}.')})" for name in unused)
-            message = f"the decoder hardly uses the texts' vectors: instead of another text's they save {gains_text} nats per token"
-            alarm = Alarm(self.step, f"{message}; {BOTTLENECK_ADVICE}")
-            self._active_alarms |= dict.fromkeys(unused, alarm)
-            yield alarm
+        started = self._starting({name: (mean < GAIN_BELOW, mean >= GAIN_ENDS_ABOVE) for name, mean in means.items()})
+        gains_text = ", ".join(f"{means[name]:.3f} ({name.removeprefix(f'{BOTTLENECK_GAIN}.')})" for name in started)
+        message = f"the decoder hardly uses the texts' vectors: instead of another text's they save {gains_text} nats per token"
+        yield from self._alarm(started, message, BOTTLENECK_ADVICE)
 
     def _rate_rises(self) -> bool:
         if (history := self.histories.get("learning_rate")) is None:
@@ -305,44 +276,3 @@ def _parse_steps(encoded_lines: Iterable[bytes], path: Path) -> Iterator[dict[st
         if not isinstance(facts, dict) or not isinstance(step := facts.get("step"), int) or not _is_finite(step):
             raise DataError(f"{path}:{number}: expected the metrics of a training step, an object with a `step`")
         yield facts
-
-
-EXPERT_METRICS = ("share", "wins", "rank", "loss", "usage", "entropy", "role_information")
-
-
-def expert_means(steps: Iterable[Mapping[str, float]], total: int, rows: int) -> tuple[list[str], list[list[float | None]]]:
-    """Means of every expert's metrics over `rows` intervals of a training of `total` steps; their lengths differ by at most one step.
-
-    Columns are `step`, the last of an interval, and the metrics (`share.lexical`, …); a metric that an interval lacks is None.
-
-    >>> expert_means([{"step": 1, "share.a": 0.5}, {"step": 2, "share.a": 1.0}, {"step": 3, "loss": 7.0}], total=3, rows=2)
-    (['step', 'share.a'], [[2, 0.75], [3, None]])
-    """
-    rows = min(rows, total)
-    last: list[float | None] = [None] * rows
-    sums: dict[str, list[float]] = {}
-    counts: dict[str, list[int]] = {}
-    for number, facts in enumerate(steps):
-        row = number * rows // total
-        last[row] = facts["step"]
-        for name, value in facts.items():
-            kind, dot, _ = name.partition(".")
-            if not dot or kind not in EXPERT_METRICS or not _is_finite(value):
-                continue
-            sums.setdefault(name, [0.0] * rows)[row] += value
-            counts.setdefault(name, [0] * rows)[row] += 1
-    names = sorted(sums, key=lambda name: EXPERT_METRICS.index(name.split(".")[0]))
-    averages = {name: [total / count if count else None for total, count in zip(sums[name], counts[name], strict=True)] for name in names}
-    return ["step", *names], [[step, *(averages[name][row] for name in names)] for row, step in enumerate(last)]
-
-
-def analyze_shares(path: Path, rows: int) -> AnalysisResult:
-    """Expert metrics over the course of the training that wrote `metrics.jsonl`."""
-    names, means = expert_means(read_metrics(path), sum(1 for _ in read_metrics(path)), rows)
-    if len(names) == 1:
-        raise UsageError(f"{path}: has no metrics of single experts; expected share.…, usage.… or loss.…")
-    marks = []
-    for column, name in enumerate(names[1:], start=1):
-        kind, _, expert = name.partition(".")
-        marks += [(kind, expert, row[0], row[column]) for row in means if row[column] is not None]
-    return AnalysisResult(names, means, Plot("lines", marks, x_label="step"))

@@ -4,9 +4,9 @@ documents in each run."""
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
-from moeir.analysis.result import AnalysisResult, Plot
+from moeir.analysis.result import AnalysisResult, Mark, Plot
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
@@ -14,23 +14,14 @@ QUESTION_WORDS = ("what", "who", "when", "where", "which", "why", "how")
 YES_NO_VERBS = ("is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "will", "would", "should")
 LENGTH_CLASSES = {3: "1-3 words", 6: "4-6 words", 10: "7-10 words", 15: "11-15 words", math.inf: "16 words or more"}  # by upper bound
 OVERLAP_CLASSES = {0.25: "0-25 %", 0.5: "25-50 %", 0.75: "50-75 %", 1.0: "75-100 %"}
-QUESTION_CLASSES = (*QUESTION_WORDS, "yes or no", "none")
-ORDERS = {"length": tuple(LENGTH_CLASSES.values()), "question": QUESTION_CLASSES, "overlap": tuple(OVERLAP_CLASSES.values())}
+CLASSES = {  # by criterion, in ascending order
+    "length": tuple(LENGTH_CLASSES.values()),
+    "question": (*QUESTION_WORDS, "yes or no", "none"),
+    "overlap": tuple(OVERLAP_CLASSES.values()),
+}
 TIED, ALL = "tied", "all"
 _WORD = re.compile(r"\w+")
 RunValues = Mapping[str, Mapping[str, float]]  # run → query → value
-
-
-@dataclass(frozen=True)
-class WinRow:
-    """One class of queries and one run: number of queries on which only this run is best, and its mean over the class."""
-
-    criterion: str
-    group: str
-    queries: int
-    run: str
-    wins: int
-    mean: float
 
 
 def find_winner(values: RunValues, query: str) -> str:
@@ -45,27 +36,25 @@ def find_winner(values: RunValues, query: str) -> str:
     return names[0] if len(names) == 1 else TIED
 
 
-def win_table(values: RunValues, groups: Mapping[str, Mapping[str, str]]) -> list[WinRow]:
-    """A row per class and run; `groups`: criterion → query → class. Classes in the order of `order_groups`, `tied` last, without a mean."""
+def analyze_wins(values: RunValues, measure: str, groups: Mapping[str, Mapping[str, str]]) -> AnalysisResult:
+    """Queries on which each run is the only best, in all and per class of queries; `groups`: criterion → query → class.
+
+    A row per class and run, then `tied`, without a mean; classes in the order of `CLASSES`, or by their letters.
+    """
     queries = list(next(iter(values.values())))
-    won = {query: find_winner(values, query) for query in queries}
-    rows = []
+    winners = {query: find_winner(values, query) for query in queries}
+    rows, marks = list[list[object]](), list[Mark]()
     for criterion, group_of in {ALL: dict.fromkeys(queries, ALL), **groups}.items():
-        for group in order_groups(criterion, group_of):
+        order = CLASSES.get(criterion, tuple(sorted(set(group_of.values()))))
+        for group in (group for group in order if group in set(group_of.values())):
             members = [query for query in queries if group_of.get(query) == group]
             for run in (*values, TIED):
-                wins = sum(won[query] == run for query in members)
-                mean = float("nan") if run == TIED else sum(values[run][query] for query in members) / len(members)
-                rows.append(WinRow(criterion, group, len(members), run, wins, mean))
-    return rows
-
-
-def order_groups(criterion: str, group_of: Mapping[str, str]) -> list[str]:
-    """Classes with at least one query, in ascending order, or in the order of `QUESTION_WORDS`; values of a field by their letters."""
-    present = set(group_of.values())
-    if criterion not in ORDERS:
-        return sorted(present)
-    return [group for group in ORDERS[criterion] if group in present]
+                wins = sum(winners[query] == run for query in members)
+                mean = None if run == TIED else sum(values[run][query] for query in members) / len(members)
+                rows.append([criterion, group, len(members), run, wins, wins / len(members), mean])
+                marks.append((criterion, run, f"{group} ({len(members):,})", wins / len(members)))
+    plot = Plot("bars", marks, y_label="share of queries it wins")
+    return AnalysisResult(["by", "group", "queries", "run", "wins", "share", measure], rows, plot)
 
 
 def length_class(query: str) -> str:
@@ -84,7 +73,7 @@ def question_class(query: str) -> str:
     >>> question_class("In which tree do owls sleep?"), question_class("Do owls sleep?"), question_class("owl sleep")
     ('which', 'yes or no', 'none')
     """
-    words = [word.lower() for word in _WORD.findall(query)]
+    words = _WORD.findall(query.lower())
     question_word = next((word for word in words if word in QUESTION_WORDS), None)
     return "yes or no" if words and words[0] in YES_NO_VERBS else question_word or "none"
 
@@ -95,43 +84,24 @@ def overlap_class(query: str, answers: Sequence[str]) -> str:
     >>> overlap_class("hollow tree owl", ["An owl sleeps in a hollow tree.", "tree"]), overlap_class("hollow tree", ["an oak"])
     ('75-100 %', '0-25 %')
     """
-    words = set(_split_words(query))
-    share = max((len(words & set(_split_words(answer))) / len(words) for answer in answers), default=0.0) if words else 0.0
+    words, *others = (set(_WORD.findall(text.lower())) for text in (query, *answers))
+    share = max((len(words & other) / max(len(words), 1) for other in others), default=0.0)
     return next(name for most, name in OVERLAP_CLASSES.items() if share <= most)
 
 
-def overlap_classes(queries: Mapping[str, str], qrels: Qrels, answers: Mapping[str, str]) -> dict[str, str]:
-    """Overlap class of every query with a known answer text."""
-    classes = {}
-    for name, text in queries.items():
-        if texts := [answers[document] for document, grade in qrels.get(name, {}).items() if grade > 0 and document in answers]:
-            classes[name] = overlap_class(text, texts)
-    return classes
-
-
-def _split_words(text: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(text)]
-
-
 def group_queries(queries: Mapping[str, str], qrels: Qrels, answers: Mapping[str, str] | None) -> dict[str, dict[str, str]]:
-    """Criterion → query → class of queries with their texts; the word overlap with relevant documents if their texts are known."""
+    """Criterion → query → class of queries with their texts; `overlap` for those with a relevant document whose text is known."""
     groups = {
         "length": {name: length_class(text) for name, text in queries.items()},
         "question": {name: question_class(text) for name, text in queries.items()},
     }
-    return groups if answers is None else groups | {"overlap": overlap_classes(queries, qrels, answers)}
-
-
-def analyze_wins(values: RunValues, measure: str, groups: Mapping[str, Mapping[str, str]]) -> AnalysisResult:
-    """Queries on which each run is best, in all and per class of queries."""
-    counts = win_table(values, groups)
-    rows = [
-        [one.criterion, one.group, one.queries, one.run, one.wins, one.wins / one.queries, None if one.run == TIED else one.mean]
-        for one in counts
-    ]
-    marks = [(one.criterion, one.run, f"{one.group} ({one.queries:,})", one.wins / one.queries) for one in counts]
-    plot = Plot("bars", marks, y_label="share of queries it wins")
-    return AnalysisResult(["by", "group", "queries", "run", "wins", "share", measure], rows, plot)
+    if answers is None:
+        return groups
+    known = {
+        name: [answers[document] for document, grade in qrels.get(name, {}).items() if grade > 0 and document in answers]
+        for name in queries
+    }
+    return groups | {"overlap": {name: overlap_class(queries[name], texts) for name, texts in known.items() if texts}}
 
 
 def clean_text(text: str) -> str:
@@ -154,15 +124,15 @@ def list_wins(values: RunValues, queries: Mapping[str, str] | None) -> AnalysisR
     r b 0.0 0.5 0.25 0.5
     q = 0.5 0.5 0.5 0.0
     """
-    rows: list[tuple[float, list[object]]] = []
+    rows: list[list[Any]] = []
     for query in next(iter(values.values())):
         scores = {name: by_query[query] for name, by_query in values.items()}
         highest, lowest = max(scores.values()), min(scores.values())
         winner = " = ".join(name for name, score in scores.items() if score == highest) if highest > lowest else "="
         text = [] if queries is None else [clean_text(queries[query])]
-        rows.append((highest - lowest, [query, *text, winner, *scores.values(), highest - lowest]))
-    ordered = [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
-    return AnalysisResult(["query", *([] if queries is None else ["text"]), "winner", *values, "spread"], ordered)
+        rows.append([query, *text, winner, *scores.values(), highest - lowest])
+    rows.sort(key=lambda row: row[-1], reverse=True)
+    return AnalysisResult(["query", *([] if queries is None else ["text"]), "winner", *values, "spread"], rows)
 
 
 def analyze_ranks(

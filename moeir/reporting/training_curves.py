@@ -98,7 +98,7 @@ def format_trainings(trainings: Sequence[TrainingRun]) -> str:
     parts += [_table_of_cells(rows, hidden) for rows in (_expert_rows(trainings), _router_rows(trainings))]
     parts.append("\n".join(_alarm_lines(trainings)))
     parts.append("\n".join(f"{training.name}: {training.note}" for training in trainings if training.note and not training.finished))
-    note = f"Numbers are means of the last {WINDOW} steps, or of all if fewer; ↗ ↘ show the trend of the last tenth of those."
+    note = f"Numbers are means of the last {WINDOW} steps, or of all if fewer."
     return "\n\n".join([*filter(None, parts), note])
 
 
@@ -174,10 +174,8 @@ def _alarm_lines(trainings: Sequence[TrainingRun]) -> Iterator[str]:
 
 
 def _history_cells(watch: TrainingMonitor, fact: str, name: str, high: float | None = None) -> Cells:
-    """Mean, and sparkline of the history, on a scale from 0 to `high` if given, with a trend arrow; empty for a missing metric."""
+    """Mean, and sparkline of the history, on a scale from 0 to `high` if given; empty for a missing metric."""
     if fact not in watch:
         return {}
-    course = watch[fact]
-    line = console.sparkline([value for _, value in course.points()], SPARKLINE_WIDTH, None if high is None else 0.0, high)
-    arrow = "" if course.trend is None else console.ARROWS[course.trend]
-    return {name: f"{course.mean:.3f}", f"{name} in its course": f"{line} {arrow}".rstrip()}
+    line = console.sparkline([value for _, value in watch[fact].points()], SPARKLINE_WIDTH, None if high is None else 0.0, high)
+    return {name: f"{watch[fact].mean:.3f}", f"{name} in its course": line}

@@ -1,4 +1,4 @@
-"""`moeir analyze`: overlap, wins and ranks of runs, router usage, divergence and projection of vectors, expert shares in training."""
+"""`moeir analyze`: overlap, wins and ranks of runs, router usage, divergence and projection of vectors."""
 
 import importlib.util
 from collections.abc import Collection
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from moeir.artifacts import atomic_write
 from moeir.console import format_count
-from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.errors import DataError, UsageError
 from moeir.settings import argument, input_field, list_settings, option, output_field
 from moeir.stages import analysis_inputs
 from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
@@ -31,9 +31,8 @@ SIDES = (("query", "queries"), ("document", "corpus"))
 TEXTS_AND_MODEL = ("model", "corpus", "queries", "max_tokens", "dtype", "device")
 ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags that each analysis reads, and those of them that it needs
     "overlap": (("run", "overlap"), ()),
-    "usage": ((*TEXTS_AND_MODEL, "threshold"), ("model",)),
+    "usage": (TEXTS_AND_MODEL, ("model",)),
     "divergence": ((*TEXTS_AND_MODEL, "qrels", "expert", "pairs", "bandwidth", "seed"), ("model", "queries", "corpus", "qrels")),
-    "shares": (("model", "rows"), ("model",)),
     "wins": (("run", "qrels", "measure", "queries", "corpus", "group_by", "list_queries"), ("run", "qrels")),
     "ranks": (("run", "qrels", "queries", "query", "depth"), ("run", "qrels")),
     "projection": (
@@ -53,8 +52,8 @@ MAX_TEXT = 80  # characters of a text in a table
 
 @dataclass(frozen=True, kw_only=True)
 class Analyze(Stage):
-    """Analyze experts: overlap, wins and ranks of runs; router usage, divergence and projection of a model's vectors; expert shares in a
-    training. --output x.tsv writes a table, x.svg or x.png a plot."""
+    """Analyze experts: overlap, wins and ranks of runs; router usage, divergence and projection of a model's vectors. --output x.tsv writes
+    a table, x.svg or x.png a plot."""
 
     analysis: str | None = argument(
         f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None, words=tuple(ANALYSES)
@@ -71,7 +70,7 @@ class Analyze(Stage):
         "checkpoint",
         "Checkpoint. projection: repeat the flag for panels side by side.",
         (),
-        aliases=("--encoder", "--training"),
+        aliases=("--encoder",),
     )
     corpus: Path | None = input_field(
         "texts", "Documents. wins: group queries by their word overlap with relevant documents.", None, only_with=READERS["corpus"]
@@ -102,7 +101,6 @@ class Analyze(Stage):
     sample: int = option(
         "projection: maximum number of queries and of documents, sampled at random; of hits.", 2000, minimum=1, maximum=100_000
     )
-    threshold: str = option("usage: minimum decisions (100000) or share (1.14%) for an expert to count as used.", "1")
     expert: str | None = option("divergence, projection: the dense expert [default: the only one].", None)
     pairs: int | None = option(
         "divergence: number of pairs of a query and its document [default: 400]. projection: project such pairs, with a line between both.",
@@ -113,7 +111,6 @@ class Analyze(Stage):
         "divergence: bandwidth of the Gaussian kernel over cosine distances, which are 0 to 2.", 1.0, minimum=0.001, maximum=1000
     )
     seed: int = option("divergence, projection: seed of the sampling and of t-SNE.", 42, minimum=0, maximum=MAX_SEED)
-    rows: int = option("shares: number of rows; each is the mean over an interval of the training.", 20, minimum=1)
     max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False)
     dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
@@ -127,8 +124,6 @@ class Analyze(Stage):
     output: Path = output_field("analysis", "Output file: .svg or .png for a plot, .tsv or .jsonl for a table; - is stdout.", STREAM)
 
     def check(self) -> None:
-        from moeir.analysis.router_usage import parse_threshold
-
         name = self._analysis_name()
         self._check_flags(name)
         if len(self.model) > 1 and name != "projection":
@@ -139,7 +134,6 @@ class Analyze(Stage):
             raise UsageError(f"--model {repeated}: the same checkpoint is given twice")
         if name == "projection":
             self._check_projection()
-        parse_threshold(self.threshold)
         self._check_plot_flags()
 
     def _check_projection(self) -> None:
@@ -182,9 +176,7 @@ class Analyze(Stage):
             return self.analysis
         if self.run or not self.model:
             return "overlap"
-        if self.qrels:
-            return "divergence"
-        return "usage" if self.corpus is not None or self.queries is not None else "shares"
+        return "divergence" if self.qrels else "usage"
 
     def _check_flags(self, name: str) -> None:
         """UsageError for a missing flag, or one that this analysis does not read."""
@@ -230,14 +222,6 @@ class Analyze(Stage):
         from moeir.analysis.overlap import analyze_overlap
 
         return analyze_overlap(read_runs(self.run), self.overlap)
-
-    def _analyze_shares(self) -> "AnalysisResult":
-        from moeir.analysis.training_monitor import METRICS_FILE, analyze_shares
-
-        (model,) = self.model
-        if not (path := model / METRICS_FILE).is_file():
-            raise ArtifactError(f"{model}: has no {METRICS_FILE}: not trained; moeir finetune --model {model} … trains it")
-        return analyze_shares(path, self.rows)
 
     def _analyze_wins(self) -> "AnalysisResult":
         from moeir.analysis import wins
@@ -288,7 +272,7 @@ class Analyze(Stage):
         encoder = self._open_encoder(self.model[0])
         encoder.check_routers()
         usage = {side: encoder.count_usage(analysis_inputs.read_chunks(path), side) for side, path in self._text_files()}
-        return analyze_usage(usage, self.threshold)
+        return analyze_usage(usage)
 
     def _analyze_divergence(self) -> "AnalysisResult":
         from moeir.analysis.divergence import analyze_divergence, sample_pairs

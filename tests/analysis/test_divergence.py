@@ -1,11 +1,9 @@
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.analysis.divergence import cosine_distances, estimate_divergences, jensen_shannon, kernel_log_weights, kullback_leibler
+from moeir.analysis.divergence import cosine_distances, estimate_divergences, kernel_weights
 from tests.oracles import divergence as by_loops
 
 values = st.floats(-3, 3).filter(lambda value: abs(value) > 0.01)
@@ -23,17 +21,9 @@ def test_a_worked_example():
     """Queries both along x; documents along x and y: rows (0, 1), (0, 1), columns (0, 0), (1, 1)."""
     queries, documents = np.array([[1.0, 0.0], [2.0, 0.0]]), np.array([[3.0, 0.0], [0.0, 1.0]])
     assert cosine_distances(queries, documents).tolist() == [[0.0, 1.0], [0.0, 1.0]]
-    assert np.exp(kernel_log_weights(cosine_distances(queries, documents), 1.0)).tolist() == pytest.approx([0.5, 0.5])
-    assert np.exp(kernel_log_weights(cosine_distances(queries, documents).T, 1.0)).tolist() == pytest.approx([0.5, 0.5])
+    assert kernel_weights(cosine_distances(queries, documents), 1.0).tolist() == pytest.approx([0.5, 0.5])
+    assert kernel_weights(cosine_distances(queries, documents).T, 1.0).tolist() == pytest.approx([0.5, 0.5])
     assert estimate_divergences(queries, documents) == pytest.approx((0.0, 0.0), abs=1e-15)
-
-
-def test_equal_distributions_do_not_diverge_and_others_do():
-    p, q = np.log([0.5, 0.5]), np.log([0.9, 0.1])
-    assert (kullback_leibler(p, p), jensen_shannon(p, p)) == (0.0, 0.0)
-    assert kullback_leibler(p, q) == pytest.approx(0.5 * math.log(0.5 / 0.9) + 0.5 * math.log(0.5 / 0.1))
-    assert jensen_shannon(p, q) == pytest.approx(jensen_shannon(q, p))
-    assert jensen_shannon(np.log([1.0, 1e-300]), np.log([1e-300, 1.0])) == pytest.approx(math.log(2))
 
 
 def test_sides_that_lie_apart_diverge_more_with_kl_four_times_js():
@@ -49,4 +39,4 @@ def test_sides_that_lie_apart_diverge_more_with_kl_four_times_js():
 
 def test_far_points_do_not_underflow():
     points = np.array([[0.0], [1e6], [2e6]])
-    assert np.exp(kernel_log_weights(points, 1.0)).tolist() == pytest.approx([1 / 3] * 3)
+    assert kernel_weights(points, 1.0).tolist() == pytest.approx([1 / 3] * 3)

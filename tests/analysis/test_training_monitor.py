@@ -3,14 +3,13 @@
 import json
 import math
 import re
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.analysis import training_monitor
-from moeir.analysis.training_monitor import MetricHistory, TrainingMonitor, analyze_shares, expert_means
+from moeir.analysis.training_monitor import MetricHistory, TrainingMonitor
 from moeir.errors import ArtifactError, DataError
 from tests.oracles import training_monitor as oracles
 
@@ -41,14 +40,6 @@ def test_a_course_is_that_of_the_loop(values):
 
 def test_the_points_of_a_course_stay_few():
     assert [len(make_history([1.0] * count).points()) for count in (0, 1, 127, 128, 129, 100_000)] == [0, 1, 127, 64, 65, 98]
-
-
-def test_a_trend_needs_steps_and_more_than_noise():
-    assert make_history([1.0] * 7).trend is None
-    assert make_history([1.0] * 900).trend == 0
-    assert [make_history([sign * step for step in range(900)]).trend for sign in (1.0, -1.0)] == [1, -1]
-    assert make_history([float(step % 2) for step in range(900)]).trend == 0
-    assert make_history([0.0] * 460 + [1.0] * 40).trend == 1
 
 
 COLLAPSE = re.compile(r"step 500: global had the largest share of 96.0% of the queries of the last 500 steps, .*; raise temperature or")
@@ -173,33 +164,6 @@ def test_of_development_losses_the_lowest_is_the_best():
     names = ("dev.loss", "dev.local.loss", "dev.fused.nDCG@10")
     monitor = replay([dict.fromkeys(names, value) for value in (3.0, 2.0, 2.5)])
     assert monitor.best == {"dev.loss": (2.0, 2), "dev.local.loss": (2.0, 2), "dev.fused.nDCG@10": (3.0, 1)}
-
-
-ALWAYS = {"loss.a": 1.0, "loss": 9.0, "rank.b": 2.0, "terms.a.query": 5.0}
-STEPS = [{"step": number, "share.a": float(number), **ALWAYS} for number in range(1, 8)]
-
-
-def test_rows_are_means_of_stretches_and_names_those_of_experts():
-    names, rows = expert_means(STEPS, total=7, rows=3)
-    assert names == ["step", "share.a", "rank.b", "loss.a"]
-    assert [row[0] for row in rows] == [3, 5, 7]
-    assert [row[1] for row in rows] == [2.0, 4.5, 6.5]  # 1 2 3 | 4 5 | 6 7
-    assert expert_means([{"step": 1, "share.a": "x"}, {"step": 2, "share.a": 10**400, "rank.a": 1.0}], 2, 2)[1] == [[1, None], [2, 1.0]]
-
-
-@pytest.mark.parametrize("total", [1, 2, 5, 19, 20, 21, 63])
-def test_stretches_differ_by_at_most_one_step_and_cover_all(total):
-    steps = [{"step": number + 1, "usage.layer3.0": 1.0} for number in range(total)]
-    _, rows = expert_means(steps, total, 20)
-    ends = [0, *(row[0] for row in rows)]
-    lengths = {later - earlier for earlier, later in pairwise(ends)}
-    assert len(rows) == min(20, total) and ends[-1] == total and max(lengths) - min(lengths) <= 1
-
-
-def test_a_broken_line_is_named(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "share.a": 1.0}\n{"step"\n')
-    with pytest.raises(DataError, match=r"metrics\.jsonl:2: broken JSON"):
-        analyze_shares(tmp_path / "metrics.jsonl", 3)
 
 
 def test_a_loss_that_stays_at_that_of_equal_scores_is_an_alarm():

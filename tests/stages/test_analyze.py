@@ -80,14 +80,9 @@ def test_usage_counts_what_the_routers_say_once_in_any_batches(name, routers, un
             assert router_rows[-1]["entropy"] == pytest.approx(sum(row["entropy"] for row in router_rows[:-1]))
 
 
-def test_usage_is_the_default_of_its_flags_and_counts_experts_above_a_threshold(moeir):
-    command = ("analyze", "--model", "sequence", "--corpus", "corpus.jsonl", "--form", "jsonl")
-    rows = [row for row in parse_rows(moeir(*command, "--threshold", "50%")) if row["router"] == "layer1"]
-    assert rows[-1]["chosen"] == 12
-    assert [row["used"] for row in rows[:-1]] == [int(row["chosen"] >= 6) for row in rows[:-1]]
-    assert rows[-1]["used"] == sum(row["used"] for row in rows[:-1])
-    table = moeir(*command[:-2]).stdout.splitlines()
-    assert table[0].split() == ["side", "router", "of", "expert", "chosen", "share", "probability", "entropy", "used"]
+def test_usage_is_the_default_of_its_flags(moeir):
+    table = moeir("analyze", "--model", "sequence", "--corpus", "corpus.jsonl").stdout.splitlines()
+    assert table[0].split() == ["side", "router", "of", "expert", "chosen", "share", "probability", "entropy"]
     assert len(table) == 2 + 4 * 4
 
 
@@ -145,44 +140,15 @@ def test_a_pair_is_a_query_and_its_best_document_that_is_there(tmp_path):
     assert sample(2, 3) == sample(2, 3)
 
 
-@pytest.fixture(scope="module")
-def trained(room, tiny_model_with_head, toy, moeir) -> Path:
-    (room / "train.jsonl").write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n')
-    result = moeir("finetune", "--model", tiny_model_with_head, "--arch", "came:shared_layers=2,local_dim=16", *LENGTHS, "--steps", 5,
-                 "--objective", "competitive", "--train", room / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--batch-size", 1,
-                 "--negatives", 1, "--queries", toy / "train-queries.jsonl", "--output", room / "trained")  # fmt: skip
-    assert result.code == 0, result.stderr
-    return room / "trained"
-
-
-def test_shares_in_the_course_of_a_training(trained, moeir, tmp_path):
-    steps = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
-    assert moeir("analyze", "shares", "--model", trained, "--rows", 2, "--output", tmp_path / "shares.tsv").code == 0
-    names, *rows = [line.split("\t") for line in (tmp_path / "shares.tsv").read_text().splitlines()]
-    assert names[:4] == ["step", "share.lexical", "share.local", "share.global"]
-    assert {"wins.local", "rank.global", "loss.lexical"} <= {*names}
-    assert [row[0] for row in rows] == ["3", "5"]
-    column = names.index("share.local")
-    means = [sum(step["share.local"] for step in part) / len(part) for part in (steps[:3], steps[3:])]
-    assert [float(row[column]) for row in rows] == pytest.approx(means, rel=1e-6)
-    assert moeir("analyze", "--model", trained).stdout.splitlines()[0].split() == names
-    assert len(moeir("analyze", "--model", trained).stdout.splitlines()) == 2 + 5
-    pytest.importorskip("matplotlib")
-    assert moeir("analyze", "--training", trained, "--output", tmp_path / "shares.svg").code == 0
-    assert ">share<" in (tmp_path / "shares.svg").read_text()
-
-
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
         ("", 2, "expected two runs or more, found 0; repeat --run"),
         ("--run one.trec", 2, "expected two runs or more, found 1"),
-        ("usages --model token", 2, "analyze usages: expected one of overlap, usage, divergence, shares"),
+        ("usages --model token", 2, "analyze usages: expected one of overlap, usage, divergence, wins"),
         ("usage --model token", 2, "analyze usage: needs --corpus, --queries or both"),
         ("usage --corpus corpus.jsonl", 2, "analyze usage: needs --model"),
-        ("usage --model token --corpus corpus.jsonl --rows 3", 2, "does not read --rows; it belongs to analyze shares"),
-        ("--run one.trec --run two.trec --model token", 2, "does not read --model; it belongs to analyze usage or divergence or shares"),
-        ("usage --model token --corpus corpus.jsonl --threshold 0", 2, "--threshold 0: expected a whole number above 0"),
+        ("--run one.trec --run two.trec --model token", 2, "does not read --model; it belongs to analyze usage or divergence"),
         ("usage --model role --corpus corpus.jsonl", 2, "role: the experts of this mote are chosen by role, queries one and documents"),
         ("usage --model single --corpus corpus.jsonl", 2, "single: this sbmoe has a single expert"),
         ("usage --model random --corpus corpus.jsonl", 2, "random: the experts of this sbmoe are chosen at random"),
@@ -194,8 +160,6 @@ def test_shares_in_the_course_of_a_training(trained, moeir, tmp_path):
         ("PAIRS --model came --pairs 1", 2, "--pairs 1: expected at least 2"),
         ("PAIRS --model came --bandwidth 0", 2, "--bandwidth 0: expected 0.001 to 1000"),
         ("PAIRS --model came --pairs 2 --expert local", 2, "--expert local: expected global"),
-        ("shares --model plain", 4, "plain: has no metrics.jsonl: not trained; moeir finetune --model plain"),
-        ("shares --model plain --rows 0", 2, "--rows 0: expected at least 1"),
         ("--run one.trec --run two.trec --form xml", 2, "--form xml: expected auto, table, tsv or jsonl"),
     ],
 )

@@ -170,7 +170,7 @@ def test_a_map_goes_into_a_report(moeir, tmp_path):
         ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --queries train-queries.jsonl", 3, "none of its queries is"),
         ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --measure nDGC", 2, "no measure is called"),
         ("usage --model came", 2, "analyze usage: needs --corpus, --queries or both"),
-        ("projection --model came --queries test-queries.tsv --threshold 3", 2, "does not read --threshold; it belongs to analyze usage"),
+        ("projection --model came --queries test-queries.tsv --bandwidth 3", 2, "does not read --bandwidth"),
         ("projection --queries test-queries.tsv", 2, "analyze projection: needs --model"),
         ("projection --model came --queries test-queries.tsv --dimensions 4", 2, "--dimensions 4: expected 2 or 3"),
         ("projection --model came --queries test-queries.tsv --projection umap", 2, "analysis.projection has no 'umap'"),

@@ -189,7 +189,10 @@ NESTED = {
         "--fix fixed: would replace what --corpus reads",
     ),
     "the checkpoint of an index": ("search --index dense --query owl --output came", "would replace what --index reads"),
-    "a plot in a training": ("analyze shares --training came --output came/shares.svg", "is inside the folder that --model reads, came"),
+    "a plot in a checkpoint": (
+        "analyze usage --model came --corpus corpus.jsonl --output came/usage.svg",
+        "is inside the folder that --model reads, came",
+    ),
     "a cache in an output": (
         "finetune --model came --train one.trec --output out --cache out/tokens",
         "--cache out/tokens: is inside the folder that --output replaces",

@@ -44,7 +44,7 @@ def test_an_interrupted_training_is_called_unfinished(place, interrupted, moeir,
     commands = [
         ("info", folder),
         ("encode", "--model", folder, *texts),
-        ("analyze", "shares", "--model", folder),
+        ("analyze", "usage", "--model", folder, *texts[:2]),
         ("convert", "--input", folder, "--to", "sentence-transformers", "--output", tmp_path / "other"),
         ("finetune", "--model", folder, "--train", tmp_path / "train.jsonl", *texts),
         ("finetune", "--model", folder, "--train", tmp_path / "train.jsonl", *texts, "--dry-run"),

@@ -105,7 +105,7 @@ class Comparison:
 DEFAULT_COMPARISON = Comparison()
 
 
-def summarize(systems: Mapping[str, LabelledValues], comparison: Comparison = DEFAULT_COMPARISON) -> Summary:
+def compare_runs(systems: Mapping[str, LabelledValues], comparison: Comparison = DEFAULT_COMPARISON) -> Summary:
     """run → label → measure → mean, queries, 95 % interval and, against the first run, p, difference and effect size.
 
     With baselines, `p_against` has the p-value against each (None for the baseline itself) instead of p.
@@ -132,10 +132,10 @@ def _label_and_measure(samples: LabelledValues) -> Iterator[tuple[str, str]]:
 
 
 def to_json(systems: Mapping[str, LabelledValues], comparison: Comparison = DEFAULT_COMPARISON) -> str:
-    """The settings of the comparison and the `summarize`d runs as one JSON object."""
+    """The settings of the comparison and the `compare_runs` result as one JSON object."""
     settings: dict[str, Any] = {"test": comparison.test, "correction": comparison.correction}
     settings |= {"against": comparison.against} if comparison.against else {}
-    return dump_json({**settings, "runs": summarize(systems, comparison)}, indent=1)
+    return dump_json({**settings, "runs": compare_runs(systems, comparison)}, indent=1)
 
 
 def to_table(systems: Mapping[str, LabelledValues], form: str = "table", comparison: Comparison = DEFAULT_COMPARISON) -> str:
@@ -149,7 +149,7 @@ def to_table(systems: Mapping[str, LabelledValues], form: str = "table", compari
     ----  ------
     bm25  0.7500
     """
-    summary, first = summarize(systems, comparison), next(iter(systems.values()))
+    summary, first = compare_runs(systems, comparison), next(iter(systems.values()))
     grouped, several = ALL_QUERIES not in first, len(systems) > 1
     against_first = ["diff", "d"] * comparison.effect + [comparison.p_header] * comparison.has_p_column
     columns = ["95 %"] * comparison.intervals + against_first * several
@@ -211,7 +211,7 @@ def to_lines(
     queries = next(iter([*first.values()][-1].values()))
     if clash := next((label for label in (ALL_QUERIES, *first) if per_query and label in queries), None):
         raise DataError(f"query {clash!r} has the name of a mean; leave out --per-query, or give the query another name")
-    for name, labels in summarize(systems, comparison).items():
+    for name, labels in compare_runs(systems, comparison).items():
         *_, whole = systems[name].values()
         for measure, by_query in whole.items():
             rows = [(query, value, no_p) for query, value in sorted(by_query.items())] if per_query else []

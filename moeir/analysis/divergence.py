@@ -36,7 +36,8 @@ def cosine_distances(queries: Array, documents: Array) -> Array:
     >>> cosine_distances(np.array([[2.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [0.0, 0.0]]))
     array([[0., 1., 2., 1.]])
     """
-    return np.nan_to_num(cdist(queries.astype(np.float64), documents.astype(np.float64), "cosine"), nan=1.0)
+    distances: Array = np.nan_to_num(cdist(queries.astype(np.float64), documents.astype(np.float64), "cosine"), nan=1.0)
+    return distances
 
 
 def kernel_weights(points: Array, bandwidth: float) -> Array:

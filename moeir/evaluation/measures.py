@@ -102,7 +102,7 @@ def evaluate_run(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[
         judged = JudgedRanks.from_run(run, qrels)
         values |= {str(measure): judged.compute(measure) for measure in native}
     if others := [measure for measure in measures if measure not in native]:
-        cutoffs = [None if measure.params.get("judged_only") else measure.params.get("cutoff") for measure in others]
+        cutoffs: list[Any] = [None if measure.params.get("judged_only") else measure.params.get("cutoff") for measure in others]
         for metric in _compute_with_ir_measures(run if None in cutoffs else run.top(max(cutoffs)), qrels, others):
             values[str(metric.measure)][metric.query_id] = float(metric.value)
     return values

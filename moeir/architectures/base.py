@@ -14,7 +14,6 @@ from moeir.backbones.layers import RotaryAttention
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
-from moeir.kernels.precision import compiles_products
 from moeir.mixtures.dispatch import RouterOutput
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward, find_routers
@@ -169,9 +168,7 @@ class Architecture(nn.Module):
 
     def forward(self, tokens: PackedTokens, experts: Collection[str] | None = None) -> EncoderOutput:
         """The representations of B texts, in their order: every expert's, or those of some experts, without the work of the others."""
-        ordered, texts = tokens.sort_by_length(), len(tokens)
-        if texts > 1 and compiles_products(tokens.ids.device):  # one text has few lengths, and its time counts
-            ordered = ordered.filled
+        ordered = tokens.sort_by_length()
         wanted = [expert for expert in self.representation_kinds if experts is None or expert in experts]
         states = self.encode_states_of([expert for expert in wanted if self.reads_states(expert, tokens.side)], ordered)
         representations = {}
@@ -179,8 +176,6 @@ class Architecture(nn.Module):
             representation, scale = self.apply_head(expert, states.get(expert), ordered), self.scales.get(expert, 1.0)
             representations[expert] = representation.scale(scale) if tokens.side == "query" and scale != 1.0 else representation
         encoded = EncoderOutput(representations, self._take_routing(), self.summed_experts if experts is None else {})
-        if len(ordered) > texts:
-            return encoded.select(torch.arange(texts) if ordered.order is None else ordered.order)
         return encoded if ordered.order is None else encoded.select(ordered.order, permutation=True)
 
     def truncate_and_mark(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:

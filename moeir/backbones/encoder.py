@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig
 from moeir.backbones.layers import Layer, pack_layers
 from moeir.backbones.packed_tokens import PackedTokens
-from moeir.kernels import bfloat16_layers
 from moeir.kernels.int8_linear import Int8Words
 
 
@@ -38,11 +37,7 @@ class Embeddings(nn.Module):
             embeddings = embeddings + self.kinds(tokens.segments if has_segments else torch.zeros_like(tokens.ids))
         if self.places is not None:
             embeddings = embeddings + self.places(tokens.positions() + self.first_position)
-        normalized: Tensor = self.norm(embeddings)
-        if self.training and self.dropout.p and bfloat16_layers.supports_bfloat16_layers(normalized):
-            normalized = bfloat16_layers.drop(normalized, self.dropout.p)
-        else:
-            normalized = self.dropout(normalized)
+        normalized: Tensor = self.dropout(self.norm(embeddings))
         return normalized if self.project is None else self.project(normalized)
 
 

@@ -8,9 +8,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig, PreNormConfig
 from moeir.backbones.packed_tokens import PackedTokens
-from moeir.kernels import bfloat16_layers
 from moeir.kernels.attention import PackedLayout, apply_rotary, attention, cls_attention
-from moeir.kernels.int8_linear import Int8Linear
 from moeir.kernels.packed_linear import add_linear, fused_activations, pack_linear
 
 
@@ -27,13 +25,8 @@ class Attention(nn.Module):
 
     def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """states [T, H] -> [T, H]."""
-        joint, rate, width = self._project_all(states), self._dropout_rate, states.shape[1] // self.heads
-        if self.training and bfloat16_layers.supports_joint_attention(joint, layout, width, rate):
-            mixed = bfloat16_layers.joint_attention(joint, layout, self.heads, rate)
-        elif self.joint is not None and bfloat16_layers.supports_inference_attention(joint, layout, width):
-            mixed = bfloat16_layers.inference_attention(joint, layout, self.heads)
-        else:
-            mixed = attention(*self._split(joint, 3), layout, dropout=rate).flatten(-2)
+        joint = self._project(states, self.query, self.key, self.value) if self.joint is None else self.joint(states)
+        mixed = attention(*self._split(joint, 3), layout, dropout=self._dropout_rate).flatten(-2)
         return self._add_and_norm(states, mixed)
 
     def forward_cls(self, states: Tensor, layout: PackedLayout) -> Tensor:
@@ -53,10 +46,6 @@ class Attention(nn.Module):
         """The outputs of some maps side by side, by a single matrix product: [n, H] -> [n, maps · H]."""
         return F.linear(states, torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps]))
 
-    def _project_all(self, states: Tensor) -> Tensor:
-        """Query, key and value side by side: [n, H] -> [n, 3 H]."""
-        return self._project(states, self.query, self.key, self.value) if self.joint is None else self.joint(states)
-
     def _split(self, joint: Tensor, maps: int) -> tuple[Tensor, ...]:
         """The heads [n, heads, width] of each map."""
         return joint.unflatten(-1, (maps, self.heads, -1)).unbind(1)
@@ -66,7 +55,8 @@ class Attention(nn.Module):
         return self.attention_dropout if self.training else 0.0
 
     def _add_and_norm(self, states: Tensor, mixed: Tensor) -> Tensor:
-        return add_linear_and_norm(self.output, mixed, states, self.norm, self.dropout)
+        normalized: Tensor = self.norm(add_linear(self.output, mixed, states, self.dropout))
+        return normalized
 
 
 class RotaryAttention(nn.Module):
@@ -109,9 +99,7 @@ class FeedForward(nn.Module):
 
     def expand(self, states: Tensor) -> Tensor:
         """The activated inner states: [n, H] -> [n, I]."""
-        inner = self.up(states)
-        is_fused = self.training and self.activation is F.gelu and bfloat16_layers.supports_bfloat16_layers(inner)
-        return bfloat16_layers.gelu(inner) if is_fused else self.activation(inner)
+        return self.activation(self.up(states))
 
     def compute_update(self, states: Tensor) -> Tensor:
         """The update of the states before dropout and residual: [n, H] -> [n, H]."""
@@ -120,14 +108,13 @@ class FeedForward(nn.Module):
 
     def add_and_norm(self, states: Tensor, update: Tensor) -> Tensor:
         """Dropout, residual and normalisation: [n, H] -> [n, H]."""
-        if self.training and bfloat16_layers.supports_bfloat16_layers(states):
-            return bfloat16_layers.add_norm(update, states, self.norm, self.dropout.p)
         normalized: Tensor = self.norm(states + self.dropout(update))
         return normalized
 
     def transform(self, states: Tensor) -> Tensor:
         """The whole layer: [n, H] -> [n, H]."""
-        return add_linear_and_norm(self.down, self.expand(states), states, self.norm, self.dropout)
+        normalized: Tensor = self.norm(add_linear(self.down, self.expand(states), states, self.dropout))
+        return normalized
 
     def forward(self, states: Tensor, tokens: PackedTokens, layer_input: Tensor) -> Tensor:
         """states [T, H] after attention; `layer_input` [T, H], the states before attention, is for mixtures whose gate reads it."""
@@ -193,16 +180,6 @@ class Layer(nn.Module):
             return self(states, tokens, layout).index_select(0, tokens.starts[:-1])
         attended = self.attention.forward_cls(states, layout)
         return self.feedforward.transform(attended)
-
-
-def add_linear_and_norm(linear: nn.Module, inputs: Tensor, residual: Tensor, norm: nn.LayerNorm, dropout: nn.Dropout) -> Tensor:
-    """norm(residual + dropout(linear(inputs))): inputs [n, K], residual [n, N] -> [n, N]; a packed map has no dropout."""
-    if norm.training and bfloat16_layers.supports_bfloat16_layers(inputs):
-        return bfloat16_layers.add_norm(linear(inputs), residual, norm, dropout.p)
-    if isinstance(linear, Int8Linear):
-        return linear.add_and_norm(inputs, residual, norm)
-    normalized: Tensor = norm(add_linear(linear, inputs, residual, dropout))
-    return normalized
 
 
 def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:

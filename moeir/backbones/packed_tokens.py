@@ -12,7 +12,6 @@ from torch import Tensor
 
 from moeir.kernels.attention import PackedLayout, find_visible_keys
 from moeir.kernels.memory import copy_to_device
-from moeir.kernels.precision import count_missing_rows
 
 SIDES = ("query", "document", "pair")
 
@@ -93,29 +92,6 @@ class PackedTokens:
         changed: dict[str, Any] = {name: change(part) for name, part in tensors if isinstance(part, Tensor)}
         keys = None if self.precomputed_keys is None else (change(self.precomputed_keys[0]), change(self.precomputed_keys[1]))
         return replace(self, precomputed_keys=keys, **changed)
-
-    @cached_property
-    def filled(self) -> Self:
-        """These tokens with `count_missing_rows` more at the end, in texts of the first token."""
-        count = len(self.ids)
-        if not (missing := count_missing_rows(count)):
-            return self
-        longest = self.layout.max_length
-        sizes = [longest] * (missing // longest) + [missing % longest] * (missing % longest > 0)
-        ends = torch.tensor(sizes, device=self.starts.device).cumsum(0) + count
-
-        def extend(part: Tensor | None, value: int) -> Tensor | None:
-            return None if part is None else torch.cat([part, part.new_full((missing,), value)])
-
-        return replace(
-            self,
-            ids=torch.cat([self.ids, self.ids[:1].expand(missing)]),
-            starts=torch.cat([self.starts, ends]),
-            lengths=(*self.lengths, *sizes),
-            segments=extend(self.segments, 0),
-            no_attend_mask=extend(self.no_attend_mask, False),
-            precomputed_keys=None,
-        )
 
     def sort_by_length(self) -> Self:
         """These tokens with the texts sorted by length, and the `order` that restores the original; a sorted batch is returned as it is."""

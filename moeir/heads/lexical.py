@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
-from moeir.kernels.precision import pad_rows
 from moeir.kernels.splade import find_max_positions, log_saturated_sum, selected_logits
 from moeir.representations.sparse import Sparse
 
@@ -72,7 +71,7 @@ class LexicalHead(nn.Module):
         assert states is not None
         head, words = encoder.vocabulary_head, encoder.embeddings.words.weight
         assert head is not None
-        transformed = head(pad_rows(states))
+        transformed = head(states)
         if self.pooling == "sum":
             texts, terms, weights = log_saturated_sum(transformed, tokens.layout, words, head.bias)
         else:  # log(1 + x) is monotonic, so the maximum is taken first

@@ -5,10 +5,9 @@ Padding exists at most inside this file.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,10 +16,8 @@ from moeir.kernels.precision import compute_capability
 
 COLUMN_MULTIPLE = 16  # CUDA's attention kernels copy a mask whose row length is not a multiple of this
 MAX_HEAD_WIDTH = 256  # largest head width of the variable-length kernel
-SCORES_IN_CACHE = 2**17  # of one head: 3 MiB in bfloat16 for 12 heads
 VARLEN_TORCH = "2.11"  # the first torch whose variable-length kernel takes windows
 Value = TypeVar("Value")
-TextGroup = tuple[np.ndarray, np.ndarray, int]  # first tokens and lengths of neighbouring texts [n], and the length they are padded to
 
 
 @dataclass(frozen=True)
@@ -99,28 +96,6 @@ class PackedLayout:
     def equal_length_groups(self) -> list[tuple[int, int]]:
         """Groups of neighbouring texts of equal length: number of texts, length."""
         return [(len(list(texts)), length) for length, texts in groupby(self.lengths)]
-
-    def padded_groups(self, multiple: int) -> list[TextGroup]:
-        """Groups of neighbouring texts whose lengths have the same next multiple, which they are padded to.
-
-        A group has 1, 2, 4, … texts: a processor's library compiles the products of each number by itself. The scores of a head, padded,
-        are at most `SCORES_IN_CACHE` numbers, unless those of one text are more.
-        """
-
-        def compute() -> list[TextGroup]:
-            lengths = np.asarray(self.lengths, dtype=np.int64)
-            starts, padded = lengths.cumsum() - lengths, -(-lengths // multiple) * multiple
-            edges, groups = [0, *(np.flatnonzero(np.diff(padded)) + 1).tolist(), len(lengths)], []
-            for first, last in pairwise(edges):
-                if last > first and (longest := int(padded[first])):
-                    most = max(1, SCORES_IN_CACHE // longest**2)
-                    while first < last:
-                        end = first + (1 << min(most, last - first).bit_length() - 1)
-                        groups.append((starts[first:end], lengths[first:end], longest))
-                        first = end
-            return groups
-
-        return self._cached(("padded groups", multiple), compute)
 
     def group_masks(self, half_window: int | None) -> list[Tensor | None]:
         """The attention mask of each group, in the form of `_attention_mask`."""
@@ -320,43 +295,29 @@ def varlen_flop_formulas() -> dict[Any, Any]:
     return {torch.ops.torch_attn._varlen_attn: forward, torch.ops.torch_attn._varlen_attn_backward: backward}
 
 
-VisibilityMask = Callable[[Tensor, int], Tensor]
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, window: int, dropout: float = 0.0) -> Tensor:
+    """Scaled dot-product attention within each text, of each token to those that `causal_mask` allows: [T, heads, width] each, and out.
 
-
-def masked_attention(
-    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, visibility: VisibilityMask, dropout: float = 0.0
-) -> Tensor:
-    """Scaled dot-product attention within each text, of token i to the tokens j that `visibility` allows.
-
-    query, key, value [T, heads, width] -> [T, heads, width]. `visibility(texts [n], L)` returns bool [n or 1, L, L] for those texts, padded
-    to L tokens; every token must attend to the first of its text. On a CPU: groups of neighbouring texts of equal length; on CUDA: one
-    padded batch.
+    On a CPU: groups of neighbouring texts of equal length; on CUDA: one padded batch.
     """
     if query.is_cuda:
         attended = layout.padding.key_mask
-        texts = torch.arange(len(attended), device=query.device)
-        allowed = (visibility(texts, attended.shape[1]) & attended[:, None])[:, None]  # [B, 1, L, L]
-        return padded_sdpa(query, key, value, layout, additive_mask(allowed, query.dtype), dropout)
-    groups = layout.equal_length_groups
-    text_indices = torch.arange(len(layout.lengths)).split([texts for texts, _ in groups])
-    masks = [visibility(texts, length)[:, None] for texts, (_, length) in zip(text_indices, groups, strict=True)]  # [n or 1, 1, L, L]
+        allowed = causal_mask(attended.shape[1], window, query.device) & attended[:, None]  # [B, L, L]
+        return padded_sdpa(query, key, value, layout, additive_mask(allowed[:, None], query.dtype), dropout)
+    masks = [causal_mask(length, window, query.device) for _, length in layout.equal_length_groups]
     return grouped_sdpa(query, key, value, layout, masks, dropout)
 
 
-def causal_mask(window: int) -> VisibilityMask:
-    """Token i attends to token 0 and to the last `window` tokens, itself included; with -1 to all tokens up to itself.
+def causal_mask(length: int, window: int, device: torch.device | str = "cpu") -> Tensor:
+    """[L, L] true where token i attends to token j: to token 0 and the last `window` tokens, itself included; with -1 to all up to itself.
 
-    >>> causal_mask(2)(torch.arange(1), 4).int()[0]
+    >>> causal_mask(4, 2).int()
     tensor([[1, 0, 0, 0],
             [1, 1, 0, 0],
             [1, 1, 1, 0],
             [1, 0, 1, 1]], dtype=torch.int32)
     """
-
-    def visibility(texts: Tensor, length: int) -> Tensor:
-        positions = torch.arange(length, device=texts.device)
-        distance = positions[:, None] - positions  # i − j
-        in_window = (distance >= 0) if window < 0 else (distance >= 0) & (distance < window)
-        return (in_window | (positions == 0))[None]
-
-    return visibility
+    positions = torch.arange(length, device=device)
+    distance = positions[:, None] - positions  # i − j
+    in_window = (distance >= 0) if window < 0 else (distance >= 0) & (distance < window)
+    return in_window | (positions == 0)

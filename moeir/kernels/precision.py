@@ -7,11 +7,9 @@ from threading import Lock
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.backends import cuda, mkldnn
 
-TILE_ROWS = 16  # of AMX
 BFLOAT16_CAPABILITY = (8, 0)  # lowest compute capability of CUDA devices with bfloat16 units
 FULL_PRECISION: tuple[tuple[Any, str, Any], ...] = (
     (cuda.matmul, "fp32_precision", "ieee"),
@@ -38,29 +36,6 @@ def product_dtype(states: Tensor) -> torch.dtype:
     """The dtype of matrix products of these states: half precision under autocast."""
     kind = states.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
-
-
-def compiles_products(device: torch.device) -> bool:
-    """Whether the library of a device compiles matrix products for each shape at its first use: oneDNN's in bfloat16 do."""
-    in_bfloat16 = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
-    return device.type == "cpu" and in_bfloat16 and not torch.compiler.is_compiling()
-
-
-def count_missing_rows(rows: int) -> int:
-    """How many rows bring a number of rows to the next multiple of the power of two between 1/64 and 1/32 of it, at least `TILE_ROWS`.
-
-    Products that are compiled for each number of rows, for longer than they take, are then shared by batches of unlike sizes.
-
-    >>> [count_missing_rows(rows) for rows in (1, 1000, 2047, 2048)]
-    [15, 8, 1, 0]
-    """
-    return -rows % max(TILE_ROWS, 1 << max(rows.bit_length() - 6, 0))
-
-
-def pad_rows(rows: Tensor) -> Tensor:
-    """Rows [n, D], and `count_missing_rows` of zeros after them where products are compiled for each number of rows."""
-    missing = count_missing_rows(len(rows)) if compiles_products(rows.device) else 0
-    return F.pad(rows, (0, 0, 0, missing)) if missing else rows
 
 
 def normalize(vectors: Tensor, eps: float = 1e-12) -> Tensor:

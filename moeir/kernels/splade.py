@@ -18,7 +18,7 @@ from torch import Tensor
 from moeir.kernels.attention import PackedLayout
 from moeir.kernels.gathered_products import gather_dot
 from moeir.kernels.int8_linear import Int8Words
-from moeir.kernels.precision import pad_rows, product_dtype
+from moeir.kernels.precision import product_dtype
 from moeir.kernels.token_budget import split_by_tokens
 
 TOKENS_AT_ONCE = {"cpu": 512, "cuda": 1 << 14}
@@ -73,16 +73,15 @@ def iterate_logit_tiles(block: TextBlock, states: Tensor, words: Tensor | Int8Wo
 
 def _iterate_logits(rows: Tensor, words: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Slices of the vocabulary with the logits [n, v] of rows [n, H]; all share one buffer."""
-    padded = pad_rows(rows)
-    count = max(1, min(len(words), BYTES_AT_ONCE[rows.device.type] // (rows.element_size() * len(padded))))
+    count = max(1, min(len(words), BYTES_AT_ONCE[rows.device.type] // (rows.element_size() * len(rows))))
     count = -(-count // TERM_ALIGNMENT) * TERM_ALIGNMENT if rows.is_cuda else count
-    buffer = rows.new_empty(len(padded) * count)
+    buffer = rows.new_empty(len(rows) * count)
     for first in range(0, len(words), count):
         terms = slice(first, min(first + count, len(words)))
         part = words[terms]
         width = count if rows.is_cuda else len(part)  # of a row in memory
-        logits = buffer[: len(padded) * width].view(len(padded), width)[:, : len(part)]
-        yield terms, torch.mm(padded, part.T, out=logits)[: len(rows)]
+        logits = buffer[: len(rows) * width].view(len(rows), width)[:, : len(part)]
+        yield terms, torch.mm(rows, part.T, out=logits)
 
 
 @torch.no_grad()

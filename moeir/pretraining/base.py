@@ -5,7 +5,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -15,12 +14,11 @@ from torch import Tensor, nn
 from moeir.analysis.training_monitor import BOTTLENECK_GAIN
 from moeir.architectures.base import Architecture, StepMetrics
 from moeir.backbones.encoder import Encoder, VocabularyHead, run_layers
-from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
 from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy
-from moeir.kernels.precision import pad_rows
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 
 SCALES, MAX_SCALE_TOKENS = [2 ** (-step / 2) for step in range(21)], 512  # factors to choose from, and masked tokens to choose on
@@ -101,8 +99,8 @@ class Pretraining(nn.Module, ABC):
         encoder = self.architecture.encoder_for(texts.tokens.side)
         ordered, back = sort_texts_by_length(texts)
         half = len(encoder.layers) // 2
-        middle = run_filled(partial(run_layers, encoder.layers[:half]), encoder.embeddings(ordered.tokens), ordered.tokens)
-        states = run_filled(partial(run_layers, encoder.layers[half:]), middle, ordered.tokens)
+        middle = run_layers(encoder.layers[:half], encoder.embeddings(ordered.tokens), ordered.tokens)
+        states = run_layers(encoder.layers[half:], middle, ordered.tokens)
         for router in self.architecture.routers().values():
             router.last_routing = None  # it would keep this step's graph alive
         head = dict(self.architecture.heads.items()).get("global")
@@ -172,17 +170,11 @@ def _gain_metrics(gains: Mapping[str, Any]) -> StepMetrics:
     return measured | {BOTTLENECK_GAIN: sum(measured.values()) / len(measured)} if measured else {}
 
 
-def run_filled(run: Callable[[Tensor, PackedTokens], Tensor], states: Tensor, tokens: PackedTokens) -> Tensor:
-    """`run(states, tokens)`, [T, H] -> [T, H], among filler tokens where that saves compiling products for each T."""
-    padded = pad_rows(states)
-    return run(padded, tokens if padded is states else tokens.filled)[: len(states)]
-
-
 def vocabulary_loss(states: Tensor, targets: Tensor, encoder: Encoder) -> TokenLoss:
     """Cross-entropy of the vocabulary head on states [n, H] against token ids [n]."""
     head = encoder.vocabulary_head
     assert head is not None
-    value, correct = fused_linear_cross_entropy(head(pad_rows(states)), encoder.embeddings.words.weight, head.bias, targets)
+    value, correct = fused_linear_cross_entropy(head(states), encoder.embeddings.words.weight, head.bias, targets)
     return TokenLoss(value, correct, len(targets))
 
 

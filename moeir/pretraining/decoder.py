@@ -6,7 +6,6 @@ through the vector alone.
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +15,8 @@ from moeir.backbones.encoder import Encoder, run_layers
 from moeir.backbones.layers import Layer, init_weights
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.kernels.attention import PackedLayout, VisibilityMask, apply_rotary, causal_mask, masked_attention
-from moeir.pretraining.base import TokenLoss, align_by_length, check_minimum, run_filled, vocabulary_loss
+from moeir.kernels.attention import PackedLayout, apply_rotary, causal_attention
+from moeir.pretraining.base import TokenLoss, align_by_length, check_minimum, vocabulary_loss
 from moeir.pretraining.batches import MaskedTexts
 
 
@@ -47,7 +46,7 @@ class BidirectionalDecoder(nn.Module):
 
     def forward(self, vectors: Tensor, states: Tensor, tokens: PackedTokens) -> Tensor:
         """vectors [B, H], states [T, H] -> [T, H]."""
-        return run_filled(partial(run_layers, self.layers), insert_vectors(vectors, states, tokens), tokens)
+        return run_layers(self.layers, insert_vectors(vectors, states, tokens), tokens)
 
 
 class CausalBlock(nn.Module):
@@ -64,13 +63,13 @@ class CausalBlock(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
         self.theta = None if config.prenorm is None else config.prenorm.thetas[-1]  # rotary positions if the embeddings have none
 
-    def forward(self, states: Tensor, layout: PackedLayout, visibility: VisibilityMask) -> Tensor:
+    def forward(self, states: Tensor, layout: PackedLayout, window: int) -> Tensor:
         """states [T, H] -> [T, H]."""
         query, key, value = self.joint(self.before_attention(states)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         if self.theta is not None:
             angles = layout.rotary_angles(self.theta, query.shape[-1])
             query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)
-        attended = masked_attention(query, key, value, layout, visibility, self.attention_dropout if self.training else 0.0)
+        attended = causal_attention(query, key, value, layout, window, self.attention_dropout if self.training else 0.0)
         states = states + self.dropouts[0](self.output(attended.flatten(-2)))
         output: Tensor = states + self.dropouts[1](self.down(self.activation(self.up(self.before_feedforward(states)))))
         return output
@@ -93,7 +92,7 @@ class CausalDecoder(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
         self.dropout = nn.Dropout(config.dropout)
-        self.visibility = causal_mask(window)
+        self.window = window
         init_weights(self, config.initializer_range)
         for block in blocks:
             for projection in (block.output, block.down):
@@ -102,11 +101,9 @@ class CausalDecoder(nn.Module):
     def decode_states(self, vectors: Tensor, texts: MaskedTexts, encoder: Encoder) -> Tensor:
         """vectors [B, H] -> states [T, H], normalised; those of position t predict token t + 1."""
         tokens = replace(texts.tokens, ids=texts.original_ids)
-        return run_filled(self._run_blocks, self.dropout(insert_vectors(vectors, encoder.embeddings(tokens), tokens)), tokens)
-
-    def _run_blocks(self, states: Tensor, tokens: PackedTokens) -> Tensor:
+        states = self.dropout(insert_vectors(vectors, encoder.embeddings(tokens), tokens))
         for block in self.blocks:
-            states = block(states, tokens.layout, self.visibility)
+            states = block(states, tokens.layout, self.window)
         normed: Tensor = self.norm(states)
         return normed
 

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 
-from moeir.architectures import base
 from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.device import autocast
 from moeir.backbones.layers import Attention, pack_layers
@@ -48,31 +47,6 @@ def test_bfloat16_is_as_near_to_float32_as_autocast_is(tiny_model_with_head, spe
     for name, values in expected.items():
         spread = (values.max() - values.min()).item()
         assert (own[name] - values).abs().max() <= 2 * (half[name] - values).abs().max() + 0.02 * spread, name
-
-
-@pytest.mark.parametrize("spec", [*SPECS, *OTHERS])
-@pytest.mark.parametrize("sort", [True, False])
-def test_filler_changes_no_output_but_by_rounding(tiny_model_with_head, spec, sort, monkeypatch):
-    checkpoint = perturb(build(tiny_model_with_head, spec))
-    checkpoint.architecture.eval()
-    outputs, added = [], []
-    add_filler = PackedTokens.filled.func
-    monkeypatch.setattr(PackedTokens, "filled", property(lambda tokens: added.append(add_filler(tokens)) or added[-1]))
-    for compiles in (True, False):
-        monkeypatch.setattr(base, "compiles_products", lambda device, compiles=compiles: compiles)
-        tokens = checkpoint.tokenize(TEXTS, "document")
-        torch.manual_seed(1)
-        with torch.no_grad():
-            outputs.append(checkpoint.architecture(tokens.sort_by_length() if sort else tokens))
-    assert len(added) == 1 and len(added[0]) > len(TEXTS)
-    filled, plain = outputs
-    assert filled.routing.keys() == plain.routing.keys()
-    for name, representation in plain.representations.items():
-        assert filled[name].columns().keys() == representation.columns().keys() and len(filled[name]) == len(TEXTS)
-    assert len(filled.tensors()) == len(plain.tensors())
-    if "random" not in spec:
-        for one, other in zip(filled.tensors(), plain.tensors(), strict=True):
-            assert is_close(one.float(), other.float())
 
 
 @needs_int8

@@ -1,7 +1,6 @@
 """Packed tokens, the tokenizer beside the weights, and the choice of precision."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from moeir.backbones.device import select_device, select_dtype
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, UsageError
-from moeir.kernels.precision import count_missing_rows
 
 id_lists = st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=7), min_size=1, max_size=6)
 
@@ -37,20 +35,6 @@ def test_sorting_by_length_keeps_texts_whole_and_leads_back(texts, data):
         assert [sum(text) for text in unpacked(tokens, "no_attend_mask")] == silent
     else:
         assert ordered.no_attend_mask is None
-
-
-@pytest.mark.parametrize("lengths", [[1], [3, 5, 7], [16], [5, 11], [2] * 700, [100, 1, 2000]])
-def test_filler_makes_the_number_of_tokens_round_and_leaves_the_texts_as_they_are(lengths):
-    texts = [list(range(1, length + 1)) for length in lengths]
-    tokens = replace(PackedTokens.from_lists(texts, "pair", [1] * len(texts)), segments=torch.ones(sum(lengths), dtype=torch.int64))
-    filled = tokens.filled
-    assert len(filled.ids) % 16 == 0 and 0 <= len(filled.ids) - sum(lengths) < max(16, sum(lengths) / 16)
-    assert (filled is tokens) == (count_missing_rows(sum(lengths)) == 0)
-    assert filled.lengths[: len(texts)] == tuple(lengths) and unpacked(filled)[: len(texts)] == texts
-    assert sum(filled.lengths) == len(filled.ids) == len(filled.segments) == len(filled.no_attend_mask)
-    assert max(filled.lengths) == max(lengths) and min(filled.lengths) > 0  # no text is longer than the encoder can read
-    assert filled.starts.tolist() == torch.tensor([0, *filled.lengths]).cumsum(0).tolist()
-    assert filled.no_attend_mask.sum() == len(texts) and set(filled.ids.tolist()) == set(tokens.ids.tolist())
 
 
 def test_owners_and_positions_count_from_zero():

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from moeir.kernels import int8_linear
+from moeir.kernels import int8_linear, int8_loops
 from moeir.kernels.int8_linear import Int8Linear, Int8Weight, Int8Words, quantize, supports_int8
 
 needs_int8 = pytest.mark.skipif(not supports_int8(), reason="this processor has no exact products of 8-bit integers")
@@ -34,7 +34,6 @@ def test_integers_are_the_nearest(dtype, shape):
 def test_a_row_that_is_not_finite_becomes_nan_and_zeros_stay_zeros(dtype):
     rows = torch.tensor([[1, float("nan")], [float("inf"), 0], [0, -float("inf")], [0, 0], [-2, 1]]).to(dtype)
     linear = Int8Linear(torch.eye(2), torch.tensor([0.5, 0.25]))
-    linear.dtype = dtype
     output = linear(rows).float()
     assert output[:3].isnan().all()
     assert output[3].tolist() == [0.5, 0.25]
@@ -48,46 +47,22 @@ def test_products_are_those_of_the_integers(dtype, rows, gelu):
     torch.manual_seed(1)
     weight, bias, inputs = torch.randn(40, 24), torch.randn(40), torch.randn(rows, 24).to(dtype)
     linear = Int8Linear(weight, bias, gelu=gelu)
-    linear.dtype = dtype
     row_integers, row_scales = quantize(inputs)
     weight_integers, weight_scales = (np.asarray(part) for part in integers(weight))
     centred = row_integers.numpy().astype(np.float64) - int8_linear.ZERO
-    product = (centred @ weight_integers.round().T) * row_scales[:, None] * weight_scales.T
+    product = (centred @ weight_integers.round().T) * row_scales.double().numpy()[:, None] * weight_scales.T
     expected = torch.from_numpy(product + bias.numpy())
     expected = F.gelu(expected) if gelu else expected
-    tolerance = 2e-4 if dtype == torch.float32 else 0.02
+    tolerance = 2e-4 if linear.dtype == torch.float32 else 0.02
     assert torch.allclose(linear(inputs).double(), expected, rtol=tolerance, atol=tolerance)
     residual = torch.randn(rows, 40).to(dtype)
-    assert torch.equal(linear.add_to_residual(inputs, residual), linear(inputs) + residual)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rows", [0, 1, 33])
-@pytest.mark.parametrize("has_bias", [True, False])
-def test_residual_and_normalisation_are_those_after_the_product(dtype, rows, has_bias):
-    torch.manual_seed(2)
-    linear, norm = Int8Linear(torch.randn(40, 24), torch.randn(40)), torch.nn.LayerNorm(40, eps=1e-3, bias=has_bias)
-    linear.dtype = dtype
-    for parameter in norm.parameters():
-        torch.nn.init.normal_(parameter)
-    inputs, residual = torch.randn(rows, 24).to(dtype), torch.randn(40, rows).T.to(dtype)
-    before = residual.clone()
-    row_integers, row_scales = quantize(inputs)
-    update = linear.weight.multiply(row_integers, torch.float32).double() * torch.from_numpy(row_scales).double()[:, None]
-    exact = residual.double() + update + torch.from_numpy(linear.bias).double()
-    affine = (None if part is None else part.double() for part in (norm.weight, norm.bias))
-    expected = F.layer_norm(exact, (40,), *affine, eps=norm.eps)
-    with torch.no_grad():
-        normalized = linear.add_and_norm(inputs, residual, norm)
-    assert torch.equal(residual, before)
-    tolerance = 1e-4 if dtype == torch.float32 else 0.02
-    assert torch.allclose(normalized.double(), expected, rtol=tolerance, atol=tolerance)
+    assert torch.allclose(linear.add_to_residual(inputs, residual).double(), expected + residual, atol=2e-4)
 
 
 def test_gelu_is_that_of_torch_to_1e_4():
     inputs = torch.linspace(-12, 12, 4001)[:, None].contiguous()
     output = inputs.clone()
-    int8_linear.rescale_(output, np.ones(len(inputs), np.float32), np.zeros(1, np.float32), gelu=True)
+    int8_loops.rescale(output.numpy(), np.ones(len(inputs), np.float32), np.zeros(1, np.float32), True)
     assert (output - F.gelu(inputs)).abs().max() < 1e-4
 
 
@@ -97,18 +72,17 @@ def test_a_large_channel_of_some_tokens_does_not_spoil_the_others():
     inputs[::8, 7] *= 60
     exact = inputs @ weight.T
     linear = Int8Linear(weight, None)
-    linear.dtype = torch.float32
     whole_scale = inputs.abs().max() / 127
     with_one_scale = (inputs / whole_scale).round() * whole_scale @ weight.T
     others = torch.arange(64) % 8 != 0
-    own, single = (F.cosine_similarity(part[others], exact[others]).min().item() for part in (linear(inputs), with_one_scale))
+    own, single = (F.cosine_similarity(part[others], exact[others]).min().item() for part in (linear(inputs).float(), with_one_scale))
     assert own > 0.9995 > 0.99 > single
 
 
 def test_sums_of_extreme_products_are_exact():
     weight = torch.full((3, 256), 127.0)
     weight[1] = -127
-    product = Int8Weight(weight).multiply(torch.full((2, 256), 255, dtype=torch.uint8), torch.float32)
+    product = Int8Weight(weight).multiply(torch.full((2, 256), 255, dtype=torch.uint8))
     assert product.tolist() == [[256 * 127 * 127, -256 * 127 * 127, 256 * 127 * 127]] * 2
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from moeir.kernels import gathered_products, precision, splade
+from moeir.kernels import gathered_products, splade
 from moeir.kernels.attention import PackedLayout
 from tests.kernels.peak_memory import peak_bytes
 from tests.oracles import representations as oracles
@@ -66,9 +66,7 @@ def outcome(form, tensors, silent=None):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("pooling, few", [("max", 0.0), ("sum", 0.0), ("sum", 1.0)])
 @pytest.mark.parametrize("given", [inputs, tied])
-@pytest.mark.parametrize("filler", [False, True])
-def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, silent, sizes, way, pooling, few, given, filler):
-    monkeypatch.setattr(precision, "compiles_products", lambda device: filler)
+def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, silent, sizes, way, pooling, few, given):
     for table, size in zip((splade.TOKENS_AT_ONCE, splade.BYTES_AT_ONCE, gathered_products.BYTES_AT_ONCE), sizes, strict=True):
         monkeypatch.setitem(table, "cpu", size)
     monkeypatch.setattr(splade, "_packed_block", getattr(splade, way))

@@ -87,21 +87,6 @@ def run_layers(layers, vector, states):
     return mixed
 
 
-def retromae_loss(decoder, encoder, vectors, texts, visibility):
-    """RetroMAE's decoder text by text; `visibility` has for each text [L, L], true where a token attends to another."""
-    losses = []
-    for vector, ids, visible in zip(vectors, texts, visibility, strict=True):
-        positions = encoder.embeddings.places.weight[: len(ids)]
-        query_states, key_states = (vector + positions)[None], embed_padded(encoder, [ids], [vector])
-        mask = torch.where(visible, 0.0, -math.inf)
-        mixed = masked_attention(decoder.query(query_states), decoder.key(key_states), decoder.value(key_states), mask, decoder.heads)
-        normed = decoder.norm(query_states + decoder.output(mixed))[0]
-        feed = decoder.feedforward
-        states = feed.norm(normed + feed.down(F.gelu(feed.up(normed))))
-        losses.append(token_losses(encoder, states[1:-1], ids[1:-1]))
-    return torch.cat(losses).mean()
-
-
 def sparse_bottleneck(encoder, states):
     """Σ w E / (Σ w + 1e-4), w the log-saturated maximum over all but the first and last token; E without gradient."""
     weights = torch.log1p(torch.relu(encoder.logits(states[1:-1]))).amax(0)  # [V]

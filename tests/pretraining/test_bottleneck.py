@@ -12,7 +12,6 @@ from moeir.pretraining.base import TokenLoss
 from moeir.pretraining.cotmae import Cotmae, CotmaeQc
 from moeir.pretraining.mlm import Cocondenser, Condenser, Mlm
 from moeir.pretraining.mote import Mote
-from moeir.pretraining.retromae import Retromae
 from moeir.pretraining.task import PretrainingTask
 from moeir.training.trainer import metrics_to_floats
 from tests.oracles import pretraining as oracles
@@ -20,7 +19,7 @@ from tests.pretraining.test_objectives import cls_states, encode
 from tests.pretraining.toy_models import BERT, CONTEXTS, architecture, batch, mask_texts, objective
 
 DROPOUT = replace(BERT, dropout=0.1, attention_dropout=0.1)
-PARTS = {Cotmae: ["decoder"], CotmaeQc: ["decoder"], Condenser: ["head"], Cocondenser: ["head"], Retromae: ["decoder"]}
+PARTS = {Cotmae: ["decoder"], CotmaeQc: ["decoder"], Condenser: ["head"], Cocondenser: ["head"]}
 PARTS[Mote] = ["dense.document", "sparse.document", "dense.query", "sparse.query"]
 
 
@@ -67,11 +66,7 @@ def test_a_decoder_that_ignores_its_vector_owes_it_nothing(kind, monkeypatch):
     """Also with dropout: both decodings have the same random numbers."""
     model = measuring(kind, DROPOUT).train()
     assert all(abs(gain) > 1e-6 for gain in gains(model(batch(kind.context))[1]).values()), "as it is, it does not ignore it"
-    if kind is Retromae:
-        plain = model.decoder.decode_states
-        monkeypatch.setattr(model.decoder, "decode_states", lambda vectors, *rest: plain(torch.zeros_like(vectors), *rest))
-    else:
-        monkeypatch.setattr(decoder, "insert_vectors", lambda vectors, states, tokens: states)
+    monkeypatch.setattr(decoder, "insert_vectors", lambda vectors, states, tokens: states)
     assert gains(model(batch(kind.context))[1]) == dict.fromkeys([*PARTS[kind], "bottleneck_gain"], 0.0)
 
 
@@ -106,7 +101,7 @@ def test_the_gain_of_neighbours_never_comes_from_the_text_itself():
     assert gains(model(inputs)[1])["decoder"] == pytest.approx(expected.item(), abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", [CotmaeQc, Mote, Retromae])
+@pytest.mark.parametrize("kind", [CotmaeQc, Mote])
 def test_a_decoder_that_learns_a_few_texts_by_heart_uses_its_vector(kind):
     """Not so CoT-MAE's here: the words that it sees tell the four texts apart already."""
     model, texts = measuring(kind, replace(BERT, initializer_range=0.05)).train(), batch(kind.context)

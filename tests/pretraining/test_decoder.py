@@ -9,10 +9,8 @@ import torch
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import VocabularyHead
 from moeir.errors import UsageError
-from moeir.pretraining import retromae
 from moeir.pretraining.base import align_by_length, concatenate_texts, mlm_loss, sort_texts_by_length, vocabulary_loss
 from moeir.pretraining.decoder import BidirectionalDecoder, CausalDecoder, insert_vectors
-from moeir.pretraining.retromae import EnhancedDecoder
 from tests.oracles import pretraining as oracles
 from tests.pretraining.toy_models import BERT, CONTEXTS, SHAPES, SPANS, architecture, mask_texts
 
@@ -151,52 +149,6 @@ def test_bidirectional_layers_are_the_encoders_own_kind_and_see_all_of_one_text(
         assert torch.allclose(states, oracles.run_layers(decoder.layers, vectors()[row], alone), atol=1e-5)
     assert type(decoder.layers[0].attention) is type(model.encoder.layers[1].attention)
     assert (decoder.layers[1].closing is None) == (shape.prenorm is None)
-
-
-def test_samples_of_the_enhanced_decoder_leave_out_half_and_the_token_itself():
-    ids = [[1, *range(3, 33), 2]] * 30
-    hidden = [{1 + number % 30, 1 + number * 7 % 30} for number in range(30)]
-    numbers = retromae.mask_keys(mask_texts(ids, "document", *hidden))
-    visible = retromae.random_visibility(numbers, 0.5)(torch.arange(30), 32)
-    assert visible[:, :, 0].all() and not visible[:, range(1, 32), range(1, 32)].any()
-    others = ~torch.eye(32, dtype=torch.bool)
-    others[:, 0] = False
-    assert visible[:, others].float().mean().item() == pytest.approx(0.5, abs=0.02)
-    assert visible[:, others].float().mean(1).std() < 0.05 and len({tuple(row.flatten().tolist()) for row in visible}) == len(
-        set(numbers.tolist())
-    )
-    assert retromae.random_visibility(numbers, 0.9)(torch.arange(30), 32)[:, others].float().mean().item() == pytest.approx(0.1, abs=0.02)
-    padded = retromae.random_visibility(numbers, 0.5)(torch.tensor([4, 2]), 9)
-    assert torch.equal(padded, visible[[4, 2], :9, :9]), "neither batch nor padding changes a sample"
-
-
-def test_samples_follow_from_the_text_and_what_is_hidden_of_it():
-    one, other = (retromae.mask_keys(mask_texts(SPANS, "document", {1}, {2}, positions, {1})) for positions in ({3, 4}, {3, 5}))
-    assert (one == other).tolist() == [True, True, False, True] and len(set(one.tolist())) == 4
-    assert retromae.mask_keys(mask_texts(SPANS[2:3], "document", {3, 4})).tolist() == one[2:3].tolist()
-
-
-def test_the_enhanced_loss_is_that_of_text_by_text():
-    model, decoder = architecture(), perturb(EnhancedDecoder(BERT, rate=0.5))
-    texts = mask_texts(SPANS, "document", {1}, {2}, {3, 4}, {1})
-    visibility = retromae.random_visibility(retromae.mask_keys(texts), 0.5)
-    visible = [visibility(torch.tensor([row]), len(text))[0] for row, text in enumerate(SPANS)]
-    expected = oracles.retromae_loss(decoder, model.encoder, vectors(), SPANS, visible)
-    loss = decoder(vectors(), texts, model.encoder, model.special_tokens)
-    assert torch.allclose(loss.value, expected, atol=1e-5) and loss.count == sum(map(len, SPANS)) - 8
-
-
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_the_enhanced_decoder_tells_no_token_from_itself(shape):
-    model, decoder = architecture(shape=shape), perturb(EnhancedDecoder(shape, rate=0.0))
-    texts = mask_texts([SPANS[2], SPANS[0]], "document", set(), set())
-    before = decoder.decode_states(vectors(2), texts, model.encoder)
-    assert (decoder.position_embeddings is None) == (shape is BERT)
-    for index in range(1, 7):
-        plain = texts.original_ids.clone()
-        plain[index] = 33
-        affected = (decoder.decode_states(vectors(2), replace(texts, original_ids=plain), model.encoder) - before).abs().amax(1) > 1e-6
-        assert affected.nonzero()[:, 0].tolist() == [other for other in range(7) if other != index]
 
 
 def test_only_hidden_positions_meet_the_vocabulary_head():

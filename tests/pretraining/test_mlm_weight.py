@@ -8,10 +8,9 @@ from moeir.pretraining import base
 from moeir.pretraining.cotmae import Cotmae, CotmaeQc
 from moeir.pretraining.mlm import Cocondenser, Condenser
 from moeir.pretraining.mote import Mote
-from moeir.pretraining.retromae import Retromae
 from tests.pretraining.toy_models import architecture, batch, objective
 
-KINDS = (Cotmae, CotmaeQc, Condenser, Cocondenser, Retromae, Mote)
+KINDS = (Cotmae, CotmaeQc, Condenser, Cocondenser, Mote)
 
 
 def make(kind, **options):

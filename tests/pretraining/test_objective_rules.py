@@ -12,10 +12,9 @@ from moeir.pretraining.base import EncodedTexts
 from moeir.pretraining.cotmae import Cotmae, CotmaeQc
 from moeir.pretraining.mlm import Cocondenser, Condenser, Mlm
 from moeir.pretraining.mote import Mote
-from moeir.pretraining.retromae import Retromae
 from tests.pretraining.toy_models import BERT, CONTEXTS, SIGNS, SPANS, architecture, batch, mask_texts, objective
 
-KINDS = (Mlm, Cotmae, CotmaeQc, Mote, Condenser, Cocondenser, Retromae)
+KINDS = (Mlm, Cotmae, CotmaeQc, Mote, Condenser, Cocondenser)
 
 
 def gradients(model, texts):
@@ -27,7 +26,7 @@ def gradients(model, texts):
     return [[next(part_gradients) for _ in group] for group in groups]
 
 
-@pytest.mark.parametrize("kind", [Cotmae, CotmaeQc, Mote, Retromae])
+@pytest.mark.parametrize("kind", [Cotmae, CotmaeQc, Mote])
 def test_the_decoder_reaches_the_encoders_layers_through_the_vector_alone(kind, monkeypatch):
     """Nothing is masked for the encoder, so all loss is the decoder's: with the vectors detached no layer gets a gradient."""
     model, texts = objective(kind, architecture("mote")), batch(kind.context)
@@ -71,7 +70,6 @@ def test_what_the_data_side_must_bring():
         Mote: ("query", 0.30, None),
         Condenser: ("none", 0.15, None),
         Cocondenser: ("span", 0.15, None),
-        Retromae: ("none", 0.30, None),
     }
 
 
@@ -103,7 +101,6 @@ WRONG = [
     (Mote, {"sparse_weight": -0.5}, "sparse_weight=-0.5"),
     (Mote, {"rate": float("nan")}, "rate=nan"),
     (Cocondenser, {"contrastive_weight": -1.0}, "contrastive_weight=-1.0"),
-    (Retromae, {"decoder_rate": 1.0}, "decoder_rate=1.0"),
 ]
 
 

@@ -24,7 +24,7 @@ def examples(tmp_path_factory):
 def make_command(stage, toy, examples, model, output, *more):
     sources = ("--model", model, "--arch", "dense", "--corpus", toy / "corpus.jsonl")
     if stage == "pretrain":
-        return (stage, *sources, "--objective", "retromae", *SIZES, *more, "--output", output)
+        return (stage, *sources, "--objective", "condenser", *SIZES, *more, "--output", output)
     return (
         *(stage, *sources, "--train", examples, "--queries", toy / "train-queries.jsonl", "--negatives", 1),
         *(*SIZES, *more, "--output", output),

@@ -76,7 +76,7 @@ class Int8Linear(nn.Module):
 
         integers, scales = quantize(inputs)
         product = self.weight.multiply(integers)
-        int8_loops.rescale(product.numpy(), scales.numpy(), self.bias, self.gelu)
+        int8_loops.rescale_products(product.numpy(), scales.numpy(), self.bias, self.gelu)
         return product
 
 
@@ -102,5 +102,5 @@ def quantize(rows: Tensor) -> tuple[Tensor, Tensor]:
     from moeir.kernels import int8_loops
 
     integers, scales = torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows))
-    int8_loops.quantize(rows.float().contiguous().numpy(), integers.numpy(), scales.numpy())
+    int8_loops.quantize_rows(rows.float().contiguous().numpy(), integers.numpy(), scales.numpy())
     return integers, scales

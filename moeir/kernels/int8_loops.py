@@ -13,7 +13,7 @@ ALGEBRA = {"contract", "reassoc", "nsz"}  # what the compiler may assume of floa
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
-def quantize(rows: Any, integers: Any, scales: Any) -> None:
+def quantize_rows(rows: Any, integers: Any, scales: Any) -> None:
     """Rows float32 [n, K] -> integers uint8 [n, K], around ZERO, and scales float32 [n], NaN for a row with NaN or infinity."""
     bits, peak_bits = rows.view(np.int32), np.empty(1, np.int32)
     for number in range(len(rows)):
@@ -36,7 +36,7 @@ P5, P6, P7, P8, P9 = map(np.float32, (-1.44597434e-05, 7.19002117e-07, -2.398792
 
 
 @njit_cached(fastmath=ALGEBRA, nogil=True)
-def rescale(products: Any, scales: Any, bias: Any, gelu: bool) -> None:
+def rescale_products(products: Any, scales: Any, bias: Any, gelu: bool) -> None:
     """scale · product + bias, or GELU of it, in place: float32 [n, N], scales [n], bias [N]."""
     for number in range(len(products)):
         values, scale = products[number], scales[number]

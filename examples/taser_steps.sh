@@ -16,7 +16,7 @@ EPOCHS=${EPOCHS:-40} RATES=${RATES:-3e-5 5e-5} CLIP=${CLIP:-2.0} # "up to 40 epo
 WARMUP=${WARMUP:-0.13} MULTISET_WARMUP=${MULTISET_WARMUP:-0.04} # its 1237 steps, of 9,200 on NQ and of 30,000 on all five sets
 ENTROPY=${ENTROPY:-0.01} GRADIENT=${GRADIENT:-full} LAYER_DECAY=${LAYER_DECAY:-1} SEED=${SEED:-12345}
 DEV_MEASURE=${DEV_MEASURE:-RR@100}                       # rank of DPR's positive among the passages of its dev file
-BM25=${BM25:-bm25:k1=0.9,b=0.4} GRID=${GRID:-0.5:2.0:0.1} # of alpha, for BM25 without the factor k1 + 1, as Lucene's since version 8
+BM25=${BM25:-bm25:k1=0.9,b=0.4} GRID=${GRID:-$(seq 0.5 0.1 2.0)} # of alpha, for BM25 without the factor k1 + 1, as Lucene's since version 8
 BM25_DEPTH=${BM25_DEPTH:-100} MINING_DEPTH=${MINING_DEPTH:-100} DEPTH=${DEPTH:-100}
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 
@@ -113,11 +113,14 @@ multiset_first() { # the first training on all five sets, and what it mines
 }
 
 hybrid() { # MODEL: MODEL-bm25, score + alpha x BM25, with the alpha that is best on the development questions of NQ and TriviaQA
-  local set alpha tuned
-  tuned=$(path dev "$1-bm25/global")
-  $MOEIR fuse --run "$(path dev "$1/global")" --run "$(path dev bm25/bm25)" --method hybrid --tune Success@20 --grid "$GRID" \
-    --answers "${queries[dev]}" --corpus "${corpora[wikipedia]}" --group-by set --depth "$DEPTH" --output "$tuned"
-  alpha=$($MOEIR info "$tuned" | sed -n 's/^alpha *//p')
+  local set alpha runs=() folder=$WORK/tuning/$1
+  for alpha in $GRID; do
+    $MOEIR fuse --run "$(path dev "$1/global")" --run "$(path dev bm25/bm25)" --method "hybrid:alpha=$alpha" --depth "$DEPTH" \
+      --output "$folder/$alpha.trec"
+    runs+=(--run "$folder/$alpha.trec")
+  done
+  alpha=$($MOEIR evaluate "${runs[@]}" --answers "${queries[dev]}" --corpus "${corpora[wikipedia]}" --group-by set --measure Success@20 \
+    --form tsv | grep -P '\tmacro\t' | sort -s -t $'\t' -k 4,4gr | sed -n '1s/\t.*//p')
   for set in "${tests[@]}"; do
     $MOEIR fuse --run "$(path "$set" "$1/global")" --run "$(path "$set" bm25/bm25)" --method "hybrid:alpha=$alpha" --depth "$DEPTH" \
       --output "$(path "$set" "$1-bm25/global")"

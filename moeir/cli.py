@@ -26,7 +26,7 @@ BUG, PACKAGE = 70, Path(__file__).parent  # exit code of an error that nobody fo
 
 COMMANDS_ELSEWHERE = {  # what other tools call our commands
     **dict.fromkeys(("train", "fine-tune", "train-reranker"), "finetune"),
-    **dict.fromkeys(("retrieve", "query", "interactive"), "search"),
+    **dict.fromkeys(("retrieve", "query"), "search"),
     **dict.fromkeys(("embed", "vectorize", "encode-corpus"), "encode"),
     **dict.fromkeys(("eval", "trec-eval", "trec_eval", "significance"), "evaluate"),
     **dict.fromkeys(("mine", "hard-negatives", "mine-hard-negatives", "negatives"), "mine-negatives"),

@@ -1,25 +1,22 @@
 """Output for people: log lines and progress on stderr, colours only on a terminal. stdout is for data only."""
 
 import errno
-import importlib
 import io
 import logging
 import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NoReturn, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.segment import Segment, Segments
 
 from moeir.parsing import escape_controls
 
 Item = TypeVar("Item")
-StyledLine = Sequence[tuple[str, str]]  # segments of a line, each with its style
 SECONDS_BETWEEN_LINES = 30.0
 BARS = "▁▂▃▄▅▆▇█"  # levels from low to high
 _quiet = False
@@ -131,10 +128,6 @@ def meter(label: str, total: int | None = None, *, done: int = 0) -> Iterator[Pr
         yield ProgressMeter(label, total, bar, done=done)
 
 
-def _line_segments(console: Console, line: StyledLine) -> list[Segment]:
-    return [*(Segment(escape_controls(words), console.get_style(style or "none")) for words, style in line), Segment.line()]
-
-
 @contextmanager
 def _log_above_live() -> Iterator[None]:
     """Send log lines to the current stderr, so that they appear above the progress bar."""
@@ -146,33 +139,6 @@ def _log_above_live() -> Iterator[None]:
     finally:
         for handler, stream in streams:
             handler.stream = stream
-
-
-def prompt_lines(prompt: str) -> Iterator[str]:
-    """Lines typed at a prompt on a terminal, or the lines of a pipe; ends with the stream or Ctrl-D."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        yield from (line.rstrip("\r\n") for line in sys.stdin)
-        return
-    with suppress(ImportError):
-        importlib.import_module("readline")  # enables arrow keys and history
-    console = Console()
-    while True:
-        try:
-            yield console.input(prompt)
-        except EOFError:
-            console.print()
-            return
-
-
-def print_styled(lines: Iterable[StyledLine]) -> None:
-    """Print lines of data on stdout, with their styles if it is a terminal."""
-    console = Console(highlight=False) if sys.stdout.isatty() else None
-    for line in lines:
-        if console is None:
-            sys.stdout.write(escape_controls("".join(words for words, _ in line).rstrip()) + "\n")
-        else:
-            console.print(Segments(_line_segments(console, line)), end="")
-    sys.stdout.flush()
 
 
 def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:

@@ -77,7 +77,6 @@ def test_a_data_set_fills_only_what_is_read_and_not_set(beir):
     finetune = {"model": "m", "train": ["t"], "output": "o", "dataset": "beir"}
     assert build("search", index=["i"], dataset="beir").corpus is None
     assert build("search", index=["i"], dataset="beir", explain="e").corpus == Path("beir/corpus.jsonl")
-    assert build("search", index=["i"], dataset="beir", interactive=True).queries is None
     assert build("search", index=["i"], dataset="beir", queries="mine.tsv").queries == Path("mine.tsv")
     assert build("evaluate", run=["r"], dataset="beir").queries is None
     assert build("evaluate", run=["r"], dataset="beir", answers="a").qrels is None
@@ -102,7 +101,7 @@ def test_training_that_evaluates_takes_the_development_split(beir):
 def test_fusions_are_fitted_on_the_development_split(beir):
     stage = build("calibrate", run=["a", "b"], dataset="beir", split="test", output="o")
     assert (stage.queries, stage.qrels) == (None, Path("beir/qrels/test.tsv")), "runs are not searched again"
-    for stage, values in (("calibrate", {"output": "o"}), ("fuse", {"tune": "nDCG@10"})):
+    for stage, values in (("calibrate", {"output": "o"}), ("fuse", {"ablation": "lost.tsv"})):
         with pytest.raises(UsageError, match="no 'dev'; name one with --split"):
             build(stage, run=["a", "b"], dataset="beir", **values)
 

@@ -1,1 +1,1 @@
-"""Search: indexes with the checkpoint that encodes queries, explanations, an interactive session, and latency."""
+"""Search: indexes with the checkpoint that encodes queries, explanations, and latency."""

@@ -1,10 +1,9 @@
-"""`moeir fuse`: merge several runs into one; alpha can be tuned on judged queries first, and weights come from a file."""
+"""`moeir fuse`: merge several runs into one, by a formula or by weights that `moeir calibrate` wrote."""
 
 import logging
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from moeir import variants
 from moeir.console import format_count
@@ -12,29 +11,20 @@ from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import (
-    MATCHES,
-    check_answers,
-    check_groups,
-    check_judgements,
     check_measures,
     find_search_of_run,
     log_guessed_depths,
     name_runs,
     name_source,
-    read_answers,
-    read_groups,
     read_run_with_depth,
     run_paths,
     short_run_names,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ir_measures import Measure
+    from collections.abc import Sequence
 
     from moeir.fusion.formulas import FusionFormula
-    from moeir.records.qrels import Qrels
     from moeir.records.runs import Run
 
 ONE_MODEL_METHOD, OTHER_METHOD = "came-sum", "rrf"  # for runs of one search, and for any others
@@ -46,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Fuse(Stage):
-    """Merge the runs of several experts into one. With --tune, find the best alpha on judged queries, use and log it."""
+    """Merge the runs of several experts, or of any systems, into one."""
 
     default_split: ClassVar[str] = "dev"
     run: tuple[Path, ...] = input_field(
@@ -55,7 +45,7 @@ class Fuse(Stage):
     method: str | None = option(
         "Fusion method; see: moeir variants fusion. [default: came-sum for the experts' runs of one index, else rrf]", None
     )
-    learned: Path | None = input_field("fusion", "Instead of --method: a file written by calibrate --run or --save.", None)
+    learned: Path | None = input_field("fusion", "Instead of --method: a file written by calibrate --run.", None)
     depth: int = option("Documents kept per query.", 1000, **DEPTH)
     run_depth: int | None = option(
         "Depth K that the runs were searched to: a list with fewer hits is complete, so a document that it lacks has the lowest score, not "
@@ -63,21 +53,7 @@ class Fuse(Stage):
         None,
         minimum=1,
     )
-    tune: str | None = option(
-        "Measure to tune --method for, e.g. nDCG@10: alpha by grid search (on ties the smallest).", None
-    )
-    grid: str | None = option("With --tune: the values of alpha, FIRST:LAST:STEP [default: 0.5:2.0:0.1, of interpolation 0:1:0.05].", None)
-    save: Path | None = option("With --tune: file to write the tuned method to, for --learned.", None, group="Output")
-    qrels: Path | None = input_field(
-        "qrels", "With --tune or --ablation: relevance judgements.", None, only_with=("tune", "ablation"), unless=("answers",)
-    )
-    answers: Path | None = input_field("texts", "With --tune, instead of --qrels: questions with answers.", None)
-    corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None, only_with=("answers",))
-    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES)
-    group_by: str | None = option("With --tune: maximise the mean over the values of this query field, not over queries.", None)
-    queries: Path | None = input_field(
-        "texts", "With --group-by: the queries, if --answers lacks the field.", None, aliases=("--topics",), only_with=("group_by",)
-    )
+    qrels: Path | None = input_field("qrels", "With --ablation: relevance judgements.", None, only_with=("ablation",))
     attribution: Path | None = option("File for the contribution of each run to each hit: rank, score, part (TSV).", None, group="Output")
     ablation: Path | None = option(
         "File for the loss in each measure without each run, with confidence intervals and p-values (TSV).", None, group="Output"
@@ -91,52 +67,24 @@ class Fuse(Stage):
         if variants.parse_spec(method).name.replace("_", "-") == "exact-sum":
             raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
         variants.import_code_of(method)
-        variant, options = variants.resolve_spec("fusion", method)
-        self._check_learned()
+        variants.resolve_spec("fusion", method)
+        if self.method is not None and self.learned is not None:
+            raise UsageError("--learned and --method exclude one another: the file defines the fusion")
         self._check_ablation()
-        if self.tune is not None:
-            self._check_tuning(variant, options)
-        elif any(path is not None for path in (self.answers, self.corpus, self.group_by)) or (self.qrels and not self.ablation):
-            raise UsageError("fuse: judgements and answers are for tuning; add --tune MEASURE")
-        for flag, value in {"--grid": self.grid, "--save": self.save}.items():
-            if value is not None and self.tune is None:
-                raise UsageError(f"fuse: {flag} is for tuning; add --tune MEASURE")
-
-    def _check_tuning(self, variant: variants.Variant, options: dict[str, Any]) -> None:
-        from moeir.evaluation.measures import parse_measure
-        from moeir.fusion.tuning import DEFAULT_GRIDS, parse_grid
-
-        if variant.name not in DEFAULT_GRIDS:
-            fits = "; moeir calibrate fits its weights" if variant.name == "linear" else ""
-            raise UsageError(f"--tune: {variant.name} has nothing to tune; hybrid and interpolation have alpha{fits}")
-        if "alpha" in options:
-            raise UsageError(f"--tune: --method {self.method} sets alpha already; leave it out, or leave out --tune")
-        parse_measure(str(self.tune))
-        check_judgements("fuse --tune", self.qrels, self.answers)
-        check_answers("--answers", self.answers, self.corpus, self.match)
-        check_groups(self.group_by, self.queries, self.answers)
-        parse_grid(self.grid or DEFAULT_GRIDS[variant.name])
-
-    def _check_learned(self) -> None:
-        if self.queries is not None and self.tune is None:
-            raise UsageError("--queries needs --group-by FIELD, which reads them")
-        for flag, is_set in {"--method": self.method is not None, "--tune": self.tune is not None}.items():
-            if is_set and self.learned is not None:
-                raise UsageError(f"--learned and {flag} exclude one another: the file defines the fusion")
 
     def _check_ablation(self) -> None:
-        if self.ablation is not None and self.qrels is None:
-            raise UsageError("--ablation needs --qrels: losses are measured with judgements")
+        if (self.ablation is None) != (self.qrels is None):
+            raise UsageError("--ablation and --qrels go together: losses are measured with judgements")
         if self.ablation is None and self.measure:
-            raise UsageError("--measure is for --ablation FILE; --tune names its own")
+            raise UsageError("--measure is for --ablation FILE")
         check_measures(self.measure)
         if self.ablation is not None or self.attribution is not None:
             name_runs(self.run)
 
     def side_products(self) -> dict[str, tuple[Path, str]]:
-        """What --save, --attribution and --ablation name."""
-        paths = {"--save": self.save, "--attribution": self.attribution, "--ablation": self.ablation}
-        return {flag: (path, "fusion" if flag == "--save" else flag.lstrip("-")) for flag, path in paths.items() if path is not None}
+        """What --attribution and --ablation name."""
+        paths = {"attribution": self.attribution, "ablation": self.ablation}
+        return {f"--{kind}": (path, kind) for kind, path in paths.items() if path is not None}
 
     def execute(self, *, force: bool) -> None:
         """Execute with the method that applies, so that the manifest names it."""
@@ -178,8 +126,6 @@ class Fuse(Stage):
         return f"{format_count(counts['queries'], 'query')}, {format_count(counts['hits'], 'hit')}"
 
     def next_command(self) -> list[object]:
-        if self.answers is not None:
-            return ["evaluate", "--run", self.output, "--answers", self.answers, "--corpus", self.corpus, "--match", self.match]
         return ["evaluate", "--run", self.output, "--qrels", self.find_source("qrels", self.qrels)]
 
     def work(self) -> Counts:
@@ -187,15 +133,13 @@ class Fuse(Stage):
         from moeir.records import runs
 
         expert_runs = self._read_runs()
-        tuning_counts = {} if self.tune is None else self._tune_method(expert_runs, self.tune)
-        method = str(tuning_counts.pop("method", self.method))
         if self.learned is None:
-            self._warn_of_scales(expert_runs, method)
-        merge = self._load_learned_fusion() if self.learned else variants.bind_variant("fusion", method)
+            self._warn_of_scales(expert_runs, str(self.method))
+        merge = self._load_learned_fusion() if self.learned else variants.bind_variant("fusion", str(self.method))
         fused_run = formulas.fuse_runs(expert_runs, merge, self.depth)
         runs.write_run(fused_run, self.output, tag=self.tag)
         self._write_side_outputs(expert_runs, merge, fused_run)
-        return {"queries": len(fused_run), "hits": len(fused_run.scores), **tuning_counts}
+        return {"queries": len(fused_run), "hits": len(fused_run.scores)}
 
     def _read_runs(self) -> "list[Run]":
         """The runs, with the depth that each was searched to."""
@@ -207,53 +151,6 @@ class Fuse(Stage):
             if (longest := replace(run, depth=None).list_depth) > self.run_depth:
                 raise UsageError(f"--run-depth {self.run_depth}: {path} has a list of {longest} hits; expected the depth of its search")
         return [replace(run, depth=self.run_depth) for run in expert_runs]
-
-    def _tune_method(self, expert_runs: "Sequence[Run]", measure_name: str) -> dict[str, Any]:
-        """The best value, the measure, the score of every value tried, and the method with the best value; --save writes them."""
-        from moeir.evaluation import measures, tables
-        from moeir.evaluation.result_tables import MACRO
-        from moeir.fusion import files, tuning
-        from moeir.records import qrels
-
-        measure = measures.parse_measure(measure_name)
-        name = str(measure) if self.group_by is None else f"{measure}, {MACRO} by {self.group_by}"
-        grades = None if self.qrels is None or self.answers is not None else qrels.read_qrels(self.qrels)
-        tuned = tuning.tune_method(str(self.method), self.grid, partial(self._mean_values, expert_runs, grades, measure))
-        for line in tables.format_table(["alpha", name], [[step, mean] for step, mean in tuned.means.items()]).splitlines():
-            log.info("%s", line)
-        log.info("tuned: --method %s", tuned.method)
-        if len(tuned.means) > 1 and tuned.alpha == list(tuned.means)[-1] and variants.parse_spec(str(self.method)).name == "hybrid":
-            log.info("the best value is the last of the grid; a larger LAST in --grid may be better")
-        if self.save is not None:
-            provenance = {"by": "moeir fuse --tune", "measure": name, "value": tuned.means[tuned.alpha], "tried": len(tuned.means)}
-            files.write_fusion(files.SavedFusion(tuned.method, tuple(short_run_names(self.run)), provenance), self.save)
-        return {"alpha": tuned.alpha, "measure": name, "grid": tuned.means, "method": tuned.method}
-
-    def _mean_values(
-        self, expert_runs: "Sequence[Run]", grades: "Qrels | None", measure: "Measure", methods: "Sequence[str]"
-    ) -> list[float]:
-        """The mean of the measure for the runs fused by each method; with --answers all are kept for one pass over the corpus."""
-        from moeir.evaluation import answer_match, measures
-        from moeir.evaluation.result_tables import MACRO, group_samples
-        from moeir.fusion import formulas
-
-        depth = self.depth if self.answers is None else min(self.depth, answer_match.max_cutoff([measure]) or self.depth)
-        fused_runs = (formulas.fuse_runs(expert_runs, variants.bind_variant("fusion", method), depth) for method in methods)
-        judged: Iterable[tuple[Run, Qrels]]
-        if grades is not None:
-            judged = ((run, grades) for run in fused_runs)
-        else:
-            assert self.answers is not None and self.corpus is not None
-            all_runs, answers = list(fused_runs), read_answers(self.answers, self.match)
-            judged = zip(all_runs, answer_match.qrels_from_answers(all_runs, answers, self.corpus), strict=True)
-        groups, means = read_groups(self.group_by, self.queries or self.answers), []
-        for run, run_grades in judged:
-            with name_source(run_paths(self.run)[0]):
-                values = measures.evaluate_run(run, run_grades, [measure])
-            with name_source(self.queries or self.answers):
-                sample = values if groups is None else group_samples(values, groups, str(self.group_by))[MACRO]
-            means.append(measures.aggregate_values(sample)[str(measure)])
-        return means
 
     def _load_learned_fusion(self) -> "FusionFormula":
         """The merge function of the --learned file."""

@@ -1,4 +1,4 @@
-"""`moeir search`: search every expert's index for one run per expert and the fused run, or search interactively."""
+"""`moeir search`: search every expert's index for one run per expert and the fused run."""
 
 import logging
 from collections import Counter
@@ -40,11 +40,11 @@ class Search(Stage):
         "Queries; - is standard input, whose lines may be plain text: queries 1, 2, ….",
         None,
         aliases=("--topics",),
-        unless=("interactive", "query"),
+        unless=("query",),
     )
     query: tuple[str, ...] = option("A query instead of --queries; repeat the flag. Their ids are q1, q2, ….", (), group="Inputs")
     corpus: Path | None = input_field(
-        "texts", "Documents, to show their texts with --explain or --interactive.", None, only_with=("explain", "interactive")
+        "texts", "With --explain: documents, to show their texts.", None, only_with=("explain",)
     )
     depth: int = option("Documents per query and expert.", 1000, **DEPTH, group="Search")
     filter_ids: Path | None = input_field(
@@ -62,9 +62,6 @@ class Search(Stage):
         "(JSON lines; .tsv: numbers only).",
         None,
         group="Output",
-    )
-    interactive: bool = option(
-        "Type queries at a terminal, or pipe them, and see documents; :help lists the commands.", False, group="Search"
     )
     model: Path | None = input_field(
         "checkpoint", "The checkpoint, if it has moved: the one the index was made with; or the same one calibrated.", None
@@ -86,25 +83,14 @@ class Search(Stage):
             parse_exact_sum(self.fuse)
         if len({path.resolve() for path in self.index}) < len(self.index):
             raise UsageError("--index: the same index is given twice; parts of a collection share no documents")
-        self._check_interactive()
-        self._check_explain()
-
-    def _check_interactive(self) -> None:
         if self.query and self.queries is not None:
             raise UsageError("--query and --queries exclude one another: leave one of them out")
         if not all(text.strip() for text in self.query):
             raise UsageError("--query: expected words, found none")
-        if self.interactive:
-            conflicts = {"--queries": self.queries is not None, "--query": bool(self.query)}
-            conflicts |= {"--explain": self.explain is not None, "--output": self.output != STREAM}
-            if flags := [flag for flag, is_set in conflicts.items() if is_set]:
-                raise UsageError(f"{flags[0]}: cannot be combined with --interactive, which reads typed queries and shows documents")
-        elif self.queries is None and not self.query:
-            raise UsageError("search needs --queries or --query, or --interactive to type them")
-
-    def _check_explain(self) -> None:
-        if self.corpus is not None and self.explain is None and not self.interactive:
-            raise UsageError("--corpus: is read only with --explain or --interactive")
+        if self.queries is None and not self.query:
+            raise UsageError("search needs --queries or --query")
+        if self.corpus is not None and self.explain is None:
+            raise UsageError("--corpus: is read only with --explain")
         names = (".trec", manifests.MANIFEST, atomic_write.RESUME)
         if self.explain is not None and self._explains_in_output(self.output) and self.explain.name.endswith(names):
             raise UsageError(f"--explain {self.explain}: --output writes files of such names there; choose another, such as why.jsonl")
@@ -148,7 +134,7 @@ class Search(Stage):
         with limit_threads(self.threads):
             searcher = self._open_index()
             release_held(products_only=True)  # their files are mapped or in memory, so a long search survives a new index
-            return self._run_interactive(searcher) if self.interactive else self._search_queries(searcher)
+            return self._search_queries(searcher)
 
     def _open_index(self) -> "Searcher":
         """The index, of the documents of --filter-ids only."""
@@ -240,17 +226,6 @@ class Search(Stage):
             explain_module.write_explanations(explanations, self.output / self.explain.name, self.explain.name)
         else:
             explain_module.write_explanations(explanations, self.explain, atomic_write.final_path(self.explain).name)
-
-    def _run_interactive(self, searcher: "Searcher") -> Counts:
-        from moeir.records import texts
-        from moeir.retrieval import interactive as interactive_module
-        from moeir.retrieval.searcher import TextStore
-
-        text_store = None if self.corpus is None else TextStore(texts.read_texts(self.corpus, keep_empty=True))
-        interactive_module.run_session(
-            interactive_module.InteractiveSession(searcher, text_store, depth=self.depth, experts=list(self.expert), fuse=self.fuse)
-        )
-        return None
 
 
 def _count_hits(runs_by_name: "Mapping[str, Run]", facts: Facts) -> dict[str, int]:

@@ -205,14 +205,6 @@ def numbers_apart(one, other):
     return 0.0
 
 
-def test_a_person_who_asks_sees_what_the_cpu_finds(exact, run, shop):
-    typed = "owl hunts bat\n:expert local\nfox\n:expert all\n:fuse rrf\n:depth 3\nhen oak\n:explain 1\n:quit\n"
-    command = (*SEARCH, "--index", exact, "--interactive", "--corpus", shop / "documents.tsv")
-    outputs = [re.sub(r"\d+\.\d ms .*", "", run(*command, on=on, stdin=typed)).splitlines() for on in ("cuda", "cpu")]
-    rounded = [[re.sub(r"(\d+\.\d{3})\d*", r"\1", line) for line in lines] for lines in outputs]
-    assert rounded[0] == rounded[1] and any("owl" in line for line in rounded[0])
-
-
 @pytest.mark.parametrize("options", [
     ("--depth", 5),
     ("--depth", 5, "--max-tokens", 60),

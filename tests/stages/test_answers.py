@@ -1,7 +1,6 @@
-"""Evaluation, tuning and mining with answers, where a document that contains an answer is relevant."""
+"""Evaluation and mining with answers, where a document that contains an answer is relevant."""
 
 import json
-from decimal import Decimal
 
 import pytest
 
@@ -85,7 +84,6 @@ def test_means_by_group(room, moeir):
 
 EVALUATE = ("evaluate", "--run", "one.trec")
 ANSWER_FLAGS = ("--answers", "asked.jsonl", "--corpus", "corpus.jsonl")
-TUNE = ("fuse", "--run", "two.trec", "--run", "one.trec", "--method", "hybrid", "--tune", "RR")
 MINE = ("mine-negatives", "--run", "one.trec", "--qrels", "qrels", "--exclude-answers")
 REFUSALS = [
     ((*EVALUATE,), 2, "evaluate needs --qrels, or --answers and --corpus"),
@@ -100,15 +98,6 @@ REFUSALS = [
     ((*EVALUATE, "--qrels", "qrels", "--group-by", "set"), 2, "--group-by needs --queries: the records that have the field"),
     ((*EVALUATE, "--qrels", "qrels", "--queries", "asked.jsonl"), 2, "--queries needs --group-by"),
     ((*EVALUATE, "--qrels", "other", "--queries", "asked.jsonl", "--group-by", "set"), 3, "asked.jsonl: query 'q4' is judged but not"),
-    ((*TUNE,), 2, "fuse --tune needs --qrels, or --answers and --corpus"),
-    ((*TUNE[:-2], "--qrels", "qrels"), 2, "fuse: judgements and answers are for tuning; add --tune MEASURE"),
-    ((*TUNE, "--qrels", "qrels", "--method", "rrf"), 2, "--tune: rrf has nothing to tune; hybrid and interpolation have alpha"),
-    ((*TUNE, "--qrels", "qrels", "--method", "hybrid:alpha=1"), 2, "--tune: --method hybrid:alpha=1 sets alpha already"),
-    ((*TUNE, "--qrels", "qrels", "--grid", "2:1:0.1"), 2, "--grid 2:1:0.1: expected FIRST:LAST:STEP"),
-    ((*TUNE, "--qrels", "qrels", "--grid", "0:1:0.0001"), 2, "at most 1000 values"),
-    ((*TUNE, "--qrels", "qrels", "--grid", "1:nan:x"), 2, "--grid 1:nan:x: expected FIRST:LAST:STEP"),
-    ((*TUNE, *ANSWER_FLAGS, "--tune", "AP"), 2, "measure AP cannot be computed from answers"),
-    ((*TUNE, "--qrels", "qrels", "--run", "numbered.trec"), 2, "hybrid: expected two runs, found 3"),
     ((*MINE, "asked.jsonl"), 2, "--exclude-answers needs --corpus"),
     ((*MINE, "asked.csv", "--corpus", "corpus.jsonl"), 3, "asked.csv: has no question 'q1', for which negatives are mined"),
 ]  # fmt: skip
@@ -121,66 +110,6 @@ def test_what_cannot_be_done_ends_with_one_line(room, moeir, command, code, word
     assert (result.code, result.stderr.count("error: ")) == (code, 1), result.stderr
     assert words in result.stderr.splitlines()[-1]
     assert not (room / "out").exists()
-
-
-@pytest.fixture
-def tuning(room):
-    """Two runs of two query sets; the best alpha is neither the first nor the last, and differs between the sets."""
-    first = {"q1": {"bat": 3.0, "owl": 2.0, "bee": 1.0}, "q2": {"ant": 2.0, "fox": 1.0}, "q3": {"ice": 5.0, "bee": 2.0, "eel": 1.0}}
-    second = {"q1": {"owl": 2.0, "bat": 1.1}, "q2": {"fox": 3.0, "ant": 2.35}, "q3": {"eel": 3.0, "ice": 1.0, "oak": 0.5}}
-    runs.write_run(Run.from_hits(first), "first.trec")
-    runs.write_run(Run.from_hits(second), "second.trec")
-    return room
-
-
-def run_tune(moeir, *arguments):
-    files = ("--run", "first.trec", "--run", "second.trec", "--output", "out.trec", "--force")
-    result = moeir("fuse", *files, "--method", "hybrid", *arguments)
-    assert result.code == 0, result.stderr
-    return json.loads(open("out.trec.manifest.json").read())["counts"], result.messages
-
-
-def tune_by_brute_force(moeir, room, measure, judgements, steps):
-    """The mean of every alpha, computed with the commands that users would type."""
-    means = {}
-    for alpha in steps:
-        run_file = f"alpha-{alpha}.trec"
-        result = moeir("fuse", "--run", "first.trec", "--run", "second.trec", "--method", f"hybrid:alpha={alpha}", "--output", run_file)
-        assert result.code == 0, result.stderr
-        result = moeir("evaluate", "--run", run_file, *judgements, "--measure", measure, "--form", "jsonl")
-        means[alpha] = json.loads(result.stdout)["value"]
-    return means
-
-
-@pytest.mark.parametrize(("measure", "judgements"), [("RR@10", ("--qrels", "qrels")), ("Success@1", ANSWER_FLAGS)])
-def test_tuning_finds_what_brute_force_finds(tuning, moeir, measure, judgements):
-    steps = [str(Decimal("0.5") + Decimal("0.1") * number) for number in range(16)]
-    means = tune_by_brute_force(moeir, tuning, measure, judgements, steps)
-    best = next(alpha for alpha in steps if means[alpha] == max(means.values()))
-    assert len(set(means.values())) > 1 and best not in (steps[0], steps[-1])
-    counts, result = run_tune(moeir, "--tune", measure, *judgements)
-    assert counts["grid"] == means and (counts["alpha"], counts["measure"]) == (best, measure)
-    assert (tuning / "out.trec").read_text() == (tuning / f"alpha-{best}.trec").read_text()
-    assert result[0].split() == ["alpha", measure] and len(result) == 2 + 16 + 1
-    assert result[-1] == f"tuned: --method hybrid:alpha={best}"
-
-
-def test_options_of_the_formula_are_kept(tuning, moeir):
-    counts, result = run_tune(moeir, "--method", "hybrid:depth=1,normalise=centred", "--tune", "RR", "--qrels", "qrels", "--grid", "1:2:1")
-    assert result[-1] == f"tuned: --method hybrid:depth=1,normalise=centred,alpha={counts['alpha']}"
-    assert list(counts["grid"]) == ["1", "2"]
-
-
-def test_one_alpha_for_several_sets_is_best_for_the_mean_of_their_means(tuning, moeir):
-    sets = ("--queries", "asked.jsonl", "--group-by", "set")
-    counts, result = run_tune(moeir, "--tune", "RR@10", "--qrels", "qrels", *sets, "--grid", "0.5:2.5:0.1")
-    assert counts["measure"] == "RR@10, macro by set" and result[0].split()[0] == "alpha"
-    means = {}
-    for group in "xy":
-        (tuning / group).write_text("".join(f"{line}\n" for line in (tuning / "qrels").read_text().splitlines() if SETS[line[:2]] == group))
-        means[group] = tune_by_brute_force(moeir, tuning, "RR@10", ("--qrels", group), counts["grid"])
-    assert counts["grid"] == pytest.approx({alpha: (means["x"][alpha] + means["y"][alpha]) / 2 for alpha in counts["grid"]})
-    assert counts["alpha"] == next(alpha for alpha in counts["grid"] if counts["grid"][alpha] == max(counts["grid"].values()))
 
 
 def test_documents_with_an_answer_are_no_negatives(room, moeir):

@@ -163,14 +163,11 @@ def test_the_exact_sum_and_explanations_have_the_scaled_scores(
         assert sum(term["product"] for term in terms) == pytest.approx(expected["lexical"], rel=1e-5, abs=1e-6)
 
 
-def test_python_and_the_prompt_find_what_search_finds(index: Path, toy: Path, tmp_path: Path, calibrated: Path) -> None:
+def test_python_finds_what_search_finds(index: Path, toy: Path, tmp_path: Path, calibrated: Path) -> None:
     scaled = search(index, toy, tmp_path / "scaled", "--model", calibrated)
     query = next(iter(texts.read_texts(toy / "test-queries.tsv")))
     searcher = package.open_index(index, model=package.open_checkpoint(calibrated), dtype="float32")  # type: ignore[attr-defined]
     assert searcher.search([query.content], 3) == [scaled["fused"].hits(query.id)[:3]]
-    prompt = run("search", "--index", index, "--model", calibrated, "--interactive", "--dtype", "float32", stdin=f"{query.content}\n")
-    document, score = scaled["fused"].hits(query.id)[0]
-    assert prompt.stdout.split()[:3] == ["1", document, f"{score:.9g}"]
 
 
 def test_runs_of_two_calibrations_are_not_summed_by_default(index: Path, toy: Path, tmp_path: Path, calibrated: Path) -> None:

@@ -102,12 +102,8 @@ DATA_SET = [  # of a data set with the splits train, dev and test, whose texts a
     ("search --index i --query owls --output r.trec", None),
     ("rerank --model m --run a.trec --dataset D --split dev --output r.trec", "evaluate --run r.trec --qrels D/qrels/dev.tsv"),
     (
-        "fuse --run a.trec --run b.trec --method hybrid --tune RR --dataset D --output f.trec",
+        "fuse --run a.trec --run b.trec --ablation lost.tsv --dataset D --output f.trec",
         "evaluate --run f.trec --qrels D/qrels/dev.tsv",
-    ),
-    (
-        "fuse --run a.trec --run b.trec --method hybrid --tune RR --answers q.jsonl --corpus c.jsonl --match regex --output f.trec",
-        "evaluate --run f.trec --answers q.jsonl --corpus c.jsonl --match regex",
     ),
     ("index --dataset D --engine bm25 --output i", "search --index i --queries 'D/queries.jsonl#D/qrels/test.tsv' --output run.trec"),
     (

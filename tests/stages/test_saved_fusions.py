@@ -1,4 +1,4 @@
-"""Fusions fitted or tuned on the command line, saved and reused; and files of attribution and ablation."""
+"""Fusions fitted on the command line, saved and reused; and files of attribution and ablation."""
 
 import csv
 import json
@@ -76,30 +76,6 @@ def test_a_run_that_is_better_than_the_fused_one_is_named(room, moeir):
     result = moeir("calibrate", "--run", "wrong.trec", "--run", "right.trec", "--qrels", "right.qrels", "--output", "w.json")
     assert result.code == 0 and "weights of 1 query cannot be tested on others, expected 6 or more; not applied" in result.stderr
     assert "right alone has 1.0000, the fused run" in result.stderr and "--expert" not in result.stderr
-
-
-def test_a_tuned_method_is_saved_and_used_again(room, moeir):
-    tune = ("fuse", *RUNS[:4], "--method", "interpolation", "--tune", "nDCG@10", "--qrels", "qrels")
-    result = moeir(*tune, "--save", "found.json", "--output", "tuned.trec")
-    assert result.code == 0, result.stderr
-    saved_fusion = json.loads((room / "found.json").read_text())
-    counts = json.loads((room / "tuned.trec.manifest.json").read_text())["counts"]
-    assert saved_fusion["method"] == f"interpolation:alpha={counts['alpha']}" and saved_fusion["runs"] == list(NAMES[:2])
-    assert result.messages[-1] == f"tuned: --method {saved_fusion['method']}"
-    assert max(counts["grid"].values()) == counts["grid"][counts["alpha"]] == pytest.approx(value(moeir, "tuned.trec"))
-    assert saved_fusion["found"]["value"] == counts["grid"][counts["alpha"]]
-    assert moeir("fuse", *RUNS[:4], "--learned", "found.json", "--output", "again.trec").code == 0
-    assert (room / "again.trec").read_text() == (room / "tuned.trec").read_text()
-
-
-def test_alpha_of_an_interpolation_is_tuned(room, moeir):
-    pair = (*RUNS[:4], "--qrels", "qrels", "--output", "out.trec")
-    result = moeir("fuse", *pair, "--method", "interpolation", "--tune", "nDCG@10", "--save", "found.json")
-    assert result.code == 0, result.stderr
-    grid = json.loads((room / "out.trec.manifest.json").read_text())["counts"]["grid"]
-    assert [next(iter(grid)), list(grid)[-1], len(grid)] == ["0.00", "1.00", 21]
-    best = json.loads((room / "found.json").read_text())["method"].partition("alpha=")[2]
-    assert grid[best] == max(grid.values()) > max(grid["0.00"], grid["1.00"])
 
 
 @pytest.mark.parametrize("method", ["came-sum", "rrf", "linear:weights=1+2+0"])

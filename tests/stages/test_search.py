@@ -156,8 +156,7 @@ def test_plain_lines_on_standard_input_are_queries_with_numbers(bm25_index: Path
     [
         (("--query", "ants", "--queries", "-"), "--query and --queries exclude one another"),
         (("--query", " "), "--query: expected words, found none"),
-        (("--query", "ants", "--interactive"), "--query: cannot be combined with --interactive"),
-        ((), "search needs --queries or --query, or --interactive to type them"),
+        ((), "search needs --queries or --query"),
     ],
 )
 def test_queries_come_from_one_place(flags: tuple[str, ...], words: str, bm25_index: Path, moeir: Moeir) -> None:

@@ -2,9 +2,14 @@
 
 A data set is a folder in BEIR's layout (corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv, each also with .gz or .zst), `irds:NAME`
 (ir_datasets) or `hf:NAME` (Hugging Face hub). `FOLDER#SPLIT` names a split of a folder, and `TEXTS#QRELS` the texts that QRELS judges.
+What a call in Python passes as values has a path, too: that of a file in memory.
 """
 
-from collections.abc import Sequence
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from moeir.errors import DataError, UsageError
@@ -13,6 +18,8 @@ PARTS = ("corpus", "queries", "qrels")
 REMOTE_PREFIXES = ("hf:", "irds:")
 COMPRESSIONS = ("", ".gz", ".zst")
 QRELS_SUFFIXES = (".tsv", ".txt", ".qrels", ".trec")
+_memory_folders: dict[str, dict[str, bytes]] = {}
+_memory_lock = threading.Lock()
 _IRDS_PARTS = {"corpus": "docs", "queries": "queries", "qrels": "qrels"}
 
 
@@ -23,6 +30,28 @@ def is_remote(source: Path | str) -> bool:
     (True, False)
     """
     return str(source).startswith(REMOTE_PREFIXES)
+
+
+@contextmanager
+def memory_folder() -> Iterator[Path]:
+    """The path of a folder whose files are in memory: `records.lines` reads and writes them as it does files on a disk."""
+    with _memory_lock:
+        name = next(name for number in count(1) if (name := f"in-memory-{number}" if number > 1 else "in-memory") not in _memory_folders)
+        _memory_folders[name] = {}
+    try:
+        yield Path(name)
+    finally:
+        del _memory_folders[name]
+
+
+def memory_files(path: Path | str) -> dict[str, bytes] | None:
+    """The files by name of the folder in memory that a path is in; None for any other path."""
+    return _memory_folders.get(os.path.dirname(path))
+
+
+def read_memory(path: Path | str) -> bytes | None:
+    """The content of a file in memory; None for any other path."""
+    return (memory_files(path) or {}).get(os.path.basename(path))
 
 
 def find_file(folder: Path, *names: str) -> Path | None:

@@ -1,39 +1,35 @@
 """Every stage as a Python function with the names of its flags: `moeir.finetune(model=…, train=…, output=…)`.
 
 A function does exactly what the command does, and returns what was made: a checkpoint opened, an index ready to search, a run. Inputs are
-paths, as on the command line, or what is in memory: texts, judgements, runs and examples. Where a command writes to standard output, the
-function returns the content instead.
+paths, as on the command line, or values: texts, judgements, runs and examples, whose lines stay in memory. Where a command writes to
+standard output, the function returns the content instead.
 """
 
-import contextlib
 import inspect
 import io
 import itertools
 import json
 import os
-import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from moeir import settings, variants
+from moeir import data_sources, settings, variants
 from moeir.errors import DataError, MoeirError, UsageError
 from moeir.parsing import LARGEST_INTEGER, preview
 from moeir.records.examples import Example, example_to_record, read_examples
 from moeir.records.generated_queries import read_generated_queries
-from moeir.records.lines import write_lines
+from moeir.records.lines import STANDARD_OUTPUT, write_lines
 from moeir.records.qrels import write_qrels
 from moeir.records.runs import Run, read_run, write_run
-from moeir.records.texts import Text, parse_id, read_json_lines, to_record, write_json_lines
+from moeir.records.texts import Text, parse_id, to_record, write_json_lines
 from moeir.stages import STAGES, stage_class
 from moeir.stages.base import STREAM, Stage, run_stage
 
-IN_MEMORY = {"texts": ".jsonl", "examples": ".jsonl", "qrels": ".tsv", "ids": ".txt"}  # kind of input -> suffix of its file
-IN_MEMORY_NAME = "in-memory "  # instead of the folder of such a file, in messages
-_standard_output = threading.Lock()  # what a stage prints is returned, one thread at a time
+VALUES = {"texts": ".jsonl", "examples": ".jsonl", "qrels": ".tsv", "ids": ".txt"}  # kind of input -> suffix of its file in memory
+DATA_FORMS = {"evaluate": "json", "analyze": "jsonl", "info": "json"}  # which these stages print for a function that returns no text
 
 
 class Evaluation(Mapping[str, dict[str, float]]):
@@ -108,51 +104,44 @@ def _parameter(setting: settings.Setting) -> inspect.Parameter:
 
 def run_function(stage_type: type[Stage], values: Mapping[str, Any], *, force: bool = False) -> Any:
     """Run a stage with Python values and return what it made."""
-    with tempfile.TemporaryDirectory(prefix="moeir-") as folder:
-        try:
-            return _run_in_folder(stage_type, {name: value for name, value in values.items() if value is not None}, Path(folder), force)
-        except MoeirError as problem:  # the name of the input instead of a file that is gone
-            problem.args = (str(problem).replace(f"{folder}/", IN_MEMORY_NAME),)
-            raise
+    known = {setting.name: setting for setting in (*settings.list_settings(stage_type), *settings.list_shorthands(stage_type))}
+    with data_sources.memory_folder() as folder:
+        flags = {name: _to_setting(known[name], value, folder) for name, value in values.items() if value is not None}
+        to_stream = "output" not in known or str(flags.get("output", known["output"].default)) == str(STREAM)
+        as_data = to_stream and stage_type.name in DATA_FORMS and not any(map(flags.get, ("form", "per_query", "explain")))
+        stage = settings.build_stage(stage_type, flags | ({"form": DATA_FORMS[stage_type.name]} if as_data else {}))
+        text = _run_with_output(stage, force=force)
+        path, kind = stage.product() or (STREAM, "text")
+        if path == STREAM and as_data:
+            return _parse_data(stage.name, text)
+        if path == STREAM and kind in ("run", "texts", "examples"):
+            path = folder / f"output{'.trec' if kind == 'run' else '.jsonl'}"
+            write_lines(text.split("\n")[:-1], path)
+        return text if path == STREAM else _open_product(path, kind)
 
 
-def _run_in_folder(stage_type: type[Stage], values: Mapping[str, Any], folder: Path, force: bool) -> Any:
-    """Run a stage with the folder for what is in memory."""
-    stage_settings = {setting.name: setting for setting in (*settings.list_settings(stage_type), *settings.list_shorthands(stage_type))}
-    flags = {name: _to_setting(stage_settings[name], value, folder) for name, value in values.items()}
-    to_stream = "output" in stage_settings and str(flags.get("output", stage_settings["output"].default)) == str(STREAM)
-    as_data = to_stream and stage_type.name in ("evaluate", "analyze") and not any(map(flags.get, ("form", "per_query", "explain")))
-    if as_data:
-        flags["form"] = "json" if stage_type.name == "evaluate" else "jsonl"
-    if stage_type.name == "info":
-        flags.setdefault("form", "json")
-    if to_stream:
-        flags["output"] = folder / f"{stage_settings['output'].kind}{'.trec' if stage_settings['output'].kind == 'run' else ''}"
-    stage = settings.build_stage(stage_type, flags)
-    if "output" not in stage_settings:
-        return _run_with_text(stage, folder, parse=flags.get("form") == "json" and stage.name == "info")
-    if to_stream and stage.makes_folder():
-        raise UsageError(f"moeir.{stage.name.replace('-', '_')}: the output is a folder; name one with output=")
-    run_stage(stage, force=force)
-    return _open_product(stage, as_data=as_data, is_temporary=to_stream)
+def _run_with_output(stage: Stage, *, force: bool) -> str:
+    """Run a stage and return what it writes to standard output, which is a note of its error, too."""
+    output = io.BytesIO()
+    token = STANDARD_OUTPUT.set(output)
+    try:
+        run_stage(stage, force=force)
+    except MoeirError as problem:
+        problem.add_note(output.getvalue().decode())
+        raise
+    finally:
+        STANDARD_OUTPUT.reset(token)
+    return output.getvalue().decode()
 
 
-def _run_with_text(stage: Stage, folder: Path, *, parse: bool) -> Any:
-    """Run a stage that writes to standard output only, and return the text, or the JSON value that it is."""
-    with _standard_output, contextlib.redirect_stdout(io.StringIO()) as output:
-        try:
-            run_stage(stage)
-        except MoeirError as problem:
-            problem.add_note(output.getvalue().replace(f"{folder}/", IN_MEMORY_NAME))
-            raise
-    text = output.getvalue().replace(f"{folder}/", IN_MEMORY_NAME)
-    return json.loads(text) if parse else text
+def _parse_data(stage: str, text: str) -> Any:
+    """What a stage has written in its form of DATA_FORMS."""
+    if stage == "analyze":
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+    return Evaluation(json.loads(text)) if stage == "evaluate" else json.loads(text)
 
 
-def _open_product(stage: Stage, *, as_data: bool, is_temporary: bool) -> Any:
-    product = stage.product()
-    assert product is not None
-    path, kind = product
+def _open_product(path: Path, kind: str) -> Any:
     if kind == "checkpoint":
         from moeir.architectures.checkpoint import open_checkpoint
 
@@ -173,44 +162,39 @@ def _open_product(stage: Stage, *, as_data: bool, is_temporary: bool) -> Any:
         return read_fusion(path)
     if kind in ("texts", "examples"):
         return list(read_generated_queries(path, allow_empty=True) if kind == "texts" else read_examples(path))
-    if as_data and kind == "evaluation":
-        return Evaluation(json.loads(path.read_text(encoding="utf-8")))
-    if as_data:
-        return [record for _, record in read_json_lines(path)]
-    return path.read_text(encoding="utf-8") if is_temporary else path
+    return path
 
 
 def _read_run(path: Path) -> Run:
     """The run of a stage, which has no line if no query found a document."""
-    return read_run(path) if path.suffix != ".trec" or path.stat().st_size else Run.from_hits({})
+    content = data_sources.read_memory(path)
+    return read_run(path) if (path.stat().st_size if content is None else content) else Run.from_hits({})
 
 
 def _to_setting(setting: settings.Setting, value: Any, folder: Path) -> Any:
-    """The value of a setting, with what is in memory written to files of `folder`."""
+    """The value of a setting; of texts, judgements, runs and examples the path of a file in memory."""
     if _is_path(value):
         return os.fspath(value)
-    if setting.role == "product":
-        raise UsageError(f"{setting.name}: expected a path, found {type(value).__name__}")
-    if setting.role != "source":
+    if setting.role != "source" and setting.role != "product":
         return list(value) if setting.repeated and isinstance(value, Iterable) else _check_plain(setting, value)
-    if setting.kind == "run":
+    if setting.kind == "run" and setting.role == "source":
         return _to_run_paths(setting, value, folder)
     if setting.repeated and isinstance(value, list | tuple) and value and all(map(_is_path, value)):
         return [os.fspath(one) for one in value]
-    if setting.kind not in IN_MEMORY:
+    if setting.kind not in VALUES or setting.role == "product":
         raise UsageError(f"{setting.name}: expected a path, found {type(value).__name__}")
-    path = folder / f"{setting.name}{IN_MEMORY[setting.kind]}"
+    path = folder / f"{setting.name}{VALUES[setting.kind]}"
     try:
         if setting.kind == "qrels":
-            write_qrels(_judgements(value, setting), path)
+            if not isinstance(value, Mapping) or not all(isinstance(grades, Mapping) for grades in value.values()):
+                raise UsageError(f"{setting.name}: expected a path or query → document → grade, found {str(value)[:60]}")
+            write_qrels(value, path)
         elif setting.kind == "ids":
-            if not isinstance(value, Iterable):
-                raise UsageError(f"{setting.name}: expected a path or ids, found {type(value).__name__}")
             write_lines((parse_id(_to_python(name), setting.name) for name in value), path)
         else:
             write_json_lines(_records(value, setting), path)
     except TypeError as problem:
-        raise UsageError(f"{setting.name}: cannot be written as JSON lines: {problem}") from None
+        raise UsageError(f"{setting.name}: cannot be written as lines: {problem}") from None
     return path
 
 
@@ -255,7 +239,9 @@ def _is_hits(value: Mapping[str, Any]) -> bool:
 
 def _write_run(run: Any, name: str | None, folder: Path, setting: settings.Setting) -> Path:
     whole = run if isinstance(run, Run) else _run_from_hits(run, f"{setting.name} {name}" if name else setting.name)
-    path = _free_path(folder, (name or whole.tag).replace("/", "_") + ".trec")
+    stem, files = (name or whole.tag).replace("/", "_"), data_sources.memory_files(folder / "run") or {}
+    names = (f"{stem}.trec" if number == 1 else f"{stem}-{number}.trec" for number in itertools.count(1))
+    path = folder / next(free for free in names if free not in files)
     write_run(whole, path)
     return path
 
@@ -280,20 +266,6 @@ def _run_from_hits(hits: Any, where: str) -> Run:
 def _to_python(value: Any) -> Any:
     """The Python value of a scalar of numpy; any other value as it is."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _free_path(folder: Path, name: str) -> Path:
-    stem, _, suffix = name.rpartition(".")
-    return next(
-        path for number in range(1, 10**6) if not (path := folder / (name if number == 1 else f"{stem}-{number}.{suffix}")).exists()
-    )
-
-
-def _judgements(value: Any, setting: settings.Setting) -> Mapping[str, Mapping[str, int]]:
-    """Judgements by query and document, which their writer checks."""
-    if not isinstance(value, Mapping) or not all(isinstance(grades, Mapping) for grades in value.values()):
-        raise UsageError(f"{setting.name}: expected a path or query → document → grade, found {str(value)[:60]}")
-    return value
 
 
 def _records(value: Any, setting: settings.Setting) -> Iterable[Mapping[str, Any]]:

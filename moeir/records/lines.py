@@ -12,15 +12,18 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
 import numpy as np
 import zstandard
 
+from moeir import data_sources
 from moeir.errors import DataError, UsageError
 from moeir.parsing import LineLimit, escape_controls
 
+STANDARD_OUTPUT: ContextVar[BinaryIO | None] = ContextVar("standard output", default=None)  # what `-` writes to, if not sys.stdout
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 BLOCK_BYTES = 1 << 20
 ZSTANDARD_BYTES = 1 << 12  # compressed bytes at a time: a few of them may stand for 128 KiB of text
@@ -85,6 +88,9 @@ def read_blocks(path: Path | str, *, check: bool = True) -> Iterator[Iterator[tu
     if str(path) == "-":
         yield _split_blocks(_read_chunks(sys.stdin.buffer, ""), source_name(path), check)
         return
+    if (content := data_sources.read_memory(path)) is not None:
+        yield _split_blocks(iter([content]), str(path), check)
+        return
     try:
         stream = open(path, "rb")  # noqa: SIM115 closed by the `with` below; errors while opening differ from errors while reading
     except OSError as fault:
@@ -96,8 +102,13 @@ def read_blocks(path: Path | str, *, check: bool = True) -> Iterator[Iterator[tu
 @contextmanager
 def open_writer(path: Path | str) -> Iterator[TextIO]:
     """A stream to write lines to: a file, `.gz`, `.zst`, or `-` for standard output. Equal lines give equal bytes."""
+    if (files := data_sources.memory_files(path)) is not None:
+        content = io.StringIO(newline="\n")
+        yield content
+        files[Path(path).name] = content.getvalue().encode()
+        return
     if str(path) == "-":
-        text = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
+        text = io.TextIOWrapper(STANDARD_OUTPUT.get() or sys.stdout.buffer, encoding="utf-8", newline="\n")
         try:
             yield text
             text.flush()

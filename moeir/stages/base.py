@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -104,7 +105,7 @@ class Stage:
     def find_source(self, part: str, own: Path | None, *, split: str | None = None) -> str:
         """A part of a data set as the next command names it: `own`, else that of --dataset, else the part in capitals, to be filled in.
         `split` is that of the next command [default: that of this stage]."""
-        if own is not None and not is_stream(own):
+        if own is not None and not is_stream(own) and data_sources.read_memory(own) is None:
             return str(own)
         dataset, own_split = self.data_set or (None, None)
         if dataset is not None:
@@ -251,7 +252,7 @@ def _check_output_name(flag: str, path: Path) -> None:
 
 def _check_exists(path: Path, setting: settings.Setting) -> None:
     """DataError or ArtifactError if a file or a checkpoint is missing, before heavy libraries are loaded and processes connect."""
-    if path != STREAM and not data_sources.is_remote(path) and not path.exists():
+    if path != STREAM and not data_sources.is_remote(path) and data_sources.read_memory(path) is None and not path.exists():
         if setting.kind != "training" and (words := describe_unfinished(path)):
             raise ArtifactError(f"{path}: {words}")
         if setting.kind in (*TEXT_KINDS, ANYTHING):
@@ -405,6 +406,8 @@ def _source_digest(path: Path, setting: settings.Setting) -> str:
     """The digest of one source, after a check that it exists and has the right kind."""
     if is_stream(path):
         return "stdin"
+    if (content := data_sources.read_memory(path)) is not None:
+        return hashlib.sha256(content).hexdigest()
     if setting.kind == "training":
         from moeir.analysis.training_monitor import find_metrics
 

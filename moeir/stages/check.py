@@ -1,7 +1,6 @@
 """`moeir check`: find faults in data before training, encoding or evaluation."""
 
 import logging
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,7 @@ from moeir.console import format_count
 from moeir.errors import FAULT_KINDS, DataError, UsageError
 from moeir.parsing import dump_json, escape_controls
 from moeir.settings import input_field, option
-from moeir.stages.base import TEXT_KINDS, Counts, Stage, check_output_path, is_stream
+from moeir.stages.base import STREAM, TEXT_KINDS, Counts, Stage, check_output_path, is_stream
 from moeir.stages.run_arguments import run_paths
 
 if TYPE_CHECKING:
@@ -218,10 +217,12 @@ class Check(Stage):
         texts.check_encoded_ids(str(folder / "ids.txt"), all_ids, findings, context.documents)
 
     def _write_findings(self, findings: "Findings") -> None:
+        from moeir.records import lines
+
         if self.form == "json":
             facts = {"faults": findings.fault_count, "findings": findings.to_records()}
-            sys.stdout.write(dump_json(facts, indent=2) + "\n")
+            lines.write_lines([dump_json(facts, indent=2)], STREAM)
         elif self.form == "tsv":
-            sys.stdout.writelines("\t".join(map(escape_controls, row)) + "\n" for row in findings.rows())
+            lines.write_rows((map(escape_controls, row) for row in findings.rows()), STREAM)
         else:
-            sys.stdout.writelines(f"{escape_controls(line)}\n" for line in findings.text_lines())
+            lines.write_lines(map(escape_controls, findings.text_lines()), STREAM)

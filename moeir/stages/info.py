@@ -1,6 +1,5 @@
 """`moeir info`: describe a checkpoint, another artifact or a data file: contents, size, cost per text."""
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from moeir import data_sources
 from moeir.errors import ArtifactError, UsageError
 from moeir.parsing import dump_json, escape_controls
 from moeir.settings import argument, option
-from moeir.stages.base import TEXT_KINDS, Counts, Stage, is_stream
+from moeir.stages.base import STREAM, TEXT_KINDS, Counts, Stage, is_stream
 
 if TYPE_CHECKING:
     from moeir.analysis.flops import ParameterAccount
@@ -88,8 +87,10 @@ class Info(Stage):
         return facts | {"bytes": {"all": sum(file.stat().st_size for file in files)}}
 
     def _write_facts(self, facts: Mapping[str, Any]) -> None:
+        from moeir.records import lines
+
         blocks = [dump_json(facts, indent=2)] if self.form == "json" else list(_format_tables(facts))
-        sys.stdout.write("\n\n".join(blocks) + "\n")
+        lines.write_lines(["\n\n".join(blocks)], STREAM)
 
 
 def _describe_shards(path: Path, finished_shards: "Mapping[Shard, Path]") -> dict[str, Any]:

@@ -5,7 +5,6 @@ import json
 import logging
 import re
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from moeir.console import format_count
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import input_field, option
 from moeir.stages import STAGES, stage_class
-from moeir.stages.base import ANYTHING, FOLDER_KINDS, MAX_SEED, Counts, Stage, is_stream
+from moeir.stages.base import ANYTHING, FOLDER_KINDS, MAX_SEED, STREAM, Counts, Stage, is_stream
 from moeir.stages.run_arguments import DEFAULT_MEASURES, run_paths, short_run_names
 
 if TYPE_CHECKING:
@@ -71,6 +70,7 @@ class Push(Stage):
 
     def work(self) -> Counts:
         from moeir import hub
+        from moeir.records import lines
 
         products = {path: manifests.read_manifest(path) for path in shards.shard_folders(self.input)}
         for path, manifest in products.items():
@@ -102,7 +102,7 @@ class Push(Stage):
             self._refuse_local_paths(files)
             address = hub.upload_files(self.repo, files, private=self.private)
         log.info("pushed %s to %s: %s", self.input, self.repo, format_count(len(files), "file"))
-        sys.stdout.write(f"{address}\n")
+        lines.write_lines([address], STREAM)
         return None
 
     def _write_sample(self, path: Path, manifest: Manifest, checkpoint: Path | None, folder: Path) -> "dict[str, MeasureValues]":

@@ -153,21 +153,18 @@ def _build_command(stage: type[base.Stage]) -> Callable[..., None]:
         parameters.append(_common_option("force", "--force", "Replace an existing --output; discard unfinished work.", bool))
 
     def command(*, config: Path | None, show: bool, dry_run: bool, force: bool = False, **values: Any) -> None:
-        _dispatch(settings.build_stage(stage, values, config), show=show, dry_run=dry_run, force=force)
+        built: base.Stage = settings.build_stage(stage, values, config)
+        if show:
+            sys.stdout.write(settings.to_yaml(built))
+        elif dry_run:
+            sys.stdout.writelines(f"{escape_controls(line)}\n" for line in base.dry_run(built, force=force))
+        else:
+            base.run_stage(built, force=force, single_process="LOCAL_RANK" not in os.environ)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__name__ = stage.name.replace("-", "_")
     return command
-
-
-def _dispatch(stage: base.Stage, *, show: bool, dry_run: bool, force: bool) -> None:
-    if show:
-        sys.stdout.write(settings.to_yaml(stage))
-    elif dry_run:
-        sys.stdout.writelines(f"{escape_controls(line)}\n" for line in base.dry_run(stage, force=force))
-    else:
-        base.run_stage(stage, force=force, single_process="LOCAL_RANK" not in os.environ)
 
 
 def _common_option(name: str, flag: str, help: str, annotation: Any, metavar: str | None = None) -> inspect.Parameter:

@@ -110,21 +110,24 @@ def run_layers_cls(layers: nn.ModuleList, states: Tensor, tokens: PackedTokens) 
     """Run states [T, H] through a stack of layers and return the last layer's output at the first ([CLS]) positions only: [B, H]."""
     if not len(layers):
         return states.index_select(0, tokens.starts[:-1])
-    return _maybe_checkpoint(layers[-1], layers[-1].forward_cls, run_layers(layers[:-1], states, tokens), tokens)
+    last, states = layers[-1], run_layers(layers[:-1], states, tokens)
+    return _checkpoint(last, last.forward_cls, states, tokens) if _is_checkpointed(last) else last.forward_cls(states, tokens)
 
 
 def run_layers(layers: nn.ModuleList, states: Tensor, tokens: PackedTokens) -> Tensor:
     """Run states [T, H] through a stack of layers."""
     layout = tokens.layout
     for layer in layers:
-        states = _maybe_checkpoint(layer, layer, states, tokens, layout)
+        states = _checkpoint(layer, layer, states, tokens, layout) if _is_checkpointed(layer) else layer(states, tokens, layout)
     return states
 
 
-def _maybe_checkpoint(layer: nn.Module, function: Callable[..., Tensor], *inputs: object) -> Tensor:
-    """Call a layer's function, with gradient checkpointing if the layer uses it."""
-    if not (layer.gradient_checkpointing and torch.is_grad_enabled()):
-        return function(*inputs)
+def _is_checkpointed(layer: nn.Module) -> bool:
+    return bool(layer.gradient_checkpointing) and torch.is_grad_enabled()
+
+
+def _checkpoint(layer: nn.Module, function: Callable[..., Tensor], *inputs: object) -> Tensor:
+    """Call a layer's function with gradient checkpointing."""
     output: Tensor = checkpoint(function, *inputs, context_fn=lambda: (nullcontext(), _DiscardRouting(layer)), use_reentrant=False)
     return output
 

@@ -122,11 +122,12 @@ class Stage:
         """Execute the stage after its checks; a stage that gives shards to other processes overrides this."""
         process_group = self.process_group()
         with process_group.error_barrier(), _add_memory_advice(self):
-            if process_group.is_main:
-                with identity.hold_sources():
-                    _run_main_process(self, process_group, force=force)
-            else:
+            if not process_group.is_main:
                 _run_worker(self, process_group)
+                return
+            with identity.hold_sources(), _open_outputs(self, process_group, force=force) as (stage, counts):
+                if stage is not None:
+                    counts.update(stage.work() or {})
 
     def product(self) -> tuple[Path, str] | None:
         """The output path and its kind."""
@@ -291,7 +292,12 @@ def run_stage(stage: Stage, *, force: bool = False, single_process: bool = True)
     stage.execute(force=force)
 
 
-def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess", *, force: bool) -> None:
+@contextmanager
+def _open_outputs(
+    stage: Stage, process_group: "ProcessGroup | SingleProcess", *, force: bool
+) -> Iterator[tuple[Stage | None, dict[str, Any]]]:
+    """The stage with the partial paths of its outputs, and the counts for their manifests; no stage if all are up to date. The outputs get
+    their names when the block has ended."""
     streams = [(setting.flag, source) for setting, source in stage.sources() if is_stream(source)]
     if streams and process_group.size > 1:
         flag, source = streams[0]
@@ -303,6 +309,7 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
         atomic_write.clean_leftovers(path, provenance)
         log.info("%s: already made with these settings and sources; --force makes it again", path)
         process_group.all_gather_object(None, START)
+        yield None, {}
         return
     with ExitStack() as stack:
         fields, counts = dict[str, Any](), dict[str, Any]()
@@ -314,7 +321,7 @@ def _run_main_process(stage: Stage, process_group: "ProcessGroup | SingleProcess
                 )
             )
         process_group.all_gather_object(str(fields.get("output")), START)
-        counts.update(dataclasses.replace(stage, **fields).work() or {})
+        yield dataclasses.replace(stage, **fields), counts
         identity.confirm_held()
         if kind == "checkpoint":
             atomic_write.write_text_atomically(fields["output"] / "settings.yaml", settings.to_yaml(stage))

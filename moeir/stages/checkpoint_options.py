@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from moeir.architectures.checkpoint import RetrievalModel
     from moeir.distributed import ProcessGroup
-    from moeir.training.trainer import Evaluator, Schedule, TrainingTask
+    from moeir.training.trainer import Schedule
 
 SaveCheckpoint: TypeAlias = Callable[[Path, dict[str, Any]], dict[str, Any]]  # into a folder; returns the counts for the manifest
 log = logging.getLogger(__name__)
@@ -229,23 +229,17 @@ class TrainingStage(Stage):
             atomic_write.write_text_atomically(partial_path / "settings.yaml", to_yaml(replace(self, output=path)))
         log.info("made %s", path)
 
-    def train_model(
-        self, task: "TrainingTask", schedule: "Schedule", process_group: "ProcessGroup", evaluator: "Evaluator | None", save: SaveCheckpoint
-    ) -> dict[str, Any]:
-        """Run the trainer; `save` writes a checkpoint into a folder. Returns the counts for the manifest."""
-        from moeir.training import trackers, trainer
+    def trainer_options(self, process_group: "ProcessGroup", examples: int, save: SaveCheckpoint) -> dict[str, Any]:
+        """The options of `trainer.train` that the flags and the processes set; `save` writes a checkpoint of `examples` into a folder."""
+        from moeir.training import trackers
 
-        return trainer.train(
-            task,
-            schedule,
-            self.output,
-            device=process_group.device,
-            evaluator=evaluator,
-            tracking=trackers.make_tracking(self.track, self.output, to_dict(self, results_only=True)),
-            process_group=process_group,
-            log_every=self.log_every,
-            checkpoint=None if self.checkpoint_every is None else (self.checkpoint_every, partial(self.write_step, save, task.size)),
-        )
+        return {
+            "device": process_group.device,
+            "tracking": trackers.make_tracking(self.track, self.output, to_dict(self, results_only=True)),
+            "process_group": process_group,
+            "log_every": self.log_every,
+            "checkpoint": None if self.checkpoint_every is None else (self.checkpoint_every, partial(self.write_step, save, examples)),
+        }
 
     def save_checkpoint(
         self, checkpoint: "RetrievalModel", base: Path, objective: str, folder: Path, counts: dict[str, Any]

@@ -248,7 +248,7 @@ class Finetune(TrainingStage, InputOptions):
         from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
         from moeir.backbones.device import select_dtype
         from moeir.kernels import heap
-        from moeir.training import dev_sets, retrieval_task, token_cache
+        from moeir.training import dev_sets, retrieval_task, token_cache, trainer
 
         process_group = self.process_group()
         self._check_model()
@@ -285,7 +285,8 @@ class Finetune(TrainingStage, InputOptions):
         save = partial(self.save_checkpoint, checkpoint, self.model, self.objective)
         saves_memory = self.recompute or self.gradient_cache is not None
         with heap.tune_malloc(heap.RETURN_FREED if saves_memory else heap.KEEP_FREED):
-            counts = self.train_model(task, schedule, process_group, evaluator, save)
+            options = self.trainer_options(process_group, task.size, save)
+            counts = trainer.train(task, schedule, self.output, evaluator=evaluator, **options)
         counts["queries_read"] = sampler.distinct_queries(counts["steps"] * self.accumulate)
         return save(self.output, counts) if process_group.is_main else None
 

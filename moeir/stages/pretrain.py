@@ -149,6 +149,7 @@ class Pretrain(TrainingStage):
         from moeir.kernels import heap
         from moeir.pretraining.base import scale_heads
         from moeir.pretraining.task import HeldOutLoss, PretrainingTask
+        from moeir.training import trainer
 
         process_group = self.process_group()
         self._check_model()
@@ -173,7 +174,8 @@ class Pretrain(TrainingStage):
         every = self.evaluate_every or max(1, schedule.steps // EVALUATIONS)
         evaluator = None if held_out is None else HeldOutLoss(task, held_out, every)
         with heap.tune_malloc(heap.RETURN_FREED if self.recompute else heap.KEEP_FREED):
-            counts = self.train_model(task, schedule, process_group, evaluator, save)
+            options = self.trainer_options(process_group, task.size, save)
+            counts = trainer.train(task, schedule, self.output, evaluator=evaluator, **options)
         if held_out is not None:
             counts["held_out"] = counts.pop("development")
         speed = task.speed()

@@ -128,13 +128,56 @@ class Search(Stage):
         return []
 
     def work(self) -> Counts:
+        from moeir import console
         from moeir.artifacts.identity import release_held
-        from moeir.retrieval.latency import limit_threads
+        from moeir.fusion import FUSED
+        from moeir.records import texts
+        from moeir.retrieval import latency as latency_module
+        from moeir.retrieval.run_files import RunFiles
 
-        with limit_threads(self.threads):
+        with latency_module.limit_threads(self.threads):
             searcher = self._open_index()
             release_held(products_only=True)  # their files are mapped or in memory, so a long search survives a new index
-            return self._search_queries(searcher)
+            count, queries = self._open_queries()
+            experts, fuse = searcher.select_experts(self.expert), self.fuse or searcher.default_fusion
+            names = [*experts, *([FUSED] if len(experts) > 1 else [])]
+            paths = {name: self.output / f"{name}.trec" for name in names} if self.makes_folder() else {names[-1]: self.output}
+            resume = None if self.output == STREAM or self.explain is not None else atomic_write.resume_path(self.output)
+            latency = latency_module.LatencyRecorder(searcher.device)
+            options = {"depth": self.depth, "experts": experts, "fuse": fuse, "batch_size": self.batch_size}
+            search = partial(searcher.search_runs, **options, latency=latency)
+            block_size = count if self.explain is not None else self.batch_size * -(-QUERIES_PER_BLOCK // self.batch_size)
+            tags = {name: self.tag or f"moeir.{name}" for name in names}
+            with console.meter("searching", count) as meter, RunFiles(paths, tags, resume) as files:
+                meter.advance(files.counts[QUERIES])
+                for block in texts.split_chunks(islice(queries, files.counts[QUERIES], None), block_size):
+                    ids, contents = [query.id for query in block], [query.content for query in block]
+                    if not latency.steps and (warm_up := latency_module.warm_up_size(count)):
+                        search(ids[:warm_up], contents[:warm_up])
+                        latency.end_warm_up(warm_up)
+                    truncation = {} if searcher.checkpoint is None else searcher.checkpoint.truncation
+                    truncation.clear()  # of the warm-up, and of blocks that are counted
+                    runs_by_name, facts = search(ids, contents, advance=meter.advance)
+                    cut = {f"{TRUNCATION} {name}": number for name, number in truncation.get("query", {}).items()}
+                    files.add_block(runs_by_name, _count_hits(runs_by_name, facts) | cut)
+                files.finish()
+            if searcher.checkpoint is not None:
+                searcher.checkpoint.truncation["query"] = Counter(_select_counts(files.counts, TRUNCATION))
+                searcher.checkpoint.log_truncation()
+            for expert in experts:
+                if empty := files.counts[f"{EMPTY} {expert}"]:
+                    log.warning("%s: %d of %d queries found no document", expert, empty, count)
+            facts = {"proven": proven} if (proven := _select_counts(files.counts, PROVEN)) else {}
+            if facts:
+                shown = (f"the first {size} for {proven[size]} of {count} queries" for size in proven)
+                log.info("%s: proven to be the order of all documents: %s", fuse, ", ".join(shown))
+            if self.explain is not None:
+                self._write_explanations(searcher, runs_by_name, fuse, ids, contents)
+            machine = latency_module.machine_info(searcher.device, searcher.paths, searcher.engines.keys() - set(experts))
+            speed_facts = {"batch_size": self.batch_size, **latency.speed(), "machine": machine}
+            precision = {} if searcher.checkpoint is None else {"dtype": str(searcher.dtype)}
+            hits = _select_counts(files.counts, HITS)
+            return {"queries": count, "experts": experts, "hits": hits, **precision, **facts, "speed": speed_facts}
 
     def _open_index(self) -> "Searcher":
         """The index, of the documents of --filter-ids only."""
@@ -146,53 +189,6 @@ class Search(Stage):
         if self.filter_ids is None:
             return searcher
         return searcher.filter_ids(texts.read_id_list(self.filter_ids), source_name(self.filter_ids))
-
-    def _search_queries(self, searcher: "Searcher") -> Counts:
-        from moeir import console
-        from moeir.fusion import FUSED
-        from moeir.records import texts
-        from moeir.retrieval import latency as latency_module
-        from moeir.retrieval.run_files import RunFiles
-
-        count, queries = self._open_queries()
-        experts, fuse = searcher.select_experts(self.expert), self.fuse or searcher.default_fusion
-        names = [*experts, *([FUSED] if len(experts) > 1 else [])]
-        paths = {name: self.output / f"{name}.trec" for name in names} if self.makes_folder() else {names[-1]: self.output}
-        resume = None if self.output == STREAM or self.explain is not None else atomic_write.resume_path(self.output)
-        latency = latency_module.LatencyRecorder(searcher.device)
-        search = partial(searcher.search_runs, depth=self.depth, experts=experts, fuse=fuse, batch_size=self.batch_size, latency=latency)
-        block_size = count if self.explain is not None else self.batch_size * -(-QUERIES_PER_BLOCK // self.batch_size)
-        tags = {name: self.tag or f"moeir.{name}" for name in names}
-        with console.meter("searching", count) as meter, RunFiles(paths, tags, resume) as files:
-            meter.advance(files.counts[QUERIES])
-            for block in texts.split_chunks(islice(queries, files.counts[QUERIES], None), block_size):
-                ids, contents = [query.id for query in block], [query.content for query in block]
-                if not latency.steps and (warm_up := latency_module.warm_up_size(count)):
-                    search(ids[:warm_up], contents[:warm_up])
-                    latency.end_warm_up(warm_up)
-                truncation = {} if searcher.checkpoint is None else searcher.checkpoint.truncation
-                truncation.clear()  # of the warm-up, and of blocks that are counted
-                runs_by_name, facts = search(ids, contents, advance=meter.advance)
-                cut = {f"{TRUNCATION} {name}": number for name, number in truncation.get("query", {}).items()}
-                files.add_block(runs_by_name, _count_hits(runs_by_name, facts) | cut)
-            files.finish()
-        if searcher.checkpoint is not None:
-            searcher.checkpoint.truncation["query"] = Counter(_select_counts(files.counts, TRUNCATION))
-            searcher.checkpoint.log_truncation()
-        for expert in experts:
-            if empty := files.counts[f"{EMPTY} {expert}"]:
-                log.warning("%s: %d of %d queries found no document", expert, empty, count)
-        facts = {"proven": proven} if (proven := _select_counts(files.counts, PROVEN)) else {}
-        if facts:
-            shown = (f"the first {size} for {proven[size]} of {count} queries" for size in proven)
-            log.info("%s: proven to be the order of all documents: %s", fuse, ", ".join(shown))
-        if self.explain is not None:
-            self._write_explanations(searcher, runs_by_name, fuse, ids, contents)
-        machine = latency_module.machine_info(searcher.device, searcher.paths, searcher.engines.keys() - set(experts))
-        speed_facts = {"batch_size": self.batch_size, **latency.speed(), "machine": machine}
-        precision = {} if searcher.checkpoint is None else {"dtype": str(searcher.dtype)}
-        hits = _select_counts(files.counts, HITS)
-        return {"queries": count, "experts": experts, "hits": hits, **precision, **facts, "speed": speed_facts}
 
     def _open_queries(self) -> "tuple[int, Iterable[Text]]":
         """The number of queries, all of which are checked, and the queries: read again one by one, unless they can be read only once."""

@@ -18,8 +18,6 @@ Encode = Callable[[PackedTokens], EncoderOutput]
 
 def encode_with_grad_cache(encode: Encode, parts: Sequence[PackedTokens]) -> EncoderOutput:
     """Representations of all parts end to end, with gradient; the last part keeps its activations, as backward starts there."""
-    if len(parts) == 1:
-        return encode(parts[0])
     return concatenate_outputs([*(_encode_recomputed(encode, part) for part in parts[:-1]), encode(parts[-1])])
 
 

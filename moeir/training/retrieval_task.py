@@ -71,10 +71,10 @@ class RetrievalTask:
             unit_queries = EncoderOutput({name: Dense(torch.ones(len(ignored), 1, device=device)) for name in scores.representations})
             output = self.objective(EncodedBatch(unit_queries, scores, ignored, step, self.steps, teacher))
         else:
-            sides = (("queries", tokenized.queries), ("documents", tokenized.documents))
             with self._cast_weights_once():
-                encoded = [self._encode_side(texts, f"{side} of step {step + 1}") for side, texts in sides]
-            output = self.objective(EncodedBatch(*encoded, ignored, step, self.steps, teacher))
+                queries = self._encode_side(tokenized.queries, f"queries of step {step + 1}")
+                documents = self._encode_side(tokenized.documents, f"documents of step {step + 1}")
+            output = self.objective(EncodedBatch(queries, documents, ignored, step, self.steps, teacher))
         _check_output(output)
         return output.loss, output.metrics, tokenized.queries.total_tokens + tokenized.documents.total_tokens
 
@@ -90,7 +90,11 @@ class RetrievalTask:
             with autocast(self.dtype, str(device)):
                 return self.checkpoint.architecture(tokens.to(device))
 
-        own = grad_cache.encode_with_grad_cache(encode, texts.parts)
+        if len(texts.parts) == 1:
+            with autocast(self.dtype, str(device)):
+                own = self.checkpoint.architecture(texts.parts[0].to(device))
+        else:
+            own = grad_cache.encode_with_grad_cache(encode, texts.parts)
         if texts.restore_order is None:
             return own
         encoded = all_gather_encoded(own, self.process_group, moment)

@@ -310,7 +310,6 @@ DAMAGE = [
 ]  # fmt: skip
 
 facts = "came", "moeir.json"
-TUNE_HYBRID = FUSE + "two.trec --method hybrid --tune nDCG@10 --qrels test.qrels --grid "
 ASKED = '{"_id": "q1", "text": "who?", "answers": ["owl"]}\n'
 ANSWERS = "evaluate --run one.trec --corpus corpus.jsonl --answers bad.jsonl"
 USAGE = "analyze usage --model came --corpus corpus.jsonl"
@@ -380,8 +379,6 @@ ANSWERED = [
     BadInput("a measure without its cut-off", None, EVALUATE + "one.trec --measure Success", 2,
         "cutoff=nothing; expected NAME, NAME@CUTOFF or"),
     BadInput("two measures in one", None, EVALUATE + "one.trec --measure nDCG@10,RR@10", 2, "and the flag again for another measure"),
-    BadInput("a grid beyond all numbers", None, TUNE_HYBRID + "0:1e999999:1e-999999", 2, "expected FIRST:LAST:STEP"),
-    BadInput("a grid and nothing to tune", None, FUSE + "two.trec --grid 0:1:0.5", 2, "--grid is for tuning; add --tune"),
     BadInput("no router", None, USAGE, 2, "came has no router; there is no usage to count"),
 ]  # fmt: skip
 
@@ -480,9 +477,7 @@ FUSING = [
     BadInput("another order", write_file("bad.json", LINEAR.replace('"one", "two"', '"two", "one"')), LEARNED, 2,
         "in the order two, one, found"),
     BadInput("two fusions", write_file("bad.json", LINEAR), LEARNED + " --method rrf", 2, "--learned and --method exclude one another"),
-    BadInput("nothing found to save", None, FUSE_TWO + "--save found.json", 2, "fuse: --save is for tuning; add --tune MEASURE"),
-    BadInput("tuned weights", None, FUSE_TWO + "--method linear --tune RR --qrels test.qrels", 2, "; moeir calibrate fits its weights"),
-    BadInput("no judgements of a loss", None, FUSE_TWO + "--ablation lost.tsv", 2, "--ablation needs --qrels"),
+    BadInput("no judgements of a loss", None, FUSE_TWO + "--ablation lost.tsv", 2, "--ablation and --qrels go together"),
     BadInput("an account over a file", write_file("why.tsv", "mine"), FUSE_TWO + "--attribution why.tsv", 2,
         "exists and was not made by moeir"),
     BadInput("an account over the run", None, FUSE_TWO + "--attribution out.trec", 2, "--attribution out.trec: --output writes there"),
@@ -550,17 +545,15 @@ RERANKING = [
 ]  # fmt: skip
 
 EXPORT = "export --encodings enc --output out --to "
-ASK = "search --index idx --interactive"
 SEARCHING = [
     BadInput("no queries", None, "search --index idx --output out.trec", 2, "search needs --queries"),
     BadInput("the same index twice", None, SEARCH + "idx --index idx", 2, "the same index is given twice"),
     BadInput("parts of two kinds", None, SEARCH + "idx --index bm25", 4, "bm25: made with another checkpoint than idx"),
-    BadInput("a corpus for nothing", None, SEARCH + "idx --corpus corpus.jsonl", 2, "is read only with --explain or --interactive"),
+    BadInput("a corpus for nothing", None, SEARCH + "idx --corpus corpus.jsonl", 2, "is read only with --explain"),
     BadInput("an explanation over the queries", None, SEARCH + "idx --explain queries.tsv --force", 2,
         "would replace what --queries reads"),
     BadInput("an explanation over a file", write_file("why.jsonl", "mine"), SEARCH + "idx --explain why.jsonl", 2, "was not made by moeir"),
     BadInput("an explanation in the run", None, SEARCH + "idx --explain out.trec", 2, "--output writes there"),
-    BadInput("asking with queries", None, ASK + " --queries queries.tsv", 2, "--queries: cannot be combined with --interactive"),
     BadInput("unknown server", None, EXPORT + "qdrnt", 2, "export_targets has no 'qdrnt'; did you mean 'qdrant'?"),
     BadInput("a collection of two words", None, EXPORT + "qdrant:name=My-texts", 2, "expected lower-case letters"),
     BadInput("an export to a pipe", None, EXPORT.replace("output out", "output -") + "milvus", 2, "the output is a folder"),

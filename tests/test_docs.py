@@ -100,7 +100,7 @@ def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_text(source, encoding="utf-8")
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_dispatch", lambda stage, **_: base.check_settings(stage))
+    monkeypatch.setattr(base, "run_stage", lambda stage, **_: base.check_settings(stage))
     return tmp_path
 
 

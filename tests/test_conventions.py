@@ -25,11 +25,10 @@ ATTRIBUTES = {"torch.load", "torch.save", "yaml.load", "os.system", "os.popen", 
 ATTRIBUTES |= {"np.save"}  # which overlooks an error of its last write
 MODULES = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "tarfile", "zipfile", "subprocess"}
 DISK = {"os.fsync", "os.rename", "os.replace", "fcntl.flock"}
-PROGRAMS = {("subprocess", file) for file in ("moeir/indexes/lucene.py", "moeir/export_targets/loaders/anserini.py")}  # Java
+PROGRAMS = {("subprocess", "moeir/indexes/lucene.py")}  # Java
 ENVIRONMENT = {"moeir/cli.py", "moeir/backbones/device.py", "moeir/distributed.py"}  # cuBLAS's variable; torchrun's
 SHARED_NAMES = {  # public names that several modules define, each with its reason
     "parse_config": "the interface of a family of backbones",
-    "Anserini": "an export target and a format of the same tool",
     "Colbert": "an architecture and the format of its paper's code",
     "Dense": "an architecture, and the representation that it makes",
     "Index": "a stage, and the interface of an index",

@@ -47,14 +47,14 @@ class Opensearch(ExportTarget):
     def __init__(self, schema: ExportSchema, *, name: str = "passages", file_megabytes: int = 50) -> None:
         super().__init__(schema, name, file_megabytes)
 
-    def lines(self, document: ExportedDocument) -> dict[str, list[Any]]:
+    def lines(self, document: ExportedDocument) -> list[Any]:
         fields: dict[str, Any] = text_payload(document.text)
         fields |= {f"{name}_vector": float16_to_lists(vector) for name, vector in document.dense.items()}
         for name, (terms, weights) in document.sparse.items():
             names = [self.schema.terms[term].replace(FULL_STOP, ONE_DOT_LEADER) for term in terms.tolist()]
             fields[f"{name}_terms"] = dict(zip(names, to_nine_digits(weights), strict=True))
         fields |= {f"{name}_tokens": float16_to_lists(tokens) for name, tokens in document.multivector.items()}
-        return {".": [{"index": {"_id": document.text.id}}, fields]}
+        return [{"index": {"_id": document.text.id}}, fields]
 
     def files(self) -> dict[str, str]:
         widths, experts_of = self.schema.widths, self.schema.experts_of

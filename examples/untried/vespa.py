@@ -53,7 +53,7 @@ class Vespa(ExportTarget):
     def __init__(self, schema: ExportSchema, *, name: str = "passages", file_megabytes: int = 50) -> None:
         super().__init__(schema, name, file_megabytes)
 
-    def lines(self, document: ExportedDocument) -> dict[str, list[Any]]:
+    def lines(self, document: ExportedDocument) -> list[Any]:
         fields: dict[str, Any] = text_payload(document.text)
         fields |= {f"{name}_vector": {"values": float16_to_lists(vector)} for name, vector in document.dense.items()}
         for name, (numbers, weights) in document.sparse.items():
@@ -62,7 +62,7 @@ class Vespa(ExportTarget):
             fields[f"{name}_impacts"] = {term: impact for term, weight in terms.items() if (impact := round(IMPACT_SCALE * weight))}
         for name, tokens in document.multivector.items():
             fields[f"{name}_tokens"] = {"blocks": {str(position): vector for position, vector in enumerate(float16_to_lists(tokens))}}
-        return {".": [{"put": f"id:{self.name}:{self.name}::{document.text.id}", "fields": fields}]}
+        return [{"put": f"id:{self.name}:{self.name}::{document.text.id}", "fields": fields}]
 
     def files(self) -> dict[str, str]:
         schema = "\n".join(

@@ -6,10 +6,8 @@ A target is one file here, which says what is written, and one of the same name 
 import hashlib
 import json
 from abc import ABC
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +17,6 @@ from moeir.errors import UsageError
 from moeir.records.texts import Text
 
 MEGABYTE = 2**20
-EXPORTED_KINDS = ("dense", "sparse", "multivector")
 # the shortest decimal of every float16 value, indexed by its 16 bits
 FLOAT16_REPR = np.array([float(f"{value:.9g}") for value in np.arange(2**16, dtype=np.uint16).view(np.float16)])
 LOADERS = Path(__file__).parent / "loaders"
@@ -94,7 +91,6 @@ class ExportTarget(ABC):
     of `loaders/` with the target's name. `hnsw` asks for a graph over dense vectors in place of an exact search.
     """
 
-    supported_kinds: ClassVar[tuple[str, ...]] = EXPORTED_KINDS
     loader: ClassVar[str]  # the class of load.py
     location: ClassVar[str]  # an example of what it opens
     requirements: ClassVar[str]  # what pip installs for it
@@ -106,52 +102,49 @@ class ExportTarget(ABC):
         if file_megabytes < 1:
             raise UsageError(f"file_megabytes={file_megabytes}: expected at least 1")
         self.schema, self.name, self.file_megabytes, self.hnsw = schema, name, file_megabytes, hnsw
-        self.experts = [expert for expert, kind in schema.kinds.items() if kind in self.supported_kinds]
 
-    def lines(self, document: ExportedDocument) -> dict[str, list[Any]]:
-        """The JSON values of one document, one per line, by the folder of their files; "." is the export itself."""
+    def lines(self, document: ExportedDocument) -> list[Any]:
+        """The JSON values of one document, one per line."""
         vectors: dict[str, Any] = {name: float16_to_lists(vector) for name, vector in document.dense.items()}
         for name, (terms, weights) in document.sparse.items():
             vectors[name] = {"indices": terms.tolist(), "values": to_nine_digits(weights)}
         vectors |= {name: float16_to_lists(tokens) for name, tokens in document.multivector.items() if len(tokens)}
-        return {".": [{"id": document.number, "vector": vectors, "payload": text_payload(document.text)}]}
+        return [{"id": document.number, "vector": vectors, "payload": text_payload(document.text)}]
 
     def files(self) -> dict[str, str]:
         """Loader and other files the engine needs, contents by file name; the loaders share a module."""
         sources = {"load.py": f"{type(self).__module__.rpartition('.')[2]}.py", "documents.py": "documents.py"}
         return {name: (LOADERS / source).read_text(encoding="utf-8").replace(LOADER_PACKAGE, "") for name, source in sources.items()}
 
-    def settings(self) -> dict[str, Any]:
-        """What `schema.json` holds beside experts and documents."""
-        return {"hnsw": self.hnsw}
-
     def readme(self) -> str:
         """README.md: what was written, how it is loaded and searched, and what the engine does not do."""
-        facts = {"name": self.name, "checkpoint": self.schema.checkpoint, "experts": self.experts, "loader": self.loader}
-        facts["fusion"] = FUSION if len(self.experts) > 1 else ""
+        facts = {"name": self.name, "checkpoint": self.schema.checkpoint, "experts": list(self.schema.kinds), "loader": self.loader}
+        facts["fusion"] = FUSION if len(self.schema.kinds) > 1 else ""
         return README.format(section=self.section.strip(), location=self.location, requirements=self.requirements, **facts)
 
     def write(self, documents: Iterable[ExportedDocument], folder: Path) -> int:
         """Write everything into `folder` and return the number of documents; a new file starts after `file_megabytes`."""
-        count, digest, files = 0, hashlib.sha256(), defaultdict[str, list[_DocumentFile]](list)
-        try:
-            for document in documents:
-                for subfolder, values in self.lines(document).items():
-                    numbered = files[subfolder]
-                    if not numbered or numbered[-1].stream.tell() >= self.file_megabytes * MEGABYTE:
-                        for full in numbered[-1:]:
-                            full.stream.close()
-                        numbered.append(_DocumentFile(folder, subfolder, len(numbered)))
-                    digest.update(numbered[-1].add(values))
-                count += 1
-        finally:
-            for file in chain(*files.values()):
-                file.stream.close()
-        experts = {name: {"kind": self.schema.kinds[name], "width": self.schema.widths.get(name)} for name in self.experts}
-        schema = {"name": self.name, "experts": experts, "vocabulary": len(self.schema.terms), **self.settings()}
+        digest, files = hashlib.sha256(), dict[str, dict[str, Any]]()
+        remaining = iter(documents)
+        while (document := next(remaining, None)) is not None:
+            name, count, file_digest = f"documents-{len(files):05}.jsonl", 0, hashlib.sha256()
+            with open(folder / name, "wb") as stream:
+                while document is not None:
+                    content = b"".join(
+                        json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n" for value in self.lines(document)
+                    )
+                    stream.write(content)
+                    digest.update(content)
+                    file_digest.update(content)
+                    count += 1
+                    document = next(remaining, None) if stream.tell() < self.file_megabytes * MEGABYTE else None
+            files[name] = {"documents": count, "sha256": file_digest.hexdigest()}
+        kinds, widths = self.schema.kinds, self.schema.widths
+        experts = {name: {"kind": kind, "width": widths.get(name)} for name, kind in kinds.items()}
+        schema = {"name": self.name, "experts": experts, "vocabulary": len(self.schema.terms), "hnsw": self.hnsw}
         digest.update(json.dumps(schema, sort_keys=True).encode())
-        entries = {file.name: {"documents": file.documents, "sha256": file.digest.hexdigest()} for file in chain(*files.values())}
-        schema |= {"documents": count, "files": entries, "digest": digest.hexdigest()}
+        total = sum(entry["documents"] for entry in files.values())
+        schema |= {"documents": total, "files": files, "digest": digest.hexdigest()}
         contents = {"schema.json": json.dumps(schema, indent=1) + "\n", "README.md": self.readme(), **self.files()}
         if self.schema.experts_of("sparse"):
             contents["terms.txt"] = "".join(f"{term}\n" for term in self.schema.terms)
@@ -160,25 +153,7 @@ class ExportTarget(ABC):
             (folder / name).write_text(content, encoding="utf-8")
         for script in folder.glob("load.*"):
             script.chmod(0o755)
-        return count
-
-
-class _DocumentFile:
-    """A numbered file of JSON lines; its documents are counted, and its lines digested."""
-
-    def __init__(self, folder: Path, subfolder: str, number: int) -> None:
-        path = folder / subfolder / f"documents-{number:05}.jsonl"
-        path.parent.mkdir(exist_ok=True)
-        self.name, self.documents, self.digest = path.relative_to(folder).as_posix(), 0, hashlib.sha256()
-        self.stream = open(path, "wb")  # noqa: SIM115 - closed when it is full, or at the end
-
-    def add(self, values: list[Any]) -> bytes:
-        """Append the lines of a document; returns them."""
-        content = b"".join(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n" for value in values)
-        self.stream.write(content)
-        self.digest.update(content)
-        self.documents += 1
-        return content
+        return total
 
 
 def float16_to_lists(vectors: np.ndarray) -> Any:

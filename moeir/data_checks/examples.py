@@ -1,13 +1,13 @@
 """Checks of training examples: faulty lines, documents on both sides, unknown ids, and queries of the dev set."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 from moeir.data_checks.findings import FileFindings
 from moeir.data_checks.texts import SeenTexts, fingerprint
-from moeir.data_checks.tolerant_lines import line_number, parse_content, read_tolerantly
+from moeir.data_checks.tolerant_lines import line_number, parse_tolerantly, read_tolerantly
 from moeir.errors import DataError
 from moeir.records import dpr, examples
 from moeir.records.examples import Example
@@ -15,13 +15,10 @@ from moeir.records.examples import Example
 
 @dataclass
 class CheckContext:
-    """Context of examples: known ids (None if unknown), a fingerprint of each query text and of documents with the text of another, and the
-    dev queries."""
+    """The texts that examples refer to, None if unknown, and the dev queries, which they must not contain."""
 
-    queries: Collection[str] | None = None
-    documents: Collection[str] | None = None
-    twins: Mapping[str, int] = field(default_factory=dict)
-    fingerprints: Mapping[str, int] = field(default_factory=dict)
+    queries: SeenTexts | None = None
+    documents: SeenTexts | None = None
     dev_queries: SeenTexts = field(default_factory=SeenTexts)
 
 
@@ -33,14 +30,14 @@ def check_examples(file: FileFindings, context: CheckContext, foreign: Iterator[
     seen_ids: set[str] = set()
     for where, content in _locate_examples(file, foreign):
         try:
-            content, record = parse_content(content, where, file)
+            content, record = parse_tolerantly(content, where, file)
             example = examples.parse_example(record, where, provenance=True)
         except DataError as problem:
             file.add_error(problem)
         else:
             number = line_number(where)
             if example.query_id in seen_ids:
-                file.add(number, "duplicate-id", f"query {example.query_id!r} occurs on an earlier line too")
+                file.add(number, "duplicate", f"query {example.query_id!r} occurs on an earlier line too")
                 continue
             seen_ids.add(example.query_id)
             _check_query(example, number, file, context)
@@ -67,24 +64,23 @@ def _locate_examples(file: FileFindings, foreign: Iterator[Example] | None) -> I
 
 
 def _check_query(example: Example, number: int | None, file: FileFindings, context: CheckContext) -> None:
-    query = example.query_id
-    if example.query is None and context.queries is not None and query not in context.queries:
+    query, known = example.query_id, {} if context.queries is None else context.queries.by_id
+    if example.query is None and context.queries is not None and query not in known:
         file.add(number, "unknown-query", f"query {query!r} is not among the queries")
-    key = context.fingerprints.get(query) if example.query is None else fingerprint(example.query.content)
-    if query in context.dev_queries.ids or key in context.dev_queries.fingerprints:
-        leak = "its id" if query in context.dev_queries.ids else "its text"
+    key = known.get(query) if example.query is None else fingerprint(example.query.content)
+    if query in context.dev_queries.by_id or key in context.dev_queries.by_text:
+        leak = "its id" if query in context.dev_queries.by_id else "its text"
         file.add(number, "leaked-query", f"query {query!r} is evaluated: {leak} is among the dev queries")
 
 
 def _check_documents(example: Example, number: int | None, file: FileFindings, context: CheckContext) -> None:
-    query, documents = example.query_id, (*example.positive_ids, *example.negative_ids)
-    known = documents if example.query is not None or context.documents is None else context.documents
-    if absent := [document for document in documents if document not in known]:
-        more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
-        file.add(number, "unknown-document", f"document {absent[0]!r}{more} of query {query!r} is not in the corpus")
-    keys = {passage.id: fingerprint(passage.content) for passage in example.passages} or context.twins
+    query, known = example.query_id, {} if context.documents is None else context.documents.by_id
+    if example.query is None and context.documents is not None:
+        absent = [document for document in (*example.positive_ids, *example.negative_ids) if document not in known]
+        for document in absent[:1]:
+            more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
+            file.add(number, "unknown-document", f"document {document!r}{more} of query {query!r} is not in the corpus")
+    keys = {passage.id: fingerprint(passage.content) for passage in example.passages} or known
     positive_texts = {keys[name] for name in example.positive_ids if name in keys}
     if twin := next((name for name in example.negative_ids if keys.get(name) in positive_texts), None):
-        file.add(number, "positive-text-among-negatives", f"document {twin!r} has the text of a positive of query {query!r}")
-    if not example.negative_ids:
-        file.add(number, "no-negatives", f"query {query!r} has no negative")
+        file.add(number, "positive-among-negatives", f"document {twin!r} has the text of a positive of query {query!r}")

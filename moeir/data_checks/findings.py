@@ -5,12 +5,48 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from moeir.errors import FAULT_KINDS, DataError, UsageError
+from moeir.errors import DataError, UsageError
 from moeir.parsing import escape_controls, shorten_message
 from moeir.records import lines
 
+
+class FaultKind(NamedTuple):
+    """A kind of fault of data; a `note` is not a fault."""
+
+    advice: str
+    note: bool = False
+
+
+FAULT_KINDS = {
+    "faulty-file": FaultKind("check the path, or fetch the file again"),
+    "faulty-line": FaultKind("repair or delete the line"),
+    "not-utf8": FaultKind("convert the file to UTF-8; --fix reads such lines as Windows-1252"),
+    "control-character": FaultKind("remove it; --fix writes a space instead"),
+    "mojibake": FaultKind("the text was decoded with another encoding than its own, as Windows-1252 for UTF-8; --fix decodes it again"),
+    "duplicate": FaultKind("keep one of them; --fix keeps the first"),
+    "empty-text": FaultKind("give it a text or delete it, or keep it with --keep-empty"),
+    "duplicate-text": FaultKind("one of them may be judged and the other not, which distorts evaluation", note=True),
+    "query-in-corpus": FaultKind("leave the document out when its query is evaluated, or --allow query-in-corpus"),
+    "grades-disagree": FaultKind("decide which is right"),
+    "unknown-query": FaultKind("remove the line, or name the file that has the query"),
+    "unknown-document": FaultKind("remove it, or name the corpus that has the document"),
+    "no-relevant": FaultKind("every measure of the query is 0; remove its lines or judge more documents", note=True),
+    "unjudged-query": FaultKind("evaluation leaves it out", note=True),
+    "positive-among-negatives": FaultKind("it is the positive under another id: take it out of the negatives"),
+    "leaked-query": FaultKind("remove it from training: it is a dev query"),
+    "rank-order": FaultKind("moeir and trec_eval order by score; moeir convert --to run sorts and numbers by it"),
+    "query-without-hits": FaultKind("it scores 0 in every measure", note=True),
+    "not-finite": FaultKind("encode again; if it recurs, the weights are damaged"),
+    "zero-vector": FaultKind("its score is 0 for every query; check the text"),
+    "no-terms": FaultKind("its score is 0 for every query; check the text, or keep more terms"),
+    "collapsed": FaultKind(
+        "the expert maps all texts to nearly the same vector: train it again with another learning rate or other negatives"
+    ),
+    "duplicate-vector": FaultKind("equal texts have equal vectors; check the corpus for them", note=True),
+    "missing-document": FaultKind("encode the corpus again"),
+}
 _KIND_ORDER = list(FAULT_KINDS)
 
 
@@ -57,9 +93,9 @@ class Findings:
     def add_error(self, file: str, problem: DataError) -> None:
         """Add a reader's error as a finding, at the line that the message names."""
         message = str(problem).removeprefix(file)
-        number = re.match(r":(\d+): |: (?:row|damaged archive near line) (\d+):", message)
+        number = re.match(r":(\d+): |.*?: row (\d+)[:,]", message)
         line = int(number[1] or number[2]) if number else None
-        self.add(file, line, problem.code or "faulty-line", re.sub(r"^:(\d+:)? ", "", message))
+        self.add(file, line, "faulty-line" if line else "faulty-file", re.sub(r"^:(\d+:)? ", "", message))
 
     def add_row_fault(self, file: str, ids: Sequence[str], row: int | None, kind: str, message: str) -> None:
         """Add a fault that `Representation.check_rows` reports about one text of encodings, or about all if `row` is None."""
@@ -78,8 +114,8 @@ class Findings:
     def summary(self) -> str:
         """Number of faults, and their files and kinds.
 
-        >>> findings = Findings(); findings.add("dev.tsv", 3, "grade-not-whole", "grade is 1.5"); findings.summary()
-        '1 fault in dev.tsv (grade-not-whole 1)'
+        >>> findings = Findings(); findings.add("dev.tsv", 3, "faulty-line", "grade is 1.5"); findings.summary()
+        '1 fault in dev.tsv (faulty-line 1)'
         """
         faulty = [group for group in self.groups if not group.note]
         files = list(dict.fromkeys(group.file for group in faulty))

@@ -42,7 +42,7 @@ def _is_repeated(judgement: tuple[str, str, int], number: int, file: FileFinding
     grades = judged.setdefault(query, {})
     earlier = grades.get(document)
     if earlier == grade:
-        file.add(number, "duplicate-judgement", f"query {query!r}, document {document!r}: judged on an earlier line too")
+        file.add(number, "duplicate", f"query {query!r}, document {document!r}: judged on an earlier line too")
         return True
     file.check_references(number, query, document)
     if earlier is None:

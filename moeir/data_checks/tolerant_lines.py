@@ -1,7 +1,7 @@
 """Tolerant reading: faults at which a reader would stop become findings, and reading continues."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ftfy
@@ -23,51 +23,47 @@ def read_tolerantly(file: FileFindings) -> Iterator[tuple[int, str]]:
     try:
         with lines.read_blocks(file.path, check=False) as blocks:
             for first, block in blocks:
-                for number, line in _decode_block(block, first, file):
+                for number, line in enumerate(block.split(b"\n"), first):
                     if line.strip():
                         has_lines = True
-                        yield number, line.removesuffix("\r")
+                        yield number, _decode_line(line, number, file)
     except DataError as problem:
         file.refuse_copy(problem)
         file.add_error(problem)
         return
     if not has_lines:
-        file.add(None, "empty-file", "the file is empty")
+        file.add(None, "faulty-file", "the file is empty")
 
 
-def _decode_block(block: bytes, first: int, file: FileFindings) -> Iterator[tuple[int, str]]:
-    block = block.removeprefix(lines.BYTE_ORDER_MARK) if first == 1 else block
-    if b"\0" not in block:
-        try:
-            yield from enumerate(block.decode().split("\n"), first)
-            return
-        except UnicodeDecodeError:
-            pass
-    for number, line in enumerate(block.split(b"\n"), first):
-        if b"\0" in line:
-            file.add(number, "control-character", "a byte is zero")
-            line = line.replace(b"\0", b" ")
-        try:
-            yield number, line.decode()
-        except UnicodeDecodeError as fault:
-            file.add(number, "not-utf8", f"byte 0x{line[fault.start]:02x}")
-            yield number, line.decode("cp1252", errors="replace")
+def _decode_line(line: bytes, number: int, file: FileFindings) -> str:
+    line = line.removeprefix(lines.BYTE_ORDER_MARK) if number == 1 else line
+    line = line.removesuffix(b"\r")
+    if b"\0" in line:
+        file.add(number, "control-character", "a byte is zero")
+        line = line.replace(b"\0", b" ")
+    try:
+        return line.decode()
+    except UnicodeDecodeError as fault:
+        file.add(number, "not-utf8", f"byte 0x{line[fault.start]:02x}")
+        return line.decode("cp1252", errors="replace")
 
 
-def parse_content(content: Any, where: str, file: FileFindings) -> tuple[Any, Any]:
-    """A line with spaces for unescaped control characters, which are a finding, and its JSON value; DataError if it is broken.
+def parse_tolerantly(content: Any, where: str, file: FileFindings, parse: Callable[[Any, str], Any] = texts.parse_json) -> tuple[Any, Any]:
+    """A line, with spaces for unescaped control characters, which are a finding, and its value; DataError if it is broken.
 
-    A content that is a record instead of a line is both.
+    A content that is an object instead of a line is both.
     """
-    if not isinstance(content, str):
+    if isinstance(content, dict):
         return content, content
     try:
-        return content, texts.parse_json(content, where)
-    except DataError as problem:
-        if problem.code != "control-character":
+        return content, parse(content, where)
+    except DataError:
+        if not isinstance(content, str) or UNESCAPED_CHARACTERS.search(content) is None:
             raise
-    line = _replace_controls(content, UNESCAPED_CHARACTERS, line_number(where), file)
-    return line, texts.parse_json(line, where)
+    line = UNESCAPED_CHARACTERS.sub(" ", content)
+    value = parse(line, where)
+    _replace_controls(content, UNESCAPED_CHARACTERS, line_number(where), file)
+    return line, value
 
 
 def line_number(where: str) -> int | None:
@@ -80,22 +76,20 @@ def line_number(where: str) -> int | None:
     return int(digits) if digits.isdecimal() else None
 
 
-def repair_text(text: str, line: int | None, file: FileFindings) -> str:
-    """A text without mojibake and control characters; each is a finding at its line."""
+def repair_record(record: Any, line: int | None, file: FileFindings) -> Any:
+    """A record whose strings, but for its id, are without mojibake and control characters; each is a finding at its line."""
+    if not isinstance(record, dict):
+        return record
+    is_text = {name: isinstance(value, str) and name not in texts.ID_FIELDS for name, value in record.items()}
+    return {name: _repair_text(value, line, file) if is_text[name] else value for name, value in record.items()}
+
+
+def _repair_text(text: str, line: int | None, file: FileFindings) -> str:
     if not text.isascii() and (repaired := ftfy.fix_encoding(text)) != text:
         first = next((index for index, (old, new) in enumerate(zip(text, repaired, strict=False)) if old != new), len(repaired))
         file.add(line, "mojibake", f"{_excerpt(text, first)} was {_excerpt(repaired, first)}")
         text = repaired
-    text = _replace_controls(text, CONTROL_CHARACTERS, line, file)
-    if "\ufffd" in text:
-        file.add(line, "replacement-character", f"U+FFFD in {_excerpt(text, text.index(chr(0xFFFD)))}")
-    return text
-
-
-def repair_record(record: dict[str, Any]) -> dict[str, Any]:
-    """A record of a text whose strings, but for its id, are repaired as by `repair_text`."""
-    is_text = {name: isinstance(value, str) and name not in texts.ID_FIELDS for name, value in record.items()}
-    return {name: CONTROL_CHARACTERS.sub(" ", ftfy.fix_encoding(value)) if is_text[name] else value for name, value in record.items()}
+    return _replace_controls(text, CONTROL_CHARACTERS, line, file)
 
 
 def _replace_controls(text: str, pattern: re.Pattern[str], line: int | None, file: FileFindings) -> str:

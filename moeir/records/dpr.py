@@ -89,7 +89,7 @@ def example_record(entry: dict[str, Any], position: int, where: str) -> dict[str
     if "positive_ctxs" not in entry:
         return entry
     if not isinstance(entry.get("question"), str):
-        raise DataError(f"{where}: no question; expected a string", code="no-text")
+        raise DataError(f"{where}: no question; expected a string")
     passages: dict[str, dict[str, Any]] = {}
     positives = _read_passages(entry, "positive_ctxs", passages, frozenset(), where)
     positive_ids = frozenset(passages)
@@ -117,17 +117,16 @@ def read_question_rows(name: str, numbered: NumberedLines) -> Iterator[tuple[str
         columns = split_csv_line(line)
         answers = _parse_string_list(columns[1]) if len(columns) == 2 else None
         if answers is None:
-            raise DataError(f"{name}:{number}: expected a question, a tab and a list of answers, as on the first line", code="columns")
+            raise DataError(f"{name}:{number}: expected a question, a tab and a list of answers, as on the first line")
         yield f"{name}:{number}", {"_id": position, "question": columns[0], "answers": answers}
 
 
 def json_error(fault: Exception, where: str, expected: str, column: str = "") -> DataError:
     """The error for JSON that cannot be decoded."""
     if isinstance(fault, UnicodeEncodeError):
-        return DataError(f"{where}: broken JSON: an escape is half a character (a lone surrogate)", code="half-character")
+        return DataError(f"{where}: broken JSON: an escape is half a character (a lone surrogate)")
     reason = fault.msg if isinstance(fault, json.JSONDecodeError) else str(fault)
-    code = "control-character" if reason.startswith("Invalid control character") else "broken-json"
-    return DataError(f"{where}: broken JSON{column}: {reason}; expected {expected}", code=code)
+    return DataError(f"{where}: broken JSON{column}: {reason}; expected {expected}")
 
 
 class _ArrayReader:
@@ -175,7 +174,7 @@ class _ArrayReader:
     def error(self, expected: str, found: str) -> DataError:
         """The error for an unexpected character."""
         message = f"{self.name}:{self.line}: expected {expected} in the array, found {found or 'the end of the file'}"
-        return DataError(message, code="broken-json")
+        return DataError(message)
 
     def _advance(self, end: int) -> None:
         self.line += self.text.count("\n", self.position, end)
@@ -205,16 +204,16 @@ def _read_passages(
     if contexts is None:
         return []
     if not isinstance(contexts, list):
-        raise DataError(f"{where}: {field} is not a list", code="not-a-list")
+        raise DataError(f"{where}: {field} is not a list")
     passages = []
     for context in contexts:
         if not isinstance(context, dict) or not isinstance(context.get("text"), str) or not isinstance(context.get("title") or "", str):
-            raise DataError(f"{where}: {field}: expected contexts with a text and a title, both strings", code="text-not-a-string")
+            raise DataError(f"{where}: {field}: expected contexts with a text and a title, both strings")
         title, text = context.get("title") or "", context["text"]
         digest = hashlib.sha256(f"{title}\n{text}".encode()).hexdigest()[:16]
         context_id = next((context[key] for key in CONTEXT_ID_FIELDS if context.get(key) not in (None, "")), digest)
         if isinstance(context_id, bool) or not isinstance(context_id, str | int):
-            raise DataError(f"{where}: {field}: id of a context is not a string: {context_id!r}", code="id-not-a-word")
+            raise DataError(f"{where}: {field}: id of a context is not a string: {context_id!r}")
         passage = {"docid": str(context_id), "title": title, "text": text}
         if passage["docid"] in excluded:
             continue

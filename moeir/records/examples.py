@@ -19,7 +19,6 @@ from moeir.records.texts import Text
 
 log = logging.getLogger(__name__)
 _SIDES = ("positive", "negative")
-_MISSING_CODES = {"positive": "no-positive", "negative": "no-negatives"}
 MAX_SCORE = 3e38  # of float32, in which scores are compared
 
 
@@ -68,7 +67,7 @@ def read_examples_with_records(path: Path | str, *, provenance: bool = True) -> 
     for where, record in _read_records(path):
         example = parse_example(record, where, provenance=provenance)
         if example.query_id in query_ids:
-            raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query", code="duplicate-id")
+            raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
         query_ids.add(example.query_id)
         yield where, record, example
     if not query_ids:
@@ -101,12 +100,12 @@ def merge_examples(files: Sequence[Iterable[Example]], paths: Sequence[Path | st
 
 def _merge_pair(first: Example, second: Example, path: str) -> Example:
     if first.query is not None and second.query is not None and first.query != second.query:
-        raise DataError(f"{path}: query {first.query_id!r} has two texts in the files; different queries need other ids", code="two-texts")
+        raise DataError(f"{path}: query {first.query_id!r} has two texts in the files; different queries need other ids")
     passages = {passage.id: passage for passage in first.passages}
     for passage in second.passages:
         if passages.setdefault(passage.id, passage) != passage:
             problem = f"passage {passage.id!r} has two texts in the files; different passages need other ids"
-            raise DataError(f"{path}: {problem}", code="two-texts")
+            raise DataError(f"{path}: {problem}")
     positives = tuple(dict.fromkeys((*first.positive_ids, *second.positive_ids)))
     negatives = tuple(document for document in dict.fromkeys((*first.negative_ids, *second.negative_ids)) if document not in positives)
     teacher = second.teacher_scores | first.teacher_scores
@@ -126,7 +125,7 @@ def _check_records(records: Iterable[dict[str, Any]], name: str) -> Iterator[dic
     for number, record in enumerate(records, 1):
         query_id = parse_example(record, f"{name}: example {number}", provenance=True).query_id
         if query_id in query_ids:
-            raise DataError(f"{name}: example {number}: duplicate query id {query_id!r}; expected one per query", code="duplicate-id")
+            raise DataError(f"{name}: example {number}: duplicate query id {query_id!r}; expected one per query")
         query_ids.add(query_id)
         yield record
 
@@ -154,7 +153,7 @@ def example_to_record(example: Example) -> dict[str, Any]:
     else:
         passage = {text.id: _to_passage(text) for text in example.passages}
         if missing := {*example.positive_ids, *example.negative_ids} - passage.keys():
-            raise DataError(f"query {example.query_id!r}: has no text of document {min(map(str, missing))!r}", code="unknown-document")
+            raise DataError(f"query {example.query_id!r}: has no text of document {min(map(str, missing))!r}")
         fields["query"] = example.query.content if example.query.title else example.query.text
         if example.query.answers:
             fields["answers"] = list(example.query.answers)
@@ -179,24 +178,24 @@ def _to_passage(text: Text) -> dict[str, Any]:
 def parse_example(record: Any, where: str, *, provenance: bool) -> Example:
     """An example from a record in our form or Tevatron's; `where` starts the message of an error."""
     if not isinstance(record, dict):
-        raise DataError(f"{where}: expected a JSON object", code="not-an-object")
+        raise DataError(f"{where}: expected a JSON object")
     if "query_id" not in record:
         fields = ", ".join(map(str, record)) or "no field"
-        raise DataError(f"{where}: no query_id, found {fields}; moeir convert --to examples reads other formats", code="no-id")
+        raise DataError(f"{where}: no query_id, found {fields}; moeir convert --to examples reads other formats")
     query_id = texts.parse_id(record["query_id"], where)
     inline = "positive_passages" in record
     passages: dict[str, Text] = {}
     if inline:
         if not isinstance(record.get("query"), str):
-            raise DataError(f"{where}: no query text beside the passages; the field query is missing or not a string", code="no-text")
+            raise DataError(f"{where}: no query text beside the passages; the field query is missing or not a string")
         positives, negatives = (_parse_passages(record, side, passages, where) for side in _SIDES)
     else:
         positives, negatives = (_parse_ids(record, side, where) for side in _SIDES)
     if not positives:
-        raise DataError(f"{where}: query {query_id!r} has no positive", code="no-positive")
+        raise DataError(f"{where}: query {query_id!r} has no positive")
     if both := set(positives) & set(negatives):
         problem = f"document {min(both)!r} is a positive and a negative of query {query_id!r}"
-        raise DataError(f"{where}: {problem}", code="positive-among-negatives")
+        raise DataError(f"{where}: {problem}")
     query = texts.parse_text({"_id": query_id, "query": record["query"], "answers": record.get("answers")}, where) if inline else None
     entries = _parse_provenance(record, len(negatives), where) if provenance else ()
     if inline and all(passage.get("score") is not None for side in _SIDES for passage in record[f"{side}_passages"]):
@@ -211,10 +210,10 @@ def _parse_teacher_scores(record: dict[str, Any], counts: dict[str, int], where:
     for side, count in counts.items():
         values = _list_field(record, f"{side}_scores", where) if has_teacher else []
         if has_teacher and len(values) != count:
-            raise DataError(f"{where}: {count} {side}s, but {side}_scores has {len(values)} entries", code="scores-miscounted")
+            raise DataError(f"{where}: {count} {side}s, but {side}_scores has {len(values)} entries")
         for value in values:
             if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MAX_SCORE:
-                raise DataError(f"{where}: {side}_scores: expected finite numbers, found {value!r}", code="score-not-finite")
+                raise DataError(f"{where}: {side}_scores: expected finite numbers, found {value!r}")
         yield tuple(map(float, values))
 
 
@@ -222,7 +221,7 @@ def _parse_ids(record: dict[str, Any], side: str, where: str) -> tuple[str, ...]
     names = (f"{side}_ids", f"{side}_document_ids", f"{side}_passages")
     field = next((name for name in names if name in record), None)
     if field is None:
-        raise DataError(f"{where}: no {side}s; expected one of {', '.join(names)}", code=_MISSING_CODES[side])
+        raise DataError(f"{where}: no {side}s; expected one of {', '.join(names)}")
     ids = tuple(sys.intern(texts.parse_id(value, where)) for value in _list_field(record, field, where))
     _check_unique(ids, field, where)
     return ids
@@ -233,7 +232,7 @@ def _parse_passages(record: dict[str, Any], side: str, passages: dict[str, Text]
     passage_texts = [texts.parse_text(passage, f"{where}: {field}") for passage in _list_field(record, field, where)]
     for text in passage_texts:
         if passages.setdefault(text.id, text) != text:
-            raise DataError(f"{where}: passage {text.id!r} has two texts", code="two-texts")
+            raise DataError(f"{where}: passage {text.id!r} has two texts")
     ids = tuple(text.id for text in passage_texts)
     _check_unique(ids, field, where)
     return ids
@@ -243,7 +242,7 @@ def _check_unique(ids: tuple[str, ...], field: str, where: str) -> None:
     unique: set[str] = set()
     for document in ids:
         if document in unique:
-            raise DataError(f"{where}: document {document!r} is listed twice in {field}", code="duplicate-passage")
+            raise DataError(f"{where}: document {document!r} is listed twice in {field}")
         unique.add(document)
 
 
@@ -251,8 +250,8 @@ def _list_field(record: dict[str, Any], field: str, where: str) -> list[Any]:
     values = record.get(field)
     if not isinstance(values, list):
         if field in record:
-            raise DataError(f"{where}: {field} is not a list", code="not-a-list")
-        raise DataError(f"{where}: no {field}", code=_MISSING_CODES[field.partition("_")[0]])
+            raise DataError(f"{where}: {field} is not a list")
+        raise DataError(f"{where}: no {field}")
     return values
 
 
@@ -261,8 +260,8 @@ def _parse_provenance(record: dict[str, Any], negatives: int, where: str) -> tup
         return ()
     entries = _list_field(record, "negative_provenance", where)
     if len(entries) != negatives:
-        raise DataError(f"{where}: {negatives} negatives, but negative_provenance has {len(entries)} entries", code="provenance")
+        raise DataError(f"{where}: {negatives} negatives, but negative_provenance has {len(entries)} entries")
     try:
         return tuple(tuple(Provenance(str(one["run"]), int(one["rank"]), float(one["score"])) for one in entry) for entry in entries)
     except (TypeError, KeyError, ValueError, OverflowError):
-        raise DataError(f'{where}: negative_provenance is not a list of lists of {{"run", "rank", "score"}}', code="provenance") from None
+        raise DataError(f'{where}: negative_provenance is not a list of lists of {{"run", "rank", "score"}}') from None

@@ -61,7 +61,7 @@ def read_generated_queries(source: Path | str, *, allow_empty: bool = False) -> 
     for where, value in texts.read_json_lines(source):
         record = _parse_record(value, where)
         if record.id in ids:
-            raise DataError(f"{where}: duplicate id {record.id!r}; ids must be unique", code="duplicate-id")
+            raise DataError(f"{where}: duplicate id {record.id!r}; ids must be unique")
         ids.add(record.id)
         yield record
     if not ids and not allow_empty:
@@ -70,8 +70,8 @@ def read_generated_queries(source: Path | str, *, allow_empty: bool = False) -> 
 
 def _parse_record(record: Any, where: str) -> GeneratedQueries:
     if not isinstance(record, dict) or not {"_id", "queries"} <= record.keys():
-        raise DataError(f"{where}: expected an object with _id and queries, as generate-queries writes them", code="not-an-object")
+        raise DataError(f"{where}: expected an object with _id and queries, as generate-queries writes them")
     queries = record["queries"]
     if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
-        raise DataError(f"{where}: queries is not a list of strings", code="not-a-list")
+        raise DataError(f"{where}: queries is not a list of strings")
     return GeneratedQueries(texts.parse_id(record["_id"], where), tuple(queries))

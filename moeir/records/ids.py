@@ -24,14 +24,14 @@ def parse_id(value: Any, where: str) -> str:
     if type(value) is str and value.isascii() and value.isprintable() and value and " " not in value:  # fast, and nearly all
         return value
     if isinstance(value, bool) or not isinstance(value, str | Integral):
-        raise DataError(f"{where}: id is not a string: {preview(value)}", code="id-not-a-word")
+        raise DataError(f"{where}: id is not a string: {preview(value)}")
     name = str(value)
     if not name.strip():
-        raise DataError(f"{where}: id is blank", code="blank-id")
+        raise DataError(f"{where}: id is blank")
     if name.split() != [name]:
-        raise DataError(f"{where}: id with white space: {clip(repr(name))}; expected one word, as in a run", code="id-with-space")
+        raise DataError(f"{where}: id with white space: {clip(repr(name))}; expected one word, as in a run")
     if not name.isprintable() and _NOT_IN_IDS.search(name):
-        raise DataError(f"{where}: id with a control character: {clip(repr(name))}; expected one word, as in a run", code="id-not-a-word")
+        raise DataError(f"{where}: id with a control character: {clip(repr(name))}; expected one word, as in a run")
     return name
 
 

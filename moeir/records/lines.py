@@ -142,7 +142,7 @@ def read_csv(numbered: Iterable[tuple[int, str]], name: str, delimiter: str = "\
             has_id = '"' not in cells[0] and len(cells[0].split()) == 1 and cells[0].isdigit() == opening[0].isdigit()
             if first and delimiter == "\t" and len(cells) == len(opening) == width and has_id:
                 problem = f'a column begins with " and is not closed before line {number}, a row of its own'
-                raise DataError(f"{name}:{first}: {problem}; {_CSV_RULE}", code="columns")
+                raise DataError(f"{name}:{first}: {problem}; {_CSV_RULE}")
             skipped = number - last - 1 if first else 0  # blank lines, which the caller may have left out
             first, last = first or number, number
             yield "\n" * skipped + line + "\n"
@@ -156,7 +156,7 @@ def read_csv(numbered: Iterable[tuple[int, str]], name: str, delimiter: str = "\
                 yield f"{name}:{first}", row
             first = 0
     except csv.Error as problem:
-        raise DataError(f"{name}:{first}: not a table: {escape_controls(str(problem))}; {_CSV_RULE}", code="columns") from None
+        raise DataError(f"{name}:{first}: not a table: {escape_controls(str(problem))}; {_CSV_RULE}") from None
 
 
 def format_csv(row: Iterable[str]) -> str:
@@ -175,7 +175,7 @@ def read_rows(path: Path | str, width: int, form: str) -> Iterator[tuple[str, li
                 continue
             columns = line.split("\t")
             if len(columns) != width:
-                raise DataError(f"{name}:{number}: {width} columns between tabs expected ({form}), {len(columns)} found", code="columns")
+                raise DataError(f"{name}:{number}: {width} columns between tabs expected ({form}), {len(columns)} found")
             yield f"{name}:{number}", columns
 
 
@@ -205,10 +205,8 @@ def check_characters(text: str, where: str) -> str:
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError as fault:
-        half = text[fault.start]
-        raise DataError(
-            f"{where}: half a character (a lone surrogate): {half!r} at character {fault.start + 1}", code="half-character"
-        ) from None
+        problem = f"half a character (a lone surrogate): {text[fault.start]!r} at character {fault.start + 1}"
+        raise DataError(f"{where}: {problem}") from None
     return text
 
 
@@ -217,7 +215,7 @@ def _open_error(path: Path | str, fault: OSError) -> DataError:
         return DataError(f"{path}: no such file")
     if isinstance(fault, IsADirectoryError):
         return DataError(f"{path}: expected a text file, found a folder")
-    return DataError(f"{path}: cannot be read: {fault.strerror}", code="damaged-archive")
+    return DataError(f"{path}: cannot be read: {fault.strerror}")
 
 
 @contextmanager
@@ -267,7 +265,7 @@ def _split_blocks(chunks: Iterator[bytes], name: str, check: bool) -> Iterator[t
         for chunk in chunks:
             formats = [words for start, words in _BINARY_FORMATS.items() if chunk.startswith(start)] if number == 1 and not rest else ()
             if formats:
-                raise DataError(f"{name}: expected text, found {formats[0]}", code="not-utf8")
+                raise DataError(f"{name}: expected text, found {formats[0]}")
             end = chunk.rfind(b"\n")
             if end < 0:
                 rest.append(chunk)
@@ -281,9 +279,9 @@ def _split_blocks(chunks: Iterator[bytes], name: str, check: bool) -> Iterator[t
             number += int(np.count_nonzero(newlines)) + 1
             rest, size = [chunk[end + 1 :]], len(chunk) - end - 1
     except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as fault:
-        raise DataError(f"{name}: damaged archive near line {number}: {fault}", code="damaged-archive") from None
+        raise DataError(f"{name}: damaged archive near line {number}: {fault}") from None
     except OSError as fault:
-        raise DataError(f"{name}: cannot be read: {fault.strerror or fault}", code="damaged-archive") from None
+        raise DataError(f"{name}: cannot be read: {fault.strerror or fault}") from None
     if last := b"".join(rest):
         yield number, _check_text(last, number, name) if check else last
 
@@ -293,11 +291,11 @@ def _check_text(block: bytes, number: int, name: str) -> bytes:
         block = block.removeprefix(BYTE_ORDER_MARK)
     if b"\0" in block:
         line = number + block.count(b"\n", 0, block.index(b"\0"))
-        raise DataError(f"{name}:{line}: not a text file: found a zero byte; expected UTF-8 text", code="control-character")
+        raise DataError(f"{name}:{line}: not a text file: found a zero byte; expected UTF-8 text")
     try:
         if not block.isascii():  # the fast check, enough for most blocks
             block.decode()
     except UnicodeDecodeError as fault:
         line = number + block.count(b"\n", 0, fault.start)
-        raise DataError(f"{name}:{line}: not UTF-8: byte 0x{block[fault.start]:02x}; convert the file to UTF-8", code="not-utf8") from None
+        raise DataError(f"{name}:{line}: not UTF-8: byte 0x{block[fault.start]:02x}; convert the file to UTF-8") from None
     return block

@@ -39,7 +39,7 @@ def read_qrels(path: Path | str) -> Qrels:
         earlier = qrels.setdefault(query, {}).setdefault(document, grade)
         if earlier != grade:
             problem = f"grade {grade} here, {earlier} on an earlier line"
-            raise DataError(f"{where}: query {query!r}, document {document!r}: {problem}", code="grades-disagree")
+            raise DataError(f"{where}: query {query!r}, document {document!r}: {problem}")
     if not qrels:
         raise DataError(f"{name}: holds no judgement; expected {_EXPECTED_COLUMNS}")
     return qrels
@@ -68,7 +68,7 @@ def judgement_from_row(row: Mapping[str, Any], where: str) -> tuple[str, str, in
     values = []
     for what, names in ROW_FIELDS.items():
         if (name := next((name for name in names if name in row), None)) is None:
-            raise DataError(f"{where}: no {what}; expected one of {', '.join(names)} among {', '.join(map(repr, row))}", code="columns")
+            raise DataError(f"{where}: no {what}; expected one of {', '.join(names)} among {', '.join(map(repr, row))}")
         values.append((row[name], f"{where}, column {name!r}"))
     query, document, (grade, location) = values
     return parse_id(*query), parse_id(*document), parse_grade(grade, location)
@@ -94,12 +94,12 @@ class JudgementParser:
         is_markup = not self._width and not columns[-1].isdigit() and lines.describe_markup(line)
         if is_markup or len(columns) not in _COLUMNS or self._width not in (0, len(columns)):
             expected = f"{self._width} columns, as in the lines above" if self._width else _EXPECTED_COLUMNS
-            raise DataError(f"{where}: expected {expected}, found {trec_columns.describe_columns(encoded)}", code="columns")
+            raise DataError(f"{where}: expected {expected}, found {trec_columns.describe_columns(encoded)}")
         if b'"' in encoded and b"\t" in encoded and any(len(column) > 1 and column[:1] == column[-1:] == b'"' for column in columns):
-            raise DataError(f"{where}: a column is in quotation marks: {shorten_message(repr(line))}; remove them all", code="columns")
+            raise DataError(f"{where}: a column is in quotation marks: {shorten_message(repr(line))}; remove them all")
         if not self._width and columns[-1].decode().lower() in _GRADE_HEADERS:
             if columns[0].decode().lower() in ROW_FIELDS["document"]:
-                raise DataError(f"{where}: the columns are {' '.join(line.split())}; expected query, document, grade", code="columns")
+                raise DataError(f"{where}: the columns are {' '.join(line.split())}; expected query, document, grade")
             self._width = len(columns)
             return None
         if b"\t" in encoded:
@@ -114,7 +114,7 @@ class JudgementParser:
         """Whether a line that begins with # is a comment; DataError if it could be a judgement as well."""
         if line[1:2] != " " and len(columns) in _COLUMNS and columns[-1].lstrip(b"+-").isdigit():
             problem = f"a comment, or the judgement of a query whose id begins with #: {shorten_message(repr(line))}"
-            raise DataError(f"{where}: {problem}; a comment has a space behind #, and such an id needs another name", code="columns")
+            raise DataError(f"{where}: {problem}; a comment has a space behind #, and such an id needs another name")
         if self._width and not self._has_logged:
             self._has_logged = True
             log.info("%s: skipped as a comment, as it begins with #", where)
@@ -133,7 +133,7 @@ def validate_judgements(rows: Iterable[tuple[Any, Any, Any]], path: Path | str) 
     for query, document, grade in rows:
         if str(query).startswith("#"):
             problem = "expected an id that does not begin with #, which marks a comment"
-            raise DataError(f"{name}: query {query!r} cannot be written to judgements: {problem}", code="id-not-a-word")
+            raise DataError(f"{name}: query {query!r} cannot be written to judgements: {problem}")
         yield parse_id(query, name), parse_id(document, name), parse_grade(grade, f"{name}: query {query!r}, document {document!r}")
 
 
@@ -150,10 +150,10 @@ def parse_grade(value: Any, where: str) -> int:
         pass
     else:
         if abs(grade) > MAX_GRADE:
-            raise DataError(f"{where}: grade is too large: {text[:40]!r}; expected at most {MAX_GRADE:,}", code="grade-not-a-number")
+            raise DataError(f"{where}: grade is too large: {text[:40]!r}; expected at most {MAX_GRADE:,}")
         return grade
     try:
         float(text)
     except ValueError:
-        raise DataError(f"{where}: grade is not a number: {text!r}", code="grade-not-a-number") from None
-    raise DataError(f"{where}: grade is not a whole number: {text!r}", code="grade-not-whole")
+        raise DataError(f"{where}: grade is not a number: {text!r}") from None
+    raise DataError(f"{where}: grade is not a whole number: {text!r}")

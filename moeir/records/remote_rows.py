@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from moeir import data_sources
 from moeir.errors import DataError, UsageError
 
 IRDS_PARTS = ("docs", "queries", "qrels")
@@ -54,7 +53,7 @@ def _read_parquet(path: Path | str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield from ((f"{path}: row {number}", row) for number, row in enumerate(rows, 1))
     except (OSError, pyarrow.ArrowException) as fault:
         reason = (str(fault).splitlines() or [type(fault).__name__])[0]
-        raise DataError(f"{path}: cannot be read as parquet: {reason}", code="damaged-archive") from None
+        raise DataError(f"{path}: cannot be read as parquet: {reason}") from None
 
 
 def read_irds(source: str, parts: Sequence[str] = IRDS_PARTS) -> Iterator[tuple[str, Any]]:
@@ -68,22 +67,6 @@ def read_irds(source: str, parts: Sequence[str] = IRDS_PARTS) -> Iterator[tuple[
         raise UsageError(f"{source}: {name} has no {part}; name a data set or a split that has some, as in irds:beir/scifact/test")
     for number, row in enumerate(getattr(dataset, f"{part}_iter")(), 1):
         yield f"{source}: row {number}", row
-
-
-def list_parts(source: str) -> dict[str, str]:
-    """The sources of a data set's corpus, queries and judgements of each split, by name; none if the source is itself one of them."""
-    if "#" in source or "@" in source:
-        return {}
-    if source.startswith("irds:"):
-        dataset = _load_irds(source, source.removeprefix("irds:"))
-        parts = {part: data_sources.locate_part(source, part, None, "")[0] for part in data_sources.PARTS}
-        return {part: place for part, place in parts.items() if getattr(dataset, f"has_{place.rpartition('#')[2]}")()}
-    if not {"corpus", "queries"} <= _list_configs(source, source.removeprefix("hf:")):
-        return {}
-    corpus, queries, qrels = (data_sources.locate_part(source, part, None, "")[0] for part in data_sources.PARTS)
-    splits = _load_hf(qrels, qrels.removeprefix("hf:"))
-    judged = {f"qrels {split}": f"{qrels}@{split}" for split in splits} if isinstance(splits, dict) else {"qrels": qrels}
-    return {"corpus": corpus, "queries": queries, **judged}
 
 
 def _load_irds(source: str, name: str) -> Any:
@@ -114,18 +97,6 @@ def _load_hf(source: str, location: str) -> Any:
             as_written = datasets.Features({name: datasets.Value("string") for name in first.column_names})
             tables = datasets.load_dataset(*path, features=as_written, keep_default_na=False)
         return tables
-
-
-def _list_configs(source: str, location: str) -> set[str]:
-    """The configurations of a data set: of a folder, its folders. A path with three parts is a configuration, and has none."""
-    import datasets
-
-    if Path(location).is_dir():
-        return {path.name for path in Path(location).iterdir() if path.is_dir()}
-    if location.count("/") > 1:
-        return set()
-    with _one_line(source):
-        return set(datasets.get_dataset_config_names(location))
 
 
 @contextmanager

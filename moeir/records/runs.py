@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from moeir.errors import DataError, UsageError
+from moeir.parsing import shorten_message
 from moeir.records import lines, trec_columns
 from moeir.records.ids import IdColumn, Ids, parse_id
 from moeir.records.qrels import Qrels
@@ -104,7 +105,7 @@ class Run:
         scores = np.array([score for pairs in lists for _, score in pairs], dtype=np.float32)
         queries = [parse_id(query, "query") for query in hits]
         if len(set(queries)) < len(queries):
-            raise DataError(f"query {max(queries, key=queries.count)!r} has two lists", code="duplicate-id")
+            raise DataError(f"query {max(queries, key=queries.count)!r} has two lists")
         return cls.from_columns(queries, owners, names, documents, scores, tag)
 
     @classmethod
@@ -129,7 +130,7 @@ class Run:
         scores32 = np.asarray(scores, dtype=np.float32)
         for row in np.flatnonzero(~np.isfinite(scores32))[:1].tolist():
             problem = f"score of document {document_ids[documents[row]]!r} is not a finite float32 number"
-            raise DataError(f"{location(row)}: {problem}", code="score-not-finite")
+            raise DataError(f"{location(row)}: {problem}")
         if not isinstance(document_ids, Ids) and any(map(str.__ge__, document_ids, document_ids[1:])):
             documents = id_ranks(document_ids).astype(np.int32)[documents]
             document_ids = sorted(document_ids)
@@ -141,7 +142,7 @@ class Run:
         if (row := first_duplicate(starts, documents, order)) is not None:
             position = row if order is None else int(np.flatnonzero(order == row)[0])
             fault = f"document {document_ids[documents[position]]!r} is listed twice for query {queries[owners[position]]!r}"
-            raise DataError(f"{location(row)}: {fault}", code="duplicate-document")
+            raise DataError(f"{location(row)}: {fault}")
         return cls(list(queries), starts, *sort_lists(starts, documents, scores32), document_ids, tag, depth)
 
     @cached_property
@@ -226,7 +227,7 @@ def format_lists(run: Run, tag: str, where: str) -> Iterator[str]:
     for word in chain([tag], run.queries, run.document_ids):
         parse_id(word, where)
     if not np.isfinite(run.scores).all():
-        raise DataError(f"{where}: a score is not a finite float32 number", code="score-not-finite")
+        raise DataError(f"{where}: a score is not a finite float32 number")
     return _format_lists(run, tag)
 
 
@@ -273,6 +274,13 @@ def parse_hit(line: str, where: str) -> tuple[str, str, str, float, str]:
     trec_columns.check_iteration(words, line.encode(), where)
     query, _, document, rank, _, tag = (word.decode() for word in words)
     return query, document, rank, score, tag
+
+
+def parse_rank(word: str, where: str) -> int:
+    """The rank in a column; DataError if it is no whole number."""
+    if not word.isdecimal() or len(word) > MAX_RANK_DIGITS:
+        raise DataError(f"{where}: rank is not a whole number: {shorten_message(repr(word))}")
+    return int(word)
 
 
 def truncate_lists(starts: Integers, depth: int) -> tuple[NDArray[np.bool_], Integers]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from moeir import data_sources
 from moeir.errors import DataError
@@ -18,6 +18,7 @@ from moeir.records import dpr, lines, qrels, remote_rows
 from moeir.records.ids import parse_id as parse_id
 
 Item = TypeVar("Item")
+Contents: TypeAlias = Iterator[tuple[str, Any]]
 ID_FIELDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
 TEXT_FIELDS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
 KNOWN_FIELDS = (*ID_FIELDS, *TEXT_FIELDS, "title", "url", "answers")
@@ -62,7 +63,7 @@ def read_texts(source: Path | str, *, keep_empty: bool = False, plain_lines: boo
     for where, _, text in read_texts_with_records(source, plain_lines=plain_lines):
         if not text.content and not keep_empty:
             advice = "--keep-empty keeps such texts, moeir check lists them"
-            raise DataError(f"{where}: the text of {text.id!r} is empty; {advice}", code="empty-text")
+            raise DataError(f"{where}: the text of {text.id!r} is empty; {advice}")
         yield text
 
 
@@ -76,7 +77,7 @@ def _parse_unique(records: Iterable[tuple[str, Any]], name: str) -> Iterator[tup
     for where, record in records:
         text = parse_text(record, where)
         if text.id in ids:
-            raise DataError(f"{where}: duplicate id {text.id!r}; ids must be unique", code="duplicate-id")
+            raise DataError(f"{where}: duplicate id {text.id!r}; ids must be unique")
         ids.add(text.id)
         yield where, record, text
     if not ids:
@@ -95,7 +96,7 @@ def read_field(source: Path | str, field: str) -> dict[str, str]:
         text, value = parse_text(record, where), record.get(field)
         if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip() or not str(value).isprintable():
             problem = f"field {field!r} of {text.id!r} is not a printable string or a whole number: {preview(value)}"
-            raise DataError(f"{where}: {problem}", code="text-not-a-string")
+            raise DataError(f"{where}: {problem}")
         values[text.id] = str(value)
     return values
 
@@ -116,14 +117,14 @@ def to_record(text: Text) -> dict[str, Any]:
 def parse_text(record: Any, where: str) -> Text:
     """A text from a record with any of the usual names for id and text; `where` starts the message of an error."""
     if not isinstance(record, dict):
-        raise DataError(f"{where}: expected a JSON object, found {preview(record)}", code="not-an-object")
+        raise DataError(f"{where}: expected a JSON object, found {preview(record)}")
     if record and all(isinstance(value, dict) for value in record.values()):
-        raise DataError(f"{where}: expected a text, found judgements or a run as JSON, {{query: {{document: …}}}}", code="no-text")
+        raise DataError(f"{where}: expected a text, found judgements or a run as JSON, {{query: {{document: …}}}}")
     name = _find_field(record, TEXT_FIELDS, "text", where)
     text = parse_string(record[name], f"{where}: {name}")
     answers = record.get("answers")
     if answers is not None and not (isinstance(answers, list | tuple) and all(isinstance(answer, str) for answer in answers)):
-        raise DataError(f"{where}: answers is not a list of strings: {preview(answers)}", code="text-not-a-string")
+        raise DataError(f"{where}: answers is not a list of strings: {preview(answers)}")
     text_id = parse_id(record[_find_field(record, ID_FIELDS, "id", where)], where)
     title, url = (
         parse_string(value, f"{where}: {field}") if (value := record.get(field)) is not None else "" for field in ("title", "url")
@@ -136,7 +137,7 @@ def parse_text(record: Any, where: str) -> Text:
 def parse_string(value: Any, where: str) -> str:
     """A text as it is, or an error: texts are strings, without halves of characters."""
     if not isinstance(value, str):
-        raise DataError(f"{where} is not a string: {preview(value)}", code="text-not-a-string")
+        raise DataError(f"{where} is not a string: {preview(value)}")
     return lines.check_characters(value, where)
 
 
@@ -180,7 +181,7 @@ def _find_field(record: dict[str, Any], names: Sequence[str], what: str, where: 
     field = next((name for name in names if name in record), None)
     if field is None:
         present = ", ".join(map(repr, record)) or "no field at all"
-        raise DataError(f"{where}: no {what}; expected one of {', '.join(names)} among {present}", code=f"no-{what}")
+        raise DataError(f"{where}: no {what}; expected one of {', '.join(names)} among {present}")
     return field
 
 
@@ -201,27 +202,52 @@ def read_records(source: str, *, plain_lines: bool = False) -> Iterator[tuple[st
 
 
 def _read_lines(source: str, numbered: Iterator[tuple[int, str]], plain_lines: bool) -> Iterator[tuple[str, Any]]:
-    name = lines.source_name(source)
-    first = next(((number, line) for number, line in numbered if line.strip()), None)
-    if first is None:
-        return
-    kind, all_lines = detect_form(source, first[1]), chain([first], ((number, line) for number, line in numbered if line.strip()))
+    form, contents = split_records(source, numbered, plain_lines=plain_lines)
+    return ((where, form.parse(content, where)) for where, content in contents)
+
+
+class TextForm(NamedTuple):
+    """How a file holds texts: `json`, `tabs`, DPR's `array` or questions with `answers`; the names of its columns; its header, if any."""
+
+    kind: str
+    names: Sequence[str] = ()
+    header: str = ""
+
+    def parse(self, content: Any, where: str) -> Any:
+        """The record of a line of JSON or of the columns of a row; DataError if it is broken."""
+        if isinstance(content, str):
+            return parse_json(content, where)
+        return parse_row(content, self.names, where) if isinstance(content, list) else content
+
+
+def split_records(source: Path | str, numbered: Iterator[tuple[int, str]], *, plain_lines: bool = False) -> tuple[TextForm, Contents]:
+    """The form of a file of texts, and each record with its location: a line of JSON, the columns of a row, or an object.
+
+    A table with a header is read as csv writes it, such as DPR's `psgs_w100.tsv`; without one, the columns are read as they stand.
+    """
+    name, nonempty = lines.source_name(source), ((number, line) for number, line in numbered if line.strip())
+    if (first := next(nonempty, None)) is None:
+        return TextForm("json"), iter(())
+    kind, all_lines = detect_form(source, first[1]), chain([first], nonempty)
     if kind == "array":
-        yield from dpr.read_questions(name, all_lines)
-    elif kind == "answers":
-        yield from dpr.read_question_rows(name, all_lines)
-    elif plain_lines and kind == "tabs" and "\t" not in first[1]:
-        for position, (number, line) in enumerate(all_lines, 1):
-            if "\t" in line or line.lstrip().startswith("{"):
-                expected = "expected one text per line, as in the first, or JSON, or an id and a text, in every line"
-                raise DataError(f"{name}:{number}: found {'a tab' if chr(9) in line else 'JSON'}; {expected}", code="columns")
-            yield f"{name}:{number}", {"id": str(position), "text": line.strip()}
-    elif kind == "tabs":
-        names, _, rows = read_text_rows(name, first, numbered)
-        yield from ((where, parse_row(columns, names, where)) for where, columns in rows)
-    else:
-        located = ((f"{name}:{number}", line) for number, line in all_lines)
-        yield from ((where, parse_json(line, where)) for where, line in located)
+        return TextForm(kind), dpr.read_questions(name, all_lines)
+    if kind == "answers":
+        return TextForm(kind), dpr.read_question_rows(name, all_lines)
+    if kind == "json":
+        return TextForm(kind), ((f"{name}:{number}", line) for number, line in all_lines)
+    if plain_lines and "\t" not in first[1]:
+        return TextForm("plain"), _number_lines(name, all_lines)
+    if names := parse_header(first[1], f"{name}:{first[0]}"):
+        return TextForm(kind, names, first[1]), islice(lines.read_csv(chain([first], numbered), name), 1, None)
+    return TextForm(kind, ("id", "text")), ((f"{name}:{number}", line.split("\t")) for number, line in all_lines)
+
+
+def _number_lines(name: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, dict[str, str]]]:
+    for position, (number, line) in enumerate(numbered, 1):
+        if "\t" in line or line.lstrip().startswith("{"):
+            expected = "expected one text per line, as in the first, or JSON, or an id and a text, in every line"
+            raise DataError(f"{name}:{number}: found {'a tab' if chr(9) in line else 'JSON'}; {expected}")
+        yield f"{name}:{number}", {"id": str(position), "text": line.strip()}
 
 
 def detect_form(source: Path | str, first: str) -> str:
@@ -232,19 +258,6 @@ def detect_form(source: Path | str, first: str) -> str:
     if not (suffix in _TSV_SUFFIXES or (suffix not in _JSON_SUFFIXES and not first.lstrip().startswith("{"))):
         return "json"
     return "answers" if dpr.has_answers(first) else "tabs"
-
-
-def read_text_rows(
-    name: str, first: tuple[int, str], others: Iterator[tuple[int, str]]
-) -> tuple[list[str], bool, Iterator[tuple[str, list[str]]]]:
-    """The names of the columns of tab-separated texts, whether the first line is a header with them, and each row with its location.
-
-    A file with a header is a table as csv writes it, such as DPR's `psgs_w100.tsv`; without one, the columns are read as they stand.
-    """
-    numbered = chain([first], others)
-    if names := parse_header(first[1], f"{name}:{first[0]}"):
-        return names, True, islice(lines.read_csv(numbered, name), 1, None)
-    return ["id", "text"], False, ((f"{name}:{number}", line.split("\t")) for number, line in numbered if line.strip())
 
 
 def parse_header(first: str, where: str) -> list[str]:
@@ -262,15 +275,15 @@ def parse_header(first: str, where: str) -> list[str]:
     if len(names) > 1 and all(re.fullmatch(r"[\w.-]+", name) for name in names) and (has_id or known_count > 1):
         problem = f"the first line looks like a header, {', '.join(names)}" + (f", with two columns {repeated!r}" if repeated else "")
         expected = f"expected one of {', '.join(ID_FIELDS)} and one of {', '.join(TEXT_FIELDS)}"
-        raise DataError(f"{where}: {problem}; {expected}; rename the columns, or delete the line if they are id and text", code="columns")
+        raise DataError(f"{where}: {problem}; {expected}; rename the columns, or delete the line if they are id and text")
     return []
 
 
-def parse_row(columns: list[str], names: list[str], where: str) -> dict[str, Any]:
+def parse_row(columns: Sequence[str], names: Sequence[str], where: str) -> dict[str, Any]:
     """The columns of a line as a record."""
     if len(columns) != len(names):
         actual = lines.describe_markup(columns[0]) or len(columns)
-        raise DataError(f"{where}: expected {len(names)} tab-separated columns ({', '.join(names)}), found {actual}", code="columns")
+        raise DataError(f"{where}: expected {len(names)} tab-separated columns ({', '.join(names)}), found {actual}")
     return dict(zip(names, columns, strict=True))
 
 

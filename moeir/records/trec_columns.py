@@ -169,7 +169,7 @@ def parse_line(line: bytes, where: str, names: Sequence[str], number: int) -> tu
     """The words of a line, one for each of `names`, and the finite float32 number among them; `where` starts the message of an error."""
     words = split_columns(line)
     if len(words) != len(names):
-        raise DataError(f"{where}: expected {len(names)} columns ({' '.join(names)}), found {describe_columns(line)}", code="columns")
+        raise DataError(f"{where}: expected {len(names)} columns ({' '.join(names)}), found {describe_columns(line)}")
     if names[-1] == "tag":
         words[-1] = b"_".join(words[-1].split())  # so that it can be written between spaces, too
     check_words(words, names, where)
@@ -196,14 +196,14 @@ def check_words(columns: Sequence[bytes], names: Sequence[str], where: str) -> N
     for name, column in zip(names, columns):
         if not column.isalnum() and len(column.split()) != 1:
             problem = f"{name} is {'empty' if not column else 'not one word'}: {shorten_message(repr(column.decode()))}"
-            raise DataError(f"{where}: {problem}; columns are between tabs here", code="id-with-space" if column else "columns")
+            raise DataError(f"{where}: {problem}; columns are between tabs here")
 
 
 def check_iteration(columns: Sequence[bytes], line: bytes, where: str) -> None:
     """DataError unless the second column is that of TREC's formats, or tabs tell it from a part of an id."""
     if b"\t" not in line and not _ITERATION.fullmatch(columns[1]):
         problem = f"the second of {len(columns)} columns is {shorten_message(repr(columns[1].decode()))}, expected Q0 or a number"
-        raise DataError(f"{where}: {problem}; separate columns by tabs, and leave no white space in an id", code="columns")
+        raise DataError(f"{where}: {problem}; separate columns by tabs, and leave no white space in an id")
 
 
 def parse_float32(text: str, where: str, what: str = "score") -> float:
@@ -211,8 +211,7 @@ def parse_float32(text: str, where: str, what: str = "score") -> float:
     try:
         value = float(text.replace("_", "?").encode())  # bytes, as float() takes underscores, and other digits than ASCII in a string
     except ValueError:
-        code = "score-not-a-number" if what == "score" else "rank-not-a-number"
-        raise DataError(f"{where}: {what} is not a number: {text!r}", code=code) from None
+        raise DataError(f"{where}: {what} is not a number: {text!r}") from None
     if not abs(value) < _FLOAT32_OVERFLOW:
-        raise DataError(f"{where}: {what} is not finite: {text!r}", code="score-not-finite" if what == "score" else "rank-not-a-number")
+        raise DataError(f"{where}: {what} is not finite: {text!r}")
     return value

@@ -154,7 +154,7 @@ class CandidateTexts:
         inline: dict[str, Text] = {}
         for passage in chain.from_iterable(example.passages for example in examples):
             if inline.setdefault(passage.id, passage).joined_fields != passage.joined_fields:
-                raise DataError(f"{label}: passage {passage.id!r} has two texts; different texts need other ids", code="two-texts")
+                raise DataError(f"{label}: passage {passage.id!r} has two texts; different texts need other ids")
         return cls([by_id[query] for query in run.queries], run.document_ids, corpus, keep_empty, label, tuple(inline.values()))
 
     def iter_documents(self, codes: Integers, *, join_fields: bool) -> Iterator[tuple[int, str]]:

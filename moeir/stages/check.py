@@ -1,7 +1,7 @@
 """`moeir check`: find faults in data before training, encoding or evaluation."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import data_sources
 from moeir.console import format_count
-from moeir.errors import FAULT_KINDS, DataError, UsageError
+from moeir.errors import DataError, UsageError
 from moeir.parsing import dump_json, escape_controls
 from moeir.settings import input_field, option
 from moeir.stages.base import STREAM, TEXT_KINDS, Counts, Stage, check_output_path, is_stream
@@ -18,8 +18,6 @@ from moeir.stages.run_arguments import run_paths
 if TYPE_CHECKING:
     from moeir.data_checks.examples import CheckContext
     from moeir.data_checks.findings import Findings
-    from moeir.data_checks.texts import SeenTexts, TruncationCounter
-    from moeir.records.texts import Text
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +37,6 @@ class Check(Stage):
     run: tuple[Path, ...] = input_field("run", "Runs; repeat the flag for several.", ())
     dev_queries: Path | None = input_field("texts", "Evaluation queries: --train must not contain any of them.", None, only_with=())
     encodings: Path | None = input_field("encodings", "Output folder of moeir encode.", None)
-    model: Path | None = input_field("weights", "Checkpoint or weights, to count truncated texts with its tokenizer.", None)
-    document_length: int | None = option(
-        "Maximum tokens of a document [default: the checkpoint's].", None, minimum=3, aliases=("--passage-max-len",)
-    )
-    query_length: int | None = option(
-        "Maximum tokens of a query [default: the checkpoint's].", None, minimum=3, aliases=("--query-max-len",)
-    )
     keep_empty: bool = option("Accept documents without text.", False)
     allow: tuple[str, ...] = option("Kind of fault to accept, such as query-in-corpus; repeat the flag.", ())
     most: int = option("Maximum lines shown per kind of fault and file; 0 for all.", 5, minimum=0)
@@ -55,14 +46,12 @@ class Check(Stage):
     )
 
     def check(self) -> None:
+        from moeir.data_checks.findings import FAULT_KINDS
         from moeir.variants import suggest
 
         for kind in self.allow:
             if kind not in FAULT_KINDS:
                 raise UsageError(f"--allow {kind}: there is no such kind of fault{suggest(kind, FAULT_KINDS)}")
-        for flag, length in (("document", self.document_length), ("query", self.query_length)):
-            if length is not None and self.model is None:
-                raise UsageError(f"--{flag}-length: needs --model, for its tokenizer")
         if not self._input_files() and self.encodings is None:
             raise UsageError("check needs --corpus, --queries, --qrels, --train, --run or --encodings")
         self._check_fix()
@@ -105,7 +94,7 @@ class Check(Stage):
         self._write_findings(findings)
         if findings.fault_count:
             raise DataError(findings.summary() + copies)
-        checked = dict.fromkeys(str(path) for setting, path in self.sources() if setting.name != "model")
+        checked = dict.fromkeys(str(path) for _, path in self.sources())
         log.info("no fault found in %s", ", ".join(checked))
         return None
 
@@ -115,68 +104,21 @@ class Check(Stage):
         from moeir.data_checks.findings import FileFindings
         from moeir.formats.training_files import is_own_file, read_training_examples
 
-        seen_documents, seen_queries, fingerprints = texts.SeenTexts(), texts.SeenTexts(), dict[str, int]()
+        queries, documents = texts.SeenTexts(), texts.SeenTexts()
         if self.queries is not None:
-            context.queries, context.fingerprints = seen_queries.ids, fingerprints
-            yield self.queries, self._check_texts(self.queries, "query", findings, seen_queries, fingerprints)
-            seen_documents.queries = {fingerprint: query for query, fingerprint in fingerprints.items()}
+            context.queries = queries
+            yield self.queries, texts.TextChecker(FileFindings(findings, self.queries), queries, keep_empty=self.keep_empty).copied_lines()
         if self.dev_queries is not None:
             yield self.dev_queries, texts.TextChecker(FileFindings(findings, self.dev_queries), context.dev_queries).copied_lines()
         if self.corpus is not None:
-            context.documents, context.twins = seen_documents.ids, seen_documents.twins
-            yield self.corpus, self._check_texts(self.corpus, "document", findings, seen_documents, {})
-        known_ids = (context.queries, context.documents)
+            context.documents = documents
+            yield self.corpus, texts.TextChecker(FileFindings(findings, self.corpus), documents, queries, self.keep_empty).copied_lines()
+        known_ids = [None if seen is None else seen.by_id for seen in (context.queries, context.documents)]
         yield from ((path, qrels.check_qrels(FileFindings(findings, path, *known_ids))) for path in self.qrels)
         for path in self.train:
             foreign = None if is_own_file(path) else read_training_examples(path, provenance=True)
             yield path, examples.check_examples(FileFindings(findings, path), context, foreign)
-        yield from ((path, runs.RunChecker(FileFindings(findings, path, *known_ids)).copied_lines()) for path in run_paths(self.run))
-
-    def _check_texts(
-        self, path: Path, side: str, findings: "Findings", seen_texts: "SeenTexts", fingerprints: dict[str, int]
-    ) -> Iterator[str]:
-        from moeir.data_checks import texts
-        from moeir.data_checks.findings import FileFindings
-
-        truncation = self._truncation_counter(path, side)
-
-        def on_text(line: int | None, text: "Text") -> None:
-            if side == "query":
-                fingerprints[text.id] = texts.fingerprint(text.content)
-            if truncation is not None:
-                truncation.add(line, text.content)
-
-        yield from texts.TextChecker(FileFindings(findings, path), seen_texts, on_text, self.keep_empty).copied_lines()
-        if truncation is not None:
-            truncation.report(findings)
-
-    def _truncation_counter(self, path: Path, side: str) -> "TruncationCounter | None":
-        """The truncation counter of a side, if --model is given."""
-        if self.model is None:
-            return None
-        from moeir import variants
-        from moeir.architectures.checkpoint import is_checkpoint, read_metadata
-        from moeir.architectures.input_config import InputConfig
-        from moeir.backbones.families import weights_io
-        from moeir.backbones.tokenizer import TextTokenizer
-        from moeir.data_checks.texts import TruncationCounter
-        from moeir.records import lines
-
-        folder, input_config, markers = weights_io.resolve_model(self.model), InputConfig(), 0
-        max_length = self.document_length if side == "document" else self.query_length
-        if is_checkpoint(folder):
-            metadata = read_metadata(folder)
-            input_config = InputConfig.from_dict(metadata["reading"], str(folder))
-            markers = int(variants.resolve_spec("architectures", metadata["architecture"])[1].get("markers", False))
-            max_length = max_length or input_config.max_length(side)
-        if max_length is None:
-            raise UsageError(f"--model {self.model}: plain weights have no maximum length; add --{side}-length")
-        tokenizer = TextTokenizer(folder)
-
-        def count_tokens(texts: Sequence[str]) -> list[int]:
-            return [size + markers for size in tokenizer.encode_first(input_config.add_prefix(texts, side), max_length)[1]]
-
-        return TruncationCounter(lines.source_name(path), max_length, count_tokens)
+        yield from ((path, runs.check_run(FileFindings(findings, path, *known_ids))) for path in run_paths(self.run))
 
     def _write_copies(self, folder: Path, checked_files: Iterable[tuple[Path, Iterable[str]]], findings: "Findings") -> None:
         """Write repaired copies under the names of the files, atomically."""
@@ -214,7 +156,8 @@ class Check(Stage):
             all_ids += ids
             for expert, representation in representations.items():
                 representation.check_rows(partial(findings.add_row_fault, str(shard / expert), ids))
-        texts.check_encoded_ids(str(folder / "ids.txt"), all_ids, findings, context.documents)
+        documents = None if context.documents is None else context.documents.by_id
+        texts.check_encoded_ids(str(folder / "ids.txt"), all_ids, findings, documents)
 
     def _write_findings(self, findings: "Findings") -> None:
         from moeir.records import lines

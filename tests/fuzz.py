@@ -30,7 +30,6 @@ from moeir.analysis import training_monitor
 from moeir.artifacts import journals, manifests
 from moeir.errors import MoeirError
 from moeir.formats import detection, summary
-from moeir.formats.base import Conversion
 from moeir.fusion import files as fusion_files
 from moeir.records.generated_queries import read_generated_queries
 from moeir.reporting import training_curves
@@ -77,16 +76,12 @@ FORMATS: dict[str, tuple[str, ...]] = {  # format -> whole files of it
     "labelled": ("query\tpassage\tlabel\nwho\tan owl\t1\nwho\ta cat\t0\n", '{"sentence1": "a", "sentence2": "b", "label": 1}'),
     "texts": ('{"_id": "owl", "title": "Owl", "text": "An owl hunts.", "url": "u", "answers": ["x"]}\n{"_id": "2", "text": "Zürich"}\n',),
     "tsv": ("1\tAn owl hunts.\n2\tA cat \"waits\".\n", 'id\ttext\ttitle\n1\t"An ""owl""\nhunts\tmice."\tOwl\n2\tA cat\t\n'),
-    "anserini-texts": ('{"id": "1", "contents": "Owl\\nAn owl hunts."}\n',),
     "tevatron-texts": ('{"docid": "1", "title": "Owl", "text": "An owl."}\n',),
-    "top1000": ("q1\td1\twho hunts\tan owl\nq1\td2\twho hunts\ta cat\n",),
     "qrels": ("q1 0 owl 1\nq1 0 cat 0\nq2 0 owl 2\n",),
     "beir-qrels": ("query-id\tcorpus-id\tscore\nq1\towl\t1\nq2\tcat\t0\n",),
     "run": ("q1 Q0 owl 1 2.5 bm25\nq1 Q0 cat 2 -1.5e-3 bm25\nq2 Q0 owl 1 0.25 bm25\n",),
     "msmarco-run": ("q1\towl\t1\nq1\tcat\t2\n",),
     "tevatron-run": ("q1\towl\t2.5\nq1\tcat\t1.5\n",),
-    "colbert-run": ("0\t7\t1\t12.5\n0\t3\t2\t11.25\n",),
-    "json-run": ('{"q1": {"owl": 2.5, "cat": 1}, "q2": {"owl": 0.25}}',),
 }  # fmt: skip
 CONFIGURED = ("fuse", "finetune", "search")
 CONFIGS = (  # of each
@@ -123,11 +118,6 @@ class Target:
 
 def _suffix(content: str) -> str:
     return {"[": ".json", "{": ".jsonl"}.get(content[0], ".tsv")
-
-
-def _read_vectors(path: Path) -> None:
-    reader = variants.bind_variant("formats", "anserini-vectors")()
-    list(reader.read(path, Conversion("anserini-vectors", "anserini-vectors", lossy=True)))
 
 
 def _check_file(path: Path, setting: str) -> None:
@@ -201,8 +191,6 @@ def list_targets() -> dict[str, Target]:
         for name, seeds in FORMATS.items()
         for suffix in {_suffix(seed): True for seed in seeds}
     }
-    vectors = (b'{"id": "1", "contents": "", "vector": {"owl": 1.5}}\n', b'{"docid": "1", "vector": [0.5, -1e-3]}\n')
-    targets["anserini-vectors"] = Target(_read_vectors, "data.jsonl", vectors)
     every_format = tuple(seed.encode() for seeds in FORMATS.values() for seed in seeds)
     targets["detection"] = Target(lambda path: summary.summarize(path, detection.detect_format(path)), "data.jsonl", every_format)
     targets["csv"] = Target(functools.partial(summary.summarize, spec="pairs"), "data.csv", (b'anchor,positive\n"who, he",an owl\n',))

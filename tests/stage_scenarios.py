@@ -79,7 +79,7 @@ INPUTS = {
     "train.jsonl": "mine-negatives --run in/train.trec --qrels in/toy/train.qrels",
 }
 SCENARIOS = {
-    "convert": Scenario(("convert --input in/toy/corpus.jsonl --to anserini-texts --lossy --output out/converted",)),
+    "convert": Scenario(("convert --input in/toy/corpus.jsonl --to tevatron-texts --lossy --output out/converted",)),
     "mine-negatives": Scenario(("mine-negatives --run in/train.trec --qrels in/toy/train.qrels --output out/train.jsonl",)),
     "init": Scenario(("init --model in/tiny --arch came:shared_layers=2,local_dim=16 --output out/init",)),
     "finetune": Scenario((FINETUNE,)),

@@ -183,24 +183,20 @@ def test_ir_datasets_is_a_data_set(tmp_path, monkeypatch, moeir):
     assert moeir("check", "--dataset", "irds:toy/test").code == 0
 
 
-def test_info_describes_data_sets_of_libraries_and_their_parts(monkeypatch, moeir, hub_set):
+def test_info_describes_tables_of_libraries(monkeypatch, moeir, hub_set):
     monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=load))
-    page = moeir("info", "irds:toy/test").stdout
-    assert page.startswith("collection  irds:toy/test\n") and "first ids owl, bat" in page and "first ids q1" in page
-    facts = json.loads(moeir("info", "irds:toy/test", "--form", "json").stdout)
-    assert (facts["corpus"]["texts"], facts["queries"]["texts"], facts["qrels"]["judgements"]) == (2, 1, 1)
-    assert list(json.loads(moeir("info", "irds:toy", "--form", "json").stdout)) == ["path", "kind", "corpus"]
+    page = moeir("info", "irds:toy/test#docs").stdout
+    assert page.startswith("texts ") and "first ids     owl, bat" in page
     assert json.loads(moeir("info", "irds:toy/test#qrels", "--form", "json").stdout)["judgements"] == 1
-    facts = json.loads(moeir("info", hub_set, "--form", "json").stdout)
-    assert (facts["queries"]["texts"], facts["qrels train"]["first ids"], facts["qrels test"]["first ids"]) == (2, ["q2"], ["q1"])
     assert json.loads(moeir("info", f"{hub_set}/corpus", "--form", "json").stdout)["kind"] == "texts"
     assert json.loads(moeir("info", f"{hub_set}/default@test", "--form", "json").stdout)["kind"] == "qrels"
+    assert "expected #docs or #queries; write irds:toy#docs" in moeir("info", "irds:toy").stderr
 
 
 def test_info_says_what_to_install(monkeypatch, moeir):
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    message = "error: irds:beir/scifact: needs the package ir-datasets; pip install 'moeir[irds]'\n"
-    assert moeir("info", "irds:beir/scifact") == (2, "", message)
+    message = "error: irds:beir/scifact#docs: needs the package ir-datasets; pip install 'moeir[irds]'\n"
+    assert moeir("info", "irds:beir/scifact#docs") == (2, "", message)
 
 
 @pytest.fixture

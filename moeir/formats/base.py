@@ -1,7 +1,7 @@
 """The interface of a format, and the context of a conversion: texts to look up, and whether information may be dropped."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,17 +20,15 @@ ANSWERS, URL = "field 'answers'", "field 'url'"
 
 @dataclass
 class Conversion:
-    """Texts by id (None without a file), the checkpoint of vectors, and whether information that the target cannot hold may be dropped."""
+    """Texts by id (None without a file), and whether information that the target cannot hold may be dropped."""
 
     source: str
     target: str
     corpus: TextsById | None = None
     queries: TextsById | None = None
-    model: Path | None = None
     lossy: bool = False
     keeps_fields: bool = False  # whether the target has room for fields that moeir does not read
     dropped_counts: dict[str, int] = field(default_factory=dict)
-    encodings_manifest: dict[str, Any] = field(default_factory=dict)  # facts for the manifest of encodings
 
     def drop_or_refuse(self, where: str, what: str) -> None:
         """Count information that the target cannot hold; UsageError unless the conversion is lossy."""
@@ -75,8 +73,7 @@ class Conversion:
             problem = f"stores texts inline, but {where} has only the id {text_id!r}"
             raise UsageError(f"{self.target}: {problem}; name the file that has them with --{source}")
         if text_id not in texts_by_id:
-            code = "unknown-query" if source == "queries" else "unknown-document"
-            raise DataError(f"{where}: {text_id!r} is not in the file of --{source}", code=code)
+            raise DataError(f"{where}: {text_id!r} is not in the file of --{source}")
         return texts_by_id[text_id]
 
     def look_up_texts(self, example: Example, losses: Iterable[str]) -> tuple[Text, dict[str, Text]]:
@@ -103,16 +100,6 @@ class Collection:
     corpus: Iterable[Text]
     queries: Iterable[Text]
     qrels: Mapping[str, Qrels]
-
-
-@dataclass(frozen=True)
-class Vector:
-    """One text's term weights (sparse) or numbers (dense); `contents` is its text where known."""
-
-    id: str
-    terms: Mapping[str, float] | None = None
-    numbers: Sequence[float] | None = None
-    contents: str = ""
 
 
 class Format(ABC):

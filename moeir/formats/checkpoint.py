@@ -1,6 +1,6 @@
 """moeir's checkpoints, and the layouts of other libraries that they convert to."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,7 @@ class Checkpoint(Format):
 
 
 class SentenceTransformers(Format):
-    """A folder that sentence-transformers opens: SentenceTransformer from a dense checkpoint, SparseEncoder from SPLADE.
-
-    The scale of a normalised checkpoint, the temperature of its training, is left out: there the similarity is the cosine itself.
-    """
+    """A folder that sentence-transformers opens as SparseEncoder, from a SPLADE checkpoint; it opens a dense checkpoint as it is."""
 
     kind = "checkpoint"
     is_folder = True
@@ -46,19 +43,15 @@ class SentenceTransformers(Format):
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model = next(items)
-        name, options = _architecture_options(model, ("dense", "splade"), "sentence-transformers")
+        options = _architecture_options(model, "splade", "sentence-transformers")
         _require_options(options, {"encoders": "siamese", "queries": "encoder"}, "sentence-transformers")
-        normalise = name == "dense" and bool(options.get("normalise"))
-        if not normalise:
-            _drop_scale(model, conversion)
-        _drop_length_difference(model, conversion)
-        if name == "dense" and model.architecture.encoder.vocabulary_head is not None:
-            conversion.drop_or_refuse("head=true", "the vocabulary head")
-            model.architecture.encoder.vocabulary_head = None
+        _drop_scale(model, conversion)
+        query, document = (model.input_config.max_length(side) for side in SIDES)
+        if query != document:
+            side = "queries" if query < document else "documents"
+            loss = f"the separate length of {side} (the other side has {max(query, document)})"
+            conversion.drop_or_refuse(f"length {min(query, document)}", loss)
         _write_encoder(path, model)
-        if name == "dense":
-            model.write_sentence_transformers_files(path)
-            return 1
         package = "sentence_transformers.sparse_encoder.models"
         pooling = {"pooling_strategy": options.get("pooling", "max"), "activation_function": "relu"}
         pooling["word_embedding_dimension"] = model.architecture.encoder.config.vocabulary
@@ -145,7 +138,7 @@ class StanfordColbert(Format):
 
 def _colbert_options(model: RetrievalModel, target: str, conversion: Conversion) -> dict[str, Any]:
     """The options of a ColBERT checkpoint that other libraries can reproduce; UsageError for others."""
-    _, options = _architecture_options(model, ("colbert",), target)
+    options = _architecture_options(model, "colbert", target)
     _require_options(options, _COLBERT_OPTIONS, target)
     _drop_scale(model, conversion)
     for side, prefix in prompts_by_side(model.input_config).items():
@@ -166,17 +159,18 @@ def _marker_tokens(model: RetrievalModel) -> tuple[str, str]:
     return query, document
 
 
-def _architecture_options(model: RetrievalModel, names: Sequence[str], target: str) -> tuple[str, dict[str, Any]]:
-    """The architecture and its options; UsageError unless it is one of `names`."""
+def _architecture_options(model: RetrievalModel, supported: str, target: str) -> dict[str, Any]:
+    """The options of the architecture; UsageError unless it is the supported one."""
     name = variants.parse_spec(model.spec).name
-    if name == "cross-encoder" and model.architecture.is_hf_compatible:
-        peers = "AutoModelForSequenceClassification of transformers and CrossEncoder of sentence-transformers"
-        raise UsageError(f"--to {target}: not needed: {peers} open a cross-encoder's checkpoint folder as it is")
     if name == "cross-encoder":
-        raise UsageError(f"--to {target}: other libraries have no cross-encoder with head=linear; one with head=hf opens there as it is")
-    if name not in names:
-        raise UsageError(f"--to {target}: supports {' and '.join(names)}; its layout cannot hold the experts of {name}")
-    return name, variants.resolve_spec("architectures", model.spec)[1]
+        way = "it as it is" if model.architecture.is_hf_compatible else "one with head=hf as it is, and none with head=linear"
+        peers = "AutoModelForSequenceClassification of transformers and CrossEncoder of sentence-transformers"
+        raise UsageError(f"--to {target}: not for a cross-encoder: {peers} open {way}")
+    if name == "dense":
+        raise UsageError(f"--to {target}: not for a dense checkpoint: SentenceTransformer opens one with a single encoder as it is")
+    if name != supported:
+        raise UsageError(f"--to {target}: supports {supported}; its layout cannot hold the experts of {name}")
+    return variants.resolve_spec("architectures", model.spec)[1]
 
 
 def _drop_scale(model: RetrievalModel, conversion: Conversion) -> None:
@@ -198,12 +192,3 @@ def _write_encoder(folder: Path, model: RetrievalModel) -> None:
     """Write config.json, model.safetensors and the tokenizer as `transformers` reads them."""
     weights_io.write_model(folder, model.config, model.architecture.encoder.state_dict(), hf_compatible=True)
     model.tokenizer.copy_files(folder)
-
-
-def _drop_length_difference(model: RetrievalModel, conversion: Conversion) -> None:
-    """Drop or refuse different lengths of the two sides, where a layout has one length for both."""
-    query, document = (model.input_config.max_length(side) for side in SIDES)
-    if query != document:
-        shorter = min(query, document)
-        side = "queries" if query == shorter else "documents"
-        conversion.drop_or_refuse(f"length {shorter}", f"the separate length of {side} (the other side has {max(query, document)})")

@@ -1,4 +1,4 @@
-"""ColBERT's training files (triples of text numbers, with the numbered collection and queries), and its runs."""
+"""ColBERT's training files: triples of text numbers, with the numbered collection and queries."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from moeir import data_sources
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.formats.base import ANSWERS, PROVENANCE, URL, Conversion, Format, collapse_whitespace
 from moeir.formats.examples import GroupByQuery
-from moeir.formats.run import TabSeparatedRun
 from moeir.records import lines, runs, texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text
@@ -59,12 +58,6 @@ class Colbert(Format):
         return count
 
 
-class ColbertRun(TabSeparatedRun, Format):
-    """Tab-separated query, document, rank and score: ColBERT's ranking.tsv."""
-
-    columns = ("query", "document", "rank", "score")
-
-
 class _NumberedTexts:
     """Texts numbered from 0 in order of appearance, each written when it is first seen."""
 
@@ -102,7 +95,7 @@ def read_triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
         return
     for where, row in texts.read_json_lines(path):
         if not isinstance(row, list) or len(row) < 2:
-            raise DataError(f"{where}: a list of a query, a positive and negatives was expected", code="not-a-list")
+            raise DataError(f"{where}: a list of a query, a positive and negatives was expected")
         yield where, row
 
 
@@ -128,7 +121,7 @@ def _read_numbered_texts(path: Path) -> dict[str, Text]:
             own_number, *columns = line.split("\t")
             if len(columns) not in (1, 2):
                 problem = f"expected tab-separated number, text and optional title, found {len(columns) + 1} columns"
-                raise DataError(f"{path}:{number}: {problem}", code="columns")
+                raise DataError(f"{path}:{number}: {problem}")
             if names is not None and len(names) <= len(numbered_texts):
                 raise UsageError(f"{ids_path}: has {len(names)} ids, but {path.name} has more texts")
             name = texts.parse_id(own_number, f"{path}:{number}") if names is None else names[len(numbered_texts)]
@@ -138,5 +131,5 @@ def _read_numbered_texts(path: Path) -> dict[str, Text]:
 
 def _look_up_number(numbered_texts: dict[str, Text], number: str, where: str, file_name: str) -> Text:
     if number not in numbered_texts:
-        raise DataError(f"{where}: {number} is not in {file_name}", code="unknown-document")
+        raise DataError(f"{where}: {number} is not in {file_name}")
     return numbered_texts[number]

@@ -53,10 +53,10 @@ def _collect_contexts(where: str, entry: dict[str, Any], example: Example, conve
     known = ("title", "text", "url", *dpr.CONTEXT_ID_FIELDS)
     by_text: dict[tuple[str, str], tuple[str, dict[str, Any] | None]] = {}
     if other := next((side for side in _SIDES if not isinstance(entry.get(side) or [], list)), None):
-        raise DataError(f"{where}: {other} is not a list", code="not-a-list")
+        raise DataError(f"{where}: {other} is not a list")
     contexts = [context for side in _SIDES for context in entry.get(side) or []]
     if any(not isinstance(context, dict) or not isinstance(context.get("text"), str) for context in contexts):
-        raise DataError(f"{where}: expected passages with a text in {', '.join(_SIDES)}", code="no-text")
+        raise DataError(f"{where}: expected passages with a text in {', '.join(_SIDES)}")
     for context in contexts:
         key = (context.get("title") or "", context["text"])
         by_text.setdefault(key, (context.get("url") or "", conversion.collect_fields(where, context, known)))

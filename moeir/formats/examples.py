@@ -55,7 +55,7 @@ class ExampleLines(base.Format):
         query_ids: set[str] = set()
         for where, example in self.read_lines(path, conversion):
             if example.query_id in query_ids:
-                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query", code="duplicate-id")
+                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
             query_ids.add(example.query_id)
             yield example
 
@@ -63,7 +63,7 @@ class ExampleLines(base.Format):
         """Location and example of each line."""
         for where, record in read_objects(path):
             if self.key not in record:
-                raise DataError(f"{where}: an object with {self.form} was expected", code="not-an-object")
+                raise DataError(f"{where}: an object with {self.form} was expected")
             example = self.parse_record(record, where, conversion)
             yield where, collect_all_fields(where, record, example, (*self.fields, *OWN_FIELDS), conversion)
 
@@ -75,7 +75,7 @@ def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     else:
         for where, record in texts.read_json_lines(path):
             if not isinstance(record, dict):
-                raise DataError(f"{where}: a JSON object was expected", code="not-an-object")
+                raise DataError(f"{where}: a JSON object was expected")
             yield where, record
 
 
@@ -147,7 +147,7 @@ class GroupByQuery:
         if isinstance(text, str):
             return sys.intern(text)
         if self._texts.setdefault((is_query, text.id), text).content != text.content:
-            raise DataError(f"{where}: {text.id!r} has another text on an earlier line; different texts need other ids", code="two-texts")
+            raise DataError(f"{where}: {text.id!r} has another text on an earlier line; different texts need other ids")
         return text.id
 
     def examples(self) -> Iterator[Example]:

@@ -38,14 +38,14 @@ class Flagembedding(ExampleLines, Format):
     def parse_record(self, record: dict[str, Any], where: str, conversion: Conversion) -> Example:
         query = record["query"]
         if not isinstance(query, str):
-            raise DataError(f"{where}: an object with {self.form} was expected", code="not-an-object")
+            raise DataError(f"{where}: an object with {self.form} was expected")
         query_id, has_scores = record.get("query_id"), record.get("pos_scores") or record.get("neg_scores")
         converted: dict[str, Any] = {"query": query, "query_id": text_digest(query) if query_id in (None, "") else query_id}
         for side, name in {"positive": "pos", "negative": "neg"}.items():
             words = _parse_string_list(record, name, where)
             ids = record.get(f"{name}_id") or [text_digest(text) for text in words]
             if not isinstance(ids, list) or len(ids) != len(words):
-                raise DataError(f"{where}: {name}_id does not have {len(words)} entries, as many as {name}", code="not-a-list")
+                raise DataError(f"{where}: {name}_id does not have {len(words)} entries, as many as {name}")
             converted[f"{side}_passages"] = [{"docid": document, "text": text} for document, text in zip(ids, words, strict=True)]
             if has_scores and record.get(f"{name}_scores") is not None:  # its miner writes empty lists
                 converted[f"{side}_scores"] = record[f"{name}_scores"]
@@ -91,7 +91,7 @@ def _drop_duplicates(record: dict[str, Any], where: str, conversion: Conversion)
         unique = []
         for index, passage in enumerate(passages):
             if isinstance(passage["docid"], list | dict):
-                raise DataError(f"{where}: an id is not a string: {str(passage['docid'])[:80]}", code="id-not-a-word")
+                raise DataError(f"{where}: an id is not a string: {str(passage['docid'])[:80]}")
             if passage["docid"] in seen_ids:
                 conversion.drop_or_refuse(where, "a duplicate passage")
             else:
@@ -109,5 +109,5 @@ def _parse_string_list(record: dict[str, Any], name: str, where: str) -> list[st
     if values is None:
         return []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise DataError(f"{where}: {name} is not a list of strings", code="not-a-list")
+        raise DataError(f"{where}: {name} is not a list of strings")
     return values

@@ -37,7 +37,7 @@ class MsmarcoHardNegatives(Format):
             query, positives, systems = (record.get(name) for name in ("qid", "pos", "neg"))
             lists = [positives, *(systems.values() if isinstance(systems, dict) else [systems])]
             if not all(isinstance(ids, list) for ids in lists):
-                raise DataError(f"{where}: expected qid, pos and neg, lists of ids or, of neg, a list by system", code="not-a-list")
+                raise DataError(f"{where}: expected qid, pos and neg, lists of ids or, of neg, a list by system")
             losses = {"a query without a positive": not positives, "which system found a negative": len(lists) > 2}
             conversion.drop_nonempty(where, losses)
             conversion.drop_unread_fields(where, record, ("qid", "pos", "neg"))

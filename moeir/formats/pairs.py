@@ -3,11 +3,12 @@
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 from moeir.errors import DataError
+from moeir.formats import base
 from moeir.formats.base import ANSWERS, PROVENANCE, TEACHER_SCORES, Conversion, Format, collapse_whitespace, flatten_title, title_and_text
 from moeir.formats.examples import GroupByQuery, has_digest_id, read_objects, text_digest, validate_example
 from moeir.parsing import preview
@@ -18,74 +19,67 @@ from moeir.records.texts import Text
 ANCHOR_COLUMNS = ("anchor", "query", "question", "sentence1")
 POSITIVE_COLUMNS = ("positive", "answer", "pos", "passage", "sentence2")
 NEGATIVE_COLUMNS = ("negative", "neg", "negative_1")
-_NUMBERED_NEGATIVE = re.compile("negative_[0-9]+")
+_NEGATIVE = re.compile("neg|negative(_[0-9]+)?")
 LABEL_COLUMNS = ("label", "score")
 LABELLED_COLUMNS = (*POSITIVE_COLUMNS, "document", "response", "text")
-LONGEST_FIELD = 2**31 - 1  # characters
 DELIMITERS = {".tsv": "\t", ".csv": ","}
 _LABELS = {"1": True, "1.0": True, "True": True, "0": False, "0.0": False, "False": False}
 
+class _Rows(base.Format):
+    """Rows of an anchor, a positive, and any negatives."""
 
-class Pairs(Format):
+    kind = "examples"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
+        """Examples by query."""
+        grouped = GroupByQuery(conversion)
+        for where, record in read_table(path):
+            columns = (ANCHOR_COLUMNS, POSITIVE_COLUMNS, *((name,) for name in record if _NEGATIVE.fullmatch(name)))
+            query, positive, *negatives = (parse_text_column(record, names, where) for names in columns)
+            conversion.drop_unread_fields(where, record, chain(*columns))
+            grouped.add(where, query, positive, negatives)
+        yield from grouped.examples()
+
+
+class Pairs(_Rows, Format):
     """Columns anchor, positive: sentence-transformers' pairs, without negatives."""
 
-    kind = "examples"
-
-    def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        return _read_groups(path, conversion, lambda record: ())
-
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
-        def rows() -> Iterator[tuple[str, str]]:
-            for example in items:
-                query, positives, negatives = flatten_example(example, conversion, path)
-                if negatives:
-                    conversion.drop_or_refuse(f"query {example.query_id!r}", "negatives")
-                yield from ((query, positive) for positive in positives)
+        def to_rows(query: str, positives: list[str], negatives: list[str]) -> list[tuple[str, str]]:
+            if negatives:
+                conversion.drop_or_refuse(f"query {query!r}", "negatives")
+            return [(query, positive) for positive in positives]
 
-        return write_table(("anchor", "positive"), rows(), path)
+        return _write_table(("anchor", "positive"), items, to_rows, path, conversion)
 
 
-class Triplets(Format):
+class Triplets(_Rows, Format):
     """Columns anchor, positive, negative: sentence-transformers' triplets, one row per pair of positive and negative."""
 
-    kind = "examples"
-
-    def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        return _read_groups(path, conversion, lambda record: (NEGATIVE_COLUMNS,))
-
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
-        def rows() -> Iterator[tuple[str, str, str]]:
-            for example in items:
-                query, positives, negatives = flatten_example(example, conversion, path)
-                if not negatives:
-                    conversion.drop_or_refuse(f"query {example.query_id!r}", "a query without a negative")
-                yield from ((query, positive, negative) for positive in positives for negative in negatives)
+        def to_rows(query: str, positives: list[str], negatives: list[str]) -> list[tuple[str, str, str]]:
+            if not negatives:
+                conversion.drop_or_refuse(f"query {query!r}", "a query without a negative")
+            return list(product((query,), positives, negatives))
 
-        return write_table(("anchor", "positive", "negative"), rows(), path)
+        return _write_table(("anchor", "positive", "negative"), items, to_rows, path, conversion)
 
 
-class Tuples(Format):
+class Tuples(_Rows, Format):
     """Columns anchor, positive, negative_1, negative_2, …: sentence-transformers' tuples, equally many negatives per query."""
-
-    kind = "examples"
-
-    def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        return _read_groups(path, conversion, lambda record: [(name,) for name in record if _NUMBERED_NEGATIVE.fullmatch(name)])
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         first = next(items, None)
         width = 0 if first is None else len(first.negative_ids)
 
-        def rows() -> Iterator[tuple[str, ...]]:
-            for example in chain([] if first is None else [first], items):
-                query, positives, negatives = flatten_example(example, conversion, path)
-                if len(negatives) != width:
-                    counts = f"{len(negatives)} negatives where the first query has {width}"
-                    conversion.drop_or_refuse(f"query {example.query_id!r}", f"a query with another number of negatives ({counts})")
-                if len(negatives) >= width:
-                    yield from ((query, positive, *negatives[:width]) for positive in positives)
+        def to_rows(query: str, positives: list[str], negatives: list[str]) -> list[tuple[str, ...]]:
+            if len(negatives) != width:
+                counts = f"{len(negatives)} negatives where the first query has {width}"
+                conversion.drop_or_refuse(f"query {query!r}", f"a query with another number of negatives ({counts})")
+            return [(query, positive, *negatives[:width]) for positive in positives if len(negatives) >= width]
 
-        return write_table(("anchor", "positive", *(f"negative_{number}" for number in range(1, width + 1))), rows(), path)
+        header = ("anchor", "positive", *(f"negative_{number}" for number in range(1, width + 1)))
+        return _write_table(header, chain([first] if first else [], items), to_rows, path, conversion)
 
 
 class Labelled(Format):
@@ -103,11 +97,11 @@ class Labelled(Format):
             value = record.get("label", record.get("score"))
             if (label := _LABELS.get(str(value))) is None:
                 expected = "1 is a positive, 0 a negative; a similarity is neither: choose a threshold, or write it as a teacher's score"
-                raise DataError(f"{where}: label is not 1 or 0: {value!r}; {expected}", code="grade-not-a-number")
+                raise DataError(f"{where}: label is not 1 or 0: {value!r}; {expected}")
             queries.setdefault(query.id, query)
             locations.setdefault(query.id, where)
             if sides.setdefault(query.id, {}).setdefault(passage, label) is not label:
-                raise DataError(f"{where}: the passage has another label on an earlier line", code="grades-disagree")
+                raise DataError(f"{where}: the passage has another label on an earlier line")
         for name, labels in sides.items():
             if not any(labels.values()):
                 conversion.drop_or_refuse(locations[name], "a query without a positive")
@@ -118,26 +112,10 @@ class Labelled(Format):
             yield validate_example(example, locations[name])
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
-        def rows() -> Iterator[tuple[str, str, int]]:
-            for example in items:
-                query, positives, negatives = flatten_example(example, conversion, path)
-                yield from ((query, passage, 1) for passage in positives)
-                yield from ((query, passage, 0) for passage in negatives)
+        def to_rows(query: str, positives: list[str], negatives: list[str]) -> list[tuple[str, str, int]]:
+            return [(query, passage, label) for label, side in ((1, positives), (0, negatives)) for passage in side]
 
-        return write_table(("query", "passage", "label"), rows(), path)
-
-
-def _read_groups(
-    path: Path, conversion: Conversion, negative_columns: Callable[[dict[str, Any]], Sequence[Sequence[str]]]
-) -> Iterator[Example]:
-    """Examples by query; `negative_columns` gives for a row the possible names of the column of each negative."""
-    grouped = GroupByQuery(conversion)
-    for where, record in read_table(path):
-        columns = (ANCHOR_COLUMNS, POSITIVE_COLUMNS, *negative_columns(record))
-        query, positive, *negatives = (parse_text_column(record, names, where) for names in columns)
-        conversion.drop_unread_fields(where, record, chain(*columns))
-        grouped.add(where, query, positive, negatives)
-    yield from grouped.examples()
+        return _write_table(("query", "passage", "label"), items, to_rows, path, conversion)
 
 
 def read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -151,12 +129,19 @@ def read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         _, header = next(rows, ("", []))
         for where, row in rows:
             if len(row) != len(header):
-                raise DataError(f"{where}: {len(header)} columns expected ({', '.join(header)}), found {len(row)}", code="columns")
+                raise DataError(f"{where}: {len(header)} columns expected ({', '.join(header)}), found {len(row)}")
             yield where, dict(zip(header, row, strict=True))
 
 
-def write_table(header: Sequence[str], rows: Iterable[Sequence[Any]], path: Path) -> int:
-    """Write rows with their column names and return the number of rows."""
+def _write_table(
+    header: Sequence[str],
+    items: Iterable[Example],
+    to_rows: Callable[[str, list[str], list[str]], Sequence[Sequence[Any]]],
+    path: Path,
+    conversion: Conversion,
+) -> int:
+    """Write the rows of each example's query, positives and negatives, with their column names, and return the number of rows."""
+    rows = (row for example in items for row in to_rows(*flatten_example(example, conversion, path)))
     delimiter, count = DELIMITERS.get(_suffix(path)), 0
     if delimiter is None:
         return texts.write_json_lines((dict(zip(header, row, strict=True)) for row in rows), path)
@@ -177,9 +162,9 @@ def parse_text_column(record: dict[str, Any], names: Sequence[str], where: str) 
     """The text of the first column of `names` that the row has, with its digest as id."""
     name = next((column for column in names if column in record), None)
     if name is not None and not isinstance(record[name], str):
-        raise DataError(f"{where}: {name} is not a string: {preview(record[name])}", code="text-not-a-string")
+        raise DataError(f"{where}: {name} is not a string: {preview(record[name])}")
     if name is None:
-        raise DataError(f"{where}: no text column {' or '.join(names)} among {', '.join(record)}", code="no-text")
+        raise DataError(f"{where}: no text column {' or '.join(names)} among {', '.join(record)}")
     return Text(text_digest(record[name]), record[name])
 
 

@@ -1,4 +1,4 @@
-"""Samples and splits of data, decided by a seed and not by the order of lines: queries with their judgements, examples, texts."""
+"""Samples and splits of collections, decided by a seed and not by the order of lines, and samples of texts."""
 
 import random
 import re
@@ -31,16 +31,11 @@ def sample_items(items: Iterable[Item], size: int, seed: int) -> list[Item]:
     return [item for _, item in sorted(reservoir, key=lambda entry: entry[0])]
 
 
-def sample_queries(query_ids: Iterable[str], size: int, seed: int) -> set[str]:
-    """A random sample of ids, whatever their order."""
-    return set(sample_items(sorted(set(query_ids)), size, seed))
-
-
 def sample_collection(collection: Collection, queries: int | None, documents: int | None, seed: int) -> Collection:
     """A collection with a sample of the judged queries and their judgements, and a sample of the documents that holds all judged ones."""
     qrels = collection.qrels
     if queries is not None:
-        chosen = sample_queries((query for grades in qrels.values() for query in grades), queries, seed)
+        chosen = set(sample_items(sorted({query for grades in qrels.values() for query in grades}), queries, seed))
         qrels = {split: {query: grades[query] for query in grades if query in chosen} for split, grades in qrels.items()}
         qrels = {split: grades for split, grades in qrels.items() if grades}
         collection = replace(collection, queries=(text for text in collection.queries if text.id in chosen), qrels=qrels)
@@ -125,7 +120,7 @@ def split_collection(collection: Collection, shares: Mapping[str, float], seed: 
     queries = list(collection.queries)
     grades, texts = collection.qrels[divided], {text.id: text.content for text in queries}
     if missing := next((query for query in grades if query not in texts), None):
-        raise DataError(f"query {missing!r} is judged in {divided} and has no text", code="unknown-query")
+        raise DataError(f"query {missing!r} is judged in {divided} and has no text")
     assigned = assign_splits({query: texts[query] for query in grades}, shares, divided, seed)
     parts = {name: {query: grades[query] for query in grades if assigned[query] == name} for name in dict.fromkeys((divided, *shares))}
     qrels = {name: part for name, part in (dict(collection.qrels) | parts).items() if part}

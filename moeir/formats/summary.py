@@ -24,8 +24,6 @@ def summarize(path: Path, spec: str | None = None) -> dict[str, Any]:
     """Format, kind and counts; UsageError if the format is not recognised or holds no text data."""
     name = spec or detect_format(path)
     reader: Format = variants.bind_variant("formats", name)()
-    conversion = Conversion(name, name, lossy=True)
-    summary = {"path": str(path), "kind": reader.kind, "format": name}
     summarizers: dict[str, Callable[[Any], dict[str, Any]]] = {
         "texts": summarize_texts,
         "qrels": summarize_qrels,
@@ -35,30 +33,20 @@ def summarize(path: Path, spec: str | None = None) -> dict[str, Any]:
     }
     if reader.kind not in summarizers:
         raise UsageError(f"{path}: is {name}, not text data; expected a corpus, queries, judgements, a run, examples or a collection")
-    return summary | summarizers[reader.kind](reader.read(path, conversion))
+    items = reader.read(path, Conversion(name, name, lossy=True))
+    return {"path": str(path), "kind": reader.kind, "format": name, **summarizers[reader.kind](items)}
 
 
 def summarize_remote(source: str) -> dict[str, Any]:
-    """Kind and counts of an `irds:` or `hf:` source: a data set, or one table of texts or judgements."""
-    parts = remote_rows.list_parts(source)
-    if not parts:
-        kind = "qrels" if _holds_judgements(source) else "texts"
-        return {"path": source, "kind": kind, **_summarize_table(source, kind)}
-    kinds = {name: "qrels" if name.startswith("qrels") else "texts" for name in parts}
-    return {"path": source, "kind": "collection", **{name: _summarize_table(table, kinds[name]) for name, table in parts.items()}}
-
-
-def _summarize_table(source: str, kind: str) -> dict[str, Any]:
-    if kind == "qrels":
-        return summarize_qrels(iter_judgements(qrels.read_qrels(source)))
-    return summarize_texts(texts.read_texts(source, keep_empty=True))
-
-
-def _holds_judgements(source: str) -> bool:
+    """Kind and counts of the texts or judgements of an `irds:` or `hf:` source."""
     if source.startswith("irds:"):
-        return source.endswith("#qrels")
-    _, first = next(remote_rows.read_hf(source), ("", {}))
-    return all(first.keys() & set(names) for names in qrels.ROW_FIELDS.values())
+        has_judgements = source.endswith("#qrels")
+    else:
+        _, first = next(remote_rows.read_hf(source), ("", {}))
+        has_judgements = all(first.keys() & set(names) for names in qrels.ROW_FIELDS.values())
+    if has_judgements:
+        return {"path": source, "kind": "qrels", **summarize_qrels(iter_judgements(qrels.read_qrels(source)))}
+    return {"path": source, "kind": "texts", **summarize_texts(texts.read_texts(source, keep_empty=True))}
 
 
 def _summarize_collection(collection: Collection) -> dict[str, Any]:
@@ -69,17 +57,16 @@ def _summarize_collection(collection: Collection) -> dict[str, Any]:
 def summarize_texts(items: Iterable[Text]) -> dict[str, Any]:
     """Counts and lengths of texts.
 
-    >>> summarize_texts([Text("a", "An owl."), Text("b", "", "Bat")])
+    >>> summarize_texts([Text("a", "one", "T"), Text("b", "two")])
     {'texts': 2, 'with a title': 1, 'empty': 0, 'words': {'least': 1, 'median': 1.5, 'most': 2, 'all': 3}, 'first ids': ['a', 'b']}
     """
-    words, with_title, empty, with_answers, first_ids = list[int](), 0, 0, 0, list[str]()
+    words, with_title, first_ids = list[int](), 0, list[str]()
     for text in items:
         words.append(len(text.content.split()))
-        with_title, empty, with_answers = with_title + bool(text.title), empty + (not text.content), with_answers + bool(text.answers)
-        if len(first_ids) < FIRST_IDS:
-            first_ids.append(text.id)
-    summary = {"texts": len(words), "with a title": with_title, "empty": empty} | ({"with answers": with_answers} if with_answers else {})
-    return summary | {"words": min_median_max(words), "first ids": first_ids}
+        with_title += bool(text.title)
+        first_ids += [text.id] if len(words) <= FIRST_IDS else []
+    counts = {"texts": len(words), "with a title": with_title, "empty": words.count(0)}
+    return counts | {"words": min_median_max(words), "first ids": first_ids}
 
 
 def summarize_qrels(items: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
@@ -88,18 +75,15 @@ def summarize_qrels(items: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
     >>> summarize_qrels([("q1", "owl", 2), ("q1", "cat", 0), ("q2", "bat", 1)])["grades"]
     {'0': 1, '1': 1, '2': 1}
     """
-    grades, counts, relevant, documents = Counter[int](), Counter[str](), set[str](), set[str]()
-    for query, document, grade in items:
+    grades, counts, relevant = Counter[int](), Counter[str](), set[str]()
+    for query, _, grade in items:
         grades[grade] += 1
         counts[query] += 1
-        documents.add(document)
-        if grade > 0:
-            relevant.add(query)
+        relevant.update([query] if grade > 0 else [])
     return {
         "judgements": grades.total(),
         "queries": len(counts),
         "without a relevant document": len(counts) - len(relevant),
-        "documents": len(documents),
         "grades": {str(grade): grades[grade] for grade in sorted(grades)},
         "judged for a query": min_median_max(list(counts.values())),
         "first ids": list(counts)[:FIRST_IDS],
@@ -108,16 +92,13 @@ def summarize_qrels(items: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
 
 def summarize_run(ranked: Run) -> dict[str, Any]:
     """Counts, depths and scores of a run."""
-    depths = np.diff(ranked.starts)
-    scores = ranked.scores
-    not_first = np.setdiff1d(np.arange(1, len(scores)), ranked.starts)
+    extremes = {"least": ranked.scores.min(), "most": ranked.scores.max()}
     return {
         "queries": len(ranked),
-        "hits": len(scores),
+        "hits": len(ranked.scores),
         "documents": len(ranked.document_ids),
-        "depth": min_median_max(depths.tolist()),
-        "scores": {"least": float(runs.format_score(scores.min())), "most": float(runs.format_score(scores.max()))},
-        "hits with the score of the one above": int((scores[not_first] == scores[not_first - 1]).sum()),
+        "depth": min_median_max(np.diff(ranked.starts).tolist()),
+        "scores": {name: float(runs.format_score(score)) for name, score in extremes.items()},
         "tag": ranked.tag,
         "first ids": ranked.queries[:FIRST_IDS],
     }
@@ -125,23 +106,15 @@ def summarize_run(ranked: Run) -> dict[str, Any]:
 
 def summarize_examples(items: Iterator[Example]) -> dict[str, Any]:
     """Counts of training examples."""
-    positives, negatives, with_texts, with_teacher, with_provenance, first_ids = list[int](), list[int](), 0, 0, 0, list[str]()
+    positives, negatives, counts, first_ids = list[int](), list[int](), Counter[str](), list[str]()
     for example in items:
         positives.append(len(example.positive_ids))
         negatives.append(len(example.negative_ids))
-        with_texts, with_teacher = with_texts + (example.query is not None), with_teacher + bool(example.positive_scores)
-        with_provenance += bool(example.provenance)
-        if len(first_ids) < FIRST_IDS:
-            first_ids.append(example.query_id)
-    return {
-        "queries": len(positives),
-        "positives": min_median_max(positives),
-        "negatives": min_median_max(negatives),
-        "with texts": with_texts,
-        "with a teacher's scores": with_teacher,
-        "with provenance": with_provenance,
-        "first ids": first_ids,
-    }
+        has = {"with texts": example.query, "with a teacher's scores": example.positive_scores, "with provenance": example.provenance}
+        counts.update({name: int(bool(value)) for name, value in has.items()})
+        first_ids += [example.query_id] if len(positives) <= FIRST_IDS else []
+    sizes = {"positives": min_median_max(positives), "negatives": min_median_max(negatives)}
+    return {"queries": len(positives), **sizes, **counts, "first ids": first_ids}
 
 
 def min_median_max(numbers: list[int]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Tevatron's training examples, with texts and by id, its runs, corpora and queries."""
+"""Tevatron's training examples, with texts and by id, its corpora and queries."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 from moeir.errors import DataError, UsageError
 from moeir.formats.base import Conversion, Format, optional_fields, title_and_text
 from moeir.formats.examples import ExampleLines, own_fields
-from moeir.formats.run import TabSeparatedRun
 from moeir.formats.texts import TextFormat
 from moeir.records import examples, runs
 from moeir.records.examples import Example
@@ -68,12 +67,6 @@ class TevatronIds(ExampleLines, Format):
         return conversion.add_fields(where, record | optional_fields(query) | own_fields(item), item.extra)
 
 
-class TevatronRun(TabSeparatedRun, Format):
-    """Tab-separated query, document and score: the text output of Tevatron's search."""
-
-    columns = ("query", "document", "score")
-
-
 class TevatronTexts(TextFormat, Format):
     """JSON lines {"docid", "title", "text"}, or {"query_id", "query"}: Tevatron's corpora and queries. `side`: document or query."""
 
@@ -96,7 +89,7 @@ def _check_scores(record: dict[str, Any], where: str) -> None:
     """DataError if only some passages have a score, which would be lost."""
     sides = {side: record.get(f"{side}_passages") or [] for side in ("positive", "negative")}
     if other := next((side for side, passages in sides.items() if not isinstance(passages, list)), None):
-        raise DataError(f"{where}: {other}_passages is not a list", code="not-a-list")
+        raise DataError(f"{where}: {other}_passages is not a list")
     has_score = [passage.get("score") is not None for passages in sides.values() for passage in passages if isinstance(passage, dict)]
     if any(has_score) and not all(has_score):
-        raise DataError(f"{where}: only some passages have a score; expected all or none", code="scores-miscounted")
+        raise DataError(f"{where}: only some passages have a score; expected all or none")

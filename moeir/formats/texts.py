@@ -63,7 +63,7 @@ def chain_texts(files: list[Path], conversion: Conversion) -> Iterator[Text]:
             if text.id not in digests:
                 yield text
             if digests.setdefault(text.id, hash(text)) != hash(text):
-                raise DataError(f"{file}: {text.id!r} has another text in an earlier file", code="two-texts")
+                raise DataError(f"{file}: {text.id!r} has another text in an earlier file")
 
 
 def require_file(folder: Path, name: str) -> Path:

@@ -9,14 +9,13 @@ from moeir import variants
 from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import ANYTHING, MAX_SEED, STREAM, Counts, Facts, Stage, checkpoint_reference, is_stream, suggest_output
+from moeir.stages.base import ANYTHING, MAX_SEED, STREAM, Counts, Facts, Stage, is_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from moeir.formats.base import Conversion, Format
 
-SPLIT_SUFFIXES = {"examples": ".jsonl", "qrels": ".qrels"}  # of the files of splits in another format than the input's
 log = logging.getLogger(__name__)
 
 
@@ -35,9 +34,8 @@ class Convert(Stage):
     queries: Path | None = input_field(
         "texts", "Queries, if --input has only their ids and --to needs their texts.", None, aliases=("--topics",)
     )
-    model: Path | None = input_field("checkpoint", "With vectors: their checkpoint, whose tokenizer has their terms.", None)
     sample: int | None = option(
-        "Keep N queries with their judgements, N examples or N texts, chosen at random; a collection keeps its corpus.",
+        "Keep N queries with their judgements, or N texts, chosen at random; a collection keeps its corpus.",
         None,
         minimum=1,
         group="Samples and splits",
@@ -46,9 +44,8 @@ class Convert(Stage):
         "Of a collection, keep N documents: all judged ones, and others chosen at random.", None, minimum=1, group="Samples and splits"
     )
     split: tuple[str, ...] = option(
-        "NAME=SHARE, e.g. dev=0.1,test=0.2: divide the queries of a collection's split train (or its only one), of judgements or of "
-        "examples; queries with equal texts stay together; the rest stays in the split, and of a file is train. Judgements and examples "
-        "become a folder of files.",
+        "NAME=SHARE, e.g. dev=0.1,test=0.2: divide the queries of a collection's split train (or its only one); queries with equal texts "
+        "stay together; the rest stays in the split.",
         (),
         group="Samples and splits",
     )
@@ -81,13 +78,8 @@ class Convert(Stage):
             raise DataError(f"{self.input}: no such file or folder (--input)")
         return detect_format(self.input)
 
-    def product(self) -> tuple[Path, str]:
-        """The output path; encodings are an artifact that later stages read, all else is for other tools."""
-        return self.output, "encodings" if variants.parse_spec(self._target()).name == "encodings" else "converted"
-
     def makes_folder(self) -> bool:
-        writer = self._load_format(self._target())
-        return bool(writer.is_folder or (self.split and writer.kind in SPLIT_SUFFIXES))
+        return self._load_format(self._target()).is_folder
 
     @staticmethod
     def _load_format(spec: str) -> "Format":
@@ -96,10 +88,6 @@ class Convert(Stage):
 
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['written'], 'record')}, from {counts['from']} to {counts['to']}"
-
-    def next_command(self) -> list[object] | None:
-        path, kind = self.product()
-        return ["index", "--encodings", path, "--output", suggest_output("idx")] if kind == "encodings" else None
 
     def estimate(self) -> list[str]:
         self._load_formats()
@@ -125,66 +113,29 @@ class Convert(Stage):
 
         spec, to, reader, writer = self._load_formats()
         corpus, queries = (None if path is None else texts.read_texts_by_id(path, keep_empty=True) for path in (self.corpus, self.queries))
-        conversion = Conversion(spec, to, corpus, queries, self.model, self.lossy, writer.keeps_fields)
+        conversion = Conversion(spec, to, corpus, queries, self.lossy, writer.keeps_fields)
         items = progress(reader.read(self.input, conversion), "converting")
         if self.is_subset:
-            record_count = self._write_subset(items, reader.kind, writer, spec == to, conversion)
+            record_count = self._write_subset(items, reader.kind, writer, conversion)
         else:
             record_count = writer.write(items, self.output, conversion)
         for loss, count in conversion.dropped_counts.items():
             log.warning("%s: lost, %s times: %s", self.input, f"{count:,}", loss)
-        facts = {"from": spec, "to": to, "written": record_count, "lost": conversion.dropped_counts}
-        if conversion.encodings_manifest and self.model is not None:
-            digest = conversion.encodings_manifest.pop("digest")
-            facts |= conversion.encodings_manifest | checkpoint_reference(self.model, self.output, {"digest": digest})
-        return facts
+        return {"from": spec, "to": to, "written": record_count, "lost": conversion.dropped_counts}
 
-    def _write_subset(self, items: "Iterator[Any]", kind: str, writer: "Format", same_format: bool, conversion: "Conversion") -> int:
-        """Write a sample of the items, or a file of each split, and return the number of records."""
+    def _write_subset(self, items: "Iterator[Any]", kind: str, writer: "Format", conversion: "Conversion") -> int:
+        """Write a sample of texts, or a collection that is sampled or divided, and return the number of records."""
         from moeir.formats import subsets
-        from moeir.records import lines
 
-        if kind not in ("texts", "collection", *SPLIT_SUFFIXES) or (kind == "texts" and self.split):
-            raise UsageError(f"--{'split' if self.split else 'sample'}: is for collections, judgements and examples, and samples of texts")
-        if self.sample_documents is not None and kind != "collection":
-            raise UsageError("--sample-documents: is for a collection: documents, queries and judgements in a folder")
+        if kind == "texts" and self.sample is not None and not self.split:
+            return writer.write(iter(subsets.sample_items(items, self.sample, self.seed)), self.output, conversion)
+        if kind != "collection":
+            raise UsageError("--sample, --split: are for a folder of documents, queries and judgements, and --sample for texts")
         shares = subsets.parse_shares(self.split)
-        if kind == "collection":
-            collection = subsets.sample_collection(next(items), self.sample, self.sample_documents, self.seed)
-            judged = {document for grades in collection.qrels.values() for documents in grades.values() for document in documents}
-            if self.sample_documents is not None and len(judged) > self.sample_documents:
-                log.info("--sample-documents %s: all %s judged documents are kept", f"{self.sample_documents:,}", f"{len(judged):,}")
-            collection = subsets.split_collection(collection, shares, self.seed) if shares else collection
-            log.info("queries: %s", ", ".join(f"{name} {len(grades):,}" for name, grades in collection.qrels.items()))
-            return writer.write(iter([collection]), self.output, conversion)
-        if kind == "texts":
-            return writer.write(iter(subsets.sample_items(items, self.sample or 0, self.seed)), self.output, conversion)
-        parts = self._split_items(list(items), kind, shares, conversion)
-        if not shares:
-            return writer.write(iter(parts[subsets.TRAIN]), self.output, conversion)
-        suffix = self.input.name.removeprefix(lines.strip_compression_suffix(self.input).stem) if same_format else ""
-        count = 0
-        for name, part in parts.items():
-            path = self.output / (name if writer.is_folder else f"{name}{suffix or SPLIT_SUFFIXES[kind]}")
-            if writer.is_folder:
-                path.mkdir()
-            count += writer.write(iter(part), path, conversion)
-        return count
-
-    def _split_items(self, items: list[Any], kind: str, shares: dict[str, float], conversion: "Conversion") -> dict[str, list[Any]]:
-        """The sampled examples or judgements by split."""
-        from moeir.formats import subsets
-
-        query_ids = [item[0] if kind == "qrels" else item.query_id for item in items]
-        chosen = set(query_ids) if self.sample is None else subsets.sample_queries(query_ids, self.sample, self.seed)
-        own_texts = {} if kind == "qrels" else {item.query_id: item.query for item in items if item.query is not None}
-        by_id = dict(conversion.queries or {}) | own_texts
-        texts = {query: by_id[query].content if query in by_id else query for query in chosen}
-        if shares and not by_id:
-            log.warning("%s: has no texts of queries; name them with --queries, so that queries with equal texts stay together", self.input)
-        assigned = subsets.assign_splits(texts, shares, subsets.TRAIN, self.seed)
-        names = dict.fromkeys((subsets.TRAIN, *shares))
-        parts = {name: [item for item, query in zip(items, query_ids) if assigned.get(query) == name] for name in names}
-        if shares:
-            log.info("queries: %s", ", ".join(f"{name} {sum(split == name for split in assigned.values()):,}" for name in parts))
-        return {name: part for name, part in parts.items() if part or name in shares or not shares}
+        collection = subsets.sample_collection(next(items), self.sample, self.sample_documents, self.seed)
+        judged = {document for grades in collection.qrels.values() for documents in grades.values() for document in documents}
+        if self.sample_documents is not None and len(judged) > self.sample_documents:
+            log.info("--sample-documents %s: all %s judged documents are kept", f"{self.sample_documents:,}", f"{len(judged):,}")
+        collection = subsets.split_collection(collection, shares, self.seed) if shares else collection
+        log.info("queries: %s", ", ".join(f"{name} {len(grades):,}" for name, grades in collection.qrels.items()))
+        return writer.write(iter([collection]), self.output, conversion)

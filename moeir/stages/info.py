@@ -26,7 +26,7 @@ class Info(Stage):
 
     path: Path = argument(
         "A checkpoint, encodings, an index, texts, judgements, a run, examples, a folder in the layout of BEIR, MS MARCO, …, "
-        "irds:NAME or hf:NAME."
+        "irds:NAME#docs or hf:NAME."
     )
     source_format: str | None = option(
         "Format of data [default: detected from the first lines].", None, room="formats", aliases=("--from",)

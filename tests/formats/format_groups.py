@@ -4,10 +4,10 @@ from moeir.records.examples import Example, Provenance
 from moeir.records.texts import Text
 
 EXAMPLES = ("examples", "tevatron", "dpr", "flagembedding", "triplets", "tuples", "labelled", "colbert")
-TEXTS = ("texts", "tsv", "anserini-texts", "tevatron-texts")
+TEXTS = ("texts", "tsv", "tevatron-texts")
 QRELS = ("qrels", "qrels:separator=tab", "beir-qrels")
-RUNS = ("run", "msmarco-run", "tevatron-run", "colbert-run", "json-run")
-COLLECTIONS = ("beir", "msmarco", "anserini")
+RUNS = ("run", "msmarco-run", "tevatron-run")
+COLLECTIONS = ("beir", "msmarco")
 FULL_EXAMPLE = Example(
     "q1",
     ("owl", "cat"),

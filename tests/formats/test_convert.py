@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from moeir import variants
-from moeir.errors import DataError, UsageError
+from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format
 from moeir.formats.detection import detect_format, detect_from_lines
 from moeir.records import examples
 from moeir.records.examples import Example
-from moeir.records.runs import Run
 from tests.conftest import CommandResult
 from tests.formats.format_groups import FULL_EXAMPLE
 
@@ -27,15 +26,9 @@ HEADS = [  # formats that may be meant, file, first lines
     ("tsv", "x.tsv", "1\tAn owl."),
     ("msmarco-run", "x.tsv", "\n".join(f"1\td{rank}\t{rank}" for rank in range(1, 7))),
     ("tevatron-run", "x.tsv", "1\td1\t2.5\n1\td2\t1.5"),
-    ("colbert-run", "x.tsv", "1\td1\t1\t2.5"),
-    ("top1000", "x.tsv", "1\td1\twho hunts\tAn owl hunts."),
-    ("json-run", "x.json", '{"q1": {"d1": 2.5}}'),
-    ("json-run", "x.json", '{\n"q1": {"d1": 2.5}'),
     ("dpr", "x.json", '[{"question": "who?"'),
     ("texts", "x.jsonl", '{"_id": "a", "text": "An owl."}'),
-    ("anserini-texts", "x.jsonl", '{"id": "a", "contents": "An owl."}'),
     ("tevatron-texts", "x.jsonl", '{"docid": "a", "text": "An owl."}'),
-    ("anserini-vectors", "x.jsonl", '{"id": "a", "contents": "An owl.", "vector": {"owl": 3}}'),
     ("examples", "x.jsonl", '{"query_id": "a", "positive_ids": ["b"], "negative_ids": []}'),
     ("tevatron", "x.jsonl", '{"query_id": "a", "query": "who?", "positive_passages": [], "negative_passages": []}'),
     ("tevatron-ids", "x.jsonl", '{"query_id": "a", "query_text": "who?", "positive_document_ids": []}'),
@@ -48,9 +41,8 @@ HEADS = [  # formats that may be meant, file, first lines
     ("tevatron-run beir-qrels msmarco-run", "x.tsv", "q1\td1\t1\nq2\td7\t1"),
     ("tevatron-run beir-qrels msmarco-run", "x.tsv", "q1\td1\t1\nq1\td2\t2\nq2\td7\t1"),
     ("tevatron-run beir-qrels", "x.tsv", "q1\td1\t1.0\nq1\td2\t0.0"),
-    ("qrels colbert-run", "x.tsv", "7\t0\t1\t25"),
-    ("json-run judgements", "x.json", '{"q1": {"d1": 1}}'),
-    ("json-run judgements", "x.json", '{\n"q1": {\n"d1": 1'),
+    ("qrels", "x.tsv", "7\t0\t1\t25"),
+    ("", "x.json", '{"q1": {"d1": 1}}'),
     ("tsv", "x.tsv", 'id\ttext\ttitle\n1\t"The ""Bond"" films"\tTheme'),
     ("tsv", "x.tsv", '"id"\t"text"\n"1"\t"one"'),
     ("", "x.tsv", "one\ttwo\tthree"),
@@ -250,7 +242,7 @@ def test_passages_keep_their_fields(tmp_path: Path, moeir: Moeir) -> None:
     assert json.loads(moeir("convert", "--input", tmp_path / "dpr.json", "--to", "tevatron").stdout) == record
 
 
-@pytest.mark.parametrize("spec", ["texts", "tevatron-texts", "anserini-texts"])
+@pytest.mark.parametrize("spec", ["texts", "tevatron-texts"])
 def test_texts_keep_their_fields(spec: str, tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "x.jsonl").write_text('{"_id": "a", "text": "An owl.", "qtype": "who", "url": "u", "answers": ["b"]}\n')
     record = json.loads(moeir("convert", "--input", tmp_path / "x.jsonl", "--to", spec).stdout)
@@ -259,9 +251,17 @@ def test_texts_keep_their_fields(spec: str, tmp_path: Path, moeir: Moeir) -> Non
 
 def test_the_tags_of_our_own_runs_are_no_loss(tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "x.trec").write_text("q1 Q0 d1 1 2 moeir.fused\n")
-    assert moeir("convert", "--input", tmp_path / "x.trec", "--to", "json-run").stdout == '{\n"q1": {"d1": 2.0}\n}\n'
+    assert moeir("convert", "--input", tmp_path / "x.trec", "--to", "tevatron-run").stdout == "q1\td1\t2\n"
     (tmp_path / "x.trec").write_text("q1 Q0 d1 1 2 splade\n")
-    assert "the tag of the run would be lost" in moeir("convert", "--input", tmp_path / "x.trec", "--to", "json-run").stderr
+    assert "the tag of the run would be lost" in moeir("convert", "--input", tmp_path / "x.trec", "--to", "tevatron-run").stderr
+
+
+def test_scores_are_no_loss_where_they_count_ranks(tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "x.trec").write_text("q1 Q0 d1 1 2 moeir\nq1 Q0 d2 2 1 moeir\nq2 Q0 d1 1 1 moeir\n")
+    assert moeir("convert", "--input", tmp_path / "x.trec", "--to", "msmarco-run").stdout == "q1\td1\t1\nq1\td2\t2\nq2\td1\t1\n"
+    (tmp_path / "x.trec").write_text("q1 Q0 d1 1 2.5 moeir\n")
+    assert "the scores would be lost" in moeir("convert", "--input", tmp_path / "x.trec", "--to", "msmarco-run").stderr
+    assert moeir("convert", "--input", tmp_path / "x.trec", "--to", "msmarco-run", "--lossy").stdout == "q1\td1\t1\n"
 
 
 def test_fields_that_nobody_reads_are_refused(tmp_path: Path, moeir: Moeir) -> None:
@@ -273,15 +273,15 @@ def test_fields_that_nobody_reads_are_refused(tmp_path: Path, moeir: Moeir) -> N
 
 
 ROWS = [
-    ("msmarco-run", "q\td\n", "3 columns between tabs expected (query, document, rank), 2 found"),
-    ("msmarco-run", "q\td\tx\n", "rank is not a whole number: 'x'"),
+    ("msmarco-run", "q\td\n", "expected 3 columns (query document rank), found 2 between tabs"),
+    ("msmarco-run", "q\td\tx\n", "rank is not a number: 'x'"),
+    ("msmarco-run", "q1\tdoc 17\t1\n", "x.tsv:1: document is not one word: 'doc 17'"),
     ("msmarco-run", "q\td\t1\nq\te\t1\n", "rank 1 appears twice in the list of query 'q'"),
     ("tevatron-run", "q\td\thigh\n", "score is not a number: 'high'"),
-    ("tevatron-run", "\n", "has no hits"),
-    ("json-run", "[1]", "an object of objects was expected"),
-    ("json-run", '{"q": {"d": "x"}}', "score is not a number: 'x'"),
+    ("tevatron-run", "\n", "holds no line; expected 3 columns (query document score)"),
+    ("triplets", 'anchor\tpositive\nwho\t"Yes\nwhat\tan owl\n', 'x.tsv:2: a column begins with " and is not closed before line 3'),
     ("labelled", "query\tpassage\tlabel\nq\tp\t0.5\n", "label is not 1 or 0: '0.5'"),
-    ("triplets", "anchor\tpositive\nq\tp\n", "no text column negative or neg or negative_1 among anchor, positive"),
+    ("triplets", "anchor\tpassages\nq\tp\n", "no text column positive or answer or pos or passage or sentence2 among anchor, passages"),
     ("triplets", "anchor\tpositive\tnegative\nq\tp\n", "3 columns expected (anchor, positive, negative), found 2"),
     ("flagembedding", '{"query": "q", "pos": "p"}\n', "pos is not a list of strings"),
     ("flagembedding", '{"query": "q", "pos": ["p"], "pos_id": []}\n', "query"),
@@ -374,25 +374,3 @@ def test_a_folder_of_two_layouts_is_asked_for(tmp_path: Path, moeir: Moeir) -> N
     (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n')
     result = moeir("info", tmp_path)
     assert result.code == 2 and "may be beir or msmarco; say which with --from" in result.stderr
-
-
-@pytest.mark.parametrize("spec", ["msmarco-run", "tevatron-run", "colbert-run", "top1000"])
-def test_an_id_with_a_space_is_named_with_its_line(spec: str, tmp_path: Path, moeir: Moeir) -> None:
-    ends = {"msmarco-run": "1", "tevatron-run": "1.5", "colbert-run": "1\t1.5", "top1000": "who\tAn owl"}
-    (tmp_path / "x.tsv").write_text(f"q1\tdoc 17\t{ends[spec]}\n")
-    result = moeir("convert", "--input", tmp_path / "x.tsv", "--from", spec, "--to", "json-run", "--lossy")
-    assert result.code == 3 and "x.tsv:1: id with white space: 'doc 17'" in result.stderr
-
-
-@pytest.mark.parametrize("spec", ["msmarco-run", "tevatron-run", "colbert-run", "json-run"])
-def test_a_run_that_no_reader_takes_is_not_written(spec: str, tmp_path: Path) -> None:
-    format_: Format = variants.bind_variant("formats", spec)()
-    for query, document in (("q 1", "d"), ("q", "d\t1"), ("q", "d\x01")):
-        with pytest.raises(DataError, match="id with "):
-            format_.write(iter([Run.from_hits({query: {document: 1.0}})]), tmp_path / "out", Conversion("run", spec))
-
-
-def test_a_mark_that_is_not_closed_does_not_swallow_training_rows(tmp_path: Path, moeir: Moeir) -> None:
-    (tmp_path / "x.tsv").write_text('anchor\tpositive\nwho\t"Yes\nwhat\tan owl\n')
-    result = moeir("convert", "--input", tmp_path / "x.tsv", "--to", "examples")
-    assert result.code == 3 and 'x.tsv:2: a column begins with " and is not closed before line 3' in result.stderr

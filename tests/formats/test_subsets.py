@@ -1,13 +1,12 @@
 """Samples and splits by `convert`: what is kept, that the seed alone decides, and that equal queries stay together."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from moeir.formats import subsets
-from moeir.records import examples, qrels, texts
+from moeir.records import qrels, texts
 from tests.conftest import CommandResult
 
 Moeir = Callable[..., CommandResult]
@@ -90,26 +89,9 @@ def test_the_order_of_lines_does_not_matter(beir: Path, moeir: Moeir) -> None:
         assert qrels.read_qrels(f"one/qrels/{split}.tsv") == qrels.read_qrels(f"two/qrels/{split}.tsv")
 
 
-def test_judgements_and_examples_become_files_of_splits(beir: Path, moeir: Moeir) -> None:
-    queries = ("--queries", beir / "queries.jsonl")
-    judgements = ("convert", "--input", beir / "qrels/train.tsv", "--split", "dev=0.1", "test=0.2", *queries)
-    result = moeir(*judgements, "--output", "judged")
-    assert result.code == 0 and result.stderr.startswith("queries: train 28, dev 4, test 8\n")
-    assert (Path("judged/dev.tsv")).read_text().startswith("query-id\tcorpus-id\tscore\n")
-    lines = [json.dumps({"query_id": f"q{number:02}", "positive_ids": ["d00"], "negative_ids": ["d01"]}) for number in range(40)]
-    Path("mined.v1.jsonl").write_text("\n".join(lines) + "\n")
-    result = moeir("convert", "--input", "mined.v1.jsonl", "--split", "dev=0.1,test=0.2", *queries, "--output", "mined")
-    assert result.code == 0 and result.stderr.startswith("queries: train 28, dev 4, test 8\n")
-    for split in ("train", "dev", "test"):
-        assert {one.query_id for one in examples.read_examples(f"mined/{split}.jsonl")} == set(qrels.read_qrels(f"judged/{split}.tsv"))
-    assert "has no texts of queries; name them with --queries" in moeir(*judgements[:-2], "--output", "again").stderr
-
-
-def test_files_are_sampled_too(beir: Path, moeir: Moeir) -> None:
+def test_texts_are_sampled_too(beir: Path, moeir: Moeir) -> None:
     sampled = moeir("convert", "--input", beir / "corpus.jsonl", "--sample", 7).stdout.splitlines()
     assert len(sampled) == 7 and sampled == sorted(sampled)
-    rows = moeir("convert", "--input", beir / "qrels/train.tsv", "--sample", 7, "--to", "qrels").stdout.splitlines()
-    assert len({row.split()[0] for row in rows}) == 7
 
 
 @pytest.mark.parametrize(("flags", "code", "message"), [
@@ -128,11 +110,9 @@ def test_what_cannot_be_divided_is_one_line(flags: str, code: int, message: str,
 
 
 def test_other_kinds_are_neither_sampled_nor_divided(beir: Path, moeir: Moeir) -> None:
-    Path("run.trec").write_text("q1 Q0 d1 1 1 t\n")
-    assert (
-        "is for collections, judgements and examples, and samples of texts" in moeir("convert", "--input", "run.trec", "--sample", 1).stderr
-    )
-    assert moeir("convert", "--input", beir / "corpus.jsonl", "--split", "dev=0.1", "--output", "out").code == 2
+    for file in (beir / "qrels/train.tsv", beir / "corpus.jsonl"):
+        result = moeir("convert", "--input", file, "--split", "dev=0.1", "--output", "out")
+        assert result.code == 2 and "are for a folder of documents, queries and judgements, and --sample for texts" in result.stderr
     assert moeir("convert", "--input", "absent", "--sample", 1) == (3, "", "error: absent: no such file or folder (--input)\n")
 
 

@@ -42,7 +42,7 @@ MADE = {  # flags of every stage that makes something; the next command, or None
         "--run a.trec --run b.trec --qrels qrels --output table.txt",
         "report --run a.trec --run b.trec --qrels qrels --output report.html",
     ),
-    "convert": ("--input vectors.npy --to encodings --model ckpt --output enc", "index --encodings enc --output idx"),
+    "convert": ("--input train.jsonl --to tevatron --output tevatron.jsonl", None),
     "analyze": ("overlap --run a.trec --run b.trec --output overlap.tsv", None),
     "report": ("--run a.trec --qrels qrels --output page.html", None),
     "pull": ("--repo anna/came --output came", None),

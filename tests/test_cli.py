@@ -20,7 +20,7 @@ from moeir.errors import ArtifactError, DataError, MoeirError, UsageError
 
 HEAVY = [
     *("torch", "transformers", "faiss", "datasets", "numba", "numpy", "scipy", "ir_measures"),
-    *("tokenizers", "safetensors", "huggingface_hub", "llvmlite", "zstandard", "pandas", "ftfy"),
+    *("tokenizers", "safetensors", "huggingface_hub", "llvmlite", "pandas", "ftfy"),
 ]
 WITHOUT = """
 import sys

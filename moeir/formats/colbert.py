@@ -90,13 +90,18 @@ def _to_rows(example: Example, conversion: Conversion, passages: _NumberedTexts,
 
 def read_triples(path: Path) -> Iterator[tuple[str, list[Any]]]:
     """The location and the entries of each row of tab-separated triples, or of JSON lines of a query, a positive and negatives."""
+    rows: Iterator[tuple[str, Any]] = texts.read_json_lines(path)
     if lines.strip_compression_suffix(path).suffix not in (".jsonl", ".json"):
-        yield from ((where, list(row)) for where, row in lines.read_rows(path, 3, "query, positive, negative"))
-        return
-    for where, row in texts.read_json_lines(path):
+        rows = _read_tab_rows(path)
+    for where, row in rows:
         if not isinstance(row, list) or len(row) < 2:
-            raise DataError(f"{where}: a list of a query, a positive and negatives was expected")
+            raise DataError(f"{where}: expected a query, a positive and negatives, as a list or between tabs")
         yield where, row
+
+
+def _read_tab_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
+    with lines.open_lines(path) as numbered:
+        yield from ((f"{path}:{number}", line.split("\t")) for number, line in numbered if line.strip())
 
 
 def parse_entry(entry: Any, where: str) -> tuple[str, float | None]:

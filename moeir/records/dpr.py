@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
 from moeir.errors import DataError
@@ -42,21 +41,15 @@ def read_array(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[s
     [('dev.json:1', {'a': 1}), ('dev.json:3', {'b': 2})]
     """
     array = _ArrayReader(name, numbered)
-    array.skip("[")
-    character = array.peek()
-    while character != "]":
-        if character != "{":
-            raise array.error("an object", character)
+    array.take("[")
+    mark = array.take("]") if array.peek() == "]" else ","
+    while mark == ",":
+        if array.peek() != "{":
+            raise array.error("an object")
         yield f"{name}:{array.line}", array.read_object()
-        character = array.peek()
-        if character not in (",", "]"):
-            raise array.error("a comma or ]", character)
-        if character == ",":
-            array.skip(",")
-            character = array.peek() if array.peek() != "]" else "] after a comma"
-    array.skip("]")
+        mark = array.take(",]")
     if array.peek():
-        raise array.error("nothing after the array", array.peek())
+        raise array.error("nothing after the array")
 
 
 def read_questions(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -133,9 +126,8 @@ class _ArrayReader:
     """Buffer of the array being read: whole lines, and the position decoded so far."""
 
     def __init__(self, name: str, numbered: NumberedLines) -> None:
-        first = next(numbered, (1, ""))
-        self.name, self.numbered_lines = name, chain([first], numbered)
-        self.text, self.position, self.line, self.next_line = "", 0, first[0], first[0]
+        self.name, self.numbered_lines = name, numbered
+        self.text, self.position, self.line, self.next_line = "", 0, 1, 1
 
     def peek(self) -> str:
         """The next character that is not white space, not consumed; empty at the end of the file."""
@@ -148,11 +140,12 @@ class _ArrayReader:
             if not self._read_more():
                 return ""
 
-    def skip(self, expected: str) -> None:
-        """Consume one character."""
-        if (character := self.peek()) != expected:
-            raise self.error(repr(expected), repr(character) if character else "")
+    def take(self, expected: str) -> str:
+        """Consume one of the expected characters and return it."""
+        if not (character := self.peek()) or character not in expected:
+            raise self.error(" or ".join(expected))
         self.position += 1
+        return character
 
     def read_object(self) -> dict[str, Any]:
         """Consume and return the object that begins here."""
@@ -171,10 +164,9 @@ class _ArrayReader:
             except (ValueError, RecursionError) as fault:
                 raise json_error(fault, f"{self.name}:{self.line}", "an array of objects") from None
 
-    def error(self, expected: str, found: str) -> DataError:
+    def error(self, expected: str) -> DataError:
         """The error for an unexpected character."""
-        message = f"{self.name}:{self.line}: expected {expected} in the array, found {found or 'the end of the file'}"
-        return DataError(message)
+        return DataError(f"{self.name}:{self.line}: expected {expected} in the array, found {self.peek() or 'the end of the file'}")
 
     def _advance(self, end: int) -> None:
         self.line += self.text.count("\n", self.position, end)

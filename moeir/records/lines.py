@@ -5,28 +5,24 @@ Only a newline ends a line; a byte order mark and carriage returns are dropped. 
 """
 
 import csv
-import gzip
 import io
 import re
 import sys
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
-import zstandard
 
 from moeir import data_sources
 from moeir.errors import DataError, UsageError
 from moeir.parsing import LineLimit, escape_controls
 
 STANDARD_OUTPUT: ContextVar[BinaryIO | None] = ContextVar("standard output", default=None)  # what `-` writes to, if not sys.stdout
-COMPRESSED_SUFFIXES = (".gz", ".zst")
+_CODECS = {".gz": "gzip", ".zst": "zstd"}
 BLOCK_BYTES = 1 << 20
-ZSTANDARD_BYTES = 1 << 12  # compressed bytes at a time: a few of them may stand for 128 KiB of text
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CSV_RULE = 'a column that begins with " ends with ", and a " within it is doubled, as in any CSV file'
 _BINARY_FORMATS = {  # by their first bytes: what it is, and what reads it
@@ -40,8 +36,8 @@ _MARKUPS = {  # by how a line begins
     r"<doc": 'TREC documents: write JSON lines {"_id", "text"}, or name irds:NAME#docs',
     r"<": "XML: write JSON lines, or columns between tabs",
     r'"?(_|[\w-]*[_-]|doc|q|p)?id"?,': "columns between commas: write them between tabs",
-    r"[{\[]": "JSON: a file of texts is called .jsonl, a run {query: {document: score}} becomes lines by moeir convert --from json-run, "
-    "and judgements {query: {document: grade}} need a line for each: query 0 document grade",
+    r"[{\[]": "JSON: a file of texts is called .jsonl; a run {query: {document: score}} and judgements {query: {document: grade}} need "
+    "lines: query Q0 document rank score tag, and query 0 document grade",
 }
 
 
@@ -53,7 +49,7 @@ def source_name(path: Path | str, stream: str = "standard input") -> str:
 def strip_compression_suffix(path: Path | str) -> Path:
     """The path without `.gz` or `.zst`, so that its suffix is that of the content."""
     plain = Path(path)
-    return plain.with_suffix("") if plain.suffix in COMPRESSED_SUFFIXES else plain
+    return plain.with_suffix("") if plain.suffix in _CODECS else plain
 
 
 def describe_markup(line: str) -> str:
@@ -67,7 +63,7 @@ def describe_markup(line: str) -> str:
 
 def is_compressed(path: Path | str) -> bool:
     """Whether `open_writer` compresses what is written to a path, or to the partial path of a product."""
-    return _find_suffix(path) in COMPRESSED_SUFFIXES
+    return _find_suffix(path) in _CODECS
 
 
 def _find_suffix(path: Path | str) -> str:
@@ -86,7 +82,7 @@ def open_lines(path: Path | str) -> Iterator[Iterator[tuple[int, str]]]:
 def read_blocks(path: Path | str, *, check: bool = True) -> Iterator[Iterator[tuple[int, bytes]]]:
     """Blocks of lines: the number of the first line, and the bytes without the last newline; checked to be UTF-8 if `check`."""
     if str(path) == "-":
-        yield _split_blocks(_read_chunks(sys.stdin.buffer, ""), source_name(path), check)
+        yield _split_blocks(_read_chunks(sys.stdin.buffer), source_name(path), check)
         return
     if (content := data_sources.read_memory(path)) is not None:
         yield _split_blocks(iter([content]), str(path), check)
@@ -96,7 +92,7 @@ def read_blocks(path: Path | str, *, check: bool = True) -> Iterator[Iterator[tu
     except OSError as fault:
         raise _open_error(path, fault) from None
     with stream:
-        yield _split_blocks(_read_chunks(stream, Path(path).suffix), str(path), check)
+        yield _split_blocks(_read_chunks(_compressed_stream(stream, path, write=False)), str(path), check)
 
 
 @contextmanager
@@ -117,7 +113,7 @@ def open_writer(path: Path | str) -> Iterator[TextIO]:
         return
     with (
         open(path, "wb") as stream,
-        _compress(stream, _find_suffix(path)) as compressed,
+        _compressed_stream(stream, path, write=True) as compressed,
         io.TextIOWrapper(compressed, encoding="utf-8", newline="\n") as text,
     ):
         yield text
@@ -166,19 +162,6 @@ def format_csv(row: Iterable[str]) -> str:
     return output.getvalue().removesuffix("\n")
 
 
-def read_rows(path: Path | str, width: int, form: str) -> Iterator[tuple[str, list[str]]]:
-    """The location (file:line) and the tab-separated columns of each line that is not blank; `form` names the columns for messages."""
-    name = source_name(path)
-    with open_lines(path) as numbered:
-        for number, line in numbered:
-            if not line.strip():
-                continue
-            columns = line.split("\t")
-            if len(columns) != width:
-                raise DataError(f"{name}:{number}: {width} columns between tabs expected ({form}), {len(columns)} found")
-            yield f"{name}:{number}", columns
-
-
 def write_rows(rows: Iterable[Iterable[object]], path: Path | str, separator: str = "\t") -> int:
     """Write separated columns and return the number of lines."""
     return write_lines((separator.join(map(str, row)) for row in rows), path)
@@ -218,45 +201,18 @@ def _open_error(path: Path | str, fault: OSError) -> DataError:
     return DataError(f"{path}: cannot be read: {fault.strerror}")
 
 
-@contextmanager
-def _compress(stream: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
-    if suffix == ".gz":
-        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as compressed:
-            yield compressed  # type: ignore[misc]  # GzipFile has every method TextIOWrapper needs
-    elif suffix == ".zst":
-        with zstandard.ZstdCompressor().stream_writer(stream, closefd=False) as compressed:
-            yield compressed
-    else:
-        yield stream
+def _compressed_stream(stream: BinaryIO, path: Path | str, *, write: bool) -> Any:
+    """The stream, compressed or decompressed by the suffix of the path."""
+    if (codec := _CODECS.get(_find_suffix(path))) is None:
+        return stream
+    import pyarrow
+
+    return pyarrow.CompressedOutputStream(stream, codec) if write else pyarrow.CompressedInputStream(stream, codec)
 
 
-def _read_chunks(stream: BinaryIO, suffix: str) -> Iterator[bytes]:
-    if suffix == ".gz":
-        with gzip.GzipFile(fileobj=stream, mode="rb") as decompressed:
-            while chunk := decompressed.read(BLOCK_BYTES):
-                yield chunk
-    elif suffix == ".zst":
-        yield from _decompress_zstandard(stream)
-    else:
-        while chunk := stream.read(BLOCK_BYTES):
-            yield chunk
-
-
-def _decompress_zstandard(stream: BinaryIO) -> Iterator[bytes]:
-    decompressor = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
-    has_data, parts, size = False, list[bytes](), 0
-    while compressed := stream.read(ZSTANDARD_BYTES):
-        while compressed:
-            if decompressor.eof:
-                decompressor = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
-            parts.append(decompressor.decompress(compressed))
-            compressed, has_data, size = decompressor.unused_data, True, size + len(parts[-1])
-        if size >= BLOCK_BYTES:
-            yield b"".join(parts)
-            parts, size = [], 0
-    yield b"".join(parts)
-    if has_data and not decompressor.eof:
-        raise EOFError("the file ends within a frame")
+def _read_chunks(stream: Any) -> Iterator[bytes]:
+    while chunk := stream.read(BLOCK_BYTES):
+        yield chunk
 
 
 def _split_blocks(chunks: Iterator[bytes], name: str, check: bool) -> Iterator[tuple[int, bytes]]:
@@ -278,10 +234,9 @@ def _split_blocks(chunks: Iterator[bytes], name: str, check: bool) -> Iterator[t
             newlines = np.frombuffer(whole or b" ", np.uint8) == 10  # faster than bytes.count
             number += int(np.count_nonzero(newlines)) + 1
             rest, size = [chunk[end + 1 :]], len(chunk) - end - 1
-    except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as fault:
-        raise DataError(f"{name}: damaged archive near line {number}: {fault}") from None
     except OSError as fault:
-        raise DataError(f"{name}: cannot be read: {fault.strerror or fault}") from None
+        problem = f"damaged archive near line {number}: {fault}" if fault.errno is None else f"cannot be read: {fault.strerror}"
+        raise DataError(f"{name}: {problem}") from None
     if last := b"".join(rest):
         yield number, _check_text(last, number, name) if check else last
 

@@ -3,13 +3,17 @@ import io
 import re
 import time
 
+import pyarrow
 import pytest
-import zstandard
 
 from moeir.errors import DataError, UsageError
 from moeir.parsing import LineLimit
 from moeir.records import lines
 from tests.conftest import run_in_process
+
+
+def compress_zstd(content):
+    return pyarrow.compress(content, "zstd", asbytes=True)
 
 
 def read(path):
@@ -72,7 +76,7 @@ def test_blocks_do_not_change_the_lines(tmp_path, monkeypatch):
 
 def test_zstandard_frames_may_follow_one_another(tmp_path):
     path = tmp_path / "words.zst"
-    path.write_bytes(zstandard.compress(b"a\nb") + zstandard.compress(b"c\nd\n"))
+    path.write_bytes(compress_zstd(b"a\nb") + compress_zstd(b"c\nd\n"))
     assert read(path) == [(1, "a"), (2, "bc"), (3, "d")]
 
 
@@ -99,7 +103,7 @@ def test_faults_name_file_and_line(tmp_path):
         "zero.txt": (b"fine\na\0b\n", ":2: not a text file: found a zero byte; expected UTF-8 text"),
         "cut.gz": (gzip.compress(b"fine\n" * 99)[:-9], ": damaged archive near line 1: "),
         "plain.gz": (b"fine\n", ": damaged archive near line 1: "),
-        "cut.zst": (zstandard.compress(b"fine\n" * 99)[:-5], ": damaged archive near line 1: the file ends within a frame"),
+        "cut.zst": (compress_zstd(b"fine\n" * 99)[:-5], ": damaged archive near line 1: Truncated compressed stream"),
         "plain.zst": (b"fine\n", ": damaged archive near line 1: "),
     }
     for name, (content, message) in faulty.items():
@@ -121,7 +125,7 @@ def test_a_long_line_takes_linear_time(tmp_path):
 
 def test_blocks_of_a_small_archive_of_much_text_are_bounded(tmp_path):
     path = tmp_path / "zeros.zst"
-    path.write_bytes(zstandard.compress(b"a\n" * (150 << 20)))
+    path.write_bytes(compress_zstd(b"a\n" * (150 << 20)))
     assert path.stat().st_size < 40_000
     with lines.read_blocks(path, check=False) as blocks:
         sizes = [len(block) for _, block in blocks]
@@ -130,7 +134,7 @@ def test_blocks_of_a_small_archive_of_much_text_are_bounded(tmp_path):
 
 
 def test_a_line_has_a_most_of_bytes(tmp_path, monkeypatch):
-    for name, compress in {"a.txt": bytes, "a.gz": gzip.compress, "a.zst": zstandard.compress}.items():
+    for name, compress in {"a.txt": bytes, "a.gz": gzip.compress, "a.zst": compress_zstd}.items():
         path = tmp_path / name
         path.write_bytes(compress(b"short\n" + b"a" * (5 << 20)))
         with monkeypatch.context() as patch:

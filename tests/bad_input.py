@@ -438,14 +438,12 @@ CONVERT = "convert --input "
 CHECK = "check --corpus corpus.jsonl "
 FORMATS = [
     BadInput("nothing to check", None, "check", 2, "check needs --corpus, --queries, --qrels, --train, --run or --encodings"),
-    BadInput("an unknown kind of fault", None, CHECK + "--allow tie", 2, "there is no such kind of fault; did you mean 'ties'?"),
-    BadInput("a length without a tokenizer", None, CHECK + "--document-length 9", 2, "--document-length: needs --model"),
-    BadInput("a length of plain weights", None, CHECK + "--model tiny", 2, "plain weights have no maximum length; add --document-length"),
+    BadInput("an unknown kind of fault", None, CHECK + "--allow mojibak", 2, "no such kind of fault; did you mean 'mojibake'?"),
     BadInput("mending in its own place", None, CHECK + "--fix .", 2, "--fix .: would replace what --corpus reads, corpus.jsonl"),
     BadInput("an unknown format", None, CONVERT + "test.qrels --to trec", 2, "formats has no 'trec'"),
     BadInput("a format that is not sure", write_file("x.tsv", "1\t2\t3\n"), CONVERT + "x.tsv --to run", 2,
         "x.tsv: may be tevatron-run or beir-qrels or msmarco-run; say which with --from"),
-    BadInput("a kind that is another", None, CONVERT + "one.trec --to tsv", 2, "one.trec is run, a run, which becomes colbert-run,"),
+    BadInput("a kind that is another", None, CONVERT + "one.trec --to tsv", 2, "one.trec is run, a run, which becomes msmarco-run,"),
     BadInput("a faulty line", write_corpus("{"), CONVERT + "bad.jsonl --to tsv --output out", 3, "bad.jsonl:2: broken JSON at column 2"),
     BadInput("what would be lost", write_corpus('{"_id": "b", "title": "T", "text": "x"}'), CONVERT + "bad.jsonl --to tsv --output out", 2,
         "would be lost"),
@@ -453,15 +451,7 @@ FORMATS = [
         "name the file that has them with --queries"),
     BadInput("a layout of experts", None, CONVERT + "came --to pylate --output out", 2,
         "supports colbert; its layout cannot hold the experts of came"),
-    BadInput("an artifact without a tokenizer of its own", None, CONVERT + "enc --to anserini-vectors", 2,
-        "has lexical, global; choose one"),
-]  # fmt: skip
-
-FUSE_TWO = "fuse --run one.trec --run two.trec --output out.trec "
-CALIBRATE = "calibrate --run one.trec --run two.trec --qrels test.qrels --output out.json"
-LINEAR = '{"moeir_fusion": 1, "method": "linear:weights=1+2", "runs": ["one", "two"], "found": {}}'
-LEARNED = FUSE_TWO + "--learned bad.json"
-FUSING = [
+    BadInput("an artifact of vectors", None, CONVERT + "enc --to texts", 2, "enc: format not recognised; name it with --from"),
     BadInput("one list to weigh", None, CALIBRATE.replace("--run two.trec ", ""), 2, "--run: expected 2 or more, found 1"),
     BadInput("a fusion on stdout", None, CALIBRATE.replace("out.json", "-"), 2, "--output -: expected a file to write"),
     BadInput("no list for judgements", write_file("test.qrels", "q9 0 owl 1\n"), CALIBRATE, 3,

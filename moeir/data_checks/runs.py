@@ -37,8 +37,8 @@ def check_run(file: FileFindings) -> Iterator[str]:
             continue
         listed.add(code)
         if rank <= above[0] or score > above[1]:
-            problem = f"rank {rank}, score {runs.format_score(score)} under rank {above[0]}, score {runs.format_score(above[1])}"
-            file.add(number, "rank-order", f"query {query!r}: {problem}")
+            hits = f"rank {rank}, score {runs.format_score(score)} under rank {above[0]}, score {runs.format_score(above[1])}"
+            file.add(number, "rank-order", f"query {query!r}: {hits}")
         above = rank, score
         yield line
-    file.add_absent_queries({*finished, current}, "query-without-hits", "are not in the run")
+    file.add_absent_queries({*finished, current or ""}, "query-without-hits", "are not in the run")

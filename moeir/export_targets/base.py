@@ -143,14 +143,14 @@ class ExportTarget(ABC):
         experts = {name: {"kind": kind, "width": widths.get(name)} for name, kind in kinds.items()}
         schema = {"name": self.name, "experts": experts, "vocabulary": len(self.schema.terms), "hnsw": self.hnsw}
         digest.update(json.dumps(schema, sort_keys=True).encode())
-        total = sum(entry["documents"] for entry in files.values())
+        total: int = sum(entry["documents"] for entry in files.values())
         schema |= {"documents": total, "files": files, "digest": digest.hexdigest()}
         contents = {"schema.json": json.dumps(schema, indent=1) + "\n", "README.md": self.readme(), **self.files()}
         if self.schema.experts_of("sparse"):
             contents["terms.txt"] = "".join(f"{term}\n" for term in self.schema.terms)
-        for name, content in contents.items():
+        for name, text in contents.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(content, encoding="utf-8")
+            (folder / name).write_text(text, encoding="utf-8")
         for script in folder.glob("load.*"):
             script.chmod(0o755)
         return total

@@ -452,6 +452,13 @@ FORMATS = [
     BadInput("a layout of experts", None, CONVERT + "came --to pylate --output out", 2,
         "supports colbert; its layout cannot hold the experts of came"),
     BadInput("an artifact of vectors", None, CONVERT + "enc --to texts", 2, "enc: format not recognised; name it with --from"),
+]  # fmt: skip
+
+FUSE_TWO = "fuse --run one.trec --run two.trec --output out.trec "
+CALIBRATE = "calibrate --run one.trec --run two.trec --qrels test.qrels --output out.json"
+LINEAR = '{"moeir_fusion": 1, "method": "linear:weights=1+2", "runs": ["one", "two"], "found": {}}'
+LEARNED = FUSE_TWO + "--learned bad.json"
+FUSING = [
     BadInput("one list to weigh", None, CALIBRATE.replace("--run two.trec ", ""), 2, "--run: expected 2 or more, found 1"),
     BadInput("a fusion on stdout", None, CALIBRATE.replace("out.json", "-"), 2, "--output -: expected a file to write"),
     BadInput("no list for judgements", write_file("test.qrels", "q9 0 owl 1\n"), CALIBRATE, 3,

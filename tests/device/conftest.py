@@ -126,7 +126,7 @@ def learn(
         model = weights or (tiny_model_with_head if dropout else tiny_model_without_dropout)
         model_options = ("--model", model, "--arch", arch, "--objective", objective, "--query-length", 12, "--document-length", 24)
         sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
-        sizes = ("--batch-size", 6, "--negatives", 2, "--steps", 4, "--learning-rate", 2e-4, "--dtype", dtype)
+        sizes = ("--batch-size", 6, "--negatives", 2, "--steps", 2, "--learning-rate", 2e-4, "--dtype", dtype)
         result = moeir_on("finetune", *model_options, *sources, *sizes, *options, "--output", output, on=on)
         if fails is None:
             assert result.code == 0, result.stderr

@@ -40,7 +40,7 @@ def stepped(tiny_model_with_head, device, monkeypatch):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["came", "colbert", "taser"])
 def test_parts_that_are_encoded_again_have_the_gradients_of_parts_that_are_kept(kind, precision, stepped, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(grad_cache, "_encode_recomputed", lambda encode, tokens: encode(tokens))
@@ -53,7 +53,7 @@ def test_parts_that_are_encoded_again_have_the_gradients_of_parts_that_are_kept(
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["came", "colbert", "taser"])
 def test_recomputed_layers_change_no_bit(kind, precision, stepped):
     loss, facts, gradients = stepped(kind, precision=precision)
     again, others, recomputed = stepped(kind, recompute=True, precision=precision)

@@ -49,6 +49,6 @@ def test_half_precision_is_refused_by_a_card_without_it(learn, forgotten):
 
 def test_memory_that_runs_out_is_told_with_what_takes_less(learn, machine):
     machine.fail_at = 2000
-    learn("dense", dropout=True, fails="lower --batch-size, set or lower --gradient-cache, add --recompute")
+    learn("dense", "contrastive", "--steps", 4, dropout=True, fails="lower --batch-size, set or lower --gradient-cache, add --recompute")
     assert machine.fail_at is None
-    learn("dense", dropout=True)
+    learn("dense", "contrastive", "--steps", 4, dropout=True)

@@ -22,36 +22,33 @@ FLOPS = "contrastive:flops_query=1e-3,flops_document=1e-3"
 COLBERT = "colbert:dim=8,normalise=true,markers=true,augmentation=true,punctuation=false"
 KINDS = {
     CAME: COMPETITIVE,
-    f"{CAME},routing=role": COMPETITIVE,
     f"{CAME},routing=token,routed_experts=3": COMPETITIVE,
-    f"{CAME},global_experts=3": COMPETITIVE,
     f"{CAME},experts=lexical+global,lexical_pooling=sum,routing=role,global_experts=3": COMPETITIVE,
     "dense": "contrastive",
     "dense:encoders=separate": "contrastive",
-    "dense:pooling=mean,normalise=true": "contrastive",
     "splade": FLOPS,
     "splade:pooling=sum": FLOPS,
     "colbert:dim=8": "contrastive",
     COLBERT: "contrastive",
-    "colbert:dim=8,padding=zero": "contrastive",
     "colbert:dim=8,augmentation=true,attend_masks=true": "contrastive",
     "coil:dim=8,cls_dim=16": "contrastive",
     "coil:dim=8,cls_dim=0": "contrastive",
     "mote": FLOPS,
-    "mote:similarity=dense": "contrastive",
-    "mote:similarity=sparse": FLOPS,
     "mote:similarity=sparse,sparse_head=raw": FLOPS,
     "taser": "contrastive",
     "taser:routing=sequence,every=1": BALANCED,
     "taser:routing=token,every=1": BALANCED,
     "taser:routing=token,gates=per_layer,gradient=full,every=1": BALANCED,
     "sbmoe:experts=3": BALANCED,
-    "sbmoe:experts=3,combine=weighted": BALANCED,
     "sbmoe:experts=3,combine=release": BALANCED,
     "sbmoe:experts=3,gate=random": "contrastive",
     "cross-encoder": "lce",
     "cross-encoder:head=linear": "bce",
 }
+HALF = [
+    f"{CAME},experts=lexical+global,lexical_pooling=sum,routing=role,global_experts=3", "dense:encoders=separate", COLBERT,
+    "coil:dim=8,cls_dim=16", "mote", "taser:routing=sequence,every=1", "taser:routing=token,every=1", "sbmoe:experts=3", "cross-encoder",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +66,14 @@ def test_an_architecture_learns_what_it_learns_on_the_cpu(arch, learn, quiet):
     assert_same_training(learn(arch, KINDS[arch]), learn(arch, KINDS[arch], on="cpu"))
 
 
-@pytest.mark.parametrize("arch", ["dense", CAME, "colbert:dim=8,augmentation=true", "mote", "taser:routing=token,every=1"])
+@pytest.mark.parametrize("arch", ["dense", CAME, "taser:routing=token,every=1"])
 def test_windows_and_rotary_positions_learn_what_they_learn_on_the_cpu(arch, learn, quiet, modernbert):
     assert_same_training(learn(arch, weights=modernbert), learn(arch, weights=modernbert, on="cpu"))
     half = read_metrics(learn(arch, weights=modernbert, dtype="bfloat16", name="half"))
     assert_similar_losses(half, read_metrics(learn(arch, weights=modernbert, dtype="bfloat16", on="cpu", name="half-cpu")))
 
 
-@pytest.mark.parametrize("arch", KINDS)
+@pytest.mark.parametrize("arch", HALF)
 def test_an_architecture_learns_in_half_precision_and_with_dropout(arch, learn, monkeypatch):
     arguments = (arch, KINDS[arch], "--steps", 2)
     random = read_metrics(learn(*arguments, dtype="bfloat16", dropout=True, name="random"))
@@ -89,15 +86,10 @@ def test_an_architecture_learns_in_half_precision_and_with_dropout(arch, learn, 
     (CAME, "competitive:rank_scope=batch,ties=optimistic,flops_in_competition=true,flops_query=1e-3,flops_document=1e-3,flops_ramp=3"),
     (f"{CAME},routing=token", "competitive:standardised=0,normalise_standardised=true,ties=pessimistic,entropy_sign=as-printed"),
     (CAME, "competitive:standardised=0,shares=margin,permuted=true,final_temperature=0.1"),
-    ("dense:pooling=mean,normalise=true", "lce:temperature=0.5"),
     ("splade", "bce"),
     ("mote", "kl:temperature=2,contrastive=0.5"),
-    (CAME, "kl"),
-    ("colbert:dim=8", "margin-mse:contrastive=0.1"),
     (CAME, "margin-mse"),
-    ("cross-encoder", "kl"),
     ("cross-encoder", "margin-mse"),
-    ("cross-encoder", "contrastive"),
 ])  # fmt: skip
 def test_an_objective_is_that_of_the_cpu(arch, objective, learn, quiet):
     assert_same_training(learn(arch, objective), learn(arch, objective, on="cpu"))
@@ -106,13 +98,15 @@ def test_an_objective_is_that_of_the_cpu(arch, objective, learn, quiet):
 EVERYTHING = ("--gradient-cache", 120, "--recompute", "--accumulate", 2, "--layer-decay", 0.8)
 
 
-@pytest.mark.parametrize("options", [EVERYTHING[:2], EVERYTHING[2:3], EVERYTHING[3:5], EVERYTHING[5:]], ids=lambda options: options[0])
-@pytest.mark.parametrize("arch", ["dense", CAME, "cross-encoder"])
+@pytest.mark.parametrize("arch, options", [
+    *((CAME, options) for options in (EVERYTHING[:2], EVERYTHING[2:3], EVERYTHING[3:5], EVERYTHING[5:])),
+    ("dense", EVERYTHING), ("cross-encoder", EVERYTHING),
+], ids=str)  # fmt: skip
 def test_options_that_save_memory_or_change_rates_do_what_they_do_on_the_cpu(arch, options, learn, quiet):
     assert_same_training(learn(arch, KINDS[arch], *options), learn(arch, KINDS[arch], *options, on="cpu"))
 
 
-SEARCHED = [CAME, "dense", "splade", "colbert:dim=8", "coil:dim=8,cls_dim=16", "mote", "cross-encoder"]
+SEARCHED = [CAME, "coil:dim=8,cls_dim=16", "mote", "cross-encoder"]
 
 
 @pytest.mark.parametrize("arch, measure", [*((arch, "nDCG@10") for arch in SEARCHED), (CAME, "loss"), ("cross-encoder", "loss")])
@@ -125,6 +119,8 @@ def test_a_development_set_chooses_the_weights_that_it_chooses_on_the_cpu(arch, 
         shop / "dev.qrels",
         "--dev-measure",
         measure,
+        "--steps",
+        4,
         "--evaluate-every",
         2,
         "--learning-rate",
@@ -165,7 +161,6 @@ def gone_at(monkeypatch):
 
 @pytest.mark.parametrize("arch, dtype", [
     (CAME, "bfloat16"),
-    ("colbert:dim=8", "float32"),
     ("taser:routing=token,every=1", "float32"),
     ("sbmoe:experts=3", "bfloat16"),
     ("cross-encoder", "bfloat16"),
@@ -182,15 +177,6 @@ def test_a_killed_training_goes_on_to_the_same_bytes(arch, dtype, learn, gone_at
     assert batches == [2, 3, 4, 5]
     assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert read_metrics(killed) == read_metrics(whole)
-
-
-def test_a_killed_training_without_a_promise_of_bytes_goes_on_to_nearly_the_same(learn, gone_at):
-    whole = learn("dense", dropout=True, name="whole")
-    gone_at(3)
-    learn("dense", "contrastive", "--save-minutes", 1e-9, dropout=True, fails="gone")
-    batches = gone_at(None)
-    assert_same_training(learn("dense", "contrastive", "--save-minutes", 1e-9, dropout=True), whole)
-    assert batches == [3]
 
 
 @pytest.mark.parametrize("arch", ["dense:pooling=mean", "dense"])
@@ -227,7 +213,8 @@ def test_losses_are_read_seldom_and_are_all_there(learn, machine):
 
 
 def test_a_training_takes_the_device_by_itself_and_tells_the_memory_of_its_steps(learn):
-    output, other = learn("dense", on="auto", dtype="auto", dropout=True), learn("dense", on="cpu")
+    arguments = ("dense", "contrastive", "--steps", 4)
+    output, other = learn(*arguments, on="auto", dtype="auto", dropout=True), learn(*arguments, on="cpu")
     steps, others = ([json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in (output, other))
     assert all(step["peak_memory_bytes"] > 0 for step in steps) and not any("peak_memory_bytes" in step for step in others)
 
@@ -249,18 +236,9 @@ def test_algorithms_are_deterministic_where_that_is_asked_for(options, learn, mo
     assert set(states) == {(True, True, ":4096:8") if options else (False, False, None)}
 
 
-def test_the_same_command_gives_the_same_bytes_where_that_is_asked_for(learn):
-    folders = [learn(CAME, COMPETITIVE, "--deterministic", dtype="bfloat16", dropout=True, name=name) for name in ("one", "two")]
-    assert len({(folder / "model.safetensors").read_bytes() for folder in folders}) == 1 and read_metrics(folders[0]) == read_metrics(
-        folders[1]
-    )
-
-
-@pytest.mark.parametrize(
-    "arch", [CAME, "coil:dim=8,cls_dim=0", "splade:pooling=sum", "taser:routing=sequence,experts=3,every=1", "sbmoe:experts=3"]
-)
+@pytest.mark.parametrize("arch", [CAME, "taser:routing=sequence,every=1", "sbmoe:experts=3"])
 def test_a_batch_of_one_query_and_one_negative_learns_what_it_does_on_the_cpu(arch, learn, quiet):
-    arguments = (arch, KINDS.get(arch, BALANCED), "--batch-size", 1, "--negatives", 1)
+    arguments = (arch, KINDS[arch], "--batch-size", 1, "--negatives", 1)
     assert_same_training(learn(*arguments), learn(*arguments, on="cpu"))
 
 

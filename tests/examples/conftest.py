@@ -15,10 +15,10 @@ from tests.examples.shell import CommandServer
 def server() -> Iterator[CommandServer]:
     """`moeir` in one process for all scripts."""
     with tempfile.TemporaryDirectory(prefix="moeir-") as short:  # a socket's path may have about a hundred characters
-        socket_path, client, journal = (Path(short) / name for name in ("socket", "moeir", "journal"))
-        command = [sys.executable, Path(__file__).with_name("server.py"), socket_path, client, journal]
+        socket_path, journal = Path(short) / "socket", Path(short) / "journal"
+        command = [sys.executable, Path(__file__).with_name("server.py"), socket_path, short, journal]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            yield CommandServer(client, journal)
+            yield CommandServer(Path(short) / "moeir", Path(short) / "python", journal)
             process.terminate()

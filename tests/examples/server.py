@@ -1,36 +1,42 @@
-"""`moeir` as one long-lived process behind a socket, so that a script of sixty commands imports torch once.
+"""`moeir` and `python` as one long-lived process behind a socket, so that a script of sixty commands imports torch once.
 
-    python server.py SOCKET CLIENT JOURNAL
+    python server.py SOCKET FOLDER JOURNAL
 
-writes an executable CLIENT that replaces `moeir`: it sends its arguments, folder and open streams to this process and exits with the code
-of the command line. JOURNAL gets a JSON list of arguments for each call. Prints "ready" when it listens.
+writes two executables into FOLDER that replace them: each sends its arguments, folder, variables and open streams to this process and exits
+with the code of the command line, or of the program; a program that is no file is left to Python itself. JOURNAL gets a JSON list of
+arguments for each call of `moeir`. Prints "ready" when it listens.
 """
 
 import json
 import os
+import runpy
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
+if {name!r} == "python" and not sys.argv[1].endswith(".py"):
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 with socket.socket(socket.AF_UNIX) as line:
     line.connect({place!r})
-    socket.send_fds(line, [json.dumps([os.getcwd(), *sys.argv[1:]]).encode()], [1, 2])
+    socket.send_fds(line, [json.dumps([{name!r}, os.getcwd(), dict(os.environ), *sys.argv[1:]]).encode()], [1, 2])
     line.shutdown(socket.SHUT_WR)
     answer = line.recv(1)
 sys.exit(answer[0] if answer else 1)
 """
 
 
-def serve(socket_path: Path, client: Path, journal: Path) -> None:
+def serve(socket_path: Path, clients: Path, journal: Path) -> None:
     """Run one command after the other, for ever."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(socket_path))
         listener.listen()
-        client.write_text(CLIENT.format(python=sys.executable, place=str(socket_path)), encoding="utf-8")
-        client.chmod(0o755)
+        for name in ("moeir", "python"):
+            (clients / name).write_text(CLIENT.format(python=sys.executable, place=str(socket_path), name=name), encoding="utf-8")
+            (clients / name).chmod(0o755)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         while True:
@@ -39,28 +45,55 @@ def serve(socket_path: Path, client: Path, journal: Path) -> None:
                 message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 2)
                 while chunk := connection.recv(1 << 20):
                     message += chunk
-                folder, *arguments = json.loads(message)
-                with open(journal, "a", encoding="utf-8") as calls:
-                    calls.write(json.dumps(arguments) + "\n")
-                connection.sendall(bytes([run_command(folder, arguments, streams)]))
+                name, folder, variables, *arguments = json.loads(message)
+                if name == "moeir":
+                    with open(journal, "a", encoding="utf-8") as calls:
+                        calls.write(json.dumps(arguments) + "\n")
+                work = run_program if name == "python" else run_command
+                connection.sendall(bytes([call(work, folder, variables, arguments, streams)]))
 
 
-def run_command(folder: str, arguments: list[str], streams: list[int]) -> int:
-    """The exit code of `moeir ARGUMENTS` run in `folder`, writing to the caller's streams."""
-    from moeir import cli, console
+def run_command(arguments: list[str]) -> int:
+    """The exit code of `moeir ARGUMENTS`."""
+    from moeir import cli
 
-    saved = os.dup(1), os.dup(2)
+    return cli._exit_code(arguments)
+
+
+def run_program(arguments: list[str]) -> int:
+    """The exit code of `python ARGUMENTS`."""
+    before, sys.argv = (sys.argv, list(sys.path)), arguments
+    sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+    try:
+        runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(end.code + "\n")
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    finally:
+        sys.argv, sys.path[:] = before
+    return 0
+
+
+def call(work: Callable[[list[str]], int], folder: str, variables: dict[str, str], arguments: list[str], streams: list[int]) -> int:
+    """The exit code of a command or a program run in `folder` with the caller's variables, writing to its streams."""
+    from moeir import console
+
+    saved, own = (os.dup(1), os.dup(2)), dict(os.environ)
     for number, stream in zip((1, 2), streams, strict=True):
         os.dup2(stream, number)
         os.close(stream)
     try:
         os.chdir(folder)
+        os.environ.update(variables)
         console.configure_logging()
-        return cli._exit_code(arguments)
+        return work(arguments)
     except Exception:  # noqa: BLE001 - a separate process would print a traceback and exit with 1
         traceback.print_exc()
         return 1
     finally:
+        os.environ.clear()
+        os.environ.update(own)
         sys.stdout.flush()
         sys.stderr.flush()
         for number, stream in zip((1, 2), saved, strict=True):

@@ -20,9 +20,10 @@ LEGEND = "significantly better"  # below a table with marks
 
 
 class CommandServer(NamedTuple):
-    """A running `moeir` process: the client to call, and the journal of commands."""
+    """A running `moeir` process: the clients to call in place of `moeir` and of `python`, and the journal of commands."""
 
     client: Path
+    python: Path
     journal: Path
 
     def calls(self) -> list[list[str]]:
@@ -31,7 +32,9 @@ class CommandServer(NamedTuple):
 
 def run_script(script: str, **settings: object) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("MOEIR", "MODEL", "DATA", "WORK", "BEIR")}
-    environment |= {"PYTHON": sys.executable, **{name: str(value) for name, value in settings.items()}}
+    served = isinstance(settings.get("MOEIR"), Path) and settings["MOEIR"].with_name("python")
+    python = served if served and served.exists() else sys.executable
+    environment |= {"PYTHON": str(python), **{name: str(value) for name, value in settings.items()}}
     command = ["bash", str(EXAMPLES / script)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200, check=False)
 

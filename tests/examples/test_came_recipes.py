@@ -319,8 +319,3 @@ def test_two_arms_of_table_2_add_the_losses_of_the_standardised_stage(collection
     for name in added:
         plain = objectives[name.removesuffix("-added")]
         assert objectives[name] == plain.replace("normalise_standardised=true", "normalise_standardised=false")
-
-
-def test_passages_without_titles_are_an_arm_of_their_own(collections: Path, tmp_path: Path) -> None:
-    trainings = finetunes("came_msmarco.sh", collections, tmp_path, CORPUS="collection.tsv")
-    assert {Path(flags["--corpus"]).name for flags in trainings.values()} == {"collection.tsv"}

@@ -1,10 +1,7 @@
 """Cluster jobs: the whole Slurm chain on toy data with a fake sbatch, and every torchrun command."""
 
 import os
-import shutil
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -116,31 +113,6 @@ def test_jobs_ask_for_what_they_are_told_to(
     assert not [path for path in (EXAMPLES / "slurm").iterdir() if path.suffix not in (".sbatch", ".sh", ".md")]
 
 
-def slurm_answers() -> bool:
-    """Whether a cluster with a free node takes jobs here."""
-    if shutil.which("sbatch") is None or shutil.which("sinfo") is None:
-        return False
-    command = ["sinfo", "--noheader", "--states=idle,mixed"]
-    return bool(subprocess.run(command, capture_output=True, timeout=30, check=False).stdout.strip())
-
-
-@pytest.mark.skipif(not slurm_answers(), reason="no Slurm cluster answers here")
-def test_the_chain_runs_on_a_real_cluster(variables: dict[str, object], toy: Path, tmp_path: Path) -> None:
-    resources = {"MOEIR": f"{sys.executable} -m moeir", "GPUS": 0, "CPUS": 1, "MEMORY": "2G"}
-    completed = submit(variables | resources, "--export=ALL")
-    assert completed.returncode == 0, completed.stderr
-    job, deadline = completed.stdout.strip(), time.monotonic() + 300
-    state = ""
-    while time.monotonic() < deadline and not any(end in state for end in ("COMPLETED", "FAILED", "CANCELLED", "DependencyNeverSatisfied")):
-        time.sleep(1)
-        state = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=True).stdout
-    logs = {path.name: path.read_text() for path in (tmp_path / "work" / "logs").iterdir()}
-    assert "JobState=COMPLETED" in state, f"{state}\n{logs}"
-    names = [f"moeir-{stage}-{task}.log" for stage in ("encode", "index", "search") for task in (0, 1)]
-    assert sorted(logs) == sorted([*names, "moeir-merge.log"])
-    check_runs(tmp_path / "work", toy)
-
-
 @pytest.mark.parametrize("script", ["finetune.sh", "pretrain.sh"])
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_a_command_under_torchrun_resolves(script: str, nodes: int, tmp_path: Path) -> None:
@@ -187,12 +159,3 @@ def test_a_pre_training_of_mote_under_torchrun_has_queries_rate_length_and_cache
     stage = settings.build_stage(cli.stage_class(name), {flag.removeprefix("--").replace("-", "_"): value for flag, value in given.items()})
     base.check_settings(stage)
     assert stage.arch == "mote"
-
-
-SCRIPTS = sorted(path for room in ("slurm", "torchrun") for path in (EXAMPLES / room).iterdir())
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_a_script_is_shell(path: Path) -> None:
-    if path.suffix != ".md":
-        assert subprocess.run(["bash", "-n", path], check=False).returncode == 0

@@ -103,14 +103,6 @@ def test_every_part_has_both_kinds_and_modules_of_its_own(library: Path, passage
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_the_judgements_of_the_kinds_are_those_of_the_part(library: Path, part: str) -> None:
-    kinds = texts.read_field(library / f"{part}-queries.jsonl", "kind")
-    by_kind = {kind: qrels.read_qrels(library / f"{part}-{kind}.qrels") for kind in ("description", "name")}
-    assert by_kind["description"] | by_kind["name"] == dict(qrels.read_qrels(library / f"{part}.qrels"))
-    assert {query: kind for kind, judged in by_kind.items() for query in judged} == kinds
-
-
 def test_no_description_is_in_its_passage_and_no_text_is_there_twice(library: Path, passages: dict[str, str]) -> None:
     rows = [row for part in PARTS for row in read_part(library, part)]
     descriptions = [text.lower() for kind, text, _ in rows if kind == "description"]

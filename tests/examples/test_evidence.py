@@ -5,7 +5,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(script: str, server: CommandServer, *arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"MOEIR": str(server.client), "PYTHON": sys.executable, "SIZE": "toy"}
+    environment = os.environ | {"MOEIR": str(server.client), "PYTHON": str(server.python), "SIZE": "toy"}
     environment |= {name: str(value) for name, value in settings.items()}
     command = [str(FOLDER / script), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200, check=False)

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from moeir.records import qrels, runs, texts
@@ -60,7 +59,7 @@ def test_the_tables_of_several_collections(
         texts.write_texts(queries, beir / "queries.jsonl.gz")
         qrels.write_qrels(qrels.read_qrels(toy / "train.qrels"), beir / "qrels" / "train.tsv.gz")
         qrels.write_qrels(qrels.read_qrels(toy / "test-qrels.tsv"), beir / "qrels" / f"{test_split}.tsv.gz")
-    variables = SMALL | {"MOEIR": str(server.client), "PYTHON": sys.executable, "PAIRS": "8", "START_STEPS": "1", "DENSE_LENGTH": "24"}
+    variables = SMALL | {"MOEIR": str(server.client), "PYTHON": str(server.python), "PAIRS": "8", "START_STEPS": "1", "DENSE_LENGTH": "24"}
     variables |= {"START_BAND": "first=2,last=6", "SETS": "scifact squad medquad"}
     command = ["bash", SCRIPT.with_name("lce_beir.sh"), tmp_path / "data", tmp_path / "work", tiny_model, came_checkpoint]
 

@@ -183,39 +183,6 @@ def test_sbmoe_makes_a_cell_for_each_backbone_and_collection(calls: Any, tmp_pat
     assert [one.partition("=")[0] for one in flag_values(ndcg, "qrels")] == ["dev", "dl19", "dl20", "cs"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"BACKBONES": "tinybert tiny"}, "tiny: expected tinybert, small, base, contriever or NAME=WEIGHTS"),
-        ({"BACKBONES": "tinybert small"}, "MODEL=base: the weights of one backbone"),
-        ({"COLLECTIONS": "nq cs", "TRAIN": "elsewhere"}, "TRAIN=elsewhere: the training part of one collection"),
-    ],
-)
-def test_sbmoe_refuses_what_belongs_to_one_cell_for_several(settings: dict[str, str], words: str) -> None:
-    completed = run_script("sbmoe_table1.sh", MODEL="base", **settings)
-    assert completed.returncode == 2 and words in completed.stderr
-
-
-def test_sbmoe_projects_a_query_with_a_relevant_hit_or_the_one_that_is_named(calls: Any, toy: Path, tmp_path: Path) -> None:
-    relevant = next(iter(toy_collections.ToyTexts(toy).test_qrels["q3"]))
-    for name in ("dev", "dl19", "dl20"):
-        run = tmp_path / f"work/tinybert-msmarco/runs/all-3/{name}/global.trec"
-        run.parent.mkdir(parents=True)
-        run.write_text(f"q1 Q0 elsewhere 1 2 x\nq3 Q0 elsewhere 1 2 x\nq3 Q0 {relevant} 2 1 x\n", encoding="utf-8")
-    figures = [call for call in calls("sbmoe_figures3_4.sh", QUERIES="dl20=q2 nq=q4") if call[0] == "analyze"]
-    assert [flag_values(call, "query") for call in figures] == [["q3"], ["q3"], ["q3"], ["q3"], ["q2"], ["q2"]]
-    assert [file_names(flag_values(call, "model")) for call in figures] == [["fine-tuned", "all-3"], ["all-3"]] * 3
-    assert ["--before-mixture" in call[1] for call in figures] == [False, True] * 3
-    values = {"projection": "tsne:perplexity=30", "dimensions": "3", "seed": "42"}
-    assert all(flag_values(call, name) == [value] for call in figures for name, value in values.items())
-
-
-def test_sbmoe_on_nq_trains_where_beir_keeps_that_part(calls: Any) -> None:
-    recorded = calls("sbmoe_table1.sh", COLLECTION="nq")
-    assert all("beir/nq-train/" in flag_values(call, "corpus")[0] for call in finetune_calls(recorded).values())
-    assert all(flag_values(call, "corpus")[0].endswith("beir/nq/corpus.jsonl") for call in recorded if call[0] == "encode")
-
-
 ROWS_OF_MOTE = ("mote", "siamese", "separate", "switched")
 
 

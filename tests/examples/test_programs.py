@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from moeir.backbones.tokenizer import TextTokenizer
@@ -74,14 +73,6 @@ def test_entity_questions_know_their_relation(small: toy_collections.ToyTexts, t
     assert texts.read_texts_by_id(tmp_path / "questions.jsonl")["P36-0"].answers == ("sea",)
 
 
-def test_only_judged_queries_are_kept(toy: Path, tmp_path: Path) -> None:
-    run_program("judged.py", toy / "test-queries.tsv", toy / "test-qrels.tsv", tmp_path / "data/kept.jsonl")
-    grades_by_query = qrels.read_qrels(toy / "test-qrels.tsv")
-    assert [text.id for text in texts.read_texts(tmp_path / "data/kept.jsonl")] == [
-        text.id for text in texts.read_texts(toy / "test-queries.tsv") if text.id in grades_by_query
-    ]
-
-
 def test_queries_held_out_are_not_trained_on_and_find_all_their_positives(toy: Path, tmp_path: Path) -> None:
     flags = ("--queries", toy / "train-queries.jsonl", "--qrels", toy / "train.qrels", "--corpus", toy / "corpus.jsonl")
     parts = []
@@ -97,21 +88,6 @@ def test_queries_held_out_are_not_trained_on_and_find_all_their_positives(toy: P
     assert {text.id for text in texts.read_texts(tmp_path / "again/dev-corpus.jsonl")} == positives
     assert "oak" not in positives, "a grade of 0 is no positive"
     assert all(example.positive_ids and not example.negative_ids for example in train_examples.values())
-
-
-def test_documents_are_cut_into_the_spans_that_pre_training_reads(toy: Path, tmp_path: Path, tiny_model: Path) -> None:
-    run_program("spans.py", tiny_model, toy / "corpus.jsonl", tmp_path / "data/spans.jsonl", 12)
-    span_texts = {text.id: text.text for text in texts.read_texts(tmp_path / "data/spans.jsonl")}
-    reader = TextTokenizer(tiny_model)
-    cache = span_cache.build_span_cache(tmp_path / "cache", toy / "corpus.jsonl", reader, digest="toy", maximum=10)
-    bounds = zip(*cache.boundaries.token_bounds(np.arange(len(cache))), strict=True)
-    expected = [cache.ids[first:last].tolist() for first, last in bounds]
-    assert [ids[1:-1] for ids in reader.encode(list(span_texts.values()))] == expected and len(expected) > len(
-        list(texts.read_texts(toy / "corpus.jsonl"))
-    )
-    for document in texts.read_texts(toy / "corpus.jsonl"):
-        parts = [text for name, text in span_texts.items() if name.partition("#")[0] == document.id]
-        assert "".join("".join(parts).split()) == "".join(document.content.split()), "no text is lost, though a long sentence is cut"
 
 
 def test_queries_of_such_spans_are_paired_with_them_in_a_pre_training_on_the_documents(toy: Path, tmp_path: Path, tiny_model: Path) -> None:
@@ -212,21 +188,6 @@ def test_queries_are_questions_and_documents_statements(toy: Path, tmp_path: Pat
     assert values["query", "share of questions"] > values["document", "share of questions"] == 0
     assert values["document", "share of statements"] == 1
     assert ">words per text<" in (tmp_path / "forms.svg").read_text()
-
-
-@pytest.mark.parametrize(
-    "text, sentences",
-    [
-        ("who hunts at night", ["who hunts at night"]),
-        ("The owl hunts. It sleeps by day!", ["The owl hunts.", "It sleeps by day!"]),
-        ("The U.S. has 3.5 owls... Really?", ["The U.S.", "has 3.5 owls...", "Really?"]),  # an abbreviation ends one: no list of them
-        ("Owl\nBirds of prey", ["Owl", "Birds of prey"]),
-        (" . ? ", []),
-        ('"Why?" he asked.', ['"Why?" he asked.']),
-    ],
-)
-def test_sentences_end_at_marks_before_white_space_and_at_lines(text: str, sentences: list[str]) -> None:
-    assert load_program("text_forms").find_sentences(text) == sentences
 
 
 @pytest.mark.parametrize(

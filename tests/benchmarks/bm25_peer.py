@@ -1,16 +1,13 @@
 """BM25 in batches beside bm25s with its numba backend: queries a second, from texts to documents and scores.
 
-    python bm25_peer.py INDEX CORPUS QUERIES [--queries-used 10000 --depth 100 --threads 2 --rounds 5]
+    python -m tests.benchmarks.bm25_peer INDEX CORPUS QUERIES [--queries-used 10000 --depth 100 --threads 2 --rounds 5]
 
 INDEX is of `moeir index --engine bm25` over CORPUS. `ours` is what the engine returns, rows and scores, as bm25s does; `ours, as a run` has
 ids and is sorted for `moeir evaluate`; `ours, as tuples` is a list of (id, score) for each query. Both stem, with Porter's rules. Warm,
-in one process, in turns; prints medians of the clock, with the least and the most, and of the processor's time.
+in one process, in turns; prints queries a second and ratios to bm25s, by the clock with the least and the most, and in processor time.
 """
 
 import argparse
-import statistics
-import sys
-import time
 from itertools import islice
 from pathlib import Path
 
@@ -21,6 +18,7 @@ import torch
 
 import moeir
 from moeir.records import texts
+from tests.benchmarks.rounds import format_speed, time_rounds
 
 
 def main() -> None:
@@ -51,17 +49,9 @@ def main() -> None:
         "ours, as a run": lambda: searcher.search(queries, options.depth, ids=range(len(queries))),
         "ours, as tuples": lambda: searcher.search(queries, options.depth),
     }
-    seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
-    for number in range(options.rounds + 1):
-        for way, ask in ways.items():
-            began, before = time.perf_counter(), time.process_time()
-            ask()
-            if number:  # the first round warms up
-                seconds[way].append((time.perf_counter() - began, time.process_time() - before))
-    for way, measured in seconds.items():
-        clock, processor = ([len(queries) / one for one in column] for column in zip(*measured, strict=True))
-        middle, used = statistics.median(clock), statistics.median(processor)
-        sys.stdout.write(f"{way:16} {middle:8,.0f} queries/s ({min(clock):,.0f} to {max(clock):,.0f}), {used:,.0f} by processor\n")
+    timings, _ = time_rounds(ways, options.rounds)
+    for way in ways:
+        print(f"| {way} | {format_speed(timings, way, 'bm25s', len(queries))} |")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ errors of the reference: ids whose float64 score is above that of the reference'
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,8 @@ import faiss
 import numpy as np
 import torch
 
-from moeir import variants
 from moeir.representations.dense import Dense
+from tests.benchmarks.rounds import build_or_open_index, format_speed, time_rounds
 
 ROWS_AT_ONCE = 50_000
 HEADER = """| engine | queries a second | times IndexFlatIP's (least, most) | in processor time | found of it | other ids | it is wrong in |
@@ -46,25 +44,6 @@ def store_documents(folder: Path, count: int, width: int) -> np.ndarray:
             target[first : first + ROWS_AT_ONCE] = random_vectors(min(ROWS_AT_ONCE, count - first), width, 1 + first).half().numpy()
         target.flush()
     return np.load(path, mmap_mode="c")
-
-
-def build_or_open_index(folder: Path, spec: str, vectors: np.ndarray) -> Any:
-    """An index opened from disk, built first if it is missing."""
-    index_folder = folder / f"{spec.replace(':', '-').replace('=', '-')}-{'-'.join(map(str, vectors.shape))}"
-    make_index = variants.bind_variant("indexes", spec)
-    if not (index_folder / "engine.json").exists():
-        index, began = make_index(), time.perf_counter()
-        index.add(Dense(torch.from_numpy(vectors)))
-        index.save(index_folder)
-        print(f"{spec}: built in {time.perf_counter() - began:.1f} s")
-    return make_index.func.open(index_folder)
-
-
-def time_call(work: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Seconds, processor seconds, result."""
-    began, used = time.perf_counter(), time.process_time()
-    result = work()
-    return time.perf_counter() - began, time.process_time() - used, result
 
 
 def compare_results(rows: np.ndarray, reference: np.ndarray, queries: torch.Tensor, vectors: np.ndarray) -> str:
@@ -99,7 +78,8 @@ def main() -> None:
         if arguments.vectors
         else store_documents(arguments.folder, arguments.documents, arguments.width)
     )
-    engines = {spec: build_or_open_index(arguments.folder, spec, vectors) for spec in arguments.engine or ["flat"]}
+    documents = Dense(torch.from_numpy(vectors))
+    engines = {spec: build_or_open_index(arguments.folder, spec, documents)[0] for spec in arguments.engine or ["flat"]}
     reference = faiss.IndexFlatIP(vectors.shape[1])
     for first in range(0, len(vectors), ROWS_AT_ONCE):
         reference.add(vectors[first : first + ROWS_AT_ONCE].astype(np.float32))
@@ -112,16 +92,11 @@ def main() -> None:
         }
         for spec, index in engines.items():
             ways[spec] = lambda index=index, query_batch=query_batch: index.search(Dense(query_batch), arguments.depth)[0]
-        rounds = [{name: time_call(way) for name, way in ways.items()} for _ in range(arguments.rounds + 1)][1:]
-        print(f"\n{count} queries at once\n")
-        print(HEADER)
+        timings, rows = time_rounds(ways, arguments.rounds)
+        print(f"\n{count} queries at once\n\n{HEADER}")
         for name in ways:
-            ratios = [one["IndexFlatIP"][0] / one[name][0] for one in rounds]
-            used = statistics.median(one["IndexFlatIP"][1] / one[name][1] for one in rounds)
-            speed = count / statistics.median(one[name][0] for one in rounds)
-            quality = compare_results(rounds[-1][name][2], rounds[-1]["IndexFlatIP"][2], query_batch, vectors)
-            times = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            print(f"| {name} | {speed:.1f} | {times} | {used:.2f} | {quality} |")
+            quality = compare_results(rows[name], rows["IndexFlatIP"], query_batch, vectors)
+            print(f"| {name} | {format_speed(timings, name, 'IndexFlatIP', count)} | {quality} |")
 
 
 if __name__ == "__main__":

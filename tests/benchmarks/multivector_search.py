@@ -9,31 +9,17 @@ Each round runs every engine once, in turns, the first is not timed; ratios are 
 """
 
 import argparse
-import statistics
-import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from moeir import variants
 from moeir.representations.multivector import MultiVector, maxsim
+from tests.benchmarks.rounds import build_or_open_index, format_speed, time_call, time_rounds
 
 HEADER = """| engine | queries a second | times the first's (least, most) | in processor time | recall | bytes a vector | in all | beside |
 |---|---|---|---|---|---|---|---|"""
-
-
-def build_or_open_index(folder: Path, spec: str, documents: MultiVector) -> Any:
-    """An index opened from disk, built first if it is missing."""
-    index_folder = folder / f"{spec.replace(':', '-').replace('=', '-')}-{len(documents)}"
-    make_index = variants.bind_variant("indexes", spec)
-    if not (index_folder / "engine.json").exists():
-        index, began = make_index(), time.perf_counter()
-        index.add(documents)
-        index.save(index_folder)
-        print(f"{spec}: built in {time.perf_counter() - began:.1f} s")
-    return make_index.func.open(index_folder), index_folder
 
 
 def bytes_per_vector(index_folder: Path, vectors: int) -> str:
@@ -48,13 +34,15 @@ def plain_speed(queries: MultiVector, documents: MultiVector) -> str:
     """Queries a second, by the clock and in processor time, of padded float32 products, documents sorted by length."""
     order = (documents.starts[1:] - documents.starts[:-1]).argsort()
     padded_queries, real = queries.pad()
-    began, used = time.perf_counter(), time.process_time()
-    for part in order.split(64):
-        padded_documents, mask = documents.select(part).pad()
-        for query in range(len(padded_queries)):
-            maxsim(padded_queries[query : query + 1], real[query : query + 1], padded_documents, mask)
-    speed, processor_speed = (len(padded_queries) / taken for taken in (time.perf_counter() - began, time.process_time() - used))
-    return f"{speed:.2f} (in processor time {processor_speed:.2f})"
+
+    def search() -> None:
+        for part in order.split(64):
+            padded_documents, mask = documents.select(part).pad()
+            for query in range(len(padded_queries)):
+                maxsim(padded_queries[query : query + 1], real[query : query + 1], padded_documents, mask)
+
+    timing, _ = time_call(search)
+    return f"{len(padded_queries) / timing.clock:.2f} (in processor time {len(padded_queries) / timing.processor:.2f})"
 
 
 def main() -> None:
@@ -80,23 +68,15 @@ def main() -> None:
     if arguments.plain:
         few = queries.select(torch.arange(min(arguments.plain, len(queries))))
         print(f"plain torch: {plain_speed(few, documents)} queries a second\n", flush=True)
-    rounds = []
-    for _ in range(arguments.rounds + 1):
-        seconds, rows = {}, {}
-        for spec, (index, _) in indexes.items():
-            began, used = time.perf_counter(), time.process_time()
-            rows[spec] = index.search(queries, arguments.depth)[0]
-            seconds[spec] = time.perf_counter() - began, time.process_time() - used
-        rounds.append(seconds)
-    first, rounds = next(iter(indexes)), rounds[1:]
+    ways = {spec: partial(index.search, queries, arguments.depth) for spec, (index, _) in indexes.items()}
+    timings, results = time_rounds(ways, arguments.rounds)
+    first = next(iter(indexes))
     print(HEADER)
     for spec, (_, index_folder) in indexes.items():
-        ratios = [one[first][0] / one[spec][0] for one in rounds]
-        used = statistics.median(one[first][1] / one[spec][1] for one in rounds)
-        recall = np.mean([len(set(mine) & set(theirs)) / len(theirs) for mine, theirs in zip(rows[spec], rows[first], strict=True)])
-        speed = len(queries) / statistics.median(one[spec][0] for one in rounds)
-        times = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        print(f"| {spec} | {speed:.1f} | {times} | {used:.2f} | {recall:.4f} | {bytes_per_vector(index_folder, len(documents.vectors))} |")
+        pairs = zip(results[spec][0], results[first][0], strict=True)
+        recall = np.mean([len(set(mine) & set(theirs)) / len(theirs) for mine, theirs in pairs])
+        size = bytes_per_vector(index_folder, len(documents.vectors))
+        print(f"| {spec} | {format_speed(timings, spec, first, len(queries))} | {recall:.4f} | {size} |")
 
 
 if __name__ == "__main__":

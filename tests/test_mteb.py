@@ -4,34 +4,32 @@ import runpy
 import sys
 from pathlib import Path
 
-import datasets
-import mteb
 import pytest
-from mteb.abstasks.retrieval import AbsTaskRetrieval
-from mteb.abstasks.task_metadata import TaskMetadata
 
 import moeir as package
 from moeir.errors import DataError, UsageError
-from moeir.mteb import SearchModel
 from moeir.records import qrels, texts
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
+def setup_module():
+    """Import MTEB, which takes seconds, in the process that runs these tests, not in each that collects them."""
+    global mteb, SearchModel
+    import mteb
+
+    from moeir.mteb import SearchModel
+
+
 def task_of(corpus, queries, judged, name="Local"):
     """A retrieval task of MTEB over collections in memory."""
-    unknown = (
-        "reference",
-        "date",
-        "domains",
-        "task_subtypes",
-        "license",
-        "annotations_creators",
-        "dialect",
-        "sample_creation",
-        "bibtex_citation",
-    )
+    import datasets
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    unknown = ["reference", "date", "domains", "task_subtypes", "license", "annotations_creators", "dialect", "sample_creation"]
+    unknown += ["bibtex_citation"]
 
     class Local(AbsTaskRetrieval):
         metadata = TaskMetadata(

@@ -113,7 +113,3 @@ class Browser:
     def screenshot(self, file: Path, *, whole: bool = True) -> None:
         """Save a screenshot as .png."""
         file.write_bytes(b64decode(self.send("Page.captureScreenshot", captureBeyondViewport=whole, format="png")["data"]))
-
-    def print_pdf(self, file: Path) -> None:
-        """Save the printed page as .pdf."""
-        file.write_bytes(b64decode(self.send("Page.printToPDF", printBackground=True)["data"]))

@@ -102,16 +102,6 @@ def test_version_and_help_are_data(moeir):
     assert all(f"  {stage} " in result.stdout for stage in cli.STAGES)
 
 
-@pytest.mark.parametrize("stage", cli.STAGES)
-def test_every_flag_of_a_stage_is_in_its_help(stage, moeir):
-    result = moeir(stage, "--help")
-    assert result.code == 0
-    for setting in settings.list_settings(cli.stage_class(stage)):
-        if setting.role != "argument":
-            assert all(name in result.stdout for name in (setting.flag, *setting.aliases))
-    assert all(flag in result.stdout for flag in ("--config", "--show", "--dry-run"))
-
-
 @pytest.mark.parametrize("page", ["root", *cli.STAGES])
 def test_help_pages_are_as_reviewed(page, moeir, check_golden, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
@@ -301,10 +291,6 @@ def test_a_word_of_another_tool_is_none_of_ours_and_leads_to_one_that_is():
     assert {flag for flags_here in cli.FLAGS_ELSEWHERE.values() for flag in flags_here} <= flags
 
 
-def test_version_is_a_command_too(moeir):
-    assert moeir("version") == moeir("--version")
-
-
 def test_a_flag_may_be_written_with_underscores_as_in_other_tools(room, moeir):
     flags = ("--model_name_or_path", "m", "--train", "t", "--output", "o", "--num_train_epochs=3", "--sampling_rate", "1", "2")
     shown = moeir("finetune", *flags, "--show")
@@ -319,11 +305,6 @@ def test_a_flag_that_can_be_repeated_takes_several_values(room, moeir):
     assert moeir("fuse", *FUSE[1:5], "--run", "one.trec", "-", stdin="q1 Q0 cat 1 9 t\n") == fused
     command = ("evaluate", "-m", "RR@10", "R@5", "--form", "tsv", "--qrels", "test-qrels.tsv", "--run", "one.trec", "two.trec")
     assert [line.split("\t")[:2] for line in moeir(*command).stdout.splitlines()[:2]] == [["one", "RR@10"], ["one", "R@5"]]
-
-
-def test_other_flags_take_one_value(room, moeir):
-    assert "unexpected extra argument(s) (b)" in moeir("fuse", "--run", "one.trec", "two.trec", "--method", "came-sum", "b").stderr
-    assert "unexpected extra argument(s) (two.trec)" in moeir("fuse", "--run", "one.trec", "--", "two.trec").stderr
 
 
 def test_a_second_file_for_a_flag_that_takes_one_is_warned_of_and_other_flags_may_be_overridden(room, moeir):
@@ -365,14 +346,7 @@ def test_the_help_of_a_stage_lists_its_flags_in_groups(stage, moeir):
         assert set(flags[: len(required & set(flags))]) == required & set(flags)  # first in their group
 
 
-def test_the_flags_of_a_training_are_in_groups_of_a_page(moeir):
-    groups = help_groups(moeir("finetune", "--help").stdout)
-    names = ["Inputs", "Model", "Training", "Evaluation while training", "Speed and memory", "Saving and logging", "Output", "Every stage"]
-    assert list(groups) == names and max(map(len, groups.values())) <= 20
-    assert groups["Evaluation while training"][:2] == ["--dev-queries", "--dev-qrels"] and "--recompute" in groups["Speed and memory"]
-
-
-CLOSED = ["2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-", "0<&-"]
+CLOSED = ["2>&-", "0<&- 1>&- 2>&-"]
 
 
 @pytest.mark.parametrize("closed", CLOSED)
@@ -401,9 +375,3 @@ def test_no_file_has_the_number_of_a_closed_standard_stream(closed, tmp_path):
     command = f"{shlex.quote(sys.executable)} program.py {closed}"
     assert subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, check=False).returncode == 0
     assert (tmp_path / "product").read_bytes() == b""
-
-
-def test_data_for_a_closed_standard_output_is_an_error(room):
-    command = shlex.join([sys.executable, "-m", "moeir", *FUSE])
-    process = subprocess.run(["bash", "-c", f"{command} 1>&-"], capture_output=True, text=True, check=False)
-    assert process.returncode == 1 and process.stderr == "error: standard output: is closed\n"

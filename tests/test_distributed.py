@@ -15,7 +15,7 @@ from moeir.distributed import CollectiveBuffer, ProcessGroup, _check_devices, de
 from moeir.errors import DataError, MoeirError, OutOfMemory, UsageError
 from moeir.mixtures import feedforward
 from moeir.representations.multivector import MultiVector
-from moeir.training import objectives, retrieval_task, text_stream, trainer
+from moeir.training import objectives, retrieval_task, text_stream
 from moeir.training.sampling import ShardSpec, shard_texts
 from moeir.training.token_cache import TokenCache
 from tests.processes import assert_same_training, free_port, read_metrics, reset_process_state, run_captured, run_processes
@@ -29,7 +29,6 @@ KINDS = {
     "taser": TASER,
     "mote": ("mote:similarity=hybrid", "contrastive"),
     "coil": ("coil", "contrastive"),
-    "sbmoe": ("sbmoe:experts=3,noise=false", "contrastive"),
 }
 
 
@@ -131,7 +130,7 @@ def test_four_processes_with_a_development_set_parts_and_recomputation(learn, sh
     assert [line["dev.fused.nDCG@10"] for line in read_metrics(four) if "dev.fused.nDCG@10" in line]
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 8])
+@pytest.mark.parametrize("size", [3, 8])
 def test_every_process_has_as_much_to_do(size):
     sizes = np.random.default_rng(1).integers(4, 180, 128)
     cache = TokenCache(np.arange(sizes.sum()).astype(np.int64), np.concatenate([[0], sizes.cumsum()]), np.zeros(128, dtype=np.int64))
@@ -146,27 +145,17 @@ def test_every_process_has_as_much_to_do(size):
     assert torch.equal(torch.cat([texts[index] for index in shares[0].restore_order]), torch.from_numpy(cache.ids))
 
 
-def test_a_killed_training_of_two_goes_on_to_the_same_bytes(learn):
-    everything = ("--accumulate", 2, "--gradient-cache", 60, "--recompute")
-    whole, _ = learn(2, "came", *everything, name="whole", dropout=True)
-    for at in (3, 6):
-        output, results = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", killed=at, dropout=True)
-        assert results == [None, None]
-        assert not output.exists()
-        _, results = learn(2, "came", *everything, "--save-minutes", 1e-9, name=f"killed-{at}", dropout=True)
-        assert "continuing after step" in results[0]["stderr"]
-        assert (output / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-
-
 def test_a_training_is_continued_by_as_many_processes_as_began_it(learn):
     """Two go on with what two began; one is refused, and leaves it as it is."""
-    whole, _ = learn(2, "came", name="whole", dropout=True)
-    output, results = learn(2, "came", "--save-minutes", 1e-9, name="killed", killed=3, dropout=True)
+    options = ("--accumulate", 2, "--gradient-cache", 60, "--recompute")
+    whole, _ = learn(2, "came", *options, name="whole", dropout=True)
+    options += ("--save-minutes", 1e-9)
+    output, results = learn(2, "came", *options, name="killed", killed=6, dropout=True)
     assert results == [None, None]
-    _, results = learn(1, "came", "--save-minutes", 1e-9, name="killed", dropout=True)
+    _, results = learn(1, "came", *options, name="killed", dropout=True)
     assert results[0]["code"] == 2 and not output.exists()
     assert "number of processes: expected 2, as for the first 3 steps, found 1; start as many to continue" in results[0]["stderr"]
-    _, results = learn(2, "came", "--save-minutes", 1e-9, name="killed", dropout=True)
+    _, results = learn(2, "came", *options, name="killed", dropout=True)
     assert "continuing after step 3" in results[0]["stderr"]
     assert (output / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
@@ -188,8 +177,8 @@ def test_two_processes_do_not_continue_what_one_began(learn, monkeypatch):
 
 
 def test_a_finished_training_is_left_alone_by_all(learn):
-    learn(2, "sbmoe")
-    _, results = learn(2, "sbmoe")
+    learn(2, "coil")
+    _, results = learn(2, "coil")
     assert [one["code"] for one in results] == [0, 0]
     assert "already made" in results[0]["stderr"] and results[1]["stderr"] == ""
 
@@ -220,7 +209,7 @@ def test_one_that_dies_is_named_at_once(learn):
     assert results[0]["code"] == 1 and "process 1 of 2" in results[0]["stderr"] and "has terminated" in results[0]["stderr"]
 
 
-@pytest.mark.parametrize("full", [0, 1])
+@pytest.mark.parametrize("full", [1])
 def test_one_that_runs_out_of_memory_says_so_to_all(learn, full):
     _, results = learn(2, "came", name="full", full=full)
     assert [one["code"] for one in results] == [1, 1]
@@ -266,7 +255,7 @@ def raise_out_of_memory(*arguments):
     raise OutOfMemory("out of memory on a device")
 
 
-@pytest.mark.parametrize("dead", [None, 0, 1])
+@pytest.mark.parametrize("dead", [None, 1])
 def test_the_group_of_processes_ends_whoever_is_dead(dead):
     def left(rank):
         world = init_process_group("cpu").with_timeout(10)
@@ -349,12 +338,6 @@ def test_processes_with_other_data_do_not_begin(learn):
     assert "process 1 (" in results[0]["stderr"] and "start all with the same files and settings" in results[0]["stderr"]
 
 
-def test_more_processes_than_queries_are_refused(learn):
-    _, results = learn(4, "came", "--batch-size", 3, name="few")
-    assert [one["code"] for one in results] == [2] * 4
-    assert "--batch-size 3" in results[0]["stderr"]
-
-
 def test_standard_input_is_not_shared(learn):
     _, results = learn(2, "came", "--corpus", "-", name="streamed")
     assert [one["code"] for one in results] == [2, 2]
@@ -371,20 +354,6 @@ def test_a_longer_document_of_another_process_is_gathered_whole():
         return [gathered_local.max_length, gathered_local.starts.tolist()]
 
     assert run_processes(2, bounded) == [[None, [0, 3, 9]]] * 2
-
-
-def test_a_process_that_saves_nothing_reads_its_losses_no_oftener_for_a_save(learn, monkeypatch, tmp_path):
-    original = trainer._Trainer.read_pending
-
-    def noted(self):
-        with open(tmp_path / f"reads-{self.process_group.rank}", "a") as file:
-            file.write(f"{self.pending[-1][0] + 1} ")
-        return original(self)
-
-    monkeypatch.setattr(trainer._Trainer, "read_pending", noted)
-    _, results = learn(2, "came", "--log-every", 3, "--save-minutes", 1e-9, steps=6)
-    assert [one["code"] for one in results] == [0, 0], results
-    assert [(tmp_path / f"reads-{rank}").read_text() for rank in range(2)] == ["1 2 3 4 5 6 ", "3 6 "]
 
 
 def test_tensors_of_any_type_and_length_are_gathered_by_all():

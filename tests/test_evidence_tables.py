@@ -163,12 +163,6 @@ def test_a_difference_is_claimed_if_every_seed_has_its_sign(tables: ModuleType) 
     assert "nothing is concluded" in tables.judge(tables.Contrast(**(values | {"whole": False}), by_seed={1: 0.02}), 0.01)
 
 
-def test_a_difference_of_differences(experiment: Any) -> None:
-    both = experiment.contrast(["new/fused", "old/fused", "new/lexical", "old/lexical"], ["one"])
-    fused, lexical = (experiment.contrast([f"new/{run}", f"old/{run}"], ["one"]) for run in ("fused", "lexical"))
-    assert both.mean == pytest.approx(fused.mean - lexical.mean)
-
-
 def test_a_page_keeps_its_words_and_a_changed_record_is_seen(tables: ModuleType, experiment: Any, tmp_path: Path) -> None:
     page = tmp_path / "x.md"
     tables.write_page(page, "t", tables.describe(experiment), check=False)
@@ -189,21 +183,6 @@ def test_the_settings_that_were_tried_are_shown(tables: ModuleType, experiment: 
     page = tables.describe(tables.Experiment("x", tmp_path / "declarations", tmp_path / "results"))
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| new-squad")]
     assert lines == [["new-squad", "0.5", "0.2500", "**0.5000**"], ["new-squad", "cosine", "", "0.3750"]]
-
-
-def test_a_pretraining_without_negatives_is_among_what_ran(tables: ModuleType, experiment: Any) -> None:
-    experiment.records["bm25"] |= {"trainings": {"": {"settings": {"steps": 20, "batch-size": 16}, "seconds": 120}}, "sets": {}}
-    assert "| bm25 | 20 × 16 | 2 |" in " ".join(tables.runs_table(experiment).split())
-
-
-def test_the_legend_has_the_rows_of_every_panel(tables: ModuleType, experiment: Any, tmp_path: Path) -> None:
-    experiment.declared["curves"] = ["loss", "gain"]
-    for row, metric in (("new", "loss"), ("old", "gain")):
-        for seed in (1, 2):
-            experiment.records[f"{row}-{seed}"]["curves"] = {metric: [[step, 1 / step] for step in (1, 2, 3)]}
-    tables.plot_curves(experiment, tmp_path / "curves.svg")
-    text = (tmp_path / "curves.svg").read_text(encoding="utf-8")
-    assert [text.count(f">{label}<") for label in ("new", "old", "loss", "gain")] == [1, 1, 1, 1]
 
 
 def test_a_repeated_experiment_has_the_declared_seeds_and_those_that_ran_beyond(tables: ModuleType, experiment: Any) -> None:

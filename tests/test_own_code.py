@@ -107,22 +107,6 @@ def test_a_changed_module_is_not_already_made(own_code, moeir, tiny_model, toy) 
     assert result.code != 0 and "--force" in result.stderr
 
 
-def test_an_own_loss_has_the_value_of_its_formula(own_code) -> None:
-    import torch
-
-    from moeir.architectures.base import EncoderOutput
-    from moeir.representations.dense import Dense
-    from moeir.training.losses import EncodedBatch
-
-    variants.import_own_code("my_loss")
-    queries = EncoderOutput({"global": Dense(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))})
-    documents = EncoderOutput({"global": Dense(torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 1.0], [9.0, 9.0]]))})  # positives 0 and 2
-    ignore = torch.zeros(2, 4, dtype=torch.bool)
-    ignore[:, 3] = True
-    output = variants.bind_variant("training.objectives", "my_loss:triplet:margin=0.8")(EncodedBatch(queries, documents, ignore, 0, 1))
-    assert float(output.loss) == pytest.approx(((0.8 - 1 + 0.5) + 0.0) / 2)
-
-
 def test_an_own_fusion_agrees_with_its_formula_for_all_queries_at_once(own_code, moeir, bm25_index, toy) -> None:
     one = {"q1": {"a": 3.0, "b": 2.0}, "q2": {"c": 9.0}}
     two = {"q1": {"b": 0.5, "a": 0.4, "c": 0.1}, "q2": {"a": 1.0, "c": 0.2}}
@@ -157,7 +141,6 @@ def test_an_own_engine_is_named_by_its_index(own_code, moeir, encodings, index, 
     ("spec", "message"),
     [
         ("no_such_module:fn", "there is no module 'no_such_module'"),
-        ("rrf:constant", "there is no module 'rrf'"),
         ("my_fusion:absent", "my_fusion:absent: expected a function whose first parameter is `lists`, found nothing of this name"),
         ("json:loads", "json:loads: expected a function whose first parameter is `lists`, found loads("),
         ("my_broken:fn", "module my_broken: ZeroDivisionError: division by zero"),
@@ -190,7 +173,6 @@ def test_a_module_that_only_a_file_names_is_never_imported(own_code, moeir, toy)
 
 
 FAULTY = """
-import numpy as np
 import torch
 from moeir.architectures.base import Architecture
 from moeir.fusion.formulas import rrf
@@ -202,22 +184,9 @@ def none(lists):
     return None
 
 
-def lengths(lists):
-    return np.arange(3), np.zeros(5)
-
-
-def backwards(lists):
-    documents, scores = rrf(lists)
-    return documents[::-1], scores
-
-
 def not_a_number(lists):
     documents, scores = rrf(lists)
     return documents, scores * float("nan")
-
-
-def tensor(batch):
-    return sum(scores.sum() for scores in batch_scores(batch).values())
 
 
 def vector(batch):
@@ -228,15 +197,6 @@ def vector(batch):
 def constant(batch):
     return ObjectiveOutput(torch.tensor(1.0), {"loss": torch.tensor(1.0)})
 
-
-def silent(batch):
-    return ObjectiveOutput(tensor(batch), {})
-
-
-class Narrow(Scan):
-    def search(self, queries, depth):
-        rows, scores = super().search(queries, depth)
-        return rows[:, :1], scores[:, :1]
 
 
 class Outside(Scan):
@@ -260,11 +220,6 @@ class NoExpert(Architecture):
     def __init__(self, encoder, special_tokens):
         super().__init__(encoder, special_tokens)
 
-
-class Needs(Architecture):
-    def __init__(self, encoder, special_tokens, *, dim):
-        super().__init__(encoder, special_tokens)
-        self.heads["first"] = __import__("moeir.heads.pooling").heads.pooling.PoolingHead(pooling="cls", normalise=False)
 """
 
 
@@ -279,8 +234,6 @@ def faulty(own_code: Path) -> Path:
     ("name", "message"),
     [
         ("none", "the fusion returned NoneType; expected two arrays"),
-        ("lengths", "the fusion returned 3 documents (int64) and 5 scores"),
-        ("backwards", "the fusion returned documents that do not ascend"),
         ("not_a_number", "the fusion returned a score that is nan"),
     ],
 )
@@ -293,10 +246,8 @@ def test_what_an_own_fusion_returns_is_checked(faulty, moeir, bm25_index, toy, n
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tensor", "--objective returned Tensor; expected an ObjectiveOutput"),
         ("vector", "--objective returned a loss of shape [2]"),
         ("constant", "--objective returned a loss without a gradient"),
-        ("silent", "--objective returned ObjectiveOutput without the metric 'loss'"),
     ],
 )
 def test_what_an_own_objective_returns_is_checked(faulty, moeir, tiny_model, toy, name, message) -> None:
@@ -307,7 +258,6 @@ def test_what_an_own_objective_returns_is_checked(faulty, moeir, tiny_model, toy
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Narrow", "global: its engine returned rows (1, 1)"),
         ("Outside", "global: its engine returned row 10"),
         ("Unsure", "global: its engine returned a score that is NaN"),
     ],
@@ -318,7 +268,7 @@ def test_what_an_own_engine_finds_is_checked(faulty, moeir, encodings, name, mes
     assert result.code == 2 and message in result.stderr
 
 
-@pytest.mark.parametrize(("name", "code", "message"), [("Unsure", 2, "a score that is NaN"), ("Doubtful", 3, "a sum of scores is NaN")])
+@pytest.mark.parametrize(("name", "code", "message"), [("Doubtful", 3, "a sum of scores is NaN")])
 def test_a_score_that_is_nan_is_never_left_out_of_an_exact_sum(faulty, moeir, encodings, name, code, message) -> None:
     assert moeir("index", "--encodings", encodings, "--engine", f"global=my_faulty:{name}", "--output", faulty / "idx").code == 0
     search = ("search", "--index", faulty / "idx", "--query", "owl", "--depth", 3, "--code", "my_faulty")
@@ -329,17 +279,6 @@ def test_a_score_that_is_nan_is_never_left_out_of_an_exact_sum(faulty, moeir, en
 def test_an_architecture_without_experts_is_refused(faulty, moeir, tiny_model) -> None:
     result = moeir("init", "--model", tiny_model, "--arch", "my_faulty:NoExpert", "--output", faulty / "ckpt")
     assert result.code == 2 and "my_faulty:NoExpert: has no expert" in result.stderr
-
-
-def test_an_option_without_a_default_is_kept(faulty, moeir, tiny_model) -> None:
-    result = moeir("init", "--model", tiny_model, "--arch", "my_faulty:Needs:dim=4", "--output", faulty / "ckpt")
-    assert result.code == 0, result.stderr
-
-
-def test_a_module_that_exits_is_one_line(own_code, moeir) -> None:
-    (own_code / "my_exit.py").write_text("raise SystemExit(7)\n")
-    result = moeir("fuse", "--run", "a", "b", "--method", "my_exit:f")
-    assert result.code == 2 and "error: module my_exit: SystemExit: 7" in result.stderr
 
 
 FORMAT = '''
@@ -365,19 +304,6 @@ class Arrows(Format):
     def write(self, items, path, conversion):
         return lines.write_lines((f"{item.id} {self.arrow} {item.content}" for item in items), path)
 '''
-
-
-def test_an_own_architecture_without_a_scale_keeps_its_scores(own_code, moeir, tiny_model, toy) -> None:
-    source = (own_code / "my_architecture.py").read_text()
-    source = source.replace("normalise=False)\n        self.heads", "normalise=True)\n        self.heads")
-    assert source.count("normalise=True") == 1
-    (own_code / "my_architecture.py").write_text(source)
-    arch = ("--arch", "my_architecture:TwoPoolings:dim=8")
-    result = train(moeir, toy, tiny_model, own_code / "ckpt", *arch, "--temperature", 0.1)
-    assert result.code == 2 and "no expert of my_architecture:TwoPoolings has a normalised vector and a scale" in result.stderr
-    assert train(moeir, toy, tiny_model, own_code / "ckpt", *arch).code == 0
-    assert package.open_checkpoint(own_code / "ckpt").spec == "my_architecture:TwoPoolings:dim=8"
-    assert "- my_architecture:TwoPoolings\n" in (own_code / "ckpt" / "README.md").read_text()
 
 
 def test_variants_shows_own_code(own_code, moeir) -> None:

@@ -99,20 +99,21 @@ def test_the_page_is_that_of_its_data_and_the_results(data: Any, check_golden: C
     check_golden(str(PAGE), reproductions.write_page(data))
 
 
-@pytest.mark.parametrize(("paper", "table"), [(paper, table) for paper, tables in TABLES.items() for table in tables])
-def test_every_table_and_figure_of_every_paper_is_there(paper: str, table: str, chapters: dict[str, str]) -> None:
-    assert re.search(rf"^(### {re.escape(paper)}: {re.escape(table)}$|\| {re.escape(table)}[ ,])", chapters[paper], re.MULTILINE)
+@pytest.mark.parametrize("paper", TABLES)
+def test_every_table_and_figure_of_a_paper_is_there(paper: str, chapters: dict[str, str]) -> None:
+    for table in TABLES[paper]:
+        assert re.search(rf"^(### {re.escape(paper)}: {re.escape(table)}$|\| {re.escape(table)}[ ,])", chapters[paper], re.MULTILINE), table
     assert re.search(rf"^\| {re.escape(SYSTEMS[paper])} \|", chapters[paper], re.MULTILINE), "the paper's own system"
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.sh")), ids=lambda script: script.name)
-def test_the_numbers_that_a_script_expects_are_on_the_page(script: Path, chapters: dict[str, str]) -> None:
+def test_the_numbers_that_a_script_expects_are_on_the_page(chapters: dict[str, str]) -> None:
     """The headers of the scripts and the page were typed from the papers one by one: they agree."""
-    header = re.match(r"(?:#.*\n)*", script.read_text(encoding="utf-8"))
-    assert header is not None
-    expected = set(DECIMAL.findall(header[0].partition("# Expected:")[2])) - SETTINGS.get(script.name, set())
-    paper = {"came": "CAME", "cot": "CoT-MoTE", "taser": "TASER", "sbmoe": "SB-MoE", "lce": "LCE"}.get(script.name.split("_")[0], "")
-    assert not expected or expected <= set(DECIMAL.findall(chapters[paper]))
+    papers = {"came": "CAME", "cot": "CoT-MoTE", "taser": "TASER", "sbmoe": "SB-MoE", "lce": "LCE"}
+    for script in sorted((ROOT / "examples").glob("*.sh")):
+        header = re.match(r"(?:#.*\n)*", script.read_text(encoding="utf-8"))
+        assert header is not None
+        expected = set(DECIMAL.findall(header[0].partition("# Expected:")[2])) - SETTINGS.get(script.name, set())
+        assert not expected or expected <= set(DECIMAL.findall(chapters[papers[script.name.split("_")[0]]])), script.name
 
 
 def test_the_numbers_of_claims_are_those_of_the_tables(data: Any) -> None:
@@ -184,10 +185,8 @@ def test_a_reference_compares_rows_and_columns_for_every_seed(results: Path) -> 
     [
         ({"table": "MoTE, seed 3", "row": "two"}, ["no table 'MoTE, seed 3'", "'MoTE, seed 2'"]),
         ({"table": "MoTE, seed 1", "row": "three"}, ["no rows 'three' in table 'MoTE, seed 1'", "['one', 'two']"]),
-        ({"table": "Differences", "row": "twice", "column": "p"}, ["2 rows 'twice'"]),
         ({"table": "Small runs", "row": "two"}, ["2 rows 'two' in table 'Small runs'"]),
         ({"table": "MoTE, seed 1", "row": "two", "column": "R@5"}, ["no column 'R@5'", "['run', 'nDCG@10', 'p', 'RR@10']"]),
-        ({"table": "MoTE, seed 1", "row": "two", "p": "p value"}, ["no column 'p value'", "['p', 'RR@10']"]),
     ],
 )
 def test_what_is_not_found_is_one_line_that_says_where_and_what_there_is(
@@ -202,21 +201,11 @@ def test_what_is_not_found_is_one_line_that_says_where_and_what_there_is(
     assert "\n" not in message
 
 
-def test_a_wrong_key_a_cell_without_a_number_and_a_lost_count_are_named(results: Path) -> None:
+def test_a_wrong_key_and_a_cell_without_a_number_are_named(results: Path) -> None:
     with pytest.raises(DataError, match=r"reproductions.yaml \(Paper, Table 1\): no key \['rows'\]: expected some of"):
         resolve({"table": "pairs", "rows": "one"})
     with pytest.raises(DataError, match=r"\(Paper, Table 1\): 'none': expected a cell that starts with a number"):
         resolve({"table": "Differences", "row": "words", "column": "difference"})
-    with pytest.raises(DataError, match=r"small.md: no 137_964_090: expected by reproductions.yaml"):
-        resolve({"text": "137_964_090"})
-    with pytest.raises(DataError, match=r"\(Paper, Table 1\): 'none': expected a cell that starts with a number"):
-        resolve({"table": "Differences", "row": "b − a", "column": "difference", "p": "p"} | {"row": "twisted"})
-
-
-def test_a_measurement_that_is_not_there_is_named() -> None:
-    paper = {"name": "P", "measurements": {"squad": {}}, "claims": [{"claim": "better", "paper": "", "ours": {"at": "squat"}}]}
-    with pytest.raises(DataError, match=r"reproductions.yaml \(P, claim 'better'\): at: 'squat': expected one of \['squad'\]"):
-        reproductions.claim_rows(paper)
 
 
 def test_a_declared_file_may_be_missing_until_it_is_there(results: Path) -> None:

@@ -84,7 +84,8 @@ manifest = partial(damaged_copy, "idx", "manifest.json")
 
 def lock_output(folder: Path) -> object:
     """Lock the output, as another process would."""
-    lock = open(folder / ".out.lock", "w")  # noqa: SIM115 - closed when the test forgets it
+    (folder / ".out.partial").mkdir()
+    lock = open(folder / ".out.partial/out.lock", "w")  # noqa: SIM115 - closed when the test forgets it
     fcntl.flock(lock, fcntl.LOCK_EX)
     return lock
 
@@ -117,9 +118,9 @@ class FullDisk:
 
 
 def leave_unfinished_work(folder: Path) -> None:
-    (folder / ".out.partial/resume").mkdir(parents=True)
-    (folder / ".out.partial/resume/journal.jsonl").write_text("{}\n")
-    (folder / ".out.record").write_text(json.dumps({"stage": "encode", "settings": {"dtype": "bfloat16"}, "sources": {}}))
+    (folder / ".out.partial/out/resume").mkdir(parents=True)
+    (folder / ".out.partial/out/resume/journal.jsonl").write_text("{}\n")
+    (folder / ".out.partial/out.record").write_text(json.dumps({"stage": "encode", "settings": {"dtype": "bfloat16"}, "sources": {}}))
 
 
 BM25 = "index --engine bm25 --output out --corpus "

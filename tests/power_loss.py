@@ -334,7 +334,7 @@ class Programme:
             return position
         if "move it away" in errors[0]:
             path = Path(errors[0].removeprefix("error: ").partition(": ")[0])
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             return position
         return "does not say what to do"
 

@@ -217,8 +217,7 @@ def read_if_present(path: Path) -> Product | None:
 
 def product_of(leftover: Path) -> Path:
     """The product that a temporary file belongs to."""
-    suffixes = r"partial|partial\.resume|record|record\.new|lock|old"
-    return leftover.with_name(re.sub(rf"^\.(.*)\.({suffixes})$|^(.*)\.new$", r"\1\3", leftover.name))
+    return leftover.with_name(re.sub(r"^\.(.*)\.partial$|^(.*)\.new$", r"\1\2", leftover.name))
 
 
 def check_end(expected: Mapping[Path, Product | None], existing: Collection[str] = ()) -> str | None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from moeir.artifacts import atomic_write, journals, manifests
+from moeir.artifacts.unfinished import WorkFolder
 from tests.power_loss import CUTS, KILL, Programme, State
 from tests.stage_scenarios import SCENARIOS, write_inputs
 
@@ -51,8 +52,8 @@ def compare_no_checksum(patch: pytest.MonkeyPatch) -> None:
 
 
 def rename_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
-    def commit(path: Path, partial: Path, manifest: dict[str, object]) -> None:
-        os.replace(partial, path)
+    def commit(work: WorkFolder, path: Path, manifest: dict[str, object]) -> None:
+        os.replace(work.partial, path)
         atomic_write.write_text_atomically(manifests.manifest_path(path), manifests.serialize_manifest(manifest))
         atomic_write.sync_file(path)
 
@@ -77,7 +78,8 @@ def keep_a_torn_manifest(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_the_last_manifest(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(manifests, "_read_current", lambda path: manifests.manifest_path(path).read_bytes())
+    beside = lambda path: path / "manifest.json" if path.is_dir() else WorkFolder(path).manifest_beside  # noqa: E731
+    patch.setattr(manifests, "manifest_path", beside)
 
 
 class Mutant(NamedTuple):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from moeir.artifacts import atomic_write, manifests
+from moeir.artifacts.unfinished import WorkFolder
 from moeir.stages.base import Counts
 from moeir.stages.fuse import Fuse
 from tests import random_kills
@@ -42,8 +43,8 @@ def test_every_stage_killed_many_times_ends_in_the_same_bytes(stage_inputs, tmp_
 def commit_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
     """The product has its name a while before its manifest is written."""
 
-    def commit(path: Path, partial: Path, manifest: dict[str, object]) -> None:
-        os.replace(partial, path)
+    def commit(work: WorkFolder, path: Path, manifest: dict[str, object]) -> None:
+        os.replace(work.partial, path)
         time.sleep(0.1)
         atomic_write.write_text_atomically(manifests.manifest_path(path), manifests.serialize_manifest(manifest))
 

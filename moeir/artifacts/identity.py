@@ -14,9 +14,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from moeir.artifacts.unfinished import MANIFEST
 from moeir.errors import ArtifactError, DataError
 
-MANIFEST = "manifest.json"
 CARD = "README.md"  # which its owner may edit
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

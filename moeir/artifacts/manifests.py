@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from moeir.artifacts.identity import CARD, read_unchanged
-from moeir.artifacts.identity import MANIFEST as MANIFEST
-from moeir.artifacts.unfinished import backup_path, describe_unfinished, maker, partial_path, read_json
+from moeir.artifacts.unfinished import MANIFEST as MANIFEST
+from moeir.artifacts.unfinished import WorkFolder, describe_unfinished, maker, read_json
 from moeir.errors import ArtifactError
 
 NOT_IN_DIGEST = ("metrics.jsonl", CARD, "settings.yaml")
@@ -47,17 +47,22 @@ def digest_files(files: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def manifest_path(path: Path) -> Path:
-    """The manifest's path: inside a folder, or next to a file, with its name."""
-    return path / MANIFEST if path.is_dir() else path.with_name(path.name + "." + MANIFEST)
+    """The manifest's path: inside a folder, or next to a file, with its name, or still in its work folder."""
+    if path.is_dir():
+        return path / MANIFEST
+    work = WorkFolder(path)
+    return work.manifest if work.manifest.exists() and not work.partial.exists() else work.manifest_beside
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Read an artifact's manifest and check its seal."""
     file = manifest_path(path)
     try:
-        text = _read_current(path).decode("utf-8")
+        text = file.read_bytes().decode("utf-8")
         loaded = json.loads(text)
     except FileNotFoundError:
+        if manifest_path(path) != file:  # it is beside the file now
+            return read_manifest(path)
         if words := describe_unfinished(path):
             raise ArtifactError(f"{path}: {words}") from None
         raise ArtifactError(f"{path}: has no {MANIFEST}: unfinished, or not made by moeir; run the stage that makes it again") from None
@@ -68,14 +73,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not _has_seal(text, loaded):
         raise ArtifactError(f"{file}: damaged: manifest checksum mismatch; {_repair_hint(loaded)}")
     return dict(loaded)
-
-
-def _read_current(path: Path) -> bytes:
-    """The manifest of the product that is at `path`: that of its successor may have its name already, a moment before or a kill after."""
-    if not path.is_dir() and partial_path(path).exists():
-        with suppress(FileNotFoundError):
-            return backup_path(manifest_path(path)).read_bytes()
-    return manifest_path(path).read_bytes()
 
 
 def serialize_manifest(manifest: Mapping[str, Any]) -> str:

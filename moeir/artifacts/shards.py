@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from moeir.artifacts import manifests
-from moeir.artifacts.unfinished import describe_unfinished, final_path, is_locked
+from moeir.artifacts.unfinished import WorkFolder, describe_unfinished
 from moeir.errors import ArtifactError, UsageError
 
 MAX_SHARDS = 10_000
@@ -66,8 +66,8 @@ def finished_shards(folder: Path) -> dict[Shard, Path]:
 def shard_folders(folder: Path) -> list[Path]:
     """The folders of encodings in corpus order: all shards, or the folder itself; ArtifactError if a shard is missing, or being written."""
     shards = finished_shards(folder)
-    partial_paths = () if manifests.manifest_path(folder).is_file() else sorted(folder.glob(".*-of-*.partial"))
-    if written := next((path for path in map(final_path, partial_paths) if is_locked(path)), None):
+    unfinished = () if manifests.manifest_path(folder).is_file() else map(WorkFolder.from_any, sorted(folder.glob(".*-of-*.partial")))
+    if written := next((work.path for work in unfinished if work.is_locked()), None):
         raise ArtifactError(f"{written}: {describe_unfinished(written)}")
     if not shards:
         return [folder]

@@ -1,4 +1,4 @@
-"""Unfinished work: the path that a product is written to before it has its name, and what to say where the product itself is asked for."""
+"""Unfinished work: the folder beside a product in which it is written, and what to say where the product itself is asked for."""
 
 import fcntl
 import json
@@ -7,48 +7,59 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+MANIFEST = "manifest.json"
 RESUME = "resume"
 TRAINING_STATE = Path("state", "state.json")  # within resume/: the steps of a training that are saved
 TRAININGS = ("finetune", "pretrain")
+
+
+class WorkFolder:
+    """The hidden folder beside a product that holds everything its writing needs: one name beside a product is ours, and one rename away.
+
+    The partial product has its final name there. The other names are longer: the `record` of stage, settings and source digests, the `lock`
+    of the process that writes, the manifest of a file until it is beside it, the folder that is replaced (`old`), a file's resume state.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.folder = path, path.with_name(f".{path.name}.partial")
+        self.partial = self.folder / path.name
+        self.record, self.lock, self.old = (self.folder / f"{path.name}.{word}" for word in ("record", "lock", "old"))
+        self.manifest = self.folder / f"{path.name}.{MANIFEST}"
+        self.manifest_beside = path.with_name(self.manifest.name)
+
+    @classmethod
+    def from_any(cls, path: Path) -> "WorkFolder":
+        """That of a product, named by its own path, by its partial path, or by the folder."""
+        is_folder = path.name.startswith(".") and path.name.endswith(".partial")
+        return cls(path.with_name(path.name[1:].removesuffix(".partial")) if is_folder else final_path(path))
+
+    def read_record(self) -> dict[str, Any] | None:
+        """The record of the work; None if there is no such file, or one that moeir did not write."""
+        record = read_json(self.record)
+        return record if record is not None and {"stage", "settings", "sources"} <= record.keys() else None
+
+    def is_locked(self) -> bool:
+        """Whether a process is writing the product."""
+        with suppress(OSError), open(self.lock, encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
 
 
 def partial_path(path: Path) -> Path:
     """The path a product is written to before it is renamed to `path`.
 
     >>> partial_path(Path("ckpt/came")), final_path(partial_path(Path("ckpt/came")))
-    (PosixPath('ckpt/.came.partial'), PosixPath('ckpt/came'))
+    (PosixPath('ckpt/.came.partial/came'), PosixPath('ckpt/came'))
     """
-    return path.with_name(f".{path.name}.partial")
+    return WorkFolder(path).partial
 
 
-def final_path(partial: Path) -> Path:
-    """The final path of the product written at a partial path; the inverse of `partial_path`."""
-    return partial.with_name(partial.name.removeprefix(".").removesuffix(".partial"))
-
-
-def backup_path(path: Path) -> Path:
-    """Where an earlier file or folder stays until its successor has its name."""
-    return path.with_name(f".{path.name}.old")
-
-
-def record_path(path: Path) -> Path:
-    """The file with stage, settings and source digests of the unfinished work for `path`."""
-    return path.with_name(f".{path.name}.record")
-
-
-def lock_path(path: Path) -> Path:
-    """The file that a process locks while it writes `path`."""
-    return path.with_name(f".{path.name}.lock")
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a process is writing `path`."""
-    with suppress(OSError), open(lock_path(path), encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+def final_path(path: Path) -> Path:
+    """The final path of the product written at a partial path; any other path stays."""
+    return path.parent.with_name(path.name) if path.parent.name == f".{path.name}.partial" else path
 
 
 def resume_path(partial: Path) -> Path:
@@ -61,12 +72,11 @@ def describe_unfinished(path: Path) -> str | None:
     None if there is no such work."""
     if not path.name:
         return None
-    final = final_path(path) if path.name.startswith(".") and path.name.endswith(".partial") else path
-    partial, record = partial_path(final), read_record(final)
-    is_written = record is not None and is_locked(final)
-    if record is None or not (is_written or partial.exists()):
+    work = WorkFolder.from_any(path)
+    record, is_written = work.read_record(), work.is_locked()
+    if record is None or not (is_written or work.partial.exists()):
         return None
-    state = read_json(resume_path(partial) / TRAINING_STATE)
+    state = read_json(resume_path(work.partial) / TRAINING_STATE)
     done = "" if state is None else f" step {state['step']:,}" + (f" of {state['steps']:,}" if state.get("steps") else "")
     if is_written:
         verb = "training" if maker(record) in TRAININGS else "writing"
@@ -77,12 +87,6 @@ def describe_unfinished(path: Path) -> str | None:
 def maker(record: Mapping[str, Any]) -> str:
     """The command that made what a record or a manifest describes here: pull for a product of the Hub, whatever stage made it elsewhere."""
     return "pull" if "hub" in record else str(record.get("stage"))
-
-
-def read_record(path: Path) -> dict[str, Any] | None:
-    """The record of the unfinished work for `path`; None if there is no such file, or one that moeir did not write."""
-    record = read_json(record_path(path))
-    return record if record is not None and {"stage", "settings", "sources"} <= record.keys() else None
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -155,7 +155,7 @@ def _write_table(
 
 
 def _suffix(path: Path) -> str:
-    return lines.strip_compression_suffix(str(path).removesuffix(".partial")).suffix.lower()  # an output is written as PATH.partial first
+    return lines.strip_compression_suffix(str(path)).suffix.lower()
 
 
 def parse_text_column(record: dict[str, Any], names: Sequence[str], where: str) -> Text:

@@ -62,13 +62,8 @@ def describe_markup(line: str) -> str:
 
 
 def is_compressed(path: Path | str) -> bool:
-    """Whether `open_writer` compresses what is written to a path, or to the partial path of a product."""
-    return _find_suffix(path) in _CODECS
-
-
-def _find_suffix(path: Path | str) -> str:
-    """The suffix of a path, or of the product that a partial path becomes."""
-    return Path(str(path).removesuffix(".partial")).suffix
+    """Whether `open_writer` compresses what is written to a path."""
+    return Path(path).suffix in _CODECS
 
 
 @contextmanager
@@ -203,7 +198,7 @@ def _open_error(path: Path | str, fault: OSError) -> DataError:
 
 def _compressed_stream(stream: BinaryIO, path: Path | str, *, write: bool) -> Any:
     """The stream, compressed or decompressed by the suffix of the path."""
-    if (codec := _CODECS.get(_find_suffix(path))) is None:
+    if (codec := _CODECS.get(Path(path).suffix)) is None:
         return stream
     import pyarrow
 

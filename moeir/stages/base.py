@@ -439,7 +439,7 @@ def _source_digest(path: Path, setting: settings.Setting) -> str:
 
 def checkpoint_reference(model: Path, product: Path, digests: Mapping[str, str]) -> dict[str, Any]:
     """The path of a checkpoint, relative to the artifact unless it is missing, and its digests."""
-    path = os.path.relpath(model.resolve(), product.resolve()) if model.is_dir() else str(model.resolve())
+    path = os.path.relpath(model.resolve(), atomic_write.final_path(product).resolve()) if model.is_dir() else str(model.resolve())
     return {"checkpoint": {"path": path, **{name: digest for name, digest in digests.items() if name != "path"}}}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from moeir.artifacts import atomic_write, manifests
-from moeir.artifacts.unfinished import read_json, record_path
+from moeir.artifacts.unfinished import WorkFolder
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.parsing import parse_value
@@ -222,7 +222,7 @@ class TrainingStage(Stage):
         from moeir.analysis.training_monitor import METRICS_FILE
 
         output = atomic_write.final_path(self.output)
-        path, record = output.with_name(f"{output.name}-step-{step}"), _step_record(read_json(record_path(output)) or {}, step)
+        path, record = output.with_name(f"{output.name}-step-{step}"), _step_record(WorkFolder(output).read_record() or {}, step)
         with atomic_write.atomic_output(path, "checkpoint", record, force=True, folder=True) as (partial_path, counts):
             shutil.copyfile(self.output / METRICS_FILE, partial_path / METRICS_FILE)
             counts.update(save(partial_path, {"steps": step, "examples": examples}))

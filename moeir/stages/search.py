@@ -104,8 +104,7 @@ class Search(Stage):
         return self.explain is not None and self.makes_folder() and self.explain.parent.resolve() == output.resolve()
 
     def makes_folder(self) -> bool:
-        output = atomic_write.final_path(self.output) if self.output.suffix == ".partial" else self.output
-        return output != STREAM and not output.name.endswith(FILE_SUFFIXES)
+        return self.output != STREAM and not self.output.name.endswith(FILE_SUFFIXES)
 
     def summary(self, counts: Facts) -> str:
         from moeir.retrieval.latency import format_machine, format_speed

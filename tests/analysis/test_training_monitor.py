@@ -130,11 +130,11 @@ def test_what_was_kept_is_watched_as_if_nothing_had_happened(tmp_path):
 
 
 def test_a_training_is_found_finished_or_not(tmp_path):
-    for folder in ("whole", ".half.partial"):
-        (tmp_path / folder).mkdir()
+    for folder in ("whole", ".half.partial/half"):
+        (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "metrics.jsonl").write_text("")
     assert training_monitor.find_metrics(tmp_path / "whole") == tmp_path / "whole" / "metrics.jsonl"
-    assert training_monitor.find_metrics(tmp_path / "half") == tmp_path / ".half.partial" / "metrics.jsonl"
+    assert training_monitor.find_metrics(tmp_path / "half") == tmp_path / ".half.partial" / "half" / "metrics.jsonl"
     assert training_monitor.find_metrics(tmp_path / "whole" / "metrics.jsonl") == tmp_path / "whole" / "metrics.jsonl"
     for path, words in ((tmp_path, "has no metrics.jsonl"), (tmp_path / "other", "no such training")):
         with pytest.raises(ArtifactError, match=words):

@@ -125,7 +125,7 @@ def test_a_killed_process_and_two_runs_at_once_end_in_the_bytes_of_an_undisturbe
 ) -> None:
     work = tmp_path / "work"
     programs = [start_program(cluster, work, collection, came_checkpoint, toy) for _ in range(2)]
-    lock = work / "enc" / f".0-of-{SHARDS}.lock"
+    lock = work / "enc" / f".0-of-{SHARDS}.partial" / f"0-of-{SHARDS}.lock"
     victim = wait_until(lambda: holders(lock), "a process that encodes shard 0")[0]
     os.kill(victim, signal.SIGKILL)
     assert not (work / f"enc/0-of-{SHARDS}").exists(), "the process was killed before it had finished"

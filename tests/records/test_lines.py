@@ -160,11 +160,5 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
         read(tmp_path)
 
 
-def test_what_is_written_beside_its_place_is_packed_as_its_place_says(tmp_path):
-    with lines.open_writer(tmp_path / ".a.trec.gz.partial") as output:
-        output.write("owl\n")
-    assert gzip.decompress((tmp_path / ".a.trec.gz.partial").read_bytes()) == b"owl\n"
-
-
 def test_a_stem_has_no_packing_suffix():
     assert [str(lines.strip_compression_suffix(name)) for name in ("a.tsv.gz", "a.jsonl.zst", "a.tsv")] == ["a.tsv", "a.jsonl", "a.tsv"]

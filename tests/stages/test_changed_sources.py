@@ -143,7 +143,7 @@ def test_no_window_of_a_changed_corpus_is_saved_to_go_on_from(room, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(ResumableEncodingWriter, "add", replace_and_add)
         assert "corpus.jsonl: was replaced" in run_in_process(*command).stderr
-    entries = (room / ".new.partial/resume/journal.jsonl").read_text().splitlines()
+    entries = (room / ".new.partial/new/resume/journal.jsonl").read_text().splitlines()
     assert [json.loads(entry)["texts"] for entry in entries] == [2, 4]
     assert "unfinished work of other settings (corpus)" in run_in_process(*command).stderr
     replace(room, "corpus.jsonl")
@@ -212,7 +212,7 @@ def test_what_changes_while_a_training_reads_it_is_an_error_before_the_first_ste
     monkeypatch.setattr("moeir.training.trainer.release_held", change_and_release)
     result = finetune("new")
     assert result.code == 3 and "corpus.jsonl: was replaced" in result.stderr
-    assert not (room / "new").exists() and not (room / ".new.partial/metrics.jsonl").exists()
+    assert not (room / "new").exists() and not (room / ".new.partial/new/metrics.jsonl").exists()
 
 
 def test_a_note_beside_a_manifest_and_a_link_to_a_file_are_no_changes(room, monkeypatch):

@@ -208,7 +208,8 @@ def test_a_dry_run_refuses_an_output_that_a_process_is_writing(work_folder, moei
     import fcntl
 
     command = ("fuse", "--run", "a.trec", "--run", "b.trec", "--output", "fused.trec")
-    with open(work_folder / ".fused.trec.lock", "a") as lock:
+    (work_folder / ".fused.trec.partial").mkdir()
+    with open(work_folder / ".fused.trec.partial/fused.trec.lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         dry, real = moeir(*command, "--dry-run"), moeir(*command)
     assert (dry.code, dry.messages[-1]) == (real.code, real.messages[-1]) and "another process is writing it" in dry.stderr

@@ -84,7 +84,7 @@ def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(cam
     (tmp_path / "bad.jsonl").write_text("\n".join([*lines[:9], "{", *lines[9:]]) + "\n")
     result = encode(came_checkpoint, tmp_path / "bad.jsonl", tmp_path / "enc")
     assert result.code == 3 and "bad.jsonl:10: broken JSON" in result.stderr
-    journal = (tmp_path / ".enc.partial/resume/journal.jsonl").read_text().splitlines()
+    journal = (tmp_path / ".enc.partial/enc/resume/journal.jsonl").read_text().splitlines()
     assert json.loads(journal[-1])["texts"] == 8
     assert not [one for one in threading.enumerate() if one.name.startswith(("batches", "writing"))]
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_written_stops_it_and_nothing_follows_what_failed(came_ch
         patch.setattr(RepresentationWriter, "append", failing)
         result = encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc")
     assert result.code == 3 and "local: no room" in result.stderr and thread_names == ["writing"] * 8
-    journal = (tmp_path / ".enc.partial/resume/journal.jsonl").read_text().splitlines()
+    journal = (tmp_path / ".enc.partial/enc/resume/journal.jsonl").read_text().splitlines()
     assert [json.loads(line)["texts"] for line in journal] == [2, 4]
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc").code == 0
     assert (tmp_path / "enc/ids.txt").read_bytes() == (encodings / "ids.txt").read_bytes()
@@ -128,7 +128,7 @@ def test_a_shard_goes_on_where_it_stopped(came_checkpoint, toy, tmp_path, monkey
         patch.setattr(os, "fsync", failing)
         result = encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "two", "--shard", "1/2")
     assert result.code == 1 and "No space left" in result.stderr and not (tmp_path / "two/1-of-2").exists()
-    assert (tmp_path / "two/.1-of-2.partial/resume/journal.jsonl").read_text().count("\n") >= 2
+    assert (tmp_path / "two/.1-of-2.partial/1-of-2/resume/journal.jsonl").read_text().count("\n") >= 2
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "two", "--shard", "1/2").code == 0
     for file in (path for path in (tmp_path / "one").rglob("*") if path.is_file() and path.name != "manifest.json"):
         assert (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes() == file.read_bytes()

@@ -31,7 +31,7 @@ def room(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trainings")
     write_metrics(folder / "came", map(competition_step, range(1, 601)))
     routed = {"loss": 1.0, "loss.global": 1.0, "entropy.gate": 0.25, "usage.gate.0": 0.75, "usage.gate.1": 0.25}
-    write_metrics(folder / ".router.partial", [routed] * 30)
+    write_metrics(folder / ".router.partial" / "router", [routed] * 30)
     write_metrics(folder / "one", [{"loss": 1.25}])
     write_metrics(folder / "mlm", [{"loss": 2.0, "loss.mlm": 2.0, "accuracy.mlm": 0.5, "tokens": 5, "seconds": 0.1}] * 3)
     return folder

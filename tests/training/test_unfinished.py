@@ -9,6 +9,7 @@ import pytest
 import tokenizers
 
 from moeir.architectures.checkpoint import open_checkpoint
+from moeir.artifacts.unfinished import WorkFolder
 from moeir.errors import ArtifactError
 from moeir.training import trainer
 
@@ -62,7 +63,7 @@ def test_an_interrupted_training_is_called_unfinished(place, interrupted, moeir,
 def locked_path(tmp_path):
     """A function that locks a path, as a process that writes it does."""
     with contextlib.ExitStack() as stack:
-        yield lambda path: fcntl.flock(stack.enter_context(open(path.with_name(f".{path.name}.lock"), "a")), fcntl.LOCK_EX)
+        yield lambda path: fcntl.flock(stack.enter_context(open(WorkFolder(path).lock, "a")), fcntl.LOCK_EX)
 
 
 def test_a_checkpoint_that_a_process_is_training_is_said_to_be_in_training_by_every_reader(interrupted, locked_path, moeir, toy, tmp_path):
@@ -86,13 +87,14 @@ def test_a_checkpoint_that_a_process_is_training_is_said_to_be_in_training_by_ev
 
 
 def test_a_run_and_shards_that_a_process_is_writing_are_said_to_be_written(locked_path, moeir, tmp_path):
-    (tmp_path / ".run.trec.record").write_text('{"stage": "search", "settings": {}, "sources": {}}')
+    (tmp_path / ".run.trec.partial").mkdir()
+    (tmp_path / ".run.trec.partial/run.trec.record").write_text('{"stage": "search", "settings": {}, "sources": {}}')
     locked_path(tmp_path / "run.trec")
     result = moeir("evaluate", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "run.trec")
     assert (result.code, "a process is writing it (moeir search)" in result.stderr) == (4, True)
     shard = tmp_path / "enc" / "0-of-2"
-    (shard.parent / ".0-of-2.partial").mkdir(parents=True)
-    (shard.parent / ".0-of-2.record").write_text('{"stage": "encode", "settings": {}, "sources": {}}')
+    (shard.parent / ".0-of-2.partial/0-of-2").mkdir(parents=True)
+    (shard.parent / ".0-of-2.partial/0-of-2.record").write_text('{"stage": "encode", "settings": {}, "sources": {}}')
     assert "a process" not in moeir("index", "--encodings", shard.parent, "--output", tmp_path / "idx").stderr
     locked_path(shard)
     result = moeir("index", "--encodings", shard.parent, "--output", tmp_path / "idx")
@@ -118,8 +120,8 @@ def test_after_it_is_finished_nothing_is_called_unfinished(interrupted, moeir):
 
 
 def test_a_stage_without_a_saved_training_is_called_unfinished_without_a_step(moeir, tmp_path):
-    (tmp_path / ".encodings.partial").mkdir()
-    (tmp_path / ".encodings.record").write_text('{"stage": "encode", "settings": {}, "sources": {}}')
+    (tmp_path / ".encodings.partial/encodings").mkdir(parents=True)
+    (tmp_path / ".encodings.partial/encodings.record").write_text('{"stage": "encode", "settings": {}, "sources": {}}')
     result = moeir("index", "--encodings", tmp_path / "encodings", "--output", tmp_path / "index")
     assert result.code == 4 and result.stderr.endswith("encodings: unfinished: run the same encode command again to continue\n")
 
@@ -127,7 +129,7 @@ def test_a_stage_without_a_saved_training_is_called_unfinished_without_a_step(mo
 def test_a_training_that_goes_on_under_other_versions_says_so_and_lists_them(interrupted, moeir):
     folder, command = interrupted
     now = tokenizers.__version__
-    record = folder.with_name(".ckpt.record")
+    record = WorkFolder(folder).record
     versions = {"tokenizers": "0.1", "numpy": f"1.0, {numpy.__version__}"}
     record.write_text(json.dumps(json.loads(record.read_text()) | {"versions": versions}))
     result = moeir(*command, "--checkpoint-every", 4)

@@ -95,9 +95,7 @@ class AppendableNpy(_SyncedFile):
 
     def close(self) -> None:
         shape = (self.rows,) if self._width is None else (self.rows, self._width)
-        header = f"{{'descr': {np.lib.format.dtype_to_descr(self._dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
         self._file.seek(0)
-        self._file.write(
-            b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little") + header.ljust(HEADER_BYTES - 11).encode() + b"\n"
-        )
+        header = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, header)  # numpy leaves room for any number of rows
         self._file.close()

@@ -1,6 +1,6 @@
 """Manifests of artifacts: kind, stage, settings, sources, and the sizes and checksums of files.
 
-A file's checksum is of the whole and, for a large file, of every block, so that all cores verify in parallel.
+The checksum of a large file is that of its blocks' checksums, so that all cores verify in parallel.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -260,39 +260,27 @@ MAX_HASH_THREADS = 16
 
 
 def compute_sha256(path: Path) -> str:
-    """sha256 of one file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """sha256 of one file; of a file of several blocks, that of the checksums of its blocks."""
+    return _hash_files([path])[0]
 
 
 def compute_checksums(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """Size and sha256 of each file and, if it has several blocks, the sha256 of each block."""
-    with _thread_pool() as pool:
-        whole = [pool.submit(compute_sha256, file) for file in files]
-        parts = [_hash_blocks(pool, file) for file in files]
-        entries = [{"bytes": file.stat().st_size, "sha256": one.result()} for file, one in zip(files, whole, strict=True)]
-        return [one | ({"blocks": [part.result() for part in own]} if own else {}) for one, own in zip(entries, parts, strict=True)]
+    """Size and sha256 of each file."""
+    return [{"bytes": file.stat().st_size, "sha256": digest} for file, digest in zip(files, _hash_files(files), strict=True)]
 
 
 def first_mismatch(files: Mapping[Path, Mapping[str, Any]]) -> Path | None:
-    """The first file whose content does not match its checksums; sizes are taken to match."""
-    with _thread_pool() as pool:
-        expected = {file: entry.get("blocks") for file, entry in files.items()}
-        futures = [_hash_blocks(pool, file) if blocks else [pool.submit(compute_sha256, file)] for file, blocks in expected.items()]
-        for (file, entry), parts in zip(files.items(), futures, strict=True):
-            if [part.result() for part in parts] != (expected[file] or [entry["sha256"]]):
-                return file
-    return None
+    """The first file whose content does not match its checksum; sizes are taken to match."""
+    digests = zip(files.items(), _hash_files(list(files)), strict=True)
+    return next((file for (file, entry), digest in digests if digest != entry["sha256"]), None)
 
 
-def _thread_pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(MAX_HASH_THREADS, os.cpu_count() or 1), thread_name_prefix="checksums")
-
-
-def _hash_blocks(pool: ThreadPoolExecutor, path: Path) -> list[Future[str]]:
-    """The checksum of each block; empty for a file of one block."""
-    size = path.stat().st_size
-    return [pool.submit(_hash_block, path, first) for first in range(0, size, HASH_BLOCK_BYTES)] if size > HASH_BLOCK_BYTES else []
+def _hash_files(files: Sequence[Path]) -> list[str]:
+    with ThreadPoolExecutor(min(MAX_HASH_THREADS, os.cpu_count() or 1), thread_name_prefix="checksums") as pool:
+        begins = [range(0, file.stat().st_size, HASH_BLOCK_BYTES) or range(1) for file in files]
+        blocks = [[pool.submit(_hash_block, file, first) for first in own] for file, own in zip(files, begins, strict=True)]
+        digests = [[block.result() for block in own] for own in blocks]
+    return [own[0] if len(own) == 1 else hashlib.sha256("".join(own).encode()).hexdigest() for own in digests]
 
 
 def _hash_block(path: Path, first: int) -> str:

@@ -1,14 +1,12 @@
 """Encodings in shards: a folder with one folder per shard, such as `3-of-8`, each an artifact with its own manifest and lock."""
 
-import os
 import re
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from moeir.artifacts import manifests
-from moeir.artifacts.unfinished import WorkFolder, describe_unfinished
+from moeir.artifacts.unfinished import WorkFolder, describe_unfinished, maker
 from moeir.errors import ArtifactError, UsageError
 
 MAX_SHARDS = 10_000
@@ -77,12 +75,12 @@ def shard_folders(folder: Path) -> list[Path]:
     manifest = manifests.read_manifest(shards[first])
     if lacking := missing_shards(shards):
         more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
-        command = _encode_command(shards[first], manifest, lacking[0])
+        command = _encode_command(manifest, lacking[0])
         raise ArtifactError(f"{folder}: shard {lacking[0]}{more} is missing or unfinished; {command} makes it")
     for shard, path in shards.items():
         if changed := manifests.diff_records(manifest, manifests.read_manifest(path)) - {"shard"}:
             reason = f"made with other settings or sources ({', '.join(sorted(changed))}) than {shards[first].name}"
-            raise ArtifactError(f"{path}: {reason}; {_encode_command(shards[first], manifest, shard)} --force makes it like that")
+            raise ArtifactError(f"{path}: {reason}; {_encode_command(manifest, shard)} --force makes it like that")
     return list(shards.values())
 
 
@@ -98,13 +96,6 @@ def verify_encodings(folder: Path) -> dict[str, Mapping[str, Any]]:
     return {str((part / name).relative_to(folder)): facts for part, files in verified for name, facts in files.items()}
 
 
-def _encode_command(path: Path, manifest: Mapping[str, Any], shard: Shard) -> str:
-    """The command that makes a shard as the one in `path` was made."""
-    if "hub" in manifest:
-        return "the same moeir pull command"
-    counts = manifest["counts"]
-    flags = {"model": os.path.relpath((path / counts["checkpoint"]["path"]).resolve()), "corpus": counts["corpus"]}
-    flags |= manifest["settings"] | {"shard": str(shard), "output": str(path.parent)}
-    arguments = ((name, value) for name, value in flags.items() if value is not None and value is not False)
-    words = (f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}" for name, value in arguments)
-    return " ".join(["moeir encode", *words])
+def _encode_command(manifest: Mapping[str, Any], shard: Shard) -> str:
+    """The command that makes a shard beside one with this manifest."""
+    return f"the same moeir {maker(manifest)} command" + ("" if "hub" in manifest else f" with --shard {shard}")

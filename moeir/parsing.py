@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -46,6 +47,12 @@ def check_count(value: Any, where: str, maximum: int = 2**31 - 1) -> int:
         found = f", found {value!r}" if not is_whole or abs(value) < 2**64 else ""  # Python refuses to print very large numbers
         raise UsageError(f"{where}: expected a whole number, 1 to {maximum}{found}")
     return int(value)
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """UsageError if the value of an option is none of its choices."""
+    if value not in choices:
+        raise UsageError(f"{name}={value}: expected one of {', '.join(choices)}")
 
 
 def _parse_bool(text: str, where: str) -> bool:

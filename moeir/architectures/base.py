@@ -13,10 +13,10 @@ from moeir.backbones.encoder import Encoder, Layer
 from moeir.backbones.layers import RotaryAttention
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
-from moeir.heads.lexical import LexicalHead
 from moeir.mixtures.dispatch import RouterOutput
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward, find_routers
+from moeir.parsing import check_choice
 from moeir.representations.base import ByExpert, Representation, check_finite
 from moeir.representations.dense import Dense
 
@@ -104,6 +104,7 @@ class Architecture(nn.Module):
         self.document_encoder: Encoder | None = None  # second encoder, if documents have a separate one
         self.mixture: EmbeddingMixture | None = None  # a block of experts over the global vector
         self.scales: dict[str, float] = {}
+        self.token_experts: tuple[str, ...] = ()  # those that read the tokens of a query alone, without the encoder
         self.summed_experts: dict[str, tuple[str, ...]] = {}  # scores that are trained as one, each with its experts
         self.markers = self.augmentation = self.reads_cls = False
 
@@ -122,9 +123,8 @@ class Architecture(nn.Module):
         return self.encode_states(tokens) if experts else {}
 
     def reads_states(self, expert: str, side: str) -> bool:
-        """Whether an expert needs the encoder for texts of a side: all do but a lexical one with `queries=tokens`."""
-        head = self.heads[expert]
-        return not isinstance(head, LexicalHead) or head.reads_states(side)
+        """Whether an expert needs the encoder for texts of a side."""
+        return side != "query" or expert not in self.token_experts
 
     def cls_only_layers(self) -> list[Layer]:
         """Layers whose output is used only at the first ([CLS]) position."""
@@ -148,8 +148,7 @@ class Architecture(nn.Module):
 
     def set_encoder_sharing(self, encoders: str) -> None:
         """`siamese`: one encoder for both sides; `separate`: documents get a copy of it, trained independently."""
-        if encoders not in ENCODER_SHARING:
-            raise UsageError(f"encoders={encoders}: expected one of {', '.join(ENCODER_SHARING)}")
+        check_choice("encoders", encoders, ENCODER_SHARING)
         if encoders == "separate":
             self.document_encoder, self.is_hf_compatible = copy.deepcopy(self.encoder), False
 

@@ -14,6 +14,7 @@ from moeir.heads.pooling import PoolingHead
 from moeir.heads.token_vectors import TokenVectorHead
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import insert_experts, select_expert_layers
+from moeir.parsing import check_choice
 
 EXPERTS = ("lexical", "local", "global")
 
@@ -23,12 +24,11 @@ class Came(Architecture):
 
     The shared layers can hold routed feed-forward experts (`routing=role` makes them textual experts, `routed_every=0` puts them in every
     shared layer), and the global expert can have a gated block over its vector (`global_experts=6`).
-    `experts`: some of lexical+local+global. `embeddings`: shared or private (with shared_layers=0). `lexical_pooling`: max or sum.
-    `lexical_queries`: encoder, or tokens (a learned weight for each token of the vocabulary: no tower reads a query).
-    `local_padding`: neginf or zero. `pooling`: cls or mean. `normalise` is of the global expert, `local_normalise` of the local one:
-    finetune sets global_scale to 20 with normalise=true, unless it is set (--temperature), and never local_scale. `routing`: shared,
-    role, sequence or token. `routed_gradient`, `routed_gate_start`: as gradient and gate_start of taser. `global_inference`: top1, all or
-    random. `global_combine`: norm_expert, weighted or release.
+    `experts`: some of lexical+local+global. `embeddings`: shared or private (with shared_layers=0). `lexical_queries`: encoder, or tokens
+    (a learned weight for each token of the vocabulary: no tower reads a query). `pooling`: cls or mean. `normalise` is of the global
+    expert, `local_normalise` of the local one: finetune sets global_scale to 20 with normalise=true, unless it is set (--temperature), and
+    never local_scale. `routing`: shared, role, sequence or token. Further options of an expert or a router are those of an architecture
+    of its own: splade, colbert, taser, sbmoe.
     """
 
     is_hf_compatible = False
@@ -41,13 +41,9 @@ class Came(Architecture):
         shared_layers: int = 10,
         experts: tuple[str, ...] = ("lexical", "local", "global"),
         embeddings: str = "shared",
-        lexical_pooling: str = "max",
         lexical_queries: str = "encoder",
         local_dim: int = 128,
         local_normalise: bool = False,
-        local_separator: bool = True,
-        local_punctuation: bool = True,
-        local_padding: str = "neginf",
         markers: bool = False,
         augmentation: bool = False,
         pooling: str = "cls",
@@ -58,11 +54,7 @@ class Came(Architecture):
         routing: str = "shared",
         routed_experts: int = 2,
         routed_every: int = 0,
-        routed_gradient: str = "full",
-        routed_gate_start: str = "centred",
         global_experts: int = 0,
-        global_inference: str = "top1",
-        global_combine: str = "norm_expert",
     ) -> None:
         super().__init__(encoder, special_tokens)
         _check_options(experts, shared_layers, embeddings, routing, global_experts, depth=len(encoder.layers))
@@ -72,28 +64,26 @@ class Came(Architecture):
         self.router = None
         if routing != "shared":
             expert_layers = select_expert_layers(shared_layers, every=routed_every)
-            routed = {"experts": routed_experts, "routing": routing, "gradient": routed_gradient, "gate_start": routed_gate_start}
-            self.router = insert_experts(encoder.layers, expert_layers, one_gate=True, **routed)
+            self.router = insert_experts(encoder.layers, expert_layers, one_gate=True, experts=routed_experts, routing=routing)
         if "lexical" not in experts:
             encoder.vocabulary_head = None
         self.private_embeddings = nn.ModuleDict()
         if embeddings == "private":
             self.private_embeddings.update({name: copy.deepcopy(encoder.embeddings) for name in experts[1:]})
-        options = {"normalise": local_normalise, "separator": local_separator, "punctuation": local_punctuation, "padding": local_padding}
         heads = {
             "lexical": lambda: LexicalHead(
-                pooling=lexical_pooling, queries=lexical_queries, vocabulary=encoder.config.vocabulary, special_tokens=special_tokens
+                queries=lexical_queries, vocabulary=encoder.config.vocabulary, special_tokens=special_tokens
             ),
-            "local": lambda: TokenVectorHead(encoder.config.hidden, special_tokens, dimension=local_dim, **options),
+            "local": lambda: TokenVectorHead(encoder.config.hidden, special_tokens, dimension=local_dim, normalise=local_normalise),
             "global": lambda: PoolingHead(pooling=pooling, normalise=normalise),
         }
         self.heads.update({name: heads[name]() for name in experts})
         self._cls_experts = ("global",) if "global" in experts and pooling == "cls" else ()
         if global_experts:
-            options = {"inference": global_inference, "combine": global_combine}
-            self.mixture = EmbeddingMixture(encoder.config.hidden, experts=global_experts, **options)
+            self.mixture = EmbeddingMixture(encoder.config.hidden, experts=global_experts)
         scales = {"lexical": lexical_scale, "local": local_scale, "global": global_scale}
         self.scales = {name: scales[name] for name in experts}
+        self.token_experts = ("lexical",) if lexical_queries == "tokens" else ()
         self.enable_markers(markers, augmentation)
 
     def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
@@ -120,8 +110,7 @@ def _check_options(experts: tuple[str, ...], shared_layers: int, embeddings: str
     unknown = [name for name in experts if name not in EXPERTS]
     if unknown or not experts or len(set(experts)) != len(experts):
         raise UsageError(f"came:experts={'+'.join(experts)}: expected some of {'+'.join(EXPERTS)}, each once")
-    if embeddings not in ("shared", "private"):
-        raise UsageError(f"came:embeddings={embeddings}: expected shared or private")
+    check_choice("came:embeddings", embeddings, ("shared", "private"))
     if embeddings == "private" and shared_layers:
         raise UsageError(f"came:embeddings=private needs shared_layers=0, found {shared_layers}")
     if routing != "shared" and not shared_layers:

@@ -285,35 +285,34 @@ def is_checkpoint(folder: Path) -> bool:
 
 def read_metadata(folder: Path) -> dict[str, Any]:
     """moeir.json of a checkpoint."""
+    file = folder / METADATA_FILE
     try:
-        metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
+        metadata = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if words := describe_unfinished(folder):
             raise ArtifactError(f"{folder}: {words}") from None
         raise ArtifactError(f"{folder}: plain weights, not a checkpoint; moeir init --model {folder} --arch … makes one") from None
     except ValueError:
-        raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: not JSON") from None
-    if not isinstance(metadata, dict):
-        raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: a JSON object was expected")
-    if metadata.get("format") != FORMAT_VERSION:
-        found = f"format {metadata.get('format')}"
-        raise ArtifactError(f"{folder}/{METADATA_FILE}: {found}; this version of moeir reads format {FORMAT_VERSION}")
-    if not isinstance(metadata.get("architecture"), str) or not isinstance(metadata.get("reading"), dict):
-        raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: `architecture` or `reading` is missing or of a wrong type")
-    if not _is_calibration(metadata.get("calibration", {}), metadata.get("experts")):
-        raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged: `calibration` is not a positive number for each expert")
+        metadata = None
+    if isinstance(metadata, dict) and metadata.get("format") != FORMAT_VERSION:
+        raise ArtifactError(f"{file}: format {metadata.get('format')}; this version of moeir reads format {FORMAT_VERSION}")
+    if not _is_metadata(metadata):
+        raise ArtifactError(f"{file}: damaged: not what moeir writes; make the checkpoint again")
     try:
         variants.resolve_spec("architectures", metadata["architecture"])
     except UsageError as problem:
         reason = "" if variants.own_module(metadata["architecture"]) else "damaged, or of another version of moeir: "
-        raise ArtifactError(f"{folder}/{METADATA_FILE}: {reason}{problem}") from None
-    return metadata
+        raise ArtifactError(f"{file}: {reason}{problem}") from None
+    return dict(metadata)
 
 
-def _is_calibration(calibration: Any, experts: Any) -> bool:
-    """Whether a value read from a file is a calibration of the experts: a positive number for each, or nothing."""
-    if calibration == {}:
+def _is_metadata(metadata: Any) -> bool:
+    """Whether a value read from a file names an architecture, its reading and, if any, a positive number to calibrate each expert."""
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("architecture"), str) or not isinstance(metadata.get("reading"), dict):
+        return False
+    if (calibration := metadata.get("calibration", {})) == {}:
         return True
+    experts = metadata.get("experts")
     if not isinstance(calibration, dict) or not isinstance(experts, dict) or calibration.keys() != experts.keys():
         return False
     return all(isinstance(scale, int | float) and math.isfinite(scale) and 0 < scale <= MAX_SCALE for scale in calibration.values())

@@ -28,14 +28,13 @@ class Colbert(Architecture):
         attend_masks: bool = False,
         separator: bool = True,
         punctuation: bool = True,
-        padding: str = "neginf",
         scale: float = 1.0,
     ) -> None:
         super().__init__(encoder, special_tokens)
         if attend_masks and not augmentation:
             raise UsageError("colbert:attend_masks=true: it needs augmentation=true, which adds the [MASK] tokens")
         encoder.vocabulary_head = None
-        options = {"normalise": normalise, "separator": separator, "punctuation": punctuation, "padding": padding}
+        options = {"normalise": normalise, "separator": separator, "punctuation": punctuation}
         self.heads["local"] = TokenVectorHead(encoder.config.hidden, special_tokens, dimension=dim, **options)
         self.scales = {"local": scale}
         self.enable_markers(markers, augmentation)

@@ -19,6 +19,7 @@ from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import UsageError
 from moeir.heads.classification import ClassificationHead
 from moeir.heads.pooling import PoolingHead
+from moeir.parsing import check_choice
 from moeir.records.texts import DOCUMENT_FIELDS, FIELD_SEPARATOR
 from moeir.representations.dense import Dense
 
@@ -28,9 +29,9 @@ HEADS = ("hf", "linear")
 class CrossEncoder(Architecture):
     """A reranker: one relevance score for a query and a document encoded together; used by `rerank`, not by `encode`.
 
-    `head`: hf (the sequence classification of the family, as transformers builds it) or linear (one linear map of the first token, with
-    a `bias` or without). `fields` are the fields of a document that are read, of url+title+text, joined by the tokenizer's separator, or by
-    a space with separate=false. `--document-length` is that of the pair; the document is truncated to fit.
+    `head`: hf (the sequence classification of the family, as transformers builds it) or linear (one linear map of the first token).
+    `fields` are the fields of a document that are read, of url+title+text, joined by the tokenizer's separator, or by a space with
+    separate=false. `--document-length` is that of the pair; the document is truncated to fit.
     """
 
     reads_pairs = True
@@ -42,15 +43,11 @@ class CrossEncoder(Architecture):
         special_tokens: SpecialTokens,
         *,
         head: str = "hf",
-        bias: bool = True,
         fields: tuple[str, ...] = ("url", "title", "text"),
         separate: bool = True,
     ) -> None:
         super().__init__(encoder, special_tokens)
-        if head not in HEADS:
-            raise UsageError(f"cross-encoder:head={head}: expected {' or '.join(HEADS)}")
-        if head == "hf" and not bias:
-            raise UsageError("cross-encoder:bias=false: the head of transformers has a bias; use head=linear")
+        check_choice("cross-encoder:head", head, HEADS)
         if not fields or len(set(fields)) < len(fields) or not set(fields) <= set(DOCUMENT_FIELDS):
             raise UsageError(f"cross-encoder:fields={'+'.join(fields)}: expected some of {', '.join(DOCUMENT_FIELDS)}")
         self.fields, self.separate = fields, separate
@@ -62,7 +59,7 @@ class CrossEncoder(Architecture):
         self.is_hf_compatible = head == "hf"
         self.pool = PoolingHead(pooling="cls" if head_config is None else head_config.pooling)
         self.reads_cls = self.pool.pooling == "cls"
-        self.heads["relevance"] = ClassificationHead(encoder.config, linear=head == "linear", bias=bias)
+        self.heads["relevance"] = ClassificationHead(encoder.config, linear=head == "linear")
 
     def apply_head(self, expert: str, states: Tensor, tokens: PackedTokens) -> Dense:
         """The score of each pair, as vectors [B, 1]."""

@@ -84,12 +84,13 @@ def check_options(model: Path, arch: str | None, overrides: dict[str, Any], *, r
     log lines. None for a name on the hub."""
     if not model.is_dir():
         return None
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+    own_log = logging.getLogger("moeir")
+    level = own_log.level
+    own_log.setLevel(logging.ERROR)
     try:
         return build_checkpoint(model, arch, overrides, random_weights=random_weights, device="meta")
     finally:
-        logging.disable(level)
+        own_log.setLevel(level)
 
 
 def is_cross_encoder(model: Path, arch: str | None) -> bool:

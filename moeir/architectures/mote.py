@@ -8,6 +8,7 @@ from moeir.heads.lexical import LexicalHead
 from moeir.heads.mlm_head import UntransformedMlmHead
 from moeir.heads.pooling import PoolingHead
 from moeir.mixtures.feedforward import insert_experts, select_expert_layers
+from moeir.parsing import check_choice
 
 SIMILARITIES = {"hybrid": ("global", "lexical"), "dense": ("global",), "sparse": ("lexical",)}
 SPARSE_HEADS = ("mlm", "raw")
@@ -43,15 +44,12 @@ class Mote(Architecture):
         lexical_scale: float = 1.0,
     ) -> None:
         super().__init__(encoder, special_tokens)
-        if similarity not in SIMILARITIES:
-            raise UsageError(f"mote:similarity={similarity}: expected one of {', '.join(SIMILARITIES)}")
-        if sparse_head not in SPARSE_HEADS:
-            raise UsageError(f"mote:sparse_head={sparse_head}: expected one of {', '.join(SPARSE_HEADS)}")
+        for name, value, choices in (("similarity", similarity, SIMILARITIES), ("sparse_head", sparse_head, SPARSE_HEADS)):
+            check_choice(f"mote:{name}", value, tuple(choices))
+        check_choice("mote:encoders", encoders, ("mote", "siamese", "separate"))
         if encoders == "mote":
             expert_layers = select_expert_layers(len(encoder.layers), every=every, layers=layers)
             insert_experts(encoder.layers, expert_layers, experts=2, routing="role", one_gate=True, expert_ln=expert_ln)
-        elif encoders not in ("siamese", "separate"):
-            raise UsageError(f"mote:encoders={encoders}: expected one of mote, siamese, separate")
         experts = SIMILARITIES[similarity]
         if "lexical" not in experts:
             encoder.vocabulary_head = None

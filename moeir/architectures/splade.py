@@ -19,4 +19,5 @@ class Splade(Architecture):
         vocabulary = encoder.config.vocabulary
         self.heads["lexical"] = LexicalHead(pooling=pooling, queries=queries, vocabulary=vocabulary, special_tokens=special_tokens)
         self.scales = {"lexical": scale}
+        self.token_experts = ("lexical",) if queries == "tokens" else ()
         self.is_hf_compatible = queries == "encoder"

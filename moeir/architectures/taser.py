@@ -3,9 +3,9 @@
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import SpecialTokens
-from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
 from moeir.mixtures.feedforward import ROUTINGS, insert_experts, select_expert_layers
+from moeir.parsing import check_choice
 
 GATES = ("one", "per_layer")
 
@@ -41,10 +41,8 @@ class Taser(Architecture):
     ) -> None:
         super().__init__(encoder, special_tokens)
         encoder.vocabulary_head = None
-        if routing not in ("shared", *ROUTINGS):
-            raise UsageError(f"taser:routing={routing}: expected one of shared, {', '.join(ROUTINGS)}")
-        if gates not in GATES:
-            raise UsageError(f"taser:gates={gates}: expected one of {', '.join(GATES)}")
+        check_choice("taser:routing", routing, ("shared", *ROUTINGS))
+        check_choice("taser:gates", gates, GATES)
         self.router = None
         if routing != "shared":
             expert_layers = select_expert_layers(len(encoder.layers), every=every, layers=layers)

@@ -15,7 +15,7 @@ from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format
 
 _IDENTITY = "torch.nn.modules.linear.Identity"
-_COLBERT_OPTIONS = {"normalise": True, "markers": True, "separator": True, "padding": "neginf"}
+_COLBERT_OPTIONS = {"normalise": True, "markers": True, "separator": True}
 
 
 class Checkpoint(Format):

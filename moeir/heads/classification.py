@@ -14,7 +14,7 @@ class ClassificationHead(nn.Module):
 
     kind = Dense.kind
 
-    def __init__(self, encoder_config: EncoderConfig, *, linear: bool, bias: bool) -> None:
+    def __init__(self, encoder_config: EncoderConfig, *, linear: bool) -> None:
         super().__init__()
         hidden, prenorm = encoder_config.hidden, encoder_config.prenorm
         self.config = config = None if linear else encoder_config.classification_head
@@ -25,7 +25,7 @@ class ClassificationHead(nn.Module):
             self.norm = nn.LayerNorm(hidden, eps=encoder_config.epsilon, bias=prenorm is None or prenorm.norm_bias)
         self.input_dropout = nn.Dropout(config.dropout if config is not None and config.dropout_first else 0.0)
         self.dropout = nn.Dropout(0.0 if config is None else config.dropout)
-        self.output = nn.Linear(hidden, 1, bias=bias)
+        self.output = nn.Linear(hidden, 1)
         init_weights(self, encoder_config.initializer_range)
 
     def forward(self, pooled: Tensor, tokens: PackedTokens, pooler: nn.Linear | None = None) -> Dense:

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
-from moeir.errors import UsageError
 from moeir.kernels.splade import find_max_positions, log_saturated_sum, selected_logits
+from moeir.parsing import check_choice
 from moeir.representations.sparse import Sparse
 
 POOLINGS = ("max", "sum")
@@ -30,10 +30,8 @@ class LexicalHead(nn.Module):
         self, *, pooling: str = "max", queries: str = "encoder", vocabulary: int = 0, special_tokens: SpecialTokens | None = None
     ) -> None:
         super().__init__()
-        if pooling not in POOLINGS:
-            raise UsageError(f"lexical pooling={pooling}: expected {' or '.join(POOLINGS)}")
-        if queries not in QUERIES:
-            raise UsageError(f"lexical queries={queries}: expected {' or '.join(QUERIES)}")
+        check_choice("lexical pooling", pooling, POOLINGS)
+        check_choice("lexical queries", queries, QUERIES)
         self.pooling = pooling
         self.query_weights: nn.Parameter | None = None
         if queries == "tokens":
@@ -41,10 +39,6 @@ class LexicalHead(nn.Module):
             self.query_weights = nn.Parameter(torch.full((vocabulary,), 1.0 / WEIGHT_UNIT))
             special_ids = [getattr(special_tokens, name) for name in ("beginning", "separator", "mask", "query_marker")]
             self.register_buffer("special_ids", torch.tensor([one for one in special_ids if one is not None]), persistent=False)
-
-    def reads_states(self, side: str) -> bool:
-        """Whether texts of a side go through the encoder."""
-        return side != "query" or self.query_weights is None
 
     def set_query_weights(self, weights: Tensor) -> None:
         """Let the weight of each token in a query be `weights` [V]."""
@@ -66,9 +60,8 @@ class LexicalHead(nn.Module):
 
     def forward(self, states: Tensor | None, tokens: PackedTokens, encoder: Encoder) -> Sparse:
         """states [T, H] -> sparse weights over V terms for B texts; states are None for a side that is not read."""
-        if not self.reads_states(tokens.side):
+        if states is None:
             return self.weigh_tokens(tokens)
-        assert states is not None
         head, words = encoder.vocabulary_head, encoder.embeddings.words.weight
         assert head is not None
         transformed = head(states)

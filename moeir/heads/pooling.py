@@ -7,6 +7,7 @@ from moeir.backbones.layers import init_weights
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.precision import normalize
+from moeir.parsing import check_choice
 from moeir.representations.dense import Dense
 
 POOLINGS = ("cls", "mean")
@@ -20,8 +21,7 @@ class PoolingHead(nn.Module):
 
     def __init__(self, *, pooling: str = "cls", normalise: bool = False, pool_prefix: bool = True) -> None:
         super().__init__()
-        if pooling not in POOLINGS:
-            raise UsageError(f"pooling={pooling}: expected one of {', '.join(POOLINGS)}")
+        check_choice("pooling", pooling, POOLINGS)
         if pooling == "cls" and not pool_prefix:
             raise UsageError("pool_prefix=false: leaves the prefix of texts out of their mean; expected pooling=mean")
         self.pooling, self.normalise, self.pool_prefix = pooling, normalise, pool_prefix

@@ -13,14 +13,11 @@ from moeir.kernels.precision import normalize
 from moeir.representations.exact_match import ExactMatch
 from moeir.representations.multivector import MultiVector
 
-PADDINGS = ("neginf", "zero")
-
 
 class TokenVectorHead(nn.Module):
     """A linear map without bias, the same for queries and documents.
 
-    `normalise` makes unit vectors; `separator` keeps [SEP]; `punctuation` keeps the punctuation of documents; `padding`: `neginf` leaves
-    the maximum as it is, `zero` floors it at 0 (as implementations that multiply by the mask do) by one zero vector per document.
+    `normalise` makes unit vectors; `separator` keeps [SEP]; `punctuation` keeps the punctuation of documents.
     """
 
     kind = MultiVector.kind
@@ -34,16 +31,13 @@ class TokenVectorHead(nn.Module):
         normalise: bool = False,
         separator: bool = True,
         punctuation: bool = True,
-        padding: str = "neginf",
     ) -> None:
         super().__init__()
-        if padding not in PADDINGS:
-            raise UsageError(f"padding={padding}: expected one of {', '.join(PADDINGS)}")
         if dimension < 1:
             raise UsageError(f"local dimension {dimension}: expected at least 1")
         self.projection = nn.Linear(hidden, dimension, bias=False)
         init_weights(self.projection, 0.02)
-        self.normalise, self.padding = normalise, padding
+        self.normalise = normalise
         dropped_ids = [*([] if separator else [special_tokens.separator]), *([] if punctuation else special_tokens.punctuation)]
         self._separator = None if separator else special_tokens.separator
         self.register_buffer("dropped_ids", torch.tensor(dropped_ids, dtype=torch.int64), persistent=False)
@@ -52,13 +46,10 @@ class TokenVectorHead(nn.Module):
         """states [T, H] -> vectors [T', D] in float32."""
         vectors = self.projection(states).float()
         vectors = normalize(vectors) if self.normalise else vectors
-        representation = MultiVector(vectors, tokens.starts, tokens.layout.max_length)
-        if len(self.dropped_ids) and (tokens.side != "query" or self._separator is not None):
-            rows, starts = find_visible_keys(~self.token_mask(tokens), tokens.starts)
-            representation = MultiVector(vectors.index_select(0, rows), starts, representation.max_length)
-        if self.padding == "zero" and tokens.side != "query":
-            representation = _append_zero_vector(representation)
-        return representation
+        if not len(self.dropped_ids) or (tokens.side == "query" and self._separator is None):
+            return MultiVector(vectors, tokens.starts, tokens.layout.max_length)
+        rows, starts = find_visible_keys(~self.token_mask(tokens), tokens.starts)
+        return MultiVector(vectors.index_select(0, rows), starts, tokens.layout.max_length)
 
     def token_mask(self, tokens: PackedTokens) -> Tensor:
         """[T] which tokens have a vector: punctuation is dropped from documents only, the separator from both sides, first tokens never."""
@@ -67,16 +58,6 @@ class TokenVectorHead(nn.Module):
         else:
             has_vector = ~torch.isin(tokens.ids, self.dropped_ids)
         return has_vector.index_fill(0, tokens.starts[:-1], True)
-
-
-def _append_zero_vector(texts: MultiVector) -> MultiVector:
-    """Append one zero vector to each text: each token shifts by the number of texts before its own."""
-    count, total = len(texts), len(texts.vectors)
-    shift = torch.arange(count + 1, device=texts.starts.device)
-    rows = torch.arange(total, device=shift.device) + torch.repeat_interleave(shift[:-1], texts.starts.diff(), output_size=total)
-    vectors = texts.vectors.new_zeros(len(texts.vectors) + count, texts.vectors.shape[1])
-    longest = None if texts.max_length is None else texts.max_length + 1
-    return MultiVector(vectors.index_copy(0, rows, texts.vectors), texts.starts + shift, longest)
 
 
 class CoilHead(nn.Module):

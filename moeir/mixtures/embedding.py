@@ -11,6 +11,7 @@ from moeir.errors import UsageError
 from moeir.kernels.precision import normalize
 from moeir.kernels.splitmix import splitmix64
 from moeir.mixtures.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
+from moeir.parsing import check_choice
 
 GATES = ("learned", "random")
 INFERENCES = ("top1", "all", "random")
@@ -61,8 +62,7 @@ class EmbeddingMixture(nn.Module):
         super().__init__()
         check_expert_count(experts, 1)
         for name, value, known in (("inference", inference, INFERENCES), ("combine", combine, COMBINES), ("gate", gate, GATES)):
-            if value not in known:
-                raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")
+            check_choice(name, value, known)
         if not 0 <= gate_seed < MAX_SEED:
             raise UsageError(f"gate_seed={gate_seed}: expected 0 to {MAX_SEED - 1}")
         has_gate = gate == "learned" and experts > 1

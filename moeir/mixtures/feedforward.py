@@ -27,6 +27,7 @@ from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, supports_grouped_linear
 from moeir.mixtures.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
+from moeir.parsing import check_choice
 
 LEARNED_ROUTINGS = ("sequence", "token")
 ROUTINGS = ("role", *LEARNED_ROUTINGS)
@@ -59,8 +60,7 @@ class RoutedFeedForward(nn.Module):
         super().__init__()
         choices = [("routing", routing, ROUTINGS), ("gate_input", gate_input, GATE_INPUTS)]
         for name, value, known in (*choices, ("gradient", gradient, GRADIENTS), ("gate_start", gate_start, GATE_STARTS)):
-            if value not in known:
-                raise UsageError(f"{name}={value}: expected one of {', '.join(known)}")
+            check_choice(name, value, known)
         check_expert_count(experts)
         if not temperature > 0:
             raise UsageError(f"temperature={temperature}: expected more than 0")

@@ -60,8 +60,6 @@ def token_pieces(checkpoint: RetrievalModel, expert: str, text: str, side: str, 
     assert isinstance(head, TokenVectorHead)
     mask = head.token_mask(PackedTokens.from_lists(ids, side, silent).to(checkpoint.device)).tolist()
     names: list[str | None] = [checkpoint.tokenizer.id_to_token(number) for number, keep in zip(ids[0], mask, strict=True) if keep]
-    if head.padding == "zero" and side != "query":
-        names.append(None)
     return names if len(names) == count else None
 
 

@@ -145,7 +145,7 @@ def test_colbert_as_published(tiny_model):
         ("coil:cls_dim=-1", "coil:cls_dim=-1: expected 1 or more, or 0 for no"),
         ("coil:cls_dim=0,cls_norm=true", "with cls_dim=0 there is no"),
         ("coil:exact_scale=-1", "coil:exact_scale=-1.0: expected 0 or more"),
-        ("splade:pooling=mean", "lexical pooling=mean: expected max or sum"),
+        ("splade:pooling=mean", "lexical pooling=mean: expected one of max, sum"),
         ("colbert:attend_masks=true", "it needs augmentation=true, which adds the .MASK. tokens"),
     ],
 )

@@ -16,12 +16,12 @@ from moeir.errors import ArtifactError, DataError, UsageError
 TEXTS = ["An owl hunts mice at night, and sleeps!", "bee", "A bat finds moths in the dark."]
 RULES = {"query_length": 12, "document_length": 16, "query_prefix": "query: ", "document_prefix": "passage: "}
 SPECS = [
-    "came:shared_layers=2,local_dim=8,normalise=true,global_scale=20,local_punctuation=false",
+    "came:shared_layers=2,local_dim=8,normalise=true,global_scale=20",
     "came:shared_layers=0,embeddings=private,experts=local+global,local_dim=8,augmentation=true",
     "came:shared_layers=4,experts=lexical,markers=true",
     "dense:pooling=mean,normalise=true,scale=20",
     "splade",
-    "colbert:dim=8,markers=true,augmentation=true,padding=zero",
+    "colbert:dim=8,markers=true,augmentation=true",
 ]
 
 
@@ -154,7 +154,7 @@ def test_what_is_no_checkpoint_is_refused_in_one_line(tiny_model, tmp_path):
     with pytest.raises(UsageError, match="plain weights; name an architecture: --arch came, dense, …; see: moeir variants"):
         build_checkpoint(tiny_model, None, {})
     for change, message in (
-        (lambda facts: "{", "damaged: not JSON"),
+        (lambda facts: "{", "damaged: not what moeir writes"),
         (lambda facts: json.dumps(facts | {"format": 9}), "format 9; this version of moeir reads format 1"),
         (
             lambda facts: json.dumps(facts | {"architecture": "dense:scale=1,scale=2"}),

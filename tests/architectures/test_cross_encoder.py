@@ -179,7 +179,7 @@ def test_plain_weights_begin_a_cross_encoder_and_their_pooler_is_kept(name, tmp_
 
 def test_a_new_head_has_the_spread_of_new_encoders_and_no_bias():
     config = EncoderConfig(20, 64, 1, 2, 8, initializer_range=0.5, classification_head=ClassificationHeadConfig())
-    head = ClassificationHead(config, linear=False, bias=True)
+    head = ClassificationHead(config, linear=False)
     assert head.dense.weight.std().item() == pytest.approx(0.5, rel=0.1)  # of 4,096 numbers
     assert not head.dense.bias.any() and not head.output.bias.any()
 
@@ -187,7 +187,6 @@ def test_a_new_head_has_the_spread_of_new_encoders_and_no_bias():
 def test_bert_base_has_as_many_parameters_as_in_the_paper():
     assert bert_base("cross-encoder").parameter_count() == 109_483_009
     assert bert_base("cross-encoder:head=linear").parameter_count() == 108_891_648 + 769
-    assert bert_base("cross-encoder:head=linear,bias=false").parameter_count() == 108_891_648 + 768
 
 
 def test_a_linear_head_is_one_product_with_the_first_token(published, tmp_path):
@@ -226,8 +225,7 @@ def _single_text(tokens, number):
 @pytest.mark.parametrize(
     ("spec", "rules", "message"),
     [
-        ("cross-encoder:head=mean", {}, "head=mean: expected hf or linear"),
-        ("cross-encoder:bias=false", {}, "bias=false: the head of transformers has a bias; use head=linear"),
+        ("cross-encoder:head=mean", {}, "head=mean: expected one of hf, linear"),
         ("cross-encoder:fields=text+body", {}, r"fields=text\+body: expected some of url, title, text"),
         ("cross-encoder:fields=text+text", {}, r"fields=text\+text: expected some of"),
         ("cross-encoder", {"query_length": 15}, "a query of 15 tokens leaves no room for a document in a pair of 16"),

@@ -197,18 +197,17 @@ def test_a_raw_head_of_weights_without_one_starts_sparse(tiny_model):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("spec", ["taser:routing=sequence,every=1", "came:shared_layers=2,routing=token,local_dim=8"])
-def test_a_gate_is_centred_unless_it_is_left_as_drawn(tiny_model_with_head, tmp_path, spec):
-    option = "routed_gate_start" if spec.startswith("came") else "gate_start"
+def test_a_gate_is_centred_unless_it_is_left_as_drawn(tiny_model_with_head, tmp_path):
+    spec = "taser:routing=sequence,every=1"
     for start in ("centred", "drawn"):
-        checkpoint = build(tiny_model_with_head, f"{spec},{option}={start}")
+        checkpoint = build(tiny_model_with_head, f"{spec},gate_start={start}")
         (tmp_path / start).mkdir()
         checkpoint.save(tmp_path / start)
         for one in (checkpoint, open_checkpoint(tmp_path / start)):
             offsets = [router.gate_offset for router in one.architecture.routers().values()]
             assert len(offsets) == 2 and all(bool((offset != 0).all()) == (start == "centred") for offset in offsets)
     with pytest.raises(UsageError, match="gate_start=x: expected one of centred, drawn"):
-        build(tiny_model_with_head, f"{spec},{option}=x")
+        build(tiny_model_with_head, f"{spec},gate_start=x")
 
 
 @pytest.mark.parametrize("spec", ["came:shared_layers=2,local_dim=8", "came:shared_layers=2,local_dim=8,lexical_queries=tokens", "mote"])

@@ -17,7 +17,7 @@ from tests.backbones.tiny_tokenizers import ALL_WRITERS
 FAMILIES = [name for name in ALL_WRITERS if name != "bert"]
 TEXTS = ["An owl, hunting at night.", "the sea (the end)", "bread in the whale"]
 RULES = {"query_length": 16, "document_length": 16}
-CAME = "came:shared_layers=1,local_dim=8,local_punctuation=false"
+CAME = "came:shared_layers=1,local_dim=8"
 ARCHITECTURES = {
     "dense:pooling=mean,normalise=true": {"global": (3, 24)},
     "splade": {"lexical": None},

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from transformers import BertModel
 
 from moeir.architectures.initialize import build_checkpoint
-from tests.oracles import representations as oracles
 
 TEXTS = ["An owl hunts mice at night, and sleeps!", "bee", "A bat finds moths in the dark by listening to its own echo.", "?"]
 RULES = {"query_length": 12, "document_length": 16}
@@ -130,12 +129,10 @@ def test_augmentation_changes_neither_the_lexical_nor_the_global_expert(model, p
     assert torch.allclose(plain["lexical"].to_matrix(), more["lexical"].to_matrix(), atol=1e-5)
 
 
-@pytest.mark.parametrize("arch, prefix", [(CAME, "local_"), ("colbert:dim=8", "")])
 @pytest.mark.parametrize("separator, punctuation", [(True, False), (False, True), (False, False)])
-def test_separator_and_punctuation_can_be_left_out(model, arch, prefix, separator, punctuation):
-    plain = build(model, arch)
-    spec = f"{arch},{prefix}separator={separator},{prefix}punctuation={punctuation}".lower()
-    checkpoint = build(model, spec)
+def test_separator_and_punctuation_can_be_left_out(model, separator, punctuation):
+    plain = build(model, "colbert:dim=8")
+    checkpoint = build(model, f"colbert:dim=8,separator={separator},punctuation={punctuation}".lower())
     for side in ("query", "document"):
         every, actual = (split(one.encode(TEXTS, side)["local"]) for one in (plain, checkpoint))
         for text, vectors, left in zip(TEXTS, every, actual, strict=True):
@@ -146,16 +143,6 @@ def test_separator_and_punctuation_can_be_left_out(model, arch, prefix, separato
                 if (separator or word != "[SEP]") and (punctuation or side == "query" or word not in ",.?!")
             ]
             assert torch.allclose(left, vectors[kept_rows], atol=1e-5)
-
-
-@pytest.mark.parametrize("arch, prefix", [(CAME, "local_"), ("colbert:dim=8", "")])
-def test_padding_zero_is_the_maximum_floored_at_zero(model, arch, prefix):
-    plain, floored = build(model, arch), build(model, f"{arch},{prefix}padding=zero")
-    queries = plain.encode(TEXTS, "query")["local"]
-    lists = [vectors.tolist() for vectors in split(plain.encode(TEXTS)["local"])]
-    expected = [[sum(max(0.0, *(oracles.dense(t, o) for o in text)) for t in query.tolist()) for text in lists] for query in split(queries)]
-    assert torch.allclose(queries.scores(floored.encode(TEXTS)["local"]), torch.tensor(expected), rtol=1e-4, atol=1e-4)
-    assert torch.equal(floored.encode(TEXTS, "query")["local"].starts, queries.starts)
 
 
 @pytest.mark.parametrize(
@@ -191,9 +178,7 @@ def test_a_prefix_stands_before_every_text_of_its_side(model):
     assert torch.allclose(prefixed.encode(["bat"])["global"].vectors, plain.encode(["owl bat"])["global"].vectors, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "spec", [f"{CAME},pooling=mean", f"{CAME},markers=true,augmentation=true,local_punctuation=false,local_padding=zero"]
-)
+@pytest.mark.parametrize("spec", [f"{CAME},pooling=mean", f"{CAME},markers=true,augmentation=true"])
 def test_company_order_and_batches_change_nothing(model, spec):
     checkpoint = build(model, spec)
     single = {side: [checkpoint.encode([text], side) for text in TEXTS] for side in ("query", "document")}

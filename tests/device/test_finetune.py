@@ -23,7 +23,7 @@ COLBERT = "colbert:dim=8,normalise=true,markers=true,augmentation=true,punctuati
 KINDS = {
     CAME: COMPETITIVE,
     f"{CAME},routing=token,routed_experts=3": COMPETITIVE,
-    f"{CAME},experts=lexical+global,lexical_pooling=sum,routing=role,global_experts=3": COMPETITIVE,
+    f"{CAME},experts=lexical+global,routing=role,global_experts=3": COMPETITIVE,
     "dense": "contrastive",
     "dense:encoders=separate": "contrastive",
     "splade": FLOPS,

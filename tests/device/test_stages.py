@@ -18,8 +18,8 @@ SEARCH = ("search", "--dtype", "float32")  # as the documents
 LENGTHS = ("--query-length", 12, "--document-length", 24)
 COLBERT = "colbert:dim=8,normalise=true,markers=true,augmentation=true,punctuation=false"
 ARCHITECTURES = [
-    f"{CAME},routing=role,global_experts=3", f"{CAME},routing=token,lexical_pooling=sum", "dense:encoders=separate", COLBERT,
-    "colbert:dim=8,padding=zero", "coil:dim=8,cls_dim=16", "mote:similarity=sparse,sparse_head=raw",
+    f"{CAME},routing=role,global_experts=3", f"{CAME},routing=token", "dense:encoders=separate", COLBERT,
+    "coil:dim=8,cls_dim=16", "mote:similarity=sparse,sparse_head=raw",
     "taser:routing=sequence,every=1", "taser:routing=token,gates=per_layer,every=1", "sbmoe:experts=3", "sbmoe:experts=3,inference=all",
 ]  # fmt: skip
 

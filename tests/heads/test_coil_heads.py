@@ -83,7 +83,7 @@ def test_summed_lexical_weights_add_up_all_positions_that_are_looked_at(silent):
 
 
 def test_impossible_options_are_refused():
-    with pytest.raises(UsageError, match="lexical pooling=mean: expected max or sum"):
+    with pytest.raises(UsageError, match="lexical pooling=mean: expected one of max, sum"):
         LexicalHead(pooling="mean")
     with pytest.raises(UsageError, match="exact dimension 0: expected at least 1"):
         CoilHead(H, SIGNS, dimension=0)

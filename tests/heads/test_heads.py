@@ -119,7 +119,7 @@ def test_documents_of_a_head_with_queries_of_tokens_are_read_by_the_encoder():
     encoder = Encoder(EncoderConfig(20, H, 1, 1, 8, "gelu", 1e-5, 32, 0), vocabulary_head=True)
     plain, own = (head(states(), tokens(), encoder) for head in (LexicalHead(), make_token_head()))
     assert torch.equal(plain.to_matrix(), own.to_matrix())
-    with pytest.raises(UsageError, match="lexical queries=none: expected encoder or tokens"):
+    with pytest.raises(UsageError, match="lexical queries=none: expected one of encoder, tokens"):
         LexicalHead(queries="none")
 
 
@@ -177,38 +177,13 @@ def test_every_text_keeps_a_token():
     assert head(states()[:5], texts).starts.tolist() == [0, 1, 2]
 
 
-def test_padding_zero_floors_every_maximum_at_zero():
-    query, document = make_head()(states(1), tokens("query")), make_head()(states(), tokens())
-    floored = make_head(padding="zero")(states(), tokens())
-    for with_zero, text in zip(vectors(floored), vectors(document), strict=True):
-        assert torch.equal(with_zero, torch.cat([text, torch.zeros(1, 4)]))
-    expected = [
-        [
-            sum(max(0.0, *(oracles.dense(token, other) for other in text.tolist())) for token in tokens_.tolist())
-            for text in vectors(document)
-        ]
-        for tokens_ in vectors(query)
-    ]
-    assert torch.allclose(query.scores(floored), torch.tensor(expected), atol=1e-5)
-    assert torch.equal(make_head(padding="zero")(states(), tokens("query")).starts, tokens().starts)  # queries have none
-
-
-def test_padding_zero_and_dropping_work_together():
-    output = vectors(make_head(padding="zero", separator=False, punctuation=False)(states(), tokens()))
-    without_zero = vectors(make_head(separator=False, punctuation=False)(states(), tokens()))
-    for actual, text in zip(output, without_zero, strict=True):
-        assert torch.equal(actual, torch.cat([text, torch.zeros(1, 4)]))
-
-
 def test_gradients_reach_the_states_through_every_option():
     leaf_states = states().requires_grad_()
-    make_head(padding="zero", separator=False, normalise=True)(leaf_states, tokens()).vectors.sum().backward()
+    make_head(separator=False, normalise=True)(leaf_states, tokens()).vectors.sum().backward()
     dropped = torch.tensor([number == SEP for text in IDS for number in text])
     assert bool((leaf_states.grad[dropped] == 0).all()) and bool((leaf_states.grad[~dropped].abs().sum(-1) > 0).all())
 
 
 def test_impossible_options_are_refused():
-    with pytest.raises(UsageError, match="padding=pad: expected one of neginf, zero"):
-        make_head(padding="pad")
     with pytest.raises(UsageError, match="local dimension 0: expected at least 1"):
         TokenVectorHead(H, SIGNS, dimension=0)

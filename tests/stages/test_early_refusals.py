@@ -21,7 +21,7 @@ WRONG_ARCHITECTURES = {
     "colbert:attend_masks=true": "it needs augmentation=true",
     "coil:cls_dim=-1": "coil:cls_dim=-1: expected 1 or more",
     "dense:pooling=max": "pooling=max: expected one of cls, mean",
-    "splade:pooling=mean": "lexical pooling=mean: expected max or sum",
+    "splade:pooling=mean": "lexical pooling=mean: expected one of max, sum",
     "cross-encoder:head=none": "cross-encoder:head=none: expected hf or linear",
 }
 

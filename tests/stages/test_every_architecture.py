@@ -25,7 +25,7 @@ VARIED = [
 COMBINED = [
     f"came:{SMALL_SIZES['came']},routing=role", f"came:{SMALL_SIZES['came']},routing=token,routed_experts=3",
     f"came:{SMALL_SIZES['came']},global_experts=3",
-    f"came:{SMALL_SIZES['came']},routing=role,global_experts=3,experts=lexical+global,lexical_pooling=sum",
+    f"came:{SMALL_SIZES['came']},routing=role,global_experts=3,experts=lexical+global",
     f"came:{SMALL_SIZES['came']},lexical_queries=tokens",
 ]  # fmt: skip
 RULES = ("--query-length", 12, "--document-length", 24)

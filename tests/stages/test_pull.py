@@ -205,9 +205,7 @@ FAULTS = {  # method, path, kind of a fault; exit code and words
     "a byte flips in a text file": ("GET", "vocab.txt", "flip", 4, "vocab.txt is not the file of its manifest"),
     "a byte flips in the manifest": ("GET", "manifest.json", "flip", 4, "error: anna/came: manifest.json: damaged"),
     "the Hub is silent": ("GET", "/api/models/", "silent", 1, "the Hub or the connection failed (timed out)"),
-    "a page answers": ("GET", "/api/models/", b"<html>", 1, "the Hub answered in another form than expected (JSONDecodeError"),
-    "a list answers": ("GET", "/api/models/", b"[]", 1, "the Hub answered in another form than expected"),
-    "files have no names": ("GET", "/api/models/", b'{"sha": "a", "siblings": [{}]}', 1, "the Hub answered in another form than expected"),
+    "a page answers": ("GET", "/api/models/", b"<html>", 1, "the Hub answered in another form than JSON"),
 }
 
 

@@ -343,9 +343,9 @@ SPECS = [
 ]  # fmt: skip
 
 CHECKPOINTS = [
-    BadInput("facts that are a list", rewrite_facts(overwrite("[]")), "info bad", 4, "bad/moeir.json: damaged: a JSON object was expected"),
+    BadInput("facts that are a list", rewrite_facts(overwrite("[]")), "info bad", 4, "bad/moeir.json: damaged: not what moeir writes"),
     BadInput("no architecture", rewrite_checkpoint_facts(architecture=None), "info bad", 4,
-        "bad/moeir.json: damaged: `architecture` or `reading` is missing"),
+        "bad/moeir.json: damaged: not what moeir writes"),
     BadInput("an architecture of other options", rewrite_checkpoint_facts(architecture="came:layers=3"), "info bad", 4,
         "came has no option 'layers'"),
     BadInput("an architecture that cannot be", rewrite_checkpoint_facts(architecture="came:shared_layers=9"), "info bad", 4,
@@ -507,7 +507,7 @@ PRETRAIN = "pretrain --model tiny --arch cross-encoder --corpus corpus.jsonl --o
 CASCADE = RERANK + "one.trec --depth 10 --then "
 RERANKING = [
     BadInput("a head that is none", None, TRAIN_CROSS_ENCODER.replace("encoder", "encoder:head=mean"), 2,
-        "head=mean: expected hf or linear"),
+        "head=mean: expected one of hf, linear"),
     BadInput("no room for a document", None, TRAIN_CROSS_ENCODER + " --query-length 63", 2,
         "leaves no room for a document in a pair of 64"),
     BadInput("a group of one", None, TRAIN_CROSS_ENCODER + " --objective lce --negatives 0", 2,

@@ -22,7 +22,7 @@ WRONG_ARCHITECTURES = {
     "coil:cls_dim=-1": "coil:cls_dim=-1: expected 1 or more",
     "dense:pooling=max": "pooling=max: expected one of cls, mean",
     "splade:pooling=mean": "lexical pooling=mean: expected one of max, sum",
-    "cross-encoder:head=none": "cross-encoder:head=none: expected hf or linear",
+    "cross-encoder:head=none": "cross-encoder:head=none: expected one of hf, linear",
 }
 
 

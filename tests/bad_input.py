@@ -91,7 +91,8 @@ def lock_output(folder: Path) -> object:
 
 
 # The system's error for that folder: in a container all of /sys may be read-only, even for root
-DENIED = "Read-only" if os.geteuid() == 0 and os.statvfs("/sys/kernel").f_flag & os.ST_RDONLY else "denied"
+IS_READ_ONLY = os.statvfs("/sys/kernel").f_flag & os.ST_RDONLY  # where root may not write, as below
+DENIED = "denied" if os.geteuid() != 0 else "Read-only" if IS_READ_ONLY else "not permitted"
 
 
 def make_read_only(folder: Path) -> None:

@@ -81,13 +81,6 @@ def test_coil_is_trained_and_searched_as_one_score(tiny_model):
     assert alone.encode(TEXTS).score_groups == {"exact": ("exact",)} and set(alone.architecture.representation_kinds) == {"exact"}
 
 
-def test_a_scale_multiplies_the_scores_of_its_part_and_no_other(tiny_model):
-    one, scaled = (build(tiny_model, f"coil:dim=4,cls_dim=6,exact_scale={scale}") for scale in (1.0, 2.5))
-    for name, factor in (("exact", 2.5), ("global", 1.0)):
-        before, after = (part.encode(TEXTS, "query")[name].scores(part.encode(TEXTS)[name]) for part in (one, scaled))
-        assert torch.allclose(after, factor * before, rtol=1e-4)
-
-
 def test_company_order_and_batches_change_nothing(tiny_model):
     checkpoint = build(tiny_model, "coil:dim=4,cls_dim=6")
     together = checkpoint.encode(TEXTS, max_tokens=20)

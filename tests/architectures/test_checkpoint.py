@@ -12,6 +12,7 @@ from moeir import variants
 from moeir.architectures.checkpoint import canonical_spec, is_checkpoint, open_checkpoint, read_metadata
 from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import ArtifactError, DataError, UsageError
+from tests.architectures.test_expert_architectures import SPECS as EXPERT_SPECS
 
 TEXTS = ["An owl hunts mice at night, and sleeps!", "bee", "A bat finds moths in the dark."]
 RULES = {"query_length": 12, "document_length": 16, "query_prefix": "query: ", "document_prefix": "passage: "}
@@ -39,7 +40,7 @@ def assert_same_encodings(first, second):
         assert all(torch.equal(column, other[key]) for key, column in representation.columns().items())
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", [*SPECS, *EXPERT_SPECS])
 def test_a_checkpoint_opens_as_it_was_saved(spec, tiny_model_with_head, tmp_path):
     before = build_and_save(tiny_model_with_head, spec, tmp_path / "here")
     after = open_checkpoint(tmp_path / "here")
@@ -70,29 +71,6 @@ def test_what_a_checkpoint_is_stands_in_it(tiny_model_with_head, tmp_path):
     }
     assert canonical_spec(facts["architecture"]) == facts["architecture"]
     assert is_checkpoint(tmp_path / "here") and not is_checkpoint(tiny_model_with_head)
-
-
-@torch.no_grad()
-def test_a_dense_checkpoint_opens_in_transformers(tiny_model, tmp_path):
-    checkpoint = build_and_save(tiny_model, "dense:pooling=mean", tmp_path / "here")
-    theirs, loading_info = AutoModel.from_pretrained(tmp_path / "here", output_loading_info=True)
-    assert all("pooler" in name for name in loading_info["missing_keys"]) and not loading_info["unexpected_keys"]
-    ids, _ = checkpoint.token_ids(TEXTS, "document")
-    expected = torch.stack([theirs.eval()(input_ids=torch.tensor([text])).last_hidden_state[0].mean(0) for text in ids])
-    assert torch.allclose(checkpoint.encode(TEXTS)["global"].vectors, expected, atol=1e-5)
-
-
-@torch.no_grad()
-def test_a_splade_checkpoint_opens_in_transformers_with_the_same_logits(tiny_model_with_head, tmp_path):
-    checkpoint = build_and_save(tiny_model_with_head, "splade", tmp_path / "here")
-    theirs, loading_info = AutoModelForMaskedLM.from_pretrained(tmp_path / "here", output_loading_info=True)
-    assert not loading_info["missing_keys"] and not loading_info["unexpected_keys"]
-    tokens = checkpoint.tokenize(TEXTS, "document")
-    encoder = checkpoint.architecture.eval().encoder
-    logits = encoder.logits(encoder(tokens)).split(tokens.lengths)
-    for ids, actual in zip(tokens.ids.split(tokens.lengths), logits, strict=True):
-        expected = theirs.eval()(input_ids=ids[None]).logits[0]
-        assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 @pytest.mark.parametrize("spec", [SPECS[0], SPECS[5]])
@@ -179,12 +157,6 @@ def test_weights_without_the_words_of_the_tokenizer_are_refused(tiny_model, tmp_
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(ArtifactError, match=r"the tokenizer has ids up to \d+, the weights only \d+ tokens"):
         build_checkpoint(tmp_path, "dense", {})
-
-
-def test_new_weights_depend_on_the_seed_alone(tiny_model_with_head):
-    first, again, other = (build_checkpoint(tiny_model_with_head, "colbert:dim=8", RULES, seed=seed) for seed in (1, 1, 2))
-    assert_same_encodings(first.encode(TEXTS), again.encode(TEXTS))
-    assert not torch.equal(first.encode(TEXTS)["local"].vectors, other.encode(TEXTS)["local"].vectors)
 
 
 def test_encode_refuses_no_texts(tiny_model):

@@ -10,11 +10,9 @@ from safetensors.torch import load_file
 from moeir import open_checkpoint, variants
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.architectures.initialize import build_checkpoint
-from moeir.backbones.config import ClassificationHeadConfig, EncoderConfig
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_pairs import RaggedIds
 from moeir.errors import ArtifactError, UsageError
-from moeir.heads.classification import ClassificationHead
 from moeir.records.texts import Text
 from tests.architectures.test_parameter_counts import BERT_BASE, SIGNS, bert_base
 from tests.backbones.tiny_models import TINY_MODELS, is_close, make_model
@@ -175,13 +173,6 @@ def test_plain_weights_begin_a_cross_encoder_and_their_pooler_is_kept(name, tmp_
     checkpoint.save(tmp_path / "saved")
     opened = open_checkpoint(tmp_path / "saved")
     assert torch.equal(scores(opened, pairs(opened)), scores(checkpoint, pairs(checkpoint)))
-
-
-def test_a_new_head_has_the_spread_of_new_encoders_and_no_bias():
-    config = EncoderConfig(20, 64, 1, 2, 8, initializer_range=0.5, classification_head=ClassificationHeadConfig())
-    head = ClassificationHead(config, linear=False)
-    assert head.dense.weight.std().item() == pytest.approx(0.5, rel=0.1)  # of 4,096 numbers
-    assert not head.dense.bias.any() and not head.output.bias.any()
 
 
 def test_bert_base_has_as_many_parameters_as_in_the_paper():

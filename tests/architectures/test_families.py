@@ -1,6 +1,5 @@
 """Every family, from plain weights to checkpoint to encodings, with every kind of architecture."""
 
-import json
 import logging
 
 import pytest
@@ -43,20 +42,6 @@ def weights(tmp_path_factory):
         return path
 
     return folder
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_the_command_line_makes_and_uses_a_checkpoint(name, weights, tmp_path, moeir):
-    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"_id": str(n), "text": text}) + "\n" for n, text in enumerate(TEXTS)))
-    for arch in ("dense", "splade", CAME):
-        folder = tmp_path / arch.split(":")[0]
-        lengths = ("--query-length", 8, "--document-length", 16)
-        result = moeir("init", "--model", weights(name), "--arch", arch, *lengths, "--output", folder / "ckpt")
-        assert result.code == 0, result.stderr
-        result = moeir("encode", "--model", folder / "ckpt", "--corpus", tmp_path / "corpus.jsonl", "--output", folder / "enc")
-        assert result.code == 0, result.stderr
-        experts = {path.name for path in (folder / "enc").iterdir() if path.is_dir()}
-        assert experts == set(ARCHITECTURES.get(arch, {"global": None}))
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

@@ -39,15 +39,6 @@ def sentence_transformer(tiny_model, tmp_path):
     return tmp_path
 
 
-def test_a_sentence_transformers_folder_brings_its_rules(sentence_transformer):
-    checkpoint = build_checkpoint(sentence_transformer, "dense", {})
-    options = variants.resolve_spec("architectures", checkpoint.spec)[1]
-    assert options["pooling"] == "mean" and options["normalise"] is True
-    assert checkpoint.input_config.query_length == checkpoint.input_config.document_length == 24
-    assert checkpoint.input_config.query_prefix == "query: " and checkpoint.input_config.document_prefix == "passage: "
-    assert torch.allclose(checkpoint.encode(TEXTS)["global"].vectors.norm(dim=-1), torch.ones(3))
-
-
 def test_what_the_user_says_wins_over_the_folder(sentence_transformer):
     checkpoint = build_checkpoint(sentence_transformer, "dense:pooling=cls,normalise=false", {"query_prefix": "", "document_length": 20})
     options = variants.resolve_spec("architectures", checkpoint.spec)[1]
@@ -99,16 +90,6 @@ def test_sentence_transformers_files_of_other_types_are_refused(name, content, s
     with pytest.raises(ArtifactError, match=rf"{sentence_transformer / name}: .*expected ") as caught:
         read_folder_settings(sentence_transformer, "dense", {})
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_vocabulary_head_is_fitted_and_the_log_says_so(tiny_model, caplog):
-    for texts, word in ((TEXTS * 20, "texts"), ((), "lists of words")):
-        with caplog.at_level(logging.INFO):
-            first, second = (build_checkpoint(tiny_model, "splade", RULES, texts, seed=seed) for seed in (1, 1))
-        assert "fitted one on" in caplog.text and word in caplog.text
-        assert_same_encodings(first.encode(TEXTS), second.encode(TEXTS))
-        weights = first.encode(TEXTS)["lexical"].weights
-        assert bool(weights.isfinite().all()) and len(weights) > 0 and float(weights.max()) < 10
 
 
 def test_a_head_that_is_there_is_kept(tiny_model_with_head, caplog):

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from moeir import variants
-from moeir.architectures.came import Came
 from moeir.architectures.input_config import InputConfig
 from moeir.backbones.encoder import Encoder, EncoderConfig
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
@@ -134,25 +133,6 @@ def test_shared_embeddings_are_moved_by_every_expert():
     architecture = tiny("came:shared_layers=0")
     common = set.intersection(*(weights_with_gradient(architecture, expert) for expert in ("lexical", "local", "global")))
     assert common and all(name.startswith("encoder.embeddings.") for name in common)
-
-
-def test_training_one_tower_leaves_the_others_as_they_are():
-    architecture = tiny("came:shared_layers=2")
-    before = {name: value.clone() for name, value in architecture.state_dict().items()}
-    optimiser = torch.optim.SGD(architecture.towers["global"].parameters(), lr=1.0)
-    weights_with_gradient(architecture, "global")
-    optimiser.step()
-    changed = {name for name, value in architecture.state_dict().items() if not torch.equal(value, before[name])}
-    assert changed and all(name.startswith("towers.global.") for name in changed)
-
-
-def test_towers_start_as_copies_of_the_upper_layers():
-    torch.manual_seed(0)
-    encoder = Encoder(TINY, vocabulary_head=True)
-    plain = {name: value.clone() for name, value in encoder.state_dict().items()}
-    architecture = Came(encoder, SIGNS, shared_layers=3)
-    for tower in architecture.towers.values():
-        assert all(torch.equal(value, plain[f"layers.3.{name}"]) for name, value in tower[0].state_dict().items())
 
 
 @pytest.mark.parametrize(

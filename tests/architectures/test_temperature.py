@@ -5,9 +5,7 @@ import shutil
 
 import pytest
 
-from moeir import variants
 from moeir.architectures.checkpoint import open_checkpoint, read_metadata
-from moeir.artifacts import manifests
 
 COSINE = "dense:pooling=mean,normalise=true"
 
@@ -104,20 +102,6 @@ def test_a_temperature_needs_a_normalised_expert_and_no_scale(finetune):
     assert "--temperature 0.1: --arch sets the scale already, which is 1 / temperature; leave one of them out" in result.stderr
 
 
-def test_search_scores_with_the_temperature_of_the_training(moeir, finetune, toy, tmp_path):
-    _, checkpoint = finetune("--arch", COSINE)
-    steps = (
-        ("encode", "--model", checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "encodings"),
-        ("index", "--encodings", tmp_path / "encodings", "--output", tmp_path / "index"),
-        ("search", "--index", tmp_path / "index", "--queries", toy / "test-queries.tsv", "--output", tmp_path / "run.trec"),
-    )
-    for step in steps:
-        result = moeir(*step)
-        assert result.code == 0, result.stderr
-    scores = [float(line.split()[4]) for line in (tmp_path / "run.trec").read_text().splitlines()]
-    assert max(map(abs, scores)) > 1.5 and max(map(abs, scores)) <= 20.001
-
-
 def test_the_loss_of_cosines_falls_further_with_the_temperature(finetune):
     flags = ("--steps", 60, "--learning-rate", 1e-3)
     losses = {}
@@ -128,24 +112,6 @@ def test_the_loss_of_cosines_falls_further_with_the_temperature(finetune):
     assert losses["cold"][0]["uniform_loss"] == expected
     last = {name: sum(step["loss"] for step in steps[-5:]) / 5 / steps[0]["uniform_loss"] for name, steps in losses.items()}
     assert last["cold"] < 0.45 < 0.55 < last["plain"]
-
-
-def test_the_loss_of_equal_scores_is_the_same_with_a_gradient_cache(finetune):
-    _, checkpoint = finetune("--arch", COSINE, "--gradient-cache", 16)
-    assert json.loads((checkpoint / "metrics.jsonl").read_text())["uniform_loss"] == pytest.approx(1.386294, abs=1e-5)
-
-
-def test_sentence_transformers_gets_a_trained_cosine_without_its_scale(moeir, finetune, tmp_path):
-    _, checkpoint = finetune("--arch", COSINE, "--query-length", 32)
-    result = moeir("convert", "--input", checkpoint, "--to", "sentence-transformers", "--output", tmp_path / "there")
-    assert result.code == 0, result.stderr
-    assert json.loads((tmp_path / "there" / "config_sentence_transformers.json").read_text())["similarity_fn_name"] == "cosine"
-
-
-def test_the_temperature_is_part_of_the_recorded_settings(finetune):
-    _, checkpoint = finetune("--arch", COSINE, "--temperature", 0.2)
-    assert manifests.read_manifest(checkpoint)["settings"]["temperature"] == 0.2
-    assert dict(variants.parse_spec(read_metadata(checkpoint)["architecture"]).options)["scale"] == "5.0"
 
 
 @pytest.mark.parametrize("flags", [(), ("--gradient-cache", 16), ("--objective", "lce", "--negatives", 1)])

@@ -5,7 +5,6 @@ import errno
 import fcntl
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,13 +71,6 @@ def test_a_partial_product_or_a_record_alone_is_no_unfinished_work(tmp_path, nam
     assert unfinished.describe_unfinished(tmp_path / "out") is None
 
 
-def test_the_manifest_says_how_long_the_product_took(tmp_path):
-    with atomic_write.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
-        fill(partial, "old", folder=True)
-        time.sleep(0.05)
-    assert 0.05 <= manifests.read_manifest(tmp_path / "out")["seconds"] < 60
-
-
 @pytest.mark.parametrize("folder", [True, False])
 def test_a_product_has_a_manifest_and_nothing_stays_beside_it(tmp_path, folder):
     make(tmp_path / "out", "old", OLD, folder=folder)
@@ -114,14 +106,6 @@ def test_a_failure_takes_the_folders_along_that_were_made_for_it(tmp_path, folde
         assert [one.name for one in tmp_path.rglob("*")] == ["old"]
 
 
-def test_a_failure_leaves_new_folders_that_others_write_into(tmp_path):
-    first, second = tmp_path / "new" / "first", tmp_path / "new" / "second"
-    with pytest.raises(ArtifactError), atomic_write.atomic_output(first, "encodings", NEW, force=False, folder=True):
-        make(second, "new", NEW)
-        raise ArtifactError("x")
-    assert state(second) == "new" and names(tmp_path / "new") == {"second"}
-
-
 def test_a_folder_that_another_failure_took_along_is_made_again(tmp_path, monkeypatch):
     """Between the making of the folder and that of the lock in it."""
     mkdir = Path.mkdir
@@ -152,22 +136,6 @@ def test_unfinished_work_stays_in_a_new_folder(tmp_path):
     assert state(tmp_path / "new" / "out") == "new"
 
 
-def test_an_earlier_file_keeps_its_manifest_if_the_new_one_cannot_be_renamed(tmp_path, monkeypatch):
-    make(tmp_path / "out", "old", OLD, folder=False)
-    replace = os.replace
-
-    def fail(one: Path, other: Path) -> None:
-        if other == tmp_path / "out":
-            raise OSError(5, "Input/output error")
-        replace(one, other)
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="Input/output"):
-        make(tmp_path / "out", "new", NEW, folder=False, force=True)
-    assert state(tmp_path / "out") == "old" and names(tmp_path) == {"out", "out.manifest.json"}
-    manifests.verify_file(tmp_path / "out")
-
-
 def test_a_full_disk_says_where(tmp_path):
     with pytest.raises(OSError) as caught, atomic_write.atomic_output(tmp_path / "out", "encodings", NEW, force=False, folder=True):
         raise OSError(28, "No space left on device")
@@ -194,22 +162,6 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_and_running_again_gives_
         assert state(path) == "new" and manifests.is_up_to_date(path, NEW)
         assert names(path.parent) == ({"out"} if folder else {"out", "out.manifest.json"})
     assert moment > (8 if folder else 5)
-
-
-def test_an_earlier_file_is_whole_after_any_two_kills(tmp_path):
-    path, kills = tmp_path / "out", 0
-    for moment in kill_points():
-        for second in kill_points(every=4, first=moment % 4):
-            make(path, "old", OLD, folder=False, force=True)
-            if not kill_at(lambda: make(path, "new", NEW, folder=False, force=True), moment):
-                assert kills > 50 and names(tmp_path) == {"out", "out.manifest.json"}
-                return
-            earlier = state(path)
-            killed = kill_at(lambda: make(path, "new", NEW, folder=False, force=True), second)
-            assert state(path) in ((earlier, "new") if killed else ("new",))
-            kills += 1
-            if not killed:
-                break
 
 
 def interrupt_after(patch: pytest.MonkeyPatch, moment: int) -> list[str]:
@@ -294,24 +246,6 @@ def test_what_a_kill_after_the_renaming_left_goes_when_the_product_is_found_made
     work.lock.touch()
     atomic_write.clean_leftovers(tmp_path / "out", NEW)
     assert names(tmp_path) == product, "killed between the removals of the record and of the lock"
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to know what a number stands for")
-def test_files_are_on_disk_before_the_manifest_and_the_manifest_before_the_name(tmp_path, monkeypatch):
-    events: list[str] = []
-    fsync, rename, replace = os.fsync, os.rename, os.replace
-
-    def named(number: int) -> str:
-        return Path(os.readlink(f"/proc/self/fd/{number}")).name
-
-    monkeypatch.setattr(os, "fsync", lambda number: (events.append("fsync " + named(number)), fsync(number)))
-    monkeypatch.setattr(os, "rename", lambda one, other: (events.append(f"rename {Path(other).name}"), rename(one, other)))
-    monkeypatch.setattr(os, "replace", lambda one, other: (events.append(f"rename {Path(other).name}"), replace(one, other)))
-    make(tmp_path / "out", "old", OLD)
-    folder = f"fsync {tmp_path.name}"
-    assert events[:5] == [folder, "fsync out.record.new", "rename out.record", "fsync .out.partial", "fsync .out.partial"]
-    assert sorted(events[5:9]) == ["fsync expert", "fsync ids.txt", "fsync moeir.json", "fsync vectors.npy"]
-    assert events[9:] == ["fsync manifest.json.new", "rename manifest.json", "fsync out", "rename out", folder]
 
 
 def test_a_second_writer_is_refused_and_harms_nothing(tmp_path):
@@ -503,15 +437,6 @@ def test_a_symbolic_link_is_never_replaced(tmp_path, target):
         with pytest.raises(UsageError, match=f"a symbolic link, which is not replaced; name what it leads to as --output, .*/{target}"):
             make(tmp_path / "out", "new", NEW, folder=folder, force=True)
     assert (tmp_path / "out").is_symlink() and state(tmp_path / "product") == state(tmp_path / "file") == "old"
-
-
-def test_a_small_file_is_whole_or_as_before(tmp_path):
-    atomic_write.write_text_atomically(tmp_path / "facts", "old")
-    for moment in kill_points():
-        if not kill_at(lambda: atomic_write.write_text_atomically(tmp_path / "facts", "new"), moment):
-            break
-        assert (tmp_path / "facts").read_text() == "old"
-    assert moment == 2 and (tmp_path / "facts").read_text() == "new"
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])

@@ -1,6 +1,5 @@
 """Work can be interrupted anywhere: what the journal records is on disk, and the rest is done again."""
 
-import itertools
 import json
 import os
 from pathlib import Path
@@ -50,25 +49,6 @@ def test_a_journal_with_a_changed_line_is_refused(tmp_path, line):
     assert path.read_bytes() == before
 
 
-def test_each_flipped_bit_of_a_journal_is_refused(tmp_path):
-    """But for one that turns the last line into a torn one, which is forgotten."""
-    path = tmp_path / "journal.jsonl"
-    journal = JsonlJournal(path)
-    for number in (1, 2):
-        journal.write({"texts": number, "experts": {"global": {"rows": 10 * number}}})
-    journal.close()
-    whole, refused = path.read_bytes(), 0
-    for position, bit in itertools.product(range(len(whole)), range(8)):
-        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1 << bit]) + whole[position + 1 :])
-        try:
-            entries = JsonlJournal(path).entries
-        except ArtifactError:
-            refused += 1
-            continue
-        assert position == len(whole) - 1 and [entry["texts"] for entry in entries] == [1]
-    assert refused == 8 * (len(whole) - 1)
-
-
 def write_blocks(path, blocks, dtype="float16", rows=0):
     array = AppendableNpy(path, dtype, 3, rows)
     for block in blocks:
@@ -106,13 +86,6 @@ def test_an_array_continued_after_a_kill_has_the_undisturbed_bytes(tmp_path, don
     assert (tmp_path / "cut.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
 
 
-def test_an_array_can_be_cut_back_to_fewer_rows(tmp_path):
-    write_blocks(tmp_path / "a.npy", BLOCKS).flush()
-    array = write_blocks(tmp_path / "a.npy", BLOCKS[1:2], rows=2)
-    array.close()
-    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.concatenate(BLOCKS[:2]))
-
-
 def test_lines_continued_after_a_kill_have_the_undisturbed_bytes(tmp_path):
     lines = AppendableText(tmp_path / "ids.txt")
     lines.append(["a", "é"])
@@ -141,26 +114,6 @@ def synced(monkeypatch):
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to know the file of a descriptor")
-
-
-@needs_proc
-def test_every_entry_is_on_disk_before_the_next(tmp_path, synced):
-    journal, size = JsonlJournal(tmp_path / "journal.jsonl"), 0
-    for number in range(3):
-        journal.write({"number": number})
-        assert (tmp_path / "journal.jsonl").stat().st_size > size
-        size = (tmp_path / "journal.jsonl").stat().st_size
-        assert synced.pop() == ("journal.jsonl", size) and not synced
-    journal.close()
-
-
-@needs_proc
-def test_a_flush_brings_all_rows_and_lines_to_disk(tmp_path, synced):
-    array, text = write_blocks(tmp_path / "a.npy", BLOCKS), AppendableText(tmp_path / "lines.txt")
-    text.append(["one", "two"])
-    assert not synced
-    assert (array.flush(), text.flush()) == (128 + 6 * 3 * 2, 8)
-    assert synced == [("a.npy", 128 + 6 * 3 * 2), ("lines.txt", 8)]
 
 
 def write_encodings(folder):

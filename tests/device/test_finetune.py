@@ -46,7 +46,7 @@ KINDS = {
     "cross-encoder:head=linear": "bce",
 }
 HALF = [
-    f"{CAME},experts=lexical+global,lexical_pooling=sum,routing=role,global_experts=3", "dense:encoders=separate", COLBERT,
+    f"{CAME},experts=lexical+global,routing=role,global_experts=3", "dense:encoders=separate", COLBERT,
     "coil:dim=8,cls_dim=16", "mote", "taser:routing=sequence,every=1", "taser:routing=token,every=1", "sbmoe:experts=3", "cross-encoder",
 ]  # fmt: skip
 

@@ -459,7 +459,7 @@ FUSING = [
     BadInput("nothing to calibrate", None, "calibrate --qrels test.qrels --output out", 2, "calibrate needs --index, to scale"),
     BadInput("an index without queries", None, "calibrate --index idx --qrels test.qrels --output out", 2,
         "calibrate --index needs --queries"),
-    BadInput("no fusion", write_file("bad.json", '{"a": 1}'), LEARNED, 3, "bad.json: no fusion of format 1; expected what moeir calibrate"),
+    BadInput("no fusion", write_file("bad.json", '{"a": 1}'), LEARNED, 3, "bad.json: not a fusion of format 1"),
     BadInput("three lists for two", write_file("bad.json", LINEAR), LEARNED + " --run made.trec", 2,
         "learned on 2 runs (one, two), found 3"),
     BadInput("another order", write_file("bad.json", LINEAR.replace('"one", "two"', '"two", "one"')), LEARNED, 2,

@@ -230,14 +230,9 @@ def faulty(own_code: Path) -> Path:
     return own_code
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("none", "the fusion returned NoneType; expected two arrays"),
-        ("not_a_number", "the fusion returned a score that is nan"),
-    ],
-)
-def test_what_an_own_fusion_returns_is_checked(faulty, moeir, bm25_index, toy, name, message) -> None:
+@pytest.mark.parametrize("name", ["none", "not_a_number"])
+def test_what_an_own_fusion_returns_is_checked(faulty, moeir, bm25_index, toy, name) -> None:
+    message = "the fusion has to return two arrays of one length: documents of the lists, ascending, and their scores, finite"
     moeir("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", faulty / "run.trec")
     result = moeir("fuse", "--run", faulty / "run.trec", f"b={faulty / 'run.trec'}", "--method", f"my_faulty:{name}")
     assert result.code == 2 and result.stdout == "" and message in result.stderr

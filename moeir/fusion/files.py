@@ -1,4 +1,4 @@
-"""JSON file of a learned or tuned fusion: its method, the runs it needs, and how it was learned."""
+"""JSON file of a learned fusion: its method, the runs it needs, and how it was learned."""
 
 import json
 import logging
@@ -43,21 +43,15 @@ def write_fusion(fusion: SavedFusion, path: Path) -> None:
 
 def read_fusion(path: Path) -> SavedFusion:
     """Read what `write_fusion` writes; DataError for anything else."""
-    expected = "expected what moeir calibrate or moeir fuse --save writes"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        version, method, runs, details = (content[key] for key in ("moeir_fusion", "method", "runs", "found"))
+        fusion = SavedFusion(str(method), tuple(map(str, runs)), dict(details))
+        variants.resolve_spec("fusion", fusion.method)
+        if version != FORMAT:
+            raise ValueError(f"format {version!r}")
     except OSError as problem:
         raise DataError(f"{path}: cannot be read: {problem.strerror}") from None
-    except (ValueError, RecursionError):
-        raise DataError(f"{path}: not JSON; {expected}") from None
-    if not isinstance(content, dict) or content.get("moeir_fusion") != FORMAT:
-        raise DataError(f"{path}: no fusion of format {FORMAT}; {expected}")
-    try:
-        method, runs, how = str(content["method"]), tuple(map(str, content["runs"])), dict(content["found"])
-    except (KeyError, TypeError, ValueError) as problem:
-        raise DataError(f"{path}: damaged ({type(problem).__name__}: {problem}); {expected}") from None
-    try:
-        variants.resolve_spec("fusion", method)
-    except UsageError as problem:
-        raise DataError(f"{path}: {problem}; {expected}") from None
-    return SavedFusion(method, runs, how)
+    except (ValueError, KeyError, TypeError, RecursionError, UsageError) as problem:
+        raise DataError(f"{path}: not a fusion of format {FORMAT} ({problem}); expected what moeir calibrate writes") from None
+    return fusion

@@ -151,10 +151,10 @@ def hybrid(lists: RankedLists, apart: bool = False, *, alpha: float = 1.0, norma
     return score_lists.fuse(best, score, ScoreLists.last_scores, apart, (1.0, alpha))
 
 
-def interpolation(lists: RankedLists, apart: bool = False, *, alpha: float = 0.5, normalise: str = "minmax") -> Hits:
-    """(1 − alpha) · first + alpha · second; a missing document gets 0.
+def interpolation(lists: RankedLists, apart: bool = False, *, alpha: float = 0.5) -> Hits:
+    """(1 − alpha) · first + alpha · second, min-max normalised; a missing document gets 0.
 
-    `normalise=minmax` first maps each list's scores to (s − min) / (max − min); `none` leaves them as they are. Takes exactly two lists.
+    Each list's scores are first mapped to (s − min) / (max − min). Takes exactly two lists.
 
     >>> first, second = (np.array([7, 2]), np.array([0.5, 0.25])), (np.array([4, 7]), np.array([9.0, 5.0]))
     >>> documents, scores = interpolation([first, second], alpha=0.25)
@@ -165,20 +165,19 @@ def interpolation(lists: RankedLists, apart: bool = False, *, alpha: float = 0.5
         raise UsageError(f"interpolation:alpha={alpha}: expected 0 to 1")
     if len(lists) != 2:
         raise UsageError(f"interpolation: expected two runs, found {len(lists)}: (1 − alpha) · first + alpha · second")
-    score = score_lists.find_normaliser("interpolation", normalise)
-    return score_lists.fuse(lists, score, score_lists.zero_for_missing, apart, (1 - alpha, alpha))
+    return score_lists.fuse(lists, score_lists.minmax, score_lists.zero_for_missing, apart, (1 - alpha, alpha))
 
 
-def combmnz(lists: RankedLists, apart: bool = False, *, normalise: str = "minmax") -> Hits:
+def combmnz(lists: RankedLists, apart: bool = False) -> Hits:
     """Sum of scores times the number of lists that hold the document; a missing document gets 0.
 
-    Fox and Shaw 1994; scores are min-max normalised per list as in Lee 1997, or left as they are with `normalise=none`.
+    Fox and Shaw 1994; scores are min-max normalised per list as in Lee 1997.
 
     >>> documents, scores = combmnz([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([7, 4, 1]), np.array([4.0, 3.0, 2.0]))])
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {1: 0.0, 4: 3.0, 7: 2.0}
     """
-    documents, columns = score_lists.align(lists, score_lists.find_normaliser("combmnz", normalise), score_lists.zero_for_missing)
+    documents, columns = score_lists.align(lists, score_lists.minmax, score_lists.zero_for_missing)
     list_counts = sum(np.isin(documents, ScoreLists.from_hits(one).documents).astype(np.float64) for one in lists)
     return score_lists.combine(documents, columns * list_counts, apart)
 
@@ -193,14 +192,13 @@ def linear(lists: RankedLists, apart: bool = False, *, weights: str = "") -> Hit
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 5.5, 4: 9.5, 7: 6.0}
     """
-    if not weights:
-        raise UsageError("linear needs weights=…, one number per run, joined by +; moeir calibrate fits them")
     try:
         numbers = [float(weight) for weight in weights.split("+")]
     except ValueError:
-        raise UsageError(f"linear:weights={weights}: expected one number per run, joined by +") from None
+        numbers = []
     if len(numbers) != len(lists) or not np.isfinite(numbers).all():
-        raise UsageError(f"linear:weights={weights}: expected {len(lists)} finite numbers, one per run, joined by +")
+        expected = f"{len(lists)} finite numbers, one per run, joined by +; moeir calibrate fits them"
+        raise UsageError(f"linear:weights={weights}: expected {expected}")
     return score_lists.fuse(lists, score_lists.raw_scores, ScoreLists.missing_scores, apart, numbers)
 
 
@@ -243,16 +241,13 @@ def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = Non
 
 def _check_fused(fused: Any, limit: int) -> tuple[np.ndarray, np.ndarray]:
     """What a formula returns; UsageError if it is not pairs of document and score, which own code may forget."""
-    expected = "expected two arrays of one length: documents, ascending, and their scores, finite"
-    if not isinstance(fused, tuple) or len(fused) != 2 or not all(isinstance(column, np.ndarray) and column.ndim == 1 for column in fused):
-        raise UsageError(f"the fusion returned {type(fused).__name__}; {expected}")
-    documents, scores = fused
-    if len(documents) != len(scores) or not np.issubdtype(documents.dtype, np.integer):
-        raise UsageError(f"the fusion returned {len(documents)} documents ({documents.dtype}) and {len(scores)} scores; {expected}")
-    if len(documents) and (documents[0] < 0 or documents[-1] >= limit or (documents[1:] <= documents[:-1]).any()):
-        raise UsageError(f"the fusion returned documents that do not ascend or are in no list; {expected}")
-    if not np.isfinite(scores).all():
-        raise UsageError(f"the fusion returned a score that is {scores[~np.isfinite(scores)][0]}; {expected}")
+    try:
+        documents, scores = fused
+        is_valid = documents.dtype.kind in "iu" and documents.shape == scores.shape == (len(scores),) and np.isfinite(scores).all()
+    except (TypeError, ValueError, AttributeError):
+        is_valid = False
+    if not is_valid or (len(documents) and (documents[0] < 0 or documents[-1] >= limit or (np.diff(documents) <= 0).any())):
+        raise UsageError("the fusion has to return two arrays of one length: documents of the lists, ascending, and their scores, finite")
     return documents, scores
 
 

@@ -6,7 +6,7 @@ s: scores, a missing document as in came-sum. Each list's scores are divided by 
 positive, so that no list's order is turned round; the overall factor, which is free, is fixed by a geometric mean of 1.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,18 +111,15 @@ def build_examples(runs: Sequence[Run], qrels: Qrels, depth: int) -> FusionExamp
     """Examples of the queries that have a relevant document in the first `depth` hits of some list; DataError if there is none."""
     queries = [query for query in qrels if any(query in run.query_rows for run in runs)]
     names, blocks = formulas.align_runs(runs, queries)
-    ids, width = Ids.from_strings(names), max(len(names), 1)
+    ids = Ids.from_strings(names)
     parts: list[tuple[NDArray[np.float64] | NDArray[np.int64], ...]] = []
     used_queries: list[str] = []
     for lists in blocks:
-        stacks = [ScoreLists.from_hits(one) for one in lists]
-        documents, scores = score_lists.align(stacks, score_lists.raw_scores, ScoreLists.missing_scores)
-        ranks = score_lists.align(stacks, lambda one: one.ranks.astype(np.float64), score_lists.zero_for_missing)[1]
+        documents, scores = score_lists.align(lists, score_lists.raw_scores, ScoreLists.missing_scores)
+        ranks = score_lists.align(lists, lambda one: one.ranks.astype(np.float64), score_lists.zero_for_missing)[1]
         within_depth = ((ranks > 0) & (ranks <= depth)).any(axis=0)
         documents, scores = documents[within_depth], scores[:, within_depth]
-        query_rows, gains = documents // stacks[0].width, np.zeros(len(documents))
-        for row, query in enumerate(lists[0].queries):
-            _fill_gains(gains, documents, row * width, ids, qrels[query])
+        query_rows, gains = documents // lists[0].width, _gains(lists[0], documents, ids, qrels)
         totals = np.bincount(query_rows, gains, minlength=len(lists[0].queries))
         has_gain = totals > 0
         used_queries += [query for query, is_used in zip(lists[0].queries, has_gain.tolist(), strict=True) if is_used]
@@ -138,11 +135,13 @@ def build_examples(runs: Sequence[Run], qrels: Qrels, depth: int) -> FusionExamp
     return FusionExamples(all_scores / list_spread[:, None], list_spread, np.cumsum(all_sizes) - all_sizes, targets, used_queries)
 
 
-def _fill_gains(gains: Float64s, documents: NDArray[np.int64], first: int, ids: Ids, judgements: Mapping[str, int]) -> None:
-    """Set the gains of a query's relevant documents among `documents`; a gain is a grade above 0, as in nDCG."""
-    relevant = [(name, grade) for name, grade in judgements.items() if grade > 0]
-    codes = ids.lookup([name for name, _ in relevant])
-    for code, (_, grade) in zip(codes.tolist(), relevant, strict=True):
-        row = int(np.searchsorted(documents, first + code)) if code >= 0 else len(documents)
-        if row < len(documents) and documents[row] == first + code:
-            gains[row] = grade
+def _gains(lists: ScoreLists, documents: NDArray[np.int64], ids: Ids, qrels: Qrels) -> Float64s:
+    """The gain of each of `documents` for its query: its grade if above 0, as in nDCG, else 0."""
+    grades = [(row, name, grade) for row, query in enumerate(lists.queries) for name, grade in qrels[query].items() if grade > 0]
+    codes = ids.lookup([name for _, name, _ in grades])
+    known = np.flatnonzero(codes >= 0)
+    keys = np.array([row for row, _, _ in grades], dtype=np.int64)[known] * lists.width + codes[known]
+    _, rows, judgements = np.intersect1d(documents, keys, assume_unique=True, return_indices=True)
+    gains = np.zeros(len(documents))
+    gains[rows] = np.array([grade for _, _, grade in grades], dtype=np.float64)[known[judgements]]
+    return gains

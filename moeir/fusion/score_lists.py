@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from moeir.errors import UsageError
 from moeir.records.runs import Run, truncate_lists
 
 Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]  # one query's documents and scores, best first
@@ -26,7 +25,7 @@ class ScoreLists:
     """The ranked lists of one run for Q queries, concatenated: starts [Q+1], documents and scores [n].
 
     The same document has another number for each query, i · width + its code for query i. `queries` holds the query ids, if there are any.
-    `depth` is K, the depth that the lists were searched to: a list with fewer hits lacks no document for want of room.
+    `depth` is K, the depth that the lists were searched to: a list with fewer hits is whole.
     """
 
     documents: NDArray[np.int64]
@@ -89,10 +88,6 @@ class ScoreLists:
         last = self.last_scores()
         return np.where(self.sizes >= self.depth, last, np.minimum(last, 0.0))
 
-    def repeat_per_hit(self, values: Float64s) -> Float64s:
-        """Repeat one value per list [Q] for each of its hits [n]."""
-        return np.repeat(values, self.sizes)
-
     def sum_per_list(self, values: NDArray[Any]) -> Float64s:
         """Sum the values of hits [n] per list [Q]."""
         total = np.zeros(len(self.starts) - 1)
@@ -148,13 +143,6 @@ def fuse(
     return combine(documents, columns, apart)
 
 
-def find_normaliser(formula: str, name: str) -> Scorer:
-    """The normalisation function called `name`; UsageError for an unknown name."""
-    if name not in ("none", "minmax"):
-        raise UsageError(f"{formula}:normalise={name}: expected none or minmax")
-    return minmax if name == "minmax" else raw_scores
-
-
 def raw_scores(one: ScoreLists) -> Float64s:
     """Unchanged scores."""
     return one.scores
@@ -168,7 +156,7 @@ def reciprocal_ranks(one: ScoreLists, constant: float = 0.0) -> Float64s:
 def standardise(one: ScoreLists) -> Float64s:
     """(s − mean) / standard deviation."""
     count = np.maximum(one.sizes, 1)
-    deviations = one.scores - one.repeat_per_hit(one.sum_per_list(one.scores) / count)
+    deviations = one.scores - np.repeat(one.sum_per_list(one.scores) / count, one.sizes)
     spread = np.sqrt(one.sum_per_list(deviations * deviations) / count)
     return _divide_by_spread(deviations, one, spread)
 
@@ -176,18 +164,18 @@ def standardise(one: ScoreLists) -> Float64s:
 def centre(one: ScoreLists) -> Float64s:
     """(s − (min + max) / 2) / (max − min)."""
     first, last = one.first_scores(), one.last_scores()
-    return _divide_by_spread(one.scores - one.repeat_per_hit((first + last) / 2), one, first - last)
+    return _divide_by_spread(one.scores - np.repeat((first + last) / 2, one.sizes), one, first - last)
 
 
 def minmax(one: ScoreLists) -> Float64s:
     """(s − min) / (max − min)."""
-    return _divide_by_spread(one.scores - one.repeat_per_hit(one.last_scores()), one, one.first_scores() - one.last_scores())
+    return _divide_by_spread(one.scores - np.repeat(one.last_scores(), one.sizes), one, one.first_scores() - one.last_scores())
 
 
 def _divide_by_spread(values: Float64s, one: ScoreLists, spread: Float64s) -> Float64s:
     """Values divided by their list's spread; 0 where a list's scores are all equal, so that rounding errors are not amplified."""
     is_flat = one.first_scores() == one.last_scores()
-    return np.where(one.repeat_per_hit(is_flat), 0.0, values / one.repeat_per_hit(np.where(is_flat, 1.0, spread)))
+    return np.where(np.repeat(is_flat, one.sizes), 0.0, values / np.repeat(np.where(is_flat, 1.0, spread), one.sizes))
 
 
 def missing_reciprocal_ranks(one: ScoreLists) -> Float64s:

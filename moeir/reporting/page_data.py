@@ -19,12 +19,11 @@ from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 from moeir.records.texts import Text
 from moeir.reporting.explanations import Explanations
-from moeir.reporting.training_curves import CURVE_KINDS, TrainingRun
+from moeir.reporting.training_curves import TrainingRun, group_curves
 
 VALUE_SCALE = 10_000  # values are stored as integers in units of 1 / 10,000 to keep pages small
 QUERIES_PER_CHUNK, TEXTS_PER_CHUNK, MAX_QUERY_LENGTH = 64, 256, 400
 UNJUDGED = -9
-AXES = ("x", "y", "z")
 QueryPage = dict[str, Any]
 RunMeasureValues = Mapping[str, Mapping[str, Mapping[str, float]]]  # run → measure → query → value
 
@@ -148,60 +147,36 @@ def shorten(text: str, limit: int) -> str:
 
 def training_charts(trainings: Sequence[TrainingRun]) -> list[dict[str, Any]]:
     """Charts and alarms of each training, with the same curves as the plots: title → curves of (step, mean)."""
-    charts_of_trainings = []
+    data = []
     for training in trainings:
-        charts = []
-        for title, curves_of in CURVE_KINDS.items():
-            if curves := curves_of(training.monitor):
-                lines_of = [
-                    {"label": label, "points": [[step, _round_coordinate(value / unit)] for step, value in training.monitor[fact].points()]}
-                    for label, (fact, unit) in curves.items()
-                ]
-                charts.append({"title": title, "curves": lines_of})
-        charts_of_trainings.append({"name": training.name, "steps": training.monitor.step, "finished": training.finished, "charts": charts})
-        charts_of_trainings[-1]["alarms"] = [str(alarm) for alarm in training.monitor.alarms]
-    return charts_of_trainings
+        watch, charts = training.monitor, []
+        for title, curves in group_curves(watch).items():
+            points = [[[step, _round_coordinate(value / unit)] for step, value in watch[fact].points()] for fact, unit in curves.values()]
+            charts.append({"title": title, "curves": [{"label": label, "points": own} for label, own in zip(curves, points, strict=True)]})
+        alarms = [str(alarm) for alarm in watch.alarms]
+        data.append({"name": training.name, "steps": watch.step, "finished": training.finished, "charts": charts, "alarms": alarms})
+    return data
 
 
 def read_projection(path: Path) -> dict[str, Any]:
     """Read the output of `analyze projection`: ids, sides, groups and coordinates [n][2 or 3] of the points."""
-    rows = list(_read_rows(path))
-    if not rows:
-        raise DataError(f"{lines.source_name(path)}: has no points; moeir analyze projection writes them")
-    axes = [name for name in AXES if name in rows[0][1]]
-    if len(axes) < 2 or "id" not in rows[0][1] or "group" not in rows[0][1]:
-        raise DataError(f"{path}: expected the columns side, id, group, x and y that analyze projection writes")
-    groups = list(dict.fromkeys(str(row["group"]) for _, row in rows))
-    return {
-        "groups": groups,
-        "of": [groups.index(str(row["group"])) for _, row in rows],
-        "ids": [str(row["id"]) for _, row in rows],
-        "sides": [str(row.get("side", "")) for _, row in rows],
-        "places": [[_parse_coordinate(row[axis], where) for axis in axes] for where, row in rows],
-    }
-
-
-def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows of a TSV file with a header, or of JSON lines, each with `file:line`."""
     name, is_json = lines.source_name(path), lines.strip_compression_suffix(path).suffix == ".jsonl"
     with lines.open_lines(path) as numbered:
         header = [] if is_json else next(numbered, (1, ""))[1].split("\t")
-        for number, line in numbered:
-            where = f"{name}:{number}"
-            row = texts.parse_json(line, where) if is_json else texts.parse_row(line.split("\t"), header, where)
-            if not isinstance(row, dict):
-                raise DataError(f"{where}: expected an object for each point")
-            yield where, row
-
-
-def _parse_coordinate(value: Any, where: str) -> float:
+        rows = [texts.parse_json(line, f"{name}:{number}") if is_json else dict(zip(header, line.split("\t"))) for number, line in numbered]
+    if not rows:
+        raise DataError(f"{name}: has no points; moeir analyze projection writes them")
+    axes = [axis for axis in ("x", "y", "z") if axis in rows[0]]
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise DataError(f"{where}: a coordinate is not a number: {value!r}")
-    return _round_coordinate(number)
+        points = np.array([[row[axis] for axis in axes] for row in rows], dtype=np.float64)
+        sides, ids, groups = ([str(row[column]) for row in rows] for column in ("side", "id", "group"))
+    except (KeyError, TypeError, ValueError) as problem:
+        raise DataError(f"{name}: {problem}; expected the columns that moeir analyze projection writes") from None
+    if len(axes) < 2 or not np.isfinite(points).all():
+        raise DataError(f"{name}: expected numbers in the columns x and y, as moeir analyze projection writes them")
+    names = list(dict.fromkeys(groups))
+    places = [[_round_coordinate(number) for number in point] for point in points.tolist()]
+    return {"groups": names, "of": [names.index(group) for group in groups], "ids": ids, "sides": sides, "places": places}
 
 
 def _round_coordinate(number: float) -> float:

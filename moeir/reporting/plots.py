@@ -10,14 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from moeir.analysis.result import Mark, Plot
-from moeir.analysis.training_monitor import TrainingMonitor
 from moeir.errors import DataError
-from moeir.reporting.training_curves import CURVE_KINDS, Curves, TrainingRun
+from moeir.reporting.training_curves import TrainingRun, group_curves
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe and Ito: safe for colour blindness
 STYLE: Any = {"svg.hashsalt": "moeir", "svg.fonttype": "none", "text.parse_math": False}  # reproducible bytes; $ does not start a formula
-MAX_CURVES_IN_LEGEND = 12  # most curves of a plot with a legend
-TRAINING_WIDTH, CURVES_HEIGHT = 5.2, 2.4  # inches per training, and per plot
 MAX_COLUMNS = 3  # panels per row, at most
 PANEL_WIDTH, PANEL_HEIGHT = 4.6, 3.0  # inches per panel
 CELL_WIDTH, CELL_HEIGHT, LETTER_WIDTH = 0.62, 0.36, 0.085  # inches per cell of a heat map, and per letter of its labels
@@ -29,33 +26,16 @@ GREY_LABELS = ("tied", "other")  # labels that are not a run are grey
 
 
 def plot_trainings(trainings: Sequence[TrainingRun], file: Path, form: str) -> None:
-    """Plot a column for each training and a row for each kind of curve that one of them has."""
-    kinds = [(title, curves_of) for title, curves_of in CURVE_KINDS.items() if any(curves_of(training.monitor) for training in trainings)]
-    if not kinds:
+    """Plot the curves of all trainings: a panel for each training and kind of curve."""
+    marks: list[Mark] = []
+    for training in trainings:
+        name = f"{training.name}{'' if training.finished else ' (unfinished)'}: " if len(trainings) > 1 else ""
+        for title, curves in group_curves(training.monitor).items():
+            for label, (fact, unit) in curves.items():
+                marks += [(name + title, label, step, value / unit) for step, value in training.monitor[fact].points()]
+    if not marks:
         raise DataError(f"{trainings[0].name}: no step has a loss, share, usage or dev value to plot")
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(TRAINING_WIDTH * len(trainings), CURVES_HEIGHT * len(kinds) + 0.4), layout="constrained")
-        axes = figure.subplots(len(kinds), len(trainings), squeeze=False, sharex="col", sharey="row")
-        for column, training in zip(axes.T, trainings, strict=True):
-            for axis, (title, curves_of) in zip(column, kinds, strict=True):
-                _plot_curves(axis, training.monitor, curves_of(training.monitor))
-                axis.set_ylabel(title if training is trainings[0] else "")
-            column[0].set_title(training.name + ("" if training.finished else " (unfinished)"))
-            column[-1].set_xlabel("step")
-        _save_figure(figure, file, form)
-
-
-def _plot_curves(axis: Axes, watch: TrainingMonitor, curves: Curves) -> None:
-    for number, (label, (fact, unit)) in enumerate(curves.items()):
-        points = watch[fact].points()
-        steps, values = [step for step, _ in points], [value / unit for _, value in points]
-        marker = "o" if len(points) == 1 or fact.startswith("dev.") else None
-        axis.plot(steps, values, color=COLOURS[number % len(COLOURS)], marker=marker, markersize=3, linewidth=1.2, label=label.lstrip("_"))
-    for alarm in watch.alarms:
-        axis.axvline(alarm.step, color="#c00000", linewidth=0.8, linestyle=":")
-    axis.grid(alpha=0.25)
-    if 0 < len(curves) <= MAX_CURVES_IN_LEGEND:
-        axis.legend(fontsize="x-small", ncols=2)
+    draw_plot(Plot("lines", marks, x_label="step"), file, form)
 
 
 def draw_plot(picture: Plot, file: Path, form: str) -> None:
@@ -83,7 +63,7 @@ def draw_plot(picture: Plot, file: Path, form: str) -> None:
         for axes in all_axes[len(panels) :]:
             axes.set_axis_off()
         _add_legend(figure, all_axes)
-        _save_figure(figure, file, form)
+        figure.savefig(file, format=form, dpi=120, metadata={"Date": None} if form == "svg" else {"Software": "moeir"})
 
 
 def _panel_size(picture: Plot, panels: Sequence[str]) -> tuple[float, float]:
@@ -104,10 +84,6 @@ def _add_legend(figure: Figure, all_axes: Sequence[Any]) -> None:
     if 1 < len(handles) <= MAX_LABELS_IN_LEGEND:
         columns = min(LEGEND_COLUMNS, len(handles))
         figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize="small", frameon=False)
-
-
-def _save_figure(figure: Figure, file: Path, form: str) -> None:
-    figure.savefig(file, format=form, dpi=120, metadata={"Date": None} if form == "svg" else {"Software": "moeir"})
 
 
 def _group_by_label(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
@@ -134,15 +110,8 @@ def _draw_lines(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> N
     marks_by_label = _group_by_label(marks)
     for label, points in marks_by_label.items():
         steps, values = zip(*points, strict=True)
-        axes.plot(
-            steps,
-            values,
-            color=colours[label],
-            marker="o" if len(points) <= MAX_MARKERS else None,
-            markersize=4,
-            linewidth=1.3,
-            label=label,
-        )
+        marker = "o" if len(points) <= MAX_MARKERS else None
+        axes.plot(steps, values, color=colours[label], marker=marker, markersize=4, linewidth=1.3, label=label)
     axes.grid(alpha=0.25)
 
 

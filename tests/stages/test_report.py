@@ -46,28 +46,29 @@ def test_a_competition_is_told_in_tables(report):
     result = report("came")
     assert (result.code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
-    assert " ".join(lines[0].split()) == "training steps loss loss in its course tokens/s time dev.fused.RR@10 best after step"
-    assert " ".join(lines[2].split()) == "came 600 249.500 ███▇▇▇▆▆▆▅▅▅▄▄▄▃▃▃▂▂▂▁▁▁ 100 5 min 00 s 0.6000 0.6000 600"
-    rows = {line.split()[0]: line.split() for line in lines[4:] if line}
-    assert rows["lexical"][1] == "0.675" and rows["lexical"][3:6] == ["100.0%", "1.500", "2.000"]
-    assert rows["local"][3] == "0.0%" and rows["entropy"][3] == "0.600"
+    assert lines[0].split() == ["training", "steps", "loss", "course", "tokens/s", "time", "best"]
+    assert " ".join(lines[2].split()) == "came 600 249.5000 ███▇▇▇▆▆▆▅▅▅▄▄▄▃▃▃▂▂▂▁▁▁ 100 5 min 00 s dev.fused.RR@10 0.6000 after step 600"
+    rows = {tuple(line.split("  ")[0:1] + line.split()[-4:-1]): line.split()[-1] for line in lines[4:] if line}
+    assert rows["share", "lexical", "came", "0.675"].startswith("▁▁▁▂▂▂▃")
+    assert {("largest share, of queries", "local", "came", "0.000"), ("loss", "lexical", "came", "2.000")} <= rows.keys()
     alarm = "step 500: lexical had the largest share of 100.0% of the queries of the last 500 steps, and the others learn little; raise"
     assert sum(line.startswith(alarm) for line in lines) == 1
 
 
 def test_several_trainings_stand_beside_one_another(report, moeir, room):
     lines = report("came", "router", "mlm", "one").stdout.splitlines()
-    assert [line.split()[:3] for line in lines[2:6]] == [["came", "600", "249.500"], ["router", "30", "unfinished"], ["mlm", "3", "2.000"],
-                                                         ["one", "1", "1.250"]]  # fmt: skip
-    assert [line.split()[:2] for line in lines if line.startswith(("lexical", "global", "gate", "mlm "))] == [
-        ["mlm", "3"], ["lexical", "came"], ["global", "router"], ["mlm", "mlm"], ["gate", "router"],
-    ]  # fmt: skip
-    assert next(line for line in lines if line.startswith("gate")).split()[-4:] == ["▇▃", "25.0%", "75.0%", "50.0%"]
+    starts = ["came 600 249.5000", "router 30 unfinished", "mlm 3 2.0000", "one 1 1.2500"]
+    assert [line.split()[:3] for line in lines[2:6]] == [start.split() for start in starts]
+    losses = [" ".join(line.split()[1:4]) for line in lines if line.startswith("loss  ")]
+    assert losses[:4] == ["all came 249.500", "all router 1.000", "all mlm 2.000", "all one 1.250"]
+    assert losses[4:] == ["lexical came 2.000", "local came 2.000", "global router 1.000", "mlm mlm 2.000"]
+    usage = [line.split()[-4:-1] for line in lines if line.startswith("usage, of an equal part")]
+    assert usage == [["gate.0", "router", "1.500"], ["gate.1", "router", "0.500"]]
     assert "came: step 500: lexical had" in "\n".join(lines)
 
 
 def test_one_step_without_experts_is_a_line(report):
-    assert report("one").stdout.splitlines()[2].split() == ["one", "1", "1.250", "▁"]
+    assert report("one").stdout.splitlines()[2].split() == ["one", "1", "1.2500", "▁", "-", "-", "-"]
     assert "No alarm." in report("one").stdout
 
 
@@ -93,7 +94,8 @@ def test_a_picture_is_drawn_and_drawn_alike(form, first, report, tmp_path):
     images = [(tmp_path / f"{name}.{form}").read_bytes() for name in ("first", "second")]
     assert images[0] == images[1] and images[0].startswith(first)
     if form == "svg":
-        assert all(f">{words}<" in images[0].decode() for words in ("lexical", "gate 1", "router (unfinished)", "loss", "accuracy"))
+        labels = ("lexical", "gate.1", "router (unfinished): loss", "came: loss", "mlm: accuracy")
+        assert all(f">{words}<" in images[0].decode() for words in labels)
     assert report("one", output=tmp_path / f"one.{form}").code == 0
 
 
@@ -125,7 +127,8 @@ def test_equal_names_are_told_apart(report, room, tmp_path):
 
 def test_what_a_training_writes_is_reported(came_trained, moeir):
     lines = moeir("report", "--training", came_trained).stdout.splitlines()
-    assert lines[2].split()[:2] == ["out", "3"] and {"lexical", "local", "global"} <= {line.split()[0] for line in lines if line}
+    assert lines[2].split()[:2] == ["out", "3"]
+    assert {"lexical", "local", "global"} == {line.split()[1] for line in lines if line.startswith("share  ")}
     watch = training_monitor.replay(training_monitor.read_metrics(came_trained / "metrics.jsonl"))
     assert sum(watch[f"share.{name}"].mean for name in watch.experts) == pytest.approx(1)
 

@@ -5,7 +5,7 @@ Each document has the largest terms of an expert with terms, and its best token 
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from moeir.errors import DataError
@@ -35,51 +35,40 @@ class Explanations:
     def for_query(self, query: str) -> dict[str, Any]:
         """By document the parts `p` of experts `x` in the fused score, terms `t` and tokens `k` by expert, with their words `w`.
 
-        Terms are lists of word, weight; query weights are apart in `q`. Tokens are lists of query word, document word (-1 if
-        unknown), similarity.
+        Terms are lists of word, weight in the query and in the document; tokens of query word, document word (-1 if unknown), similarity.
         """
         return dict(json.loads(self._packed.get(query, "{}")))
 
 
 def _pack_columns(rows: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
     """Explanations of the documents of a query in columns, None for documents without one, each string once."""
-    words: dict[str, int] = {}
-    experts = list(dict.fromkeys(expert for row in rows if row for expert in row))
+    codes: dict[str, int] = {}
+
+    def code(word: str | None) -> int:
+        return -1 if word is None else codes.setdefault(word, len(codes))
+
+    experts = list(dict.fromkeys(expert for row in rows for expert in row or ()))
     columns: dict[str, Any] = {"x": experts}
-    if any(evidence.get("part") is not None for row in rows if row for evidence in row.values()):
+    if any(evidence.get("part") is not None for row in rows for evidence in (row or {}).values()):
         columns["p"] = [row and [_round_digits(row.get(expert, {}).get("part"), 4) for expert in experts] for row in rows]
     for expert in experts:
-        evidence = [row.get(expert, {}) if row else {} for row in rows]
-        if any("terms" in entry for entry in evidence):
-            columns.setdefault("t", {})[expert] = _pack_terms(evidence, words)
-        if any("tokens" in entry for entry in evidence):
-            columns.setdefault("k", {})[expert] = [
-                _pack_tokens(entry["tokens"], words) if "tokens" in entry else None for entry in evidence
-            ]
-    return columns | {"w": list(words)}
+        evidence = [(row or {}).get(expert, {}) for row in rows]
+        terms = [_pack_terms(entry.get("terms", ())[:MAX_TERMS], code) for entry in evidence]
+        tokens = [_pack_tokens(entry.get("tokens", ()), code) for entry in evidence]
+        for name, lists in (("t", terms), ("k", tokens)):
+            if any(lists):
+                columns.setdefault(name, {})[expert] = lists
+    return columns | {"w": list(codes)}
 
 
-def _pack_terms(evidence: Sequence[Mapping[str, Any]], words: dict[str, int]) -> dict[str, Any]:
-    query_weights: dict[int, float] = {}
-    documents: list[list[float] | None] = []
-    for entry in evidence:
-        flat: list[float] = []
-        for term in entry.get("terms", ())[:MAX_TERMS]:
-            word = words.setdefault(term["term"], len(words))
-            query_weights[word] = _round_digits(term["query"])
-            flat += [word, _round_digits(term["document"])]
-        documents.append(flat if "terms" in entry else None)
-    return {"q": [number for pair in query_weights.items() for number in pair], "d": documents}
+def _pack_terms(terms: Sequence[Mapping[str, Any]], code: Callable[[str | None], int]) -> list[float]:
+    rows = ((code(one["term"]), _round_digits(one["query"]), _round_digits(one["document"])) for one in terms)
+    return list(chain.from_iterable(rows))
 
 
-def _pack_tokens(tokens: Sequence[Mapping[str, Any]], words: dict[str, int]) -> list[float]:
-    flat: list[float] = []
-    for token in tokens:
-        query_word, document_word = (
-            -1 if name is None else words.setdefault(name, len(words)) for name in (token["query"], token.get("document"))
-        )
-        flat += [query_word, document_word, _round_digits(token["similarity"])]
-    return flat
+def _pack_tokens(tokens: Sequence[Mapping[str, Any]], code: Callable[[str | None], int]) -> list[float]:
+    rows = ((code(one["query"]), code(one.get("document")), _round_digits(one["similarity"])) for one in tokens)
+    return list(chain.from_iterable(rows))
 
 
 def _round_digits(number: Any, count: int = 3) -> Any:

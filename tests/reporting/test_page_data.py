@@ -61,10 +61,15 @@ def test_reasons_are_told_in_columns_with_every_word_once():
     assert explanations.for_query("q") == {
         "x": ["lexical", "local"],
         "p": [[1.235, None], None, [1.235, None]],
-        "t": {"lexical": {"q": [0, 2], "d": [[0, 0.512], None, [0, 0.512]]}},
-        "k": {"local": [[0, 1, 0.988, 2, -1, -0.5], None, [0, 1, 0.988, 2, -1, -0.5]]},
+        "t": {"lexical": [[0, 2, 0.512], [], [0, 2, 0.512]]},
+        "k": {"local": [[0, 1, 0.988, 2, -1, -0.5], [], [0, 1, 0.988, 2, -1, -0.5]]},
         "w": ["owl", "##owl", "[SEP]"],
     }
+    many = [{"term": f"t{number}", "query": 1.0, "document": 1.0} for number in range(10)] * 2
+    tokens = [{"query": f"w{number}", "similarity": 1.0} for number in range(1234)]
+    line = {"query": "q", "document": "a", "experts": {"lexical": {"terms": many}, "local": {"tokens": tokens}}}
+    page = Explanations([line], lambda query: ["a"]).for_query("q")
+    assert len(page["t"]["lexical"][0]) == 30 and page["w"][page["k"]["local"][0][-3]] == "w1233"
     assert explanations.for_query("another") == {} and Explanations().for_query("q") == {}
     with pytest.raises(DataError, match="are not contiguous"):
         Explanations([{"query": name, "document": "a", "experts": {}} for name in "aba"])

@@ -18,14 +18,12 @@ function showReasons(number) {
 
 // [expert, rows] of those that say something of a document.
 function termsOf(number) {
-  return Object.entries(seen.found.t || {}).map(([expert, { q, d }]) => {
-    const asked = new Map(grouped(q, 2));
-    return [expert, grouped(d[number] || [], 2).map(([word, weight]) => [wordAt(word), asked.get(word), weight, asked.get(word) * weight])];
-  }).filter(([, rows]) => rows.length);
+  return Object.entries(seen.found.t || {}).map(([expert, documents]) =>
+    [expert, grouped(documents[number], 3).map(([word, asked, weight]) => [wordAt(word), asked, weight, asked * weight])]).filter(([, rows]) => rows.length);
 }
 function tokensOf(number) {
   return Object.entries(seen.found.k || {}).map(([expert, documents]) =>
-    [expert, grouped(documents[number] || [], 3).map(([asked, written, similarity]) => [wordAt(asked), wordAt(written), similarity])]).filter(([, rows]) => rows.length);
+    [expert, grouped(documents[number], 3).map(([asked, written, similarity]) => [wordAt(asked), wordAt(written), similarity])]).filter(([, rows]) => rows.length);
 }
 const grouped = (flat, size) => Array.from({ length: flat.length / size }, (_, row) => flat.slice(row * size, row * size + size));
 const wordAt = (place) => (place < 0 ? null : seen.found.w[place]);

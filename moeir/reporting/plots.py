@@ -29,7 +29,8 @@ def plot_trainings(trainings: Sequence[TrainingRun], file: Path, form: str) -> N
     """Plot the curves of all trainings: a panel for each training and kind of curve."""
     marks: list[Mark] = []
     for training in trainings:
-        name = f"{training.name}{'' if training.finished else ' (unfinished)'}: " if len(trainings) > 1 else ""
+        suffix = "" if training.finished else " (unfinished)"
+        name = f"{training.name}{suffix}: " if len(trainings) > 1 or suffix else ""
         for title, curves in group_curves(training.monitor).items():
             for label, (fact, unit) in curves.items():
                 marks += [(name + title, label, step, value / unit) for step, value in training.monitor[fact].points()]

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from moeir.errors import DataError
 from moeir.formats.base import Conversion, Format, title_and_text
 from moeir.formats.examples import OWN_FIELDS, own_fields
 from moeir.records import dpr, examples, lines
@@ -51,14 +50,9 @@ class Dpr(Format):
 def _collect_contexts(where: str, entry: dict[str, Any], example: Example, conversion: Conversion) -> tuple[Text, ...]:
     """The passages of an example with the fields of their contexts that are not read, such as scores."""
     known = ("title", "text", "url", *dpr.CONTEXT_ID_FIELDS)
-    by_text: dict[tuple[str, str], tuple[str, dict[str, Any] | None]] = {}
-    if other := next((side for side in _SIDES if not isinstance(entry.get(side) or [], list)), None):
-        raise DataError(f"{where}: {other} is not a list")
-    contexts = [context for side in _SIDES for context in entry.get(side) or []]
-    if any(not isinstance(context, dict) or not isinstance(context.get("text"), str) for context in contexts):
-        raise DataError(f"{where}: expected passages with a text in {', '.join(_SIDES)}")
-    for context in contexts:
-        key = (context.get("title") or "", context["text"])
+    by_text: dict[tuple[Any, Any], tuple[str, dict[str, Any] | None]] = {}
+    for context in (context for side in _SIDES for context in entry.get(side) or [] if isinstance(context, dict)):
+        key = (context.get("title") or "", context.get("text"))
         by_text.setdefault(key, (context.get("url") or "", conversion.collect_fields(where, context, known)))
     passages = [(passage, *by_text[passage.title, passage.text]) for passage in example.passages]
     return tuple(replace(passage, url=url, extra=extra) for passage, url, extra in passages)

@@ -2,15 +2,13 @@
 
 import hashlib
 import sys
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from moeir.errors import DataError
-from moeir.formats import base
 from moeir.formats.base import Conversion, Format, title_and_text
 from moeir.records import examples, remote_rows, texts
 from moeir.records.examples import Example
@@ -37,37 +35,6 @@ class Examples(Format):
         return conversion.add_fields(f"query {item.query_id!r}", examples.example_to_record(item), item.extra)
 
 
-class ExampleLines(base.Format):
-    """One JSON object per query; `key` is the field that tells it from others, `form` names its main fields for messages."""
-
-    kind = "examples"
-    keeps_fields = True
-    key: ClassVar[str]
-    form: ClassVar[str]
-    fields: ClassVar[tuple[str, ...]]
-
-    @abstractmethod
-    def parse_record(self, record: dict[str, Any], where: str, conversion: Conversion) -> Example:
-        """The example of a line."""
-
-    def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        """The examples; DataError where a query has two."""
-        query_ids: set[str] = set()
-        for where, example in self.read_lines(path, conversion):
-            if example.query_id in query_ids:
-                raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
-            query_ids.add(example.query_id)
-            yield example
-
-    def read_lines(self, path: Path, conversion: Conversion) -> Iterator[tuple[str, Example]]:
-        """Location and example of each line."""
-        for where, record in read_objects(path):
-            if self.key not in record:
-                raise DataError(f"{where}: an object with {self.form} was expected")
-            example = self.parse_record(record, where, conversion)
-            yield where, collect_all_fields(where, record, example, (*self.fields, *OWN_FIELDS), conversion)
-
-
 def read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The location of each row (file:line), and its values by column: of JSON lines, parquet, or an `hf:` source."""
     if remote_rows.is_columnar(path):
@@ -90,7 +57,7 @@ def collect_all_fields(where: str, record: Mapping[str, Any], example: Example, 
     by_id: dict[str, dict[str, Any]] = {}
     for side in ("positive_passages", "negative_passages") if example.passages else ():
         for passage in record.get(side) or ():
-            if extra := conversion.collect_fields(where, passage, (*texts.KNOWN_FIELDS, "score")):
+            if extra := conversion.collect_fields(where, passage, (*texts.KNOWN_FIELDS, *["score"] * bool(example.positive_scores))):
                 by_id[texts.parse_text(passage, where).id] = extra
     if by_id:
         example = replace(example, passages=tuple(replace(passage, extra=by_id.get(passage.id)) for passage in example.passages))
@@ -110,13 +77,6 @@ def text_digest(text: str) -> str:
 def has_digest_id(text: Text) -> bool:
     """Whether a text's id is its digest, so that dropping it loses nothing."""
     return text.id == text_digest(title_and_text(text))
-
-
-def validate_example(example: Example, where: str) -> Example:
-    """Check an example as every reader does (a positive, no document twice or on both sides) and return it."""
-    record = {"query_id": example.query_id, "positive_ids": list(example.positive_ids), "negative_ids": list(example.negative_ids)}
-    examples.parse_example(record, where, provenance=False)
-    return example
 
 
 class GroupByQuery:
@@ -164,5 +124,4 @@ class GroupByQuery:
                 self._conversion.drop_or_refuse(where, "the scores of a query of which only some passages have one")
             sides = [tuple(scores[document] for document in side) if has_scores else () for side in (groups, negatives)]
             passages = tuple(self._texts[False, document] for document in (*groups, *negatives) if (False, document) in self._texts)
-            example = Example(query, tuple(groups), tuple(negatives), (), self._texts.get((True, query)), passages, sides[0], sides[1])
-            yield validate_example(example, where)
+            yield Example(query, tuple(groups), tuple(negatives), (), self._texts.get((True, query)), passages, sides[0], sides[1])

@@ -7,51 +7,32 @@ from typing import Any
 
 from moeir.errors import DataError
 from moeir.formats.base import PROVENANCE, Conversion, Format, flatten_title, optional_fields, title_and_text
-from moeir.formats.examples import ExampleLines, GroupByQuery, has_digest_id, own_fields, text_digest
+from moeir.formats.examples import OWN_FIELDS, GroupByQuery, collect_all_fields, has_digest_id, own_fields, read_objects, text_digest
 from moeir.records import examples, runs
 from moeir.records.examples import Example
 
 _ID_FIELDS = ("query_id", "pos_id", "neg_id")
+_FIELDS = ("query", "pos", "neg", "pos_scores", "neg_scores", "answers", *_ID_FIELDS, *OWN_FIELDS)
 
 
-class Flagembedding(ExampleLines, Format):
+class Flagembedding(Format):
     """JSON lines {"query", "pos", "neg"} of texts, with teacher scores `pos_scores` and `neg_scores`: FlagEmbedding's.
 
-    `ids` keeps ids in `query_id`, `pos_id` and `neg_id`, which its trainer ignores; without them a text's id is its digest. Lines of
-    the same query are merged.
+    Ids are kept in `query_id`, `pos_id` and `neg_id`, which its trainer ignores; without them a text's id is its digest. Lines of the
+    same query are merged.
     """
 
-    key, form = "query", "query, pos and neg"
-    fields = ("query", "pos", "neg", "pos_scores", "neg_scores", "answers", *_ID_FIELDS)
-
-    def __init__(self, *, ids: bool = True) -> None:
-        self._ids = ids
+    kind = "examples"
+    keeps_fields = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         """The examples; lines of the same query become one."""
         by_query: dict[str, list[tuple[str, Example]]] = {}
-        for where, example in self.read_lines(path, conversion):
+        for where, record in read_objects(path):
+            example = collect_all_fields(where, record, _parse_record(record, where, conversion), _FIELDS, conversion)
             by_query.setdefault(example.query_id, []).append((where, example))
         for examples_of_query in by_query.values():
             yield examples_of_query[0][1] if len(examples_of_query) == 1 else _merge_lines(examples_of_query, conversion)
-
-    def parse_record(self, record: dict[str, Any], where: str, conversion: Conversion) -> Example:
-        query = record["query"]
-        if not isinstance(query, str):
-            raise DataError(f"{where}: an object with {self.form} was expected")
-        query_id, has_scores = record.get("query_id"), record.get("pos_scores") or record.get("neg_scores")
-        converted: dict[str, Any] = {"query": query, "query_id": text_digest(query) if query_id in (None, "") else query_id}
-        for side, name in {"positive": "pos", "negative": "neg"}.items():
-            words = _parse_string_list(record, name, where)
-            ids = record.get(f"{name}_id") or [text_digest(text) for text in words]
-            if not isinstance(ids, list) or len(ids) != len(words):
-                raise DataError(f"{where}: {name}_id does not have {len(words)} entries, as many as {name}")
-            converted[f"{side}_passages"] = [{"docid": document, "text": text} for document, text in zip(ids, words, strict=True)]
-            if has_scores and record.get(f"{name}_scores") is not None:  # its miner writes empty lists
-                converted[f"{side}_scores"] = record[f"{name}_scores"]
-        converted |= {name: record[name] for name in ("negative_provenance", "answers") if name in record}
-        _drop_duplicates(converted, where, conversion)
-        return examples.parse_example(converted, where, provenance=True)
 
     def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:
         where = f"query {item.query_id!r}"
@@ -63,12 +44,27 @@ class Flagembedding(ExampleLines, Format):
             record["pos_scores"] = [float(runs.format_score(score)) for score in item.positive_scores]
             record["neg_scores"] = [float(runs.format_score(score)) for score in item.negative_scores]
         if not all(map(has_digest_id, (query, *passages.values()))):
-            if self._ids:
-                record |= dict(zip(_ID_FIELDS, (item.query_id, list(item.positive_ids), list(item.negative_ids)), strict=True))
-            else:
-                conversion.drop_or_refuse(where, "ids")
+            record |= dict(zip(_ID_FIELDS, (item.query_id, list(item.positive_ids), list(item.negative_ids)), strict=True))
         own = own_fields(replace(item, positive_scores=()))
         return conversion.add_fields(where, record | optional_fields(query) | own, item.extra)
+
+
+def _parse_record(record: dict[str, Any], where: str, conversion: Conversion) -> Example:
+    if not isinstance(query := record.get("query"), str):
+        raise DataError(f"{where}: an object with query, pos and neg was expected")
+    query_id, has_scores = record.get("query_id"), record.get("pos_scores") or record.get("neg_scores")
+    converted: dict[str, Any] = {"query": query, "query_id": text_digest(query) if query_id in (None, "") else query_id}
+    for side, name in {"positive": "pos", "negative": "neg"}.items():
+        words = _parse_string_list(record, name, where)
+        ids = record.get(f"{name}_id") or [text_digest(text) for text in words]
+        if not isinstance(ids, list) or len(ids) != len(words):
+            raise DataError(f"{where}: {name}_id does not have {len(words)} entries, as many as {name}")
+        converted[f"{side}_passages"] = [{"docid": document, "text": text} for document, text in zip(ids, words, strict=True)]
+        if has_scores and record.get(f"{name}_scores") is not None:  # its miner writes empty lists
+            converted[f"{side}_scores"] = record[f"{name}_scores"]
+    converted |= {name: record[name] for name in ("negative_provenance", "answers") if name in record}
+    _drop_duplicates(converted, where, conversion)
+    return examples.parse_example(converted, where, provenance=True)
 
 
 def _merge_lines(examples_of_query: list[tuple[str, Example]], conversion: Conversion) -> Example:

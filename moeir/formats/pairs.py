@@ -10,7 +10,7 @@ from typing import Any
 from moeir.errors import DataError
 from moeir.formats import base
 from moeir.formats.base import ANSWERS, PROVENANCE, TEACHER_SCORES, Conversion, Format, collapse_whitespace, flatten_title, title_and_text
-from moeir.formats.examples import GroupByQuery, has_digest_id, read_objects, text_digest, validate_example
+from moeir.formats.examples import GroupByQuery, has_digest_id, read_objects, text_digest
 from moeir.parsing import preview
 from moeir.records import lines, texts
 from moeir.records.examples import Example
@@ -108,8 +108,7 @@ class Labelled(Format):
                 continue
             positives, negatives = ([text for text, label in labels.items() if label is expected] for expected in (True, False))
             ids, negative_ids = (tuple(text.id for text in side) for side in (positives, negatives))
-            example = Example(name, ids, negative_ids, query=queries[name], passages=(*positives, *negatives))
-            yield validate_example(example, locations[name])
+            yield Example(name, ids, negative_ids, query=queries[name], passages=(*positives, *negatives))
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
         def to_rows(query: str, positives: list[str], negatives: list[str]) -> list[tuple[str, str, int]]:

@@ -1,11 +1,13 @@
 """Tevatron's training examples, with texts and by id, its corpora and queries."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from moeir.errors import DataError, UsageError
+from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format, optional_fields, title_and_text
-from moeir.formats.examples import ExampleLines, own_fields
+from moeir.formats.examples import OWN_FIELDS, Examples, collect_all_fields, own_fields
 from moeir.formats.texts import TextFormat
 from moeir.records import examples, runs
 from moeir.records.examples import Example
@@ -14,15 +16,8 @@ from moeir.records.texts import Text
 _SIDES = ("document", "query")
 
 
-class Tevatron(ExampleLines, Format):
+class Tevatron(Examples, Format):
     """JSON lines {"query_id", "query", "positive_passages", "negative_passages"} with texts and optional teacher `score`s: Tevatron's."""
-
-    key, form = "positive_passages", "query_id, query, positive_passages and negative_passages"
-    fields = ("query_id", "query", "answers", "positive_passages", "negative_passages")
-
-    def parse_record(self, record: dict[str, Any], where: str, conversion: Conversion) -> Example:
-        _check_scores(record, where)
-        return examples.parse_example(record, where, provenance=True)
 
     def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:
         query, passages = conversion.look_up_texts(item, [])
@@ -34,24 +29,17 @@ class Tevatron(ExampleLines, Format):
         return record
 
 
-class TevatronIds(ExampleLines, Format):
+class TevatronIds(Format):
     """JSON lines {"query_id", "query_text", "positive_document_ids", "negative_document_ids"} beside a corpus: Tevatron's since 2."""
 
-    key, form = "positive_document_ids", "query_id, query_text, positive_document_ids"
-    fields = ("query_id", "query_text", "query", "positive_document_ids", "negative_document_ids")
+    kind = "examples"
+    keeps_fields = True
 
-    def parse_record(self, record: dict[str, Any], where: str, conversion: Conversion) -> Example:
-        example = examples.parse_example({"negative_document_ids": [], **record}, where, provenance=True)
-        query_text = record.get("query_text", record.get("query"))
-        query = (conversion.queries or {}).get(example.query_id)
-        if query_text and conversion.corpus is not None:
-            where, ids = f"query {example.query_id!r}", (*example.positive_ids, *example.negative_ids)
-            passages = tuple(conversion.look_up_text("corpus", document, where) for document in ids)
-            text = str(query_text) if query is None else title_and_text(query)
-            return replace(example, query=Text(example.query_id, text), passages=passages)
-        if query_text and (query is None or title_and_text(query) != query_text):
-            conversion.drop_or_refuse(where, "the text of the query (name the queries with --queries, or the corpus with --corpus)")
-        return example
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
+        known = ("query_id", "query_text", "query", "positive_document_ids", "negative_document_ids", *OWN_FIELDS)
+        for where, record, example in examples.read_examples_with_records(path):
+            with_texts = _add_texts(example, record.get("query_text", record.get("query")), where, conversion)
+            yield collect_all_fields(where, record, with_texts, known, conversion)
 
     def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:
         where = f"query {item.query_id!r}"
@@ -65,6 +53,19 @@ class TevatronIds(ExampleLines, Format):
             "negative_document_ids": list(item.negative_ids),
         }
         return conversion.add_fields(where, record | optional_fields(query) | own_fields(item), item.extra)
+
+
+def _add_texts(example: Example, query_text: Any, where: str, conversion: Conversion) -> Example:
+    """The example with the text of its query and the passages of the corpus, if there is one."""
+    query = (conversion.queries or {}).get(example.query_id)
+    if query_text and conversion.corpus is not None:
+        documents = (*example.positive_ids, *example.negative_ids)
+        passages = tuple(conversion.look_up_text("corpus", document, f"query {example.query_id!r}") for document in documents)
+        text = str(query_text) if query is None else title_and_text(query)
+        return replace(example, query=Text(example.query_id, text), passages=passages)
+    if query_text and (query is None or title_and_text(query) != query_text):
+        conversion.drop_or_refuse(where, "the text of the query (name the queries with --queries, or the corpus with --corpus)")
+    return example
 
 
 class TevatronTexts(TextFormat, Format):
@@ -83,13 +84,3 @@ class TevatronTexts(TextFormat, Format):
             conversion.drop_nonempty(where, {"field 'title'": item.title})
             record = {"query_id": item.id, "query": title_and_text(item)}
         return conversion.add_fields(where, record | optional_fields(item), item.extra)
-
-
-def _check_scores(record: dict[str, Any], where: str) -> None:
-    """DataError if only some passages have a score, which would be lost."""
-    sides = {side: record.get(f"{side}_passages") or [] for side in ("positive", "negative")}
-    if other := next((side for side, passages in sides.items() if not isinstance(passages, list)), None):
-        raise DataError(f"{where}: {other}_passages is not a list")
-    has_score = [passage.get("score") is not None for passages in sides.values() for passage in passages if isinstance(passage, dict)]
-    if any(has_score) and not all(has_score):
-        raise DataError(f"{where}: only some passages have a score; expected all or none")

@@ -239,19 +239,13 @@ def _parse_passages(record: dict[str, Any], side: str, passages: dict[str, Text]
 
 
 def _check_unique(ids: tuple[str, ...], field: str, where: str) -> None:
-    unique: set[str] = set()
-    for document in ids:
-        if document in unique:
-            raise DataError(f"{where}: document {document!r} is listed twice in {field}")
-        unique.add(document)
+    if len(set(ids)) < len(ids):
+        raise DataError(f"{where}: document {max(ids, key=ids.count)!r} is listed twice in {field}")
 
 
 def _list_field(record: dict[str, Any], field: str, where: str) -> list[Any]:
-    values = record.get(field)
-    if not isinstance(values, list):
-        if field in record:
-            raise DataError(f"{where}: {field} is not a list")
-        raise DataError(f"{where}: no {field}")
+    if not isinstance(values := record.get(field), list):
+        raise DataError(f"{where}: {field} is not a list" if field in record else f"{where}: no {field}")
     return values
 
 

@@ -123,7 +123,7 @@ class JudgementParser:
 
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:
     """Write judgements in TREC form, in their order; DataError for what `read_qrels` refuses."""
-    rows = [(query, document, grade) for query, grades in qrels.items() for document, grade in grades.items()]
+    rows = ((query, document, grade) for query, grades in qrels.items() for document, grade in grades.items())
     lines.write_lines([f"{query} 0 {document} {grade}" for query, document, grade in validate_judgements(rows, path)], path)
 
 
@@ -131,10 +131,13 @@ def validate_judgements(rows: Iterable[tuple[Any, Any, Any]], path: Path | str) 
     """Queries, documents and grades for a file of judgements; DataError for what `read_qrels` refuses there, or takes as a comment."""
     name = lines.source_name(path, "standard output")
     for query, document, grade in rows:
-        if str(query).startswith("#"):
+        query_id = parse_id(query, name)
+        if query_id[0] == "#":
             problem = "expected an id that does not begin with #, which marks a comment"
             raise DataError(f"{name}: query {query!r} cannot be written to judgements: {problem}")
-        yield parse_id(query, name), parse_id(document, name), parse_grade(grade, f"{name}: query {query!r}, document {document!r}")
+        if type(grade) is not int or abs(grade) > MAX_GRADE:
+            grade = parse_grade(grade, f"{name}: query {query!r}, document {document!r}")
+        yield query_id, parse_id(document, name), grade
 
 
 def parse_grade(value: Any, where: str) -> int:

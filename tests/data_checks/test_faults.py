@@ -13,7 +13,7 @@ from moeir.data_checks import texts
 from moeir.data_checks.findings import FAULT_KINDS, FileFindings, Findings
 from moeir.errors import DataError
 from tests.conftest import CommandResult
-from tests.data_checks.fault_cases import CORPUS, FAULT_CASES, FLAGS, GOOD, QUERIES, FaultCase, example
+from tests.data_checks.fault_cases import CORPUS, FAULT_CASES, FLAGS, GOOD, FaultCase, example
 
 Moeir = Callable[..., CommandResult]
 
@@ -248,18 +248,6 @@ BAD = [
 def test_flags_that_cannot_work_are_one_line(flags: tuple[str, ...], words: str, tmp_path: Path, moeir: Moeir) -> None:
     result = moeir("check", *flags)
     assert (result.code, result.stdout) == (2, "") and words in result.stderr and len(result.stderr.splitlines()) == 1
-
-
-def test_a_folder_that_others_made_is_left_alone(tmp_path: Path, moeir: Moeir) -> None:
-    flags = write_files(tmp_path)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine").write_text("kept")
-    result = moeir("check", *flags, "--fix", tmp_path / "out")
-    assert result.code == 2 and "exists and was not made by moeir" in result.stderr
-    for _ in range(2):
-        assert moeir("check", *flags, "--fix", tmp_path / "new").code == 0
-    assert (tmp_path / "new" / "queries.jsonl").read_text() == "\n".join(QUERIES) + "\n"
-    assert moeir("check", *flags[:2], "--fix", tmp_path / "new").code == 0
 
 
 @pytest.mark.parametrize(

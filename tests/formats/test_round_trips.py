@@ -3,7 +3,6 @@
 Collections and training rows of real text: there and back through every format that can hold them.
 """
 
-import gzip
 import json
 from collections.abc import Callable
 from itertools import permutations
@@ -100,35 +99,6 @@ def test_every_format_is_among_the_round_trips() -> None:
     assert {variant.name for variant in variants.list_variants("formats")} - {spec.split(":")[0] for spec in groups} == checkpoints
 
 
-def write_first_lines(path: Path, target: Path, lines: int, without: tuple[str, ...] = ()) -> Path:
-    with gzip.open(path, "rt", encoding="utf-8") as source:
-        records = [json.loads(line) for line, _ in zip(source, range(lines), strict=False)]
-    blanked = [{key: "" if key in without else value for key, value in record.items()} for record in records]
-    target.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in blanked))
-    return target
-
-
-@REAL
-@pytest.mark.parametrize("name", ["nfcorpus", "squad", "msmarco-dl19"])
-def test_real_texts_and_judgements(name: str, tmp_path: Path, moeir: Moeir) -> None:
-    corpus = write_first_lines(SHARED / name / "corpus.jsonl.gz", tmp_path / "corpus.jsonl", 300, ("title",))
-    if any("\n" in json.loads(line)["text"] for line in corpus.read_text().splitlines()):
-        strict = moeir("convert", "--input", corpus, "--to", "tsv")
-        assert strict.code == 2 and "a tab or a line break within a text would be lost from texts to tsv" in strict.stderr
-    without = convert_file(moeir, corpus, "tsv", tmp_path / "corpus.tsv", "--lossy")
-    check_round_trips(moeir, without, TEXTS, tmp_path, suffix=".x")
-    qrels_path = sorted((SHARED / name / "qrels").glob("*"))[0]
-    check_round_trips(moeir, qrels_path, QRELS, tmp_path, suffix=".q")
-
-
-@REAL
-def test_real_runs(tmp_path: Path, moeir: Moeir) -> None:
-    path = next((SHARED / "msmarco-dl19" / "runs").glob("BM25.*"))
-    lines = gzip.decompress(path.read_bytes()).decode().splitlines()[:1500]
-    (tmp_path / "run.trec").write_text("".join(" ".join([*line.split()[:5], "moeir"]) + "\n" for line in lines))
-    check_round_trips(moeir, tmp_path / "run.trec", ("run", "tevatron-run"), tmp_path, suffix=".r")
-
-
 @REAL
 def test_real_examples(tmp_path: Path, moeir: Moeir) -> None:
     """Titled passages, ids, several positives: the formats that can hold them."""
@@ -150,38 +120,3 @@ def test_real_examples(tmp_path: Path, moeir: Moeir) -> None:
     flag = convert_file(moeir, inline, "flagembedding", tmp_path / "flag.jsonl", "--lossy")
     check_round_trips(moeir, flag, ("examples", "tevatron", "dpr", "flagembedding"), tmp_path, suffix=".f")
     assert detect_format(flag) == "flagembedding"
-
-
-@REAL
-def test_real_collections(tmp_path: Path, moeir: Moeir) -> None:
-    strict = moeir("convert", "--input", SHARED / "cacm", "--to", "msmarco", "--output", tmp_path / "strict")
-    assert strict.code == 2 and "the title as a field of its own would be lost from beir to msmarco" in strict.stderr
-    without_titles = convert_file(moeir, SHARED / "cacm", "msmarco", tmp_path / "plain", "--lossy")
-    check_round_trips(moeir, without_titles, COLLECTIONS, tmp_path)
-
-
-@REAL
-def test_real_rows(tmp_path: Path, moeir: Moeir) -> None:
-    """Each query of SQuAD with its passage, and the passages of the next queries as negatives."""
-    import gzip
-    import json
-
-    from moeir.records import qrels, texts
-
-    grades_by_query = qrels.read_qrels(SHARED / "squad" / "qrels" / "dev.tsv.gz")
-    corpus = texts.read_texts_by_id(SHARED / "squad" / "corpus.jsonl.gz")
-    queries = {}
-    with gzip.open(SHARED / "squad" / "queries.jsonl.gz", "rt", encoding="utf-8") as lines:
-        for record in map(json.loads, lines):
-            if record["_id"] in grades_by_query:
-                queries.setdefault(record["text"], record["_id"])
-    passages = list(dict.fromkeys(next(iter(grades_by_query[query])) for query in queries.values()))
-    with open(tmp_path / "rows.jsonl", "w", encoding="utf-8") as output:
-        for index, (question, query) in enumerate(list(queries.items())[:200]):
-            positive = next(iter(grades_by_query[query]))
-            negatives = [passage for passage in passages[index + 1 : index + 6] if passage != positive][:3]
-            sides = {
-                name: [" ".join(corpus[passage].text.split()) for passage in ids] for name, ids in (("pos", [positive]), ("neg", negatives))
-            }
-            output.write(json.dumps({"query": " ".join(question.split()), **sides}, ensure_ascii=False) + "\n")
-    check_round_trips(moeir, tmp_path / "rows.jsonl", EXAMPLES, tmp_path, suffix=".tsv")

@@ -218,12 +218,6 @@ def test_what_is_no_training_file_is_named(content: str, words: str, tmp_path: P
     assert words in str(caught.value) and str(tmp_path / "x") in str(caught.value)
 
 
-def test_a_column_of_lists_is_named_where_a_text_is_expected(tmp_path: Path, moeir: Moeir) -> None:
-    (tmp_path / "lists.jsonl").write_text('{"query": "q", "positive": ["p"], "negative": ["n"]}\n', encoding="utf-8")
-    result = moeir("check", "--train", tmp_path / "lists.jsonl")
-    assert result.code == 3 and "lists.jsonl:1: positive is not a string" in result.stdout
-
-
 def test_finetune_trains_on_each(tmp_path: Path, moeir: Moeir, tiny_model: Path) -> None:
     flags = ("finetune", "--model", tiny_model, "--arch", "dense", "--steps", 1, "--batch-size", 2, "--negatives", 1)
     lines = write_lines(tmp_path / "bge.jsonl", ROWS["flagembedding"])

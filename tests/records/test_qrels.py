@@ -103,7 +103,7 @@ def test_a_comment_behind_the_first_judgement_is_logged_once(tmp_path, caplog):
     ("content", "words"),
     [
         ('{"q1": {"d1": 1}}', "found JSON: "),
-        ('{\n "q1": {"d1": 1}\n}', "and judgements {query: {document: grade}} need lines: query Q0 document rank score tag, and query 0 document grade"),
+        ('{\n "q1": {"d1": 1}\n}', "judgements {query: {document: grade}} need lines: query Q0 document"),
         ("query-id,corpus-id,score\nq1,owl,1\n", "found columns between commas: write them between tabs"),
         ("<top>\n<num> Number: 301\n", "found TREC topics: write a line with number, tab and title for each"),
         (b"PAR1\x15\x04\x00", "expected text, found a parquet file; hf:FOLDER reads the parquet files of a folder"),

@@ -127,25 +127,6 @@ def test_numbers_are_those_of_float(tmp_path):
         assert_numbers_of_float(tmp_path, [word])
 
 
-def test_numbers_between_two_float32_are_those_of_float(tmp_path):
-    generator, words = random.Random(6), []
-    for _ in range(2000):
-        low = np.float32(generator.random() * 8)
-        middle = (float(low) + float(np.nextafter(low, np.float32(9)))) / 2
-        words.append(f"{middle:.17f}" if generator.random() < 0.5 else f"{middle:.17f}"[:17] + str(generator.randint(0, 9)))
-    assert_numbers_of_float(tmp_path, words)
-
-
-def test_long_words_are_coded_with_the_others(monkeypatch, tmp_path):
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 200)
-    names = ["x" * 200, "a", "b" * 64, "b" * 65, "é" * 32, "é" * 33, "c", *(f"d{number}" for number in range(30))]
-    rows = [f"{query} Q0 {name} 1 {index} t\n" for query in ("q", "u" * 100) for index, name in enumerate(names)]
-    (tmp_path / "a.trec").write_text("".join(rows))
-    run = runs.read_run(tmp_path / "a.trec")
-    assert run.documents_of("q") == run.documents_of("u" * 100) == names[::-1]
-    assert list(run.document_ids) == sorted(names, key=str.encode)
-
-
 @pytest.mark.parametrize("longest", [3, 8, 12, 30, 90])
 @pytest.mark.parametrize("sizes", [(3, 50, 0, 7), (0, 0), (9,), (20, 20, 20)])
 def test_lists_of_ids_are_united_as_sets_are(sizes, longest):

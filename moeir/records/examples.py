@@ -63,15 +63,22 @@ def read_examples(path: Path | str, *, provenance: bool = True) -> Iterator[Exam
 
 def read_examples_with_records(path: Path | str, *, provenance: bool = True) -> Iterator[tuple[str, dict[str, Any], Example]]:
     """Location, record and example of each record of a file."""
+    is_empty = True
+    for item in _parse_unique(_read_records(path), provenance):
+        is_empty = False
+        yield item
+    if is_empty:
+        raise DataError(f"{lines.source_name(path)}: holds no example")
+
+
+def _parse_unique(records: Iterable[tuple[str, Any]], provenance: bool) -> Iterator[tuple[str, dict[str, Any], Example]]:
     query_ids: set[str] = set()
-    for where, record in _read_records(path):
+    for where, record in records:
         example = parse_example(record, where, provenance=provenance)
         if example.query_id in query_ids:
             raise DataError(f"{where}: duplicate query id {example.query_id!r}; expected one line per query")
         query_ids.add(example.query_id)
         yield where, record, example
-    if not query_ids:
-        raise DataError(f"{lines.source_name(path)}: holds no example")
 
 
 def merge_examples(files: Sequence[Iterable[Example]], paths: Sequence[Path | str]) -> list[Example]:
@@ -117,17 +124,9 @@ def _merge_pair(first: Example, second: Example, path: str) -> Example:
 
 def write_examples(examples: Iterable[Example], path: Path | str) -> None:
     """Write one JSON line per example: by id, or with its texts if it has them; DataError for what `read_examples` refuses."""
-    texts.write_json_lines(_check_records(map(example_to_record, examples), lines.source_name(path, "standard output")), path)
-
-
-def _check_records(records: Iterable[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:
-    query_ids: set[str] = set()
-    for number, record in enumerate(records, 1):
-        query_id = parse_example(record, f"{name}: example {number}", provenance=True).query_id
-        if query_id in query_ids:
-            raise DataError(f"{name}: example {number}: duplicate query id {query_id!r}; expected one per query")
-        query_ids.add(query_id)
-        yield record
+    name = lines.source_name(path, "standard output")
+    records = ((f"{name}: example {number}", example_to_record(example)) for number, example in enumerate(examples, 1))
+    texts.write_json_lines((record for _, record, _ in _parse_unique(records, provenance=True)), path)
 
 
 def _read_records(path: Path | str) -> Iterator[tuple[str, Any]]:

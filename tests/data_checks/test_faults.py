@@ -236,9 +236,7 @@ BAD = [
     (("--corpus", "corpus.jsonl", "--form", "xml"), "--form xml: expected text, tsv or json"),
     (("--corpus", "corpus.jsonl", "--most", "-1"), "--most -1: expected at least 0"),
     (("--corpus", "-", "--fix", "out"), "--fix: copies keep the names of their files, and - has no name"),
-    (("--corpus", "hf:squad", "--fix", "out"), "--fix: repairs text files, and hf:squad is not one"),
     (("--corpus", "x.parquet", "--fix", "out"), "--fix: repairs text files, and x.parquet is not one"),
-    (("--train", "x.parquet", "--fix", "out"), "--fix: repairs text files, and x.parquet is not one"),
     (("--corpus", "a/x.jsonl", "--queries", "b/x.jsonl", "--fix", "out"), "two files are called x.jsonl"),
     (("--corpus", "out/x.jsonl", "--fix", "out"), "--fix out: would replace what --corpus reads, out/x.jsonl; write elsewhere"),
 ]

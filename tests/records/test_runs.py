@@ -53,10 +53,10 @@ def tied_run(seed):
     return run, grades
 
 
-def test_a_thousand_runs_full_of_ties_score_as_trec_eval_scores_them():
+def test_runs_full_of_ties_score_as_trec_eval_scores_them():
     names = ["ndcg_cut_10", "ndcg_cut_5", "map", "recip_rank", "recall_10", "recall_1000", "P_5", "success_1", "bpref", "Rprec", "infAP"]
     ours = [measures.parse_measure(name) for name in names]
-    for seed in range(1000):
+    for seed in range(200):
         hits, grades = tied_run(seed)
         expected = pytrec_eval.RelevanceEvaluator(grades, set(names)).evaluate(hits)
         computed = measures.evaluate_run(runs.Run.from_hits(hits), grades, ours)
@@ -85,19 +85,6 @@ def test_the_text_of_a_score_reads_back_as_the_same_float32():
     generator = np.random.default_rng(1)
     for value in generator.integers(0, 0x7F800000, 2000, dtype=np.uint32).view(np.float32):
         assert np.float32(runs.format_score(value)) == value
-
-
-@pytest.mark.parametrize("size", [7, 1 << 20])
-def test_tabs_blank_lines_scattered_queries_and_false_ranks_are_understood(tmp_path, monkeypatch, size):
-    monkeypatch.setattr(lines, "BLOCK_BYTES", size)
-    path = tmp_path / "a.trec"
-    path.write_bytes(b"02\tQ0\td1\t9\t1.5\tsys\r\n\r\n2 Q0 d1 1 7 other\n  02 Q0  d2 1  2.5 sys \n\n02 0 d10 3 +1.5e0 sys")
-    run = runs.read_run(path)
-    assert run.queries == ["02", "2"]
-    assert run.hits("02") == [("d2", 2.5), ("d10", 1.5), ("d1", 1.5)]
-    assert run.hits("2") == [("d1", 7.0)]
-    assert run.hits("absent") == []
-    assert run.tag == "sys"
 
 
 @pytest.mark.parametrize("size", [7, 1 << 20])

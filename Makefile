@@ -38,7 +38,6 @@ device: environment
 # all of it, or what PARTS names in pytest's way: PARTS="power_loss or damage"
 torture: environment
 	$(PYTEST) -m torture $(if $(PARTS),-k "$(PARTS)")
-	$(if $(PARTS),,$(BIN)/python -m tests.fuzz --cases 1000000 --jobs $(shell nproc))
 
 # 400 changes of one expression each, and the tests that should notice; hours, but a second run goes on where the first was stopped
 mutants: environment

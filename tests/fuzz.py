@@ -1,17 +1,13 @@
 """Mutated inputs for everything that reads bytes from outside: each case ends in a result or in a MoeirError, in bounded time and memory.
 
-`python -m tests.fuzz --cases 1000000 --jobs 2` mutates at random, by seed. An input that fails is written to tests/fuzz_inputs/TARGET/,
-which tests/test_fuzz.py reads again.
+An input that fails `make torture` is written to tests/fuzz_inputs/TARGET/, which tests/test_fuzz.py reads again.
 """
 
-import argparse
 import contextlib
 import functools
 import hashlib
-import io
 import json
 import logging
-import multiprocessing
 import os
 import random
 import resource
@@ -37,10 +33,10 @@ from moeir.stages import stage_class
 from moeir.stages.base import run_stage
 from moeir.stages.check import Check
 from tests import fuzz_artifacts
+from tests.conftest import InMemoryStream
 
 INPUTS = Path(__file__).parent / "fuzz_inputs"
 SECONDS, EXTRA_MEMORY = 20, 4 << 30  # of one case
-BATCH = 2_000
 EXAMPLE = {
     "query_id": "q1", "query": "who hunts mice", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"],
     "negative_provenance": [[{"run": "bm25", "rank": 3, "score": 1.5}], []], "positive_scores": [2.0], "negative_scores": [0.5, 0.25],
@@ -254,7 +250,7 @@ def run_case(target: Target, content: bytes, folder: Path) -> str:
     path = folder / target.file
     path.write_bytes(content)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(InMemoryStream()):
             target.read(path)
     except (MoeirError, OSError) as refusal:  # the command line prints both as a line
         return "refused" if str(refusal) else "a refusal without words"
@@ -296,7 +292,7 @@ def bound_cases() -> Iterator[None]:
         log.setLevel(level)
 
 
-Results = tuple[str, Counter[str], list[tuple[str, bytes]]]  # target, how many were accepted, refused and failed, and failing inputs
+Results = tuple[Counter[str], list[tuple[str, bytes]]]  # how many were accepted, refused and failed, and failing inputs
 
 
 def iterate_outcomes(name: str, target: Target, cases: int, seed: int, folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -313,16 +309,16 @@ def iterate_outcomes(name: str, target: Target, cases: int, seed: int, folder: P
 def fuzz(name: str, target: Target, cases: int, seed: int) -> Results:
     """Run seeded cases of a target; the first failing input of each message."""
     with tempfile.TemporaryDirectory() as folder:
-        return _collect(name, iterate_outcomes(name, target, cases, seed, Path(folder)))
+        return _collect(iterate_outcomes(name, target, cases, seed, Path(folder)))
 
 
-def _collect(name: str, outcomes: Iterable[tuple[str, bytes]]) -> Results:
+def _collect(outcomes: Iterable[tuple[str, bytes]]) -> Results:
     counts, failures = Counter[str](), dict[str, bytes]()
     for outcome, content in outcomes:
         counts[outcome if outcome in ("accepted", "refused") else "failed"] += 1
         if outcome not in ("accepted", "refused"):
             failures.setdefault(outcome, content)
-    return name, counts, list(failures.items())
+    return counts, list(failures.items())
 
 
 def fuzz_in_child(name: str, target: Target, cases: int, seed: int) -> Results:
@@ -338,7 +334,7 @@ def fuzz_in_child(name: str, target: Target, cases: int, seed: int) -> Results:
             outcomes += [(outcome, bytes.fromhex(content)) for outcome, content in map(json.loads, lines.read_text().splitlines())]
             if end:
                 outcomes.append((end, case.read_bytes() if case.exists() else b""))
-    return _collect(name, outcomes)
+    return _collect(outcomes)
 
 
 def _fork_cases(name: str, target: Target, cases: int, seed: int, folder: Path, lines: Path) -> int:
@@ -368,48 +364,9 @@ def _wait_for_child(child: int, case: Path) -> str:
     return f"ends its process with {code}" if code else ""
 
 
-def fuzz_batch(task: tuple[str, int, int]) -> Results:
-    """A batch of cases: target, cases, seed."""
-    name, cases, seed = task
-    return fuzz_in_child(name, _targets()[name], cases, seed)
-
-
-@functools.cache
-def _targets() -> dict[str, Target]:
-    return list_targets()
-
-
-def _save_failures(name: str, failures: list[tuple[str, bytes]]) -> None:
-    for message, content in failures:
+def save_failures(name: str, failures: list[tuple[str, bytes]]) -> None:
+    """Write each failing input where tests/test_fuzz.py reads it again."""
+    for _, content in failures:
         path = INPUTS / name.replace(" ", "_") / hashlib.sha256(content).hexdigest()[:12]
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_bytes(content)
-        sys.stderr.write(f"{name}: {message}\n    {path}\n")
-
-
-def main() -> int:
-    """Run all or some targets and print a table; 1 if there is a failure."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("targets", nargs="*", help="all unless named")
-    parser.add_argument("--cases", type=int, default=1_000_000, help="of all targets together")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    names = options.targets or list(list_targets())
-    share, started = options.cases // len(names), time.monotonic()
-    tasks = [(name, min(BATCH, share - first), options.seed + first) for name in names for first in range(0, share, BATCH)]
-    totals: dict[str, Counter[str]] = {name: Counter() for name in names}
-    with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=50) as pool:
-        for name, counts, failures in pool.imap_unordered(fuzz_batch, tasks):
-            totals[name] += counts
-            _save_failures(name, failures)
-    columns = ("accepted", "refused", "failed")
-    sys.stdout.write("target\tcases\t" + "\t".join(columns) + "\n")
-    for name, counts in [*totals.items(), ("all", sum(totals.values(), Counter()))]:
-        sys.stdout.write("\t".join((name, f"{counts.total():,}", *(f"{counts[column]:,}" for column in columns))) + "\n")
-    sys.stdout.write(f"{time.monotonic() - started:.0f} s\n")
-    return int(any(counts["failed"] for counts in totals.values()))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,9 +17,18 @@ TARGETS = fuzz.list_targets()
 @pytest.mark.parametrize("name", TARGETS)
 def test_mutated_inputs_are_read_or_refused(name):
     cases = 15 if name in fuzz_artifacts.READERS else 60
-    _, counts, failures = fuzz.fuzz(name, TARGETS[name], cases, seed=0)
+    counts, failures = fuzz.fuzz(name, TARGETS[name], cases, seed=0)
     assert failures == []
     assert counts.total() == cases and counts["refused"]
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("name", TARGETS)
+def test_many_mutated_inputs_are_read_or_refused(name, record_property):
+    counts, failures = fuzz.fuzz_in_child(name, TARGETS[name], 20_000, seed=1)
+    record_property("faults", (name, {"mutated inputs": tuple(counts[column] for column in ("accepted", "refused", "failed"))}))
+    fuzz.save_failures(name, failures)
+    assert failures == []
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -50,10 +59,10 @@ def read_carelessly(path: Path) -> None:
 def test_the_fuzzer_finds_errors_and_loops_without_an_end(monkeypatch):
     monkeypatch.setattr(fuzz, "SECONDS", 0.05)
     target = Target(read_carelessly, "x.json", (b'{"depth": 1}',))
-    _, counts, failures = fuzz.fuzz("careless", target, 300, seed=0)
+    counts, failures = fuzz.fuzz("careless", target, 300, seed=0)
     messages = {message.split(":")[0] for message, _ in failures}
     assert counts["accepted"] and counts["refused"] and counts["failed"] and messages >= {"KeyError", "TypeError", "Hang"}
-    assert [fuzz.fuzz("careless", target, 300, seed=0)[2]] == [failures]
+    assert fuzz.fuzz("careless", target, 300, seed=0)[1] == failures
 
 
 def read_fatally(path: Path) -> None:
@@ -75,7 +84,7 @@ def blocked_alarms():
 def test_a_process_that_ends_or_stays_is_a_failure_and_the_other_cases_are_run(blocked_alarms, monkeypatch):
     monkeypatch.setattr(fuzz, "SECONDS", 0.5)
     monkeypatch.setattr(fuzz, "TOKENS", (b"[", b"("))
-    _, counts, failures = fuzz.fuzz_in_child("fatal", Target(read_fatally, "x", (b" ab",)), 60, seed=0)
+    counts, failures = fuzz.fuzz_in_child("fatal", Target(read_fatally, "x", (b" ab",)), 60, seed=0)
     messages = {content[:1]: message for message, content in failures}
     assert messages == {b"[": "ends its process with -9", b"(": "does not end within 1.0 s, nor by a signal"}
     assert counts.total() == 60

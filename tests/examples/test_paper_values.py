@@ -13,7 +13,7 @@ QUESTIONS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
 Call = tuple[str, list[str]]
 RECORDER = """#!/bin/bash
 echo "$*" >>{calls}
-[ "$1" != info ] || echo "alpha 1.1"
+case "$*" in evaluate*tsv) printf '1.0\\tmacro\\tSuccess@20\\t0.4\\n1.1\\tmacro\\tSuccess@20\\t0.5\\n' ;; esac
 if [ "$1" = finetune ]; then # with the rate 5e-5 the second epoch is the best; an epoch has two steps of 2 seconds
   output="${{@: -1}}" value=0.3
   [[ $output != *5e-5 ]] || value=0.4
@@ -109,13 +109,15 @@ def test_taser_on_five_sets_mines_for_three_and_tunes_one_alpha(calls: Any) -> N
     assert mined["bm25-curatedtrec.jsonl"] == "regex" and list(mined.values()).count("regex") == 1
     assert [name for name in mined if name.startswith("taser")] == [f"taser-first-{set_name}.jsonl" for set_name in QUESTIONS[:3]]
     fused = [call for call in recorded if call[0] == "fuse"]
-    tuned = [call for call in fused if flag_values(call, "tune")]
-    assert [(flag_values(call, "tune"), flag_values(call, "grid"), flag_values(call, "group-by")) for call in tuned] == [
-        (["Success@20"], ["0.5:2.0:0.1"], ["set"])
-    ] * 3
-    assert [flag_values(call, "method")[0] for call in fused if call not in tuned] == ["hybrid:alpha=1.1"] * 15
+    tried = [call for call in fused if "tuning" in flag_values(call, "output")[0]]
+    grid = [f"hybrid:alpha={step / 10}" for step in range(5, 21)]
+    assert [flag_values(call, "method")[0] for call in tried] == grid * 3
+    assert [flag_values(call, "method")[0] for call in fused if call not in tried] == ["hybrid:alpha=1.1"] * 15
     evaluated = [call for call in recorded if call[0] == "evaluate"]
-    assert [flag_values(call, "match")[0] for call in evaluated] == ["string", "string", "string", "regex", "string"]
+    chosen = [call for call in evaluated if flag_values(call, "group-by")]
+    assert [(flag_values(call, "measure"), flag_values(call, "group-by")) for call in chosen] == [(["Success@20"], ["set"])] * 3
+    matches = [flag_values(call, "match")[0] for call in evaluated if call not in chosen]
+    assert matches == ["string", "string", "string", "regex", "string"]
 
 
 def test_taser_goes_on_with_the_better_rate_and_times_an_epoch(calls: Any, tmp_path: Path) -> None:
@@ -194,16 +196,8 @@ def test_each_row_of_mote_is_pre_trained_by_itself_on_queries_of_the_spans(calls
     assert all(flag_values(call, name) == [value] for call in generations for name, value in values.items())
     pretrainings = {Path(flag_values(call, "output")[0]).name: call for call in recorded if call[0] == "pretrain"}
     assert list(pretrainings) == ["mote", "siamese", "switched"], "separate encoders are given"
-    values = {
-        "steps": "80000",
-        "batch-size": "1024",
-        "accumulate": "2",
-        "checkpoint-every": "20000",
-        "learning-rate": "3e-4",
-        "warmup": "0.1",
-        "document-length": "144",
-        "model": "base",
-    }
+    values = {"steps": "80000", "batch-size": "1024", "accumulate": "2", "checkpoint-every": "20000", "learning-rate": "3e-4"}
+    values |= {"warmup": "0.1", "document-length": "144", "model": "base"}
     for name, call in pretrainings.items():
         assert file_names(flag_values(call, "queries")) == ["asked-0.jsonl", "asked-1.jsonl"] and file_names(
             flag_values(call, "corpus")

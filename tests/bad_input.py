@@ -226,8 +226,6 @@ FLAGS = [
     BadInput("no such device", None, ENCODE + "came --device cuda:99", 2, "--device cuda:99: torch sees"),
     BadInput("no device to compute on", None, ENCODE + "came --device meta", 2, "--device meta: expected auto, cpu, cuda"),
     BadInput("no such dtype", None, ENCODE.replace("float32", "int3") + "came", 2, "--dtype int3: expected auto"),
-    BadInput("unknown measure", None, EVALUATE + "one.trec --measure nDGC@10", 2, "did you mean nDCG"),
-    BadInput("an expert that is not there", None, SEARCH + "idx --expert lexicon", 2, "--expert lexicon: idx has lexical, local, global"),
     BadInput("an engine for an expert that is not there", None, INDEX + "enc --engine x=flat", 2, "there is no expert 'x'"),
     BadInput("an engine of another kind", None, INDEX + "enc --engine global=inverted", 2, "takes sparse representations"),
     BadInput("an unknown language", None, BM25.replace("bm25", "bm25:language=de") + "corpus.jsonl", 2, "'de' is unknown; known: ar"),
@@ -332,9 +330,6 @@ def rewrite_reading_rules(**changes: object) -> Setup:
 
 
 SPECS = [
-    BadInput("a thousand experts too many", None, INIT + "--arch taser:experts=20000", 2, "experts=20000: expected 2 to 1024"),
-    BadInput("scores turned round", None, INIT + "--arch splade:scale=-1", 2,
-        "the scale of the lexical expert's scores is -1; expected 0 to"),
     BadInput("experts in no layer", None, INIT + "--arch came:shared_layers=0,routing=role", 2,
         "need shared layers, found shared_layers=0"),
     BadInput("a block over a vector that is not there", None, INIT + "--arch came:shared_layers=2,experts=local,global_experts=3", 2,
@@ -420,7 +415,6 @@ CAME = ENCODE + "came"
 PIPED = CAME.replace("corpus.jsonl", "-")
 ENCODING = [
     BadInput("a shard without a number", None, CAME + " --shard 3", 2, "--shard 3: expected I/N, the I-th of N parts counted from 0"),
-    BadInput("more shards than windows", None, CAME + " --shard 0/2", 2, "12 texts, 1 windows of 256; expected at most 1 shards"),
     BadInput("a shard of a pipe", None, PIPED + " --shard 0/2", 2, "--shard: needs a corpus whose texts can be counted"),
     BadInput("no terms", None, CAME + " --terms 0", 2, "--terms 0: expected at least 1"),
 ]  # fmt: skip
@@ -466,8 +460,6 @@ FUSING = [
         "in the order two, one, found"),
     BadInput("two fusions", write_file("bad.json", LINEAR), LEARNED + " --method rrf", 2, "--learned and --method exclude one another"),
     BadInput("no judgements of a loss", None, FUSE_TWO + "--ablation lost.tsv", 2, "--ablation and --qrels go together"),
-    BadInput("an account over a file", write_file("why.tsv", "mine"), FUSE_TWO + "--attribution why.tsv", 2,
-        "exists and was not made by moeir"),
     BadInput("an account over the run", None, FUSE_TWO + "--attribution out.trec", 2, "--attribution out.trec: --output writes there"),
 ]  # fmt: skip
 
@@ -507,8 +499,6 @@ TRAIN_CROSS_ENCODER = (
 PRETRAIN = "pretrain --model tiny --arch cross-encoder --corpus corpus.jsonl --objective mlm --output out"
 CASCADE = RERANK + "one.trec --depth 10 --then "
 RERANKING = [
-    BadInput("a head that is none", None, TRAIN_CROSS_ENCODER.replace("encoder", "encoder:head=mean"), 2,
-        "head=mean: expected one of hf, linear"),
     BadInput("no room for a document", None, TRAIN_CROSS_ENCODER + " --query-length 63", 2,
         "leaves no room for a document in a pair of 64"),
     BadInput("a group of one", None, TRAIN_CROSS_ENCODER + " --objective lce --negatives 0", 2,
@@ -523,8 +513,6 @@ RERANKING = [
     BadInput("a deeper round", None, CASCADE + "10:came", 2, "--then 10:…: expected less than the depth before it, 10"),
     BadInput("an unknown way to cut", None, RERANK + "one.trec --passages best", 2, "--passages best: expected firstp, maxp or sump"),
     BadInput("a stride of beginnings", None, RERANK + "one.trec --stride 9", 2, "--passages firstp reads only the first passage; add"),
-    BadInput("an expert that is not there", None, RERANK + "one.trec --expert sparse", 2,
-        "--expert sparse: came has lexical, local, global"),
     BadInput("a corpus for two", None, CASCADE.replace("corpus.jsonl", "-") + "5:came", 2, "--corpus -: every model reads it"),
     BadInput("more shards than queries", None, RERANK + "one.trec --shard 0/2", 2, "--shard 0/2: the run has 1 queries"),
     BadInput("patience of several", None, CASCADE + "5:came+came --patience 3", 2, "--patience 3: several models would stop a query"),
@@ -572,7 +560,6 @@ UPDATING = [
     BadInput("an addition of an index", None, UPDATE + "idx --add idx", 4, "idx: expected encodings, found an index"),
     BadInput("texts for encodings", None, UPDATE + "idx --add corpus.jsonl", 2,
         "--add corpus.jsonl: expected the output folder of moeir encode"),
-    BadInput("encodings for texts", None, UPDATE + "bm25 --add enc", 2, "--add enc: expected texts, as bm25 has bm25"),
     BadInput("a document added again", None, UPDATE + "idx --add enc", 3,
         "document 'ant' is in idx already; to replace documents, name them"),
     BadInput("all documents deleted", None, UPDATE + "idx --delete enc/ids.txt", 3,

@@ -11,9 +11,6 @@ from moeir.records import qrels, texts
 from moeir.records.texts import Text
 
 ROOT = Path(__file__).parents[1]
-DATA = ROOT.parent / "shared" / "data"
-
-
 @pytest.fixture(scope="module")
 def sampling() -> ModuleType:
     spec = importlib.util.spec_from_file_location("sample_questions", ROOT / "tests" / "benchmarks" / "sample_questions.py")
@@ -66,14 +63,3 @@ def test_documents_of_equal_text_are_relevant_together_if_the_text_names_the_sub
     write_collection(tmp_path, {"t1": "e", "t2": "n", "d1": "one", "d2": "two"}, judged, documents)
     _, merged = sampling.sample_queries(tmp_path, 10, 10, seed=1)
     assert merged == {"t1": {"e": 1, "f": 1}, "t2": {"n": 0}, "d1": {"n": 1, "n1": 1}, "d2": {"x": 1}}
-
-
-@pytest.mark.parametrize(("name", "tested", "trained", "several"), [("squad", 10_529, 87_299, 10), ("medquad", 726, 12_103, 102)])
-def test_of_the_collections(sampling: ModuleType, name: str, tested: int, trained: int, several: int) -> None:
-    if not (DATA / name).is_dir():
-        pytest.skip(f"the collection is not at {DATA / name}")
-    samples, judged = sampling.sample_queries(DATA / name, 90_000, 11_000, seed=42)
-    assert {part: len(questions) for part, questions in samples.items()} == {"dev": tested, "train": trained}
-    words = [sampling._words(question.text) for questions in samples.values() for question in questions]
-    assert len(set(words)) == len(words), "no two questions of both parts have the same words"
-    assert sum(len(judged[question.id]) > 1 for question in samples["dev"]) == several

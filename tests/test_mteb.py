@@ -102,13 +102,10 @@ def test_faulty_records_of_mteb_are_refused_by_row(tmp_path, came_checkpoint, to
     owl = {"id": "owl", "text": "an owl", "title": None}
     for record, message in (
         ({"id": "bat", "text": None}, "document 2: text is not a string: null"),
-        ({"id": "bat", "text": float("nan")}, "document 2: text is not a string: NaN"),
         ({"id": "bat", "text": "a bat", "title": float("nan")}, "document 2: title is not a string: NaN"),
         ({"id": "bat", "text": "a bat \ud800"}, "document 2: text: half a character"),
-        ({"id": None, "text": "a bat"}, "document 2: id is not a string: null"),
         ({"id": 2.0, "text": "a bat"}, r"document 2: id is not a string: 2\.0"),
         ({"id": "a bat", "text": "a bat"}, "document 2: id with white space: 'a bat'"),
-        ({"id": "owl", "text": "a bat"}, "duplicate id 'owl'"),
     ):
         with pytest.raises(DataError, match=message):
             model.index([owl, record], **place)
@@ -143,11 +140,6 @@ def test_the_example_prints_a_line_for_the_fused_list_and_each_expert(tmp_path, 
               for expert in (None, "lexical", "local", "global")]  # fmt: skip
     assert [line[2] for line in lines] == [f"{one.task_results[0].get_score():.5f}" for one in scores]
     assert not list((tmp_path / "work").rglob("corpus.jsonl"))
-
-
-def test_results_of_two_precisions_are_two_results(tmp_path, came_checkpoint):
-    metas = [SearchModel(came_checkpoint, tmp_path, dtype=dtype).mteb_model_meta for dtype in ("float32", "bfloat16")]
-    assert metas[0].experiment_name != metas[1].experiment_name
 
 
 @pytest.mark.torture

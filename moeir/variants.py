@@ -3,8 +3,8 @@
 The name on the command line is the name of a file in its package (`architectures/came.py`), or of a function where the package is a
 module of formulas (`mining.py`); the formulas are the functions with the same first parameter. If a file has several classes, its
 first one has the file's name and each other its own: `TevatronRun` in `formats/tevatron.py` is tevatron-run. The options are the
-keyword-only parameters. Signatures are read from the source, so that a misspelt option is refused, and help is printed, before any
-heavy library loads.
+keyword-only parameters; one whose default is the name of a dataclass's instance stands for the fields of the dataclass. Signatures are
+read from the source, so that a misspelt option is refused, and help is printed, before any heavy library loads.
 
 Own code: the name `module:Name` is a class or function of any module, as in `my_package.models:Mine:width=64`. A module that a file names
 is never imported, only one that the user names: on the command line, in Python by an import.
@@ -19,9 +19,10 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from moeir.errors import UsageError
@@ -50,11 +51,12 @@ OWN_CODE = re.compile(r"([^\W\d]\w*(?:\.\w+)*):([^\W\d]\w*)(?=:|$)")
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a variant: a keyword with its annotation in the source and its default."""
+    """One option of a variant: a keyword with its annotation in the source and its default, or a field of the dataclass `parameter`."""
 
     name: str
     annotation: str
     default: Any
+    parameter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,12 @@ def bind_variant(room: str, text: str) -> functools.partial[Any]:
     """The function or class that `text` names in the package `room`, with its options parsed and bound."""
     variant, options = resolve_spec(room, text)
     target: Callable[..., Any] = getattr(importlib.import_module(variant.module), variant.symbol)
+    grouped: dict[str, dict[str, Any]] = {}
+    for option in variant.options:
+        if option.parameter is not None and option.name in options:
+            grouped.setdefault(option.parameter, {})[option.name] = options.pop(option.name)
+    for parameter, fields in grouped.items():
+        options[parameter] = type(inspect.signature(target).parameters[parameter].default)(**fields)
     return functools.partial(target, **options)
 
 
@@ -170,19 +178,41 @@ def _class_variants(room: str, file: Path) -> list[Variant]:
 
 
 def _function_variants(room: str, module: str) -> list[Variant]:
-    body = ast.parse(PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")).body
+    body = _parse_module(module)
+    imports = {alias.name: str(node.module) for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
     functions = [node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.args.args]
     kin = [node for node in functions if node.args.args[0].arg == FORMULAS[room]]
-    return [_variant(room, f"moeir.{module}", node.name, node, node) for node in kin]
+    return [_variant(room, f"moeir.{module}", node.name, node, node, imports) for node in kin]
 
 
-def _variant(room: str, module: str, name: str, node: ast.FunctionDef | ast.ClassDef, function: ast.FunctionDef | None) -> Variant:
-    options = []
+def _parse_module(module: str) -> list[ast.stmt]:
+    return ast.parse(PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")).body
+
+
+def _variant(
+    room: str,
+    module: str,
+    name: str,
+    node: ast.FunctionDef | ast.ClassDef,
+    function: ast.FunctionDef | None,
+    imports: Mapping[str, str] = MappingProxyType({}),
+) -> Variant:
+    options = list[Option]()
     for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if function else ():
         annotation = ast.unparse(argument.annotation) if argument.annotation else "str"
+        if isinstance(default, ast.Name):
+            options += _dataclass_options(argument.arg, annotation, imports[annotation].removeprefix("moeir."))
+            continue
         options.append(Option(argument.arg, annotation, REQUIRED if default is None else ast.literal_eval(default)))
     summary, _, details = (ast.get_docstring(node) or "").partition("\n")
     return Variant(room, name.replace("_", "-"), node.name, module, summary, tuple(options), details.strip())
+
+
+def _dataclass_options(parameter: str, name: str, module: str) -> list[Option]:
+    """The fields of a dataclass, the type of a parameter."""
+    (node,) = (node for node in _parse_module(module) if isinstance(node, ast.ClassDef) and node.name == name)
+    fields = [(field, field.value) for field in node.body if isinstance(field, ast.AnnAssign) and field.value is not None]
+    return [Option(ast.unparse(field.target), ast.unparse(field.annotation), ast.literal_eval(value), parameter) for field, value in fields]
 
 
 def own_module(text: str) -> str | None:

@@ -7,6 +7,7 @@ import pytest
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.parsing import format_value
+from moeir.training.regularizers import RegularizerWeights
 from moeir.variants import REQUIRED, Spec, parse_spec
 
 
@@ -84,7 +85,14 @@ def test_what_the_source_says_is_what_python_binds(room):
         bound = variants.bind_variant(room, variant.name).func
         signature = inspect.signature(bound)
         keywords = {one.name: one.default for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY}
+        for parameter in {option.parameter for option in variant.options if option.parameter is not None}:
+            keywords |= vars(keywords.pop(parameter))
         assert keywords == {option.name: option.default for option in variant.options}
+
+
+def test_options_of_a_dataclass_are_its_fields():
+    bound = variants.bind_variant("training.objectives", "kl:temperature=2,load_balance=0.5,by_side=true")
+    assert bound.keywords == {"temperature": 2.0, "regularizers": RegularizerWeights(load_balance=0.5, by_side=True)}
 
 
 def test_resolving_loads_nothing_heavy():

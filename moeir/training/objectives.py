@@ -15,32 +15,20 @@ from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
 from moeir.training import competition, losses
 from moeir.training.losses import EncodedBatch, ObjectiveOutput, batch_scores, contrastive_per_score
-from moeir.training.regularizers import RegularizerWeights
+from moeir.training.regularizers import DEFAULT_WEIGHTS, RegularizerWeights
 
 SHARES = ("rank", "loss", "margin")  # what the experts compete by
 
 
-def contrastive(
-    batch: EncodedBatch,
-    *,
-    flops_query: float | None = None,
-    flops_document: float | None = None,
-    flops_ramp: int = 0,
-    entropy: float = 0.01,
-    entropy_sign: str = "maximise",
-    entropy_of: str = "instance",
-    load_balance: float = 0.0,
-    by_side: bool = False,
-) -> ObjectiveOutput:
+def contrastive(batch: EncodedBatch, *, regularizers: RegularizerWeights = DEFAULT_WEIGHTS) -> ObjectiveOutput:
     """Σ of the contrastive losses of all scores, in-batch negatives; FLOPS regulariser for sparse experts, entropy for routers.
 
     `flops_query`, `flops_document`: default 0.01, 0 for an expert trained within a sum (mote). `flops_ramp`: steps over which it grows.
     `entropy_sign`: maximise or as-printed. `entropy_of`: instance (each decision) or batch. `by_side`:
     that of a batch and `load_balance` apply to queries and to documents, not to both together.
     """
-    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance, by_side)
     losses_by_score, facts = contrastive_per_score(batch, batch_scores(batch))
-    return _sum_losses(batch, losses_by_score, facts, penalties)
+    return _sum_losses(batch, losses_by_score, facts, regularizers)
 
 
 def competitive(
@@ -54,15 +42,8 @@ def competitive(
     rank_scope: str = "own",
     ties: str = "average",
     normalise_standardised: bool = False,
-    flops_query: float | None = None,
-    flops_document: float | None = None,
-    flops_ramp: int = 0,
     flops_in_competition: bool = False,
-    entropy: float = 0.01,
-    entropy_sign: str = "maximise",
-    entropy_of: str = "instance",
-    load_balance: float = 0.0,
-    by_side: bool = False,
+    regularizers: RegularizerWeights = DEFAULT_WEIGHTS,
 ) -> ObjectiveOutput:
     """CAME: first all experts learn alike; then each query weights the losses by how well each expert ranks its positive.
 
@@ -77,11 +58,10 @@ def competitive(
     """
     if not 0.0 <= standardised <= 1.0:
         raise UsageError(f"competitive:standardised={standardised}: expected a ratio of the steps, 0 to 1")
-    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance, by_side)
     score_matrices = batch_scores(batch)
     losses_by_score, facts = contrastive_per_score(batch, score_matrices)
-    flops_penalty, flops_facts = penalties.flops_penalty(batch.queries, batch.documents, batch.step)
-    router_penalty, router_facts = penalties.router_penalty(batch.queries, batch.documents)
+    flops_penalty, flops_facts = regularizers.flops_penalty(batch.queries, batch.documents, batch.step)
+    router_penalty, router_facts = regularizers.router_penalty(batch.queries, batch.documents)
     first_step = round(standardised * batch.steps)
     ranks, quality = _rank_positives(batch, score_matrices, shares, rank_scope, ties)
     weights = competition.expert_shares(
@@ -104,42 +84,17 @@ def competitive(
 
 
 def kl(
-    batch: EncodedBatch,
-    *,
-    temperature: float = 1.0,
-    contrastive: float = 0.0,
-    flops_query: float | None = None,
-    flops_document: float | None = None,
-    flops_ramp: int = 0,
-    entropy: float = 0.01,
-    entropy_sign: str = "maximise",
-    entropy_of: str = "instance",
-    load_balance: float = 0.0,
-    by_side: bool = False,
+    batch: EncodedBatch, *, temperature: float = 1.0, contrastive: float = 0.0, regularizers: RegularizerWeights = DEFAULT_WEIGHTS
 ) -> ObjectiveOutput:
     """Distillation of a teacher's distribution over each query's own documents; `contrastive`: weight of the contrastive loss."""
     if temperature <= 0:
         raise UsageError(f"kl:temperature={temperature}: expected more than 0")
-    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance, by_side)
-    return _distillation_loss(batch, lambda scores, teacher: losses.kl_divergence(scores, teacher, temperature), contrastive, penalties)
+    return _distillation_loss(batch, lambda scores, teacher: losses.kl_divergence(scores, teacher, temperature), contrastive, regularizers)
 
 
-def margin_mse(
-    batch: EncodedBatch,
-    *,
-    contrastive: float = 0.0,
-    flops_query: float | None = None,
-    flops_document: float | None = None,
-    flops_ramp: int = 0,
-    entropy: float = 0.01,
-    entropy_sign: str = "maximise",
-    entropy_of: str = "instance",
-    load_balance: float = 0.0,
-    by_side: bool = False,
-) -> ObjectiveOutput:
+def margin_mse(batch: EncodedBatch, *, contrastive: float = 0.0, regularizers: RegularizerWeights = DEFAULT_WEIGHTS) -> ObjectiveOutput:
     """Distillation of a teacher's margins between positive and negatives into each score; `contrastive`: weight of the contrastive loss."""
-    penalties = RegularizerWeights(flops_query, flops_document, flops_ramp, entropy, entropy_sign, entropy_of, load_balance, by_side)
-    return _distillation_loss(batch, losses.margin_mse, contrastive, penalties)
+    return _distillation_loss(batch, losses.margin_mse, contrastive, regularizers)
 
 
 def lce(batch: EncodedBatch, *, temperature: float = 1.0) -> ObjectiveOutput:
@@ -192,7 +147,7 @@ def _own_documents_loss(batch: EncodedBatch, loss_function: Callable[[Tensor], T
 
 
 def _distillation_loss(
-    batch: EncodedBatch, loss_function: Callable[[Tensor, Tensor], Tensor], contrastive_weight: float, penalties: RegularizerWeights
+    batch: EncodedBatch, loss_function: Callable[[Tensor, Tensor], Tensor], contrastive_weight: float, regularizers: RegularizerWeights
 ) -> ObjectiveOutput:
     """Each score's loss against the teacher on the query's own documents, plus `contrastive_weight` times the contrastive loss."""
     if batch.teacher_scores is None or batch.group_size < 2:
@@ -209,15 +164,15 @@ def _distillation_loss(
         contrastive_losses, contrastive_facts = contrastive_per_score(batch, score_matrices)
         losses_by_score = {name: value + contrastive_weight * contrastive_losses[name] for name, value in losses_by_score.items()}
         facts |= {name.replace("loss.", "contrastive.", 1): value for name, value in contrastive_facts.items() if "." in name}
-    return _sum_losses(batch, losses_by_score, facts, penalties)
+    return _sum_losses(batch, losses_by_score, facts, regularizers)
 
 
 def _sum_losses(
-    batch: EncodedBatch, losses_by_score: dict[str, Tensor], facts: StepMetrics, penalties: RegularizerWeights
+    batch: EncodedBatch, losses_by_score: dict[str, Tensor], facts: StepMetrics, regularizers: RegularizerWeights
 ) -> ObjectiveOutput:
     """Mean over queries of the summed losses, plus every regularizer."""
-    flops_penalty, flops_facts = penalties.flops_penalty(batch.queries, batch.documents, batch.step)
-    router_penalty, router_facts = penalties.router_penalty(batch.queries, batch.documents)
+    flops_penalty, flops_facts = regularizers.flops_penalty(batch.queries, batch.documents, batch.step)
+    router_penalty, router_facts = regularizers.router_penalty(batch.queries, batch.documents)
     loss = torch.stack(list(losses_by_score.values())).sum(0).mean() + flops_penalty + router_penalty
     return ObjectiveOutput(loss, {"loss": loss.detach(), **facts, **flops_facts, **router_facts})
 

@@ -93,7 +93,7 @@ def expert_usage(*sides: RouterOutput) -> Tensor:
 
 @dataclass(frozen=True)
 class RegularizerWeights:
-    """Weights of the regularizers: the options of these names that every objective has.
+    """Weights of the regularizers: the options of these names of every objective with `regularizers`.
 
     FLOPS defaults to 0.01 (CAME §4.2). For an expert that is trained as part of a summed score it defaults to 0: CoT-MoTE names no weight.
     """
@@ -153,3 +153,6 @@ class RegularizerWeights:
             facts |= {f"usage.{name}.{expert}": share for expert, share in enumerate(expert_usage(*pair))}
             facts[f"role_information.{name}"] = role_information(*pair)
         return total, facts
+
+
+DEFAULT_WEIGHTS = RegularizerWeights()

@@ -14,11 +14,13 @@ from moeir.errors import ArtifactError
 from moeir.records.examples import Example
 from moeir.training import objectives, resume_state
 from moeir.training.dev_sets import DevEvaluator, DevLoss, DevSet, load_dev_set
+from moeir.training.regularizers import RegularizerWeights
 from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import MultiDatasetSampler, make_sampler
 from moeir.training.trainer import BEST_FOLDER, METRICS_FILE, STATE_FOLDER, Schedule, train
 from tests.training.toy_examples import tokenize_in_memory
 
+NO_FLOPS = RegularizerWeights(flops_query=0.0, flops_document=0.0)
 RULES = {"query_length": 16, "document_length": 32}
 STEPS = 6
 
@@ -33,7 +35,7 @@ def objective_killed_at(at):
     def objective(batch):
         if batch.step == at:
             raise Killed
-        return objectives.contrastive(batch, flops_query=1e-4, flops_document=1e-4)
+        return objectives.contrastive(batch, regularizers=RegularizerWeights(flops_query=1e-4, flops_document=1e-4))
 
     return objective
 
@@ -56,7 +58,7 @@ def learning(toy, tiny_model_with_head):
         schedule = Schedule(STEPS, rate, layer_decay=0.8, group_rates={"towers": 2e-3}, save_minutes=0.0, **options)
         texts, plan = tokenize_in_memory(checkpoint, queries, documents, datasets=2), MultiDatasetSampler(samplers, (1.0, 0.5), 1)
         task = RetrievalTask(checkpoint, plan, texts, objective_killed_at(at), schedule.steps, torch.float32)
-        loss = DevLoss(partial(objectives.contrastive, flops_query=0.0, flops_document=0.0), 3, 0, STEPS) if measure == "loss" else None
+        loss = DevLoss(partial(objectives.contrastive, regularizers=NO_FLOPS), 3, 0, STEPS) if measure == "loss" else None
         counts = train(task, schedule, folder, device="cpu", evaluator=DevEvaluator(checkpoint, dev, torch.float32, loss=loss))
         return {name: value.clone() for name, value in checkpoint.architecture.state_dict().items()}, counts
 

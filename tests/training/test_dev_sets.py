@@ -11,6 +11,7 @@ from moeir.errors import DataError
 from moeir.records.texts import read_texts
 from moeir.training import dev_sets, objectives
 from moeir.training.dev_sets import DevLoss, DevSet, load_dev_set
+from moeir.training.regularizers import RegularizerWeights
 from moeir.training.resume_state import BestTracker
 from tests.oracles.rank_order import rank_order
 
@@ -154,7 +155,7 @@ def plain_losses(checkpoint, queries, documents, relevant):
     return {name: sum(values) / len(names) for name, values in losses.items()}
 
 
-NO_FLOPS = {"flops_query": 0.0, "flops_document": 0.0}
+NO_FLOPS = {"regularizers": RegularizerWeights(flops_query=0.0, flops_document=0.0)}
 
 
 @pytest.fixture(scope="module")

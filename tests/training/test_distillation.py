@@ -10,8 +10,10 @@ from moeir.errors import UsageError
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
 from moeir.training import losses, objectives
+from moeir.training.regularizers import RegularizerWeights
 from tests.oracles import training as oracles
 
+FLOPS = RegularizerWeights(flops_query=0.3, flops_document=0.7)
 quick = settings(deadline=None, max_examples=30)
 numbers = st.integers(-6, 6).map(lambda number: number / 2)
 Q, GROUP = 3, 4
@@ -56,7 +58,7 @@ def batch(*, sums=None, teacher=TEACHER, group=GROUP):
     return objectives.EncodedBatch(*sides, torch.zeros(Q, Q * group, dtype=torch.bool), 0, 10, teacher)
 
 
-NO_FLOPS = {"flops_query": 0.0, "flops_document": 0.0}
+NO_FLOPS = {"regularizers": RegularizerWeights(flops_query=0.0, flops_document=0.0)}
 HYBRID = {"hybrid": ("global", "lexical")}
 
 
@@ -100,8 +102,8 @@ def test_the_plain_loss_can_be_added_and_penalties_are_those_of_the_others(objec
     assert (
         both.metrics["contrastive.global"] == plain.metrics["loss.global"] and both.metrics["loss.global"] == alone.metrics["loss.global"]
     )
-    cost = objectives.contrastive(toy_batch, flops_query=0.3, flops_document=0.7).loss.item() - plain.loss.item()
-    assert objective(toy_batch, flops_query=0.3, flops_document=0.7).loss.item() - alone.loss.item() == pytest.approx(cost, rel=1e-3)
+    cost = objectives.contrastive(toy_batch, regularizers=FLOPS).loss.item() - plain.loss.item()
+    assert objective(toy_batch, regularizers=FLOPS).loss.item() - alone.loss.item() == pytest.approx(cost, rel=1e-3)
 
 
 @pytest.mark.parametrize("objective", objectives.NEEDS_TEACHER)
@@ -131,7 +133,7 @@ def test_losses_are_taken_of_sums_of_experts(objective):
 def test_flops_is_free_within_a_sum_unless_it_is_asked_for():
     summed, alone = batch(sums=HYBRID), batch(sums={"hybrid": ("lexical",)})
     assert objectives.contrastive(summed).loss.item() == objectives.contrastive(summed, **NO_FLOPS).loss.item()
-    explicit_weights = {"flops_query": 0.01, "flops_document": 0.01}
+    explicit_weights = {"regularizers": RegularizerWeights(flops_query=0.01, flops_document=0.01)}
     assert objectives.contrastive(alone).loss.item() == objectives.contrastive(alone, **explicit_weights).loss.item()
     assert objectives.contrastive(alone).loss.item() > objectives.contrastive(alone, **NO_FLOPS).loss.item()
     assert objectives.contrastive(summed, **explicit_weights).loss.item() > objectives.contrastive(summed).loss.item()
@@ -139,7 +141,7 @@ def test_flops_is_free_within_a_sum_unless_it_is_asked_for():
 
 def test_flops_counts_in_the_competition_of_a_sum_that_has_a_sparse_expert():
     toy_batch = batch(sums={"hybrid": ("global", "lexical"), "dense": ("global",)})
-    options = {"standardised": 0.0, "flops_query": 0.7, "flops_document": 0.7}
+    options = {"standardised": 0.0, "regularizers": RegularizerWeights(flops_query=0.7, flops_document=0.7)}
     outside, inside = (objectives.competitive(toy_batch, flops_in_competition=word, **options) for word in (False, True))
     free = objectives.competitive(toy_batch, standardised=0.0, **NO_FLOPS).loss.item()
     share = float(outside.metrics["share.hybrid"])

@@ -11,14 +11,15 @@ from moeir.backbones.packed_tokens import PackedTokens
 from moeir.mixtures import feedforward
 from moeir.representations.dense import Dense
 from moeir.training import grad_cache, objectives
+from moeir.training.regularizers import RegularizerWeights
 from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import make_sampler
 from moeir.training.trainer import metrics_to_floats
 from tests.kernels.peak_memory import peak_bytes
 from tests.training.toy_examples import animal_text, disable_dropout, make_examples, tokenize_in_memory
 
-COMPETITIVE = partial(objectives.competitive, standardised=0.0, flops_query=1e-3, flops_document=1e-3)
-BALANCED = partial(objectives.contrastive, load_balance=0.01, entropy_of="batch")
+COMPETITIVE = partial(objectives.competitive, standardised=0.0, regularizers=RegularizerWeights(flops_query=1e-3, flops_document=1e-3))
+BALANCED = partial(objectives.contrastive, regularizers=RegularizerWeights(load_balance=0.01, entropy_of="batch"))
 KINDS = {
     "came": ("came:shared_layers=2,local_dim=8,normalise=true,routing=token,global_experts=3", COMPETITIVE),
     "dense": ("dense:pooling=mean", objectives.contrastive),

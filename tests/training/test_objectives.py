@@ -11,8 +11,10 @@ from moeir.representations.dense import Dense
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 from moeir.training import objectives
+from moeir.training.regularizers import RegularizerWeights
 from tests.oracles import training as oracles
 
+NO_FLOPS = RegularizerWeights(flops_query=0.0, flops_document=0.0)
 Q, GROUP, V, D = 3, 4, 12, 5
 EXPERTS = ("lexical", "local", "global")
 
@@ -119,7 +121,7 @@ def test_the_standardised_stage_is_the_plain_sum_or_the_mean():
     toy_batch = batch(numbers, ignored=IGNORED)
     before = objectives.competitive(toy_batch, standardised=0.5)
     assert before.loss.item() == pytest.approx(objectives.contrastive(toy_batch).loss.item(), rel=1e-6)
-    mean = objectives.competitive(toy_batch, standardised=0.5, normalise_standardised=True, flops_query=0.0, flops_document=0.0)
+    mean = objectives.competitive(toy_batch, standardised=0.5, normalise_standardised=True, regularizers=NO_FLOPS)
     assert mean.loss.item() == pytest.approx(sum(by_loop(numbers)["loss"].values()) / Q / 3, rel=1e-5)
 
 
@@ -128,7 +130,8 @@ def flops_over_ranking(step, *, normalise):
     norms = []
     for flops in (0.0, 1.0):
         numbers = make_leaves(3)
-        options = {"temperature": 1e9, "normalise_standardised": normalise, "flops_query": flops, "flops_document": flops}
+        weights = RegularizerWeights(flops_query=flops, flops_document=flops)
+        options = {"temperature": 1e9, "normalise_standardised": normalise, "regularizers": weights}
         objectives.competitive(batch(numbers, step=step), standardised=0.5, **options).loss.backward()
         norms.append(numbers["query", "lexical"].grad)
     ranking, both = norms
@@ -226,7 +229,7 @@ def test_effective_experts_are_the_exponential_of_the_mean_entropy():
 
 def test_shares_carry_no_gradient():
     numbers = make_leaves(4)
-    objectives.competitive(batch(numbers, ignored=IGNORED), standardised=0.0, flops_query=0.0, flops_document=0.0).loss.backward()
+    objectives.competitive(batch(numbers, ignored=IGNORED), standardised=0.0, regularizers=NO_FLOPS).loss.backward()
     shares = by_loop(make_leaves(4))["share"]
     other_numbers = make_leaves(4)
     other_batch = batch(other_numbers, ignored=IGNORED)
@@ -244,9 +247,9 @@ def test_ignored_documents_are_no_negatives():
     numbers = make_leaves(5)
     toy_batch = batch(numbers, ignored=IGNORED)
     worse = {key: value.detach().clone() for key, value in numbers.items()}
-    before = objectives.competitive(toy_batch, standardised=0.0, rank_scope="batch", flops_query=0.0, flops_document=0.0)
+    before = objectives.competitive(toy_batch, standardised=0.0, rank_scope="batch", regularizers=NO_FLOPS)
     ignored = [(0, column) for column in range(1, Q * GROUP)] + [(1, column) for column in range(Q * GROUP) if column != 4]
-    alone = objectives.competitive(batch(worse, ignored=ignored), standardised=0.0, flops_query=0.0, flops_document=0.0)
+    alone = objectives.competitive(batch(worse, ignored=ignored), standardised=0.0, regularizers=NO_FLOPS)
     assert alone.loss.item() < before.loss.item()
     only = by_loop(worse, ignored=tuple(ignored))
     assert all(only["loss"][name, query] == pytest.approx(0.0) and only["rank"][name, query] == 1 for name in EXPERTS for query in (0, 1))
@@ -257,8 +260,9 @@ def test_flops_stands_outside_the_competition_unless_asked_in():
     toy_batch = batch(numbers)
     expected, penalty = by_loop(numbers, ignored=()), flops_penalties(numbers, strength=0.7)
     weighed = sum(expected["share"][key] * expected["loss"][key] for key in expected["loss"]) / Q
+    weights = RegularizerWeights(flops_query=0.7, flops_document=0.7)
     outside, inside = (
-        objectives.competitive(toy_batch, standardised=0.0, flops_query=0.7, flops_document=0.7, flops_in_competition=word).loss.item()
+        objectives.competitive(toy_batch, standardised=0.0, regularizers=weights, flops_in_competition=word).loss.item()
         for word in (False, True)
     )
     share = sum(expected["share"]["lexical", query] for query in range(Q)) / Q
@@ -269,14 +273,14 @@ def test_flops_stands_outside_the_competition_unless_asked_in():
 @pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
 def test_flops_has_a_strength_for_each_side_and_a_ramp(objective):
     numbers = make_leaves(7)
-    free = objective(batch(numbers, step=2), flops_query=0.0, flops_document=0.0).loss.item()
+    free = objective(batch(numbers, step=2), regularizers=NO_FLOPS).loss.item()
     query, document = (batch(numbers).queries["lexical"], batch(numbers).documents["lexical"])
     for options, expected in (
         ({"flops_query": 2.0, "flops_document": 0.0}, 2.0 * query.to_matrix().mean(0).square().sum().item()),
         ({"flops_query": 0.0, "flops_document": 3.0}, 3.0 * document.to_matrix().mean(0).square().sum().item()),
         ({"flops_query": 0.0, "flops_document": 3.0, "flops_ramp": 4}, 0.75 * document.to_matrix().mean(0).square().sum().item()),
     ):
-        outcome = objective(batch(numbers, step=2), **options)
+        outcome = objective(batch(numbers, step=2), regularizers=RegularizerWeights(**options))
         assert outcome.loss.item() - free == pytest.approx(expected, rel=1e-4)
         assert outcome.metrics["flops.lexical.query"] == pytest.approx(query.to_matrix().mean(0).square().sum().item(), rel=1e-5)
         assert outcome.metrics["terms.lexical.document"] == (document.to_matrix() > 0).sum().item() / (Q * GROUP)

@@ -13,6 +13,7 @@ from moeir.mixtures.dispatch import RouterOutput
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
 from moeir.training import objectives, regularizers
+from moeir.training.regularizers import RegularizerWeights
 from tests.oracles import training as oracles
 
 quick = settings(deadline=None, max_examples=30)
@@ -72,8 +73,8 @@ def batch(queries=QUERIES, documents=DOCUMENTS):
 def penalty_cost(objective=objectives.contrastive, training_batch=None, **options):
     """The regularizers' part of a batch's loss."""
     training_batch = training_batch or batch()
-    free = objective(training_batch, entropy=0.0, load_balance=0.0)
-    return objective(training_batch, **options).loss.item() - free.loss.item()
+    free = objective(training_batch, regularizers=RegularizerWeights(entropy=0.0, load_balance=0.0))
+    return objective(training_batch, regularizers=RegularizerWeights(**options)).loss.item() - free.loss.item()
 
 
 LAYERS = ("layer2", "layer4")
@@ -132,7 +133,7 @@ def test_role_information_is_the_mutual_information_of_expert_and_side(sides, bi
 def test_maximising_entropy_softens_a_decision_and_the_printed_sign_sharpens_it():
     for sign, opens in (("maximise", True), ("as-printed", False)):
         toy_batch = batch({"layer2": [[0.9, 0.1], [0.9, 0.1]]}, {"layer2": [[0.9, 0.1]] * 4})
-        objectives.contrastive(toy_batch, entropy=1.0, entropy_sign=sign).loss.backward()
+        objectives.contrastive(toy_batch, regularizers=RegularizerWeights(entropy=1.0, entropy_sign=sign)).loss.backward()
         gradient = toy_batch.queries.routing["layer2"].probabilities.grad
         assert bool((gradient[:, 0] > gradient[:, 1]).all()) == opens  # a step against it moves mass from the likely expert
 
@@ -149,7 +150,7 @@ def test_the_metrics_show_how_open_a_router_is_and_which_expert_starves():
 
 def test_without_routers_there_is_neither_cost_nor_fact():
     training_batch = batch({}, {})
-    output = objectives.contrastive(training_batch, entropy=9.0, load_balance=9.0)
+    output = objectives.contrastive(training_batch, regularizers=RegularizerWeights(entropy=9.0, load_balance=9.0))
     assert output.metrics.keys() == {"loss", "loss.global", "uniform_loss"}
     assert penalty_cost(training_batch=training_batch, entropy=9.0, load_balance=9.0) == 0.0
 
@@ -160,7 +161,7 @@ def test_without_routers_there_is_neither_cost_nor_fact():
 ])  # fmt: skip
 def test_unknown_words_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
-        objectives.contrastive(batch(), **options)
+        RegularizerWeights(**options)
 
 
 def flops_cost(summed_experts, step=0, **options):

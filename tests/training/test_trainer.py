@@ -18,6 +18,7 @@ from moeir.errors import MoeirError
 from moeir.records.examples import Example
 from moeir.records.texts import read_texts
 from moeir.training import objectives
+from moeir.training.regularizers import RegularizerWeights
 from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import make_sampler
 from moeir.training.trainer import METRICS_FILE, Schedule, train
@@ -26,7 +27,7 @@ from tests.training.toy_examples import disable_dropout, tokenize_in_memory
 
 STEPS = 5
 CAME = "came:shared_layers=2,local_dim=8,normalise=true,global_scale=10"
-COMPETITIVE = partial(objectives.competitive, standardised=0.4, flops_query=1e-4, flops_document=1e-4)
+COMPETITIVE = partial(objectives.competitive, standardised=0.4, regularizers=RegularizerWeights(flops_query=1e-4, flops_document=1e-4))
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +220,7 @@ def test_trained_models_encode_without_dropout(undisturbed):
     [
         (CAME, COMPETITIVE),
         ("dense:pooling=mean,normalise=true,scale=10", objectives.contrastive),
-        ("splade", partial(objectives.contrastive, flops_query=1e-4, flops_document=1e-4)),
+        ("splade", partial(objectives.contrastive, regularizers=RegularizerWeights(flops_query=1e-4, flops_document=1e-4))),
         ("colbert:dim=8,normalise=true", objectives.contrastive),
     ],
 )

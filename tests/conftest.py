@@ -115,8 +115,6 @@ def pytest_runtest_setup() -> None:
     """Seed torch, so that a test does not depend on earlier ones."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
-    if "moeir.pretraining.task" in sys.modules:  # measuring the real peak takes seconds
-        sys.modules["moeir.pretraining.task"].MATRIX_SIZE["cpu"] = 64
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -26,7 +26,6 @@ SMALL_STEPS = {  # journals are flushed with every chunk, and chunks are small
     "moeir.stages.search.QUERIES_PER_BLOCK": 2,
     "moeir.stages.generate_queries.BLOCK": 4,
     "moeir.backbones.token_files.MAX_CHUNK_TEXTS": 4,
-    "moeir.pretraining.task.MATRIX_SIZE": {"cpu": 64},
 }
 Product = dict[str, bytes]  # the content of its files
 TIMES = ("seconds", "tokens_per_second")

@@ -70,7 +70,7 @@ def select_dtype(name: str, device: str, *, inference: bool = False) -> torch.dt
     if name == "auto" or on_cuda:
         support = f"{device_name} multiplies bfloat16 in hardware" if native else f"{device_name} has no bfloat16 units"
         reason = support if name == "auto" else f"--dtype {name}"
-        log.info("dtype: %s; %s%s", dtype_name, reason, _tf32_note() if on_cuda and dtype_name == "float32" else "")
+        log.info("dtype: %s; %s", dtype_name, reason)
     return known[dtype_name]
 
 
@@ -78,13 +78,6 @@ def _describe_device(device: str) -> str:
     """A CUDA device by number, name and compute capability."""
     capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
     return f"{device} ({torch.cuda.get_device_name(device)}, compute capability {capability})"
-
-
-def _tf32_note() -> str:
-    """Log note on whether float32 products are rounded to TF32; torch's setting is not changed."""
-    if torch.backends.cuda.matmul.fp32_precision == "tf32":  # type: ignore[attr-defined]
-        return "; products of float32 are computed in TF32, as this process has set torch; scores are not"
-    return "; products of float32 are computed in float32: TF32 is off, torch's default"
 
 
 def autocast(dtype: torch.dtype, device: str) -> torch.autocast:

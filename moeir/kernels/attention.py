@@ -278,23 +278,6 @@ def _varlen_attention(
     return output
 
 
-def varlen_flop_formulas() -> dict[Any, Any]:
-    """Formulas for torch's FlopCounterMode: two products of every token with those of its own text, and five for the gradients."""
-    if torch.__version__ < VARLEN_TORCH:
-        return {}
-    from torch.nn.attention import varlen  # noqa: F401 - registers the operations used below
-
-    def forward(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, key_starts: Tensor, *rest: Any, **more: Any) -> int:
-        pairs = int((starts.diff().long() * key_starts.diff()).sum())
-        return 4 * pairs * query.shape[1] * query.shape[2]
-
-    def backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, *rest: Any, **more: Any) -> int:
-        return forward(query, key, value, *rest) * 5 // 2
-
-    forward._get_raw = backward._get_raw = True  # type: ignore[attr-defined]  # the formulas need the lengths, not the shapes
-    return {torch.ops.torch_attn._varlen_attn: forward, torch.ops.torch_attn._varlen_attn_backward: backward}
-
-
 def causal_attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, window: int, dropout: float = 0.0) -> Tensor:
     """Scaled dot-product attention within each text, of each token to those that `causal_mask` allows: [T, heads, width] each, and out.
 

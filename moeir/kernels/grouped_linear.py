@@ -1,8 +1,6 @@
 """Grouped linear layers: each row is mapped by one of several experts, without a host sync for the number of rows per expert."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -59,12 +57,3 @@ def supports_grouped_linear(rows: Tensor, width: int) -> bool:
     if torch.__version__ < "2.10":  # without grouped_mm
         return False
     return rows.shape[-1] % ROW_ALIGNMENT == width % ROW_ALIGNMENT == 0 and compute_capability(rows.device)[0] in GROUPED_MM_CAPABILITIES
-
-
-def grouped_linear_flop_formulas() -> dict[Any, Any]:
-    """Formulas for torch's FlopCounterMode: grouped products by their shapes, [n, K] × [I, K, N] or [K, n] × [n, N]."""
-
-    def count(first: Sequence[int], second: Sequence[int], *rest: Any, **more: Any) -> int:
-        return 2 * first[0] * first[1] * second[-1]
-
-    return {torch.ops.aten._grouped_mm: count}

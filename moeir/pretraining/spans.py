@@ -165,11 +165,6 @@ def find_sentence_starts(text: str) -> list[int]:
     return begins
 
 
-def split_sentences(text: str) -> list[str]:
-    """The sentences of a text; concatenated, they are the text."""
-    return [text[begin:end] for begin, end in pairwise([*find_sentence_starts(text), len(text)])]
-
-
 def _is_sentence_end(text: str, begin: int, stop: int, boundary: int, mark: str) -> bool:
     """Whether a mark at `stop`, followed by closing quotes up to `boundary`, ends the sentence that begins at `begin`."""
     following = _NEXT_WORD.match(text, boundary)

@@ -1,12 +1,10 @@
-"""Pre-training as a task of the trainer, with its speed in FLOP/s relative to the measured peak of the machine."""
+"""Pre-training as a task of the trainer, and its loss on held-out documents."""
 
 import math
-import time
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from moeir.analysis.training_monitor import BOTTLENECK_GAIN, LOSS_MEASURE
 from moeir.architectures.base import StepMetrics
@@ -14,14 +12,11 @@ from moeir.backbones.device import autocast
 from moeir.backbones.prefetch import StepPrefetcher
 from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import UsageError
-from moeir.kernels.attention import varlen_flop_formulas
-from moeir.kernels.grouped_linear import grouped_linear_flop_formulas
 from moeir.pretraining.base import Pretraining
 from moeir.pretraining.batches import PretrainingBatch, SpanSampler
 
 HELD_OUT_SPANS = 2048  # that are measured at most
 BOTTLENECK_EVERY = 50  # steps between measurements of what the bottleneck is worth
-MATRIX_SIZE, ROUNDS = {"cpu": 2048, "cuda": 8192}, 5  # of the matrix product that is measured
 
 
 class PretrainingTask:
@@ -49,8 +44,6 @@ class PretrainingTask:
             return batch.pin_memory() if next(objective.parameters()).is_cuda else batch
 
         self._batches = StepPrefetcher(make_batch, sampler.steps)
-        self._first_step_flops = self._first_step_tokens = self._tokens = 0
-        self._start_time: float | None = None
 
     @property
     def size(self) -> int:
@@ -62,23 +55,8 @@ class PretrainingTask:
         device = next(self.model.parameters()).device
         batch = self._batches.at(step).to(device)
         tokens = sum(len(part.original_ids) for part in (batch.anchors, batch.contexts) if part is not None)
-        loss, facts = self._compute_and_count(batch, device, tokens)
+        loss, facts = self.compute(batch, device)
         return loss, facts, sum(self._process_group.all_gather_object(tokens, "the tokens of a step"))
-
-    def _compute_and_count(self, batch: PretrainingBatch, device: torch.device, tokens: int) -> tuple[Tensor, StepMetrics]:
-        if not self._first_step_flops:
-            formulas = {**varlen_flop_formulas(), **grouped_linear_flop_formulas()} if device.type == "cuda" else {}
-            with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
-                loss, facts = self.compute(batch, device)
-                parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-                torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)  # for counting only
-            self._first_step_flops, self._first_step_tokens = counter.get_total_flops(), tokens
-            return loss, facts
-        if self._start_time is None:
-            _synchronize(device)
-            self._start_time = time.monotonic()
-        self._tokens += tokens
-        return self.compute(batch, device)
 
     def compute(
         self, batch: PretrainingBatch, device: torch.device, *, measures_bottleneck: bool | None = None
@@ -90,19 +68,6 @@ class PretrainingTask:
         with autocast(self._dtype, str(device)):
             loss, facts = self.model(batch)
         return loss, facts
-
-    def speed(self) -> dict[str, float]:
-        """Tokens per second after the first step, FLOP/s of matrix products, and their share of the machine's measured peak; empty for a
-        single step. FLOPs per token are those of the first step, forward and backward as counted by torch. With several processes the
-        numbers are those of this one."""
-        if self._start_time is None or not self._tokens:
-            return {}
-        device = next(self.model.parameters()).device
-        _synchronize(device)
-        per_second = self._tokens / (time.monotonic() - self._start_time)
-        rate = self._first_step_flops / self._first_step_tokens * per_second
-        peak = measure_peak_flops(self._dtype, device)
-        return {"tokens_per_second": per_second, "flops_per_second": rate, "measured_peak": peak, "share_of_peak": rate / peak}
 
 
 class HeldOutLoss:
@@ -135,32 +100,6 @@ class HeldOutLoss:
         return {"measure": LOSS_MEASURE, "spans": self._batches * self._sampler.batch_size}
 
 
-@torch.no_grad()
-def measure_peak_flops(dtype: torch.dtype, device: torch.device) -> float:
-    """FLOP/s of a large matrix product on a device, the best of five.
-
-    On CUDA the matrices are 8,192 wide: smaller ones leave much of a device idle and would understate the peak. On a CPU 2,048 use every
-    core, and 8,192 could take minutes.
-    """
-    side = MATRIX_SIZE[device.type]
-    first, second = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-    fastest = float("inf")
-    for _ in range(ROUNDS):
-        _synchronize(device)
-        started = time.perf_counter()
-        product = first @ second
-        _synchronize(device)
-        fastest = min(fastest, time.perf_counter() - started)
-    assert product.shape == (side, side)
-    return 2 * side**3 / fastest
-
-
 def _check_batches(sampler: SpanSampler, process_group: ProcessGroup, flag: str) -> None:
     if sampler.batch_size < process_group.size:
         raise UsageError(f"{flag}: {sampler.batch_size} spans in a batch are too few for {process_group.size} processes")
-
-
-def _synchronize(device: torch.device) -> None:
-    """Wait for pending work of a CUDA device, so that timings include it."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

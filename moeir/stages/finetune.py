@@ -196,7 +196,7 @@ class Finetune(TrainingStage, InputOptions):
         return self.dev_measure == LOSS_MEASURE
 
     def _check_dev_loss(self, *, pairs: bool) -> None:
-        """UsageError for an objective that has no loss on development pairs."""
+        """UsageError for an objective or a model that has no loss on a development set."""
         from moeir.training import objectives
 
         if self.dev_queries is None or not self._is_dev_loss:
@@ -204,9 +204,11 @@ class Finetune(TrainingStage, InputOptions):
         objective = variants.bind_variant("training.objectives", self.objective).func
         if objective in objectives.NEEDS_TEACHER:
             problem = f"--objective {self.objective} learns from teacher scores, which judgements lack"
-        elif not pairs and objective in objectives.NEEDS_OWN_NEGATIVES:
+        elif pairs:
+            problem = "a cross-encoder is measured by what it reranks"
+        elif objective in objectives.NEEDS_OWN_NEGATIVES:
             problem = f"--objective {self.objective} compares a query's own negatives, which judgements lack"
-        elif not pairs and self.batch_size == 1:
+        elif self.batch_size == 1:
             problem = "the queries of a batch are each other's negatives, and --batch-size is 1"
         else:
             return
@@ -280,7 +282,7 @@ class Finetune(TrainingStage, InputOptions):
             accumulate=self.accumulate,
             max_tokens=self.gradient_cache,
         )
-        loss = dev_sets.DevLoss(objective, self.batch_size, self.negatives, schedule.steps) if self._is_dev_loss else None
+        loss = dev_sets.DevLoss(objective, self.batch_size, schedule.steps) if self._is_dev_loss else None
         evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group, loss)
         save = partial(self.save_checkpoint, checkpoint, self.model, self.objective)
         saves_memory = self.recompute or self.gradient_cache is not None

@@ -132,9 +132,7 @@ class Pretrain(TrainingStage):
             unused = any(gain < training_monitor.GAIN_BELOW for gain in training_monitor.bottleneck_gains(counts["last"]).values())
             words = " (a decoder hardly uses it: train longer or raise its rate, --group-rate decoder=RATE)" if unused else ""
             parts.append(f"the bottleneck is worth {counts['last']['bottleneck_gain']:.3f} nats per token{words}")
-        if "tokens_per_second" in counts:
-            share = f"{counts['share_of_peak']:.1%} of the peak matrix-product rate measured on this machine"
-            parts.append(f"{counts['tokens_per_second']:,.0f} tokens a second after the first step, {share}")
+        parts.append(f"{counts['last']['tokens_per_second']:,.0f} tokens a second")
         return ", ".join(parts)
 
     def next_command(self) -> list[object]:
@@ -178,10 +176,7 @@ class Pretrain(TrainingStage):
             counts = trainer.train(task, schedule, self.output, evaluator=evaluator, **options)
         if held_out is not None:
             counts["held_out"] = counts.pop("development")
-        speed = task.speed()
-        if not process_group.is_main:
-            return None
-        return save(self.output, counts) | speed
+        return save(self.output, counts) if process_group.is_main else None
 
     def _arch_with_head(self) -> str:
         """The architecture with a vocabulary head, which dense drops by default."""

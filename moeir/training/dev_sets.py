@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from moeir.fusion import FUSED, formulas
 from moeir.records import qrels, runs, texts
 from moeir.records.runs import Run
 from moeir.records.texts import Text
-from moeir.representations.dense import Dense
 from moeir.reranking import scoring
 from moeir.reranking.candidates import Candidates
 from moeir.training.losses import EncodedBatch, ObjectiveOutput
@@ -107,21 +105,13 @@ class DevSet:
             (document for document in grades if grades[document] > 0 and document in self.documents), key=lambda one: -grades[one]
         )
 
-    def negatives(self, query: str) -> list[str]:
-        """The documents of a query in the run that are not relevant to it, nor the query or a positive under another id; in their order."""
-        hits = [] if self.candidates is None or query not in self.candidates.queries else self.candidates.documents_of(query)
-        positives = {self.documents[document] for document in self.positives(query)}
-        is_negative = (self.qrels[query].get(name, 0) <= 0 and name != query and self.documents[name] not in positives for name in hits)
-        return list(compress(hits, is_negative))
-
-    def batches(self, batch_size: int, negatives: int) -> Iterator[BatchIds]:
-        """Each query with its first positive, and with a run that many of its first negatives, in batches whose order is fixed."""
+    def batches(self, batch_size: int) -> Iterator[BatchIds]:
+        """Each query with its first positive, in batches whose order is fixed."""
         names = list(self.queries)
         for first in range(0, len(names), batch_size):
-            queries = names[first : first + batch_size]
-            own = (self.positives(query)[:1] + list(islice(cycle(self.negatives(query)), negatives)) for query in queries)
+            queries = tuple(names[first : first + batch_size])
             known = tuple(frozenset(self.positives(query)) for query in queries)
-            yield BatchIds(tuple(queries), tuple(document for group in own for document in group), known)
+            yield BatchIds(queries, tuple(self.positives(query)[0] for query in queries), known)
 
 
 def load_dev_set(
@@ -139,8 +129,8 @@ def load_dev_set(
 ) -> DevSet:
     """Load the judged queries, their judgements and the documents. Warns of queries trained on and of missing relevant documents.
 
-    With a `run`, which a cross-encoder reranks: only its documents, with title and text apart. For the measure `loss` only the documents
-    that it needs, and the queries that have a positive, and with a run also a negative.
+    With a `run`, which a cross-encoder reranks: only its documents, with title and text apart. For the measure `loss`, of retrievers, only
+    the relevant documents, and the queries that have one.
     """
     all_qrels = qrels.read_qrels(qrels_path)
     queries_by_id = {text.id: text.content for text in texts.read_texts(queries) if text.id in all_qrels}
@@ -169,18 +159,12 @@ def load_dev_set(
 
 
 def _drop_incomplete(dev_set: DevSet, path: Path) -> DevSet:
-    """The development set without queries that have no pair for a loss; DataError if none has."""
-    complete = {
-        query: text
-        for query, text in dev_set.queries.items()
-        if dev_set.positives(query) and (dev_set.candidates is None or dev_set.negatives(query))
-    }
-    if not complete:
-        raise DataError(f"{path}: no query has a relevant document in --dev-corpus, and a negative in --dev-run if there is one")
-    if dev_set.candidates is None and len({dev_set.positives(query)[0] for query in complete}) < 2:
+    """The development set without queries that have no positive for a loss; DataError if fewer than two positives are left."""
+    complete = {query: text for query, text in dev_set.queries.items() if dev_set.positives(query)}
+    if len({dev_set.positives(query)[0] for query in complete}) < 2:
         raise DataError(f"{path}: its queries have one positive in --dev-corpus; expected two or more, which are each other's negatives")
     if dropped := len(dev_set.queries) - len(complete):
-        log.warning("%s: %d of %d queries lack a positive or a negative, and are left out of the loss", path, dropped, len(dev_set.queries))
+        log.warning("%s: %d of %d queries lack a positive, and are left out of the loss", path, dropped, len(dev_set.queries))
     return replace(dev_set, queries=complete)
 
 
@@ -193,13 +177,11 @@ def _search_depth(measure: str) -> int:
 class DevLoss:
     """The loss of a development set: that of the training's objective at its last step, so that values of different steps compare.
 
-    Each batch has `batch_size` queries: for a retriever the positives of the others are a query's negatives; a cross-encoder's queries
-    have `negatives` of their own.
+    Each batch has `batch_size` queries; the positives of the others are a query's negatives.
     """
 
     objective: Callable[[EncodedBatch], ObjectiveOutput]
     batch_size: int
-    negatives: int
     steps: int
 
 
@@ -260,17 +242,17 @@ def evaluate_loss(
 
     Sokli et al. 2025 keep the weights with the lowest validation loss. Processes share the batches.
     """
-    training, is_reranker = checkpoint.architecture.training, dev_set.candidates is not None
-    batches = list(dev_set.batches(loss.batch_size, loss.negatives if is_reranker else 0))
-    if is_reranker:
-        encoded = _score_batches(checkpoint, dev_set, batches, dtype, process_group)
-    process_group = SINGLE_PROCESS if is_reranker or len(batches) < process_group.size else process_group
+    training = checkpoint.architecture.training
+    batches = list(dev_set.batches(loss.batch_size))
+    process_group = process_group if len(batches) >= process_group.size else SINGLE_PROCESS
     own_batches = batches[process_group.rank :: process_group.size]
-    if not is_reranker:
-        encoded = _encode_batches(checkpoint, dev_set, own_batches, dtype)
     rows = []
-    for ids, parts in zip(own_batches, encoded, strict=True):
-        metrics = loss.objective(EncodedBatch(*parts, loss.steps - 1, loss.steps)).metrics
+    for ids in own_batches:
+        with autocast(dtype, str(checkpoint.device)):
+            queries = checkpoint.encode([dev_set.queries[name] for name in ids.queries], "query")
+            documents = checkpoint.encode([dev_set.documents[name] for name in ids.documents], "document")
+        ignored = ids.false_negative_mask(dev_set.documents, dev_set.queries).to(checkpoint.device)
+        metrics = loss.objective(EncodedBatch(queries, documents, ignored, loss.steps - 1, loss.steps)).metrics
         names = ["loss", *(name for name in metrics if name.startswith("loss."))]
         rows.append([float(metrics[name]) * len(ids.queries) for name in names])
     checkpoint.architecture.train(training)
@@ -280,37 +262,6 @@ def evaluate_loss(
     values = dict(zip(names, means.tolist(), strict=True))
     experts = [name for name in names[1:] if len(names) > 2]
     return {"dev.loss": values["loss"]} | {f"dev.{name.removeprefix('loss.')}.loss": values[name] for name in experts}
-
-
-def _encode_batches(
-    checkpoint: RetrievalModel, dev_set: DevSet, batches: Sequence[BatchIds], dtype: torch.dtype
-) -> Iterator[tuple[EncoderOutput, EncoderOutput, Tensor]]:
-    """Queries, documents and ignored documents of each batch of a retriever."""
-    for ids in batches:
-        with autocast(dtype, str(checkpoint.device)):
-            queries = checkpoint.encode([dev_set.queries[name] for name in ids.queries], "query")
-            documents = checkpoint.encode([dev_set.documents[name] for name in ids.documents], "document")
-        yield queries, documents, ids.false_negative_mask(dev_set.documents, dev_set.queries).to(checkpoint.device)
-
-
-def _score_batches(
-    checkpoint: RetrievalModel, dev_set: DevSet, batches: Sequence[BatchIds], dtype: torch.dtype, process_group: ProcessGroup
-) -> Iterator[tuple[EncoderOutput, EncoderOutput, Tensor]]:
-    """Pairs of each batch, scored by a cross-encoder: a pair is a vector of one number, its score, and each query the vector [1]."""
-    pairs: dict[str, dict[str, float]] = {}
-    for ids in batches:
-        group = len(ids.documents) // len(ids.queries)
-        for number, document in enumerate(ids.documents):
-            pairs.setdefault(ids.queries[number // group], {})[document] = 0.0
-    run = rerank_candidates(checkpoint, Run.from_hits(pairs), dev_set.queries, dev_set.documents, dtype, process_group)
-    (expert,) = checkpoint.architecture.representation_kinds
-    for ids in batches:
-        scores_by_query = [dict(run.hits(query)) for query in ids.queries]
-        group = len(ids.documents) // len(ids.queries)
-        scores = torch.tensor([[scores_by_query[number // group][document]] for number, document in enumerate(ids.documents)])
-        sides = (EncoderOutput({expert: Dense(part.to(checkpoint.device))}) for part in (torch.ones(len(ids.queries), 1), scores))
-        queries, documents = sides
-        yield queries, documents, ids.other_queries_mask().to(checkpoint.device)
 
 
 @torch.no_grad()

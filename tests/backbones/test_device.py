@@ -1,4 +1,4 @@
-"""Device and dtype selection: by compute capability on CUDA, with a log message on TF32."""
+"""Device and dtype selection: by compute capability on CUDA."""
 
 import logging
 
@@ -58,7 +58,6 @@ def test_bfloat16_is_chosen_from_compute_capability_8_on_and_the_log_says_why(ca
     message = caplog.messages[-1]
     assert f"cuda:1 (A card, compute capability {capability[0]}.{capability[1]})" in message
     assert message.startswith("dtype: bfloat16" if dtype is torch.bfloat16 else "dtype: float32")
-    assert ("TF32 is off" in message) == (dtype is torch.float32)
 
 
 def test_bfloat16_is_refused_where_a_device_has_none_and_allowed_on_any_processor(cards):
@@ -93,17 +92,6 @@ def test_int8_is_for_inference_on_a_processor_that_has_it(cards, monkeypatch):
     with pytest.raises(UsageError) as refused:
         select_dtype("int8", "cpu")
     assert str(refused.value) == "--dtype int8: expected auto, float32 or bfloat16"
-
-
-def test_the_log_says_where_a_process_has_allowed_tf32(cards, caplog):
-    cards(1)
-    caplog.set_level(logging.INFO)
-    torch.set_float32_matmul_precision("high")
-    try:
-        assert select_dtype("float32", "cuda:0") is torch.float32
-    finally:
-        torch.set_float32_matmul_precision("highest")
-    assert "computed in TF32, as this process has set torch; scores are not" in caplog.messages[-1]
 
 
 @pytest.mark.parametrize("chosen", ["highest", "high", "medium"])

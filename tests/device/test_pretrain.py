@@ -13,10 +13,8 @@ HALF = ("--dtype", "bfloat16")
 
 
 @pytest.fixture
-def learn(moeir_on, room, tiny_model_with_head, tiny_model_without_dropout, tmp_path, monkeypatch):  # noqa: F811
+def learn(moeir_on, room, tiny_model_with_head, tiny_model_without_dropout, tmp_path):  # noqa: F811
     """`learn(objective, *options)`: the folder of a training on the device, unless `on` names another; without dropout, unless asked."""
-    for device in ("cpu", "cuda"):
-        monkeypatch.setitem(task.MATRIX_SIZE, device, 64)  # of the product that is the peak
 
     def learned(objective, *options, on="cuda", name=None, dropout=False, fails=None):
         output = tmp_path / (name or on)

@@ -102,8 +102,5 @@ def call(work: Callable[[list[str]], int], folder: str, variables: dict[str, str
 
 
 if __name__ == "__main__":
-    from moeir.pretraining import task
-
     os.fsync = lambda descriptor: None  # as in tests/conftest.py
-    task.MATRIX_SIZE["cpu"] = 64
     serve(*map(Path, sys.argv[1:]))

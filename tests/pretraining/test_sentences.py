@@ -1,12 +1,19 @@
 """Sentence boundaries and full stops that are none; concatenated, the sentences are the text."""
 
 import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.pretraining.spans import find_sentence_starts, split_sentences
+from moeir.pretraining.spans import find_sentence_starts
+
+
+def split_sentences(text):
+    """The sentences of a text."""
+    return [text[begin:end] for begin, end in pairwise([*find_sentence_starts(text), len(text)])]
+
 
 EXAMPLES = [
     "An owl hunts at night.| It sleeps by day!| Does it dream?| Nobody knows…| So we asked.",

@@ -13,9 +13,9 @@ from moeir.backbones import token_files
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.pretraining import span_cache
-from moeir.pretraining.spans import split_sentences
 from moeir.records import lines
 from tests.kill_points import kill_at, kill_points
+from tests.pretraining.test_sentences import split_sentences
 
 ANIMALS = ("owl", "bat", "bee", "fox", "cat", "hen", "oak", "eel")
 

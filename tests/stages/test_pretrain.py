@@ -55,7 +55,7 @@ def test_every_objective_trains_and_its_product_is_fine_tuned(objective, room, t
     counts = json.loads((tmp_path / "pre" / "manifest.json").read_text())["counts"]
     assert ("bottleneck_gain" in lines[-1]) == ("bottleneck_gain" in counts["last"]) == (objective != "mlm")
     assert ("the bottleneck is worth " in result.stderr) == (objective != "mlm")
-    assert counts["tokens_per_second"] > 0 and 0 < counts["share_of_peak"] < 2
+    assert counts["last"]["tokens_per_second"] > 0
     if objective != "mote":
         model = AutoModelForMaskedLM.from_pretrained(tmp_path / "pre")
         words = weights_io.read_weights(tmp_path / "pre", weights_io.read_config(tmp_path / "pre"))["embeddings.words.weight"]

@@ -58,7 +58,7 @@ def learning(toy, tiny_model_with_head):
         schedule = Schedule(STEPS, rate, layer_decay=0.8, group_rates={"towers": 2e-3}, save_minutes=0.0, **options)
         texts, plan = tokenize_in_memory(checkpoint, queries, documents, datasets=2), MultiDatasetSampler(samplers, (1.0, 0.5), 1)
         task = RetrievalTask(checkpoint, plan, texts, objective_killed_at(at), schedule.steps, torch.float32)
-        loss = DevLoss(partial(objectives.contrastive, regularizers=NO_FLOPS), 3, 0, STEPS) if measure == "loss" else None
+        loss = DevLoss(partial(objectives.contrastive, regularizers=NO_FLOPS), 3, STEPS) if measure == "loss" else None
         counts = train(task, schedule, folder, device="cpu", evaluator=DevEvaluator(checkpoint, dev, torch.float32, loss=loss))
         return {name: value.clone() for name, value in checkpoint.architecture.state_dict().items()}, counts
 

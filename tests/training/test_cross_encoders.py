@@ -232,20 +232,6 @@ def test_what_the_training_measures_is_what_rerank_and_evaluate_say(learn, shop,
     assert float(table.split()[-1]) == pytest.approx(measured[-1], abs=1e-6)
 
 
-def test_its_loss_on_the_development_set_is_that_of_the_run_s_first_negatives(learn, shop, moeir, tmp_path):
-    flags = (*dev_flags(shop), "--dev-measure", "loss", "--keep", "last")
-    checkpoint, results = learn(1, *flags, dropout=False)
-    assert results[0]["code"] == 0, results
-    both, results = learn(2, *flags, dropout=False)
-    losses = [[line["dev.loss"] for line in read_metrics(folder) if "dev.loss" in line] for folder in (checkpoint, both)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5) and len(losses[0]) == 2
-    texts = ("--queries", shop / "queries.tsv", "--corpus", shop / "documents.tsv", "--dtype", "float32")
-    assert moeir("rerank", "--model", checkpoint, "--run", shop / "dev.trec", *texts, "--output", tmp_path / "out.trec").code == 0
-    score = {(line.split()[0], line.split()[2]): float(line.split()[4]) for line in (tmp_path / "out.trec").read_text().splitlines()}
-    expected = [oracles.info_nce([score[f"q{query}", f"d{query + rank}"] for rank in (3, 0, 1, 2)], 0) for query in range(10)]
-    assert losses[0][-1] == pytest.approx(np.mean(expected), abs=1e-5), "the fourth of each list is relevant, --negatives 3"
-
-
 @pytest.mark.parametrize("objective", ["bce", "kl:temperature=2", "margin-mse", "contrastive"])
 def test_every_objective_trains_it(objective, learn):
     checkpoint, results = learn(1, "--objective", objective, name=objective.split(":")[0])
@@ -270,9 +256,11 @@ def test_bce_with_a_weighted_positive_reads_the_pairs_of_lce_and_balances_them(l
     assert tokens["lce"] == tokens["bce:positive_weight=7"] and sum(tokens["bce"]) < 0.4 * sum(tokens["lce"]), "8 and 2 pairs a query"
 
 
-def test_more_processes_than_pairs_and_a_development_set_without_its_run_are_refused(learn, shop):
+def test_too_many_processes_a_development_set_without_its_run_and_its_loss_are_refused(learn, shop):
     _, results = learn(3, "--batch-size", 1, "--negatives", 1, name="few")
     assert [one["code"] for one in results] == [2] * 3
     assert "2 pairs are too few for 3 processes" in results[0]["stderr"]
     _, results = learn(1, "--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", name="bare")
     assert results[0]["code"] == 2 and "a cross-encoder reranks; name the run with --dev-run" in results[0]["stderr"]
+    _, results = learn(1, *dev_flags(shop), "--dev-measure", "loss", name="loss")
+    assert results[0]["code"] == 2 and "--dev-measure loss: a cross-encoder is measured by what it reranks" in results[0]["stderr"]

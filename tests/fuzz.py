@@ -87,7 +87,7 @@ CONFIGS = (  # of each
     "# words\nqueries: 'q.tsv'\nindex:\n  - idx\nexpert: [lexical, global]\nlongest-line: 10000000\n",
 )
 SPECS = (
-    "came:shared_layers=3,pooling=mean,global_scale=20", "rrf:constant=60", "linear:weights=0.5+-1e-3+2", "plaid:rescore=true",
+    "came:shared_layers=3,pooling=mean,global_scale=20", "rrf:constant=60", "linear:weights=0.5+-1e-3+2", "faiss:rescore=true",
     "inverted:quantise=8", "competitive:temperature=0.5", "contrastive", "mlm:rate=0.3", "taser:routing=token,experts=4", "qdrant",
 )  # fmt: skip
 TOKENS = (

@@ -36,9 +36,9 @@ MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "heads/token_vectors": "heads/ architectures/test_options",
     "indexes/base": "indexes/test_flat indexes/test_inverted", "indexes/sparse_rows": "indexes/test_inverted indexes/test_exact_match",
     "indexes/postings_search": "indexes/test_inverted",
-    "indexes/residual_codec": "indexes/test_plaid", "indexes/segments": "stages/test_index_update",
+    "indexes/segments": "stages/test_index_update",
     "indexes/token_store": "indexes/test_maxsim",
-    "indexes/vector_store": "indexes/test_maxsim indexes/test_two_step indexes/test_flat indexes/test_plaid",
+    "indexes/vector_store": "indexes/test_maxsim indexes/test_two_step indexes/test_flat",
     "mixtures/dispatch": "mixtures/",
     "training/losses": "training/test_objectives training/test_formulas",
     "functions": "test_public_api", "reporting/plots": "stages/test_analyze_plots", "reporting/training_curves": "stages/test_report",
@@ -48,7 +48,7 @@ MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "stages/run_arguments": "stages/test_fuse stages/test_evaluate", "retrieval/explain": "stages/test_search_explain",
     "retrieval/run_files": "stages/test_search",
 }  # fmt: skip
-HAVE_OPTIONS = ("indexes/bm25", "indexes/faiss", "indexes/plaid", "fusion/formulas", "training/objectives")
+HAVE_OPTIONS = ("indexes/bm25", "indexes/faiss", "fusion/formulas", "training/objectives")
 MORE_TESTS |= dict.fromkeys(HAVE_OPTIONS, "test_docs.py::test_the_pages_about_the_program_are_the_programs")
 NEVER = ("tests/device/", "tests/examples/", "tests/stages/", "tests/test_")  # other machines, whole programs, tests of the whole tree
 

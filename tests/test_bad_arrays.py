@@ -20,7 +20,7 @@ from tests.fuzz_artifacts import changed_file, read_encodings, read_index
 
 ENGINES = {
     "exact": [],
-    "approximate": ["lexical=inverted:quantise=8", "local=plaid:rescore=true,centroids=4", "global=faiss:factory=Flat,rescore=true"],
+    "approximate": ["lexical=inverted:quantise=8", "global=faiss:factory=Flat,rescore=true"],
     "scan": ["lexical=scan", "local=scan", "global=scan"],
 }
 ARTIFACTS = ("encodings", "coil-encodings", "coil", *ENGINES, "bm25")

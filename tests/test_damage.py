@@ -12,7 +12,6 @@ from tests.conftest import CommandResult, run_in_process
 DAMAGES = ("flip", "other flip", "empty", "short")
 ENGINES = {
     "inverted": "lexical=inverted:quantise=8",
-    "plaid": "local=plaid:rescore=true,centroids=4",
     "faiss": "global=faiss:factory=Flat,rescore=true",
 }
 

@@ -13,8 +13,8 @@ from moeir.artifacts import memmap
 from moeir.artifacts.array_folder import ArrayFolder, find_nonempty_begins
 from moeir.indexes.base import Index
 from moeir.indexes.token_store import TokenShards, query_positions
-from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, chunk_slices, exact_dot, gamma, pairwise_sum
-from moeir.indexes.vector_store import VectorStore
+from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, gamma
+from moeir.indexes.vector_store import VectorStore, chunk_slices, exact_dot, pairwise_sum
 from moeir.representations.base import lengths_to_starts, ragged_positions
 from moeir.representations.exact_match import ExactMatch
 

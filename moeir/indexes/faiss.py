@@ -135,13 +135,16 @@ class Faiss(Index):
             values, hits = engine.search(vectors[part].numpy(), width)
             if self.rescore:
                 query, rank = np.nonzero(hits != NO_ROW)
-                values[query, rank] = self._vectors.exact_dots(vectors[part], query, hits[query, rank])
+                values[query, rank] = self._exact_scores(vectors[part], query, hits[query, rank])
             fill_all_ranked_hits(hits, values, id_ranks, rows[part], scores[part])
 
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         if not self.rescore:
             return super()._score_pairs(queries, query_rows, document_rows)
-        return self._vectors.exact_dots(queries.vectors.detach().cpu().float(), query_rows, document_rows).astype(np.float32)
+        return self._exact_scores(queries.vectors.detach().cpu().float(), query_rows, document_rows)
+
+    def _exact_scores(self, vectors: torch.Tensor, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return self._vectors.exact_dots(vectors, torch.from_numpy(query), torch.from_numpy(rows)).float().numpy()
 
 
 def _find_hnsw(engine: Any) -> Any:

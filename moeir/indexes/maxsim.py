@@ -13,23 +13,13 @@ from moeir.artifacts.array_folder import ArrayFolder
 from moeir.indexes import simd_loops
 from moeir.indexes.base import Index
 from moeir.indexes.token_store import TokenShards, TokenVectorStore, query_blocks
-from moeir.indexes.two_step import (
-    UNDERFLOW,
-    CpuTopKPool,
-    QueryBlock,
-    TopKPool,
-    TwoStepIndex,
-    chunk_slices,
-    exact_dot,
-    gamma,
-    pairwise_sum,
-    run_on_threads,
-)
+from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, gamma, run_on_threads
+from moeir.indexes.vector_store import chunk_slices, exact_dot, pairwise_sum
 from moeir.kernels.precision import has_native_bfloat16
 from moeir.representations.multivector import MultiVector
 
 MAX_PRODUCTS, MAX_ELEMENTS = 2**20, 2**21  # of a block of texts: products with a block of queries, and numbers, so that they fit in cache
-BLOCKS_PER_THREAD = 4  # at least
+TEXTS_AT_ONCE = 2**10  # whose scores are pushed together
 MIN_MATMUL_COLUMNS = 16  # columns a product is padded to, so that the library always uses its bfloat16 kernel
 
 
@@ -69,7 +59,7 @@ class MaxSim(TwoStepIndex, Index):
         return query_blocks(queries, self.queries_at_once, self._device)
 
     def _scan(self, block: QueryBlock, pool: TopKPool) -> None:
-        if isinstance(pool, CpuTopKPool) and self._scans_in_bf16(block):
+        if self._scans_in_bf16(block) and self._vectors.takes_loops(len(self._vectors) * self._vectors.width):
             self._scan_packed(block, pool)
             return
         queries, dtype = block.vectors.flatten(0, 1), torch.bfloat16 if self._scans_in_bf16(block) else torch.float32  # [Q * L, D]
@@ -88,25 +78,25 @@ class MaxSim(TwoStepIndex, Index):
         queries = torch.zeros(max(count * tokens, MIN_MATMUL_COLUMNS), width, dtype=torch.bfloat16)
         queries[: count * tokens] = block.vectors.flatten(0, 1)
         starts, block_tokens = self._texts.starts.numpy(), max(512, min(MAX_PRODUCTS // len(queries), MAX_ELEMENTS // width))
-        max_tokens = max(block_tokens, int(self._texts.lengths.max()))
-        blocks, lock = list(self._texts.token_blocks(block_tokens)), Lock()
-        threads = max(1, min(torch.get_num_threads(), len(blocks) // BLOCKS_PER_THREAD))
+        max_tokens, lock = max(block_tokens, int(self._texts.lengths.max())), Lock()
+        parts = list(chunk_slices(len(self), TEXTS_AT_ONCE))
+        threads = min(torch.get_num_threads(), len(parts))
 
-        def scan_blocks(part: int) -> None:
+        def scan_parts(first_part: int) -> None:
             read = self._vectors.reader(max_tokens, coarse=True, loops=True)
             products = torch.empty(max_tokens, len(queries), dtype=torch.bfloat16)
-            for first, last in blocks[part::threads]:
-                scores = torch.empty(count, last - first)
-                torch.mm(read(slice(int(starts[first]), int(starts[last]))), queries.T, out=products)
-                simd_loops.maxsim_scan(products.view(torch.int16).numpy(), starts, first, last - first, tokens, scores.numpy())
+            for part in parts[first_part::threads]:
+                scores = torch.empty(count, part.stop - part.start)
+                for first, last in self._texts.token_blocks(block_tokens, part):
+                    torch.mm(read(slice(int(starts[first]), int(starts[last]))), queries.T, out=products)
+                    bits = products.view(torch.int16).numpy()
+                    simd_loops.maxsim_scan(bits, starts, first, last, tokens, scores.numpy(), first - part.start)
                 with lock:
-                    pool.push(scores, torch.arange(first, last))
+                    pool.push(scores, torch.arange(part.start, part.stop))
 
-        run_on_threads(scan_blocks, threads)
+        run_on_threads(scan_parts, threads)
 
     def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        if self._device.type == "cpu" and self._takes_loops(int(self._texts.lengths[rows].sum()) * self._vectors.width):
-            return torch.from_numpy(self._texts.exact_maxsim(block, query.numpy(), rows.numpy()))
         query_rows, rows = query.cpu().numpy(), rows.cpu()
         order = np.lexsort((self._texts.lengths[rows].numpy(), query_rows))  # by query, then by length
         texts = self._texts.select(rows[torch.from_numpy(order)])

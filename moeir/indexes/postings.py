@@ -6,6 +6,7 @@ to compile, once on a machine, and half a second to load.
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -118,20 +119,33 @@ class Postings:
             return self._search_plainly(starts, terms, self._query_weights(terms, weights), id_ranks, depth)
         import numba
 
-        from moeir.indexes.postings_search import SCAN_BLOCK, search_postings
+        from moeir.indexes.postings_search import SCAN_BLOCK, search_part
 
         threads = numba.get_num_threads()
         windows = -(-len(id_ranks) // self.window)
         splits = max(1, min(threads // max(count, 1), windows // 2))  # with fewer queries than threads, threads share a query's windows
         rows = np.full((count * splits, depth), base.NO_ROW, dtype=np.int64)
         scores = np.full(rows.shape, -np.inf, dtype=np.float32)
-        span = min(self.window, -(-len(id_ranks) // SCAN_BLOCK) * SCAN_BLOCK)
-        search_postings(
-            *(self.lists, self.windows, self.begins, self.ends, self.offsets, self.steps, self.starts, self.terms, self.weights),
-            *(self._shift, self._scales, starts, terms, self._query_weights(terms, weights), self._scannable(starts, terms, weights)),
-            *(id_ranks, span, _hash_slots(starts), min(len(rows), 4 * threads), rows, scores),
-        )
+        span, parts = min(self.window, -(-len(id_ranks) // SCAN_BLOCK) * SCAN_BLOCK), min(threads, len(rows))
+        arguments = self._compiled_arguments(starts, terms, weights)
+
+        def search(part: int) -> None:
+            search_part(*arguments, id_ranks, span, part, parts, rows, scores)
+
+        if parts == 1:
+            search(0)
+        else:
+            with ThreadPoolExecutor(parts) as pool:
+                list(pool.map(search, range(parts)))
         return rows.reshape(count, -1), scores.reshape(count, -1)
+
+    def _compiled_arguments(self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray) -> tuple[Any, ...]:
+        """Lists, documents and queries as compiled loops take them."""
+        from moeir.indexes.postings_search import Documents, PostingLists, Queries
+
+        lists = (self.lists, self.windows, self.begins, self.ends, self.offsets, self.steps)
+        queries = Queries(starts, terms, self._query_weights(terms, weights), self._scannable(starts, terms, weights))
+        return PostingLists(*lists, self._scales), Documents(self.starts, self.terms, self.weights, self._shift), queries
 
     def _takes_loops(self, entries: int, passes: int = 1) -> bool:
         """Whether compiled loops compare so many terms of documents, so many times; what numpy compares is counted."""
@@ -168,15 +182,11 @@ class Postings:
         starts, terms, weights = self._prepare_queries(queries)
         if not self._takes_loops(int((self.starts[document_rows + 1] - self.starts[document_rows]).sum())):
             return self._score_pairs_plainly(starts, terms, self._query_weights(terms, weights), query_rows, document_rows)
-        import numba
-
         from moeir.indexes.postings_search import score_row_pairs
 
         scores = np.zeros(len(query_rows), dtype=np.float32)
-        parts = min(len(scores), 4 * numba.get_num_threads())
-        pair_arguments = (np.ascontiguousarray(query_rows), np.ascontiguousarray(document_rows), parts)
-        document_columns = (self.starts, self.terms, self.weights, self._shift)
-        score_row_pairs(*document_columns, starts, terms, self._query_weights(terms, weights), _hash_slots(starts), *pair_arguments, scores)
+        _, documents, prepared_queries = self._compiled_arguments(starts, terms, weights)
+        score_row_pairs(documents, prepared_queries, len(self.highest), query_rows, document_rows, scores)
         return scores
 
     def _score_pairs_plainly(
@@ -222,13 +232,6 @@ class Postings:
             weights = np.add.reduceat(weights, np.flatnonzero(is_first))
             starts, terms = np.concatenate([[0], np.cumsum(is_first)])[starts], terms[is_first]
         return starts.astype(np.int64), terms.astype(np.int64), weights
-
-
-def _hash_slots(starts: np.ndarray) -> int:
-    from moeir.indexes.postings_search import HASH_SLOTS
-
-    most = int(np.diff(starts).max(initial=0))
-    return max(HASH_SLOTS, 1 << (4 * most).bit_length())
 
 
 class PostingsIndex(base.Index):

@@ -11,10 +11,8 @@ import torch
 
 from moeir.artifacts import memmap
 from moeir.artifacts.array_folder import ArrayFolder
-from moeir.indexes import simd_loops
-from moeir.indexes.simd_loops import LANES
-from moeir.indexes.two_step import UNDERFLOW, QueryBlock, chunk_slices, gamma
-from moeir.indexes.vector_store import VectorShards, VectorStore, as_uint16
+from moeir.indexes.two_step import QueryBlock
+from moeir.indexes.vector_store import VectorShards, VectorStore, chunk_slices
 from moeir.kernels.memory import available_bytes
 
 BYTES_PER_LOAD = 2**28  # of vectors copied to a CUDA device at a time if they do not all fit
@@ -85,11 +83,11 @@ class TokenVectorStore:
         vectors: np.ndarray = self.vectors[slice(int(self.starts[row]), int(self.starts[row + 1]))].cpu().numpy()
         return vectors
 
-    def token_blocks(self, tokens: int) -> Iterator[tuple[int, int]]:
-        """Cut the texts into ranges (first, last) of at most `tokens` tokens, each at least one text."""
-        starts, first = self.starts.numpy(), 0
-        while first < len(self):
-            last = max(first + 1, int(np.searchsorted(starts, starts[first] + tokens, side="right")) - 1)
+    def token_blocks(self, tokens: int, texts: slice) -> Iterator[tuple[int, int]]:
+        """Cut texts into ranges (first, last) of at most `tokens` tokens, each at least one text."""
+        starts, first = self.starts.numpy(), texts.start
+        while first < texts.stop:
+            last = max(first + 1, min(texts.stop, int(np.searchsorted(starts, starts[first] + tokens, side="right")) - 1))
             yield first, last
             first = last
 
@@ -108,7 +106,7 @@ class TokenVectorStore:
             yield self._by_length
             return
         most = min(BYTES_PER_LOAD, available_bytes(device) // 4)
-        for first, last in self.token_blocks(max(1, most // (2 * self.vectors.width))):
+        for first, last in self.token_blocks(max(1, most // (2 * self.vectors.width)), slice(0, len(self))):
             if not len(rows := self._rows_by_length(first, last)):
                 continue
             begin, end = int(self.starts[first]), int(self.starts[last])
@@ -125,28 +123,6 @@ class TokenVectorStore:
         lengths = self.starts[first : last + 1].diff()
         rows = lengths.argsort(stable=True)
         return rows[lengths[rows] > 0] + first
-
-    def exact_maxsim(self, block: QueryBlock, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Exact MaxSim Σ_i max_j, on the CPU: query of the block [P], text [P] -> float64 [P], −∞ without tokens."""
-        norms = block.vectors.double().norm(dim=2)
-        bounds = 2.0 * (gamma(block.vectors.shape[2] + 8) * norms * self.vectors.max_norm + UNDERFLOW)
-        bounds = bounds.masked_fill(~block.vectors.any(dim=2), -1.0).numpy()  # a token of zeros, padding or not, adds exactly 0
-        scores, tokens, vectors = np.empty(len(rows)), to_lane_layout(block.vectors), as_uint16(self.vectors[:])
-        for pairs in memmap.bounded_chunks(np.arange(len(rows))):
-            chunk_scores = np.empty(len(pairs))
-            simd_loops.exact_maxsim_pairs(vectors, self.starts.numpy(), tokens, bounds, query[pairs], rows[pairs], chunk_scores)
-            scores[pairs] = chunk_scores
-        return scores
-
-
-def to_lane_layout(queries: torch.Tensor) -> np.ndarray:
-    """Tokens of queries [Q, L, D] in groups of 32 adjacent ones, zero-padded: float32 [Q, L/32, D, 32]."""
-    count, length, width = queries.shape
-    blocks = -(-length // LANES)
-    padded = torch.zeros(count, blocks * LANES, width)
-    padded[:, :length] = queries
-    lane_tokens: np.ndarray = padded.view(count, blocks, LANES, width).transpose(2, 3).contiguous().numpy()
-    return lane_tokens
 
 
 def query_blocks(queries: Any, step: int, device: torch.device) -> Iterator[QueryBlock]:

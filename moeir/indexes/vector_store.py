@@ -13,8 +13,9 @@ from moeir.errors import ArtifactError, DataError
 from moeir.indexes import simd_loops
 from moeir.kernels.memory import available_bytes
 
-ROWS_AT_ONCE = 2**14
-SMALLEST_NORMAL = 2.0**-14  # of float16; what is smaller, compiled loops round to 0
+ROWS_AT_ONCE, PAIRS_AT_ONCE = 2**14, 2**10
+PLAIN_NUMBERS = 2**25  # that an opened index reads with torch alone, a second's work, before it takes compiled loops
+NUMBERS_IN_CACHE = 2**17  # that are converted at a time
 SEARCH_WORKSPACE = 2**32  # bytes of CUDA memory reserved for a search's scores, or half of what is available if less
 
 
@@ -38,8 +39,7 @@ class VectorShards:
             norms = torch.linalg.vector_norm(part, dim=1, dtype=torch.float64)
             if len(rows := (~norms.isfinite()).nonzero()):
                 raise DataError(f"{describe_row(first + int(rows[0]))} holds NaN, infinity or more than float16 can hold")
-            coarse = part.bfloat16().masked_fill(part.abs() < SMALLEST_NORMAL, 0.0)  # as the coarsest scan reads them
-            lost = torch.linalg.vector_norm(part.double() - coarse.double(), dim=1)
+            lost = torch.linalg.vector_norm(part.double() - part.float().bfloat16().double(), dim=1)
             self.max_norm, self.max_bf16_error = max(self.max_norm, float(norms.max())), max(self.max_bf16_error, float(lost.max()))
             memmap.note_pages_read(part.nbytes)
         self._shards.append(shard)
@@ -80,6 +80,7 @@ class VectorStore:
     ) -> None:
         self._rows, self.device, self._extra_bytes_per_row = torch.from_numpy(np.asarray(rows)), device, extra_bytes_per_row
         self.max_norm, self.max_bf16_error = max_norm, max_bf16_error
+        self._plain_numbers = 0
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -117,35 +118,80 @@ class VectorStore:
             memmap.note_pages_read(vectors.nbytes)
         return vectors
 
+    def takes_loops(self, numbers: int) -> bool:
+        """Whether to read so many numbers more by compiled loops: on a CPU, and not for little work, as they take seconds to compile, once
+        on a machine."""
+        is_little = self._plain_numbers + numbers <= PLAIN_NUMBERS
+        self._plain_numbers += numbers if is_little else 0
+        return self.device.type == "cpu" and not is_little
+
     def reader(self, rows: int, coarse: bool, *, loops: bool = False) -> Callable[[slice], torch.Tensor]:
         """A function that reads slices of at most `rows` rows -> [≥ n, D] float32, or bfloat16 if coarse, by compiled `loops` if so.
 
         It reuses its buffer: a result is valid until the next read, and rows from n on are undefined.
         """
-        dtype = torch.bfloat16 if coarse else torch.float32
         if self.device.type == "cuda":
-            return lambda part: self[part].to(dtype)
-        buffer = torch.zeros(max(rows, 1), self.width, dtype=dtype)
+            return lambda part: self[part].to(torch.bfloat16 if coarse else torch.float32)
+        buffer = torch.zeros(max(rows, 1), self.width, dtype=torch.bfloat16 if coarse else torch.float32)
+        step = max(1, NUMBERS_IN_CACHE // max(self.width, 1))
 
         def read(part: slice) -> torch.Tensor:
             vectors = self[part]
-            if coarse and loops:
+            if loops and coarse:
                 simd_loops.to_bfloat16(as_uint16(vectors), as_uint16(buffer[: len(vectors)]))
             else:
-                buffer[: len(vectors)] = vectors
+                for block in chunk_slices(len(vectors), step):
+                    buffer[block] = vectors[block].float()  # torch converts float16 to bfloat16 fast only by way of float32
             memmap.note_pages_read(vectors.nbytes)
             return buffer
 
         return read
 
-    def exact_dots(self, queries: torch.Tensor, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """`two_step.exact_dot` of pairs, on the CPU: queries float32 [Q, D], query [P], rows [P] -> float64 [P]."""
-        scores, vectors, documents = np.empty(len(rows)), queries.contiguous().numpy(), as_uint16(self._rows)
-        for pairs in memmap.bounded_chunks(np.arange(len(rows))):
-            chunk_scores = np.empty(len(pairs))
-            simd_loops.exact_pair_dots(documents, vectors, query[pairs], rows[pairs], chunk_scores)
-            scores[pairs] = chunk_scores
+    def exact_dots(self, queries: torch.Tensor, query: torch.Tensor, rows: torch.Tensor, at_once: int = PAIRS_AT_ONCE) -> torch.Tensor:
+        """`exact_dot` of pairs, so many at once: queries float32 [Q, D], query [P], rows [P] -> float64 [P]."""
+        scores = torch.empty(len(rows), dtype=torch.float64, device=self.device)
+        if self.takes_loops(len(rows) * self.width):
+            for pairs in memmap.bounded_chunks(np.arange(len(rows))):
+                part = slice(pairs[0], pairs[-1] + 1)
+                arrays = (query[part].numpy(), rows[part].numpy(), scores[part].numpy())
+                simd_loops.exact_pair_dots(as_uint16(self._rows), queries.contiguous().numpy(), *arrays)
+            return scores
+        rows = rows.to(self.storage_device)
+        for part in chunk_slices(len(rows), at_once):
+            scores[part] = exact_dot(queries[query[part]], self[rows[part]])
         return scores
+
+
+def exact_dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Inner products of pairs, the same bits on every device: left, right [P, D] float32 or float16 -> float64 [P].
+
+    A product of two float32 is exact in float64, and the products are added in a fixed pairwise order.
+
+    >>> exact_dot(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[4.0, 5.0, 6.0]])).tolist()
+    [32.0]
+    """
+    return pairwise_sum(left.double() * right.double())
+
+
+def pairwise_sum(terms: torch.Tensor) -> torch.Tensor:
+    """Sum over the last dimension by adding the second half to the first until one is left; overwrites `terms`.
+
+    Zeros at the end change nothing, so padding changes nothing: [..., D] float64 -> [...] float64.
+    """
+    width = terms.shape[-1]
+    span = 1 << max(width - 1, 0).bit_length()
+    while span > 1:
+        span //= 2
+        if width > span:
+            terms[..., : width - span] += terms[..., span:width]
+            width = span
+    return terms[..., 0] + 0.0 if width else terms.new_zeros(terms.shape[:-1])  # −0 becomes 0
+
+
+def chunk_slices(count: int, step: int) -> Iterator[slice]:
+    """Cut range(count) into slices of `step`, at least 1."""
+    step = max(1, step)
+    return (slice(first, min(first + step, count)) for first in range(0, count, step))
 
 
 def check_width(width: int, index_width: int) -> None:

@@ -31,7 +31,7 @@ def commands(work: Path) -> Iterator[tuple[str, list[str]]]:
     corpus, checkpoint, encodings = (str(work / name) for name in ("corpus.jsonl", "ckpt", "enc"))
     yield "encode", ["encode", "--model", checkpoint, "--corpus", corpus, "--terms", TERMS, "--output", encodings]
     engines = {
-        "exact": (), "plaid": ("local=plaid",), "plaid-rescored": ("local=plaid:rescore=true",), "steps": ("lexical=inverted:quantise=8",),
+        "exact": (), "steps": ("lexical=inverted:quantise=8",),
         "faiss": ("global=faiss:factory=IVF1024+SQ8",), "hnsw": ("global=faiss:factory=HNSW32",),
     }  # fmt: skip
     indexes = {name: ["--encodings", encodings, *(word for one in specs for word in ("--engine", one))] for name, specs in engines.items()}

@@ -1,7 +1,7 @@
 """Late-interaction engines compared: queries a second, and recall of the exact result.
 
     python -m tests.benchmarks.multivector_search FOLDER DOCUMENTS QUERIES [--documents 20000 --queries 64 --depth 100 --rounds 3
-        --threads 2 --plain 4 --engine maxsim --engine plaid:rescore=true ...]
+        --threads 2 --plain 4 --engine maxsim ...]
 
 DOCUMENTS and QUERIES are folders of multi-vector encodings (tests/benchmarks/fit_head.py writes both). FOLDER keeps the indexes for the
 next run. The first engine is the reference; the exact one in plain torch, float32 and padded by length, is run once, on `plain` queries.
@@ -18,16 +18,8 @@ import torch
 from moeir.representations.multivector import MultiVector, maxsim
 from tests.benchmarks.rounds import build_or_open_index, format_speed, time_call, time_rounds
 
-HEADER = """| engine | queries a second | times the first's (least, most) | in processor time | recall | bytes a vector | in all | beside |
-|---|---|---|---|---|---|---|---|"""
-
-
-def bytes_per_vector(index_folder: Path, vectors: int) -> str:
-    """Bytes on disk for each vector: of the codes, of everything but the stored float16 vectors, of those vectors."""
-    sizes = {path.stem: path.stat().st_size / vectors for path in index_folder.iterdir()}
-    codes = sum(sizes.get(name, 0.0) for name in ("codes", "leading", "residuals"))
-    vector_bytes = sizes.pop("vectors", 0.0)
-    return f"{codes:.1f} | {sum(sizes.values()):.1f} | {vector_bytes:.0f}"
+HEADER = """| engine | queries a second | times the first's (least, most) | in processor time | recall | bytes a vector |
+|---|---|---|---|---|---|"""
 
 
 def plain_speed(queries: MultiVector, documents: MultiVector) -> str:
@@ -62,7 +54,7 @@ def main() -> None:
     queries = MultiVector(queries.vectors.float(), queries.starts)
     indexes = {
         spec: build_or_open_index(arguments.folder, spec, documents)
-        for spec in arguments.engine or ["maxsim", "plaid", "plaid:rescore=true"]
+        for spec in arguments.engine or ["maxsim"]
     }
     print(f"{len(documents)} documents, {len(documents.vectors)} vectors of {documents.vectors.shape[1]}, {len(queries)} queries")
     if arguments.plain:
@@ -75,8 +67,8 @@ def main() -> None:
     for spec, (_, index_folder) in indexes.items():
         pairs = zip(results[spec][0], results[first][0], strict=True)
         recall = np.mean([len(set(mine) & set(theirs)) / len(theirs) for mine, theirs in pairs])
-        size = bytes_per_vector(index_folder, len(documents.vectors))
-        print(f"| {spec} | {format_speed(timings, spec, first, len(queries))} | {recall:.4f} | {size} |")
+        size = sum(path.stat().st_size for path in index_folder.iterdir()) / len(documents.vectors)
+        print(f"| {spec} | {format_speed(timings, spec, first, len(queries))} | {recall:.4f} | {size:.0f} |")
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def came(checkpoint, shop, tmp_path_factory):
 
 
 ENGINES = [
-    "lexical=inverted:quantise=8", "local=plaid:centroids=16,nprobe=4", "local=plaid:rescore=true", "global=faiss:factory=Flat",
+    "lexical=inverted:quantise=8", "global=faiss:factory=Flat",
     "global=faiss:factory=SQ8,rescore=true",
 ]  # fmt: skip
 

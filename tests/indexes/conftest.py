@@ -2,7 +2,7 @@
 
 import pytest
 
-from moeir.indexes import postings, two_step
+from moeir.indexes import postings, vector_store
 
 
 @pytest.fixture(scope="module", params=["plain", "compiled"])
@@ -11,5 +11,5 @@ def form(request):
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "compiled":
             patch.setattr(postings, "PLAIN_ENTRIES", -1)
-            patch.setattr(two_step, "PLAIN_NUMBERS", -1)
+            patch.setattr(vector_store, "PLAIN_NUMBERS", -1)
         yield request.param

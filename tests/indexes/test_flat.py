@@ -15,7 +15,8 @@ from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes import flat
 from moeir.indexes.base import read_settings
 from moeir.indexes.flat import Flat
-from moeir.indexes.two_step import bf16_error_bound, exact_dot
+from moeir.indexes.two_step import bf16_error_bound
+from moeir.indexes.vector_store import exact_dot
 from moeir.representations.dense import Dense
 from tests.indexes.engine_checks import RecordingPool, is_full_sort, limit_device_memory, same_bytes, scores_one_by_one
 from tests.oracles import search as oracle
@@ -200,7 +201,7 @@ def test_a_scan_in_bfloat16_stays_within_its_margin_and_finds_the_same(count):
     coarse.search(Dense(queries), 1)
     for block in coarse._query_blocks(Dense(queries)):
         pool = RecordingPool()
-        coarse._scan(block, pool)
+        coarse._scan_documents(block.vectors[:, 0].bfloat16(), slice(0, len(coarse)), pool, loops=False)
         assert {part.dtype for part in pool.scores} == {torch.bfloat16}
         errors = (torch.cat(pool.scores, 1).double() - queries.double() @ documents.half().double().T).abs().amax(dim=1)
         assert (2 * errors <= bf16_error_bound(block, coarse._vectors)).all() and errors.max() > 0
@@ -208,10 +209,8 @@ def test_a_scan_in_bfloat16_stays_within_its_margin_and_finds_the_same(count):
         assert same_bytes(coarse.search(Dense(queries), depth), fine.search(Dense(queries), depth))
 
 
-@pytest.mark.parametrize("pool_bytes", [flat.POOL_BYTES, 1])
-def test_scans_on_several_threads_change_no_byte(pool_bytes, monkeypatch):
+def test_scans_on_several_threads_change_no_byte(monkeypatch):
     monkeypatch.setattr(flat, "DOCUMENTS_PER_THREAD", 1000)
-    monkeypatch.setattr(flat, "POOL_BYTES", pool_bytes)  # 1: 64 queries in each pass
     generator, before = torch.Generator().manual_seed(3), torch.get_num_threads()
     queries, documents = torch.randn(300, 24, generator=generator), torch.randn(5000, 24, generator=generator).half()
     documents[4000:] = documents[:1000]  # ties across blocks of the scan

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, DataError
-from moeir.indexes import maxsim, token_store, two_step
+from moeir.indexes import maxsim, token_store, vector_store
 from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.token_store import TokenVectorStore
 from moeir.indexes.vector_store import VectorStore
@@ -156,7 +156,7 @@ def test_a_scan_in_bfloat16_finds_the_same_as_one_in_float32():
 
 
 def test_scans_on_several_threads_change_no_byte(monkeypatch):
-    monkeypatch.setattr(two_step, "PLAIN_NUMBERS", -1)
+    monkeypatch.setattr(vector_store, "PLAIN_NUMBERS", -1)
     queries, documents = near_ties(count=6000)
     monkeypatch.setattr(maxsim, "MAX_ELEMENTS", 512 * documents.vectors.shape[1])  # blocks of 512 tokens: more than 30
     parts, run = [], maxsim.run_on_threads
@@ -172,21 +172,6 @@ def test_scans_on_several_threads_change_no_byte(monkeypatch):
     assert parts[0] == 1 and {2, 3} <= set(parts)
     assert same_bytes(found[0], found[1]) and same_bytes(found[0], found[2])
     assert same_bytes(build_index(documents, coarse=False).search(queries, 50), found[0])
-
-
-@pytest.mark.parametrize("scale", [1.0, 2.0**-90])  # the products of the second are below what underflow can cost
-def test_pairs_have_the_scores_of_the_cpu_where_a_device_computes_them(scale, tmp_path):
-    queries, documents = near_ties()
-    with_zeros = torch.cat([queries.vectors, torch.zeros(1, 16)]) * scale
-    queries = MultiVector(with_zeros, torch.tensor([0, 3, 3, 4, 6]))  # the last one has a token of zeros
-    build_index(documents).save(tmp_path)
-    index = MaxSim.open(tmp_path)
-    rows, spans = next(index._texts.iterate_by_length())
-    [block] = token_store.query_blocks(queries, 8, torch.device("cpu"))
-    for number, query in enumerate(block.vectors):
-        on_device = index._exact_pair_scores(query, *spans.pad(0, len(rows)))
-        assert same_bytes([on_device.numpy()], [index._texts.exact_maxsim(block, np.full(len(rows), number), rows.numpy())])
-        assert torch.isfinite(on_device).all()
 
 
 def test_shards_change_no_byte():

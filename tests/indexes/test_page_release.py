@@ -29,9 +29,8 @@ def random_texts(kind, count, generator):
 
 @pytest.mark.parametrize(
     ("spec", "kind"),
-    [("flat", "dense"), ("inverted", "sparse"), ("inverted:quantise=8", "sparse"), ("maxsim", "multivector"),
-     ("plaid:rescore=true", "multivector")],
-)  # fmt: skip
+    [("flat", "dense"), ("inverted", "sparse"), ("inverted:quantise=8", "sparse"), ("maxsim", "multivector")],
+)
 def test_what_is_built_and_found_is_the_same(spec, kind, tmp_path, monkeypatch):
     generator = torch.Generator().manual_seed(3)
     random_texts(kind, TEXTS, generator).save(tmp_path / "encodings")

@@ -1,4 +1,4 @@
-"""The scan over postings: skipped postings change no result."""
+"""The scan over postings: what it rounds changes no result."""
 
 import itertools
 import math
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from moeir.artifacts import memmap
 from moeir.errors import ArtifactError, UsageError
-from moeir.indexes import postings_search
 from moeir.indexes.base import read_settings
 from moeir.indexes.bm25 import Bm25
 from moeir.indexes.inverted import Inverted
@@ -48,7 +47,7 @@ def as_dictionaries(sparse):
 
 
 @pytest.mark.parametrize("depth", [1, 10, 300])
-def test_what_is_left_out_of_the_scan_changes_nothing(depth):
+def test_what_the_scan_rounds_changes_nothing(depth):
     documents, queries = skewed_texts(DOCUMENTS, 0, 12), skewed_texts(6, 1, 20)
     index = build_index(documents, 512)
     result = index.search(queries, depth)
@@ -62,39 +61,6 @@ def test_what_is_left_out_of_the_scan_changes_nothing(depth):
     assert [array.tobytes() for array in whole] == [array.tobytes() for array in result]
 
 
-def test_terms_that_share_a_slot_of_the_table_are_told_apart():
-    generator, slots = np.random.default_rng(3), postings_search.HASH_SLOTS
-    terms = np.sort(np.concatenate([slots * np.arange(6), slots * np.arange(6) + 2]))  # of slots 0 and 2; they spread to others
-    weights = np.zeros((400, 6 * slots), np.float32)
-    weights[:, terms] = generator.exponential(0.5, (400, 12)) * (generator.random((400, 12)) < 0.5)
-    documents, queries = Sparse.from_matrix(torch.from_numpy(weights)), Sparse.from_matrix(torch.from_numpy(weights[:20]))
-    rows, scores = build_index(documents, 64).search(queries, 30)
-    dictionaries = as_dictionaries(documents)
-    for line, query in enumerate(as_dictionaries(queries)):
-        expected = oracle.top_rows(oracle.sparse(query, dictionaries), range(400), 30)
-        hits = oracle.result_hits(rows[line], scores[line])
-        assert [score for _, score in hits] == pytest.approx([score for _, score in expected], rel=1e-6)
-
-
-@pytest.mark.parametrize("first_window", ["one far above", "heavy tail"])
-def test_what_a_misleading_first_window_leaves_out_is_found_by_a_full_scan(first_window):
-    """The cutoffs come from the first window's scans; in the others the best documents consist of postings below them."""
-    generator = np.random.default_rng(5)
-    weights = np.where(generator.random((3072, 30)) < 0.8, generator.uniform(0.02, 0.2, (3072, 30)), 0.0)
-    if first_window == "one far above":
-        weights[17] = 5.0
-    else:
-        weights[:256] *= np.exp(generator.normal(0.0, 2.5, (256, 1)))
-    documents = Sparse.from_matrix(torch.from_numpy(weights).float())
-    queries = Sparse.from_matrix(torch.from_numpy(generator.uniform(0.5, 1.0, (8, 30))).float())
-    rows, scores = build_index(documents, 256).search(queries, 12)
-    dictionaries = as_dictionaries(documents)
-    for line, query in enumerate(as_dictionaries(queries)):
-        expected = oracle.top_rows(oracle.sparse(query, dictionaries), range(3072), 12)
-        assert rows[line].tolist() == [row for row, _ in expected]
-        assert scores[line].tolist() == pytest.approx([score for _, score in expected], rel=1e-6)
-
-
 def test_a_single_query_on_several_threads_finds_the_same():
     documents, queries = skewed_texts(DOCUMENTS, 2, 12), skewed_texts(1, 3, 20)
     index, threads = build_index(documents, 512), numba.get_num_threads()
@@ -104,19 +70,6 @@ def test_a_single_query_on_several_threads_finds_the_same():
         assert [array.tobytes() for array in index.search(queries, 50)] == both
     finally:
         numba.set_num_threads(threads)
-
-
-def test_postings_are_left_out_where_that_pays():
-    cuts, bins, table = np.zeros(2, np.int64), np.zeros(4097, np.int64), np.zeros((2, 256), np.uint16)
-    table[:, :] = np.arange(256)[None] * np.array([[200], [50]])
-    tails = np.array([np.arange(32) * 3, np.arange(32) * 5000])  # a rare term of much weight, a common one of little
-    bins[3000], state = 10, np.array([10, 3000])  # the best ten scans are near 48,000
-    reached = np.array([9000 - 3 * bin_index for bin_index in range(3001)] + [0] * 1097)
-    reached[2000:3001] = 10  # few others come near
-    postings_search.choose_cutoffs(15.0, 300, 10, bins, state, tails, reached, table, cuts)
-    assert cuts[0] == 0 and cuts[1] > 100
-    postings_search.choose_cutoffs(15.0, 300, 10, bins, state, tails, np.full(4097, 10**7) - np.arange(4097) * 10**3, table, cuts)
-    assert cuts.tolist() == [0, 0]  # everything comes near: all is scanned
 
 
 def test_a_document_of_the_smallest_scan_is_found():
@@ -250,12 +203,12 @@ def test_negative_weights_and_repeated_terms_are_scored_as_they_are():
     assert index.score_pairs(queries, np.array([0, 0, 0]), np.array([1, 0, 2])).tolist() == [1.0, -1.0, 2.0]
 
 
-@pytest.mark.parametrize("query_terms", [3, postings_search.MOST_COMPARED, postings_search.MOST_COMPARED + 1])
+@pytest.mark.parametrize("query_terms", [3, 49])
 @pytest.mark.parametrize("vocabulary", [300, 2**16 + 300])
 def test_scores_of_short_and_long_documents_and_queries(query_terms, vocabulary):
-    """Terms are compared 32 at a time, or looked up: documents around a multiple of 32 terms, vocabularies of 16 and 32 bits."""
+    """Vocabularies of 16 and 32 bits."""
     generator = np.random.default_rng(7)
-    lengths = [1, 2, 31, 32, 33, 63, 64, 65, 96, 100, 200, 31]  # the last is shorter than what is compared at once
+    lengths = [1, 2, 31, 32, 96, 200, 31]
     pick = partial(generator.choice, np.append(np.arange(250), vocabulary - 1 - np.arange(50)), replace=False)
     documents = [{int(term): float(np.float32(generator.exponential())) for term in pick(length)} for length in lengths]
     query = {int(term): float(np.float32(generator.exponential())) for term in pick(query_terms)}
@@ -264,24 +217,3 @@ def test_scores_of_short_and_long_documents_and_queries(query_terms, vocabulary)
     expected = oracle.top_rows(oracle.sparse(query, documents), range(len(lengths)), len(lengths))
     assert rows[0, : len(expected)].tolist() == [row for row, _ in expected]
     assert scores[0, : len(expected)].tolist() == pytest.approx([score for _, score in expected], rel=1e-6)
-
-
-@given(st.integers(1, 400), st.integers(1, 70), st.integers(0, 2**16), st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
-def test_the_threshold_is_reached_by_as_many_scans_as_are_wanted(depth, blocks, largest, seed):
-    """And what `collect_candidates` has counted stays true."""
-    generator = np.random.default_rng(seed)
-    sums = np.minimum(generator.geometric(1e-4, 64 * blocks) - 1, largest).clip(0, postings_search.MAX_SCAN).astype(np.uint16)
-    bins, earlier = np.zeros(4096, np.int64), generator.integers(0, 4096, 2 * depth)
-    np.add.at(bins, earlier, 1)
-    state = np.array([2 * depth, 0])
-    postings_search.raise_threshold(sums, depth, bins, state)
-    assert state[0] == bins[state[1] :].sum()
-    assert state[1] == 0 or (sums >> postings_search.BIN_BITS >= state[1]).sum() >= depth
-
-
-def test_the_threshold_of_one_wanted_scan_is_the_bin_of_the_largest():
-    sums, bins, state = np.zeros(128, np.uint16), np.zeros(4096, np.int64), np.zeros(2, np.int64)
-    sums[77] = 50_000
-    postings_search.raise_threshold(sums, 1, bins, state)
-    assert state[1] << postings_search.BIN_BITS == 50_000 >> postings_search.THRESHOLD_BITS << postings_search.THRESHOLD_BITS

@@ -21,8 +21,6 @@ def runs(index, moeir, tmp_path_factory):
 @pytest.mark.parametrize(
     "engine",
     [
-        "local=plaid:rescore=true",
-        "local=plaid:centroids=4,nprobe=4,candidates=50,rescore=true",
         "global=faiss:factory=Flat,rescore=true",
         "global=faiss:factory=HNSW8,ef=64,rescore=true",
     ],
@@ -41,10 +39,10 @@ def test_an_engine_that_scores_again_finds_what_the_exact_one_finds_where_all_ar
 @pytest.mark.parametrize(
     ("engine", "code", "words"),
     [
-        ("local=plaid:nprobe=0", 2, "plaid:nprobe=0: expected at least 1"),
-        ("global=plaid", 2, "plaid takes multivector representations, global has dense"),
+        ("global=faiss:nprobe=0", 2, "faiss:nprobe=0: expected at least 1"),
+        ("global=maxsim", 2, "maxsim takes multivector representations, global has dense"),
         ("global=faiss:factory=Nonsense", 2, "faiss rejects it"),
-        ("local=plaid:rescore=maybe", 2, "rescore"),
+        ("global=faiss:rescore=maybe", 2, "rescore"),
     ],
 )
 def test_what_is_wrong_is_one_line(engine, code, words, encodings, moeir, tmp_path):
@@ -54,9 +52,9 @@ def test_what_is_wrong_is_one_line(engine, code, words, encodings, moeir, tmp_pa
 
 
 def test_a_damaged_index_is_found_before_it_is_used(encodings, moeir, tmp_path):
-    assert moeir("index", "--encodings", encodings, "--engine", "local=plaid", "--output", tmp_path / "idx").code == 0
-    for name in ("codes", "residuals", "words", "rotation", "centroids", "list_rows"):
-        path = tmp_path / "idx" / "local" / f"{name}.npy"
+    assert moeir("index", "--encodings", encodings, "--engine", "lexical=inverted:quantise=8", "--output", tmp_path / "idx").code == 0
+    for name in ("steps", "offsets", "weights", "highest"):
+        path = tmp_path / "idx" / "lexical" / f"{name}.npy"
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         result = moeir(*SEARCH, "--index", tmp_path / "idx", "--queries", TOY / "test-queries.tsv", "--output", tmp_path / "run.trec")

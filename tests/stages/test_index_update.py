@@ -229,7 +229,7 @@ def test_an_updated_index_is_a_part_of_a_collection(parts: Path, index: Path, to
 
 
 def test_engines_that_are_rebuilt_instead_say_so(encodings: Path, tmp_path: Path, moeir: Moeir) -> None:
-    for spec in ("lexical=inverted:quantise=8", "local=plaid:centroids=4"):
+    for spec in ("lexical=inverted:quantise=8", "global=faiss:factory=Flat"):
         expert, _, engine = spec.partition("=")
         package_run("index", "--encodings", encodings, "--engine", spec, "--output", tmp_path / expert)
         result = moeir("index", "--index", tmp_path / expert, "--compact", "--output", tmp_path / "out")

@@ -18,8 +18,9 @@ class Inverted(PostingsIndex, Index):
     """Exact inner product of sparse vectors over postings; quantise=8 stores weights in 8 bits only, and is not exact.
 
     Weights of zero are dropped. Documents that share no term with a query are not retrieved, so a query without terms has no hits. Scores
-    are float64 sums rounded to float32. The scan that finds candidates reads 8-bit impacts; scores come from the stored float32 weights. With quantise=8 every weight is stored as the midpoint of one of 255 steps up to the largest of
-    its term, and search is exact over those. Added shards are read lazily: memory maps stay on disk.
+    are float64 sums rounded to float32. The scan that finds candidates reads 8-bit impacts; scores come from the stored float32 weights.
+    With quantise=8 every weight is stored as the midpoint of one of 255 steps up to the largest of its term, and search is exact over
+    those. Added shards are read lazily: memory maps stay on disk.
     """
 
     kind = "sparse"

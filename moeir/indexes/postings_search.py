@@ -41,7 +41,7 @@ class Documents(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """starts [Q + 1], ascending terms and float64 weights; which queries can be scanned, bool [Q]: others are scored with every document."""
+    """starts [Q + 1], ascending terms, float64 weights; which queries are scanned, bool [Q]: others are scored with every document."""
 
     starts: np.ndarray
     terms: np.ndarray
@@ -113,14 +113,7 @@ def _scan_windows(postings: Any, terms: Any, weights: Any, first: int, stride: i
             candidates = _prune(rows, scans, candidates, (best << BIN_BITS) - error)
             if candidates + len(sums) > len(rows):
                 rows, scans = np.concatenate((rows, rows)), np.concatenate((scans, scans))
-        sums[:] = 0
-        for i in range(len(terms)):
-            cursor, last = cursors[i], postings.lists[terms[i] + 1]
-            while cursor < last and postings.windows[cursor] < window:
-                cursor += 1
-            cursors[i] = cursor
-            if cursor < last and postings.windows[cursor] == window:
-                _add_postings(postings.offsets, postings.steps, postings.begins[cursor], postings.ends[cursor], table[i], sums)
+        _scan_window(window, postings, terms, cursors, table, sums)
         for begin in range(0, len(sums), SCAN_BLOCK):
             least = max(1, (best << BIN_BITS) - error)
             if _find_largest(sums[begin : begin + SCAN_BLOCK]) < least:
@@ -138,6 +131,19 @@ def _scan_windows(postings: Any, terms: Any, weights: Any, first: int, stride: i
                 best += 1
     candidates = _prune(rows, scans, candidates, (best << BIN_BITS) - error)
     return rows[:candidates], scans[:candidates], best << BIN_BITS, unit
+
+
+@njit_cached()
+def _scan_window(window: int, postings: Any, terms: Any, cursors: Any, table: Any, sums: Any) -> None:
+    """Add up the scans of a window's documents, and move the cursors to the lists of this window or later."""
+    sums[:] = 0
+    for i in range(len(terms)):
+        cursor, last = cursors[i], postings.lists[terms[i] + 1]
+        while cursor < last and postings.windows[cursor] < window:
+            cursor += 1
+        cursors[i] = cursor
+        if cursor < last and postings.windows[cursor] == window:
+            _add_postings(postings.offsets, postings.steps, postings.begins[cursor], postings.ends[cursor], table[i], sums)
 
 
 @njit_cached()

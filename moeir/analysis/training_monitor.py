@@ -90,7 +90,6 @@ class TrainingMonitor:
 
     def __init__(self) -> None:
         self.step, self.latest, self.histories = 0, dict[str, float](), dict[str, MetricHistory]()
-        self.experts: list[str] = []  # names with a loss or share: experts, sums of experts, losses of a pre-training
         self.routers: dict[str, list[str]] = {}  # usage metrics of each router, by expert
         self.best: dict[str, tuple[float, int]] = {}
         self.alarms: list[Alarm] = []
@@ -134,8 +133,6 @@ class TrainingMonitor:
     def _register(self, name: str) -> None:
         self.histories[name] = MetricHistory()
         kind, _, expert = name.partition(".")
-        if kind in ("share", "loss") and expert and expert not in self.experts:
-            self.experts.append(expert)
         if kind == "usage":
             self.routers.setdefault(expert.rpartition(".")[0], []).append(name)
 

@@ -23,31 +23,20 @@ def is_matched(answer, text, match="string"):
     ("answer", "text", "expected"),
     [
         ("New York", "He left new york in 1936.", True),
-        ("New York", "He left New  York\u00a0in 1936.", True),  # white space is no token
-        ("New York", "York is new", False),  # in order
         ("New York", "new, york", False),  # nothing between
         ("York", "Yorkshire", False),  # whole tokens
-        ("1936", "in 1936.", True),
-        ("1,000", "1000 men", False),
         ("1,000", "1, 000 men", True),  # punctuation stands alone
         ("O'Hara", "Scarlett O ' HARA", True),
-        ("O'Hara", "OHara", False),
         ("U.S.", "the U.S. Army", True),
-        ("U.S", "the U.S. Army", True),
         ("US", "the U.S. Army", False),
         ("Čapek", "karel " + unicodedata.normalize("NFD", "čapek"), True),  # composed or not is the same
-        (unicodedata.normalize("NFD", "Čapek"), "Karel Čapek", True),
         ("Capek", "Karel Čapek", False),  # a mark is part of its token
-        ("hindi", "हिन्दी hindi", True),
         ("हिन्दी", "वह हिन्दी है", True),
         ("汶川", "汶川大地震", False),  # letters without spaces are one run
-        ("汶川", "汶川 地震", True),
         ("「汶川」", "「汶川」大地震", True),  # signs are tokens one by one
-        ("😀", "ha😀ha", True),
         ("İstanbul", "in İSTANBUL", True),  # decomposed first, then lower-cased
         ("straße", "STRASSE", False),
         ("soft\u00adhyphen", "soft hyphen", True),  # characters of control and format separate, and are no tokens
-        ("soft\u00adhyphen", "softhyphen", False),
     ],
 )
 def test_worked_answers(answer, text, expected):
@@ -60,12 +49,6 @@ def test_answers_are_found_where_the_slow_way_finds_them(text, wanted):
     compiled = answer_match.compile_answers([Text("q", "who?", answers=tuple(wanted))], "string", "x")
     assert compiled.contains_answer("q", compiled.normalize(text)) == letter_by_letter.contains_answer(text, wanted)
     assert answer_match.tokenize(text).split() == letter_by_letter.tokenize(text)
-
-
-@given(letters, st.integers(0, 12), st.integers(0, 12))
-def test_a_run_of_its_tokens_stands_in_a_text(text, first, last):
-    words = letter_by_letter.tokenize(text)[first:last]
-    assert not words or is_matched(" ".join(words), text)
 
 
 @pytest.mark.parametrize(
@@ -116,11 +99,11 @@ ANSWERS = answer_match.compile_answers(QUESTIONS, "string", "questions.jsonl")
 RUN = Run.from_hits({"q2": {"a": 3, "b": 2, "d": 1}, "extra": {"nowhere": 1}, "q1": {"d": 1, "c": 2}})
 
 
-def test_what_was_retrieved_is_judged_by_its_text(corpus):
-    other = Run.from_hits({"q1": {"a": 1}})
+def test_what_was_retrieved_is_judged_by_its_text_an_empty_one_too(corpus):
+    other = Run.from_hits({"q1": {"a": 2, "unread": 1}})
     assert answer_match.qrels_from_answers([RUN, other], ANSWERS, corpus) == [
         {"q1": {"c": 0, "d": 1}, "q2": {"a": 0, "b": 1, "d": 1}, "q3": {}},
-        {"q1": {"a": 1}, "q2": {}, "q3": {}},
+        {"q1": {"a": 1, "unread": 0}, "q2": {}, "q3": {}},
     ]
     labels, _ = answer_match.hit_labels([RUN, other], ANSWERS, corpus)
     assert labels.tolist() == [False, True, True, False, False, True]
@@ -133,16 +116,6 @@ def test_what_was_retrieved_is_judged_by_its_text(corpus):
 def test_a_run_of_another_corpus_is_refused(corpus):
     with pytest.raises(DataError, match=r"corpus\.jsonl: has no document 'z', which a run names; give the corpus that was searched"):
         answer_match.qrels_from_answers([Run.from_hits({"q1": {"z": 1}})], ANSWERS, corpus)
-
-
-def test_an_empty_document_that_a_run_names_has_no_answer(tmp_path):
-    (tmp_path / "corpus.tsv").write_text("a\towl\nempty\t\n")
-    run = Run.from_hits({"q1": {"empty": 2, "a": 1}})
-    assert answer_match.qrels_from_answers([run], ANSWERS, tmp_path / "corpus.tsv") == [{"q1": {"empty": 0, "a": 1}, "q2": {}, "q3": {}}]
-
-
-def test_no_hits_at_all_are_judged(corpus):
-    assert answer_match.qrels_from_answers([Run.from_hits({})], ANSWERS, corpus) == [{"q1": {}, "q2": {}, "q3": {}}]
 
 
 def test_measures_of_ranks_alone_are_taken_and_say_how_deep_they_look():

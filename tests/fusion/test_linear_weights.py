@@ -10,7 +10,6 @@ from moeir.evaluation import measures
 from moeir.fusion import formulas, linear_weights
 from moeir.fusion.linear_weights import FusionExamples
 from moeir.records.runs import Run
-from tests.oracles import fusion as by_dictionary
 from tests.oracles import linear_weights as oracle
 
 MEASURE = measures.parse_measure("nDCG@10")
@@ -39,14 +38,6 @@ def test_the_loss_is_that_of_loops():
         scores = [sum(weights[one] * examples.scores[one, row] for one in range(3)) for row in range(start, start + size)]
         expected.append(oracle.loss(scores, examples.targets[start : start + size].tolist()))
     assert linear_weights.listwise_loss(weights, examples)[0] == pytest.approx(np.mean(expected))
-
-
-def test_a_loss_by_hand():
-    """Two documents, scores 1 and 0, the first relevant: log(1 + 1/e)."""
-    examples = FusionExamples(np.array([[1.0, 0.0]]), np.ones(1), np.array([0]), np.array([1.0, 0.0]))
-    value, gradient = linear_weights.listwise_loss(np.ones(1), examples)
-    assert value == pytest.approx(np.log(1 + np.exp(-1)))
-    assert gradient[0] == pytest.approx(-1 / (1 + np.e))
 
 
 def test_targets_are_grades_over_their_sum_and_what_is_not_found_does_not_teach():
@@ -103,17 +94,6 @@ def test_an_expert_that_only_harms_has_a_hundredth_of_the_others_scale() -> None
     assert scales == [10.0, 0.1]  # both lists spread as far; their geometric mean is 1
 
 
-def test_an_expert_that_only_harms_does_not_change_the_others() -> None:
-    (first, second), qrels = loud_and_weak(range(200))
-    generator = np.random.default_rng(9)
-    third = {  # against the first, and against the relevant document: a negative weight would help
-        query: {document: -score + float(generator.normal()) for document, score in first.hits(query)} for query in first.queries
-    }
-    alone = fit([first, second], qrels)
-    together = fit([first, second, Run.from_hits(third)], qrels)
-    assert together[1] / together[0] == pytest.approx(alone[1] / alone[0], rel=0.02)
-
-
 def test_folds_hold_out_every_query_with_a_relevant_document_once() -> None:
     runs, qrels = loud_and_weak(range(23))
     qrels["q7"] = {"nothing found": 1}  # no list has a relevant document: not fitted on
@@ -123,13 +103,3 @@ def test_folds_hold_out_every_query_with_a_relevant_document_once() -> None:
     assert all(not set(rest.queries) & set(own.queries) and len(rest) + len(own) == len(examples) for rest, own in folds)
     assert len({tuple(linear_weights.fit_weights(rest)) for rest, _ in folds}) == len(folds) == 5
     assert list(linear_weights.split_folds(linear_weights.build_examples(runs, {"q1": qrels["q1"]}, 20))) == []
-
-
-def test_a_sum_of_scaled_scores_is_that_of_its_dictionary() -> None:
-    runs, _ = loud_and_weak(range(3))
-    fused = formulas.fuse_runs([run.top(7) for run in runs], partial(formulas.linear, weights="2.5+0.4"))
-    for query in fused.queries:
-        lists = [{int(document[1:]): score for document, score in run.top(7).hits(query)} for run in runs]
-        scaled = [{document: scale * score for document, score in hits.items()} for hits, scale in zip(lists, (2.5, 0.4), strict=True)]
-        expected = by_dictionary.came_sum(scaled, 7)
-        assert {int(document[1:]): score for document, score in fused.hits(query)} == pytest.approx(expected, rel=1e-6)

@@ -47,7 +47,7 @@ def write_model_card(folder: Path, checkpoint: RetrievalModel, *, base: Path, tr
     subject = "Pairs of query and document" if pairs else "Documents"
     training_section = UNTRAINED if training is None else _training_section(training)
     weights = f"`{base_model}`" if base_model else "local weights"
-    metadata = _metadata(folder, checkpoint, f"{name} {noun}", base_model, (training or {}).get("development"))
+    metadata = _build_metadata(folder, checkpoint, f"{name} {noun}", base_model, (training or {}).get("development"))
     text = f"""---
 {metadata.to_yaml()}
 ---
@@ -98,7 +98,7 @@ def _find_hub_name(base: Path) -> str | None:
     return None if match is None or Path(match[1]).exists() or not HUB_NAME.fullmatch(match[1]) else match[1]
 
 
-def _metadata(
+def _build_metadata(
     folder: Path, checkpoint: RetrievalModel, name: str, base_model: str | None, development: Mapping[str, Any] | None
 ) -> ModelCardData:
     """What the Hub reads: tags, and the value of the development measure."""

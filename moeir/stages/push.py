@@ -32,6 +32,7 @@ FREE_WORDS = (".py", "tokenizer.json", "vocab.json", "vocabulary.json")  # what 
 LOCAL_PATH = re.compile(
     r"""(?<![^\s"'`=,:;({|])(?:file:/|~[\w.-]*/|[A-Za-z]:[\\/]+(?=\w)|(?:[\w.-]+/)*\.\./|/(?=[\w.]))[^\s"'`,;)}|]*"""
 )  # of no relative name: absolute, of a home, or with ..
+QUOTED, WHITE_SPACE = re.compile(r'"(?:[^"\\]|\\.)*"'), re.compile(r"(?<!\\)\\[nrt]")  # the latter as JSON escapes it: "Q:\n" is no path
 log = logging.getLogger(__name__)
 Manifest = Mapping[str, Any]
 Contents = dict[str, Path | bytes]  # by name on the Hub
@@ -154,6 +155,7 @@ class Push(Stage):
             text = content if isinstance(content, bytes) else content.read_bytes() if name.endswith(TEXT_SUFFIXES) else b""
             is_configuration = name.endswith(CONFIGURATION_SUFFIXES)
             strings = text.decode("utf-8", "replace").replace("\\/", "/") if is_configuration and not name.endswith(FREE_WORDS) else ""
+            strings = QUOTED.sub(lambda quoted: WHITE_SPACE.sub(" ", quoted[0]), strings)
             folders = (path for path in paths if any(form in text for form in _written_forms(path, is_configuration)))
             if local := next(chain(folders, LOCAL_PATH.findall(strings)), None):
                 problem = f"{name} would publish a folder of this machine, {local}"

@@ -117,6 +117,7 @@ RELATIVE = [
     "a / b",
     "1/2",
     "x:file=data/w.npy",
+    "Q:\\nWhat",
 ]
 
 

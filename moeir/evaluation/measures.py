@@ -138,4 +138,5 @@ def _compute_with_ir_measures(run: Run, qrels: Qrels, measures: list[Measure]) -
         ranks = {query: {document: -float(rank) for rank, document in enumerate(run.documents_of(query))} for query in judged}
         if not any(measure.NAME == "NumRel" for measure in measures):  # the only measure with a value for an empty list
             ranks = {query: documents for query, documents in ranks.items() if documents}
-        yield from _PROVIDERS.iter_calc(measures, judged, ranks)
+        if ranks:
+            yield from _PROVIDERS.iter_calc(measures, judged, ranks)

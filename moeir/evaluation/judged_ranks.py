@@ -129,6 +129,7 @@ NATIVE_MEASURES: dict[str, Callable[[JudgedRanks, int, int], _Floats]] = {
     "P": _precision,
     "Success": _success,
     "Rprec": _r_precision,
+    "NumRel": lambda judged, rel, cutoff: judged.relevant_counts(rel),
 }
 
 

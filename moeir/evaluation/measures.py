@@ -135,8 +135,7 @@ def _compute_with_ir_measures(run: Run, qrels: Qrels, measures: list[Measure]) -
         for query, grades in judged.items():
             if (highest := max(grades.values(), default=0)) > _MAX_GRADE:
                 raise DataError(f"query {query!r}: a grade of {highest}; {measures[0]} is computed for grades up to {_MAX_GRADE}")
-        ranks = {query: {document: -float(rank) for rank, document in enumerate(run.documents_of(query))} for query in judged}
-        if not any(measure.NAME == "NumRel" for measure in measures):  # the only measure with a value for an empty list
-            ranks = {query: documents for query, documents in ranks.items() if documents}
+        lists = ((query, run.documents_of(query)) for query in judged)
+        ranks = {query: {document: -float(rank) for rank, document in enumerate(names)} for query, names in lists if names}
         if ranks:
             yield from _PROVIDERS.iter_calc(measures, judged, ranks)

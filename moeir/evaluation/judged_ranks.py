@@ -130,6 +130,7 @@ NATIVE_MEASURES: dict[str, Callable[[JudgedRanks, int, int], _Floats]] = {
     "Success": _success,
     "Rprec": _r_precision,
     "NumRel": lambda judged, rel, cutoff: judged.relevant_counts(rel),
+    "NumQ": lambda judged, rel, cutoff: np.ones(len(judged.queries)),
 }
 
 

@@ -126,6 +126,7 @@ def test_batches_of_queries_change_nothing(monkeypatch):
 def test_means_count_every_judged_query_and_counts_are_summed():
     means = measures.aggregate_values(values("RR@10", "NumRel", "NumRet", "NumQ"))
     assert means == {"RR@10": pytest.approx((1 / 2 + 1 / 3) / 4), "NumRel": 4.0, "NumRet": 6.0, "NumQ": 4.0}
+    assert measures.aggregate_values(values("NumQ")) == {"NumQ": 4.0}
     assert measures.aggregate_values({"RR": {}}) == {"RR": 0.0}
 
 

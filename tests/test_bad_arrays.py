@@ -32,14 +32,14 @@ SOUND = {
         "coil-encodings": "exact/terms exact/vectors global/vectors",
         "coil": "exact/vectors global/vectors",
         "exact": "global/vectors lexical/highest lexical/offsets lexical/weights local/vectors",
-        "approximate": "global/vectors lexical/highest lexical/offsets lexical/weights "
-        "local/centroids local/codes local/leading local/residuals local/rotation local/vectors local/words",
+        "approximate": "global/vectors lexical/highest lexical/offsets lexical/weights local/vectors",
         "scan": "global/vectors lexical/terms lexical/weights local/vectors",
         "bm25": "bm25/counts bm25/highest bm25/offsets bm25/weights",
     },
-    "maximum raised": {"coil-encodings": "exact/terms", "coil": "exact/terms", "approximate": "local/leading local/residuals"},
-    "minimum -1": {"approximate": "lexical/weights local/leading local/residuals", "bm25": "bm25/steps"},
+    "maximum raised": {"coil-encodings": "exact/terms", "coil": "exact/terms"},
+    "minimum -1": {"approximate": "lexical/weights", "bm25": "bm25/steps"},
 }
+
 
 def _set_first(array: np.ndarray, position: int, value: Any) -> np.ndarray:
     changed = array.copy()

@@ -18,10 +18,10 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import accumulate
+from itertools import pairwise
 from pathlib import Path
 
-from moeir.pretraining.spans import split_sentences
+from moeir.pretraining.spans import find_sentence_starts
 from moeir.records import generated_queries, qrels, texts
 
 HELD_OUT = ("dev", "test")
@@ -49,10 +49,15 @@ def training_questions(folder: Path) -> dict[str, list[texts.Text]]:
     return questions_by_document
 
 
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a text; concatenated, they are the text."""
+    return [text[begin:end] for begin, end in pairwise([*find_sentence_starts(text), len(text)])]
+
+
 def answer_characters(content: str, question: texts.Text) -> tuple[int, int] | None:
     """Where the question's answer is in a text, in the sentence with most of the question's words; None if it is nowhere."""
     asked = set(normalise_words(question.text).split())
-    begins = list(accumulate(map(len, sentences := split_sentences(content)), initial=0))
+    sentences, begins = split_sentences(content), find_sentence_starts(content)
     best: tuple[int, int, int] | None = None
     for answer in question.answers:
         for match in re.finditer(re.escape(answer), content):

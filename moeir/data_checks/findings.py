@@ -47,7 +47,6 @@ FAULT_KINDS = {
     "duplicate-vector": FaultKind("equal texts have equal vectors; check the corpus for them", note=True),
     "missing-document": FaultKind("encode the corpus again"),
 }
-_KIND_ORDER = list(FAULT_KINDS)
 
 
 @dataclass
@@ -78,14 +77,11 @@ class Findings:
     def __init__(self, max_lines: int = 5, allowed: Collection[str] = (), *, copying: bool = False) -> None:
         self._max_lines, self._allowed, self.copying = max_lines, frozenset(allowed), copying
         self._groups: dict[tuple[str, str], FindingGroup] = {}
-        self._files: dict[str, int] = {}
 
     def add(self, file: str, line: int | None, kind: str, message: str) -> None:
         """Add a finding."""
-        self._files.setdefault(file, len(self._files))
-        if (file, kind) not in self._groups:
-            self._groups[file, kind] = FindingGroup(file, kind, FAULT_KINDS[kind].note or kind in self._allowed)
-        group = self._groups[file, kind]
+        is_note = FAULT_KINDS[kind].note or kind in self._allowed
+        group = self._groups.setdefault((file, kind), FindingGroup(file, kind, is_note))
         group.count += 1
         if not self._max_lines or len(group.lines) < self._max_lines:
             group.lines.append((line, escape_controls(shorten_message(message))))
@@ -103,8 +99,8 @@ class Findings:
 
     @property
     def groups(self) -> list[FindingGroup]:
-        """Groups in the order of files, then of kinds."""
-        return sorted(self._groups.values(), key=lambda group: (self._files[group.file], _KIND_ORDER.index(group.kind)))
+        """Groups in the order of their first findings."""
+        return list(self._groups.values())
 
     @property
     def fault_count(self) -> int:

@@ -134,7 +134,7 @@ def test_a_copied_run_has_each_document_once(tmp_path: Path, moeir: Moeir) -> No
     run = tmp_path / "dev.trec"
     run.write_text("q1 Q0 owl 1 3 t\nq1 Q0 cat 2 2 t\nq1 Q0 owl 3 1 t\nq1\tQ0\tbat\t4\t0.5\tt\nq2 Q0 owl 1 inf t\n")
     result = moeir("check", "--run", run, "--fix", tmp_path / "mended", "--form", "tsv")
-    assert [row[:2] for row in rows(result)] == [[f"{run}:5", "faulty-line"], [f"{run}:3", "duplicate"]]
+    assert [row[:2] for row in rows(result)] == [[f"{run}:3", "duplicate"], [f"{run}:5", "faulty-line"]]
     copy = "q1 Q0 owl 1 3 t\nq1 Q0 cat 2 2 t\nq1\tQ0\tbat\t4\t0.5\tt\nq2 Q0 owl 1 inf t\n"
     assert (tmp_path / "mended" / "dev.trec").read_text() == copy
     assert f"; copies without duplicates and wrong encodings are in {tmp_path / 'mended'}" in result.stderr
@@ -144,14 +144,14 @@ def test_other_forms_of_texts_are_checked_too(tmp_path: Path, moeir: Moeir) -> N
     tsv = tmp_path / "collection.tsv"
     tsv.write_text("pid\ttext\n1\tone\n2\n1\ttwo\n3\tcafÃ©\n")
     result = moeir("check", "--corpus", tsv, "--form", "tsv", "--fix", tmp_path / "mended")
-    assert [row[:2] for row in rows(result)] == [[f"{tsv}:3", "faulty-line"], [f"{tsv}:5", "mojibake"], [f"{tsv}:4", "duplicate"]]
+    assert [row[:2] for row in rows(result)] == [[f"{tsv}:3", "faulty-line"], [f"{tsv}:4", "duplicate"], [f"{tsv}:5", "mojibake"]]
     assert (tmp_path / "mended" / "collection.tsv").read_text() == "pid\ttext\n1\tone\n2\n3\tcafé\n"
     array = tmp_path / "dev.json"
     array.write_text('[{"question": "who?", "answers": ["she"]},\n {"question": ""},\n {"question": "why"} oops]')
     refused = moeir("check", "--queries", array, "--fix", tmp_path / "copies")
     assert refused.code == 2 and "--fix: " in refused.stderr and "moeir convert --to texts writes them" in refused.stderr
     findings = rows(moeir("check", "--queries", array, "--form", "tsv"))
-    assert [row[:2] for row in findings] == [[f"{array}:3", "faulty-line"], [f"{array}:2", "empty-text"]]
+    assert [row[:2] for row in findings] == [[f"{array}:2", "empty-text"], [f"{array}:3", "faulty-line"]]
     packed = tmp_path / "corpus.jsonl.gz"
     packed.write_bytes(gzip.compress("\n".join(CORPUS).encode())[:-9])
     assert rows(moeir("check", "--corpus", packed, "--form", "tsv"))[0][1] == "faulty-file"
@@ -213,7 +213,7 @@ def test_a_row_of_several_lines_is_left_out_whole_or_stays_whole(tmp_path: Path,
     table = tmp_path / "psgs.tsv"
     table.write_text('id\ttext\ttitle\n1\t"one\nowl"\tA\n1\t"two\nowls"\tB\n2\t"a ""cafÃ©""\nowl"\tC\n3\tfew\n', encoding="utf-8")
     result = moeir("check", "--corpus", table, "--form", "tsv", "--fix", tmp_path / "copies")
-    assert [row[:2] for row in rows(result)] == [[f"{table}:8", "faulty-line"], [f"{table}:6", "mojibake"], [f"{table}:4", "duplicate"]]
+    assert [row[:2] for row in rows(result)] == [[f"{table}:4", "duplicate"], [f"{table}:6", "mojibake"], [f"{table}:8", "faulty-line"]]
     expected = 'id\ttext\ttitle\n1\t"one\nowl"\tA\n2\t"a ""café""\nowl"\tC\n3\tfew\n'
     assert (tmp_path / "copies" / "psgs.tsv").read_text(encoding="utf-8") == expected
 

@@ -67,16 +67,17 @@ class ParameterAccount:
             names.setdefault(self.find_owner(name), []).append(name)
         first = ("shared", *self.representation_kinds)
         order = sorted(names, key=lambda owner: first.index(owner) if owner in first else len(first))
-        groups = []
-        for owner, own_names in ((owner, names[owner]) for owner in order):
-            active = {side: self._count(name for name in own_names if self.is_active(name, side)) for side in sides}
-            active_or_none = {side: None if self._depends_on_router(own_names, side) else active[side] for side in sides}
-            groups.append(ParameterGroup(owner, self._count(own_names), active_or_none))
-        return groups
+        return [
+            ParameterGroup(owner, self._count(names[owner]), {side: self._count_active(names[owner], side) for side in sides})
+            for owner in order
+        ]
 
-    def _depends_on_router(self, names: list[str], side: str) -> bool:
-        mixtures = [self._find_mixture(name) for name in names]
-        return all(mixture is not None and mixture.routed and len(mixture.active_experts[side]) == 1 for mixture in mixtures)
+    def _count_active(self, names: list[str], side: str) -> int | None:
+        """Number of active parameters among those of an owner; None if a router decides."""
+        mixtures = [found[0] if (found := self._find_mixture(name)) else None for name in names]
+        if all(mixture is not None and mixture.routed and len(mixture.active_experts[side]) == 1 for mixture in mixtures):
+            return None
+        return self._count(name for name in names if self.is_active(name, side))
 
     def _count(self, names: Iterable[str]) -> int:
         return sum(math.prod(self.shapes[name]) for name in names)
@@ -87,8 +88,8 @@ class ParameterAccount:
             return name.split(".")[1]
         if self._has_separate_encoders and name.startswith(("encoder.", "document_encoder.")):
             return f"{'document' if name.startswith('document') else 'query'} encoder"
-        if (mixture := self._find_mixture(name)) is not None:
-            return f"{'block expert' if mixture.once_per_text else 'expert'} {_match_expert(name)['number']}"
+        if (found := self._find_mixture(name)) is not None:
+            return f"{'block expert' if found[0].once_per_text else 'expert'} {found[1]}"
         if any(part in f".{name}" for part in ROUTER_NAMES):
             return "router"
         sparse = [expert for expert, kind in self.representation_kinds.items() if kind == "sparse"]
@@ -112,8 +113,8 @@ class ParameterAccount:
             return False
         if self._has_separate_encoders and name.startswith(("encoder.", "document_encoder.")):
             return name.startswith("document_encoder.") == (side == "document")
-        mixture = self._find_mixture(name)
-        return mixture is None or int(_match_expert(name)["number"]) in mixture.active_experts[side]
+        found = self._find_mixture(name)
+        return found is None or found[1] in found[0].active_experts[side]
 
     @property
     def _experts_without_query_encoder(self) -> set[str]:
@@ -124,14 +125,15 @@ class ParameterAccount:
     def _has_separate_encoders(self) -> bool:
         return any(name.startswith("document_encoder.") for name in self.shapes)
 
-    def _find_mixture(self, name: str) -> Mixture | None:
-        """The mixture one of whose experts owns this parameter; None if its experts share it (one normalisation for all)."""
+    def _find_mixture(self, name: str) -> tuple[Mixture, int] | None:
+        """The mixture and the number of the expert that owns this parameter; None if experts share it (one normalisation for all)."""
         match = EXPERT_NAME.fullmatch(name)
         if match is None:
             return None
         same_in_experts = (f"{match['prefix']}.experts.{number}.{match['rest']}" for number in (0, 1))
         mixture = next((one for one in self.mixtures if one.prefix == match["prefix"]), None)
-        return mixture if mixture is None or mixture.single or all(twin in self.shapes for twin in same_in_experts) else None
+        is_own = mixture is not None and (mixture.single or all(twin in self.shapes for twin in same_in_experts))
+        return (mixture, int(match["number"])) if mixture is not None and is_own else None
 
     def flops(self, side: str, length: int) -> int:
         """Floating-point operations for one text of `length` tokens: two per matrix element and multiplication.
@@ -160,8 +162,8 @@ class ParameterAccount:
         if owner == "router":
             uses = [mixture for mixture in self.mixtures if mixture.routed and name.startswith(self._gate_prefix(mixture))]
             return sum(1 if mixture.gate_once_per_text else length for mixture in uses)
-        mixture = self._find_mixture(name)
-        once = mixture is not None and mixture.once_per_text
+        found = self._find_mixture(name)
+        once = found is not None and found[0].once_per_text
         pooled = ".pooler." in name or (name.startswith("heads.") and self.representation_kinds.get(owner) == "dense")
         is_key_or_value = name.endswith((".key.weight", ".value.weight"))
         return 1 if once or pooled or (self._is_cls_only(name) and not is_key_or_value) else length
@@ -182,9 +184,3 @@ def attention_pairs(length: int, window: int) -> int:
     (16, 10, 4)
     """
     return sum(min(position + window, length - 1) - max(position - window, 0) + 1 for position in range(length))
-
-
-def _match_expert(name: str) -> re.Match[str]:
-    match = EXPERT_NAME.fullmatch(name)
-    assert match is not None, name
-    return match

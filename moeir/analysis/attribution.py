@@ -51,36 +51,23 @@ def leave_one_out(
 ) -> tuple[list[str], list[list[object]]]:
     """A header and rows for the fusion of all runs and for the fusion without each run, which counts as an empty list.
 
-    `alone`: fused hits that no other run has, `relevant_alone`: the relevant ones among them; then for each measure its mean, the loss
-    of the fusion, the 95 % interval of that loss, and the p-value of Student's paired t-test.
+    For each measure its mean, the loss of the fusion, the 95 % interval of that loss, and the p-value of Student's paired t-test.
     """
     columns = [str(measure) + (f".{what}" if what else "") for measure in measures for what in MEASURE_COLUMNS]
     all_values = evaluate_run(fused, qrels, measures)
     means = aggregate_values(all_values)
-    rows: list[list[object]] = [["", "", "", *(cell for measure in measures for cell in (means[str(measure)], "", "", "", ""))]]
-    alone = _count_unique_hits(list(runs.values()), merge, fused, qrels)
-    for index, name in enumerate(runs):
+    rows: list[list[object]] = [["", *(cell for measure in measures for cell in (means[str(measure)], "", "", "", ""))]]
+    for name in runs:
         others = [run.top(0) if other == name else run for other, run in runs.items()]
         values = evaluate_run(formulas.fuse_runs(others, merge, depth), qrels, measures)
-        row: list[object] = [name, *alone[index].tolist()]
+        row: list[object] = [name]
         for measure in map(str, measures):
             differences = np.array([all_values[measure][query] - values[measure][query] for query in qrels])
             interval = significance.confidence_interval(differences)
             p = significance.paired_t_test(all_values[measure], values[measure])
             row += [aggregate_values(values)[measure], float(differences.mean()), *interval, p]
         rows.append(row)
-    return ["without", "alone", "relevant_alone", *columns], rows
-
-
-def _count_unique_hits(runs: Sequence[Run], merge: FusionFormula, fused: Run, qrels: Qrels) -> NDArray[np.int64]:
-    """For each run the number of fused hits that only it has, and how many of these are relevant [E, 2]."""
-    relevant = fused.relevant_hits(qrels)
-    counts = np.zeros((len(runs), 2), np.int64)
-    for first, documents, ranks, _, _ in _hit_blocks(runs, merge, fused):
-        present = ranks > 0
-        unique = present & (present.sum(axis=0) == 1)
-        counts += np.stack([unique.sum(axis=1), (unique & relevant[first : first + len(documents)]).sum(axis=1)], axis=1)
-    return counts
+    return ["without", *columns], rows
 
 
 def _hit_blocks(

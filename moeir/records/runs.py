@@ -18,7 +18,6 @@ from moeir.errors import DataError, UsageError
 from moeir.parsing import shorten_message
 from moeir.records import lines, trec_columns
 from moeir.records.ids import IdColumn, Ids, parse_id
-from moeir.records.qrels import Qrels
 
 Integers: TypeAlias = NDArray[np.int64]
 Codes: TypeAlias = NDArray[np.int32]
@@ -175,14 +174,6 @@ class Run:
         if query not in self.query_rows:
             return []
         return [self.document_ids[document] for document in self.list_at(self.query_rows[query])[0].tolist()]
-
-    def relevant_hits(self, qrels: Qrels) -> NDArray[np.bool_]:
-        """Whether each hit is relevant: has a grade above 0 [n]."""
-        relevant, ids = np.zeros(len(self.documents), dtype=bool), Ids.from_strings(self.document_ids)
-        for row, query in enumerate(self.queries):
-            codes = ids.lookup([document for document, grade in qrels.get(query, {}).items() if grade > 0])
-            relevant[self.starts[row] : self.starts[row + 1]] = np.isin(self.list_at(row)[0], codes)
-        return relevant
 
     def top(self, depth: int) -> "Run":
         """The first `depth` hits of every query."""

@@ -78,7 +78,6 @@ FIRST_GROUPS, LAST_GROUPS = ("Arguments", "Inputs"), ("Options", "Speed and memo
 NAME_WIDTH = 30  # of the flags in a help page, unless a flag is longer
 METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
 log = logging.getLogger(__name__)
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then uses large pages, which speeds up training
 
 
 class GroupedCommand(TyperCommand):
@@ -196,6 +195,7 @@ def _default_hint(setting: settings.Setting) -> str:
 
 def main() -> NoReturn:
     """Run the command line; only this function prints errors and exits."""
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch then uses large pages, which speeds up training
     console.prepare_streams()
     console.configure_logging()
     sys.exit(_exit_code(sys.argv[1:]))

@@ -86,12 +86,6 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\
 LONGEST_WORD, LONGEST_MESSAGE, SHOWN = 400, 4000, 80  # characters
 
 
-class LineLimit:
-    """The most bytes of a line of a text file; `--longest-line` of a stage sets it for the process."""
-
-    bytes = 1 << 30
-
-
 def escape_controls(text: str) -> str:
     r"""Text from outside for a line of a log, a table or a terminal, which it could split: control characters as Python writes them.
 

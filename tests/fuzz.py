@@ -84,7 +84,7 @@ CONFIGS = (  # of each
     "run: [a.trec, b.trec]\nmethod: rrf:constant=60\ndepth: 100\n",
     "model: ckpt\narch: came:shared_layers=3,pooling=mean\nlearning-rate: 2e-5\nsteps: 100\n"
     "train: [a.jsonl]\ncorpus: c.tsv\nqueries: q.tsv\noutput: out\n",
-    "# words\nqueries: 'q.tsv'\nindex:\n  - idx\nexpert: [lexical, global]\nlongest-line: 10000000\n",
+    "# words\nqueries: 'q.tsv'\nindex:\n  - idx\nexpert: [lexical, global]\ndepth: 10000000\n",
 )
 SPECS = (
     "came:shared_layers=3,pooling=mean,global_scale=20", "rrf:constant=60", "linear:weights=0.5+-1e-3+2", "faiss:rescore=true",

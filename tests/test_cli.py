@@ -76,9 +76,11 @@ def test_torch_is_asked_for_large_pages_unless_the_user_says_otherwise(said, exp
     monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
     if said is not None:
         monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", said)
-    program = "import os, sys, moeir.cli; print(os.environ['THP_MEM_ALLOC_ENABLE'], 'torch' in sys.modules)"
-    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert process.stdout.split() == [expected, "False"]
+    shown = "print(os.environ.get('THP_MEM_ALLOC_ENABLE'), 'torch' in sys.modules)"
+    program = f"import atexit, os, sys; from moeir import cli; {shown}; atexit.register(lambda: {shown}); cli.main()"
+    process = subprocess.run([sys.executable, "-c", program, "--version"], capture_output=True, text=True, check=True)
+    lines = process.stdout.splitlines()
+    assert (lines[0], lines[-1]) == (f"{said} False", f"{expected} False")
 
 
 def test_help_answers_at_once():

@@ -1,7 +1,7 @@
 """Read and write lines of text in files, `.gz`, `.zst` and pipes; every fault has its file and line number.
 
 Only a newline ends a line; a byte order mark and carriage returns are dropped. Memory holds a block, or one line of at most
-`LineLimit.bytes`, so that no small archive fills it.
+`MAX_LINE_BYTES`, so that no small archive fills it.
 """
 
 import csv
@@ -18,11 +18,12 @@ import numpy as np
 
 from moeir import data_sources
 from moeir.errors import DataError, UsageError
-from moeir.parsing import LineLimit, escape_controls
+from moeir.parsing import escape_controls
 
 STANDARD_OUTPUT: ContextVar[BinaryIO | None] = ContextVar("standard output", default=None)  # what `-` writes to, if not sys.stdout
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 BLOCK_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 30  # so that no small archive fills the memory
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CSV_RULE = 'a column that begins with " ends with ", and a " within it is doubled, as in any CSV file'
 _BINARY_FORMATS = {  # by their first bytes: what it is, and what reads it
@@ -138,7 +139,7 @@ def read_csv(numbered: Iterable[tuple[int, str]], name: str, delimiter: str = "\
             first, last = first or number, number
             yield "\n" * skipped + line + "\n"
 
-    csv.field_size_limit(LineLimit.bytes)
+    csv.field_size_limit(MAX_LINE_BYTES)
     rows = csv.reader(physical_lines(), delimiter=delimiter, strict=True)
     try:
         for row in rows:
@@ -221,8 +222,8 @@ def _split_blocks(chunks: Iterator[bytes], name: str, check: bool) -> Iterator[t
             if end < 0:
                 rest.append(chunk)
                 size += len(chunk)
-                if size > LineLimit.bytes:
-                    raise UsageError(f"{name}:{number}: a line of more than {LineLimit.bytes:,} bytes; --longest-line allows more")
+                if size > MAX_LINE_BYTES:
+                    raise UsageError(f"{name}:{number}: a line of more than {MAX_LINE_BYTES:,} bytes")
                 continue
             whole = b"".join((*rest, memoryview(chunk)[:end]))
             yield number, _check_text(whole, number, name) if check else whole

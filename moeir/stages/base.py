@@ -8,7 +8,7 @@ import logging
 import os
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import chain, count, permutations
@@ -20,7 +20,7 @@ from moeir.artifacts import atomic_write, identity, manifests, shards
 from moeir.artifacts.unfinished import describe_unfinished, read_json
 from moeir.console import format_bytes, silence
 from moeir.errors import ArtifactError, DataError, MoeirError, OutOfMemory, UsageError, is_out_of_memory
-from moeir.parsing import LineLimit, kebab_case
+from moeir.parsing import kebab_case
 from moeir.settings import option
 
 if TYPE_CHECKING:
@@ -68,13 +68,6 @@ class Stage:
         group="Every stage",
     )
     data_set: tuple[str, str | None] | None = dataclasses.field(default=None, compare=False)  # --dataset and --split, for the next command
-    longest_line: int = option(
-        "Most bytes of a line of text, so that no small archive fills the memory.",
-        LineLimit.bytes,
-        minimum=1 << 20,
-        affects_result=False,
-        group="Every stage",
-    )
 
     def __init_subclass__(cls) -> None:
         cls.name = kebab_case(cls.__name__)
@@ -202,7 +195,6 @@ def check_settings(stage: Stage) -> None:
     """UsageError if a setting is outside its limits, settings contradict one another, or two sources are standard input."""
     for module in stage.code:
         variants.import_own_code(module)
-    LineLimit.bytes = stage.longest_line
     for setting in settings.list_settings(type(stage)):
         value = getattr(stage, setting.name)
         setting.check(value)
@@ -354,16 +346,9 @@ def log_product(stage: Stage, path: Path, figure: str | None) -> None:
     """Log what a stage made, its key figure, and the next command."""
     log.info("made %s%s", path, f": {figure}" if figure else "")
     if words := stage.next_command():
-        code = (word for module in sorted(_own_modules(stage)) for word in ("--code", module))
-        log.info("next: moeir %s", shlex.join([*map(str, words), *_reading_flags(stage, words), *code]))
-
-
-def _reading_flags(stage: Stage, words: Sequence[object]) -> Iterator[str]:
-    """The flags of a stage that the next command needs to read the same texts."""
-    if stage.longest_line != type(stage).longest_line:
-        yield from ("--longest-line", str(stage.longest_line))
-    if getattr(stage, "keep_empty", False) and "--corpus" in words:
-        yield "--keep-empty"
+        code = [word for module in sorted(_own_modules(stage)) for word in ("--code", module)]
+        keep_empty = ["--keep-empty"] if getattr(stage, "keep_empty", False) and "--corpus" in words else []
+        log.info("next: moeir %s", shlex.join([*map(str, words), *keep_empty, *code]))
 
 
 def suggest_output(name: str) -> Path:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class Calibrate(Stage):
     """Fit a weight for the scores of each expert of an index, or of each of any runs, on judged queries that they were not trained on. The
     weights are applied if the weighted sum wins on held-out queries, else all are 1. With --index, the output is its checkpoint with these
-    scales; moeir search --model applies them, and the index stays as it is. With --run, it is a file for moeir fuse --learned."""
+    weights; moeir search --model applies them, and the index stays as it is. With --run, it is a file for moeir fuse --learned."""
 
     default_split: ClassVar[str] = "dev"
     index: tuple[Path, ...] = input_field(
@@ -61,7 +61,7 @@ class Calibrate(Stage):
 
         parse_measure(self.measure)
         if bool(self.index) == bool(self.run):
-            raise UsageError("calibrate needs --index, to scale its experts, or several --run, to weigh them; not both")
+            raise UsageError("calibrate needs --index, to weigh its experts, or several --run, to weigh them; not both")
         if self.index and self.queries is None:
             raise UsageError("calibrate --index needs --queries")
         if self.run:
@@ -88,7 +88,7 @@ class Calibrate(Stage):
         return open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
 
     def summary(self, counts: Facts) -> str:
-        return f"{self._noun} {format_weights(counts[self._noun])}, from {format_count(counts['queries'], 'query')}"
+        return f"weights {format_weights(counts['weights'])}, from {format_count(counts['queries'], 'query')}"
 
     def next_command(self) -> list[object]:
         if self.run:
@@ -98,16 +98,11 @@ class Calibrate(Stage):
         queries = self.find_source("queries", None, split="test")
         return ["search", *indexes, "--model", self.output, "--queries", queries, "--output", suggest_output("runs")]
 
-    @property
-    def _noun(self) -> str:
-        """What the weights are called: those of a checkpoint's experts are its scales."""
-        return "weights" if self.run else "scales"
-
     def work(self) -> Counts:
         from moeir.records import qrels
 
         grades = qrels.read_qrels(self.qrels)
-        return self._weigh_runs(grades) if self.run else self._scale_experts(grades)
+        return self._weigh_runs(grades) if self.run else self._weigh_experts(grades)
 
     def _weigh_runs(self, grades: "Qrels") -> Counts:
         """Write the file of a weighted sum of the runs."""
@@ -116,12 +111,12 @@ class Calibrate(Stage):
         runs = read_runs(self.run)
         log_guessed_depths(run_paths(self.run), list(runs.values()), None, "runs of moeir search know theirs")
         facts = self._fit_weights(runs, grades)
-        method = linear_weights.format_method(facts[self._noun].values())
+        method = linear_weights.format_method(facts["weights"].values())
         files.write_fusion(files.SavedFusion(method, tuple(runs), {"by": "moeir calibrate", **facts}), self.output)
         return {"method": method, **facts}
 
-    def _scale_experts(self, grades: "Qrels") -> Counts:
-        """Write the checkpoint with the scales of its experts."""
+    def _weigh_experts(self, grades: "Qrels") -> Counts:
+        """Write the checkpoint with the weights of its experts."""
         from moeir.architectures.checkpoint import write_calibrated_copy
         from moeir.architectures.model_card import add_calibration
         from moeir.artifacts import manifests
@@ -133,10 +128,10 @@ class Calibrate(Stage):
             checkpoint.calibration = {}
             runs = self._search_experts(searcher, grades)
         facts = self._fit_weights(runs, grades)
-        all_scales = dict.fromkeys(checkpoint.architecture.representation_kinds, 1.0) | facts[self._noun]
+        all_weights = dict.fromkeys(checkpoint.architecture.representation_kinds, 1.0) | facts["weights"]
         manifest = manifests.read_manifest(Path(checkpoint))
-        write_calibrated_copy(Path(checkpoint), manifest["files"], self.output, all_scales)
-        add_calibration(self.output, facts[self._noun], facts["queries"])
+        write_calibrated_copy(Path(checkpoint), manifest["files"], self.output, all_weights)
+        add_calibration(self.output, facts["weights"], facts["queries"])
         digests = manifests.checkpoint_digests(manifest)
         return {**facts, "uncalibrated": digests.get("uncalibrated", digests["digest"])}
 
@@ -180,12 +175,12 @@ class Calibrate(Stage):
         accepted = is_testable and sums["weighted sum"] > sums["sum"] and p < SIGNIFICANT
         self._log_means([*means.items(), *sums.items()])
         result = f"{sums['weighted sum']:.4f} on held-out queries, {sums['sum']:.4f} without, {significance.describe_p(p)}"
-        few = f"{self._noun} of {format_count(len(examples), 'query')} cannot be tested on others, expected {FEWEST_QUERIES} or more"
-        words = f"{self._noun} {format_weights(fitted)}: {result}" if is_testable else few
-        outcome = "applied" if accepted else f"not applied: all {self._noun} are 1"
+        few = f"weights of {format_count(len(examples), 'query')} cannot be tested on others, expected {FEWEST_QUERIES} or more"
+        words = f"weights {format_weights(fitted)}: {result}" if is_testable else few
+        outcome = "applied" if accepted else "not applied: all weights are 1"
         log.log(logging.INFO if accepted else logging.WARNING, "%s; %s", words, outcome)
         self._warn_of_better_list(values, weighted if accepted else plain)
-        facts = {"queries": len(examples), self._noun: fitted if accepted else dict.fromkeys(runs, 1.0), "measure": self.measure}
+        facts = {"queries": len(examples), "weights": fitted if accepted else dict.fromkeys(runs, 1.0), "measure": self.measure}
         return {**facts, "accepted": accepted, "fitted": fitted, "means": means, **sums, "p": p}
 
     def _evaluate_sum(self, runs: "Sequence[Run]", grades: "Qrels", weights: "Sequence[float]") -> dict[str, float]:
@@ -225,11 +220,11 @@ def format_weights(weights: Mapping[str, Any]) -> str:
 
 
 def _checkpoint_with_experts(searcher: "Searcher") -> "RetrievalModel":
-    """The checkpoint of an index whose experts can be scaled; UsageError if there is none."""
+    """The checkpoint of an index whose experts can be weighted; UsageError if there is none."""
     if searcher.checkpoint is None:
-        raise UsageError(f"--index {searcher.label}: has no checkpoint that could hold scales; --run finds weights of runs")
+        raise UsageError(f"--index {searcher.label}: has no checkpoint that could hold weights; --run finds those of runs")
     if len(searcher.engines) < 2:
         raise UsageError(f"--index {searcher.label}: has one expert, {next(iter(searcher.engines))}: nothing to calibrate")
     if searcher.default_fusion != "came-sum":
-        raise UsageError(f"--index {searcher.label}: its experts are trained as one score, which sets their scales: nothing to calibrate")
+        raise UsageError(f"--index {searcher.label}: its experts are trained as one score, which sets their weights: nothing to calibrate")
     return searcher.checkpoint

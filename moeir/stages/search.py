@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moeir import variants
 from moeir.artifacts import atomic_write, manifests
@@ -143,7 +143,7 @@ class Search(Stage):
             paths = {name: self.output / f"{name}.trec" for name in names} if self.makes_folder() else {names[-1]: self.output}
             resume = None if self.output == STREAM or self.explain is not None else atomic_write.resume_path(self.output)
             latency = latency_module.LatencyRecorder(searcher.device)
-            options = {"depth": self.depth, "experts": experts, "fuse": fuse, "batch_size": self.batch_size}
+            options: dict[str, Any] = {"depth": self.depth, "experts": experts, "fuse": fuse, "batch_size": self.batch_size}
             search = partial(searcher.search_runs, **options, latency=latency)
             block_size = count if self.explain is not None else self.batch_size * -(-QUERIES_PER_BLOCK // self.batch_size)
             tags = {name: self.tag or f"moeir.{name}" for name in names}

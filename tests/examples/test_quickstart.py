@@ -45,5 +45,5 @@ def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(server
     checkpoints = tmp_path / "demo" / "checkpoint"
     assert [manifests.read_manifest(checkpoints / name)["counts"]["queries_read"] for name in ("first", "second")] == [16, 16]
     assert manifests.read_manifest(checkpoints / "second")["settings"]["skip-queries"] == 16, "those that the first training read"
-    assert set(manifests.read_manifest(checkpoints / "calibrated")["counts"]["scales"]) == {"lexical", "local", "global"}
+    assert set(manifests.read_manifest(checkpoints / "calibrated")["counts"]["weights"]) == {"lexical", "local", "global"}
     assert completed.stderr.count("already made") == 22, "the second run skips every finished stage"

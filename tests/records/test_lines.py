@@ -7,9 +7,7 @@ import pyarrow
 import pytest
 
 from moeir.errors import DataError, UsageError
-from moeir.parsing import LineLimit
 from moeir.records import lines
-from tests.conftest import run_in_process
 
 
 def compress_zstd(content):
@@ -138,19 +136,10 @@ def test_a_line_has_a_most_of_bytes(tmp_path, monkeypatch):
         path = tmp_path / name
         path.write_bytes(compress(b"short\n" + b"a" * (5 << 20)))
         with monkeypatch.context() as patch:
-            patch.setattr(LineLimit, "bytes", 3 << 20)
-            with pytest.raises(UsageError, match=f"^{re.escape(str(path))}:2: a line of more than 3,145,728 bytes; --longest-line allows"):
+            patch.setattr(lines, "MAX_LINE_BYTES", 3 << 20)
+            with pytest.raises(UsageError, match=f"^{re.escape(str(path))}:2: a line of more than 3,145,728 bytes"):
                 read(path)
         assert len(read(path)[1][1]) == 5 << 20
-
-
-def test_the_longest_line_is_a_flag(tmp_path):
-    (tmp_path / "texts.tsv").write_text("1\t" + "a" * (3 << 20) + "\n2\tan owl\n")
-    arguments = ("check", "--corpus", tmp_path / "texts.tsv", "--fix", tmp_path / "fixed")
-    result = run_in_process(*arguments, "--longest-line", 2 << 20)
-    assert result.code == 2 and "texts.tsv:1: a line of more than 2,097,152 bytes; --longest-line allows more" in result.stderr
-    assert not (tmp_path / "fixed").exists()  # a copy would lack the lines that follow
-    assert run_in_process(*arguments).code == 0
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):

@@ -60,9 +60,9 @@ def test_scales_that_do_not_win_on_held_out_queries_are_not_applied(
     (tmp_path / "fused.qrels").write_text("".join(f"{query} 0 {fused.hits(query)[0][0]} 1\n" for query in fused.queries))
     options = ("--queries", judged[1], "--qrels", tmp_path / "fused.qrels", "--dtype", "float32", "--output", tmp_path / "ckpt")
     result = run("calibrate", "--index", index, *options)
-    assert "not applied: all scales are 1" in result.stderr
+    assert "not applied: all weights are 1" in result.stderr
     counts = manifests.read_manifest(tmp_path / "ckpt")["counts"]
-    assert counts["accepted"] is False and set(counts["scales"].values()) == {1.0} != set(counts["fitted"].values())
+    assert counts["accepted"] is False and set(counts["weights"].values()) == {1.0} != set(counts["fitted"].values())
     assert json.loads((tmp_path / "ckpt" / "moeir.json").read_text())["calibration"] == dict.fromkeys(EXPERTS, 1.0)
     search_options = ("--queries", judged[1], "--dtype", "float32", "--output", tmp_path / "again.trec")
     run("search", "--index", index, "--model", tmp_path / "ckpt", *search_options)
@@ -78,7 +78,7 @@ def test_scales_of_few_queries_are_not_applied(index: Path, judged: tuple[object
         result = run("calibrate", "--index", index, *flags)
         counts = manifests.read_manifest(tmp_path / str(count))["counts"]
         assert (counts["queries"], counts["accepted"]) == (count, count == 6), result.stderr
-        assert ("scales of 5 queries cannot be tested on others, expected 6 or more; not applied" in result.stderr) == (count == 5)
+        assert ("weights of 5 queries cannot be tested on others, expected 6 or more; not applied" in result.stderr) == (count == 5)
 
 
 def test_an_expert_that_is_better_than_the_fused_run_is_named(index: Path, judged: tuple[object, ...], tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_the_checkpoint_is_the_same_but_for_its_calibration(
     )
     assert (calibrated / "settings.yaml").read_text() != (came_checkpoint / "settings.yaml").read_text()
     counts = manifests.read_manifest(calibrated)["counts"]
-    assert counts["scales"] == scales and counts["uncalibrated"] == manifests.compute_digest(came_checkpoint)
+    assert counts["weights"] == scales and counts["uncalibrated"] == manifests.compute_digest(came_checkpoint)
     rows = [line.split() for line in moeir("info", calibrated).stdout.splitlines()]
     assert ["local", "multivector", "1", f"{scales['local']:g}"] in rows
     assert "calibration" not in moeir("info", came_checkpoint).stdout
@@ -257,7 +257,7 @@ def test_what_cannot_be_calibrated_is_refused(
     (tmp_path / "none.qrels").write_text("q1 0 absent 1\n")
     queries, qrels = ("--queries", toy / "test-queries.tsv"), ("--qrels", toy / "test-qrels.tsv")
     for place, judged, code, words in (
-        (bm25_index, qrels, 2, "has no checkpoint that could hold scales"),
+        (bm25_index, qrels, 2, "has no checkpoint that could hold weights"),
         (tmp_path / "one", qrels, 2, "has one expert, global: nothing to calibrate"),
         (index, ("--qrels", tmp_path / "other.qrels"), 3, "none of its queries is judged in"),
         (index, ("--qrels", tmp_path / "none.qrels"), 3, "none.qrels: no query has a relevant document among the first 100"),

@@ -365,7 +365,7 @@ ANSWERED = [
     BadInput("a measure without its cut-off", None, EVALUATE + "one.trec --measure Success", 2,
         "cutoff=nothing; expected NAME, NAME@CUTOFF or"),
     BadInput("two measures in one", None, EVALUATE + "one.trec --measure nDCG@10,RR@10", 2, "and the flag again for another measure"),
-    BadInput("no router", None, USAGE, 2, "came has no router; there is no usage to count"),
+    BadInput("no router", None, USAGE, 2, "came has no learned router; there is no usage to count"),
 ]  # fmt: skip
 
 DEVELOPMENT = " --dev-queries queries.tsv --dev-qrels test.qrels"

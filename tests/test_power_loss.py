@@ -14,7 +14,7 @@ from tests.power_loss import CUTS, KILL, Programme, State
 from tests.stage_scenarios import SCENARIOS, write_inputs
 
 SAMPLED = {"convert": 8, "search": 6, "fuse over another": 8, "encode": 8, "index of bm25": 8, "finetune": 6, "chain": 6}
-SAMPLED |= {"update of an index": 6}
+SAMPLED |= {"update of an index": 6, "pretrain": 6, "rerank": 6}
 
 
 def sample_states(programme: Programme, count: int) -> list[State]:

@@ -102,20 +102,9 @@ class TextEncoder:
 
     def check_routers(self) -> None:
         """UsageError if the checkpoint has no router output."""
-        from moeir.mixtures.embedding import EmbeddingMixture
-        from moeir.mixtures.feedforward import RoutedFeedForward
-
-        if self.checkpoint.encode(["?"]).routing:
-            return
-        name, modules = variants.parse_spec(self.checkpoint.spec).name, list(self.checkpoint.architecture.modules())
-        if any(isinstance(module, RoutedFeedForward) for module in modules):
-            reason = f"the experts of this {name} are chosen by role, queries one and documents another"
-        elif mixtures := [module for module in modules if isinstance(module, EmbeddingMixture)]:
-            is_single = len(mixtures[0].experts) == 1
-            reason = f"this {name} has a single expert" if is_single else f"the experts of this {name} are chosen at random"
-        else:
-            reason = f"{name} has no router"
-        raise UsageError(f"{self.path}: {reason}; there is no usage to count")
+        if not self.checkpoint.encode(["?"]).routing:
+            name = variants.parse_spec(self.checkpoint.spec).name
+            raise UsageError(f"{self.path}: {name} has no learned router; there is no usage to count")
 
     def count_usage(self, chunks: Iterable[list[str]], side: str) -> "dict[str, RouterUsage]":
         """Each router's usage over the texts of all chunks."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir import variants
-from moeir.artifacts import atomic_write, manifests
+from moeir.artifacts import atomic_write
 from moeir.console import format_count
 from moeir.data_sources import find_judgements, is_remote
 from moeir.errors import UsageError
@@ -91,17 +91,10 @@ class Search(Stage):
             raise UsageError("search needs --queries or --query")
         if self.corpus is not None and self.explain is None:
             raise UsageError("--corpus: is read only with --explain")
-        names = (".trec", manifests.MANIFEST, atomic_write.RESUME)
-        if self.explain is not None and self._explains_in_output(self.output) and self.explain.name.endswith(names):
-            raise UsageError(f"--explain {self.explain}: --output writes files of such names there; choose another, such as why.jsonl")
 
     def side_products(self) -> dict[str, tuple[Path, str]]:
-        """What --explain names, outside the folder of --output."""
-        return {} if self.explain is None or self._explains_in_output(self.output) else {"--explain": (self.explain, "explanation")}
-
-    def _explains_in_output(self, output: Path) -> bool:
-        """Whether --explain is a file of the folder that --output writes."""
-        return self.explain is not None and self.makes_folder() and self.explain.parent.resolve() == output.resolve()
+        """What --explain names."""
+        return {} if self.explain is None else {"--explain": (self.explain, "explanation")}
 
     def makes_folder(self) -> bool:
         return self.output != STREAM and not self.output.name.endswith(FILE_SUFFIXES)
@@ -217,10 +210,7 @@ class Search(Stage):
         explainer = explain_module.Explainer(searcher, runs_by_name, fuse, text_store)
         encoded = searcher.encode_batches(queries, self.batch_size, LatencyRecorder())
         explanations = explainer.explain_all(names, queries, encoded)
-        if self._explains_in_output(atomic_write.final_path(self.output)):
-            explain_module.write_explanations(explanations, self.output / self.explain.name, self.explain.name)
-        else:
-            explain_module.write_explanations(explanations, self.explain, atomic_write.final_path(self.explain).name)
+        explain_module.write_explanations(explanations, self.explain, atomic_write.final_path(self.explain).name)
 
 
 def _count_hits(runs_by_name: "Mapping[str, Run]", facts: Facts) -> dict[str, int]:

@@ -9,7 +9,7 @@ from moeir import variants
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.backbones.families import weights_io
 from tests.conftest import run_in_process
-from tests.kill_points import each_disk_call, kill_at
+from tests.kill_points import kill_at
 from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
 
 SIZES = ("--batch-size", 4, "--steps", 3, "--document-length", 20, "--query-length", 12, "--learning-rate", 1e-3, "--dtype", "float32")
@@ -83,24 +83,6 @@ def test_tokens_are_read_once_for_several_trainings(room, tmp_path, tiny_model_w
     assert len(list((tmp_path / "cache").glob("documents-*[0-9a-f]"))) == 1
     assert (tmp_path / "one" / "model.safetensors").read_bytes() != (tmp_path / "two" / "model.safetensors").read_bytes()
     assert first.code == again.code == 0
-
-
-@each_disk_call(5, sample=20)
-def test_wherever_it_is_killed_it_ends_in_the_same_bytes(room, every, tmp_path, tiny_model_with_head):
-    """Kill the command at disk events throughout, then run it again."""
-    run(*make_command(room, tiny_model_with_head, "cotmae", tmp_path / "whole", "--save-minutes", 0))
-    whole = (tmp_path / "whole" / "model.safetensors").read_bytes()
-    survived, killed = False, 0
-    for moment in range(0, 200, every):
-        output = tmp_path / f"killed-{moment}"
-        arguments = make_command(room, tiny_model_with_head, "cotmae", output, "--save-minutes", 0)
-        survived = not kill_at(lambda arguments=arguments: run(*arguments), moment)
-        killed += not survived
-        run(*arguments)
-        assert (output / "model.safetensors").read_bytes() == whole, moment
-        if survived:
-            break
-    assert survived and killed >= 25 // every
 
 
 @pytest.mark.parametrize(

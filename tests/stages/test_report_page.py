@@ -30,7 +30,7 @@ def room(tmp_path_factory, index, toy, moeir) -> Path:
     (folder / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in corpus))
     (folder / "qrels").write_bytes((toy / "test-qrels.tsv").read_bytes())
     result = moeir("search", "--index", index, "--queries", folder / "queries.tsv", "--output", folder / "runs",
-                 "--explain", folder / "runs" / "why.jsonl", "--corpus", folder / "corpus.jsonl")  # fmt: skip
+                 "--explain", folder / "why.jsonl", "--corpus", folder / "corpus.jsonl")  # fmt: skip
     assert result.code == 0, result.stderr
     points = "side id group x y\nquery q1 local 0 1\nquery q2 global 1 0.5\ndocument owl local 2 2\n"
     (folder / "map.tsv").write_text(points.replace(" ", "\t"))
@@ -49,7 +49,7 @@ def command(room) -> list[object]:
 
 @pytest.fixture(scope="module")
 def made(room, command, moeir) -> Path:
-    more = ("--explain", room / "runs" / "why.jsonl", "--training", room / "trained", "--projection", room / "map.tsv")
+    more = ("--explain", room / "why.jsonl", "--training", room / "trained", "--projection", room / "map.tsv")
     result = moeir(*command, *more, "--output", room / "page.html")
     assert (result.code, result.stdout, result.messages) == (0, "", [])
     return room / "page.html"

@@ -214,23 +214,6 @@ def test_a_score_that_is_no_number_is_told(room, toy, tmp_path, monkeypatch):
     assert result.code == 3 and "its score of query 'q3' and document" in result.stderr and not (tmp_path / "out.trec").exists()
 
 
-def test_killed_at_any_moment_it_ends_with_the_same_bytes(room, toy, tmp_path, monkeypatch):
-    monkeypatch.setattr("moeir.reranking.score_journal.FLUSH_SECONDS", 0.0)
-    flags = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
-    command = ("rerank", "--model", room / "lce", *flags, "--depth", 9, "--max-tokens", 200, "--then", f"4:{room / 'other'}+{room / 'lce'}")
-    run(*command, "--output", tmp_path / "whole.trec")
-    kills = 0
-    for moment in kill_points(every=4):
-        output = tmp_path / f"{moment}.trec"
-        if not kill_at(lambda output=output: run(*command, "--output", output), moment):
-            break
-        assert not output.exists() or output.read_bytes() == (tmp_path / "whole.trec").read_bytes()
-        run(*command, "--output", output)
-        assert output.read_bytes() == (tmp_path / "whole.trec").read_bytes() and not list(tmp_path.glob(f".{moment}.trec*"))
-        kills += 1
-    assert kills > 3
-
-
 def test_unfinished_work_is_not_scored_again(room, toy, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.reranking.score_journal.FLUSH_SECONDS", 0.0)
     flags = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")

@@ -35,8 +35,9 @@ class Setting:
 
     `kind` is what a source or product is; `affects_result` is false if the setting cannot change the product; a spec
     names a variant in the package `room`. A required setting that can be repeated needs `least_count` values. A data set fills a
-    source only with one of the settings (or values of the argument) `only_with`, and without those in `unless`. `group` is the heading in
-    the help, if not that of the role. `name` and the fields below it come from the stage.
+    source only with one of the settings (or values of the argument) `only_with` [default: `needs`], and without those in `unless`
+    [default: `excludes`]. Whoever sets it has to set all of `needs` (of "one or other" either), and none of `excludes`. `group` is the
+    heading in the help, if not that of the role. `name` and the fields below it come from the stage.
     """
 
     role: str
@@ -56,6 +57,8 @@ class Setting:
     group: str = ""
     only_with: tuple[str, ...] | None = None
     unless: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
     name: str = ""
     annotation: str = ""
     repeated: bool = False
@@ -113,6 +116,7 @@ def option(help: str, default: Any = dataclasses.MISSING, *, room: str = "", **d
 
 def input_field(kind: str, help: str, default: Any = dataclasses.MISSING, **details: Any) -> Any:
     """An input: a text file, or an artifact of `kind`; `details` are fields of `Setting`."""
+    details = {"only_with": details.get("needs"), "unless": details.get("excludes", ())} | details
     return _field(default, Setting(role="source", help=help, kind=kind, **details))
 
 
@@ -147,6 +151,18 @@ def _collect_settings(stage: Any) -> tuple[Setting, ...]:
         facts = {"name": field.name, "annotation": annotation, "repeated": repeated, "default": field.default}
         settings.append(dataclasses.replace(field.metadata["setting"], **facts))
     return tuple(settings)
+
+
+def check_combinations(stage: Any) -> None:
+    """UsageError for a setting without one that it needs, or beside one that it excludes."""
+    settings = {setting.name: setting for setting in list_settings(type(stage))}
+    given = {name for name, setting in settings.items() if getattr(stage, name) not in (None, (), setting.default)}
+    for setting in (settings[name] for name in settings if name in given):
+        if other := next((name for name in setting.excludes if name in given), None):
+            raise UsageError(f"{setting.flag} and {settings[other].flag} exclude one another: leave one of them out")
+        for names in (need.split(" or ") for need in setting.needs):
+            if given.isdisjoint(names):
+                raise UsageError(f"{setting.flag} needs {' or '.join(settings[name].flag for name in names)}")
 
 
 def _type_name(hint: Any) -> str:

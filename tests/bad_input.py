@@ -353,7 +353,7 @@ CHECKPOINTS = [
 ANSWERED = [
     BadInput("answers without a corpus", write_file("bad.jsonl", ASKED), "evaluate --run one.trec --answers bad.jsonl", 2,
         "--answers needs --corpus"),
-    BadInput("a way to match nothing", None, EVALUATE + "one.trec --match regex", 2, "--match regex needs --answers"),
+    BadInput("a way to match nothing", None, EVALUATE + "one.trec --match regex", 2, "--match needs --answers"),
     BadInput("one stream for two", None, "fuse --run - --run - --output out.trec", 2,
         "--run - and --run -: standard input can be read once"),
     BadInput("answers read twice from a stream", None, ANSWERS.replace("bad.jsonl", "-") + " --group-by _id", 2,
@@ -380,8 +380,8 @@ TRAINING = [
     BadInput("a group without a rate", None, TRAIN + "good.jsonl --group-rate heads", 2, "--group-rate heads: expected PATTERN=RATE"),
     BadInput("a group of nothing", None, TRAIN + "good.jsonl --group-rate encodr=1", 2, "matches no parameter name; the nearest names are"),
     BadInput("development without judgements", None, TRAIN + "good.jsonl --dev-queries queries.tsv", 2,
-        "--dev-queries and --dev-qrels go together"),
-    BadInput("patience without development", None, TRAIN + "good.jsonl --patience 2", 2, "--patience: needs --dev-queries and --dev-qrels"),
+        "--dev-queries needs --dev-qrels"),
+    BadInput("patience without development", None, TRAIN + "good.jsonl --patience 2", 2, "--patience needs --dev-queries"),
     BadInput("development without a corpus", write_file("bad.jsonl", INLINE + "\n"), ALONE + DEVELOPMENT, 2,
         "--dev-queries: needs --dev-corpus"),
     BadInput("development in a stream that is read", None, (TRAIN + "good.jsonl" + DEVELOPMENT).replace("corpus.jsonl", "-"), 2,
@@ -448,18 +448,18 @@ FUSING = [
     BadInput("a fusion on stdout", None, CALIBRATE.replace("out.json", "-"), 2, "--output -: expected a file to write"),
     BadInput("no list for judgements", write_file("test.qrels", "q9 0 owl 1\n"), CALIBRATE, 3,
         "test.qrels: no query has a relevant document"),
-    BadInput("runs of an index", None, CALIBRATE + " --index idx", 2, "calibrate needs --index, to weigh its experts, or several --run"),
-    BadInput("queries for runs", None, CALIBRATE + " --queries queries.tsv", 2, "--queries needs --index: runs are not searched again"),
+    BadInput("runs of an index", None, CALIBRATE + " --index idx", 2, "--index and --run exclude one another"),
+    BadInput("queries for runs", None, CALIBRATE + " --queries queries.tsv", 2, "--queries needs --index"),
     BadInput("nothing to calibrate", None, "calibrate --qrels test.qrels --output out", 2, "calibrate needs --index, to weigh"),
     BadInput("an index without queries", None, "calibrate --index idx --qrels test.qrels --output out", 2,
-        "calibrate --index needs --queries"),
+        "--index needs --queries"),
     BadInput("no fusion", write_file("bad.json", '{"a": 1}'), LEARNED, 3, "bad.json: not a fusion of format 1"),
     BadInput("three lists for two", write_file("bad.json", LINEAR), LEARNED + " --run made.trec", 2,
         "learned on 2 runs (one, two), found 3"),
     BadInput("another order", write_file("bad.json", LINEAR.replace('"one", "two"', '"two", "one"')), LEARNED, 2,
         "in the order two, one, found"),
     BadInput("two fusions", write_file("bad.json", LINEAR), LEARNED + " --method rrf", 2, "--learned and --method exclude one another"),
-    BadInput("no judgements of a loss", None, FUSE_TWO + "--ablation lost.tsv", 2, "--ablation and --qrels go together"),
+    BadInput("no judgements of a loss", None, FUSE_TWO + "--ablation lost.tsv", 2, "--ablation needs --qrels"),
     BadInput("an account over the run", None, FUSE_TWO + "--attribution out.trec", 2, "--attribution out.trec: --output writes there"),
 ]  # fmt: skip
 
@@ -468,7 +468,7 @@ JUDGED = PAGE + " --qrels test.qrels"
 POINTS = "side\tid\tgroup\tx\ty\n"
 REPORTING = [
     BadInput("a report of nothing", None, "report --output page.html", 2, "report: expected --run and --qrels, or --training"),
-    BadInput("runs without judgements", None, PAGE, 2, "report: --run needs --qrels"),
+    BadInput("runs without judgements", None, PAGE, 2, "--run needs --qrels"),
     BadInput("runs as text", None, "report --run one.trec --qrels test.qrels", 2, "--run: is for a page; expected --output page.html"),
     BadInput("words of no run", write_file("bad.jsonl", '{"step": 1}\n'),
         "report --training bad.jsonl --corpus corpus.jsonl --output page.html", 2,
@@ -504,7 +504,7 @@ RERANKING = [
     BadInput("a group of one", None, TRAIN_CROSS_ENCODER + " --objective lce --negatives 0", 2,
         "--negatives 0: this objective compares a positive"),
     BadInput("no temperature", None, TRAIN_CROSS_ENCODER + " --objective lce:temperature=0", 2, "lce:temperature=0: expected more than 0"),
-    BadInput("a development run alone", None, TRAIN_CROSS_ENCODER + " --dev-run one.trec", 2, "--dev-run: needs --dev-queries"),
+    BadInput("a development run alone", None, TRAIN_CROSS_ENCODER + " --dev-run one.trec", 2, "--dev-run needs --dev-queries"),
     BadInput("a pre-trained cross-encoder", None, PRETRAIN, 2, "--arch cross-encoder: pre-train dense"),
     BadInput("a run of strangers", write_file("bad.trec", "q1 Q0 whale-x 1 2 t\n"), RERANK + "bad.trec", 3, "has no document 'whale-x'"),
     BadInput("a run of other queries", write_file("bad.trec", "x9 Q0 owl 1 2 t\n"), RERANK + "bad.trec", 3,
@@ -525,7 +525,7 @@ SEARCHING = [
     BadInput("no queries", None, "search --index idx --output out.trec", 2, "search needs --queries"),
     BadInput("the same index twice", None, SEARCH + "idx --index idx", 2, "the same index is given twice"),
     BadInput("parts of two kinds", None, SEARCH + "idx --index bm25", 4, "bm25: made with another checkpoint than idx"),
-    BadInput("a corpus for nothing", None, SEARCH + "idx --corpus corpus.jsonl", 2, "is read only with --explain"),
+    BadInput("a corpus for nothing", None, SEARCH + "idx --corpus corpus.jsonl", 2, "--corpus needs --explain"),
     BadInput("an explanation over the queries", None, SEARCH + "idx --explain queries.tsv --force", 2,
         "would replace what --queries reads"),
     BadInput("an explanation over a file", write_file("why.jsonl", "mine"), SEARCH + "idx --explain why.jsonl", 2, "was not made by moeir"),
@@ -550,7 +550,7 @@ HUB = [
 
 UPDATE = "index --output out --index "
 UPDATING = [
-    BadInput("an addition to nothing", None, "index --output out --add enc", 2, "--add: goes with --index, the index to update"),
+    BadInput("an addition to nothing", None, "index --output out --add enc", 2, "--add needs --index"),
     BadInput("an update without a change", None, UPDATE + "idx", 2, "--index idx: expected --add, --delete or --compact"),
     BadInput("an update with other engines", None, UPDATE + "idx --compact --engine flat", 2, "--engine: cannot be combined with --index"),
     BadInput("an expansion of encodings", None, UPDATE + "idx --add enc --expansion good.jsonl", 2, "encodings are not expanded"),

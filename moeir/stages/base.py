@@ -201,6 +201,7 @@ def check_settings(stage: Stage) -> None:
         if setting.room and value is not None:
             variants.import_code_of(value)
             variants.resolve_spec(setting.room, value)
+    settings.check_combinations(stage)
     outputs = _list_outputs(stage)
     for flag, (path, _) in outputs.items():
         _check_output_name(flag, path)

@@ -33,16 +33,22 @@ class Calibrate(Stage):
 
     default_split: ClassVar[str] = "dev"
     index: tuple[Path, ...] = input_field(
-        "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one.", ()
+        "index",
+        "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one.",
+        (),
+        needs=("queries",),
+        excludes=("run",),
     )
     run: tuple[Path, ...] = input_field(
         "run", "Instead of --index: one run per expert, in the order of the fusion; repeat the flag.", (), aliases=("--runs",)
     )
     queries: Path | None = input_field(
-        "texts", "With --index: queries that no expert was trained on.", None, aliases=("--topics",), only_with=("index",)
+        "texts", "With --index: queries that no expert was trained on.", None, aliases=("--topics",), needs=("index",)
     )
     qrels: Path = input_field("qrels", "Relevance judgements of the queries.")
-    model: Path | None = input_field("checkpoint", "With --index: the checkpoint that it was made with, if it has moved.", None)
+    model: Path | None = input_field(
+        "checkpoint", "With --index: the checkpoint that it was made with, if it has moved.", None, needs=("index",)
+    )
     measure: str = option("Measure of the lists, of their sum and of the weighted sum; it decides whether the weights win.", "nDCG@10")
     depth: int = option("Documents per query and expert, and of the sums.", 1000, **DEPTH)
     batch_size: int = option("Queries encoded and searched together.", 256, minimum=1, affects_result=False)
@@ -60,17 +66,12 @@ class Calibrate(Stage):
         from moeir.evaluation.measures import parse_measure
 
         parse_measure(self.measure)
-        if bool(self.index) == bool(self.run):
-            raise UsageError("calibrate needs --index, to weigh its experts, or several --run, to weigh them; not both")
-        if self.index and self.queries is None:
-            raise UsageError("calibrate --index needs --queries")
+        if not self.index and not self.run:
+            raise UsageError("calibrate needs --index, to weigh its experts, or several --run, to weigh them")
         if self.run:
             self._check_runs()
 
     def _check_runs(self) -> None:
-        for flag, value in {"--queries": self.queries, "--model": self.model}.items():
-            if value is not None:
-                raise UsageError(f"{flag} needs --index: runs are not searched again")
         if len(self.run) < 2:
             raise UsageError(f"--run: expected 2 or more, found {len(self.run)}; repeat the flag")
         if self.output == STREAM:

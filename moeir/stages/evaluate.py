@@ -14,9 +14,6 @@ from moeir.stages.base import STREAM, Counts, Facts, Stage, is_stream, suggest_o
 from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
     MATCHES,
-    check_answers,
-    check_groups,
-    check_judgements,
     check_measures,
     check_table_suffix,
     choose_form,
@@ -47,12 +44,14 @@ class Evaluate(Stage):
     """Evaluate runs against judgements or answers, side by side, with p-values against the first. A query missing from a run counts 0."""
 
     run: tuple[Path, ...] = input_field("run", "A run; repeat the flag to compare runs; NAME=PATH names it.", aliases=("--runs",))
-    qrels: Path | None = input_field("qrels", "Relevance judgements in TREC or BEIR format.", None, unless=("answers",))
+    qrels: Path | None = input_field("qrels", "Relevance judgements in TREC or BEIR format.", None, excludes=("answers",))
     answers: Path | None = input_field(
-        "texts", "Instead of --qrels: questions with answers; a document that contains an answer is relevant.", None
+        "texts", "Instead of --qrels: questions with answers; a document that contains an answer is relevant.", None, needs=("corpus",)
     )
-    corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None, only_with=("answers",))
-    match: str = option("With --answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES, group="Inputs")
+    corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None, needs=("answers",))
+    match: str = option(
+        "With --answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES, needs=("answers",), group="Inputs"
+    )
     measure: tuple[str, ...] = option(
         "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag "
         "[default: nDCG@10, RR@10, R@100; with --answers Success@20, Success@100].",
@@ -60,9 +59,11 @@ class Evaluate(Stage):
         aliases=("--metric", "-m"),
         group="Measures",
     )
-    group_by: str | None = option("Report means per value of this query field, and their mean (macro).", None, group="Measures")
+    group_by: str | None = option(
+        "Report means per value of this query field, and their mean (macro).", None, needs=("queries or answers",), group="Measures"
+    )
     queries: Path | None = input_field(
-        "texts", "With --group-by: the queries, if --answers lacks the field.", None, aliases=("--topics",), only_with=("group_by",)
+        "texts", "With --group-by: the queries, if --answers lacks the field.", None, aliases=("--topics",), needs=("group_by",)
     )
     per_query: bool = option("Report the value of every query, too.", False, aliases=("-q",), group="Measures")
     test: str = option("p-values against the first run: t (paired), randomisation or none.", "t", group="Comparison of runs")
@@ -83,8 +84,15 @@ class Evaluate(Stage):
         False,
         group="Comparison of runs",
     )
-    compat: str | None = option("Compute measures as another tool does: trec_eval, beir, mteb or msmarco.", None, group="Other tools")
-    explain: bool = option("With --compat: show step by step why its values differ.", False, group="Other tools")
+    compat: str | None = option(
+        "Compute measures as another tool does: trec_eval, beir, mteb or msmarco.",
+        None,
+        excludes=("answers", "group_by"),
+        group="Other tools",
+    )
+    explain: bool = option(
+        "With --compat: show step by step why its values differ.", False, needs=("compat",), excludes=("against",), group="Other tools"
+    )
     form: str = option(
         "table, markdown, latex, tsv, jsonl, json, or auto: by --output and --per-query.",
         "auto",
@@ -101,17 +109,12 @@ class Evaluate(Stage):
         check_measures(self.measure)
         if self.form == "auto":
             check_table_suffix(self.output)
-        if self.explain and self.against:
-            raise UsageError("--against: --explain shows the steps of one mean, without comparisons of runs; leave one of them out")
-        if self.explain and self.compat is None:
-            raise UsageError("--explain needs --compat TOOL: the tool whose numbers differ")
-        if self.compat is not None and (self.answers, self.group_by) != (None, None):
-            raise UsageError("--compat needs --qrels, and takes no --group-by: the tools use judgements only")
         if self.compat is not None and (stream := next(filter(is_stream, run_paths(self.run)), None)):
             raise UsageError(f"--compat --run {stream}: the run is read more than once; name a file")
-        check_judgements("evaluate", self.qrels, self.answers)
-        check_answers("--answers", self.answers, self.corpus, self.match)
-        check_groups(self.group_by, self.queries, self.answers)
+        if self.qrels is None and self.answers is None:
+            raise UsageError("evaluate needs --qrels, or --answers and --corpus")
+        if self.group_by is not None and self.queries is None and self.answers is not None and is_stream(self.answers):
+            raise UsageError(f"--answers {self.answers}: --group-by reads them too, and a pipe can be read once; name a file")
 
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['runs'], 'run')}, {format_count(counts['queries'], 'query')}"

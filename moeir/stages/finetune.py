@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import variants
 from moeir.console import format_count
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 
 DEV_FLAGS = ("dev_run", "dev_measure", "evaluate_every", "patience", "keep")  # with which --dataset brings its development split
+DEV: dict[str, Any] = {"needs": ("dev_queries",), "group": "Evaluation while training"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,17 +99,18 @@ class Finetune(TrainingStage, InputOptions):
         affects_result=False,
     )
     dev_queries: Path | None = input_field(
-        "texts", "Development queries, evaluated during training.", None, only_with=DEV_FLAGS, group="Evaluation while training"
+        "texts",
+        "Development queries, evaluated during training.",
+        None,
+        only_with=DEV_FLAGS,
+        needs=("dev_qrels",),
+        group="Evaluation while training",
     )
-    dev_qrels: Path | None = input_field(
-        "qrels", "Relevance judgements of the development queries.", None, only_with=DEV_FLAGS, group="Evaluation while training"
-    )
+    dev_qrels: Path | None = input_field("qrels", "Relevance judgements of the development queries.", None, only_with=DEV_FLAGS, **DEV)
     dev_corpus: Path | None = input_field(
-        "texts", "Corpus to search for the development queries [default: --corpus].", None, only_with=(), group="Evaluation while training"
+        "texts", "Corpus to search for the development queries [default: --corpus].", None, only_with=(), **DEV
     )
-    dev_run: Path | None = input_field(
-        "run", "Cross-encoder: the run of the development queries to rerank.", None, group="Evaluation while training"
-    )
+    dev_run: Path | None = input_field("run", "Cross-encoder: the run of the development queries to rerank.", None, **DEV)
     dev_measure: str = option(
         "Measure on the development set that selects the best weights, of several experts that of their fused run; or loss, the lowest of "
         "--objective.",
@@ -117,14 +119,18 @@ class Finetune(TrainingStage, InputOptions):
         group="Evaluation while training",
     )
     evaluate_every: int | None = option(
-        "Steps between evaluations [default: an epoch].", None, minimum=1, aliases=("--eval-steps",), group="Evaluation while training"
+        "Steps between evaluations [default: an epoch].",
+        None,
+        minimum=1,
+        aliases=("--eval-steps",),
+        **DEV,
     )
     patience: int | None = option(
         "Stop after N evaluations without improvement.",
         None,
         minimum=1,
         aliases=("--early-stopping-patience",),
-        group="Evaluation while training",
+        **DEV,
     )
     keep: str | None = option(
         "Weights to save, best or last [default: best with --dev-queries, else last].",
@@ -147,12 +153,8 @@ class Finetune(TrainingStage, InputOptions):
                 raise UsageError(f"{flag}: expected one for all datasets, or one for each --train, {dataset_count}; found {len(files)}")
 
     def _check_dev_flags(self) -> None:
-        if (self.dev_queries is None) != (self.dev_qrels is None):
-            raise UsageError("--dev-queries and --dev-qrels go together, found only one of them")
-        dev_flags: dict[str, object] = {"--dev-corpus": self.dev_corpus, "--dev-run": self.dev_run, "--keep": self.keep}
-        dev_flags |= {"--evaluate-every": self.evaluate_every, "--patience": self.patience}
-        if self.dev_queries is None and (flags := [flag for flag, value in dev_flags.items() if value not in (None, "last")]):
-            raise UsageError(f"{flags[0]}: needs --dev-queries and --dev-qrels")
+        if self.dev_queries is None and self.keep == "best":
+            raise UsageError("--keep best: needs --dev-queries")
         if self.dev_queries is not None and self.dev_corpus is None and not self.corpus:
             raise UsageError("--dev-queries: needs --dev-corpus, the documents to search")
         if self.dev_queries is not None and self.dev_corpus is None and (stream := next(filter(is_stream, self.corpus), None)):

@@ -45,7 +45,7 @@ class Fuse(Stage):
     method: str | None = option(
         "Fusion method; see: moeir variants fusion. [default: came-sum for the experts' runs of one index, else rrf]", None
     )
-    learned: Path | None = input_field("fusion", "Instead of --method: a file written by calibrate --run.", None)
+    learned: Path | None = input_field("fusion", "Instead of --method: a file written by calibrate --run.", None, excludes=("method",))
     depth: int = option("Documents kept per query.", 1000, **DEPTH)
     run_depth: int | None = option(
         "Depth K that the runs were searched to: a list with fewer hits is complete, so a document that it lacks has the lowest score, not "
@@ -53,12 +53,17 @@ class Fuse(Stage):
         None,
         minimum=1,
     )
-    qrels: Path | None = input_field("qrels", "With --ablation: relevance judgements.", None, only_with=("ablation",))
+    qrels: Path | None = input_field("qrels", "With --ablation: relevance judgements.", None, needs=("ablation",))
     attribution: Path | None = option("File for the contribution of each run to each hit: rank, score, part (TSV).", None, group="Output")
     ablation: Path | None = option(
-        "File for the loss in each measure without each run, with confidence intervals and p-values (TSV).", None, group="Output"
+        "File for the loss in each measure without each run, with confidence intervals and p-values (TSV).",
+        None,
+        needs=("qrels",),
+        group="Output",
     )
-    measure: tuple[str, ...] = option("With --ablation: measures; repeat the flag [default: nDCG@10, R@100].", (), aliases=("-m",))
+    measure: tuple[str, ...] = option(
+        "With --ablation: measures; repeat the flag [default: nDCG@10, R@100].", (), aliases=("-m",), needs=("ablation",)
+    )
     tag: str = option("Run tag.", "moeir.fused", single_word=True, aliases=("--runtag",), group="Output")
     output: Path = output_field("run", "Output file; - is stdout.", STREAM)
 
@@ -68,15 +73,9 @@ class Fuse(Stage):
             raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
         variants.import_code_of(method)
         variants.resolve_spec("fusion", method)
-        if self.method is not None and self.learned is not None:
-            raise UsageError("--learned and --method exclude one another: the file defines the fusion")
         self._check_ablation()
 
     def _check_ablation(self) -> None:
-        if (self.ablation is None) != (self.qrels is None):
-            raise UsageError("--ablation and --qrels go together: losses are measured with judgements")
-        if self.ablation is None and self.measure:
-            raise UsageError("--measure is for --ablation FILE")
         check_measures(self.measure)
         if self.ablation is not None or self.attribution is not None:
             name_runs(self.run)

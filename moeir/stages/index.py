@@ -36,12 +36,12 @@ class Index(Stage):
         "index", "An index to update, which stays as it is: --output is the index with --add, --delete or --compact.", None
     )
     add: Path | None = input_field(
-        "texts", "With --index: documents to add: output of moeir encode with the same checkpoint; for bm25, texts.", None
+        "texts", "With --index: documents to add: output of moeir encode with the same checkpoint; for bm25, texts.", None, needs=("index",)
     )
     delete: Path | None = input_field(
-        "ids", "With --index: ids of documents to delete, one a line, before --add: what is in both is replaced.", None
+        "ids", "With --index: ids of documents to delete, one a line, before --add: what is in both is replaced.", None, needs=("index",)
     )
-    compact: bool = option("With --index: write the files of a new index of its documents, not segments.", False)
+    compact: bool = option("With --index: write the files of a new index of its documents, not segments.", False, needs=("index",))
     engine: tuple[str, ...] = option(
         "[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 or global=faiss; repeat the flag; see: moeir variants indexes [default: each "
         "representation's exact engine].",
@@ -50,7 +50,9 @@ class Index(Stage):
     expansion: Path | None = input_field(
         "texts", "With --corpus: output of generate-queries; its queries are appended to their documents.", None
     )
-    expansion_queries: int | None = option("With --expansion: use the first N queries of each document [default: all].", None, minimum=1)
+    expansion_queries: int | None = option(
+        "With --expansion: use the first N queries of each document [default: all].", None, minimum=1, needs=("expansion",)
+    )
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = output_field("index", "Folder to write.")
 
@@ -62,12 +64,8 @@ class Index(Stage):
         texts = self.corpus if self.index is None else self.add
         if self.expansion is not None and (texts is None or texts.is_dir()):
             raise UsageError("--expansion: goes with --corpus and --engine bm25; encodings are not expanded")
-        if self.expansion_queries is not None and self.expansion is None:
-            raise UsageError(f"--expansion-queries {self.expansion_queries}: without --expansion")
 
     def _check_sources(self) -> None:
-        if flag := next((f"--{name}" for name in ("add", "delete", "compact") if getattr(self, name)), None):
-            raise UsageError(f"{flag}: goes with --index, the index to update")
         if (self.encodings is None) == (self.corpus is None):
             raise UsageError("index: give --encodings, or --corpus with --engine bm25")
         for spec in self.engine:

@@ -9,7 +9,7 @@ from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import MAX_SEED, Counts, Facts, Stage, is_stream, suggest_output
-from moeir.stages.run_arguments import MATCHES, check_answers, read_answers, read_runs, run_paths
+from moeir.stages.run_arguments import MATCHES, read_answers, read_runs, run_paths
 
 if TYPE_CHECKING:
     from moeir.records.qrels import Qrels
@@ -45,19 +45,20 @@ class MineNegatives(Stage):
         "Let the document with the id of a query, or its text with --queries and --corpus, be its negative.", False
     )
     exclude_answers: Path | None = input_field(
-        "texts", "Questions with answers: documents that contain an answer are excluded from the negatives.", None
+        "texts", "Questions with answers: documents that contain an answer are excluded from the negatives.", None, needs=("corpus",)
     )
     corpus: Path | None = input_field("texts", "Documents: those with the text of a positive are no negatives.", None)
-    queries: Path | None = input_field("texts", "With --corpus: queries, whose own text is no negative.", None, aliases=("--topics",))
-    match: str = option("With --exclude-answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES)
+    queries: Path | None = input_field(
+        "texts", "With --corpus: queries, whose own text is no negative.", None, aliases=("--topics",), needs=("corpus",), only_with=None
+    )
+    match: str = option(
+        "With --exclude-answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES, needs=("exclude_answers",)
+    )
     output: Path = output_field("examples", "JSON lines file to write; - is stdout.")
 
     def check(self) -> None:
-        check_answers("--exclude-answers", self.exclude_answers, self.corpus if self.exclude_answers else None, self.match)
         if self._negative_grade >= self.positive_grade:
             raise UsageError(f"--negative-grade {self.negative_grade}: expected less than --positive-grade {self.positive_grade}")
-        if self.queries is not None and self.corpus is None:
-            raise UsageError("--queries needs --corpus: documents with the text of their query are looked for there")
         if self.corpus is not None and is_stream(self.corpus):
             raise UsageError(f"--corpus {self.corpus}: is read more than once, and a pipe can be read once; name a file")
 

@@ -35,7 +35,7 @@ class Pretrain(TrainingStage):
         "texts", "Queries of documents or of spans, as generate-queries writes them; repeat the flag.", (), only_with=("query_qrels",)
     )
     query_qrels: Path | None = input_field(
-        "qrels", "Documents or spans of the queries, if --queries has query ids instead of theirs.", None, only_with=("queries",)
+        "qrels", "Documents or spans of the queries, if --queries has query ids instead of theirs.", None, needs=("queries",)
     )
     arch: str = option(
         "An architecture, e.g. dense or mote:encoders=siamese [default: dense; mote with --objective mote].",
@@ -69,6 +69,7 @@ class Pretrain(TrainingStage):
         None,
         minimum=1,
         aliases=("--eval-steps",),
+        needs=("held_out",),
         group="Evaluation while training",
     )
     short_spans: float = option("Fraction of spans with a target length below the maximum.", 0.15, minimum=0, maximum=1, group="Training")
@@ -92,10 +93,6 @@ class Pretrain(TrainingStage):
         if variants.find_variant("pretraining", variants.parse_spec(self.objective).name).name == OBJECTIVE_OF_MOTE != arch:
             advice = "leave --arch out, or type --arch mote:encoders=siamese for a single encoder"
             raise UsageError(f"--arch {self.arch}: --objective mote trains the experts of --arch mote; {advice}")
-        if self.evaluate_every is not None and self.held_out is None:
-            raise UsageError("--evaluate-every: needs --held-out, the fraction of the documents to evaluate on")
-        if self.query_qrels is not None and not self.queries:
-            raise UsageError("--query-qrels: needs --queries, to which it assigns documents")
 
     def _check_model(self) -> None:
         """Refuse options that do not fit together or do not fit the weights, before texts are read and anything is fitted."""

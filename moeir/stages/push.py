@@ -52,7 +52,11 @@ class Push(Stage):
     )
     seed: int = option("Seed of the draw from --corpus.", 42, minimum=0, maximum=MAX_SEED)
     run: tuple[Path, ...] = input_field(
-        "run", "Run to measure for the card, if --input is none; repeat the flag; NAME=PATH names it.", (), aliases=("--runs",)
+        "run",
+        "Run to measure for the card, if --input is none; repeat the flag; NAME=PATH names it.",
+        (),
+        aliases=("--runs",),
+        needs=("qrels",),
     )
     qrels: Path | None = input_field(
         "qrels", "Judgements of --run, or of the runs of --input; published with them.", None, only_with=("run",)
@@ -62,8 +66,6 @@ class Push(Stage):
     model: Path | None = input_field("checkpoint", "The checkpoint of encodings or an index, if it has moved.", None)
 
     def check(self) -> None:
-        if self.run and self.qrels is None:
-            raise UsageError("--run needs --qrels: the card has measures of judged runs")
         if stream := next(filter(is_stream, (self.input, *run_paths(self.run))), None):
             raise UsageError(f"{stream}: is read more than once; name a file or a folder")
         if len(set(short_run_names(self.run))) < len(self.run):

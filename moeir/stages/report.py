@@ -38,15 +38,23 @@ class Report(Stage):
     """Report on runs and trainings. --output page.html writes one file with measures, comparisons of experts, every query with its lists
     and their explanations, trainings and a map; without --run a training is written as text, table or plot."""
 
-    run: tuple[Path, ...] = input_field("run", "Page: a run; repeat the flag; NAME=PATH names it.", (), aliases=("--runs",))
-    qrels: Path | None = input_field("qrels", "Page: relevance judgements of the queries that it shows.", None, only_with=("run",))
-    queries: Path | None = input_field("texts", "Page: query texts.", None, aliases=("--topics",), only_with=("run",))
-    corpus: Path | None = input_field("texts", "Page: document texts.", None, only_with=("run",))
-    index: tuple[Path, ...] = input_field(
-        "index", "Page: index that runs were searched with, to explain their hits by terms, tokens and parts.", ()
+    run: tuple[Path, ...] = input_field(
+        "run", "Page: a run; repeat the flag; NAME=PATH names it.", (), aliases=("--runs",), needs=("qrels",)
     )
-    model: Path | None = input_field("checkpoint", "Page: with --index, the checkpoint that searched it, as search --model.", None)
-    explain: Path | None = input_field("texts", "Page: explanations written by search --explain, instead of --index.", None)
+    qrels: Path | None = input_field("qrels", "Page: relevance judgements of the queries that it shows.", None, needs=("run",))
+    queries: Path | None = input_field("texts", "Page: query texts.", None, aliases=("--topics",), needs=("run",))
+    corpus: Path | None = input_field("texts", "Page: document texts.", None, needs=("run",))
+    index: tuple[Path, ...] = input_field(
+        "index",
+        "Page: index that runs were searched with, to explain their hits by terms, tokens and parts.",
+        (),
+        needs=("run", "queries"),
+        excludes=("explain",),
+    )
+    model: Path | None = input_field(
+        "checkpoint", "Page: with --index, the checkpoint that searched it, as search --model.", None, needs=("index",)
+    )
+    explain: Path | None = input_field("texts", "Page: explanations written by search --explain, instead of --index.", None, needs=("run",))
     training: tuple[Path, ...] = input_field("training", "Output folder of finetune or pretrain; repeat the flag to compare several.", ())
     projection: Path | None = input_field("texts", "Page: a map, as analyze projection writes it.", None)
     measure: tuple[str, ...] = option(
@@ -71,21 +79,7 @@ class Report(Stage):
             page_settings = [setting for setting in list_settings(type(self)) if setting.name not in ("training", "output")]
             if flags := [setting.flag for setting in page_settings if getattr(self, setting.name) != setting.default]:
                 raise UsageError(f"{flags[0]}: is for a page; expected --output page.html")
-        self._check_runs()
         check_measures(self.measure if self.run else ())
-
-    def _check_runs(self) -> None:
-        if self.run and self.qrels is None:
-            raise UsageError("report: --run needs --qrels: the judgements that runs are evaluated with")
-        for name in ("qrels", "queries", "corpus", "index", "explain"):
-            if getattr(self, name) and not self.run:
-                raise UsageError(f"report: --{name} needs --run")
-        if self.index and self.explain is not None:
-            raise UsageError("--index and --explain exclude one another: explanations come from one of them")
-        if self.model is not None and not self.index:
-            raise UsageError("report: --model needs --index: the checkpoint that searched it")
-        if self.index and self.queries is None:
-            raise UsageError("report: --index needs --queries, which its experts score again")
 
     def _output_suffix(self) -> str:
         """The suffix of --output; for texts and tables, the one before .gz or .zst."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from moeir.records.runs import Run, Scores
     from moeir.reranking.candidates import CandidateTexts
 
-OF_RUNS = ("depth", "then", "fuse", "patience", "rest", "tag")  # flags without a meaning for examples
+OF_RUNS = ("run", "depth", "then", "fuse", "patience", "rest", "tag")  # flags without a meaning for examples, all of which are scored
 TOKENS_ON_CPU, TOKENS_ON_CUDA = 4096, 65536  # fits into a CPU cache; keeps a GPU busy
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ class Rerank(Stage):
         "examples",
         "In place of --run: training examples, written with the scores of their documents, for --objective kl or margin-mse.",
         None,
+        excludes=OF_RUNS,
     )
     queries: Path | None = input_field("texts", "Queries of the run, or of examples without them.", None, aliases=("--topics",))
     corpus: Path | None = input_field("texts", "The documents, unless examples have them.", None)
@@ -78,13 +79,10 @@ class Rerank(Stage):
         return self.output, "run" if self.train is None else "examples"
 
     def check(self) -> None:
-        if bool(self.run) == (self.train is not None):
-            raise UsageError("rerank needs --run, or --train, and not both")
+        if not self.run and self.train is None:
+            raise UsageError("rerank needs --run or --train")
         if self.train is None and (self.queries is None or self.corpus is None):
             raise UsageError(f"rerank needs {'--queries' if self.queries is None else '--corpus'} or --dataset: the texts of the run")
-        fields = type(self).__dataclass_fields__
-        if self.train is not None and (name := next((name for name in OF_RUNS if getattr(self, name) != fields[name].default), None)):
-            raise UsageError(f"--{name}: is for --run; with --train every document of the examples is scored once")
         name_runs(self.run)
         self._cascade()
         if self.stride is not None and self.passages == "firstp":

@@ -28,39 +28,12 @@ log = logging.getLogger(__name__)
 PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif")
 
 
-def check_judgements(stage: str, qrels: Path | None, answers: Path | None) -> None:
-    """UsageError unless exactly one of --qrels and --answers is given."""
-    if qrels is None and answers is None:
-        raise UsageError(f"{stage} needs --qrels, or --answers and --corpus")
-    if qrels is not None and answers is not None:
-        raise UsageError("--qrels and --answers exclude one another: a document is judged by one of them")
-
-
 def check_measures(names: Iterable[str]) -> None:
     """UsageError for a measure that there is not, or whose options are wrong."""
     from moeir.evaluation.measures import parse_measure
 
     for name in names:
         parse_measure(name)
-
-
-def check_answers(flag: str, answers: Path | None, corpus: Path | None, match: str) -> None:
-    """UsageError unless answers and the corpus to search for them are given together."""
-    if (answers is None) != (corpus is None):
-        present, missing = (flag, "--corpus") if corpus is None else ("--corpus", flag)
-        raise UsageError(f"{present} needs {missing}: answers are looked for in the texts of a corpus")
-    if answers is None and match != "string":
-        raise UsageError(f"--match {match} needs {flag}: it says how answers are looked for")
-
-
-def check_groups(group_by: str | None, queries: Path | None, answers: Path | None) -> None:
-    """UsageError unless --group-by and queries with its field are given together."""
-    if group_by is not None and queries is None and answers is None:
-        raise UsageError("--group-by needs --queries: the records that have the field")
-    if queries is not None and group_by is None:
-        raise UsageError("--queries needs --group-by: the field whose values are the groups")
-    if group_by is not None and queries is None and answers is not None and is_stream(answers):
-        raise UsageError(f"--answers {answers}: --group-by reads them too, and a pipe can be read once; name a file")
 
 
 def choose_form(form: str, output: Path, stream_form: str, forms: Mapping[str, str] = NO_FORMS) -> str:

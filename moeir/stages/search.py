@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.artifacts import atomic_write
@@ -40,12 +40,10 @@ class Search(Stage):
         "Queries; - is standard input, whose lines may be plain text: queries 1, 2, ….",
         None,
         aliases=("--topics",),
-        unless=("query",),
+        excludes=("query",),
     )
     query: tuple[str, ...] = option("A query instead of --queries; repeat the flag. Their ids are q1, q2, ….", (), group="Inputs")
-    corpus: Path | None = input_field(
-        "texts", "With --explain: documents, to show their texts.", None, only_with=("explain",)
-    )
+    corpus: Path | None = input_field("texts", "With --explain: documents, to show their texts.", None, needs=("explain",))
     depth: int = option("Documents per query and expert.", 1000, **DEPTH, group="Search")
     filter_ids: Path | None = input_field(
         "ids", "Ids of documents, one a line: search among these only.", None, aliases=("--filter",), group="Search"
@@ -83,14 +81,10 @@ class Search(Stage):
             parse_exact_sum(self.fuse)
         if len({path.resolve() for path in self.index}) < len(self.index):
             raise UsageError("--index: the same index is given twice; parts of a collection share no documents")
-        if self.query and self.queries is not None:
-            raise UsageError("--query and --queries exclude one another: leave one of them out")
         if not all(text.strip() for text in self.query):
             raise UsageError("--query: expected words, found none")
         if self.queries is None and not self.query:
             raise UsageError("search needs --queries or --query")
-        if self.corpus is not None and self.explain is None:
-            raise UsageError("--corpus: is read only with --explain")
 
     def side_products(self) -> dict[str, tuple[Path, str]]:
         """What --explain names."""
@@ -136,8 +130,9 @@ class Search(Stage):
             paths = {name: self.output / f"{name}.trec" for name in names} if self.makes_folder() else {names[-1]: self.output}
             resume = None if self.output == STREAM or self.explain is not None else atomic_write.resume_path(self.output)
             latency = latency_module.LatencyRecorder(searcher.device)
-            options: dict[str, Any] = {"depth": self.depth, "experts": experts, "fuse": fuse, "batch_size": self.batch_size}
-            search = partial(searcher.search_runs, **options, latency=latency)
+            search = partial(
+                searcher.search_runs, depth=self.depth, experts=experts, fuse=fuse, batch_size=self.batch_size, latency=latency
+            )
             block_size = count if self.explain is not None else self.batch_size * -(-QUERIES_PER_BLOCK // self.batch_size)
             tags = {name: self.tag or f"moeir.{name}" for name in names}
             with console.meter("searching", count) as meter, RunFiles(paths, tags, resume) as files:

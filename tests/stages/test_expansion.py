@@ -64,7 +64,7 @@ BAD = [
     (("--expansion", "other.jsonl"), 3, "other.jsonl: has queries for none of the 12 documents; do the ids agree?"),
     (("--expansion", "corpus.jsonl"), 3, "corpus.jsonl:1: expected an object with _id and queries"),
     (("--expansion", "absent.jsonl"), 3, "absent.jsonl: no such file (--expansion)"),
-    (("--expansion-queries", 1), 2, "--expansion-queries 1: without --expansion"),
+    (("--expansion-queries", 1), 2, "--expansion-queries needs --expansion"),
     (("--expansion", "generated.jsonl", "--expansion-queries", 0), 2, "--expansion-queries 0: expected at least 1"),
 ]
 

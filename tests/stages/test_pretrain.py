@@ -94,7 +94,7 @@ def test_tokens_are_read_once_for_several_trainings(room, tmp_path, tiny_model_w
         (("--arch", "came:shared_layers=2"), "came"),
         (("--objective", "mote"), "--queries"),
         (("--short-spans", "2"), "--short-spans 2"),
-        (("--query-qrels", "q.tsv"), "--query-qrels: needs --queries"),
+        (("--query-qrels", "q.tsv"), "--query-qrels needs --queries"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(wrong, words, room, tmp_path, tiny_model_with_head):
@@ -195,7 +195,7 @@ def test_a_share_that_leaves_nothing_is_refused(flags, words, room, tmp_path, ti
     result = run_in_process(*make_command(room, tiny_model_with_head, "mlm", tmp_path / "x", "--held-out", 1e-6))
     assert result.code == 3 and "--held-out: leaves no span" in result.stderr
     result = run_in_process(*make_command(room, tiny_model_with_head, "mlm", tmp_path / "x", "--evaluate-every", 2))
-    assert result.code == 2 and "--evaluate-every: needs --held-out" in result.stderr
+    assert result.code == 2 and "--evaluate-every needs --held-out" in result.stderr
 
 
 def test_two_processes_measure_held_out_documents_as_one_does(room, tmp_path, tiny_model_without_dropout):

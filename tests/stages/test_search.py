@@ -154,7 +154,7 @@ def test_plain_lines_on_standard_input_are_queries_with_numbers(bm25_index: Path
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--query", "ants", "--queries", "-"), "--query and --queries exclude one another"),
+        (("--query", "ants", "--queries", "-"), "--queries and --query exclude one another"),
         (("--query", " "), "--query: expected words, found none"),
         ((), "search needs --queries or --query"),
     ],

@@ -117,15 +117,11 @@ def test_a_retriever_learns_from_a_cross_encoders_scores(
 @pytest.mark.parametrize(
     ("flags", "code", "words"),
     [
-        ((), 2, "rerank needs --run, or --train, and not both"),
-        (("--run", "{room}/x.trec", "--train", "{room}/train.jsonl"), 2, "rerank needs --run, or --train, and not both"),
+        ((), 2, "rerank needs --run or --train"),
+        (("--run", "{room}/x.trec", "--train", "{room}/train.jsonl"), 2, "--train and --run exclude one another"),
         (("--run", "{room}/x.trec"), 2, "rerank needs --queries or --dataset"),
-        (
-            ("--train", "{room}/train.jsonl", "--depth", 10),
-            2,
-            "--depth: is for --run; with --train every document of the examples is scored",
-        ),
-        (("--train", "{room}/train.jsonl", "--no-rest"), 2, "--rest: is for --run"),
+        (("--train", "{room}/train.jsonl", "--depth", 10), 2, "--train and --depth exclude one another"),
+        (("--train", "{room}/train.jsonl", "--no-rest"), 2, "--train and --rest exclude one another"),
         (("--train", "{room}/train.jsonl"), 2, "/train.jsonl: names query 't1' by id; name the file that has it with --queries"),
     ],
 )

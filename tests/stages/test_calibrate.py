@@ -150,7 +150,7 @@ def test_the_exact_sum_and_explanations_have_the_scaled_scores(
     index: Path, toy: Path, tmp_path: Path, calibrated: Path, scales: dict[str, float]
 ) -> None:
     plain = search(index, toy, tmp_path / "plain")
-    why = tmp_path / "scaled" / "why.jsonl"
+    why = tmp_path / "why.jsonl"
     scaled = search(index, toy, tmp_path / "scaled", "--depth", 3, "--model", calibrated, "--fuse", "exact-sum", "--explain", why)
     explanations = [json.loads(line) for line in why.read_text().splitlines()]
     assert explanations

@@ -24,7 +24,7 @@ EXPERTS = ("lexical", "local", "global")
 
 def explain(index: Path, toy: Path, folder: Path, *more: object) -> list[dict[str, Any]]:
     """Explanations of the toy queries; the runs are in folder/runs."""
-    explanation_file = folder / "runs" / "why.jsonl"
+    explanation_file = folder / "why.jsonl"
     common = ("--index", index, "--queries", toy / "test-queries.tsv", "--output", folder / "runs")
     completed = run_in_process("search", "--dtype", "float32", *common, "--explain", explanation_file, *more)
     assert completed.code == 0, completed.stderr

@@ -93,7 +93,6 @@ class Architecture(nn.Module):
 
     is_hf_compatible: ClassVar[bool] = True  # whether the encoder's own Hugging Face files describe it completely
     default_fusion: ClassVar[str] = "came-sum"  # default method by which search fuses the experts' lists
-    lexical_expert: ClassVar[str] = "lexical"
     reads_pairs: ClassVar[bool] = False  # whether it is a cross-encoder
     default_lengths: ClassVar[tuple[int, int]] = (64, 256)  # default maximum tokens of queries and of documents
 

@@ -234,7 +234,9 @@ class RetrievalModel:
         weights_io.write_model(folder, self.config, weights, hf_compatible=self.architecture.is_hf_compatible)
         self.tokenizer.copy_files(folder, self.input_config.document_length if self.architecture.reads_pairs else None)
         if variants.parse_spec(self.spec).name == "dense" and self.architecture.document_encoder is None:
-            self.write_sentence_transformers_files(folder)
+            head = self.architecture.heads["global"]
+            assert isinstance(head, PoolingHead)
+            write_dense_files(folder, self.input_config, self.architecture.encoder.config.hidden, head)
         kinds, scales = self.architecture.representation_kinds, self.architecture.scales
         metadata = {
             "format": FORMAT_VERSION,
@@ -245,12 +247,6 @@ class RetrievalModel:
         }
         _write_metadata(folder, metadata | ({"calibration": self.calibration} if self.calibration else {}))
 
-    def write_sentence_transformers_files(self, folder: Path) -> None:
-        """The files by which sentence-transformers opens a dense retriever."""
-        head, hidden = self.architecture.heads["global"], self.architecture.encoder.config.hidden
-        assert isinstance(head, PoolingHead)
-        write_dense_files(folder, self.input_config, hidden, pooling=head.pooling, normalise=head.normalise, pool_prefix=head.pool_prefix)
-
 
 def log_truncation(input_config: InputConfig, truncation: Mapping[str, Mapping[str, int]]) -> None:
     """Log how many texts of each side were cut, in one line, if any was."""
@@ -259,11 +255,6 @@ def log_truncation(input_config: InputConfig, truncation: Mapping[str, Mapping[s
         lines = [describe_truncation(truncation[side], label, input_config.max_length(side)) for side, label in labels.items()]
         flags = " and ".join(f"--{side}-length" for side in labels)
         log.info("%s; raise %s of init or finetune, or cut the texts into passages first", "; ".join(lines), flags)
-
-
-def read_input_config(folder: Path) -> InputConfig:
-    """The input configuration of a checkpoint."""
-    return InputConfig.from_dict(read_metadata(folder)["reading"], f"{folder}/{METADATA_FILE}")
 
 
 def _write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
@@ -322,7 +313,8 @@ def _is_metadata(metadata: Any) -> bool:
 def open_checkpoint(folder: Path | str, device: str = "cpu") -> RetrievalModel:
     """Load a checkpoint from its folder, its weights bit for bit as saved."""
     folder = Path(folder)
-    metadata, input_config = read_metadata(folder), read_input_config(folder)
+    metadata = read_metadata(folder)
+    input_config = InputConfig.from_dict(metadata["reading"], f"{folder}/{METADATA_FILE}")
     try:
         model = load_with_spec(folder, metadata["architecture"], input_config, device)
         input_config.check(model.architecture.encoder.config.positions)

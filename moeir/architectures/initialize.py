@@ -212,8 +212,8 @@ def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> Non
     ids.sort(key=len)
     batches = split_by_tokens([len(text) for text in ids], MAX_BATCH_TOKENS)
     parts = [PackedTokens.from_lists(ids[first:last], "document") for first, last in batches]
-    lexical = architecture.lexical_expert in architecture.representation_kinds
-    outputs = [architecture.encode_states(part)[architecture.lexical_expert] if lexical else architecture.encoder(part) for part in parts]
+    is_lexical = "lexical" in architecture.representation_kinds
+    outputs = [architecture.encode_states(part)["lexical"] if is_lexical else architecture.encoder(part) for part in parts]
     states, token_ids = torch.cat(outputs), torch.cat([part.ids for part in parts])
     special_tokens = architecture.special_tokens
     special_ids = [special_tokens.beginning, special_tokens.separator, *([special_tokens.document_marker] if architecture.markers else [])]

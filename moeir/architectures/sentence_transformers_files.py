@@ -14,6 +14,7 @@ from moeir.backbones.families import weights_io
 from moeir.backbones.json_fields import POOLING_MODES, CheckedFields, read_json_object, read_sentence_settings
 from moeir.backbones.tokenizer import read_tokenizer_config
 from moeir.errors import ArtifactError
+from moeir.heads.pooling import PoolingHead
 
 SIDES = ("query", "document")
 TRANSFORMER = "sentence_transformers.models.Transformer"
@@ -173,15 +174,16 @@ def _read_splade_pooling(file: Path, requested: Mapping[str, str]) -> dict[str, 
     return {"pooling": pooling}
 
 
-def write_dense_files(folder: Path, input_config: InputConfig, hidden: int, *, pooling: str, normalise: bool, pool_prefix: bool) -> None:
+def write_dense_files(folder: Path, input_config: InputConfig, hidden: int, head: PoolingHead) -> None:
     """The files of a SentenceTransformer with one vector per text. It has one length for both sides, the larger one."""
-    modes = {f"pooling_mode_{key}": mode == pooling for key, mode in POOLING_MODES.items()}
-    settings = {"word_embedding_dimension": hidden, **modes, "include_prompt": pool_prefix}
+    modes = {f"pooling_mode_{key}": mode == head.pooling for key, mode in POOLING_MODES.items()}
+    settings = {"word_embedding_dimension": hidden, **modes, "include_prompt": head.pool_prefix}
     modules: dict[str, tuple[str, dict[str, Any]]] = {"1_Pooling": ("sentence_transformers.models.Pooling", settings)}
-    modules |= {"2_Normalize": ("sentence_transformers.models.Normalize", {})} if normalise else {}
+    modules |= {"2_Normalize": ("sentence_transformers.models.Normalize", {})} if head.normalise else {}
     write_modules(folder, input_config, TRANSFORMER, modules)
-    config = {"prompts": prompts_by_side(input_config), "default_prompt_name": None}
-    write_json(folder / CONFIG_FILE, config | {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine" if normalise else "dot"})
+    similarity = "cosine" if head.normalise else "dot"
+    config = {"prompts": prompts_by_side(input_config), "default_prompt_name": None, "model_type": "SentenceTransformer"}
+    write_json(folder / CONFIG_FILE, config | {"similarity_fn_name": similarity})
 
 
 def write_modules(folder: Path, input_config: InputConfig, transformer: str, modules: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:

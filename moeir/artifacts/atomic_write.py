@@ -73,7 +73,7 @@ def atomic_output(
             if not discard:
                 is_taken = os.path.lexists(path) > existed or bool(list_foreign(path, folder=folder))
                 target = _find_free_path(path, "new") if is_taken else path
-                manifest = build_manifest(work.partial, kind, record, target.name, (RESUME, DISCARDED), counts.pop(LINKED, None))
+                manifest = build_manifest(work.partial, kind, record, target.name, (RESUME,), counts.pop(LINKED, None))
                 manifest[VERSIONS] |= {name: version for name, version in versions.items() if name in manifest[VERSIONS]}
                 _commit(work, target, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
                 if is_taken:
@@ -153,7 +153,8 @@ def _check_replaceable(path: Path, *, folder: bool, flag: str = "path") -> None:
         is_inside = foreign[0] not in (path, manifest_path(path))
         problem = f"is no file of the product {path}, or was edited" if is_inside else "exists and was not made by moeir"
         raise UsageError(f"{foreign[0]}{more}: {problem}; move it away or choose another {flag}")
-    if path.is_dir() and path.stat().st_uid != os.geteuid() and not os.access(path, os.W_OK, effective_ids=True):
+    is_effective = os.access in os.supports_effective_ids
+    if path.is_dir() and path.stat().st_uid != os.geteuid() and not os.access(path, os.W_OK, effective_ids=is_effective):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))  # it could not be renamed into another folder
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes.exact_match import ExactMatchIndex
 from moeir.representations.exact_match import ExactMatch as Texts
-from tests.indexes.engine_checks import RecordingPool, is_full_sort, limit_device_memory, same_bytes, scores_one_by_one
+from tests.indexes.engine_checks import RecordingPool, is_full_sort
 from tests.oracles import search as oracle
 
 token = st.tuples(st.integers(0, 4), st.lists(st.integers(-16, 16).map(lambda number: number / 8), min_size=3, max_size=3))
@@ -57,21 +57,6 @@ def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, rando
     assert is_full_sort(result, lambda query: oracle.exact_match(query, documents), queries, id_ranks, depth)
 
 
-def test_documents_that_differ_in_the_last_bit_are_told_apart():
-    queries, documents = near_ties()
-    result, plain = build_index(documents).search(queries, 40), to_lists(documents)
-    assert is_full_sort(result, lambda query: oracle.exact_match(query, plain), to_lists(queries), range(len(plain)), 40)
-
-
-@pytest.mark.parametrize("elements", [1, 300, 2000])
-@pytest.mark.parametrize("slack", [0, 64])
-def test_blocks_batches_and_pools_change_no_byte(elements, slack):
-    queries, documents = near_ties(seed=1)
-    whole = build_index(documents).search(queries, 20)
-    index = build_index(documents, queries_at_once=2, elements_at_once=elements, slack=slack)
-    assert same_bytes(index.search(queries, 20), whole) and scores_one_by_one(index, queries, 20) == whole[1].tobytes()
-
-
 def test_a_scan_scores_only_so_many_pairs_at_a_time():
     queries, documents = near_ties(seed=2)
     index = build_index(documents, elements_at_once=2000)
@@ -81,14 +66,6 @@ def test_a_scan_scores_only_so_many_pairs_at_a_time():
     index._scan(block, pool)
     assert sum(part.shape[1] for part in pool.scores) == len(documents)
     assert len(pool.scores) > 1 and max(part.numel() for part in pool.scores) <= 2000 / 4
-
-
-def test_shards_change_no_byte():
-    queries, documents = near_ties(seed=2)
-    sharded = ExactMatchIndex()
-    for first in range(0, 200, 90):
-        sharded.add(documents.select(torch.arange(first, min(first + 90, 200))))
-    assert same_bytes(build_index(documents).search(queries, 30), sharded.search(queries, 30))
 
 
 def test_who_shares_no_term_or_has_no_product_above_zero_is_not_found():
@@ -115,26 +92,6 @@ def test_a_score_above_zero_that_a_float32_sum_has_below_zero_is_found():
     assert exact > 0 and rows.tolist() == [[0]] * count and (scores == exact.float().item()).all()
 
 
-def test_the_score_is_that_of_the_representation():
-    queries, documents = near_ties(seed=3)
-    rows, scores = build_index(documents).search(queries, 10)
-    is_hit = rows[0] >= 0
-    assert torch.allclose(queries.scores(documents)[0, rows[0][is_hit]], torch.from_numpy(scores[0][is_hit]), rtol=0, atol=1e-5)
-
-
-def test_a_saved_index_is_the_same_index(tmp_path):
-    queries, documents = near_ties(seed=4)
-    index = ExactMatchIndex()
-    index.add(documents.select(torch.arange(60)))
-    index.add(documents.select(torch.arange(60, 200)))
-    index.save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["engine.json", "rows.npy", "starts.npy", "terms.npy", "vectors.npy"]
-    opened = ExactMatchIndex.open(tmp_path)
-    assert same_bytes(index.search(queries, 30), opened.search(queries, 30))
-    with pytest.raises(ArtifactError, match="takes no more documents"):
-        opened.add(documents)
-
-
 @pytest.mark.parametrize("documents", [[[], []], [[]]])
 def test_documents_without_any_token_make_an_index_that_finds_nothing(documents, tmp_path):
     index = build_index(pack(documents))
@@ -153,13 +110,3 @@ def test_what_is_wrong_is_refused(tmp_path):
     np.save(tmp_path / "rows.npy", np.zeros(2, np.int32))
     with pytest.raises(ArtifactError, match=r"rows.npy: damaged: expected int32 \[1\], found int32 \[2\]"):
         ExactMatchIndex.open(tmp_path)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("available", [None, 3000], ids=["vectors on the device", "vectors on the host"])
-def test_cuda_and_cpu_give_the_same_bytes(tmp_path, monkeypatch, available):
-    limit_device_memory(available, monkeypatch)
-    queries, documents = near_ties(seed=5)
-    build_index(documents).save(tmp_path)
-    here, there = (ExactMatchIndex.open(tmp_path, device=device).search(queries, 40) for device in ("cpu", "cuda"))
-    assert same_bytes(here, there)

@@ -18,7 +18,7 @@ from moeir.indexes.flat import Flat
 from moeir.indexes.two_step import bf16_error_bound
 from moeir.indexes.vector_store import exact_dot
 from moeir.representations.dense import Dense
-from tests.indexes.engine_checks import RecordingPool, is_full_sort, limit_device_memory, same_bytes, scores_one_by_one
+from tests.indexes.engine_checks import RecordingPool, is_full_sort, same_bytes, scores_one_by_one
 from tests.oracles import search as oracle
 
 pytestmark = pytest.mark.usefixtures("form")
@@ -58,27 +58,6 @@ def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, rando
     result = build_index(documents, np.array(id_ranks)).search(Dense(torch.from_numpy(queries)), depth)
     assert [part.shape for part in result] == [(len(queries), min(depth, len(documents)))] * 2
     assert is_full_sort(result, lambda query: oracle.dense(query, documents.tolist()), queries.tolist(), id_ranks, depth)
-
-
-def test_documents_that_differ_in_the_last_bit_are_told_apart():
-    queries, documents = near_ties()
-    result, plain = build_index(documents).search(Dense(queries), 50), documents.tolist()
-    assert is_full_sort(result, lambda query: oracle.dense(query, plain), queries.tolist(), range(len(plain)), 50)
-
-
-@pytest.mark.parametrize("elements", [1, 300, 2**24])
-@pytest.mark.parametrize("slack", [0, 3, 64])
-def test_blocks_threads_batches_and_pools_change_no_byte(elements, slack):
-    queries, documents = near_ties(seed=1)
-    whole = build_index(documents).search(Dense(queries), 20)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        index = build_index(documents, elements_at_once=elements, slack=slack)
-        again, single = index.search(Dense(queries), 20), scores_one_by_one(index, Dense(queries), 20)
-    finally:
-        torch.set_num_threads(threads)
-    assert same_bytes(again, whole) and single == whole[1].tobytes()
 
 
 def test_a_tie_of_everything_is_settled_by_id():
@@ -124,20 +103,6 @@ def test_dots_are_padding_blind():
     pad = torch.nn.functional.pad
     assert torch.equal(exact_dot(left, right), exact_dot(pad(left, (0, 91)), pad(right, (0, 91))))
     assert torch.allclose(exact_dot(left, right), (left.double() * right.double()).sum(1), rtol=0, atol=1e-13)
-
-
-def test_a_saved_index_is_the_same_index(tmp_path):
-    queries, documents = near_ties(seed=3)
-    id_ranks = np.random.default_rng(0).permutation(len(documents))
-    index = Flat(id_ranks)
-    index.add(Dense(documents[:100]))
-    index.add(Dense(documents[100:]))
-    folder = tmp_path / "new" / "index"
-    index.save(folder)
-    opened = Flat.open(folder, id_ranks)
-    assert sorted(path.name for path in folder.iterdir()) == ["engine.json", "vectors.npy"]
-    assert np.load(folder / "vectors.npy").tobytes() == documents.numpy().tobytes()
-    assert same_bytes(index.search(Dense(queries), 30), opened.search(Dense(queries), 30))
 
 
 @pytest.mark.parametrize("number, expected", [(errno.EMFILE, OSError), (errno.ENODATA, ArtifactError)])
@@ -244,26 +209,6 @@ def test_settings_have_at_least_an_engine_options_and_a_number_of_documents(miss
     else:
         with pytest.raises(ArtifactError, match="engine, options or documents are missing"):
             read_settings(tmp_path)
-
-
-def test_shards_change_no_byte():
-    queries, documents = near_ties(seed=5)
-    whole = build_index(documents).search(Dense(queries), 25)
-    for count in (3, 7):
-        index = Flat()
-        for part in documents.chunk(count):
-            index.add(Dense(part))
-        assert same_bytes(index.search(Dense(queries), 25), whole)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("available", [None, 3000], ids=["vectors on the device", "vectors on the host"])
-def test_cuda_and_cpu_give_the_same_bytes(tmp_path, monkeypatch, available):
-    limit_device_memory(available, monkeypatch)
-    queries, documents = near_ties(seed=4)
-    build_index(documents).save(tmp_path)
-    here, there = (Flat.open(tmp_path, device=device).search(Dense(queries), 40) for device in ("cpu", "cuda"))
-    assert same_bytes(here, there)
 
 
 def test_an_index_to_which_nothing_was_added_has_vectors_of_no_numbers(tmp_path):

@@ -12,7 +12,7 @@ from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.token_store import TokenVectorStore
 from moeir.indexes.vector_store import VectorStore
 from moeir.representations.multivector import MultiVector
-from tests.indexes.engine_checks import is_full_sort, limit_device_memory, same_bytes, scores_one_by_one
+from tests.indexes.engine_checks import is_full_sort, same_bytes
 from tests.oracles import search as oracle
 
 pytestmark = pytest.mark.usefixtures("form")
@@ -59,21 +59,6 @@ def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, rando
     assert is_full_sort(result, lambda query: oracle.maxsim(query, documents), queries, id_ranks, depth)
 
 
-def test_documents_that_differ_in_the_last_bit_are_told_apart():
-    queries, documents = near_ties()
-    result, plain = build_index(documents).search(queries, 40), to_lists(documents)
-    assert is_full_sort(result, lambda query: oracle.maxsim(query, plain), to_lists(queries), range(len(plain)), 40)
-
-
-@pytest.mark.parametrize("elements", [1, 300, 5000])
-@pytest.mark.parametrize("slack", [0, 64])
-def test_blocks_batches_and_pools_change_no_byte(elements, slack):
-    queries, documents = near_ties(seed=1)
-    whole = build_index(documents).search(queries, 20)
-    index = build_index(documents, queries_at_once=2, elements_at_once=elements, slack=slack)
-    assert same_bytes(index.search(queries, 20), whole) and scores_one_by_one(index, queries, 20) == whole[1].tobytes()
-
-
 def test_a_document_whose_tokens_all_oppose_the_query_keeps_its_negative_score():
     documents = pack([[[-1.0, 0, 0]], [[-2.0, 0, 0], [-3.0, 0, 0], [-4.0, 0, 0]], []])
     rows, scores = build_index(documents).search(pack([[[1.0, 0, 0]], [[1.0, 0, 0]] * 3]), 5)
@@ -94,24 +79,6 @@ def test_a_query_token_of_zeros_adds_nothing():
     rows, scores = build_index(documents).search(with_zeros, 2)
     assert scores[0].tobytes() == build_index(documents).search(without, 2)[1].tobytes()
     assert rows[1].tolist() == [1, 0] and scores[1].tolist() == [0.0, 0.0]
-
-
-def test_the_score_is_that_of_the_representation():
-    queries, documents = near_ties(seed=2)
-    rows, scores = build_index(documents).search(queries, 10)
-    reference = queries.scores(documents)
-    for line in (0, 2, 3):
-        assert torch.allclose(reference[line, rows[line]], torch.from_numpy(scores[line]), rtol=0, atol=1e-5)
-
-
-def test_a_saved_index_is_the_same_index(tmp_path):
-    queries, documents = near_ties(seed=3)
-    index = MaxSim()
-    index.add(documents.select(torch.arange(60)))
-    index.add(documents.select(torch.arange(60, 200)))
-    index.save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["engine.json", "starts.npy", "vectors.npy"]
-    assert same_bytes(build_index(documents).search(queries, 30), MaxSim.open(tmp_path).search(queries, 30))
 
 
 def test_the_stored_vectors_of_each_text_are_returned_and_must_be_finite(tmp_path):
@@ -174,16 +141,6 @@ def test_scans_on_several_threads_change_no_byte(monkeypatch):
     assert same_bytes(build_index(documents, coarse=False).search(queries, 50), found[0])
 
 
-def test_shards_change_no_byte():
-    queries, documents = near_ties(seed=5)
-    whole = build_index(documents).search(queries, 25)
-    for count in (3, 7):
-        index = MaxSim()
-        for part in torch.arange(len(documents)).chunk(count):
-            index.add(documents.select(part))
-        assert same_bytes(index.search(queries, 25), whole)
-
-
 def test_texts_are_padded_with_their_last_token():
     texts = pack([[[1.0, 0, 0], [2.0, 0, 0]], [], [[3.0, 0, 0]]])
     documents = TokenVectorStore(texts.starts, VectorStore(texts.vectors.half().numpy(), torch.device("cpu"), 3.0))
@@ -215,16 +172,6 @@ def test_texts_that_do_not_fit_on_the_device_are_read_in_parts(per_load, availab
             tokens, real = part.pad(number, number + 1)
             found[row] = tokens[real].tolist()
     assert len(parts) > 1 and found == {row: tokens for row, tokens in enumerate(texts) if tokens}
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("available", [None, 3000], ids=["vectors on the device", "vectors on the host"])
-def test_cuda_and_cpu_give_the_same_bytes(tmp_path, monkeypatch, available):
-    limit_device_memory(available, monkeypatch)
-    queries, documents = near_ties(seed=4)
-    build_index(documents).save(tmp_path)
-    here, there = (MaxSim.open(tmp_path, device=device).search(queries, 40) for device in ("cpu", "cuda"))
-    assert same_bytes(here, there)
 
 
 def test_a_device_keeps_every_token_that_its_rounding_may_have_put_behind_another(tmp_path):

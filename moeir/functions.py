@@ -190,6 +190,8 @@ def _to_setting(setting: settings.Setting, value: Any, folder: Path) -> Any:
                 raise UsageError(f"{setting.name}: expected a path or query → document → grade, found {str(value)[:60]}")
             write_qrels(value, path)
         elif setting.kind == "ids":
+            if not isinstance(value, Iterable):
+                raise UsageError(f"{setting.name}: expected a path or ids, found {type(value).__name__}")
             write_lines((parse_id(_to_python(name), setting.name) for name in value), path)
         else:
             write_json_lines(_records(value, setting), path)

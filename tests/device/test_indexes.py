@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.indexes import test_exact_match, test_flat, test_maxsim
+from tests.indexes import test_exact_engines
 
 
 @pytest.mark.parametrize("available", [None, 3000], ids=["vectors on the device", "vectors on the host"])
-@pytest.mark.parametrize("engine", [test_exact_match, test_flat, test_maxsim], ids=lambda engine: engine.__name__.rpartition("_")[2])
+@pytest.mark.parametrize("engine", test_exact_engines.TWO_STEP)
 def test_the_device_and_the_cpu_give_the_same_bytes(engine, available, tmp_path, monkeypatch):
-    engine.test_cuda_and_cpu_give_the_same_bytes(tmp_path, monkeypatch, available)
+    test_exact_engines.test_cuda_and_cpu_give_the_same_bytes(engine, tmp_path, monkeypatch, available)

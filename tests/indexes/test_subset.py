@@ -13,12 +13,33 @@ from moeir.indexes.inverted import Inverted
 from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.scan import Scan
 from moeir.indexes.subset import SubsetIndex
+from moeir.representations.dense import Dense
 from moeir.representations.exact_match import ExactMatch
+from moeir.representations.multivector import MultiVector
+from moeir.representations.sparse import Sparse
 from tests.indexes.engine_checks import same_bytes
-from tests.indexes.test_exactness import dense, multivector, random_numbers, sparse
 
 DOCUMENTS, QUERIES = 300, 9
 WORDS = [f"word{number}" for number in range(40)]
+
+
+def random_numbers(*shape, seed):
+    """Numbers of few digits, so that many scores are equal or nearly so."""
+    return (torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 4).round() / 4
+
+
+def dense(count, seed):
+    return Dense(random_numbers(count, 12, seed=seed).half().float())
+
+
+def sparse(count, seed):
+    return Sparse.from_matrix(random_numbers(count, 30, seed=seed).clamp(min=0.5) - 0.5)
+
+
+def multivector(count, seed):
+    lengths = torch.randint(0, 6, (count,), generator=torch.Generator().manual_seed(seed))
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    return MultiVector(random_numbers(int(starts[-1]), 12, seed=seed + 1).half().float(), starts)
 
 
 def exact_match(count, seed):

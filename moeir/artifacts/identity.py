@@ -29,7 +29,8 @@ def read_identity(path: Path) -> Any:
         facts, manifest = path.stat(), path / MANIFEST
         if manifest.is_file():
             content = manifest.read_bytes()
-            return content, facts.st_ino, manifest.stat().st_mtime_ns, {name: _read_times(path / name) for name in _list_names(content)}
+            files = {name: _read_times(path / name) for name in _list_names(content)}
+            return content, (facts.st_ino, manifest.stat().st_mtime_ns, files), facts.st_ctime_ns, facts.st_mtime_ns
         if path.is_file():
             return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
         return {file: read_identity(file) for file in path.rglob("*") if file.is_file()} or None
@@ -53,7 +54,13 @@ def _read_times(file: Path) -> tuple[int, int] | None:
 
 
 def _find_changed(held: Mapping[Path, Any]) -> Path | None:
-    return next((path for path, before in held.items() if read_identity(path) != before), None)
+    for path, before in held.items():
+        after = read_identity(path)
+        # what is put beside a manifest changes both times of the folder; to move the folder away and back changes one
+        has_note = _is_product(before) and _is_product(after) and before[-1] != after[-1]
+        if before[:2] != after[:2] if has_note else before != after:
+            return path
+    return None
 
 
 def _is_product(identity: Any) -> bool:

@@ -260,12 +260,12 @@ MAX_HASH_THREADS = 16
 
 
 def compute_sha256(path: Path) -> str:
-    """sha256 of one file; of a file of several blocks, that of the checksums of its blocks."""
+    """sha256 of one file; of a file of several blocks, `HEX-BLOCKS`: that of the checksums of its blocks, and their number."""
     return _hash_files([path])[0]
 
 
 def compute_checksums(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """Size and sha256 of each file."""
+    """Size and checksum (`compute_sha256`) of each file."""
     return [{"bytes": file.stat().st_size, "sha256": digest} for file, digest in zip(files, _hash_files(files), strict=True)]
 
 
@@ -280,7 +280,7 @@ def _hash_files(files: Sequence[Path]) -> list[str]:
         begins = [range(0, file.stat().st_size, HASH_BLOCK_BYTES) or range(1) for file in files]
         blocks = [[pool.submit(_hash_block, file, first) for first in own] for file, own in zip(files, begins, strict=True)]
         digests = [[block.result() for block in own] for own in blocks]
-    return [own[0] if len(own) == 1 else hashlib.sha256("".join(own).encode()).hexdigest() for own in digests]
+    return [own[0] if len(own) == 1 else f"{hashlib.sha256(''.join(own).encode()).hexdigest()}-{len(own)}" for own in digests]
 
 
 def _hash_block(path: Path, first: int) -> str:

@@ -52,13 +52,20 @@ def test_a_file_that_is_rewritten_replaced_or_put_back_has_changed(tmp_path):
             confirm_after(path, change)
 
 
-def test_a_product_that_is_replaced_by_an_equal_one_has_changed(product, tmp_path):
+def test_a_product_that_is_replaced_by_an_equal_one_or_put_back_has_changed(product, tmp_path):
+    def put_back():
+        product.rename(tmp_path / "elsewhere")
+        write_product(tmp_path / "other", "two").rename(product)
+        product.rename(tmp_path / "other")
+        (tmp_path / "elsewhere").rename(product)
+
     def replace():
         product.rename(tmp_path / "earlier")
         write_product(product, "one")
 
-    with pytest.raises(ArtifactError, match="product: was replaced"):
-        confirm_after(product, replace)
+    for change in (put_back, replace):
+        with pytest.raises(ArtifactError, match="product: was replaced"):
+            confirm_after(product, change)
 
 
 def test_what_lies_beside_the_files_of_a_product_and_links_to_them_are_no_change(product, tmp_path):

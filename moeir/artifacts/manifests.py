@@ -255,7 +255,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 HASH_BLOCK_BYTES = 2**26  # bytes
-READ_BYTES = 2**20
+READ_BYTES = 2**18
 MAX_HASH_THREADS = 16
 
 

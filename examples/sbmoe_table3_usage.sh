@@ -7,26 +7,28 @@
 #           The release counts each document twice, once by its refined vector
 # Hardware: as sbmoe_table1.sh
 # Hours:    beyond sbmoe_figure2.sh four passes over the documents, a quarter of an hour each on MS MARCO; estimated
-# Expected: Table III, experts used of   3    6    9   12      share of the documents
+# Expected: Table III, experts used of   3    6    9   12      THRESHOLD, of the documents
 #             msmarco                    3    3    6    5      1.14 %
 #             nq                         3    2    5    4      3.85 %
 #             hotpotqa                   3    4    7    5      1.92 %
 #             ps                         3    5    5    5      2.08 %
 #             cs                         3    4    4    7      2.08 %
-#           The number is that of the experts whose count in the column `chosen` is 100,000 or more, or this share of the documents.
+#           The last line about each model says how many experts THRESHOLD documents or more chose; the tables have the share of each.
 #
-#     bash examples/sbmoe_table3_usage.sh       # COLLECTIONS=… and everything at the top of sbmoe_steps.sh and steps.sh
+#     bash examples/sbmoe_table3_usage.sh       # COLLECTIONS=… THRESHOLD=… and everything at the top of sbmoe_steps.sh and steps.sh
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/sbmoe_steps.sh"
-COUNTS=${COUNTS:-3 6 9 12}
+COUNTS=${COUNTS:-3 6 9 12} THRESHOLD=${THRESHOLD:-100000}
 
 cell() {
-  local count
+  local count used
   split
   for count in $COUNTS; do
     top1 "$count"
     say "Table III, $backbone on $collection: usage of $count experts"
-    $MOEIR analyze usage --model "$WORK/ckpt/top1-$count" --corpus "${corpora[$corpus]}"
+    $MOEIR analyze usage --model "$WORK/ckpt/top1-$count" --corpus "${corpora[$corpus]}" | tee "$WORK/usage-$count.txt"
+    used=$(awk -v threshold="$THRESHOLD" '$4 != "all" && $5 + 0 >= threshold { used++ } END { print used + 0 }' "$WORK/usage-$count.txt")
+    say "$used of $count experts used"
   done
 }
 

@@ -141,18 +141,18 @@ def _log_above_live() -> Iterator[None]:
             handler.stream = stream
 
 
-def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
-    """A sparkline of values in at most `width` characters; the scale is `low` to `high`, by default the values' range.
+def sparkline(values: Sequence[float], width: int) -> str:
+    """A sparkline of values in at most `width` characters, from their least to their largest.
 
-    >>> sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8), sparkline([1, 1, 3, 3], 2), sparkline([0.5], 4, 0, 1), sparkline([], 4)
-    ('▁▂▃▄▅▆▇█', '▁█', '▅', '')
+    >>> sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8), sparkline([1, 1, 3, 3], 2), sparkline([0.5], 4), sparkline([], 4)
+    ('▁▂▃▄▅▆▇█', '▁█', '▁', '')
     """
     width = min(width, len(values))
     ends = [number * len(values) // width for number in range(width + 1)] if width else [0]
     means = [sum(values[first:last]) / (last - first) for first, last in pairwise(ends)]
-    least, most = (min(means, default=0.0) if low is None else low), (max(means, default=0.0) if high is None else high)
+    least, most = min(means, default=0.0), max(means, default=0.0)
     scaled = ((mean - least) / (most - least) if most > least else 0.0 for mean in means)
-    return "".join(BARS[max(0, min(len(BARS) - 1, int(part * len(BARS))))] for part in scaled)
+    return "".join(BARS[min(len(BARS) - 1, int(part * len(BARS)))] for part in scaled)
 
 
 def progress(items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:

@@ -86,18 +86,12 @@ class Explainer:
             for row in range(count):
                 query = {expert: select_queries(batch[expert], np.array([row])) for expert in self._experts}
                 name, text = names[first + row], queries[first + row]
-                if documents is None:
-                    yield from self.explain_query(name, text, query)
-                else:
-                    yield from self.explain_documents(name, text, query, documents(name))
+                hits = self._runs[self._explained_run].hits(name)
+                yield from self._explain_documents(name, text, query, documents(name) if documents else [document for document, _ in hits])
 
-    def explain_query(self, name: str, text: str, encoded: Mapping[str, Any], ranks: slice = slice(None)) -> Iterator[Explanation]:
-        """Explain the hits of one query, those of `ranks` only; `encoded` is the query as each engine takes it."""
-        documents = [document for document, _ in self._runs[self._explained_run].hits(name)[ranks]]
-        yield from self.explain_documents(name, text, encoded, documents)
-
-    def explain_documents(self, name: str, text: str, encoded: Mapping[str, Any], documents: Sequence[str]) -> Iterator[Explanation]:
-        """Explain chosen documents of one query at any rank; an unranked one has the evidence of the experts only."""
+    def _explain_documents(self, name: str, text: str, encoded: Mapping[str, Any], documents: Sequence[str]) -> Iterator[Explanation]:
+        """Explain documents of one query at any rank, with the query as each engine takes it; an unranked one has the evidence of the
+        experts only."""
         if not documents:
             return
         rows = np.array([self._searcher.row_by_id[document] for document in documents], dtype=np.int64)

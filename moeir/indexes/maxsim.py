@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from moeir.artifacts import memmap
 from moeir.artifacts.array_folder import ArrayFolder
 from moeir.indexes import simd_loops
 from moeir.indexes.base import Index
 from moeir.indexes.token_store import TokenShards, TokenVectorStore, query_blocks
 from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, gamma, run_on_threads
-from moeir.indexes.vector_store import chunk_slices, exact_dot, pairwise_sum
+from moeir.indexes.vector_store import as_uint16, chunk_slices, exact_dot, pairwise_sum
 from moeir.kernels.precision import has_native_bfloat16
 from moeir.representations.multivector import MultiVector
 
 MAX_PRODUCTS, MAX_ELEMENTS = 2**20, 2**21  # of a block of texts: products with a block of queries, and numbers, so that they fit in cache
 TEXTS_AT_ONCE = 2**10  # whose scores are pushed together
+PAIRS_PER_THREAD = 64  # at least, of a query and a text
 MIN_MATMUL_COLUMNS = 16  # columns a product is padded to, so that the library always uses its bfloat16 kernel
 
 
@@ -98,6 +100,8 @@ class MaxSim(TwoStepIndex, Index):
 
     def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         query_rows, rows = query.cpu().numpy(), rows.cpu()
+        if self._vectors.takes_loops(int(self._texts.lengths[rows].sum()) * self._vectors.width):
+            return torch.from_numpy(self._exact_scores_by_loops(block.vectors, query_rows, rows.numpy()))
         order = np.lexsort((self._texts.lengths[rows].numpy(), query_rows))  # by query, then by length
         texts = self._texts.select(rows[torch.from_numpy(order)])
         sorted_scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
@@ -110,6 +114,26 @@ class MaxSim(TwoStepIndex, Index):
         scores[torch.from_numpy(order).to(self._device)] = sorted_scores
         return scores
 
+    def _exact_scores_by_loops(self, tokens: torch.Tensor, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """`_exact_pair_scores` of pairs, on the CPU: tokens [Q, L, D], query [P], text [P] -> float64 [P]."""
+        bounds = self._rounding_bounds(tokens).masked_fill(~tokens.any(dim=2), -1.0)  # a token of zeros adds exactly 0
+        blocks = [tokens.contiguous(), tokens.transpose(1, 2).contiguous(), bounds]
+        arrays = [as_uint16(self._vectors[:]), self._texts.starts.numpy(), *(block.numpy() for block in blocks)]
+        scores, threads = np.empty(len(rows)), max(1, min(torch.get_num_threads(), len(rows) // PAIRS_PER_THREAD))
+        parts = np.array_split(np.arange(len(rows)), threads)
+
+        def score_part(part: int) -> None:
+            for pairs in memmap.bounded_chunks(parts[part]):
+                chunk = slice(pairs[0], pairs[-1] + 1)
+                simd_loops.exact_maxsim_pairs(*arrays, query[chunk], rows[chunk], scores[chunk])
+
+        run_on_threads(score_part, threads)
+        return scores
+
+    def _rounding_bounds(self, tokens: torch.Tensor) -> torch.Tensor:
+        """How far below a token's largest float32 product the largest exact one can be: tokens [..., D] -> float64 [...]."""
+        return 2.0 * (gamma(tokens.shape[-1] + 8) * tokens.double().norm(dim=-1) * self._vectors.max_norm + UNDERFLOW)
+
     def _findable_mask(self, rows: np.ndarray) -> np.ndarray:
         mask: np.ndarray = self._texts.lengths.numpy()[rows] > 0
         return mask
@@ -118,8 +142,8 @@ class MaxSim(TwoStepIndex, Index):
         """query [L, D], documents [N, M, D], real [N, M] -> float64 [N]."""
         query = query[query.any(dim=1)]  # a token of zeros, padding or not, adds exactly 0
         approximate = documents.float() @ query.T  # [N, M, L]
-        bound = 2.0 * (gamma(query.shape[1] + 8) * query.double().norm(dim=1) * self._vectors.max_norm + UNDERFLOW)
-        is_near = (approximate >= (approximate.amax(dim=1, keepdim=True).double() - bound).float()) & real[..., None]
+        lowest = approximate.amax(dim=1, keepdim=True).double() - self._rounding_bounds(query)
+        is_near = (approximate >= lowest.float()) & real[..., None]
         document, position, token = is_near.nonzero(as_tuple=True)
         products = torch.empty(len(token), dtype=torch.float64, device=self._device)
         for part in chunk_slices(len(token), self.pairs_at_once(query.shape[1])):

@@ -9,6 +9,8 @@ from numba.extending import intrinsic
 
 from moeir.kernels.numba_cache import njit_cached
 
+PRODUCT_NUMBERS = 2**17  # of a product of matrices, rows × columns × dimensions: so few BLAS multiplies in the thread that asks
+
 
 @intrinsic
 def from_float16(typing: Any, bits: Any) -> Any:
@@ -53,22 +55,71 @@ def scan_few_queries(float16_bits: Any, queries: Any, scores: Any) -> None:
 
 
 @njit_cached(nogil=True)
+def pairwise_sum_loop(terms: Any, width: int) -> float:
+    """`vector_store.pairwise_sum` of the first `width` numbers of terms float64 [≥ width], which it overwrites."""
+    span = 1
+    while span < width:
+        span *= 2
+    while span > 1:
+        span //= 2
+        second_half = terms[span:width]
+        for i in range(len(second_half)):
+            terms[i] += second_half[i]
+        width = min(width, span)
+    return terms[0] + 0.0 if width else 0.0  # −0 becomes 0
+
+
+@njit_cached(nogil=True)
+def exact_dot_loop(vector: Any, document: Any, terms: Any) -> float:
+    """`vector_store.exact_dot` of one pair: vector float32 [D], bits of a document [D], room for terms float64 [D]."""
+    for i in range(len(terms)):
+        terms[i] = np.float64(vector[i]) * np.float64(from_float16(document[i]))
+    return pairwise_sum_loop(terms, len(terms))
+
+
+@njit_cached(nogil=True)
 def exact_pair_dots(float16_bits: Any, queries: Any, query: Any, rows: Any, scores: Any) -> None:
-    """`vector_store.exact_dot` of chosen pairs: bits [N, D], queries float32 [Q, D], query [P], rows [P] -> scores float64 [P]."""
+    """Exact products of chosen pairs: bits [N, D], queries float32 [Q, D], query [P], rows [P] -> scores float64 [P]."""
     terms = np.empty(queries.shape[1], np.float64)
     for pair in range(len(rows)):
-        vector, document, width, span = queries[query[pair]], float16_bits[rows[pair]], len(terms), 1
-        for i in range(width):
-            terms[i] = np.float64(vector[i]) * np.float64(from_float16(document[i]))
-        while span < width:
-            span *= 2
-        while span > 1:
-            span //= 2
-            second_half = terms[span:width]
-            for i in range(len(second_half)):
-                terms[i] += second_half[i]
-            width = min(width, span)
-        scores[pair] = terms[0] + 0.0 if width else 0.0  # −0 becomes 0
+        scores[pair] = exact_dot_loop(queries[query[pair]], float16_bits[rows[pair]], terms)
+
+
+@njit_cached(nogil=True)
+def exact_maxsim_pairs(
+    float16_bits: Any, starts: Any, tokens: Any, columns: Any, bounds: Any, query: Any, rows: Any, scores: Any
+) -> None:
+    """Exact MaxSim Σ_i max_j of chosen pairs, −∞ without tokens: bits [T, D], starts [N + 1], query [P], rows [P] -> scores float64 [P].
+
+    The tokens of the queries come as float32 [Q, L, D] and, as `columns`, [Q, D, L]. `bounds` [Q, L]: how far below a token's largest
+    float32 product the largest exact one can be; a negative bound marks a token of zeros, which adds nothing. Only products within the
+    bound are computed in float64.
+    """
+    length, width = tokens.shape[1:]
+    step = max(1, PRODUCT_NUMBERS // max(length * width, 1))
+    terms, best = np.empty(width, np.float64), np.empty(length, np.float64)
+    for pair in range(len(rows)):
+        first, last, block_row, used = starts[rows[pair]], starts[rows[pair] + 1], query[pair], 0
+        values, products = np.empty((last - first, width), np.float32), np.empty((last - first, length), np.float32)
+        for j in range(last - first):
+            document, vector = float16_bits[first + j], values[j]
+            for dimension in range(width):
+                vector[dimension] = from_float16(document[dimension])
+        for begin in range(0, last - first, step):
+            np.dot(values[begin : begin + step], columns[block_row], products[begin : begin + step])
+        largest = np.full(length, np.float32(-np.inf))
+        for j in range(last - first):
+            row = products[j]
+            for i in range(length):
+                largest[i] = max(largest[i], row[i])
+        for i in range(length):
+            if bounds[block_row, i] >= 0.0:
+                threshold, best[used] = np.float32(np.float64(largest[i]) - bounds[block_row, i]), -np.inf
+                for j in range(last - first):
+                    if products[j, i] >= threshold:
+                        best[used] = max(best[used], exact_dot_loop(tokens[block_row, i], float16_bits[first + j], terms))
+                used += 1
+        scores[pair] = pairwise_sum_loop(best, used) if last > first else -np.inf
 
 
 @njit_cached(nogil=True)

@@ -34,7 +34,7 @@ class Setting:
     """One field of a stage, as used by the command line and YAML.
 
     `kind` is what a source or product is; `affects_result` is false if the setting cannot change the product; a spec
-    names a variant in the package `room`. A required setting that can be repeated needs `least_count` values. A data set fills a
+    names a variant in `package`. A required setting that can be repeated needs `least_count` values. A data set fills a
     source only with one of the settings (or values of the argument) `only_with` [default: `needs`], and without those in `unless`
     [default: `excludes`]. Whoever sets it has to set all of `needs` (of "one or other" either), and none of `excludes`. `group` is the
     heading in the help, if not that of the role. `name` and the fields below it come from the stage.
@@ -50,7 +50,7 @@ class Setting:
     maximum: float | None = None
     below: float | None = None
     choices: tuple[Any, ...] = ()
-    room: str = ""
+    package: str = ""
     single_word: bool = False
     least_count: int = 1
     words: tuple[str, ...] = ()
@@ -108,10 +108,10 @@ class Setting:
                 raise UsageError(f"{self.flag} {number}: expected {expected} ({self.help.removesuffix('.')})")
 
 
-def option(help: str, default: Any = dataclasses.MISSING, *, room: str = "", **details: Any) -> Any:
+def option(help: str, default: Any = dataclasses.MISSING, *, package: str = "", **details: Any) -> Any:
     """A setting with a flag; `details` are fields of `Setting`, such as `minimum`, `choices` or `aliases`, other established flags."""
-    help = f"{help.removesuffix('.')}; see: moeir variants {room}." if room else help
-    return _field(default, Setting(role="option", help=help, room=room, **details))
+    help = f"{help.removesuffix('.')}; see: moeir variants {package}." if package else help
+    return _field(default, Setting(role="option", help=help, package=package, **details))
 
 
 def input_field(kind: str, help: str, default: Any = dataclasses.MISSING, **details: Any) -> Any:

@@ -28,7 +28,7 @@ from typing import Any
 from moeir.errors import UsageError
 from moeir.parsing import kebab_case, parse_value
 
-PACKAGE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 FORMULAS = {
     "fusion": "lists",
     "mining": "hits",
@@ -44,7 +44,7 @@ BASE_CLASSES = {
     "export_targets": "ExportTarget",
     "formats": "Format",
 }
-ROOMS = (*BASE_CLASSES, *FORMULAS)
+PACKAGES = (*BASE_CLASSES, *FORMULAS)
 REQUIRED = object()
 OWN_CODE = re.compile(r"([^\W\d]\w*(?:\.\w+)*):([^\W\d]\w*)(?=:|$)")
 
@@ -63,7 +63,7 @@ class Option:
 class Variant:
     """A function or class that a spec can name, as declared in the source."""
 
-    room: str
+    package: str
     name: str
     symbol: str
     module: str
@@ -112,9 +112,9 @@ def parse_spec(text: str) -> Spec:
     return Spec(name, tuple(options.items()))
 
 
-def bind_variant(room: str, text: str) -> functools.partial[Any]:
-    """The function or class that `text` names in the package `room`, with its options parsed and bound."""
-    variant, options = resolve_spec(room, text)
+def bind_variant(package: str, text: str) -> functools.partial[Any]:
+    """The function or class that `text` names in a package, with its options parsed and bound."""
+    variant, options = resolve_spec(package, text)
     target: Callable[..., Any] = getattr(importlib.import_module(variant.module), variant.symbol)
     grouped: dict[str, dict[str, Any]] = {}
     for option in variant.options:
@@ -125,10 +125,10 @@ def bind_variant(room: str, text: str) -> functools.partial[Any]:
     return functools.partial(target, **options)
 
 
-def resolve_spec(room: str, text: str) -> tuple[Variant, dict[str, Any]]:
+def resolve_spec(package: str, text: str) -> tuple[Variant, dict[str, Any]]:
     """Find a variant and parse its options without imports; UsageError for an unknown name, option or value."""
     spec = parse_spec(text)
-    variant = find_variant(room, spec.name)
+    variant = find_variant(package, spec.name)
     known = {option.name: option for option in variant.options}
     values = {}
     for key, value in spec.options:
@@ -141,56 +141,56 @@ def resolve_spec(room: str, text: str) -> tuple[Variant, dict[str, Any]]:
     return variant, values
 
 
-def find_variant(room: str, name: str) -> Variant:
-    """The variant called `name` in the package `room`; hyphens and underscores are the same. Own code has to be imported already."""
-    if room in ROOMS and OWN_CODE.fullmatch(name):
-        return _own_variant(room, name)
-    by_name = {variant.name: variant for variant in list_variants(room)}
+def find_variant(package: str, name: str) -> Variant:
+    """The variant called `name` in a package; hyphens and underscores are the same. Own code has to be imported already."""
+    if package in PACKAGES and OWN_CODE.fullmatch(name):
+        return _own_variant(package, name)
+    by_name = {variant.name: variant for variant in list_variants(package)}
     key = name.replace("_", "-")
     if key not in by_name:
-        raise UsageError(f"{room} has no {name!r}{suggest(key, by_name)} (moeir variants {room} lists them)")
+        raise UsageError(f"{package} has no {name!r}{suggest(key, by_name)} (moeir variants {package} lists them)")
     return by_name[key]
 
 
 @functools.cache
-def list_variants(room: str) -> tuple[Variant, ...]:
+def list_variants(package: str) -> tuple[Variant, ...]:
     """All variants of a package, sorted by name, read from the source."""
-    if room not in ROOMS:
-        raise UsageError(f"there is no package {room!r}{suggest(room, ROOMS)}")
-    path = PACKAGE.joinpath(*room.split("."))
-    if room in BASE_CLASSES:
+    if package not in PACKAGES:
+        raise UsageError(f"there is no package {package!r}{suggest(package, PACKAGES)}")
+    path = FOLDER.joinpath(*package.split("."))
+    if package in BASE_CLASSES:
         files = sorted(file for file in path.glob("*.py") if not file.stem.startswith("_"))
-        variants = [variant for file in files for variant in _class_variants(room, file)]
+        variants = [variant for file in files for variant in _class_variants(package, file)]
     else:
-        module = f"{room}.formulas" if path.is_dir() else room
-        variants = _function_variants(room, module)
+        module = f"{package}.formulas" if path.is_dir() else package
+        variants = _function_variants(package, module)
     return tuple(sorted(variants, key=lambda variant: variant.name))
 
 
-def _class_variants(room: str, file: Path) -> list[Variant]:
+def _class_variants(package: str, file: Path) -> list[Variant]:
     variants: list[Variant] = []
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ClassDef) and BASE_CLASSES[room] in (ast.unparse(base) for base in node.bases):
+        if isinstance(node, ast.ClassDef) and BASE_CLASSES[package] in (ast.unparse(base) for base in node.bases):
             initializer = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
             name = kebab_case(node.name) if variants else file.stem
-            variants.append(_variant(room, f"moeir.{room}.{file.stem}", name, node, initializer))
+            variants.append(_variant(package, f"moeir.{package}.{file.stem}", name, node, initializer))
     return variants
 
 
-def _function_variants(room: str, module: str) -> list[Variant]:
+def _function_variants(package: str, module: str) -> list[Variant]:
     body = _parse_module(module)
     imports = {alias.name: str(node.module) for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
     functions = [node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.args.args]
-    kin = [node for node in functions if node.args.args[0].arg == FORMULAS[room]]
-    return [_variant(room, f"moeir.{module}", node.name, node, node, imports) for node in kin]
+    kin = [node for node in functions if node.args.args[0].arg == FORMULAS[package]]
+    return [_variant(package, f"moeir.{module}", node.name, node, node, imports) for node in kin]
 
 
 def _parse_module(module: str) -> list[ast.stmt]:
-    return ast.parse(PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")).body
+    return ast.parse(FOLDER.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")).body
 
 
 def _variant(
-    room: str,
+    package: str,
     module: str,
     name: str,
     node: ast.FunctionDef | ast.ClassDef,
@@ -205,7 +205,7 @@ def _variant(
             continue
         options.append(Option(argument.arg, annotation, REQUIRED if default is None else ast.literal_eval(default)))
     summary, _, details = (ast.get_docstring(node) or "").partition("\n")
-    return Variant(room, name.replace("_", "-"), node.name, module, summary, tuple(options), details.strip())
+    return Variant(package, name.replace("_", "-"), node.name, module, summary, tuple(options), details.strip())
 
 
 def _dataclass_options(parameter: str, name: str, module: str) -> list[Option]:
@@ -256,23 +256,23 @@ def code_digest(module: str) -> list[str]:
     return [f"{module}:{hashlib.sha256(Path(path).read_bytes()).hexdigest()}"] if path is not None and Path(path).is_file() else []
 
 
-def _own_variant(room: str, name: str) -> Variant:
+def _own_variant(package: str, name: str) -> Variant:
     """The variant that `module:Name` is, in a module that is imported."""
     module, _, symbol = name.partition(":")
     if module not in sys.modules:
         advice = f"if you trust it, add --code {module} (in Python: import {module})"
         raise UsageError(f"{name} is code outside of moeir, which runs only if it is named; {advice}")
     target = getattr(sys.modules[module], symbol, None)
-    if room in BASE_CLASSES:
-        base = getattr(importlib.import_module(f"moeir.{room}.base"), BASE_CLASSES[room])
+    if package in BASE_CLASSES:
+        base = getattr(importlib.import_module(f"moeir.{package}.base"), BASE_CLASSES[package])
         if not (isinstance(target, type) and issubclass(target, base)) or inspect.isabstract(target):
-            raise UsageError(f"{name}: expected a class derived from moeir.{room}.base.{BASE_CLASSES[room]}, found {_describe_own(target)}")
-    elif not inspect.isfunction(target) or next(iter(inspect.signature(target).parameters), None) != FORMULAS[room]:
-        raise UsageError(f"{name}: expected a function whose first parameter is `{FORMULAS[room]}`, found {_describe_own(target)}")
+            raise UsageError(f"{name}: expected a class derived from {base.__module__}.{base.__name__}, found {_describe_own(target)}")
+    elif not inspect.isfunction(target) or next(iter(inspect.signature(target).parameters), None) != FORMULAS[package]:
+        raise UsageError(f"{name}: expected a function whose first parameter is `{FORMULAS[package]}`, found {_describe_own(target)}")
     keywords = (one for one in inspect.signature(target).parameters.values() if one.kind is one.KEYWORD_ONLY)
     options = tuple(Option(one.name, _annotation(one), REQUIRED if one.default is one.empty else one.default) for one in keywords)
     summary, _, details = (inspect.getdoc(target) or "").partition("\n")
-    return Variant(room, name, symbol, module, summary, options, details.strip())
+    return Variant(package, name, symbol, module, summary, options, details.strip())
 
 
 def _annotation(parameter: inspect.Parameter) -> str:

@@ -135,15 +135,15 @@ def _read_config(path: Path) -> None:
 
 
 def _resolve_spec(path: Path) -> None:
-    """The content as a spec of every room."""
+    """The content as a spec of every package."""
     text, problems = path.read_text(encoding="utf-8", errors="replace"), 0
-    for room in variants.ROOMS:
+    for package in variants.PACKAGES:
         try:
-            variants.resolve_spec(room, text)
+            variants.resolve_spec(package, text)
         except MoeirError:
             problems += 1
-    if problems == len(variants.ROOMS):
-        raise MoeirError("of no room")
+    if problems == len(variants.PACKAGES):
+        raise MoeirError("of no package")
 
 
 def _read_sealed_manifest(path: Path) -> None:

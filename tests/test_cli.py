@@ -37,7 +37,7 @@ for arguments in {commands!r}:
 
 
 @pytest.fixture
-def room(tmp_path, monkeypatch, toy):
+def folder(tmp_path, monkeypatch, toy):
     """A working folder with two runs, a corpus and judgements."""
     for name in ("corpus.jsonl", "test-queries.tsv", "test-qrels.tsv"):
         shutil.copy(toy / name, tmp_path)
@@ -58,7 +58,7 @@ def test_no_help_loads_a_heavy_module(moeir_outside):
     assert result.stdout.count("Usage: moeir") == len(commands) - 1
 
 
-def test_commands_that_only_read_runs_do_not_load_torch(moeir_outside, room):
+def test_commands_that_only_read_runs_do_not_load_torch(moeir_outside, folder):
     runs, judged = ["--run", "one.trec", "--run", "two.trec"], ["--qrels", "test-qrels.tsv"]
     commands = [
         ["evaluate", *runs, *judged, "--output", "table.tsv"],
@@ -139,7 +139,7 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize(("problem", "code", "line"), PROBLEMS)
-def test_a_problem_is_one_line_and_its_exit_code(problem, code, line, room, moeir, monkeypatch):
+def test_a_problem_is_one_line_and_its_exit_code(problem, code, line, folder, moeir, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise problem
 
@@ -147,25 +147,25 @@ def test_a_problem_is_one_line_and_its_exit_code(problem, code, line, room, moei
     assert moeir(*FUSE) == (code, "", line + "\n")
 
 
-def test_a_traceback_is_shown_on_request(room, moeir_outside):
+def test_a_traceback_is_shown_on_request(folder, moeir_outside):
     result = moeir_outside("fuse", "--run", "absent", "--run", "two.trec", MOEIR_TRACEBACK="1")
     assert result.code == 1 and "Traceback" in result.stderr and "DataError: absent: no such file" in result.stderr
     assert "Traceback" not in moeir_outside("fuse", "--run", "absent", "--run", "two.trec").stderr
 
 
-def test_a_closed_pipe_ends_quietly(room):
-    (room / "big.trec").write_text("".join(f"q{number} Q0 owl 1 1.0 t\n" for number in range(30_000)))
+def test_a_closed_pipe_ends_quietly(folder):
+    (folder / "big.trec").write_text("".join(f"q{number} Q0 owl 1 1.0 t\n" for number in range(30_000)))
     command = f"{sys.executable} -m moeir fuse --method rrf --run big.trec --run two.trec | head -1; echo ${{PIPESTATUS[0]}}"
     process = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert process.stdout.splitlines()[1] == "141" and process.stderr == ""
 
 
-def test_ctrl_c_ends_with_130(room):
-    os.mkfifo(room / "slow.trec")
+def test_ctrl_c_ends_with_130(folder):
+    os.mkfifo(folder / "slow.trec")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of a background job would inherit that it is ignored
     child = subprocess.Popen([sys.executable, "-m", "moeir", *FUSE[:-1], "slow.trec"], stderr=subprocess.PIPE, text=True)
     signal.signal(signal.SIGINT, before)
-    writer = open(room / "slow.trec", "wb", buffering=0)  # noqa: SIM115 - returns when the child opens the other end
+    writer = open(folder / "slow.trec", "wb", buffering=0)  # noqa: SIM115 - returns when the child opens the other end
     writer.write(b"q1 Q0 owl 1 1.0 t\n")
     while int.from_bytes(fcntl.ioctl(writer, termios.FIONREAD, bytes(4)), sys.byteorder):
         time.sleep(0.01)  # until the line has been read and the child waits for more
@@ -176,38 +176,38 @@ def test_ctrl_c_ends_with_130(room):
     assert (child.returncode, stderr) == (130, "stopped; the same command continues, or starts over\n")
 
 
-def test_stdout_holds_data_only(room, moeir):
+def test_stdout_holds_data_only(folder, moeir):
     assert moeir(*FUSE) == (0, "q1 Q0 cat 1 10 moeir.fused\nq1 Q0 owl 2 2 moeir.fused\n", "")
     result = moeir("evaluate", "--run", "one.trec", "--qrels", "test-qrels.tsv", "--form", "jsonl")
     assert [json.loads(line)["measure"] for line in result.stdout.splitlines()] == ["nDCG@10", "RR@10", "R@100"]
     assert result.stderr == "one: 1 of 6 judged queries, 5 without hits, 0 not judged; 50.0 % of the top 10 unjudged\n"
 
 
-def test_a_finished_stage_says_so_and_is_made_again_by_force(room, moeir):
+def test_a_finished_stage_says_so_and_is_made_again_by_force(folder, moeir):
     made = (0, "", "made out.trec: 1 query, 2 hits\nnext: moeir evaluate --run out.trec --qrels QRELS\n")
     assert moeir(*FUSE, "--output", "out.trec") == made
-    stat = (room / "out.trec").stat()
+    stat = (folder / "out.trec").stat()
     result = moeir(*FUSE, "--output", "out.trec")
     assert result == (0, "", "out.trec: already made with these settings and sources; --force makes it again\n")
-    assert (room / "out.trec").stat()[:4] == stat[:4] and (room / "out.trec").stat().st_mtime_ns == stat.st_mtime_ns
+    assert (folder / "out.trec").stat()[:4] == stat[:4] and (folder / "out.trec").stat().st_mtime_ns == stat.st_mtime_ns
     assert moeir(*FUSE, "--output", "out.trec", "--force") == made
-    assert (room / "out.trec").stat().st_mtime_ns > stat.st_mtime_ns
+    assert (folder / "out.trec").stat().st_mtime_ns > stat.st_mtime_ns
     assert moeir(*FUSE, "--output", "out.trec", "--method", "rrf").code == 2
     assert moeir(*FUSE, "--output", "out.trec", "--method", "rrf", "--force").code == 0
-    assert "0.0325" in (room / "out.trec").read_text()
+    assert "0.0325" in (folder / "out.trec").read_text()
 
 
-def test_what_came_through_a_pipe_is_never_taken_for_the_same(room, moeir):
+def test_what_came_through_a_pipe_is_never_taken_for_the_same(folder, moeir):
     command = ("fuse", "--run", "-", "--run", "two.trec", "--output", "out.trec")
     assert moeir(*command, stdin="q1 Q0 owl 1 2.0 t\n").code == 0
-    before = (room / "out.trec").read_text()
+    before = (folder / "out.trec").read_text()
     result = moeir(*command, stdin="q1 Q0 yak 1 5.0 t\n")
-    assert (result.code, (room / "out.trec").read_text()) == (2, before)
+    assert (result.code, (folder / "out.trec").read_text()) == (2, before)
     assert moeir(*command, "--force", stdin="q1 Q0 yak 1 5.0 t\n").code == 0
-    assert "yak" in (room / "out.trec").read_text()
+    assert "yak" in (folder / "out.trec").read_text()
 
 
-def test_how_to_run_does_not_make_another_product(bm25_index, room, moeir):
+def test_how_to_run_does_not_make_another_product(bm25_index, folder, moeir):
     command = ("search", "--index", bm25_index, "--queries", "test-queries.tsv", "--output", "out")
     assert moeir(*command).code == 0
     assert "already made" in moeir(*command, "--device", "cpu").stderr
@@ -240,13 +240,13 @@ DRY = {
 
 
 @pytest.mark.parametrize("stage", cli.STAGES)
-def test_a_dry_run_says_what_it_would_do_and_does_nothing(stage, room, moeir, tiny_model, came_checkpoint, encodings, index):
+def test_a_dry_run_says_what_it_would_do_and_does_nothing(stage, folder, moeir, tiny_model, came_checkpoint, encodings, index):
     for name, path in {"tiny": tiny_model, "came": came_checkpoint, "enc": encodings, "idx": index}.items():
-        (room / name).symlink_to(path)
-    (room / "train.jsonl").write_text('{"query_id": "q1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n')
-    (room / "trained").mkdir()
-    (room / "trained" / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
-    before = sorted(room.rglob("*"))
+        (folder / name).symlink_to(path)
+    (folder / "train.jsonl").write_text('{"query_id": "q1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n')
+    (folder / "trained").mkdir()
+    (folder / "trained" / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
+    before = sorted(folder.rglob("*"))
     output = ("--output", "out") if any(setting.role == "product" for setting in settings.list_settings(cli.stage_class(stage))) else ()
     result = moeir(stage, *DRY[stage].split(), *output, "--dry-run")
     assert result.code == 0 and "error" not in result.stderr, result.stderr
@@ -254,13 +254,13 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(stage, room, moeir, ti
     assert words.count("read") == DRY[stage].count("--run") + sum(DRY[stage].count(flag + " ") for flag in SOURCES)
     assert words.count("write") == len(output) // 2
     assert ("spend" in words) == (stage in ("generate-queries", "finetune", "rerank"))
-    assert sorted(room.rglob("*")) == before
+    assert sorted(folder.rglob("*")) == before
 
 
 SOURCES = ("--model", "--corpus", "--queries", "--train", "--qrels", "--encodings", "--index", "--training", "--input")
 
 
-def test_a_dry_run_checks_the_sources(room, moeir):
+def test_a_dry_run_checks_the_sources(folder, moeir):
     assert moeir("fuse", "--run", "one.trec", "--run", "absent", "--dry-run").code == 3
     assert moeir(*FUSE, "--method", "rff", "--dry-run").code == 2
 
@@ -293,14 +293,14 @@ def test_a_word_of_another_tool_is_none_of_ours_and_leads_to_one_that_is():
     assert {flag for flags_here in cli.FLAGS_ELSEWHERE.values() for flag in flags_here} <= flags
 
 
-def test_a_flag_may_be_written_with_underscores_as_in_other_tools(room, moeir):
+def test_a_flag_may_be_written_with_underscores_as_in_other_tools(folder, moeir):
     flags = ("--model_name_or_path", "m", "--train", "t", "--output", "o", "--num_train_epochs=3", "--sampling_rate", "1", "2")
     shown = moeir("finetune", *flags, "--show")
     assert shown.code == 0 and "epochs: 3\n" in shown.stdout and "model: m\n" in shown.stdout and "sampling-rate:\n- 1" in shown.stdout
     assert moeir("mine_negatives", "--help") == moeir("mine-negatives", "--help")
 
 
-def test_a_flag_that_can_be_repeated_takes_several_values(room, moeir):
+def test_a_flag_that_can_be_repeated_takes_several_values(folder, moeir):
     fused = moeir(*FUSE)
     assert moeir("fuse", "--run", "one.trec", "two.trec", *FUSE[1:5]) == fused
     assert moeir("fuse", *FUSE[1:5], "--runs=one.trec", "two.trec") == fused
@@ -309,7 +309,7 @@ def test_a_flag_that_can_be_repeated_takes_several_values(room, moeir):
     assert [line.split("\t")[:2] for line in moeir(*command).stdout.splitlines()[:2]] == [["one", "RR@10"], ["one", "R@5"]]
 
 
-def test_a_second_file_for_a_flag_that_takes_one_is_warned_of_and_other_flags_may_be_overridden(room, moeir):
+def test_a_second_file_for_a_flag_that_takes_one_is_warned_of_and_other_flags_may_be_overridden(folder, moeir):
     command = ("evaluate", "--run", "one.trec", "--qrels", "test-qrels.tsv", "--form", "tsv")
     once = moeir(*command)
     twice = moeir(*command[:3], "--qrels=nowhere.tsv", *command[3:], "--form", "json", "--form", "tsv")
@@ -317,7 +317,7 @@ def test_a_second_file_for_a_flag_that_takes_one_is_warned_of_and_other_flags_ma
     assert "--qrels: given 2 times and takes one file: the last one is read" in twice.stderr
 
 
-def test_the_name_of_an_analysis_is_no_value_of_the_flag_before_it(room, moeir):
+def test_the_name_of_an_analysis_is_no_value_of_the_flag_before_it(folder, moeir):
     expected = moeir("analyze", "overlap", "--run", "one.trec", "two.trec")
     assert expected.code == 0
     assert moeir("analyze", "--run", "one.trec", "two.trec", "overlap") == expected
@@ -352,11 +352,11 @@ CLOSED = ["2>&-", "0<&- 1>&- 2>&-"]
 
 
 @pytest.mark.parametrize("closed", CLOSED)
-def test_a_closed_standard_stream_changes_no_product_and_no_exit_code(closed, room, moeir_outside):
+def test_a_closed_standard_stream_changes_no_product_and_no_exit_code(closed, folder, moeir_outside):
     assert moeir_outside(*FUSE, "--output", "open.trec").code == 0
     command = shlex.join([sys.executable, "-m", "moeir", *FUSE, "--output", "closed.trec"])
     assert subprocess.run(["bash", "-c", f"{command} {closed}"], capture_output=True, check=False).returncode == 0
-    assert (room / "closed.trec").read_bytes() == (room / "open.trec").read_bytes()
+    assert (folder / "closed.trec").read_bytes() == (folder / "open.trec").read_bytes()
     missing = shlex.join([sys.executable, "-m", "moeir", "fuse", "--run", "absent", "--run", "two.trec", "--output", "none.trec"])
     assert subprocess.run(["bash", "-c", f"{missing} {closed}"], capture_output=True, check=False).returncode == 3
 

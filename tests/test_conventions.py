@@ -14,7 +14,7 @@ TOP = {
     *("moeir", "tests", "docs", "examples", "setup.cfg", "pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "Makefile"),
     *("constraints.txt", "mkdocs.yml", ".ci", ".gitignore"),
 }
-ROOMS = {
+MODULES_AT_THE_TOP = {
     *("__init__", "__main__", "cli", "variants", "parsing", "settings", "artifacts", "console", "errors", "records", "fusion", "mining"),
     *("evaluation", "analysis", "reporting", "representations", "indexes", "kernels", "backbones", "mixtures", "heads", "architectures"),
     *("pretraining", "training", "distributed", "retrieval", "reranking", "export_targets", "stages", "functions", "py", "data_checks"),
@@ -36,7 +36,7 @@ SHARED_NAMES = {  # public names that several modules define, each with its reas
     "margin_mse": "an objective, and the loss that it computes",
     **dict.fromkeys(("rrf", "zscore"), "a way to fuse runs, and the same for the scores of an ensemble"),
 }
-NO_ROOMS = {"utils", "util", "common", "core", "helpers", "misc", "models"}
+NO_MODULES = {"utils", "util", "common", "core", "helpers", "misc", "models"}
 
 
 def relative_path(file: Path) -> str:
@@ -154,8 +154,8 @@ def test_no_circles():
 
 
 def test_rooms_are_nouns_of_retrieval():
-    assert {path.stem for path in PACKAGE.iterdir() if path.name != "__pycache__"} <= ROOMS
-    assert not {part for file in FILES for part in file.relative_to(PACKAGE).with_suffix("").parts} & NO_ROOMS
+    assert {path.stem for path in PACKAGE.iterdir() if path.name != "__pycache__"} <= MODULES_AT_THE_TOP
+    assert not {part for file in FILES for part in file.relative_to(PACKAGE).with_suffix("").parts} & NO_MODULES
 
 
 def test_the_top_of_the_tree_is_tidy():

@@ -35,16 +35,16 @@ def declared_packages() -> dict[tuple[str, str], str]:
 
 
 def documented_packages() -> dict[tuple[str, str], tuple[str, set[str]]]:
-    """The bound and the importing rooms of each (package, extra) in the table."""
+    """The bound and the importing modules of each (package, extra) in the table."""
     lines = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
     assert all(purpose for *_, purpose in rows)
-    return {(package, extra): (bound, set(rooms.split())) for package, extra, bound, rooms, _ in rows}
+    return {(package, extra): (bound, set(modules.split())) for package, extra, bound, modules, _ in rows}
 
 
-def rooms_by_import(optional: set[str]) -> dict[str, set[str]]:
-    """The rooms that import a package; an `optional` one may also be looked up by its name in a string."""
-    rooms: dict[str, set[str]] = {}
+def modules_by_import(optional: set[str]) -> dict[str, set[str]]:
+    """The modules that import a package; an `optional` one may also be looked up by its name in a string."""
+    modules: dict[str, set[str]] = {}
     for file in (ROOT / "moeir").rglob("*.py"):
         source, names = file.read_text(encoding="utf-8"), list[str]()
         looks_up = "importlib" in source
@@ -56,21 +56,21 @@ def rooms_by_import(optional: set[str]) -> dict[str, set[str]]:
             elif looks_up and isinstance(node, ast.Constant) and node.value in optional:
                 names.append(node.value)
         for name in names:
-            rooms.setdefault(name.split(".")[0], set()).add(file.relative_to(ROOT / "moeir").with_suffix("").parts[0])
-    return {name: where for name, where in rooms.items() if name not in {"moeir", *sys.stdlib_module_names}}
+            modules.setdefault(name.split(".")[0], set()).add(file.relative_to(ROOT / "moeir").with_suffix("").parts[0])
+    return {name: where for name, where in modules.items() if name not in {"moeir", *sys.stdlib_module_names}}
 
 
 def test_the_table_of_dependencies_is_true():
     declared = declared_packages()
     optional = {import_name(package) for package, extra in declared if extra not in ("", "dev")}
-    rooms = rooms_by_import(optional)
+    modules = modules_by_import(optional)
     documented = documented_packages()
     assert {key: bound for key, (bound, _) in documented.items()} == declared
-    for (package, extra), (_, documented_rooms) in documented.items():
-        expected = rooms.get(import_name(package), set())
-        assert documented_rooms == expected, package
+    for (package, extra), (_, documented_modules) in documented.items():
+        expected = modules.get(import_name(package), set())
+        assert documented_modules == expected, package
         assert expected or extra == "dev" or package in WITHOUT_IMPORT, f"{package} is declared and nowhere imported"
-    assert rooms.keys() <= {import_name(package) for package, extra in declared if extra != "dev"}
+    assert modules.keys() <= {import_name(package) for package, extra in declared if extra != "dev"}
 
 
 def test_the_tests_use_what_only_they_need():

@@ -164,9 +164,9 @@ def test_every_stage_architecture_and_objective_is_described():
     text, changes = "".join(TEXTS.values()), (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     for name in cli.STAGES:
         assert f"moeir {name}" in text and name in changes
-    for room in ("architectures", "training.objectives", "pretraining", "indexes", "fusion", "reranking.ensembles", "export_targets"):
-        for variant in variants.list_variants(room):
-            assert f"`{variant.name}`" in text, f"{room}: {variant.name}"
+    for package in ("architectures", "training.objectives", "pretraining", "indexes", "fusion", "reranking.ensembles", "export_targets"):
+        for variant in variants.list_variants(package):
+            assert f"`{variant.name}`" in text, f"{package}: {variant.name}"
 
 
 def test_the_architecture_page_has_every_package_and_the_layers_as_they_are_checked():
@@ -223,12 +223,12 @@ def commands_page() -> str:
 
 
 def variants_page() -> str:
-    """Names, options and details of all variants, room by room."""
+    """Names, options and details of all variants, package by package."""
     lines = ["# Variants", "", "What `moeir variants` lists: the names that a flag accepts, written `name:option=value,option=value`,"]
     lines += ["and the options of each with their defaults. Inside a value `+` stands for a comma.", ""]
-    for room in variants.ROOMS:
-        lines += [f"## {room}", "", f"Used by {', '.join(flags_of_room(room))}.", ""]
-        for variant in variants.list_variants(room):
+    for package in variants.PACKAGES:
+        lines += [f"## {package}", "", f"Used by {', '.join(flags_of_package(package))}.", ""]
+        for variant in variants.list_variants(package):
             lines += [f"### {variant.name}", "", variant.summary, ""]
             prose, _, example = variant.details.partition(">>> ")
             if variant.options:
@@ -252,12 +252,12 @@ def type_of(option: variants.Option) -> str:
     return " or ".join(TYPES[part.strip()] for part in option.annotation.split("|"))
 
 
-def flags_of_room(room: str) -> list[str]:
-    """The flags whose help refers to a room."""
+def flags_of_package(package: str) -> list[str]:
+    """The flags whose help refers to a package."""
     found = []
     for name in cli.STAGES:
         for setting in settings.list_settings(cli.stage_class(name)):
-            if re.search(rf"moeir variants {re.escape(room)}\b", setting.help) or setting.room == room:
+            if re.search(rf"moeir variants {re.escape(package)}\b", setting.help) or setting.package == package:
                 found.append(f"`{name} {setting.flag}`")
     return found
 

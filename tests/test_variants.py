@@ -36,7 +36,7 @@ def test_what_is_no_spec_is_refused(text, message):
 
 
 @pytest.mark.parametrize(
-    ("room", "text", "message"),
+    ("package", "text", "message"),
     [
         ("fusion", "came-summ", "fusion has no 'came-summ'; did you mean 'came-sum'? (moeir variants fusion lists them)"),
         ("fusion", "rrf:konstant=1", "rrf:konstant=1: rrf has no option 'konstant'; did you mean 'constant'?"),
@@ -47,9 +47,9 @@ def test_what_is_no_spec_is_refused(text, message):
         ("utils", "rrf", "there is no package 'utils'; known: "),
     ],
 )
-def test_unknown_names_options_and_values_are_refused_with_the_nearest(room, text, message):
+def test_unknown_names_options_and_values_are_refused_with_the_nearest(package, text, message):
     with pytest.raises(UsageError) as caught:
-        variants.resolve_spec(room, text)
+        variants.resolve_spec(package, text)
     assert str(caught.value).startswith(message)
 
 
@@ -62,27 +62,27 @@ def test_options_come_with_their_types():
 def test_an_option_without_default_must_be_given(monkeypatch):
     option = variants.Option("limit", "int", REQUIRED)
     variant = variants.Variant("fusion", "needy", "needy", "moeir.fusion.formulas", "", (option,))
-    monkeypatch.setattr(variants, "find_variant", lambda room, name: variant)
+    monkeypatch.setattr(variants, "find_variant", lambda package, name: variant)
     with pytest.raises(UsageError, match="needy: needy needs limit=…"):
         variants.resolve_spec("fusion", "needy")
     assert variants.resolve_spec("fusion", "needy:limit=3")[1] == {"limit": 3}
 
 
-@pytest.mark.parametrize("room", variants.ROOMS)
-def test_every_variant_says_what_it_is_and_has_defaults_that_convert(room):
-    room_variants = variants.list_variants(room)
-    assert room_variants
-    for variant in room_variants:
+@pytest.mark.parametrize("package", variants.PACKAGES)
+def test_every_variant_says_what_it_is_and_has_defaults_that_convert(package):
+    package_variants = variants.list_variants(package)
+    assert package_variants
+    for variant in package_variants:
         assert variant.summary.endswith((".", ":")) or len(variant.summary) > 20, variant
         assert "_" not in variant.name
         spec = Spec(variant.name, tuple((option.name, format_value(option.default)) for option in variant.options))
-        assert variants.resolve_spec(room, str(spec))[1] == {option.name: option.default for option in variant.options}
+        assert variants.resolve_spec(package, str(spec))[1] == {option.name: option.default for option in variant.options}
 
 
-@pytest.mark.parametrize("room", variants.ROOMS)
-def test_what_the_source_says_is_what_python_binds(room):
-    for variant in variants.list_variants(room):
-        bound = variants.bind_variant(room, variant.name).func
+@pytest.mark.parametrize("package", variants.PACKAGES)
+def test_what_the_source_says_is_what_python_binds(package):
+    for variant in variants.list_variants(package):
+        bound = variants.bind_variant(package, variant.name).func
         signature = inspect.signature(bound)
         keywords = {one.name: one.default for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY}
         for parameter in {option.parameter for option in variant.options if option.parameter is not None}:
@@ -98,7 +98,7 @@ def test_options_of_a_dataclass_are_its_fields():
 def test_resolving_loads_nothing_heavy():
     program = (
         "import sys; from moeir import variants\n"
-        "for room in variants.ROOMS: variants.list_variants(room)\n"
+        "for package in variants.PACKAGES: variants.list_variants(package)\n"
         "variants.resolve_spec('architectures', 'came:shared_layers=3')\n"
         "sys.exit(', '.join({'torch', 'numpy', 'numba', 'scipy'} & sys.modules.keys()))"
     )

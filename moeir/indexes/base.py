@@ -196,8 +196,8 @@ class Index(SearchableIndex):
 
 def engine_name(engine: type[SearchableIndex]) -> str:
     """The name of an engine, that of its file; own code is module:Name."""
-    room, _, name = engine.__module__.rpartition(".")
-    return name if room == __package__ else f"{engine.__module__}:{engine.__qualname__}"
+    package, _, name = engine.__module__.rpartition(".")
+    return name if package == __package__ else f"{engine.__module__}:{engine.__qualname__}"
 
 
 def keyword_options(engine: type[Index]) -> Sequence[str]:

@@ -64,7 +64,7 @@ class Analyze(Stage):
         (),
         aliases=("--runs",),
     )
-    overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100.", "rbo", room="analysis.overlap")
+    overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100.", "rbo", package="analysis.overlap")
     of_run: Path | None = input_field("run", "projection: the query of --query and its first --sample hits in this run.", None)
     model: tuple[Path, ...] = input_field(
         "checkpoint",
@@ -95,7 +95,7 @@ class Analyze(Stage):
         "ranks: id of a judged query; repeat the flag [default: all]. projection: id of the query of --of-run.", ()
     )
     depth: int = option("ranks: number of documents per run; a rank beyond is -.", 1000, minimum=1, aliases=("--hits", "--k"))
-    projection: str = option("projection: tsne:perplexity=30 or pca.", "tsne", room="analysis.projection")
+    projection: str = option("projection: tsne:perplexity=30 or pca.", "tsne", package="analysis.projection")
     dimensions: int = option("projection: number of dimensions, 2 or 3.", 2, choices=(2, 3))
     before_mixture: bool = option("projection: a panel of the vectors before the gated block (SB-MoE), beside those after it.", False)
     sample: int = option(

@@ -198,9 +198,9 @@ def check_settings(stage: Stage) -> None:
     for setting in settings.list_settings(type(stage)):
         value = getattr(stage, setting.name)
         setting.check(value)
-        if setting.room and value is not None:
+        if setting.package and value is not None:
             variants.import_code_of(value)
-            variants.resolve_spec(setting.room, value)
+            variants.resolve_spec(setting.package, value)
     settings.check_combinations(stage)
     outputs = _list_outputs(stage)
     for flag, (path, _) in outputs.items():

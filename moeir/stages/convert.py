@@ -26,9 +26,9 @@ class Convert(Stage):
 
     default_split: ClassVar[str] = ""
     input: Path = input_field(ANYTHING, "File or folder to convert.")
-    to: str | None = option("Format to write, with options [default with --sample or --split: that of --input].", None, room="formats")
+    to: str | None = option("Format to write, with options [default with --sample or --split: that of --input].", None, package="formats")
     source_format: str | None = option(
-        "Format of --input [default: detected from its first lines].", None, room="formats", aliases=("--from",)
+        "Format of --input [default: detected from its first lines].", None, package="formats", aliases=("--from",)
     )
     corpus: Path | None = input_field("texts", "Documents, if --input has only their ids and --to needs their texts.", None)
     queries: Path | None = input_field(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Export(Stage):
     """Export encodings to an engine that serves all experts (qdrant, milvus, lancedb): documents, schema, loader."""
 
-    to: str = option("Engine: qdrant, milvus or lancedb, with options.", room="export_targets")
+    to: str = option("Engine: qdrant, milvus or lancedb, with options.", package="export_targets")
     encodings: tuple[Path, ...] = input_field(
         "encodings", "Output folder of moeir encode, whole or in shards; repeat the flag for several."
     )

@@ -54,8 +54,8 @@ class Finetune(TrainingStage, InputOptions):
         (),
         aliases=("--topics",),
     )
-    arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10.", None, room="architectures", group="Model")
-    objective: str = option("contrastive, or competitive:temperature=0.5.", "contrastive", room="training.objectives", group="Training")
+    arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10.", None, package="architectures", group="Model")
+    objective: str = option("contrastive, or competitive:temperature=0.5.", "contrastive", package="training.objectives", group="Training")
     temperature: float | None = option(
         "Temperature of a normalised expert's cosines, kept in the checkpoint as scale = 1 / temperature [default: 0.05, unless --arch, "
         "the checkpoint, or --objective kl or lce sets one].",

@@ -29,7 +29,7 @@ class Info(Stage):
         "irds:NAME#docs or hf:NAME."
     )
     source_format: str | None = option(
-        "Format of data [default: detected from the first lines].", None, room="formats", aliases=("--from",)
+        "Format of data [default: detected from the first lines].", None, package="formats", aliases=("--from",)
     )
     form: str = option("table or json.", "table", choices=("table", "json"), aliases=("--format",))
 

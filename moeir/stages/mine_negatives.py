@@ -32,7 +32,7 @@ class MineNegatives(Stage):
     summarizes_streams = True
     run: tuple[Path, ...] = input_field("run", "Runs of the training queries; repeat the flag.", aliases=("--runs",))
     qrels: Path = input_field("qrels", "Relevance judgements of the training queries.")
-    method: str = option("Which ranks become negatives.", "band:first=0,last=200", room="mining")
+    method: str = option("Which ranks become negatives.", "band:first=0,last=200", package="mining")
     keep: int | None = option(
         "Negatives kept per query, sampled at random from the candidates [default: all].", None, minimum=1, aliases=("--negatives",)
     )

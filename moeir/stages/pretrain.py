@@ -40,10 +40,10 @@ class Pretrain(TrainingStage):
     arch: str = option(
         "An architecture, e.g. dense or mote:encoders=siamese [default: dense; mote with --objective mote].",
         "",
-        room="architectures",
+        package="architectures",
         group="Model",
     )
-    objective: str = option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", room="pretraining", group="Training")
+    objective: str = option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", package="pretraining", group="Training")
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False, group="Model")
     context: str = option(
         "Which other span of its document a span is paired with: mixed, random, nearby or overlap.",

@@ -51,7 +51,7 @@ class Rerank(Stage):
     then: tuple[str, ...] = option(
         "DEPTH:CHECKPOINT: another round, on the best of the previous one; repeat the flag with decreasing depths.", ()
     )
-    ensemble: str = option("How scores of several models are combined.", "zscore", room="reranking.ensembles")
+    ensemble: str = option("How scores of several models are combined.", "zscore", package="reranking.ensembles")
     expert: tuple[str, ...] = option("For a checkpoint that is not a cross-encoder: experts whose scores are added [default: all].", ())
     passages: str = option(
         "For documents too long for a pair: firstp (first passage), maxp or sump (maximum or sum over passages).",
@@ -60,7 +60,7 @@ class Rerank(Stage):
     )
     passage_length: int | None = option("Maximum tokens of a document in a pair [default: as many as fit].", None, minimum=1)
     stride: int | None = option("Tokens from one passage to the next [default: half a passage].", None, minimum=1)
-    fuse: str = option("Fusion method for several runs.", "rrf", room="fusion")
+    fuse: str = option("Fusion method for several runs.", "rrf", package="fusion")
     shard: str | None = option("I/N: rerank shard I of N of the queries, counted from 0; join the runs with cat.", None)
     patience: int | None = option("Stop a query after N documents in a row that do not reach its top 10 [default: never].", None, minimum=1)
     rest: bool = option("Keep documents that were not scored: below --depth, or skipped by --patience.", True)

@@ -16,24 +16,24 @@ from moeir.stages.base import Counts, Stage
 class Variants(Stage):
     """List architectures, engines, objectives, fusion methods and their options; for a single variant, with all details of its options."""
 
-    package: str | None = argument(f"{', '.join(variants.ROOMS)}, or the name of a variant, such as taser [default: all].", None)
+    package: str | None = argument(f"{', '.join(variants.PACKAGES)}, or the name of a variant, such as taser [default: all].", None)
 
     def work(self) -> Counts:
         sys.stdout.write("".join(f"{line}\n" for line in self._output_lines()))
         return None
 
     def _output_lines(self) -> Iterator[str]:
-        short = {package.split(".")[-1]: package for package in variants.ROOMS}
+        short = {package.split(".")[-1]: package for package in variants.PACKAGES}
         package = None if self.package is None else short.get(self.package, self.package)
-        name = None if package in (None, *variants.ROOMS) else str(package).replace("_", "-").lower()
-        packages = variants.ROOMS if package is None or name is not None else (package,)
+        name = None if package in (None, *variants.PACKAGES) else str(package).replace("_", "-").lower()
+        packages = variants.PACKAGES if package is None or name is not None else (package,)
         by_package = {known: [one for one in variants.list_variants(known) if name in (None, one.name)] for known in packages}
         if variants.own_module(str(self.package)):
             by_package = _own_variants(str(self.package))
         if not any(by_package.values()):
-            names = (variant.name for known in variants.ROOMS for variant in variants.list_variants(known))
+            names = (variant.name for known in variants.PACKAGES for variant in variants.list_variants(known))
             is_own = variants.own_module(str(self.package))
-            suggestion = "" if is_own else variants.suggest(str(self.package), {*variants.ROOMS, *short, *names})
+            suggestion = "" if is_own else variants.suggest(str(self.package), {*variants.PACKAGES, *short, *names})
             raise UsageError(f"there is no package or variant {self.package!r}{suggestion} (moeir variants lists all)")
         for package_name, package_variants in by_package.items():
             if package_variants:
@@ -50,7 +50,7 @@ def _own_variants(name: str) -> dict[str, list[variants.Variant]]:
     """Own code, by the package it is a variant of."""
     variants.import_code_of(name)
     by_package = {}
-    for package in variants.ROOMS:
+    for package in variants.PACKAGES:
         with suppress(UsageError):
             by_package[package] = [variants.find_variant(package, name)]
     return by_package

@@ -17,7 +17,7 @@ RETRY = 6  # requests until the client gives up
 
 
 @pytest.fixture
-def room(tmp_path, monkeypatch, toy, tiny_model_with_head, came_checkpoint, encodings, index):
+def folder(tmp_path, monkeypatch, toy, tiny_model_with_head, came_checkpoint, encodings, index):
     """A folder of a private name where commands run, with copies of a checkpoint, its encodings, its index, texts and judgements."""
     folder = tmp_path / "home-of-anna"
     folder.mkdir()
@@ -45,18 +45,18 @@ def run(moeir):
 
 CORPUS, QRELS, QUERIES = "--corpus secret-corpus.jsonl", "--qrels secret-test-qrels.tsv", "--queries secret-test-queries.tsv"
 CHAIN = {  # what makes a product, with relative or absolute paths, and the flags of its push
-    "checkpoint": ("init --model {room}/secret-tiny --arch dense --output {room}/secret-dense", "secret-dense", CORPUS),
+    "checkpoint": ("init --model {folder}/secret-tiny --arch dense --output {folder}/secret-dense", "secret-dense", CORPUS),
     "trained": (
         "finetune --model secret-tiny --arch dense --train secret-train.jsonl --steps 1 --batch-size 2 --negatives 0 --document-length 20 "
-        "--query-length 12 --cache {room}/secret-cache --corpus {room}/secret-corpus.jsonl " + QUERIES + " --output secret-dense",
+        "--query-length 12 --cache {folder}/secret-cache --corpus {folder}/secret-corpus.jsonl " + QUERIES + " --output secret-dense",
         "secret-dense",
         CORPUS,
     ),
-    "encodings": ("encode --model {room}/came --corpus {room}/secret-corpus.jsonl --output secret-enc", "secret-enc", CORPUS),
+    "encodings": ("encode --model {folder}/came --corpus {folder}/secret-corpus.jsonl --output secret-enc", "secret-enc", CORPUS),
     "shards": (f"encode --model came {CORPUS} --shard 0/1 --output secret-enc", "secret-enc", CORPUS),
-    "index": ("index --encodings {room}/enc --output secret-idx", "secret-idx", CORPUS),
-    "updated index": ("index --index {room}/idx --delete secret-ids.txt --output secret-idx", "secret-idx", CORPUS),
-    "search": (f"search --index idx {QUERIES} --explain secret-why.jsonl --output {{room}}/secret.trec", "secret.trec", QRELS),
+    "index": ("index --encodings {folder}/enc --output secret-idx", "secret-idx", CORPUS),
+    "updated index": ("index --index {folder}/idx --delete secret-ids.txt --output secret-idx", "secret-idx", CORPUS),
+    "search": (f"search --index idx {QUERIES} --explain secret-why.jsonl --output {{folder}}/secret.trec", "secret.trec", QRELS),
     "rerank": (
         "rerank --model secret-lce --then 5:secret-lce --run secret-bm25.trec " + QUERIES + " " + CORPUS + " --output secret.trec",
         "secret.trec",
@@ -66,32 +66,32 @@ CHAIN = {  # what makes a product, with relative or absolute paths, and the flag
 
 
 @pytest.mark.parametrize("name", CHAIN)
-def test_nothing_of_this_machine_is_in_any_byte_that_is_sent(name, hub, room, run):
+def test_nothing_of_this_machine_is_in_any_byte_that_is_sent(name, hub, folder, run):
     command, product, flags = CHAIN[name]
     examples = [{"query_id": query, "positive_ids": [positive], "negative_ids": []} for query, positive in (("q1", "cat"), ("q2", "bat"))]
-    (room / "secret-train.jsonl").write_text("".join(f"{json.dumps(example)}\n" for example in examples))
-    (room / "secret-ids.txt").write_text("owl\nbee\n")
+    (folder / "secret-train.jsonl").write_text("".join(f"{json.dumps(example)}\n" for example in examples))
+    (folder / "secret-ids.txt").write_text("owl\nbee\n")
     if name == "rerank":
         run("init --model secret-tiny --arch cross-encoder --query-length 12 --document-length 20 --output secret-lce")
         run(f"search --index idx {QUERIES} --output secret-bm25.trec")
-    run(command.format(room=room))
+    run(command.format(folder=folder))
     run(f"push --input {product} --repo anna/product {flags}")
-    private = [str(room), "home-of-anna", "secret", "../came", f"/{getpass.getuser()}/"]
+    private = [str(folder), "home-of-anna", "secret", "../came", f"/{getpass.getuser()}/"]
     private += [host] if len(host := socket.gethostname()) > 4 else []
     sent = b"\n".join(hub.bodies)
     assert [word for word in private if word.encode() in sent] == []
     assert b"verification/manifest.json" in sent
     if name in ("trained", "encodings", "rerank"):  # what is on disk has such words
-        folder = room / product
-        files = [folder / "settings.yaml", manifests.manifest_path(folder)]
+        made = folder / product
+        files = [made / "settings.yaml", manifests.manifest_path(made)]
         assert any(b"secret" in file.read_bytes() or b"came" in file.read_bytes() for file in files if file.is_file())
 
 
-def test_a_file_that_names_a_folder_of_this_machine_all_the_same_is_not_sent(hub, room, moeir, run):
-    (room / "secret-tiny" / "tokenizer_config.json").write_text(json.dumps({"name_or_path": f"{room}/bert"}))
+def test_a_file_that_names_a_folder_of_this_machine_all_the_same_is_not_sent(hub, folder, moeir, run):
+    (folder / "secret-tiny" / "tokenizer_config.json").write_text(json.dumps({"name_or_path": f"{folder}/bert"}))
     run("init --model secret-tiny --arch dense --output dense")
     result = moeir("push", "--input", "dense", "--repo", "anna/dense")
-    assert result.code == 4 and f"tokenizer_config.json would publish a folder of this machine, {room}" in result.stderr
+    assert result.code == 4 and f"tokenizer_config.json would publish a folder of this machine, {folder}" in result.stderr
     assert hub.requests == []
 
 
@@ -122,8 +122,8 @@ RELATIVE = [
 
 
 @pytest.mark.parametrize("value", [*LOCAL, *RELATIVE])
-def test_a_configuration_may_have_relative_names_only(value, hub, room, moeir, run):
-    (room / "secret-tiny" / "tokenizer_config.json").write_text(f'{{"name": "{value}"}}')
+def test_a_configuration_may_have_relative_names_only(value, hub, folder, moeir, run):
+    (folder / "secret-tiny" / "tokenizer_config.json").write_text(f'{{"name": "{value}"}}')
     run("init --model secret-tiny --arch dense --output dense")
     result = moeir("push", "--input", "dense", "--repo", "anna/dense")
     if value in RELATIVE:
@@ -144,33 +144,33 @@ ODD_FOLDERS = [('/data/zoë "1"', '/data/zo\\u00eb \\"1\\"/bert'), ('/data/zoë 
 
 
 @pytest.mark.parametrize(("home", "written"), ODD_FOLDERS)
-def test_a_folder_is_found_as_json_writes_it_and_below_the_root(home, written, hub, room, moeir, run, monkeypatch):
+def test_a_folder_is_found_as_json_writes_it_and_below_the_root(home, written, hub, folder, moeir, run, monkeypatch):
     monkeypatch.setenv("HOME", home)
-    (room / "secret-tiny" / "tokenizer_config.json").write_text(f'{{"name_or_path": "{written}"}}', encoding="utf-8")
+    (folder / "secret-tiny" / "tokenizer_config.json").write_text(f'{{"name_or_path": "{written}"}}', encoding="utf-8")
     run("init --model secret-tiny --arch dense --output dense")
     result = moeir("push", "--input", "dense", "--repo", "anna/dense")
     assert result.code == 4 and "tokenizer_config.json would publish a folder of this machine" in result.stderr and hub.requests == []
 
 
-def test_a_card_that_the_hub_does_not_read_is_one_line(hub, room, moeir):
+def test_a_card_that_the_hub_does_not_read_is_one_line(hub, folder, moeir):
     for content in (b"---\nx: [\n---", b"\xff\xfe", b"---\nmodel-index: 5\n---", b"---\ntags: 5\n---", b"---\n- a\n---"):
-        (room / "came" / "README.md").write_bytes(content)
-        manifest = json.loads((room / "came" / "manifest.json").read_text())
-        manifest["files"]["README.md"] = manifests.compute_checksums([room / "came" / "README.md"])[0]
-        (room / "came" / "manifest.json").write_text(manifests.serialize_manifest(manifest))
+        (folder / "came" / "README.md").write_bytes(content)
+        manifest = json.loads((folder / "came" / "manifest.json").read_text())
+        manifest["files"]["README.md"] = manifests.compute_checksums([folder / "came" / "README.md"])[0]
+        (folder / "came" / "manifest.json").write_text(manifests.serialize_manifest(manifest))
         result = moeir("push", "--input", "came", "--repo", "anna/came")
         assert result.code == 4 and result.stderr.startswith("error: came/README.md: not a card of the Hub: "), result.stderr
         assert result.stderr.count("\n") == 1 and hub.repositories == {}
 
 
-def test_a_sample_that_finds_nothing_is_not_pushed(hub, room, moeir, run):
-    (room / "empty.jsonl").write_text('{"_id": "a", "text": "the and of"}\n{"_id": "b", "text": "... !!"}\n')
+def test_a_sample_that_finds_nothing_is_not_pushed(hub, folder, moeir, run):
+    (folder / "empty.jsonl").write_text('{"_id": "a", "text": "the and of"}\n{"_id": "b", "text": "... !!"}\n')
     run("index --corpus empty.jsonl --engine bm25 --output bm25")
     result = moeir("push", "--input", "bm25", "--repo", "anna/bm25", "--corpus", "empty.jsonl")
     assert result.code == 3 and "--corpus: no text of it finds a document in bm25, so nothing can be verified" in result.stderr
 
 
-def test_the_card_has_measures_with_intervals_sizes_commands_and_a_licence(hub, room, moeir, run):
+def test_the_card_has_measures_with_intervals_sizes_commands_and_a_licence(hub, folder, moeir, run):
     run(f"search --index idx {QUERIES} --output runs")
     runs = "--run all=runs/fused.trec runs/lexical.trec --measure nDCG@10 R@5"
     result = run(f"push --input came --repo anna/came --license mit {runs} {QRELS} --dataset-name toys")
@@ -184,38 +184,38 @@ def test_the_card_has_measures_with_intervals_sizes_commands_and_a_licence(hub, 
         expected = evaluated[one.metric_args["run"]]["all"][one.metric_name]
         assert one.metric_value == pytest.approx(expected["mean"], abs=1e-4) and one.dataset_name == "toys"
         assert one.metric_args["interval_95"] == pytest.approx(expected["interval"], abs=1e-6)
-    entries = json.loads((room / "came" / "manifest.json").read_text())["files"].values()
+    entries = json.loads((folder / "came" / "manifest.json").read_text())["files"].values()
     assert f"77,638 parameters, {sum(entry['bytes'] for entry in entries):,} bytes" in text
     assert "moeir init --model MODEL --arch came:shared_layers=2,local_dim=16,normalise=true --query-length 16" in text
     assert "moeir pull --repo anna/came --output came" in text
 
 
-def test_a_card_names_the_base_model_where_it_is_known_and_no_licence_that_is_not_given(hub, room, run):
-    card = (room / "came" / "README.md").read_text()
+def test_a_card_names_the_base_model_where_it_is_known_and_no_licence_that_is_not_given(hub, folder, run):
+    card = (folder / "came" / "README.md").read_text()
     run("push --input idx --repo anna/idx")
     assert "base_model" not in hub.files("anna/idx")["README.md"].decode()
-    (room / "came" / "README.md").write_text(card.replace("library_name: moeir\n", "library_name: moeir\nbase_model: org/bert\n"))
-    manifest = json.loads((room / "came" / "manifest.json").read_text())
-    manifest["files"]["README.md"] = manifests.compute_checksums([room / "came" / "README.md"])[0]
-    (room / "came" / "manifest.json").write_text(manifests.serialize_manifest(manifest))
+    (folder / "came" / "README.md").write_text(card.replace("library_name: moeir\n", "library_name: moeir\nbase_model: org/bert\n"))
+    manifest = json.loads((folder / "came" / "manifest.json").read_text())
+    manifest["files"]["README.md"] = manifests.compute_checksums([folder / "came" / "README.md"])[0]
+    (folder / "came" / "manifest.json").write_text(manifests.serialize_manifest(manifest))
     run("push --input idx --repo anna/idx")
     metadata = yaml.safe_load(hub.files("anna/idx")["README.md"].decode().split("---")[1])
     assert metadata["base_model"] == "org/bert" and "license" not in metadata and "index" in metadata["tags"]
     assert "12 documents" in hub.files("anna/idx")["README.md"].decode()
 
 
-def test_a_product_replaces_the_one_before_it_in_one_commit_and_an_equal_one_makes_none(hub, room, run):
+def test_a_product_replaces_the_one_before_it_in_one_commit_and_an_equal_one_makes_none(hub, folder, run):
     run("push --input enc --repo anna/product")
     run("push --input idx --repo anna/product")
     listed = {name for name in hub.files("anna/product") if not name.startswith((".", "README"))}
-    assert listed == {*json.loads((room / "idx" / "manifest.json").read_text())["files"], "manifest.json"}
+    assert listed == {*json.loads((folder / "idx" / "manifest.json").read_text())["files"], "manifest.json"}
     assert len(hub.repositories["anna/product"].commits) == 3
     run("push --input idx --repo anna/product")
     assert len(hub.repositories["anna/product"].commits) == 3
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "web/asset-manifest.json", "manifest.json"])
-def test_files_of_another_tool_are_not_replaced(name, hub, room, moeir):
+def test_files_of_another_tool_are_not_replaced(name, hub, folder, moeir):
     hub.repositories["anna/bert"] = StoredRepository(False)
     hub.files("anna/bert")[name] = b"{}"
     result = moeir("push", "--input", "came", "--repo", "anna/bert")
@@ -241,7 +241,7 @@ FAULTS = {  # method, path, kind and times of a fault; exit code and words
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_push_that_fails_says_so_in_one_line_and_the_same_command_again_succeeds(name, hub, room, moeir, monkeypatch):
+def test_a_push_that_fails_says_so_in_one_line_and_the_same_command_again_succeeds(name, hub, folder, moeir, monkeypatch):
     *fault, code, words = FAULTS[name]
     hub.fail(*fault)
     command = ("push", "--input", "came", "--repo", "anna/came")
@@ -261,14 +261,14 @@ def test_a_push_that_fails_says_so_in_one_line_and_the_same_command_again_succee
         assert not [request for request in hub.requests[before:] if request.startswith("PUT")]  # the weights are there already
 
 
-def test_a_token_is_needed_and_a_private_repository_is_not_for_others(hub, room, moeir, monkeypatch, run):
+def test_a_token_is_needed_and_a_private_repository_is_not_for_others(hub, folder, moeir, monkeypatch, run):
     run("push --input came --repo anna/came --private")
     assert hub.repositories["anna/came"].private
     monkeypatch.setenv("HF_TOKEN", "hf_another")
     for command in ("push --input came --repo anna/other", "pull --repo anna/came --output pulled"):
         result = moeir(*command.split())
         assert result.code == 2 and "the Hub refuses access (401); check the name, and log in with `hf auth login`" in result.stderr
-    assert "anna/other" not in hub.repositories and not (room / "pulled").exists()
+    assert "anna/other" not in hub.repositories and not (folder / "pulled").exists()
 
 
 REFUSED = {  # flags, exit code and words, before anything is sent
@@ -286,22 +286,22 @@ REFUSED = {  # flags, exit code and words, before anything is sent
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(name, hub, room, moeir, run):
+def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(name, hub, folder, moeir, run):
     flags, code, words = REFUSED[name]
     run(f"search --index idx {QUERIES} --output a.trec")
     run(f"report --run a.trec {QRELS} --output page.html")
-    (room / "b").mkdir()
+    (folder / "b").mkdir()
     shutil.copy("a.trec", "b")
     shutil.copytree("came", "damaged")
-    (room / "damaged" / "vocab.txt").write_bytes((room / "came" / "vocab.txt").read_bytes()[:-2] + b"x\n")
-    (room / "few.jsonl").write_text('{"_id": "owl", "text": "An owl."}\n')
+    (folder / "damaged" / "vocab.txt").write_bytes((folder / "came" / "vocab.txt").read_bytes()[:-2] + b"x\n")
+    (folder / "few.jsonl").write_text('{"_id": "owl", "text": "An owl."}\n')
     result = moeir("push", *flags.split(), "--repo", "anna/x")
     assert result.code == code and words in result.stderr and result.stderr.count("error: ") == 1, result.stderr
     assert hub.requests == []
 
 
 @pytest.mark.parametrize(("flags", "words"), [("--license gpl-99", '"license" must be one of'), ("--repo a//b", "not accepted")])
-def test_what_the_hub_does_not_accept_is_told_in_its_words(flags, words, hub, room, moeir):
+def test_what_the_hub_does_not_accept_is_told_in_its_words(flags, words, hub, folder, moeir):
     result = moeir("push", "--input", "came", "--repo", "anna/came", *flags.split())
     assert result.code == 2 and words in result.stderr and result.stderr.count("error: ") == 1
 

@@ -42,7 +42,7 @@ class ParameterAccount:
     """`shapes` of distinct parameters by name; `representation_kinds`: expert -> kind.
 
     `unused_prefixes`: name prefixes of parameters unused at inference; `windows`: attention prefix -> number of visible tokens on either
-    side; `cls_only_layers`: prefixes of layers that compute the first token of a text only.
+    side.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -50,7 +50,6 @@ class ParameterAccount:
     mixtures: tuple[Mixture, ...] = ()
     unused_prefixes: tuple[str, ...] = ()
     windows: Mapping[str, int] = field(default_factory=dict)
-    cls_only_layers: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
@@ -149,8 +148,7 @@ class ParameterAccount:
                 count += 2 * math.prod(shape) * self._multiplications(name, length)
             prefix = name.removesuffix(".output.weight")
             if prefix.endswith(".attention"):
-                pairs = length if self._is_cls_only(name) else attention_pairs(length, self.windows.get(prefix, length))
-                count += 4 * shape[0] * pairs
+                count += 4 * shape[0] * attention_pairs(length, self.windows.get(prefix, length))
         encoder = "document_encoder." if self._has_separate_encoders and side == "document" else "encoder."
         words = math.prod(self.shapes[f"{encoder}embeddings.words.weight"])
         unread = self._experts_without_query_encoder if side == "query" else set()
@@ -165,11 +163,7 @@ class ParameterAccount:
         found = self._find_mixture(name)
         once = found is not None and found[0].once_per_text
         pooled = ".pooler." in name or (name.startswith("heads.") and self.representation_kinds.get(owner) == "dense")
-        is_key_or_value = name.endswith((".key.weight", ".value.weight"))
-        return 1 if once or pooled or (self._is_cls_only(name) and not is_key_or_value) else length
-
-    def _is_cls_only(self, name: str) -> bool:
-        return name.startswith(tuple(f"{prefix}." for prefix in self.cls_only_layers))
+        return 1 if once or pooled else length
 
     def _gate_prefix(self, mixture: Mixture) -> str:
         """Prefix of the parameter names of a mixture's gate: its own, or that of the gate shared with other layers."""

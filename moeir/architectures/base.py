@@ -88,7 +88,6 @@ class Architecture(nn.Module):
     """An encoder with heads, one for each expert, by name.
 
     `scales` multiply an expert's scores; they are applied to queries, so that training, search and fusion see the same score.
-    With `reads_cls` the heads read only the first token, and the last layer computes no other.
     """
 
     is_hf_compatible: ClassVar[bool] = True  # whether the encoder's own Hugging Face files describe it completely
@@ -105,7 +104,7 @@ class Architecture(nn.Module):
         self.scales: dict[str, float] = {}
         self.token_experts: tuple[str, ...] = ()  # those that read the tokens of a query alone, without the encoder
         self.summed_experts: dict[str, tuple[str, ...]] = {}  # scores that are trained as one, each with its experts
-        self.markers = self.augmentation = self.reads_cls = False
+        self.markers = self.augmentation = False
 
     @property
     def representation_kinds(self) -> dict[str, str]:
@@ -113,9 +112,8 @@ class Architecture(nn.Module):
         return {name: str(head.kind) for name, head in self.heads.items()}
 
     def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        """expert -> states [T, H], or [B, H] of first tokens, the input of its head: those of the encoder's last layer."""
-        encoder = self.encoder_for(tokens.side)
-        return dict.fromkeys(self.heads, encoder.encode_cls(tokens) if self.reads_cls else encoder(tokens))
+        """expert -> states [T, H], the input of its head: those of the encoder's last layer."""
+        return dict.fromkeys(self.heads, self.encoder_for(tokens.side)(tokens))
 
     def encode_states_of(self, experts: Sequence[str], tokens: PackedTokens) -> dict[str, Tensor]:
         """`encode_states` of at least these experts; of none, if no expert needs the encoder."""
@@ -124,11 +122,6 @@ class Architecture(nn.Module):
     def reads_states(self, expert: str, side: str) -> bool:
         """Whether an expert needs the encoder for texts of a side."""
         return side != "query" or expert not in self.token_experts
-
-    def cls_only_layers(self) -> list[Layer]:
-        """Layers whose output is used only at the first ([CLS]) position."""
-        encoders = (self.encoder,) if self.document_encoder is None else (self.encoder, self.document_encoder)
-        return [encoder.layers[-1] for encoder in encoders] if self.reads_cls else []
 
     def apply_head(self, expert: str, states: Tensor | None, tokens: PackedTokens) -> Representation:
         """An expert's representation from its states; None for one that needs no encoder."""
@@ -235,12 +228,9 @@ def copy_to_host(encoded: EncoderOutput) -> Callable[[], EncoderOutput]:
 
 def count_parameters(architecture: Architecture) -> ParameterAccount:
     """The parameters of an architecture, each counted once, and which experts of its mixtures run for queries and documents."""
-    mixtures, unused, windows, cls_only_names = [], [], {}, []
-    cls_only = [layer for layer in architecture.cls_only_layers() if layer.supports_cls_only]
+    mixtures, unused, windows = [], [], {}
     for module_name, module in architecture.named_modules():
-        if module in cls_only:
-            cls_only_names.append(module_name)
-        elif isinstance(module, RoutedFeedForward):
+        if isinstance(module, RoutedFeedForward):
             learned = module.routing in LEARNED_ROUTINGS
             experts_by_side = {"query": (0,), "document": (0,) if learned else (len(module.experts) // 2,)}
             mixtures.append(Mixture(module_name, experts_by_side, routed=learned, gate_once_per_text=module.routing == "sequence"))
@@ -253,4 +243,4 @@ def count_parameters(architecture: Architecture) -> ParameterAccount:
         elif isinstance(module, RotaryAttention) and module.window is not None:
             windows[module_name] = module.window // 2
     shapes = {name: tuple(parameter.shape) for name, parameter in architecture.named_parameters()}
-    return ParameterAccount(shapes, architecture.representation_kinds, tuple(mixtures), tuple(unused), windows, tuple(cls_only_names))
+    return ParameterAccount(shapes, architecture.representation_kinds, tuple(mixtures), tuple(unused), windows)

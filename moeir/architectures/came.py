@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from moeir.architectures.base import Architecture
-from moeir.backbones.encoder import Encoder, Layer, run_layers, run_layers_cls
+from moeir.backbones.encoder import Encoder, run_layers
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
@@ -78,7 +78,6 @@ class Came(Architecture):
             "global": lambda: PoolingHead(pooling=pooling, normalise=normalise),
         }
         self.heads.update({name: heads[name]() for name in experts})
-        self._cls_experts = ("global",) if "global" in experts and pooling == "cls" else ()
         if global_experts:
             self.mixture = EmbeddingMixture(encoder.config.hidden, experts=global_experts)
         scales = {"lexical": lexical_scale, "local": local_scale, "global": global_scale}
@@ -95,12 +94,7 @@ class Came(Architecture):
             return {}
         shared = run_layers(self.encoder.layers, self.encoder.embeddings(tokens), tokens)
         inputs = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in experts}
-        return {
-            name: (run_layers_cls if name in self._cls_experts else run_layers)(self.towers[name], inputs[name], tokens) for name in experts
-        }
-
-    def cls_only_layers(self) -> list[Layer]:
-        return [layer for name in self._cls_experts for layer in list(self.towers[name])[-1:]]
+        return {name: run_layers(self.towers[name], inputs[name], tokens) for name in experts}
 
 
 def _check_options(experts: tuple[str, ...], shared_layers: int, embeddings: str, routing: str, global_experts: int, *, depth: int) -> None:

@@ -58,7 +58,6 @@ class CrossEncoder(Architecture):
             init_weights(encoder.pooler, encoder.config.initializer_range)
         self.is_hf_compatible = head == "hf"
         self.pool = PoolingHead(pooling="cls" if head_config is None else head_config.pooling)
-        self.reads_cls = self.pool.pooling == "cls"
         self.heads["relevance"] = ClassificationHead(encoder.config, linear=head == "linear")
 
     def apply_head(self, expert: str, states: Tensor, tokens: PackedTokens) -> Dense:

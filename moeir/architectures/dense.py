@@ -31,5 +31,4 @@ class Dense(Architecture):
             encoder.vocabulary_head = None
         self.set_encoder_sharing(encoders)
         self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise, pool_prefix=pool_prefix)
-        self.reads_cls = pooling == "cls"
         self.scales = {"global": scale}

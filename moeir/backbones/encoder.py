@@ -1,7 +1,6 @@
 """Encoder of the BERT family on packed batches: embeddings, layers, vocabulary head. Its numbers equal those of `transformers`."""
 
 import copy
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig
-from moeir.backbones.layers import Layer, pack_layers
+from moeir.backbones.layers import Layer, init_weights, pack_layers
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.kernels.int8_linear import Int8Words
 
@@ -71,21 +70,11 @@ class Encoder(nn.Module):
         self.vocabulary_head = VocabularyHead(config) if vocabulary_head else None
         self.pooler: nn.Linear | None = None
         self.product_words: Tensor | Int8Words | None = None  # of the form for inference: the word embeddings as factors of products
-        self.apply(self._init_weights)
-
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=self.config.initializer_range)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
+        init_weights(self, config.initializer_range)
 
     def forward(self, tokens: PackedTokens) -> Tensor:
         """States [T, H] of the last layer; fastest if texts of equal length are neighbours."""
         return run_layers(self.layers, self.embeddings(tokens), tokens)
-
-    def encode_cls(self, tokens: PackedTokens) -> Tensor:
-        """The states of `forward` at the first ([CLS]) token of each text, [B, H], without computing the others in the last layer."""
-        return run_layers_cls(self.layers, self.embeddings(tokens), tokens)
 
     def logits(self, states: Tensor) -> Tensor:
         """Vocabulary logits [T, V] in full, which learned sparse heads avoid."""
@@ -106,30 +95,16 @@ def pack_encoders(model: nn.Module, dtype: torch.dtype) -> None:
             module.product_words = Int8Words(words) if dtype == torch.int8 else words.to(dtype)
 
 
-def run_layers_cls(layers: nn.ModuleList, states: Tensor, tokens: PackedTokens) -> Tensor:
-    """Run states [T, H] through a stack of layers and return the last layer's output at the first ([CLS]) positions only: [B, H]."""
-    if not len(layers):
-        return states.index_select(0, tokens.starts[:-1])
-    last, states = layers[-1], run_layers(layers[:-1], states, tokens)
-    return _checkpoint(last, last.forward_cls, states, tokens) if _is_checkpointed(last) else last.forward_cls(states, tokens)
-
-
 def run_layers(layers: nn.ModuleList, states: Tensor, tokens: PackedTokens) -> Tensor:
     """Run states [T, H] through a stack of layers."""
     layout = tokens.layout
     for layer in layers:
-        states = _checkpoint(layer, layer, states, tokens, layout) if _is_checkpointed(layer) else layer(states, tokens, layout)
+        if layer.gradient_checkpointing and torch.is_grad_enabled():
+            contexts = (nullcontext(), _DiscardRouting(layer))
+            states = checkpoint(layer, states, tokens, layout, context_fn=lambda contexts=contexts: contexts, use_reentrant=False)
+        else:
+            states = layer(states, tokens, layout)
     return states
-
-
-def _is_checkpointed(layer: nn.Module) -> bool:
-    return bool(layer.gradient_checkpointing) and torch.is_grad_enabled()
-
-
-def _checkpoint(layer: nn.Module, function: Callable[..., Tensor], *inputs: object) -> Tensor:
-    """Call a layer's function with gradient checkpointing."""
-    output: Tensor = checkpoint(function, *inputs, context_fn=lambda: (nullcontext(), _DiscardRouting(layer)), use_reentrant=False)
-    return output
 
 
 class _DiscardRouting(AbstractContextManager[None]):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig, PreNormConfig
 from moeir.backbones.packed_tokens import PackedTokens
-from moeir.kernels.attention import PackedLayout, apply_rotary, attention, cls_attention
+from moeir.kernels.attention import PackedLayout, apply_rotary, attention
 from moeir.kernels.packed_linear import add_linear, fused_activations, pack_linear
 
 
@@ -26,33 +26,13 @@ class Attention(nn.Module):
     def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """states [T, H] -> [T, H]."""
         joint = self._project(states, self.query, self.key, self.value) if self.joint is None else self.joint(states)
-        mixed = attention(*self._split(joint, 3), layout, dropout=self._dropout_rate).flatten(-2)
+        query, key, value = joint.unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        mixed = attention(query, key, value, layout, dropout=self.attention_dropout if self.training else 0.0).flatten(-2)
         return self._add_and_norm(states, mixed)
-
-    def forward_cls(self, states: Tensor, layout: PackedLayout) -> Tensor:
-        """The output of `forward` at the first token of each text: [T, H] -> [B, H]."""
-        cls_states = states.index_select(0, layout.starts[:-1])
-        if self.joint is None:
-            query, key, value = (
-                *self._split(self._project(cls_states, self.query), 1),
-                *self._split(self._project(states, self.key, self.value), 2),
-            )
-        else:
-            query, key, value = self._split(self.joint(states), 3)
-            query = query.index_select(0, layout.starts[:-1])
-        return self._add_and_norm(cls_states, cls_attention(query, key, value, layout, self._dropout_rate).flatten(-2))
 
     def _project(self, states: Tensor, *maps: nn.Linear) -> Tensor:
         """The outputs of some maps side by side, by a single matrix product: [n, H] -> [n, maps · H]."""
         return F.linear(states, torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps]))
-
-    def _split(self, joint: Tensor, maps: int) -> tuple[Tensor, ...]:
-        """The heads [n, heads, width] of each map."""
-        return joint.unflatten(-1, (maps, self.heads, -1)).unbind(1)
-
-    @property
-    def _dropout_rate(self) -> float:
-        return self.attention_dropout if self.training else 0.0
 
     def _add_and_norm(self, states: Tensor, mixed: Tensor) -> Tensor:
         normalized: Tensor = self.norm(add_linear(self.output, mixed, states, self.dropout))
@@ -167,19 +147,6 @@ class Layer(nn.Module):
     def forward(self, states: Tensor, tokens: PackedTokens, layout: PackedLayout) -> Tensor:
         output: Tensor = self.feedforward(self.attention(states, layout), tokens, states)
         return output if self.closing is None else self.closing(output)
-
-    @property
-    def supports_cls_only(self) -> bool:
-        """Whether `forward_cls` can skip the other tokens: no routed feed-forward and no pre-normalisation."""
-        return isinstance(self.attention, Attention) and type(self.feedforward) is FeedForward
-
-    def forward_cls(self, states: Tensor, tokens: PackedTokens) -> Tensor:
-        """The output of `forward` at the first token of each text: [T, H] -> [B, H]; cheaper if `supports_cls_only`."""
-        layout = tokens.layout
-        if not self.supports_cls_only:
-            return self(states, tokens, layout).index_select(0, tokens.starts[:-1])
-        attended = self.attention.forward_cls(states, layout)
-        return self.feedforward.transform(attended)
 
 
 def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:

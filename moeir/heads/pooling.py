@@ -28,12 +28,12 @@ class PoolingHead(nn.Module):
         self.unpooled_tokens: dict[str, int] = {}  # of the prefix of each side
 
     def forward(self, states: Tensor, tokens: PackedTokens) -> Dense:
-        """states [T, H] -> vectors [B, H] in float32; `cls` also accepts the states of the first tokens alone, [B, H]."""
+        """states [T, H] -> vectors [B, H] in float32."""
         states = states.float()
         if self.pooling == "mean":
             vectors = _mean(states, tokens, self.unpooled_tokens.get(tokens.side, 0))
         else:
-            vectors = states if len(states) == len(tokens) else states.index_select(0, tokens.starts[:-1])
+            vectors = states.index_select(0, tokens.starts[:-1])
         return Dense(normalize(vectors) if self.normalise else vectors)
 
 

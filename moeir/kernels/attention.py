@@ -156,38 +156,20 @@ def attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, w
     if query.is_cuda:
         keeps_distances = half_window is None or layout.no_attend_mask is None  # removing keys would change distances between tokens
         if not dropout and keeps_distances and supports_varlen(query):
-            return _varlen_attention(query, key, value, layout, layout.cumulative_lengths[0], layout.max_length, half_window)
+            return _varlen_attention(query, key, value, layout, half_window)
         return padded_sdpa(query, key, value, layout, layout.padded_mask(half_window, query.dtype), dropout)
     return grouped_sdpa(query, key, value, layout, layout.group_masks(half_window), dropout)
 
 
-def cls_attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, dropout: float = 0.0) -> Tensor:
-    """Attention of each text's first ([CLS]) token only: query [B, heads, width], key and value [T, heads, width] -> [B, heads, width]."""
-    if not query.is_cuda:
-        return grouped_sdpa(query, key, value, layout, layout.group_masks(None), dropout, cls_only=True)
-    if not dropout and supports_varlen(query):
-        texts = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device)
-        return _varlen_attention(query, key, value, layout, texts, 1, None)
-    padding = layout.padding
-    k, v = (_pad_heads(part, padding, len(query)) for part in (key, value))
-    mask = layout.padded_mask(None, query.dtype)
-    return F.scaled_dot_product_attention(query[:, :, None], k, v, attn_mask=mask, dropout_p=dropout)[:, :, 0]
-
-
-def grouped_sdpa(
-    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, masks: Sequence[Tensor | None], dropout: float, cls_only: bool = False
-) -> Tensor:
+def grouped_sdpa(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, masks: Sequence[Tensor | None], dropout: float) -> Tensor:
     """For a CPU: attention of packed texts in groups of equal length, [T, heads, width] -> [T, heads, width].
 
-    With `cls_only` only the first token of each text attends: query [B, heads, width] -> [B, heads, width]. `masks` holds the attention
-    mask of each group, broadcast to [texts, heads, L, L]. The packed tensors are split once, so that their gradients are concatenated
-    once.
+    `masks` holds the attention mask of each group, broadcast to [texts, heads, L, L]. The packed tensors are split once, so that their
+    gradients are concatenated once.
     """
     groups = layout.equal_length_groups
-    keys = [texts * length for texts, length in groups]
-    queries = [texts for texts, _ in groups] if cls_only else keys
+    parts = (part.split([texts * length for texts, length in groups]) for part in (query, key, value))
     outputs = []
-    parts = (query.split(queries), key.split(keys), value.split(keys))
     for (texts, _), mask, q, k, v in zip(groups, masks, *parts, strict=True):
         q, k, v = (part.unflatten(0, (texts, -1)).transpose(1, 2) for part in (q, k, v))  # [texts, heads, L, width]
         outputs.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(0, 1))
@@ -265,16 +247,15 @@ def supports_varlen(query: Tensor) -> bool:
     return supported and torch.__version__ >= VARLEN_TORCH and compute_capability(query.device) >= (8, 0)
 
 
-def _varlen_attention(
-    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, starts: Tensor, longest: int, half_window: int | None
-) -> Tensor:
+def _varlen_attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, half_window: int | None) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn  # imports torch's compiler: 1.3 s, spent only on CUDA
 
     if layout.no_attend_mask is not None:
         rows = layout.visible_keys[0]
         key, value = key.index_select(0, rows), value.index_select(0, rows)
     window = (-1, -1) if half_window is None else (half_window, half_window)
-    output: Tensor = varlen_attn(query, key, value, starts, layout.cumulative_lengths[1], longest, layout.max_length, window_size=window)
+    starts, longest = layout.cumulative_lengths, layout.max_length
+    output: Tensor = varlen_attn(query, key, value, *starts, longest, longest, window_size=window)
     return output
 
 

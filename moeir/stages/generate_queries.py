@@ -1,7 +1,7 @@
-"""`moeir generate-queries`: generate queries for every passage with a T5 checkpoint, resumable.
+"""`moeir generate-queries`: generate queries for every passage with a T5 or another sequence-to-sequence model, resumable.
 
 A corpus is processed in blocks of `BLOCK` passages; a block is computed sorted by length and written in corpus order. Batches stay
-within a block, and a shard is a range of whole blocks: the batches are the same in shards or at once, interrupted or not.
+within a block, and a shard is a range of whole blocks: the queries are the same in shards or at once, interrupted or not.
 """
 
 import logging
@@ -35,9 +35,9 @@ class GenerateQueries(Stage):
     max_input: int = option("Maximum tokens of a passage, with prefix and end token.", 512, minimum=2)
     max_output: int = option("Maximum tokens of a query, with the end token.", 64, minimum=1, maximum=1_000_000)
     max_tokens: int = option(
-        "Maximum tokens of passages and queries per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False
+        "Maximum tokens of passages and queries per batch; lower it if memory runs out. Other batches draw other queries.", 16384, minimum=1
     )
-    seed: int = option("Random seed; each query has random numbers of its own.", 42, minimum=0, maximum=MAX_SEED)
+    seed: int = option("Random seed.", 42, minimum=0, maximum=MAX_SEED)
     shard: str | None = option(f"I/N: process shard I of N, counted from 0; shards are ranges of whole blocks of {BLOCK} passages.", None)
     dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
@@ -67,21 +67,22 @@ class GenerateQueries(Stage):
     def work(self) -> Counts:
         from moeir.artifacts import atomic_write
         from moeir.backbones.device import select_device, select_dtype
-        from moeir.backbones.query_generator import BlockGenerator, ResumableQueryFile, Sampling, T5QueryGenerator
+        from moeir.backbones.query_generator import QueryGenerator, ResumableQueryFile, Sampling
         from moeir.console import meter
         from moeir.records import lines, texts
 
         device = select_device(self.device)
         dtype = select_dtype(self.dtype, device)
         sampling = Sampling(self.queries_per_passage, self.top_k, self.top_p, self.temperature, length=self.max_output, seed=self.seed)
-        generator = BlockGenerator(T5QueryGenerator(self.model, device, dtype), sampling, self.prefix, self.max_input, self.max_tokens)
+        options = {"prefix": self.prefix, "max_input": self.max_input, "max_tokens": self.max_tokens}
+        generator = QueryGenerator(self.model, device, dtype, sampling, **options)
         first, last = self._shard_range()
         documents = islice(texts.read_texts(self.corpus, keep_empty=self.keep_empty), first, last)
         with meter("generating queries", None if last is None else last - first) as counter:
             if self.output == STREAM:
                 with lines.open_writer(STREAM) as stream:
                     for block in texts.split_chunks(documents, BLOCK):
-                        stream.writelines(f"{line}\n" for line in generator.generate_lines(block, {}, lambda queries: None))
+                        stream.writelines(f"{line}\n" for line in generator.generate_lines(block))
                         counter.advance(len(block))
                 return generator.report_counts() | {"dtype": str(dtype)}
             output_file = ResumableQueryFile(atomic_write.resume_path(self.output), generator)

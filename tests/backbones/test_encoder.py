@@ -121,27 +121,6 @@ def test_the_company_of_a_text_does_not_matter(lengths, seed):
         assert is_close(part, encoder(PackedTokens.from_lists([text], "document")))
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("kind", ["plain", "prenorm", "one layer", "none"])
-def test_the_first_tokens_alone_are_those_of_all_states_and_so_are_their_gradients(kind, training):
-    torch.manual_seed(1)
-    shape = EncoderConfig(61, 24, 2, 4, 40, positions=16, initializer_range=0.3, dropout=0.0, attention_dropout=0.0)
-    prenorm = PreNormConfig(windows=(None, 4), thetas=(10.0, 10.0))
-    encoder = Encoder({"prenorm": replace(shape, prenorm=prenorm), "one layer": replace(shape, layers=1)}.get(kind, shape)).train(training)
-    encoder.layers = encoder.layers[:0] if kind == "none" else encoder.layers
-    batch = PackedTokens.from_lists(random_ids(), "query", no_attend_counts=[0, 0, 3, 0, 1, 0])
-    results = []
-    for form in (encoder.encode_cls, lambda tokens: encoder(tokens).index_select(0, tokens.starts[:-1])):
-        encoder.zero_grad()
-        first = form(batch)
-        (first * torch.linspace(-1, 1, 24)).sum().backward()
-        gradients = {name: parameter.grad for name, parameter in encoder.named_parameters() if parameter.grad is not None}
-        results.append({"states": first.detach()} | gradients)
-    assert results[0].keys() == results[1].keys() and results[0]["states"].shape == (len(LENGTHS), 24)
-    for name, value in results[1].items():
-        assert (results[0][name] - value).abs().max() <= 1e-5 * max(1.0, float(value.abs().max())), name
-
-
 def test_dropout_is_on_in_training_and_off_in_evaluation():
     torch.manual_seed(1)
     encoder, tokens = Encoder(EncoderConfig(61, 24, 2, 4, 40, positions=16)), PackedTokens.from_lists(random_ids(), "document")
@@ -166,8 +145,8 @@ def test_compiled_layers_say_the_same_and_learn_the_same(kind):
         results = []
         for one in (encoder, compiled):
             one.zero_grad()
-            for states in (one(batch), one.encode_cls(batch)):
-                states.square().sum().backward()
+            states = one(batch)
+            states.square().sum().backward()
             results.append({"states": states.detach()} | {name: parameter.grad for name, parameter in one.named_parameters()})
         for name, value in results[0].items():
             assert value is results[1][name] is None or torch.allclose(results[1][name], value, atol=1e-5, rtol=1e-5), name

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.kernels import attention as kernel
-from moeir.kernels.attention import PackedLayout, apply_rotary, attention, cls_attention, padded_sdpa
+from moeir.kernels.attention import PackedLayout, apply_rotary, attention, padded_sdpa
 from tests.oracles import attention as windows
 from tests.oracles import representations as oracles
 
@@ -71,22 +71,6 @@ def test_grouped_and_masked_attention_have_the_same_gradients():
     assert results[0][0][silent].abs().max() > 0  # but silent queries attend
 
 
-@settings(deadline=None, max_examples=25)
-@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6), seed=st.integers(0, 9), data=st.data())
-def test_first_tokens_look_alone_as_they_look_among_all(lengths, seed, data):
-    silent = data.draw(st.none() | st.tuples(*(st.integers(0, length - 1) for length in lengths)))
-    batch = layout(lengths, silent)
-    firsts = batch.starts[:-1]
-    results = []
-    for narrow in (True, False):
-        query, key, value = tensors = [part.requires_grad_() for part in parts(lengths, seed=seed)]
-        mixed = cls_attention(query[firsts], key, value, batch) if narrow else attention(query, key, value, batch)[firsts]
-        mixed.square().sum().backward()
-        results.append([mixed.detach(), *(part.grad for part in tensors)])
-    for narrow, wide in zip(*results, strict=True):
-        assert torch.allclose(narrow, wide, atol=1e-5)
-
-
 def test_the_gradients_of_many_groups_are_put_together_once():
     """A slice for each group would fill a tensor of all tokens for each of them: 40 groups of 1 to 40 tokens, and not one fill."""
     lengths = list(range(1, 41))
@@ -98,16 +82,14 @@ def test_the_gradients_of_many_groups_are_put_together_once():
     assert counts["SplitWithSizesBackward0"] == 3 and counts.get("SliceBackward0", 0) == 0
 
 
-@pytest.mark.parametrize("form", ["groups", "padded", "firsts"])
+@pytest.mark.parametrize("form", ["groups", "padded"])
 def test_dropped_weights_are_as_many_as_asked_for_and_the_others_make_up_for_them(form):
     """Of values that are all 1 each token's result is its kept weights, times 1 / (1 - rate): their mean stays 1."""
     lengths, rate = [40] * 30, 0.25
     batch, (query, key, value) = layout(lengths), parts(lengths)
     query, value = query.requires_grad_(), torch.ones_like(value)
     torch.manual_seed(3)
-    if form == "firsts":
-        mixed = torch.cat([cls_attention(query[batch.starts[:-1]], key, value, batch, rate) for _ in range(40)])
-    elif form == "groups":
+    if form == "groups":
         mixed = attention(query, key, value, batch, dropout=rate)
     else:
         mixed = padded_sdpa(query, key, value, batch, batch.padded_mask(None, query.dtype), rate)
@@ -166,7 +148,7 @@ def test_the_kernel_for_variable_lengths_is_told_the_window(reach, expected, mon
 
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", types.SimpleNamespace(varlen_attn=varlen_attn))
     batch = layout([3, 5])
-    kernel._varlen_attention(*parts([3, 5]), batch, batch.cumulative_lengths[0], batch.max_length, reach)
+    kernel._varlen_attention(*parts([3, 5]), batch, reach)
     assert arguments == {"window": expected, "starts": [0, 3, 8], "longest": (5, 5)}
 
 

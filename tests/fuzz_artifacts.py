@@ -192,11 +192,11 @@ def _read_tokenizer(folder: Path) -> None:
 def _read_t5(folder: Path) -> None:
     import torch
 
-    from moeir.backbones.query_generator import Passage, Sampling, T5QueryGenerator
+    from moeir.backbones.query_generator import QueryGenerator, Sampling
+    from moeir.records.texts import Text
 
-    generator = T5QueryGenerator(folder, "cpu", torch.float32)
-    token_ids, _ = generator.tokenize(TEXTS, 12)
-    generator.generate([Passage(str(number), ids) for number, ids in enumerate(token_ids)], Sampling(queries=1, length=3))
+    generator = QueryGenerator(folder, "cpu", torch.float32, Sampling(queries=1, length=3), max_input=12)
+    generator.generate_lines([Text(str(number), content) for number, content in enumerate(TEXTS)])
 
 
 INDEX_FILES = ("manifest.json", "ids.txt", "*/engine.json", "*/*.npy")

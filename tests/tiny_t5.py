@@ -29,7 +29,7 @@ def write_tiny_t5(folder: Path, corpus: Path, family: str = "t5") -> Path:
 
 
 def _write_tokenizer(folder: Path, corpus: Path) -> int:
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     content = " ".join(json.loads(line)["text"] for line in corpus.read_text(encoding="utf-8").splitlines())
     words = sorted({word for word in re.findall("[a-z]+", content.lower()) if len(word) > 1})
@@ -39,5 +39,6 @@ def _write_tokenizer(folder: Path, corpus: Path) -> int:
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     tokenizer.save(str(folder / "tokenizer.json"))
     return len(pieces)

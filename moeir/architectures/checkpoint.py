@@ -331,7 +331,7 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
     weights = weights_io.read_weights(folder, config, device=read_on)
     head, encoder_config = any(name.startswith("vocabulary_head.") for name in weights), weights_io.parse_encoder_config(config, folder)
     if not variants.own_module(spec):  # own code may shape its layers otherwise
-        _check_sizes(folder, tokenizer, encoder_config, weights)
+        check_token_ids(folder, tokenizer, encoder_config)
     with torch.device(read_on):
         encoder = Encoder(encoder_config, vocabulary_head=head)
         architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
@@ -345,14 +345,6 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
     weights_io.check_shapes(folder, expected, weights)
     architecture.load_state_dict({names[name]: value for name, value in weights.items()})
     return RetrievalModel(architecture.to(device), tokenizer, input_config, canonical_spec(spec), config)
-
-
-def _check_sizes(folder: Path, tokenizer: TextTokenizer, config: EncoderConfig, weights: Mapping[str, Tensor]) -> None:
-    """ArtifactError if config.json has other sizes than the files beside it: nothing of these sizes is allocated before."""
-    if config.layers > len(weights):
-        raise ArtifactError(f"{folder}/config.json: num_hidden_layers is {config.layers}, and there are only {len(weights)} weights")
-    weights_io.check_shapes(folder, config.build_meta_weights(), weights)
-    check_token_ids(folder, tokenizer, config)
 
 
 def check_token_ids(folder: Path, tokenizer: TextTokenizer, config: EncoderConfig) -> None:

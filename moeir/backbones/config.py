@@ -9,6 +9,15 @@ from torch import Tensor
 
 from moeir.errors import UsageError
 
+MAX_SIZES = {
+    "vocabulary": 10_000_000,
+    "hidden": 65_536,
+    "layers": 1000,
+    "heads": 1024,
+    "intermediate_size": 65_536,
+    "positions": 10_000_000,
+}
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": lambda states: F.gelu(states, approximate="tanh"),
@@ -78,8 +87,9 @@ class EncoderConfig:
         for name in (self.activation, self.head_activation or self.activation, self.classification_head.activation):
             if name not in ACTIVATIONS:
                 raise UsageError(f"config.json: activation {name!r} is not one of {', '.join(ACTIVATIONS)}")
-        if self.positions < 1:
-            raise UsageError(f"config.json: max_position_embeddings leaves no position after the {self.first_position} unused ones")
+        for name, most in MAX_SIZES.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise UsageError(f"config.json: {name} is {getattr(self, name)}; expected 1 to {most:,}")
         if self.hidden % self.heads:
             raise UsageError(f"config.json: hidden size {self.hidden} is not a multiple of {self.heads} attention heads")
         if self.prenorm is not None and self.hidden // self.heads % 2:
@@ -91,14 +101,3 @@ class EncoderConfig:
     def embedding_size(self) -> int:
         """The width of the word embeddings."""
         return self.hidden if self.factorized_embedding_size is None else self.factorized_embedding_size
-
-    def build_meta_weights(self) -> dict[str, Tensor]:
-        """The weights that have the encoder's sizes, by name, without memory: its embeddings, and a layer's first map."""
-        inner = self.intermediate_size * (1 if self.prenorm is None else 2)
-        shapes = {"embeddings.words.weight": (self.vocabulary, self.embedding_size)}
-        if self.prenorm is None:
-            shapes["embeddings.places.weight"] = (self.first_position + self.positions, self.embedding_size)
-        if self.segments:
-            shapes["embeddings.kinds.weight"] = (self.segments, self.embedding_size)
-        shapes |= {f"layers.{number}.feedforward.up.weight": (inner, self.hidden) for number in range(self.layers)}
-        return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}

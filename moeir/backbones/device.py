@@ -54,24 +54,21 @@ def select_dtype(name: str, device: str, *, inference: bool = False) -> torch.dt
     """
     known = INFERENCE_DTYPES if inference else DTYPES
     if name not in ("auto", *known):
-        *others, last = known
-        raise UsageError(f"--dtype {name}: expected auto, {', '.join(others)} or {last}")
-    if name == "int8":
-        if device.startswith("cuda"):
-            raise UsageError("--dtype int8: products of 8-bit integers are computed on a CPU only; use --device cpu, or --dtype bfloat16")
-        if not supports_int8():
-            raise UsageError("--dtype int8: this processor has no exact products of 8-bit integers (VNNI); use --dtype auto")
+        raise UsageError(f"--dtype {name}: expected {', '.join(('auto', *known))}")
     on_cuda, native = device.startswith("cuda"), has_native_bfloat16(device)
+    if name == "int8" and (on_cuda or not supports_int8()):
+        reason = "are computed on a CPU only" if on_cuda else "have no instructions on this processor (VNNI)"
+        raise UsageError(f"--dtype int8: exact products of 8-bit integers {reason}; use --dtype auto")
     device_name = _describe_device(device) if on_cuda else "this processor"
     if name == "bfloat16" and on_cuda and not native:
         least = f"compute capability {'.'.join(map(str, BFLOAT16_CAPABILITY))}"
         raise UsageError(f"--dtype bfloat16: {device_name} has no bfloat16 units, expected {least} or more; use --dtype auto or float32")
-    dtype_name = name if name != "auto" else "bfloat16" if native else "float32"
-    if name == "auto" or on_cuda:
-        support = f"{device_name} multiplies bfloat16 in hardware" if native else f"{device_name} has no bfloat16 units"
-        reason = support if name == "auto" else f"--dtype {name}"
-        log.info("dtype: %s; %s", dtype_name, reason)
-    return known[dtype_name]
+    if name == "auto":
+        name = "bfloat16" if native else "float32"
+        log.info("dtype: %s; %s %s", name, device_name, "multiplies bfloat16 in hardware" if native else "has no bfloat16 units")
+    elif on_cuda:
+        log.info("dtype: %s; --dtype %s", name, name)
+    return known[name]
 
 
 def _describe_device(device: str) -> str:

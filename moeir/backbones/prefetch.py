@@ -1,11 +1,11 @@
 """Background threads: reading ahead, running a model on several batches at once, writing what is done."""
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from contextvars import copy_context
+from itertools import count, takewhile
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -16,16 +16,19 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def prefetch_steps(make: Callable[[int], Item], first: int, last: int, *, depth: int = 2) -> Iterator[Item]:
-    """Yield `make(step)` for the steps from `first` to below `last`, computed in a thread up to `depth` steps ahead.
+def prefetch(items: Iterable[Item], *, depth: int = 2) -> Iterator[Item]:
+    """Iterate over items in a thread, up to `depth` items ahead.
 
-    An error in the thread is raised when its step is consumed; the thread ends after the last step, or when the generator is closed.
+    An error in the thread is raised when its item is consumed; the thread ends after the last one, or when the generator is closed.
 
-    >>> list(prefetch_steps(lambda step: step * step, 2, 5))
+    >>> list(prefetch(number * number for number in (2, 3, 4)))
     [4, 9, 16]
     """
+    iterator, end = iter(items), object()
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
-        yield from _iterate_results(pool, make, range(first, last), depth)
+        prefetched: Any = _iterate_results(pool, lambda _: next(iterator, end), count(), depth)
+        with closing(prefetched):
+            yield from takewhile(lambda item: item is not end, prefetched)
 
 
 def _iterate_results(pool: ThreadPoolExecutor, function: Callable[[Any], Result], items: Iterable[Any], depth: int) -> Iterator[Result]:
@@ -48,34 +51,19 @@ class StepPrefetcher(Generic[Item]):
 
     def __init__(self, make: Callable[[int], Item], steps: int, *, depth: int = 2) -> None:
         self._make, self._steps, self._depth, self._next_step = make, steps, depth, -1
-        self._iterator: Iterator[Item] = iter(())
+        self._items: Iterator[Item] = iter(())
 
     def at(self, step: int) -> Item:
         """The value of a step; the thread ends after the last one."""
         if step != self._next_step:
-            self._iterator = prefetch_steps(self._make, step, max(self._steps, step + 1), depth=self._depth)
+            self._items = prefetch(map(self._make, range(step, max(self._steps, step + 1))), depth=self._depth)
         self._next_step = -1
-        item = next(self._iterator)
+        item = next(self._items)
         if step + 1 < self._steps:
             self._next_step = step + 1
         else:
-            self._iterator = iter(())
+            self._items = iter(())
         return item
-
-
-def prefetch(items: Iterable[Item], *, depth: int = 2) -> Iterator[Item]:
-    """Iterate over items in a thread, up to `depth` items ahead.
-
-    >>> list(prefetch(number * number for number in (2, 3, 4)))
-    [4, 9, 16]
-    """
-    iterator, end = iter(items), object()
-    prefetched: Any = prefetch_steps(lambda _: next(iterator, end), 0, sys.maxsize, depth=depth)
-    with closing(prefetched):
-        for item in prefetched:
-            if item is end:
-                return
-            yield item
 
 
 def map_batches(run: Callable[[Item], Result], batches: Iterable[Item], threads: int) -> Iterator[Result]:

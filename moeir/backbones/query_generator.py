@@ -24,6 +24,7 @@ from moeir.artifacts.journals import AppendableText, JsonlJournal
 from moeir.backbones.families import weights_io
 from moeir.backbones.tokenizer import load_tokenizer
 from moeir.errors import ArtifactError, UsageError, is_out_of_memory
+from moeir.kernels.token_budget import split_by_tokens
 from moeir.records import generated_queries, lines
 from moeir.records.texts import Text
 
@@ -47,7 +48,15 @@ class QueryGenerator:
     `max_input` tokens; a batch has at most `max_tokens` tokens of passages and queries."""
 
     def __init__(
-        self, model: Path, device: str, dtype: torch.dtype, sampling: Sampling, *, prefix: str = "", max_input: int = 512, max_tokens: int = 16384
+        self,
+        model: Path,
+        device: str,
+        dtype: torch.dtype,
+        sampling: Sampling,
+        *,
+        prefix: str = "",
+        max_input: int = 512,
+        max_tokens: int = 16384,
     ) -> None:
         self.folder, self._device = weights_io.resolve_model(model), device
         self._sampling, self._prefix, self._max_input, self._max_tokens = sampling, prefix, max_input, max_tokens
@@ -67,7 +76,10 @@ class QueryGenerator:
         texts = [text for text in block if text.content]
         encodings = self._tokenizer.encode_batch([self._prefix + text.content for text in texts])
         queries_by_id: dict[str, list[str]] = {text.id: [] for text in block}
-        for rows in self._make_batches(list(map(len, encodings))):
+        order = sorted(range(len(texts)), key=lambda row: len(encodings[row]))
+        sizes = [self._sampling.queries * (len(encodings[row]) + self._sampling.length) for row in order]
+        for first, last in split_by_tokens(sizes, self._max_tokens):
+            rows = order[first:last]
             generated = self._generate([encodings[row] for row in rows], texts[rows[0]].id)
             for number, query in enumerate(generated):
                 if query:
@@ -78,18 +90,6 @@ class QueryGenerator:
         self.counts["cut"] += sum(bool(encoding.overflowing) for encoding in encodings)
         self.counts["empty"] += len(texts) * self._sampling.queries - queries
         return [generated_queries.format_line(name, queries) for name, queries in queries_by_id.items()]
-
-    def _make_batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Rows of passages, shortest first; each batch has as many as fit when padded to the longest, with all their queries."""
-        batch: list[int] = []
-        for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
-            tokens_per_passage = self._sampling.queries * (lengths[row] + self._sampling.length)
-            if batch and (len(batch) + 1) * tokens_per_passage > self._max_tokens:
-                yield batch
-                batch = []
-            batch.append(row)
-        if batch:
-            yield batch
 
     @torch.inference_mode()
     def _generate(self, passages: Sequence[Encoding], first_id: str) -> list[str]:

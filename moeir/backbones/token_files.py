@@ -30,15 +30,13 @@ def chunk_texts(texts: Iterable[Any]) -> Iterator[list[Any]]:
 class TokenFileWriter:
     """Appends to the arrays of a token cache, NAME.npy each; a journal records how much of them is complete.
 
-    `entry` is the last entry of the journal, empty at the start; with `restart` the journal is dropped.
+    `entry` is the last entry of the journal, empty at the start.
     """
 
-    def __init__(self, folder: Path, dtypes: Mapping[str, npt.DTypeLike], *, restart: bool = False) -> None:
-        journal = folder / RESUME / "journal.jsonl"
-        make_folder(journal.parent)
-        if restart:
-            journal.unlink()
-        self._journal = JsonlJournal(journal)
+    def __init__(self, folder: Path, dtypes: Mapping[str, npt.DTypeLike]) -> None:
+        self._path = folder / RESUME / "journal.jsonl"
+        make_folder(self._path.parent)
+        self._journal = JsonlJournal(self._path)
         self.entry: dict[str, Any] = self._journal.entries[-1] if self._journal.entries else {}
         self._arrays = {name: AppendableNpy(folder / f"{name}.npy", dtype, rows=self.entry.get(name, 0)) for name, dtype in dtypes.items()}
 
@@ -56,6 +54,10 @@ class TokenFileWriter:
         for array in self._arrays.values():
             array.flush()
         self._journal.write({**facts, **{name: array.rows for name, array in self._arrays.items()}})
+
+    def discard(self) -> None:
+        """Forget what is recorded: the next writer starts anew."""
+        self._path.unlink()
 
     def close(self) -> None:
         """Write the headers of the arrays."""

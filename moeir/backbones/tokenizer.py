@@ -2,25 +2,22 @@
 
 import hashlib
 import json
-import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
-from tokenizers.processors import RobertaProcessing
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.implementations import BertWordPieceTokenizer
 
 from moeir.artifacts import manifests
 from moeir.backbones.json_fields import CheckedFields, read_json_object, read_sentence_settings
 from moeir.backbones.packed_pairs import PairTemplate
 from moeir.backbones.packed_tokens import SpecialTokens
-from moeir.backbones.tokenizer_checks import MAX_WORD_CHARACTERS, check_tokenizer, refuse_failures
-from moeir.errors import ArtifactError
+from moeir.errors import ArtifactError, MoeirError
 
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
@@ -30,7 +27,6 @@ MASK_TOKENS = ("[MASK]", "<mask>")
 WORDPIECE_PREFIX, BYTE_LEVEL_SPACE = "##", "Ġ"
 PREFIX_CHARACTERS = 2048  # of a long text, and PREFIX_CHARACTERS_PER_TOKEN more for each token that is read
 PREFIX_CHARACTERS_PER_TOKEN = 32
-LONG_WORD, LONG_SPACE = (re.compile(rf"({run}{{{MAX_WORD_CHARACTERS + 1}}}){run}+") for run in ("[0-9A-Za-z]", " "))
 APPLIED_SETTINGS = {  # of tokenizer_config.json, which transformers puts over those of tokenizer.json: the part and its attribute
     "do_lower_case": (normalizers.BertNormalizer, "lowercase"),
     "strip_accents": (normalizers.BertNormalizer, "strip_accents"),
@@ -38,7 +34,7 @@ APPLIED_SETTINGS = {  # of tokenizer_config.json, which transformers puts over t
     "add_prefix_space": (pre_tokenizers.ByteLevel, "add_prefix_space"),
 }
 GENERIC_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # which read tokenizer.json alone
-BYTE_LEVEL_DEFAULTS = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
+PROBE = "An owl, 42 mice! \u00e9\u732b\u0e01\U0001f989\ufffd"
 
 
 class TextTokenizer:
@@ -62,13 +58,14 @@ class TextTokenizer:
         mask_name, empty_text_ids = self._config.get("mask_token"), self._tokenizer.encode("").ids
         if len(empty_text_ids) < 2:
             raise ArtifactError(f"{self.folder}: its tokenizer adds no special tokens; expected an encoder's tokenizer")
-        masks = map(self._token_id, (mask_name or MASK_TOKENS[0], *MASK_TOKENS))
+        mask_name = mask_name.get("content") if isinstance(mask_name, dict) else mask_name
+        masks = map(self._tokenizer.token_to_id, (str(mask_name), *MASK_TOKENS))
         return SpecialTokens(
             beginning=empty_text_ids[0],
             separator=empty_text_ids[-1],
             mask=next((number for number in masks if number is not None), None),
-            query_marker=self._token_id("[unused0]"),
-            document_marker=self._token_id("[unused1]"),
+            query_marker=self._tokenizer.token_to_id("[unused0]"),
+            document_marker=self._tokenizer.token_to_id("[unused1]"),
             punctuation=self._punctuation_ids(vocabulary),
         )
 
@@ -76,9 +73,6 @@ class TextTokenizer:
         """Ids of tokens that consist of punctuation, with or without a space before it."""
         bare_tokens = ((token.removeprefix(self._space_symbol), number) for token, number in vocabulary.items())
         return tuple(sorted(number for token, number in bare_tokens if token and set(token) <= set(string.punctuation)))
-
-    def _token_id(self, token: object) -> int | None:
-        return self._tokenizer.token_to_id(_token_text(token))
 
     def encode(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
         """Token ids of each text, with or without special tokens, not truncated."""
@@ -88,43 +82,19 @@ class TextTokenizer:
     def encode_first(self, texts: Sequence[str], max_tokens: int, *, special: bool = True) -> tuple[list[list[int]], list[int]]:
         """Token ids of each text whose first `max_tokens`, or all if there are fewer, are those of `encode`, and the number of its tokens.
 
-        Of a long text only a prefix is encoded: more than `max_tokens` of its ids are returned, and its number of tokens is an estimate.
+        Of a long text only a prefix is encoded, of more than twice as many tokens, since a tokenizer looks a few words ahead: more than
+        `max_tokens` of its ids are returned, and its number of tokens is an estimate.
         """
         size = PREFIX_CHARACTERS + PREFIX_CHARACTERS_PER_TOKEN * max_tokens
-        texts = [self._shorten_runs(text) if len(text) > 4 * size else text for text in texts]
-        prefixes = {row: self._encode_prefix(text, size, max_tokens, special) for row, text in enumerate(texts) if len(text) > 4 * size}
-        whole = iter(self.encode([text for row, text in enumerate(texts) if row not in prefixes], special=special))
-        ids = [prefixes[row][0] if row in prefixes else next(whole) for row in range(len(texts))]
-        return ids, [prefixes[row][1] if row in prefixes else len(ids[row]) for row in range(len(texts))]
-
-    def _encode_prefix(self, text: str, size: int, max_tokens: int, special: bool) -> tuple[list[int], int]:
-        """Ids of the shortest of several prefixes whose first `max_tokens` ids are final, and an estimate of the text's tokens.
-
-        They are final if the prefix has twice as many, and one of twice its length begins with the same: a tokenizer looks a few words
-        ahead. A word that is longer than the prefix leaves too few ids.
-        """
-        while 2 * size < len(text):
-            ids, longer = self.encode([text[:size], text[: 2 * size]], special=special)
-            if len(ids) > 2 * max_tokens and ids[:max_tokens] == longer[:max_tokens]:
-                return longer, max(len(longer), round(len(longer) * len(text) / (2 * size)))
-            size *= 4
-        [ids] = self.encode([text], special=special)
-        return ids, len(ids)
-
-    def _shorten_runs(self, text: str) -> str:
-        """A text with the same tokens, whose longest words and spaces do not fill the memory."""
-        for pattern in self._shortened_runs:
-            text = pattern.sub(r"\1", text)
-        return text
-
-    @cached_property
-    def _shortened_runs(self) -> list[re.Pattern[str]]:
-        """The runs of which only the first `MAX_WORD_CHARACTERS` + 1 characters count: of spaces, if they count as one, and of letters and
-        digits to WordPiece, for which any such word is unknown."""
-        word, spaces, plain = self.encode(["a0A" * MAX_WORD_CHARACTERS, f"a{' ' * 2 * MAX_WORD_CHARACTERS}a", "a a"], special=False)
-        added = (token.content for token in self._tokenizer.get_added_tokens_decoder().values() if not token.special)
-        is_unknown = isinstance(self._tokenizer.model, models.WordPiece) and len(word) == 1 and not any(map(str.isalnum, added))
-        return [LONG_WORD] * is_unknown + [LONG_SPACE] * (spaces == plain)
+        all_ids = self.encode([_cut_at_space(text, size) if len(text) > 2 * size else text for text in texts], special=special)
+        sizes = [len(ids) for ids in all_ids]
+        for row, text in enumerate(texts):
+            prefix = size if len(text) > 2 * size else len(text)
+            while len(all_ids[row]) <= 2 * max_tokens and prefix < len(text):  # a word or white space longer than the prefix
+                prefix *= 4
+                [all_ids[row]] = self.encode([_cut_at_space(text, prefix)], special=special)
+            sizes[row] = max(len(all_ids[row]), round(len(all_ids[row]) * len(text) / max(1, min(prefix, len(text)))))
+        return all_ids, sizes
 
     def pair_template(self) -> PairTemplate:
         """The special tokens around the two texts of a pair."""
@@ -183,8 +153,7 @@ class TextTokenizer:
     @property
     def id_dtype(self) -> type[np.unsignedinteger[Any]]:
         """The smallest unsigned dtype that holds every id."""
-        highest = max(number for number, _, _ in self.vocabulary_pieces())
-        return np.uint16 if max(highest, *self.special_ids) < 2**16 else np.uint32
+        return np.uint16 if self.vocabulary_size <= 2**16 else np.uint32
 
     @property
     def digest(self) -> str:
@@ -205,20 +174,47 @@ class TextTokenizer:
             self._tokenizer.save(str(folder / "tokenizer.json"))
 
 
+def _cut_at_space(text: str, size: int) -> str:
+    """The words that end within the first `size` characters; half a word if there is none."""
+    return text if size >= len(text) else (text[:size].rsplit(maxsplit=1) or [""])[0]
+
+
 def load_tokenizer(folder: Path) -> tuple[Tokenizer, dict[str, int]]:
     """Load the tokenizer of a folder and the ids of its tokens: without padding or truncation; special tokens written in a text are
     encoded as text."""
-    tokenizer, config = _read_tokenizer_files(folder), read_tokenizer_config(folder)
+    config = read_tokenizer_config(folder)
     if config.get("truncation_side", "right") != "right":
         side = config["truncation_side"]
         raise ArtifactError(f"{folder}/tokenizer_config.json: truncation_side is {side!r}; moeir cuts long texts at their end, 'right'")
+    with refuse_failures(folder, "be opened"):
+        tokenizer = _read_tokenizer_files(folder)
     _apply_settings(tokenizer, config, folder)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True  # "[MASK]" in a passage is text
-    vocabulary = check_tokenizer(tokenizer, folder)
+    if isinstance(tokenizer.model, models.BPE) and tokenizer.model.dropout:
+        raise ArtifactError(f"{folder}: its tokenizer encodes a text otherwise each time, with a dropout; expected none")
+    with refuse_failures(folder, "encode a text"):
+        tokenizer.encode_batch_fast(["", PROBE])
+        vocabulary: dict[str, int] = tokenizer.get_vocab()
+        if not vocabulary:
+            raise ArtifactError(f"{folder}: its tokenizer has an empty vocabulary")
     _split_special_tokens(tokenizer)
     return tokenizer, vocabulary
+
+
+@contextmanager
+def refuse_failures(folder: Path, action: str) -> Iterator[None]:
+    """ArtifactError for what the tokenizers library raises: bare Exceptions for a broken file or text, and panics, which are none."""
+    try:
+        yield
+    except (MoeirError, OSError, MemoryError):
+        raise
+    except BaseException as problem:
+        if not isinstance(problem, Exception) and type(problem).__name__ != "PanicException":
+            raise
+        reason = (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise ArtifactError(f"{folder}: its tokenizer cannot {action}: {reason}") from None
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
@@ -256,10 +252,6 @@ def _read_config_files(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _token_text(token: object) -> str:
-    return str(token.get("content") if isinstance(token, dict) else token)
-
-
 def _find_space_symbol(tokenizer: Tokenizer, folder: Path) -> str:
     """The symbol for a space before a word: Ġ (byte level), ▁ (SentencePiece) or nothing (WordPiece)."""
     if tokenizer.pre_tokenizer is None:
@@ -279,30 +271,10 @@ def _split_special_tokens(tokenizer: Tokenizer) -> None:
 
 
 def _read_tokenizer_files(folder: Path) -> Tokenizer:
-    """Read tokenizer.json, BERT's WordPiece from vocab.txt, or RoBERTa's byte-level BPE from vocab.json and merges.txt."""
-    with refuse_failures(folder, "be opened"):
-        if (folder / "tokenizer.json").exists():
-            return Tokenizer.from_file(str(folder / "tokenizer.json"))
-        if (folder / "vocab.txt").exists():
-            return BertWordPieceTokenizer(str(folder / "vocab.txt"))._tokenizer
-        if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
-            return _load_byte_level(folder)
-    if pieces := sorted(folder.glob("*.model")):
-        raise ArtifactError(f"{folder}: no tokenizer.json beside {pieces[0].name}; AutoTokenizer of transformers reads it and saves one")
-    raise ArtifactError(f"{folder}: no tokenizer.json or vocab.txt, or vocab.json with merges.txt; expected the tokenizer of the weights")
-
-
-def _load_byte_level(folder: Path) -> Tokenizer:
-    """RoBERTa's byte-level BPE; ValueError for a vocabulary without its special tokens."""
-    config = read_tokenizer_config(folder)
-    special_tokens = {name: _token_text(config.get(name) or default) for name, default in BYTE_LEVEL_DEFAULTS.items()}
-    files, add_prefix_space = (str(folder / "vocab.json"), str(folder / "merges.txt")), bool(config.get("add_prefix_space", False))
-    tokenizer: Tokenizer = ByteLevelBPETokenizer(*files, add_prefix_space=add_prefix_space)._tokenizer
-    ids = {name: tokenizer.token_to_id(token) for name, token in special_tokens.items()}
-    if None in (ids["cls_token"], ids["sep_token"]):
-        raise ValueError(f"vocab.json has no {special_tokens['cls_token']} and {special_tokens['sep_token']}")
-    present = {name: token for name, token in special_tokens.items() if ids[name] is not None}
-    tokenizer.add_special_tokens([AddedToken(token, lstrip=name == "mask_token", special=True) for name, token in present.items()])
-    ends = [(special_tokens[name], ids[name]) for name in ("sep_token", "cls_token")]
-    tokenizer.post_processor = RobertaProcessing(*ends, trim_offsets=True, add_prefix_space=add_prefix_space)
-    return tokenizer
+    """Read tokenizer.json, or BERT's WordPiece from vocab.txt."""
+    if (folder / "tokenizer.json").exists():
+        return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if (folder / "vocab.txt").exists():
+        return BertWordPieceTokenizer(str(folder / "vocab.txt"))._tokenizer
+    advice = f"transformers writes it from other files: AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+    raise ArtifactError(f"{folder}: no tokenizer.json or vocab.txt, expected the tokenizer of the weights; {advice}")

@@ -74,8 +74,9 @@ class GenerateQueries(Stage):
         device = select_device(self.device)
         dtype = select_dtype(self.dtype, device)
         sampling = Sampling(self.queries_per_passage, self.top_k, self.top_p, self.temperature, length=self.max_output, seed=self.seed)
-        options = {"prefix": self.prefix, "max_input": self.max_input, "max_tokens": self.max_tokens}
-        generator = QueryGenerator(self.model, device, dtype, sampling, **options)
+        generator = QueryGenerator(
+            self.model, device, dtype, sampling, prefix=self.prefix, max_input=self.max_input, max_tokens=self.max_tokens
+        )
         first, last = self._shard_range()
         documents = islice(texts.read_texts(self.corpus, keep_empty=self.keep_empty), first, last)
         with meter("generating queries", None if last is None else last - first) as counter:

@@ -179,7 +179,7 @@ def test_every_weight_learns(name, tmp_path):
         ("modernbert", {"layer_types": ["linear_attention"] * 5}, "layer_types has 'linear_attention'; moeir reads full_attention and"),
         ("modernbert", {"layer_types": ["full_attention"] * 4}, "names the attention of 4 layers; expected 5"),
         ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type is 'yarn'"),
-        ("modernbert", {"rope_scaling": {"type": "linear"}}, "rope_scaling is .*; moeir reads ModernBERT without"),
+        ("modernbert", {"rope_scaling": {"type": "linear"}}, "rope_scaling is .*; moeir reads ModernBERT with None"),
         ("modernbert", {"num_attention_heads": 8}, "attention heads are 3 wide; rotary positions need an even width"),
         ("modernbert", {"classifier_activation": "mish"}, "activation 'mish' is not one of"),
         ("distilbert", {"model_type": "camembert"}, "moeir reads bert, distilbert, electra, modernbert, roberta, xlm_roberta"),

@@ -84,7 +84,7 @@ def test_precision_is_chosen_by_name_or_by_probe(monkeypatch):
     for answer, expected in ((True, torch.bfloat16), (False, torch.float32)):
         monkeypatch.setattr("moeir.backbones.device.has_native_bfloat16", lambda device, answer=answer: answer)
         assert select_dtype("auto", "cpu") is expected
-    with pytest.raises(UsageError, match="--dtype float16: expected auto, float32 or bfloat16"):
+    with pytest.raises(UsageError, match="--dtype float16: expected auto, float32, bfloat16"):
         select_dtype("float16", "cpu")
     with pytest.raises(UsageError, match="--device gpu: expected auto, cpu, cuda"):
         select_device("gpu")

@@ -1,11 +1,14 @@
 """Tokenizers of the families beside BERT: byte pairs, sentence pieces, and their special tokens."""
 
 import json
+import shutil
 import string
 
 import pytest
 from transformers import RobertaTokenizer
 
+from moeir.architectures.checkpoint import open_checkpoint
+from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError
 from tests.backbones.tiny_tokenizers import WRITERS, write_bert, write_modernbert, write_roberta, write_xlm_roberta
@@ -18,27 +21,23 @@ def tokens(reader, text):
 
 
 @pytest.mark.parametrize("spaced", [False, True])
-def test_byte_pairs_from_two_files_are_those_of_transformers(spaced, tmp_path):
+def test_byte_pairs_are_those_of_transformers(spaced, tmp_path):
     write_roberta(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": spaced}))
-    reader = TextTokenizer(tmp_path)
-    theirs = RobertaTokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"), add_prefix_space=spaced)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "RobertaTokenizer", "add_prefix_space": spaced}))
+    reader, theirs = TextTokenizer(tmp_path), RobertaTokenizer.from_pretrained(tmp_path)
     assert reader.encode(TEXT) == theirs(TEXT)["input_ids"]
     assert tokens(reader, "owl")[0] == "<s>" and tokens(reader, "owl")[-1] == "</s>"
-    assert (
-        reader.id_to_token(reader.special_tokens.mask) == "<mask>"
-        and reader.special_tokens.query_marker is None
-        and reader.special_tokens.document_marker is None
-    )
+    special = reader.special_tokens
+    assert (reader.id_to_token(special.mask), special.query_marker, special.document_marker) == ("<mask>", None, None)
 
 
-def test_a_copied_tokenizer_of_two_files_reads_the_same(tmp_path):
-    write_roberta(tmp_path / "first")
+def test_a_copied_tokenizer_reads_the_same(tmp_path):
+    write_bert(tmp_path / "first")
     (tmp_path / "second").mkdir()
     reader = TextTokenizer(tmp_path / "first")
     reader.copy_files(tmp_path / "second")
     again = TextTokenizer(tmp_path / "second")
-    assert {file.name for file in (tmp_path / "second").iterdir()} == {"vocab.json", "merges.txt", "tokenizer.json"}
+    assert {file.name for file in (tmp_path / "second").iterdir()} == {"vocab.txt", "tokenizer.json"}
     assert again.encode(TEXT) == reader.encode(TEXT) and again.special_tokens == reader.special_tokens
 
 
@@ -94,16 +93,73 @@ def test_a_word_is_a_token_that_begins_one(write, whole, part, tmp_path):
     assert all(words[token] == "" for token in (part, ",", "(") if token in words)
 
 
-def test_tokenizers_that_cannot_be_read_are_refused_in_one_line(tmp_path):
-    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"pieces")
-    with pytest.raises(ArtifactError, match=r"no tokenizer.json beside sentencepiece.bpe.model; AutoTokenizer of transformers"):
-        TextTokenizer(tmp_path)
-    (tmp_path / "vocab.json").write_text("{}")
-    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    with pytest.raises(ArtifactError, match=r"cannot be opened: vocab.json has no <s> and </s>"):
-        TextTokenizer(tmp_path)
-    write_roberta(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(ArtifactError, match=r"tokenizer_config.json: not a JSON object") as caught:
+def change_part(name, **values):
+    """A change of tokenizer.json: the part `name` has these values."""
+    return lambda content: content.update({name: content[name] | values if isinstance(content[name], dict) else values})
+
+
+def pop_unknown(content):
+    del content["model"]["vocab"]["[UNK]"]
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[UNK]"]
+
+
+REFUSED = {
+    "no [UNK]": (pop_unknown, "cannot encode a text: "),
+    "no tokens": (lambda content: content.update(added_tokens=[], model=content["model"] | {"vocab": {}}), "cannot encode a text: "),
+    "an id that is no number": (lambda content: content["model"]["vocab"].update(owl="7"), "cannot be opened: "),
+    "no special tokens": (lambda content: content.update(post_processor=None), "adds no special tokens; expected an encoder's tokenizer"),
+    "a panic": (change_part("normalizer", type="Precompiled", precompiled_charsmap="CAAAAAAAAAAAAAAAAAA="), "cannot encode a text: "),
+    "another text each time": (
+        lambda content: content.update(model={"type": "BPE", "vocab": {"o": 4}, "merges": [], "dropout": 0.5}),
+        "otherwise each time, with a dropout",
+    ),
+}
+
+
+def change_tokenizer(folder, damage):
+    content = json.loads((folder / "tokenizer.json").read_text())
+    damage(content)
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_tokenizer_that_cannot_encode_texts_is_refused_when_it_is_opened(name, tiny_model, tmp_path):
+    folder, (damage, words) = shutil.copytree(tiny_model, tmp_path / "model"), REFUSED[name]
+    change_tokenizer(folder, damage)
+    with pytest.raises(ArtifactError, match=words) as caught:
+        TextTokenizer(folder)
+    assert str(caught.value).startswith(f"{folder}: ") and "\n" not in str(caught.value)
+
+
+def test_ids_beyond_the_word_embeddings_are_refused(tiny_model, came_checkpoint, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    change_tokenizer(folder, lambda content: content["model"]["vocab"].update(owl=1_000_000))
+    words = "the tokenizer has ids up to 1000000, the weights only"
+    with pytest.raises(ArtifactError, match=words):
+        build_checkpoint(folder, "dense", {})
+    shutil.copytree(came_checkpoint, tmp_path / "came")
+    shutil.copy(folder / "tokenizer.json", tmp_path / "came")
+    with pytest.raises(ArtifactError, match=words):
+        open_checkpoint(tmp_path / "came")
+
+
+@pytest.mark.parametrize("content", [{"do_lower_case": "false"}, {"do_lower_case": 0}, {"add_prefix_space": "no"}, [], "x"])
+def test_a_tokenizer_config_of_other_types_is_refused(content, tmp_path):
+    write_bert(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
+    with pytest.raises(ArtifactError, match=r"tokenizer_config.json: (\w+ is .*; expected |not a JSON object)") as caught:
         TextTokenizer(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"pieces")
+    with pytest.raises(ArtifactError, match=r"no tokenizer.json or vocab.txt, .* AutoTokenizer.from_pretrained\("):
+        TextTokenizer(tmp_path)
+
+
+def test_a_vocabulary_file_with_a_line_twice_is_read(tmp_path):
+    rows = write_bert(tmp_path)
+    with open(tmp_path / "vocab.txt", "a") as file:
+        file.write("owl\n")
+    assert TextTokenizer(tmp_path).vocabulary_size == rows + 1

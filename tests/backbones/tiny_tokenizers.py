@@ -1,6 +1,5 @@
 """A tiny tokenizer in the form of each family, written here word by word: the same bytes everywhere, no file from elsewhere."""
 
-import json
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -25,15 +24,13 @@ def _byte_pairs() -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def write_roberta(folder: Path) -> int:
-    """vocab.json and merges.txt alone, as RoBERTa first came: V."""
+    """tokenizer.json of byte pairs with RoBERTa's special tokens: V."""
     tokens, merges = _byte_pairs()
     every = [*BYTES, *tokens, "<mask>"]
-    folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = json.dumps({token: number for number, token in enumerate(every)}, ensure_ascii=False)
-    (folder / "vocab.json").write_text(vocabulary, encoding="utf-8")
-    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
-    (folder / "merges.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return len(every)
+    tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(every)}, merges))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.add_special_tokens([*BYTES, AddedToken("<mask>", lstrip=True)])
+    return _save(tokenizer, folder, ("<s>", "</s>"))
 
 
 def write_xlm_roberta(folder: Path) -> int:

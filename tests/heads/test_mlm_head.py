@@ -22,7 +22,7 @@ def read():
 
 def fit_head(inputs, activation="gelu", seed=0, **options):
     torch.manual_seed(seed)
-    head = Encoder(EncoderConfig(V, H, 0, 4, 8, activation=activation), vocabulary_head=True).vocabulary_head
+    head = Encoder(EncoderConfig(V, H, 1, 4, 8, activation=activation), vocabulary_head=True).vocabulary_head
     return head, mlm_head.fit_mlm_head(head, *inputs, **options)
 
 
@@ -53,7 +53,7 @@ def test_the_report_counts_the_pairs_above_zero_and_not_the_one_at_zero(read):
 
 def test_the_map_of_a_head_without_bias_is_the_ridge_regression_on_centred_words(read):
     words, states, ids = (part.double() if part.is_floating_point() else part for part in read)
-    head = Encoder(EncoderConfig(V, H, 0, 4, 8, prenorm=PreNormConfig((), ())), vocabulary_head=True).vocabulary_head
+    head = Encoder(EncoderConfig(V, H, 1, 4, 8, prenorm=PreNormConfig((None,), (1e4,))), vocabulary_head=True).vocabulary_head
     mlm_head.fit_mlm_head(head, *read, ridge=0.1)
     targets = torch.nn.functional.normalize(words - words.mean(0), dim=-1)[ids]
     penalty = (0.1 * states.square().sum(0).mean()).sqrt() * torch.eye(H)  # as further rows of a least-squares problem

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moeir.backbones.config import ClassificationHeadConfig, EncoderConfig
-from moeir.backbones.families.bert import EMBEDDING_NAMES
-from moeir.backbones.families.name_map import NameMap
+from moeir.backbones.families.name_map import EMBEDDING_NAMES, NameMap, read_sizes
 
 NAMES = NameMap(
     class_prefix="DistilBert",
@@ -29,24 +28,12 @@ NAMES = NameMap(
         "vocabulary_head.decoder.": "vocab_projector.",
     },
     classifier={"heads.relevance.dense.": "pre_classifier.", "heads.relevance.output.": "classifier."},
-    tied={"vocabulary_head.decoder.weight": "embeddings.words.weight"},
-    skipped_prefixes=("embeddings.position_ids",),
 )
+KEYS = {"hidden": "dim", "layers": "n_layers", "heads": "n_heads", "intermediate_size": "hidden_dim"}
+KEYS |= {name: name for name in ("activation", "dropout", "attention_dropout")}
 
 
 def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     """Parse a DistilBERT config.json."""
-    return EncoderConfig(
-        vocabulary=config["vocab_size"],
-        hidden=config["dim"],
-        layers=config["n_layers"],
-        heads=config["n_heads"],
-        intermediate_size=config["hidden_dim"],
-        activation=config.get("activation", "gelu"),
-        positions=config.get("max_position_embeddings", 512),
-        segments=0,
-        dropout=config.get("dropout", 0.1),
-        attention_dropout=config.get("attention_dropout", 0.1),
-        initializer_range=config.get("initializer_range", 0.02),
-        classification_head=ClassificationHeadConfig("relu", config.get("seq_classif_dropout", 0.2)),
-    )
+    fields = read_sizes(config, **KEYS) | {"segments": 0}
+    return EncoderConfig(**fields, classification_head=ClassificationHeadConfig("relu", config.get("seq_classif_dropout", 0.2)))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moeir.backbones.config import ClassificationHeadConfig, EncoderConfig, PreNormConfig
-from moeir.backbones.families.name_map import NameMap
+from moeir.backbones.families.name_map import NameMap, check_supported, read_sizes
 from moeir.errors import UsageError
 
 NAMES = NameMap(
@@ -27,17 +27,16 @@ NAMES = NameMap(
         "vocabulary_head.decoder.weight": "decoder.weight",
     },
     classifier={"heads.relevance.dense.": "head.dense.", "heads.relevance.norm.": "head.norm.", "heads.relevance.output.": "classifier."},
-    tied={"vocabulary_head.decoder.weight": "embeddings.words.weight"},
     final_norm="final_norm.",
 )
+KEYS = {"activation": "hidden_activation", "epsilon": "norm_eps", "dropout": "mlp_dropout", "attention_dropout": "attention_dropout"}
 LOCAL, FULL = "sliding_attention", "full_attention"
 THETAS = {FULL: ("global_rope_theta", 160_000.0), LOCAL: ("local_rope_theta", 10_000.0)}
 
 
 def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     """Parse a ModernBERT config.json, with the keys of transformers 5 or of earlier releases."""
-    if not config.get("decoder_bias", True):
-        raise UsageError("config.json: decoder_bias is False; moeir reads ModernBERT with True")
+    check_supported(config, "ModernBERT", decoder_bias=True, rope_scaling=None)
     depth, global_interval = config["num_hidden_layers"], config.get("global_attn_every_n_layers", 3)
     if (kinds := config.get("layer_types")) is None:
         kinds = [LOCAL if number % global_interval else FULL for number in range(depth)]
@@ -46,19 +45,9 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
         raise UsageError(f"config.json: layer_types has {unknown[0]!r}; moeir reads {FULL} and {LOCAL}")
     if (pooling := config.get("classifier_pooling", "cls")) not in ("cls", "mean"):
         raise UsageError(f"config.json: classifier_pooling is {pooling!r}; moeir reads cls and mean")
+    defaults = {"epsilon": 1e-5, "positions": 8192, "dropout": 0.0, "attention_dropout": 0.0}
     return EncoderConfig(
-        vocabulary=config["vocab_size"],
-        hidden=config["hidden_size"],
-        layers=depth,
-        heads=config["num_attention_heads"],
-        intermediate_size=config["intermediate_size"],
-        activation=config.get("hidden_activation", "gelu"),
-        epsilon=config.get("norm_eps", 1e-5),
-        positions=config.get("max_position_embeddings", 8192),
-        segments=0,
-        dropout=config.get("mlp_dropout", 0.0),
-        attention_dropout=config.get("attention_dropout", 0.0),
-        initializer_range=config.get("initializer_range", 0.02),
+        **(defaults | read_sizes(config, **KEYS) | {"segments": 0}),
         head_activation=config.get("classifier_activation", "gelu"),
         prenorm=PreNormConfig(
             windows=tuple(config.get("local_attention", 128) if kind == LOCAL else None for kind in kinds),
@@ -77,10 +66,7 @@ def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
 
 def _parse_theta(config: Mapping[str, Any], kind: str) -> float:
     """The rotary base of layers of a type."""
-    if config.get("rope_scaling") is not None:
-        raise UsageError(f"config.json: rope_scaling is {config['rope_scaling']!r}; moeir reads ModernBERT without")
     parameters: Mapping[str, Any] = (config.get("rope_parameters") or {}).get(kind) or {}
-    if (rope_type := parameters.get("rope_type", "default")) != "default":
-        raise UsageError(f"config.json: rope_type is {rope_type!r}; moeir reads ModernBERT with 'default'")
+    check_supported(parameters, "ModernBERT", rope_type="default")
     old_key, default = THETAS[kind]
     return float(parameters["rope_theta"] if "rope_theta" in parameters else config.get(old_key, default))

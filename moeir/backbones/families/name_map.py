@@ -1,7 +1,59 @@
-"""Mapping between the weight names of a family and ours; unknown names pass unchanged."""
+"""What families share: the keys of a config.json, and the mapping between their weight names and ours; unknown names pass unchanged."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+from moeir.errors import UsageError
+
+SIZES = {
+    "vocabulary": "vocab_size",
+    "hidden": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+}
+OPTIONS = {
+    "activation": "hidden_act",
+    "epsilon": "layer_norm_eps",
+    "positions": "max_position_embeddings",
+    "segments": "type_vocab_size",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "initializer_range": "initializer_range",
+}
+EMBEDDING_NAMES = {
+    "embeddings.words.": "embeddings.word_embeddings.",
+    "embeddings.places.": "embeddings.position_embeddings.",
+    "embeddings.kinds.": "embeddings.token_type_embeddings.",
+    "embeddings.norm.": "embeddings.LayerNorm.",
+}
+LAYER_NAMES = {
+    "attention.query.": "attention.self.query.",
+    "attention.key.": "attention.self.key.",
+    "attention.value.": "attention.self.value.",
+    "attention.output.": "attention.output.dense.",
+    "attention.norm.": "attention.output.LayerNorm.",
+    "feedforward.up.": "intermediate.dense.",
+    "feedforward.down.": "output.dense.",
+    "feedforward.norm.": "output.LayerNorm.",
+}
+CLASSIFIER_NAMES = {"heads.relevance.dense.": "classifier.dense.", "heads.relevance.output.": "classifier.out_proj."}
+TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight", "vocabulary_head.decoder.bias": "vocabulary_head.bias"}
+
+
+def read_sizes(config: Mapping[str, Any], **renamed: str) -> dict[str, Any]:
+    """Fields of an `EncoderConfig` in a config.json, by the keys of BERT or by other ones."""
+    required = {name: config[renamed.get(name, key)] for name, key in SIZES.items()}
+    keys = OPTIONS | {name: key for name, key in renamed.items() if name in OPTIONS}
+    return required | {name: config[key] for name, key in keys.items() if key in config}
+
+
+def check_supported(config: Mapping[str, Any], family: str, **supported: object) -> None:
+    """UsageError for a key of config.json with another value than the one that is supported."""
+    for key, value in supported.items():
+        if config.get(key, value) != value:
+            raise UsageError(f"config.json: {key} is {config[key]!r}; moeir reads {family} with {value!r}")
 
 
 @dataclass(frozen=True)
@@ -9,19 +61,18 @@ class NameMap:
     """Name prefixes, ours to the family's: of the `model`, of a layer (`layers`), of the vocabulary `head`, of the `classifier`.
 
     `class_prefix` starts the names of the family's classes in `transformers`. `prefix` precedes the model's names in a file that also has
-    a head, `layer_prefix` the number of a layer; `skipped_prefixes` are names that are not read. `tied` are duplicates of other weights.
-    `final_norm` is the family's name of the normalisation after the last layer, which belongs to that layer here.
+    a head, `layer_prefix` the number of a layer; `skipped_prefixes` are names that are not read. `final_norm` is the family's name of the
+    normalisation after the last layer, which belongs to that layer here.
     """
 
     class_prefix: str
     prefix: str
-    layer_prefix: str
-    model: Mapping[str, str]
-    layers: Mapping[str, str]
     head: Mapping[str, str]
-    classifier: Mapping[str, str]
-    tied: Mapping[str, str]
-    skipped_prefixes: tuple[str, ...] = ()
+    layer_prefix: str = "encoder.layer."
+    model: Mapping[str, str] = field(default_factory=lambda: {**EMBEDDING_NAMES, "pooler.": "pooler.dense."})
+    layers: Mapping[str, str] = field(default_factory=lambda: LAYER_NAMES)
+    classifier: Mapping[str, str] = field(default_factory=lambda: CLASSIFIER_NAMES)
+    skipped_prefixes: tuple[str, ...] = ("embeddings.position_ids",)
     final_norm: str | None = None
 
     def from_hf(self, names: Collection[str], layers: int) -> dict[str, str]:

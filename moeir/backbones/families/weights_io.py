@@ -4,8 +4,6 @@ import importlib
 import json
 import logging
 import os
-import re
-import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +17,7 @@ from torch import Tensor
 
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder
+from moeir.backbones.families.name_map import TIED
 from moeir.backbones.json_fields import CheckedFields, read_json_object
 from moeir.errors import ArtifactError, MoeirError, UsageError, is_out_of_memory
 
@@ -26,7 +25,6 @@ NOT_FAMILIES = ("__init__", "weights_io", "name_map")
 FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in NOT_FAMILIES))
 CLASSIFIER_PREFIX = "heads.relevance."  # prefix of the classification head's weights
 OMITTED_KEYS = ("moeir_family", "transformers_version", "_name_or_path", "torch_dtype")  # keys of config.json that are not copied
-_WEIGHT_FILE = re.compile(r"[^/\\\x00]+\.safetensors")  # a file in the folder itself
 log = logging.getLogger(__name__)
 
 
@@ -80,7 +78,7 @@ def read_weights(folder: Path, config: Mapping[str, Any], *, device: str = "cpu"
         own: value.float() if (value := loaded.pop(name)).is_floating_point() else value
         for name, own in names.from_hf(loaded.keys(), layers).items()
     }
-    for name, original in names.tied.items():
+    for name, original in TIED.items():
         duplicate = weights.pop(name, None)
         if duplicate is None:
             continue
@@ -125,23 +123,18 @@ def _translate_read_errors(path: Path) -> Iterator[None]:
 
 
 def list_weight_files(folder: Path) -> list[str]:
-    """Names of the weight files: one, or those listed in an index."""
-    index = folder / "model.safetensors.index.json"
-    if not index.exists():
-        if not (folder / "model.safetensors").exists():
-            raise ArtifactError(f"{folder}: no model.safetensors; convert other formats with transformers' save_pretrained first")
+    """Names of the weight files: model.safetensors, or those listed in an index."""
+    if (folder / "model.safetensors").exists():
         return ["model.safetensors"]
+    if not (index := folder / "model.safetensors.index.json").exists():
+        raise ArtifactError(f"{folder}: no model.safetensors; convert other formats with transformers' save_pretrained first")
     weight_map = read_json_object(index).get("weight_map")
-    if type(weight_map) is not dict or not weight_map:
-        raise ArtifactError(f"{index}: damaged: expected a weight_map of file names")
-    if outside := [name for name in weight_map.values() if not (isinstance(name, str) and _WEIGHT_FILE.fullmatch(name))]:
-        raise ArtifactError(f"{index}: damaged: weight_map names {reprlib.repr(outside[0])}; expected .safetensors files beside it")
-    names = sorted(set(weight_map.values()))
-    if "model.safetensors" not in names and (folder / "model.safetensors").exists():
-        raise ArtifactError(f"{index}: beside it stands model.safetensors, and either could be meant; expected one of them: move the other")
-    if missing := [name for name in names if not (folder / name).is_file()]:
+    names = set(weight_map.values()) if isinstance(weight_map, dict) and all(isinstance(one, str) for one in weight_map.values()) else set()
+    if not names or any(Path(name).name != name or not name.endswith(".safetensors") for name in names):
+        raise ArtifactError(f"{index}: damaged: expected a weight_map of .safetensors files beside it")
+    if missing := sorted(name for name in names if not (folder / name).is_file()):
         raise ArtifactError(f"{folder}: no {missing[0]}, which its index names ({len(missing)} of {len(names)} files are missing)")
-    return names
+    return sorted(names)
 
 
 def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, device: str = "cpu") -> Encoder:
@@ -154,7 +147,6 @@ def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, device: 
     has_head = any(name.startswith("vocabulary_head.") for name in weights)
     with_head = has_head if vocabulary_head is None else vocabulary_head
     encoder_config = parse_encoder_config(config, folder)
-    check_whole(folder, encoder_config.build_meta_weights(), weights)  # before anything of the config's sizes is allocated
     with torch.device(device):
         encoder = Encoder(encoder_config, vocabulary_head=with_head)
     expected = encoder.state_dict()

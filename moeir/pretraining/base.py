@@ -120,14 +120,10 @@ class Pretraining(nn.Module, ABC):
         """
         if not self.measures_bottleneck or (self.process_group.size == 1 and len(vectors) == blocks):
             return decode(vectors)
-        devices = [vectors.device] if vectors.is_cuda else []
-        state, device_states = torch.get_rng_state(), [torch.cuda.get_rng_state(device) for device in devices]
+        with torch.no_grad(), torch.random.fork_rng([vectors.device] if vectors.is_cuda else []):
+            shuffled_loss = decode(self._vectors_of_next_texts(vectors.detach(), blocks)).value
         loss = decode(vectors)
-        with torch.no_grad(), torch.random.fork_rng(devices):
-            torch.set_rng_state(state)
-            for device, device_state in zip(devices, device_states, strict=True):
-                torch.cuda.set_rng_state(device_state, device)
-            return replace(loss, gain=decode(self._vectors_of_next_texts(vectors.detach(), blocks)).value - loss.value)
+        return replace(loss, gain=shuffled_loss - loss.value.detach())
 
     def _vectors_of_next_texts(self, vectors: Tensor, blocks: int) -> Tensor:
         parts = vectors.chunk(blocks)

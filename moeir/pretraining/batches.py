@@ -111,6 +111,20 @@ class InputTemplate:
         """Content tokens of a text of at most `length` tokens."""
         return length - 2 - len(self.prefix_ids.get(side, ()))
 
+    def mask(self, content: Int64Array, starts: Int64Array, side: str, keys: npt.NDArray[np.uint64], rate: float) -> MaskedTexts:
+        """Texts of a side, truncated already: content [T] without special tokens, starts [B+1], with tokens masked and special tokens
+        around each text."""
+        masked_ids, is_masked = mask_tokens(content, starts, keys, rate, self.vocabulary)
+        prefix, sizes = [self.special_tokens.beginning, *self.prefix_ids.get(side, ())], np.diff(starts)
+        positions = np.arange(len(masked_ids)) + np.repeat(np.arange(len(sizes)) * (len(prefix) + 1) + len(prefix), sizes)
+        starts = starts + np.arange(len(starts)) * (len(prefix) + 1)
+        input_ids, original_ids = np.full((2, starts[-1]), self.special_tokens.separator, dtype=np.int64)
+        for values, ids in ((input_ids, masked_ids), (original_ids, content)):
+            values[positions] = ids
+            values[starts[:-1, None] + np.arange(len(prefix))] = prefix
+        tokens = PackedTokens(torch.from_numpy(input_ids), torch.from_numpy(starts), side, tuple((sizes + len(prefix) + 1).tolist()))
+        return MaskedTexts(tokens, torch.from_numpy(original_ids), torch.from_numpy(positions[is_masked]))
+
 
 @dataclass(frozen=True)
 class BatchRequirements:
@@ -213,57 +227,33 @@ class SpanSampler:
         spans = np.array_split(self.anchors_at(step), ranks)[rank]
         epoch, needs, parts = step // self.steps_per_epoch, self.requirements, self.cache.boundaries
         bounds = parts.token_bounds(spans)
-        anchors = self._gather_texts(self.cache.ids, bounds, "document")
-        contexts = None
+        anchors, contexts = _gather_texts(self.cache.ids, bounds), None
+        side = "document" if self.queries is None else "query"
         if needs.context != "none":
             context_keys = text_keys(self.seed, epoch, CONTEXT_CHOICE, spans)
             if self.queries is not None:
                 begins, ends = self.queries.sample_queries(parts.document_rows(spans), spans, context_keys)
                 ends = np.minimum(ends, begins + self.template.content_budget("query", self.template.query_length))
-                contexts = self._gather_texts(self.queries.ids, (begins, ends), "query")
+                contexts = _gather_texts(self.queries.ids, (begins, ends))
             else:
-                contexts = self._gather_texts(self.cache.ids, parts.sample_contexts(needs.context, spans, context_keys), "document")
+                contexts = _gather_texts(self.cache.ids, parts.sample_contexts(needs.context, spans, context_keys))
 
-        def mask(texts: "_PlainTexts | None", copy: int, rate: float | None) -> MaskedTexts | None:
-            return None if texts is None or rate is None else texts.mask(text_keys(self.seed, epoch, copy, spans), rate)
+        def mask(texts: tuple[Int64Array, Int64Array], side: str, copy: int, rate: float) -> MaskedTexts:
+            return self.template.mask(*texts, side, text_keys(self.seed, epoch, copy, spans), rate)
 
         return PretrainingBatch(
-            anchors.mask(text_keys(self.seed, epoch, ANCHOR_MASK, spans), needs.encoder_rate),
-            mask(contexts, CONTEXT_MASK, needs.encoder_rate),
-            mask(anchors, DECODER_ANCHOR_MASK, needs.decoder_rate),
-            mask(contexts, DECODER_CONTEXT_MASK, needs.decoder_rate),
+            mask(anchors, "document", ANCHOR_MASK, needs.encoder_rate),
+            None if contexts is None else mask(contexts, side, CONTEXT_MASK, needs.encoder_rate),
+            None if needs.decoder_rate is None else mask(anchors, "document", DECODER_ANCHOR_MASK, needs.decoder_rate),
+            None if contexts is None or needs.decoder_rate is None else mask(contexts, side, DECODER_CONTEXT_MASK, needs.decoder_rate),
             step,
             self.steps,
         )
 
-    def _gather_texts(self, ids: npt.NDArray[Any], bounds: tuple[Int64Array, Int64Array], side: str) -> "_PlainTexts":
-        begins, ends = bounds
-        sizes = ends - begins
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-        content = ids[np.arange(starts[-1]) + np.repeat(begins - starts[:-1], sizes)].astype(np.int64)
-        return _PlainTexts(content, starts, side, self.template)
 
-
-@dataclass(frozen=True)
-class _PlainTexts:
-    """Texts before masking, already truncated: content [T] without special tokens, starts [B+1]."""
-
-    content: Int64Array
-    starts: Int64Array
-    side: str
-    template: InputTemplate
-
-    def mask(self, keys: npt.NDArray[np.uint64], rate: float) -> MaskedTexts:
-        """The texts with tokens masked and special tokens around them."""
-        masked_ids, is_masked = mask_tokens(self.content, self.starts, keys, rate, self.template.vocabulary)
-        prefix = [self.template.special_tokens.beginning, *self.template.prefix_ids.get(self.side, ())]
-        sizes = np.diff(self.starts)
-        starts = self.starts + np.arange(len(self.starts)) * (len(prefix) + 1)
-        positions = np.arange(len(masked_ids)) + np.repeat(np.arange(len(sizes)) * (len(prefix) + 1) + len(prefix), sizes)
-        input_ids, original_ids = np.full((2, starts[-1]), self.template.special_tokens.separator, dtype=np.int64)
-        for values, content in ((input_ids, masked_ids), (original_ids, self.content)):
-            values[positions] = content
-            values[starts[:-1, None] + np.arange(len(prefix))] = prefix
-        lengths = tuple((sizes + len(prefix) + 1).tolist())
-        tokens = PackedTokens(torch.from_numpy(input_ids), torch.from_numpy(starts), self.side, lengths)
-        return MaskedTexts(tokens, torch.from_numpy(original_ids), torch.from_numpy(positions[is_masked]))
+def _gather_texts(ids: npt.NDArray[Any], bounds: tuple[Int64Array, Int64Array]) -> tuple[Int64Array, Int64Array]:
+    """The tokens [T] of texts between the bounds [B] end to end, and their starts [B+1]."""
+    begins, ends = bounds
+    sizes = ends - begins
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    return ids[np.arange(starts[-1]) + np.repeat(begins - starts[:-1], sizes)].astype(np.int64), starts

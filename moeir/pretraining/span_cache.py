@@ -9,7 +9,7 @@ import random
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -28,7 +28,7 @@ from moeir.pretraining.spans import SpanBoundaries, find_sentence_starts, pack_s
 from moeir.records import generated_queries, qrels, texts
 from moeir.records.texts import Text
 
-CACHE_VERSION = 2  # of the file format and of the rules that split and pack
+CACHE_VERSION = 3  # of the file format and of the rules that split and pack
 TokenIds: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 SPAN_ARRAYS = ("ids", "sentences", "spans", "documents", "character_ends")
 CHUNK_QUERIES = 4096
@@ -86,19 +86,25 @@ def build_span_cache(
     settings = {"maximum": maximum, "short": short, "seed": seed, "keep_empty": keep_empty}
 
     def fill(target: Path) -> dict[str, int]:
-        writer = _SpanCacheWriter(target, tokenizer, maximum, short, seed)
+        files = TokenFileWriter(target, dict.fromkeys(SPAN_ARRAYS, np.int64) | {"ids": tokenizer.id_dtype})
+        names, count = AppendableText(target / "ids.txt", files.entry.get("names", 0)), files.entry.get("texts", 0)
         documents = texts.read_texts(corpus, keep_empty=keep_empty)
         with meter("tokenizing documents") as counter:
-            for _ in islice(documents, writer.text_count):
+            for _ in islice(documents, count):
                 counter.advance()
             for chunk in chunk_texts(documents):
-                writer.append(chunk)
+                _append_spans(files, chunk, tokenizer, lambda text, characters: split_into_spans(text, characters, maximum, short, seed))
+                names.append(text.id for text in chunk)
+                count += len(chunk)
+                files.commit(texts=count, names=names.flush())
                 counter.advance(len(chunk))
-        writer.close()
-        spans = writer.files.rows("spans") - 1
-        if not spans:
+        for ends, of in zip(SPAN_ARRAYS[1:4], SPAN_ARRAYS[:3], strict=True):  # the end of the last sentence, span and document
+            files.append(**{ends: [files.rows(of) - (of != "ids")]})
+        files.close()
+        names.close()
+        if not (spans := files.rows("spans") - 1):
             raise DataError(f"{corpus}: no document has a token")
-        return {"texts": writer.text_count, "tokens": writer.files.rows("ids"), "spans": spans}
+        return {"texts": count, "tokens": files.rows("ids"), "spans": spans}
 
     return SpanCache.open(_get_or_build(folder, "documents", settings, {"corpus": [digest], "tokenizer": [tokenizer.digest]}, fill))
 
@@ -118,43 +124,28 @@ def _get_or_build(
     return memmap.get_or_build(folder, kind, record, fill, rebuild=any("stdin" in digests for digests in sources.values()))
 
 
-class _SpanCacheWriter:
-    """Tokenizes documents and splits them into spans, into the files of a cache."""
-
-    def __init__(self, folder: Path, tokenizer: TextTokenizer, maximum: int, short: float, seed: int) -> None:
-        self.files = TokenFileWriter(folder, dict.fromkeys(SPAN_ARRAYS, np.int64) | {"ids": tokenizer.id_dtype})
-        self.text_count: int = self.files.entry.get("texts", 0)
-        self._names = AppendableText(folder / "ids.txt", self.files.entry.get("names", 0))
-        self._tokenizer, self._maximum, self._short, self._seed = tokenizer, maximum, short, seed
-
-    def append(self, chunk: list[Text]) -> None:
-        """Tokenize a chunk and append it to disk."""
-        ids: list[int] = []
-        sentences: list[int] = []
-        spans: list[int] = []
-        documents: list[int] = []
-        ends: list[int] = []
-        first_token, first_sentence, first_span = map(self.files.rows, SPAN_ARRAYS[:3])
-        tokenized = self._tokenizer.encode_with_offsets([text.content for text in chunk])
-        for text, (tokens, characters) in zip(chunk, tokenized, strict=True):
-            begins, firsts = split_into_spans(text, characters, self._maximum, self._short, self._seed)
-            documents.append(first_span + len(spans))
-            ends += [characters[begins[first]] for first in firsts[1:]] + [len(text.content)] * bool(firsts)
-            spans += [first_sentence + len(sentences) + first for first in firsts]
-            sentences += [first_token + len(ids) + begin for begin in begins]
-            ids += tokens
-        self.files.append(ids=ids, sentences=sentences, spans=spans, documents=documents, character_ends=ends)
-        self._names.append(text.id for text in chunk)
-        self.text_count += len(chunk)
-        self.files.commit(texts=self.text_count, names=self._names.flush())
-
-    def close(self) -> None:
-        """Write the ends of the last sentence, span and document, and the arrays' headers."""
-        self.files.append(sentences=[self.files.rows("ids")])
-        self.files.append(spans=[self.files.rows("sentences") - 1])
-        self.files.append(documents=[self.files.rows("spans") - 1])
-        self.files.close()
-        self._names.close()
+def _append_spans(
+    files: TokenFileWriter,
+    chunk: Sequence[Text],
+    tokenizer: TextTokenizer,
+    split: Callable[[Text, Sequence[int]], tuple[list[int], list[int]]],
+) -> None:
+    """Tokenize a chunk of documents, split them into spans and append them to the files."""
+    ids: list[int] = []
+    sentences: list[int] = []
+    spans: list[int] = []
+    documents: list[int] = []
+    ends: list[int] = []
+    first_token, first_sentence, first_span = map(files.rows, SPAN_ARRAYS[:3])
+    tokenized = tokenizer.encode_with_offsets([text.content for text in chunk])
+    for text, (tokens, characters) in zip(chunk, tokenized, strict=True):
+        begins, firsts = split(text, characters)
+        documents.append(first_span + len(spans))
+        ends += [characters[begins[first]] for first in firsts[1:]] + [len(text.content)] * bool(firsts)
+        spans += [first_sentence + len(sentences) + first for first in firsts]
+        sentences += [first_token + len(ids) + begin for begin in begins]
+        ids += tokens
+    files.append(ids=ids, sentences=sentences, spans=spans, documents=documents, character_ends=ends)
 
 
 def split_into_spans(text: Text, characters: Sequence[int], maximum: int, short: float, seed: int) -> tuple[list[int], list[int]]:
@@ -294,25 +285,21 @@ def _judged_pairs(files: Sequence[Path], judgements: Path, rows: _OwnerRows) -> 
 
 
 def _write_tokens(folder: Path, pairs: Iterable[tuple[str, list[int]]], tokenizer: TextTokenizer) -> tuple["array[int]", "array[int]", int]:
-    """Write tokens to disk; returns owner and query of each pair, and the number of queries without a token."""
-    ids, starts = (AppendableNpy(folder / f"{name}.npy", kind) for name, kind in (("ids", tokenizer.id_dtype), ("starts", np.int64)))
-    owners, members = array("q"), array("q")
-    queries = empty = 0
-    remaining = iter(pairs)
-    starts.append(np.zeros(1))
+    """Write the tokens of queries to disk; returns owner and query of each pair, and the number of queries without a token."""
+    ids, remaining = AppendableNpy(folder / "ids.npy", tokenizer.id_dtype), iter(pairs)
+    owners, members, starts, empty = array("q"), array("q"), array("q", [0]), 0
     with meter("tokenizing queries") as counter:
         while chunk := list(islice(remaining, CHUNK_QUERIES)):
-            token_lists = [tokens[1:-1] for tokens in tokenizer.encode([text for text, _ in chunk])]
+            token_lists = tokenizer.encode([text for text, _ in chunk], special=False)
             for tokens, (_, rows) in zip(token_lists, chunk, strict=True):
                 if tokens:
                     owners.extend(rows)
-                    members.extend([queries] * len(rows))
-                    queries += 1
+                    members.extend([len(starts) - 1] * len(rows))
+                    starts.append(starts[-1] + len(tokens))
                 else:
                     empty += 1
-            starts.append(np.array(list(accumulate((len(tokens) for tokens in token_lists if tokens), initial=ids.rows))[1:]))
-            ids.append(np.array([number for tokens in token_lists for number in tokens], dtype=np.int64))
+            ids.append(np.fromiter(chain.from_iterable(token_lists), dtype=np.int64))
             counter.advance(len(chunk))
-    for writer in (ids, starts):
-        writer.close()
+    ids.close()
+    memmap.save_array(folder / "starts.npy", np.array(starts, dtype=np.int64))
     return owners, members, empty

@@ -1,6 +1,6 @@
 """Documents split into sentences and packed into spans, and the contexts of a span: other spans of its document, or overlapping text.
 
-Sentences are split by rules: a full stop ends one unless it belongs to an abbreviation, an initial or a number.
+Sentences are split by rules: a full stop ends one unless it belongs to a common abbreviation, an initial or a number.
 """
 
 import random
@@ -125,27 +125,11 @@ _BOUNDARY = re.compile(
     r"|[。！？｡]++[」』”’）】》]*+"  # CJK: no white space required
     r"|(?P<blank>\n)(?:[^\S\n]*+\n)++"  # empty lines
 )
-_NEXT_WORD = re.compile(rf"\s*[{re.escape(_OPENING)}]*(\w*)")
-_ACRONYM = re.compile(r"(?:\w\.)+\w")
+_NEXT_LETTER = re.compile(rf"\s*[{re.escape(_OPENING)}]*(\w?)")
 _MAX_WORD_LENGTH = 24
-
-
-def _word_set(*lines: str) -> frozenset[str]:
-    return frozenset(word for line in lines for word in line.split())
-
-
-# Abbreviations whose full stop never ends a sentence.
-_ABBREVIATIONS = _word_set(
-    "mr mrs ms dr prof rev hon gen col capt lt sgt maj cmdr adm gov sen rep pres st mt ft messrs mme mlle vs cf viz fig figs eq eqs",
-    "ref refs e.g i.e ca approx resp univ dept est ave blvd jan feb mar apr jun jul aug sep sept oct nov dec",
-)
-# Abbreviations only before a number.
-_NUMBER_ABBREVIATIONS = _word_set("no nos p pp vol vols ch sec art par para cap op sect")
-# Abbreviations that end a sentence only before a word that usually begins one.
-_FINAL_ABBREVIATIONS = _word_set("etc inc ltd co corp jr sr bros al a.m p.m ph.d")
-_SENTENCE_OPENERS = _word_set(
-    "a an and as at but by for from he her his how however i if in it its many most my no on one our she since so some such that the their",
-    "then there these they this those though thus to we what when where while who why with you your",
+_ABBREVIATIONS = (  # whose full stop ends no sentence
+    " mr mrs ms dr prof rev gen col capt lt sgt gov sen rep st mt vs cf fig figs eq eqs ref e.g i.e ca approx univ dept "
+    "no vol p pp ch sec art al inc ltd co corp jr sr u.s a.m p.m ph.d jan feb mar apr jun jul aug sep sept oct nov dec "
 )
 
 
@@ -167,20 +151,13 @@ def find_sentence_starts(text: str) -> list[int]:
 
 def _is_sentence_end(text: str, begin: int, stop: int, boundary: int, mark: str) -> bool:
     """Whether a mark at `stop`, followed by closing quotes up to `boundary`, ends the sentence that begins at `begin`."""
-    following = _NEXT_WORD.match(text, boundary)
-    word = following[1] if following else ""
-    if word[:1].islower():
+    following = _NEXT_LETTER.match(text, boundary)
+    if following is not None and following[1].islower():
         return False
     if mark != ".":
         return True
-    before = text[max(begin, stop - _MAX_WORD_LENGTH) : stop].split()[-1:]
-    last = before[0].lstrip(_OPENING) if before else ""
-    if last.isdigit() and not text[begin : stop - len(last)].strip():
-        return False  # "1. Heat the oven."
-    if (len(last) == 1 and last.isalpha() and last.isupper()) or last.lower() in _ABBREVIATIONS:
-        return False
-    if last.lower() in _NUMBER_ABBREVIATIONS:
-        return not word[:1].isdigit()
-    if last.lower() in _FINAL_ABBREVIATIONS or _ACRONYM.fullmatch(last):
-        return word.lower() in _SENTENCE_OPENERS
-    return True
+    words = text[max(begin, stop - _MAX_WORD_LENGTH) : stop].split()
+    last = words[-1].lstrip(_OPENING) if words else ""
+    is_list_number = last.isdigit() and not text[begin : stop - len(last)].strip()  # "1. Heat the oven."
+    is_initial = len(last) == 1 and last.isalpha() and last.isupper()
+    return not (is_list_number or is_initial or f" {last.lower()} " in _ABBREVIATIONS)

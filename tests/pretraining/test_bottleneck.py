@@ -57,7 +57,7 @@ def test_each_text_has_the_vector_of_the_next_and_each_block_is_shuffled_by_itse
 
     for blocks in (1, 2, 3):
         model.decoder_loss(torch.arange(6.0)[:, None], decode, blocks=blocks)
-    assert orders[1::2] == [[1, 2, 3, 4, 5, 0], [1, 2, 0, 4, 5, 3], [1, 0, 3, 2, 5, 4]]
+    assert orders[::2] == [[1, 2, 3, 4, 5, 0], [1, 2, 0, 4, 5, 3], [1, 0, 3, 2, 5, 4]]
     assert model.decoder_loss(torch.ones(2, 1), decode, blocks=2).gain is None, "one text a block: there is no other"
 
 
@@ -139,12 +139,11 @@ def test_every_so_many_steps_and_the_last_are_measured(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", PARTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_measuring_changes_no_byte_of_the_weights(kind, dtype, monkeypatch):
+def test_measuring_changes_no_byte_of_the_weights(kind, monkeypatch):
     weights = []
     for every in (1, 1000):
         monkeypatch.setattr(task, "BOTTLENECK_EVERY", every)
-        training = PretrainingTask(measuring(kind, DROPOUT).train(), SameBatch(kind.context), dtype)
+        training = PretrainingTask(measuring(kind, DROPOUT).train(), SameBatch(kind.context), torch.float32)
         optimiser = torch.optim.AdamW(training.model.parameters(), lr=1e-3)
         torch.manual_seed(0)  # once: a measurement that drew random numbers would change those of the next step
         measured = 0

@@ -100,6 +100,8 @@ WRONG = [
     (Mote, {"decode_from_query": "both"}, "decode_from_query=both"),
     (Mote, {"sparse_weight": -0.5}, "sparse_weight=-0.5"),
     (Mote, {"rate": float("nan")}, "rate=nan"),
+    (Cotmae, {"mlm_weight": -0.5}, "mlm_weight=-0.5"),
+    (Mote, {"mlm_weight": float("nan")}, "mlm_weight=nan"),
     (Cocondenser, {"contrastive_weight": -1.0}, "contrastive_weight=-1.0"),
 ]
 

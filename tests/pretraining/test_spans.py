@@ -3,13 +3,11 @@
 import random
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.kernels.splitmix import randint_high, randint_low, random_bits, text_keys
+from moeir.kernels.splitmix import text_keys
 from moeir.pretraining.spans import CONTEXTS, SpanBoundaries, pack_sentences, split_long_sentences
-from tests.oracles import masking as oracle_of_bits
 from tests.oracles import spans as oracle
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=30)
@@ -27,11 +25,6 @@ def sample_contexts(parts, kind, span, times=300):
     """Bounds of the contexts of a span under many keys."""
     begins, ends = parts.sample_contexts(kind, np.full(times, span), text_keys(1, 0, 4, np.arange(times)))
     return list(zip(begins.tolist(), ends.tolist(), strict=True))
-
-
-def bounds(parts, spans):
-    """The bounds of some spans."""
-    return {tuple(int(one[0]) for one in parts.bounds(np.array([span]))) for span in spans}
 
 
 # One document of ten tokens in four spans, maximum 4: sentences of 2, 1 | 3 | 1, 1, 1 | 1.
@@ -134,16 +127,3 @@ def test_contexts_are_among_those_that_may_be(documents, seed, data):
 
 def test_spans_without_companions_are_known():
     assert make_spans([[[1]], [], [[1], [2]], [[3]]], 4).has_sibling().tolist() == [False, True, True, False]
-
-
-@given(st.integers(0, 2**62), st.integers(0, 1000), st.integers(0, 4), st.integers(0, 2**40), st.integers(0, 10**6))
-def test_bits_are_those_of_a_loop_in_python_numbers(seed, epoch, copy, text, place):
-    key = text_keys(seed, epoch, copy, np.array([text]))
-    assert int(key[0]) == oracle_of_bits.text_key(seed, epoch, copy, text)
-    assert int(random_bits(key, np.array([place]))[0]) == oracle_of_bits.random_bits(int(key[0]), place)
-
-
-@pytest.mark.parametrize("half", [randint_high, randint_low])
-def test_draws_are_even(half):
-    numbers = half(random_bits(text_keys(3, 0, 0, np.arange(30_000)), np.array([5])), 3)
-    assert [abs(int((numbers == number).sum()) - 10_000) < 400 for number in range(3)] == [True] * 3

@@ -172,9 +172,6 @@ class Finetune(TrainingStage, InputOptions):
 
         objective = variants.bind_variant("training.objectives", self.objective)
         objectives.validate_options(objective, self.negatives)
-        if objective.keywords.get("shares") == "margin" and objective.keywords.get("rank_scope", "own") == "own" and self.negatives < 2:
-            advice = "every margin is 1 or -1; expected --negatives 2 or more, or rank_scope=batch"
-            raise UsageError(f"--objective {self.objective}: with {format_count(self.negatives, 'negative')} {advice}")
         if objective.keywords.get("permuted") and self.batch_size == 1:
             raise UsageError(f"--objective {self.objective}: a batch of one query has no other's shares; expected --batch-size 2 or more")
         checkpoint = check_options(self.model, self.arch, self.input_options())
@@ -291,13 +288,12 @@ class Finetune(TrainingStage, InputOptions):
         with heap.tune_malloc(heap.RETURN_FREED if saves_memory else heap.KEEP_FREED):
             options = self.trainer_options(process_group, task.size, save)
             counts = trainer.train(task, schedule, self.output, evaluator=evaluator, **options)
-        counts["queries_read"] = sampler.distinct_queries(counts["steps"] * self.accumulate)
         return save(self.output, counts) if process_group.is_main else None
 
     def _describe_reading(self, sampler: "BatchSampler", steps: int) -> str:
-        """How many of the training queries a training of so many steps reads, and how many epochs it has."""
-        batches = steps * self.accumulate
-        queries = f"{sampler.distinct_queries(batches):,} of {sampler.size:,} queries, {batches / sampler.steps_per_epoch:.2f} epochs"
+        """How many queries a training of so many steps reads, and how many epochs it has."""
+        epochs = steps * self.accumulate / sampler.steps_per_epoch
+        queries = f"{epochs:.2f} epochs of {format_count(sampler.size, 'query')}"
         skipped = f", after {self.skip_queries:,} skipped" if self.skip_queries else ""
         return f"{format_count(steps, 'step')} of {self.batch_size * self.accumulate} queries{skipped}: {queries}"
 
@@ -325,11 +321,10 @@ class Finetune(TrainingStage, InputOptions):
         ]
         text_stream = collect_texts(datasets, labels, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty, fielded=pairs)
         for sampler, rows, label in zip(samplers, text_stream.rows, labels):
-            sampling.require_texts(sampler, rows.queries, rows.documents, label)
+            teacher = self.objective if objective in objectives.NEEDS_TEACHER else None
+            sampling.check_examples(sampler, rows.queries, rows.documents, label, teacher)
             sampling.drop_twins(sampler, rows.document_twins, label)
             sampling.check_batch_size(sampler, self.process_group().size, pairs=pairs)
-            if objective in objectives.NEEDS_TEACHER:
-                sampling.check_teacher_scores(sampler, label, self.objective)
         joint: BatchSampler = samplers[0]
         if self.sampling_rate:
             joint = sampling.MultiDatasetSampler(tuple(samplers), self.sampling_rate, self.seed)

@@ -26,24 +26,6 @@ def positive_ranks(scores: Tensor, positives: Tensor, ignore_mask: Tensor, ties:
     return 1.0 + above + part * equal
 
 
-def positive_margins(scores: Tensor, positives: Tensor, ignore_mask: Tensor) -> Tensor:
-    """Margin of the positive over its best negative, in units of the range of all its candidates' scores: between -1 and 1.
-
-    scores [Q, N], positives [Q] columns, ignore_mask [Q, N] -> [Q]: (s⁺ - max s⁻) / (max s - min s). An expert's margin does not change
-    with the scale or the offset of its scores, and is 0 where all are equal or there is no negative.
-
-    >>> scores = torch.tensor([[5.0, 3.0, 1.0], [500.0, 300.0, 100.0], [1.0, 3.0, 5.0]])
-    >>> positive_margins(scores, torch.zeros(3, dtype=torch.int64), torch.zeros(3, 3, dtype=torch.bool))
-    tensor([ 0.5000,  0.5000, -1.0000])
-    """
-    positive = scores.gather(1, positives[:, None])
-    negatives = scores.masked_fill(ignore_mask, float("-inf")).scatter(1, positives[:, None], float("-inf"))
-    highest = negatives.amax(1, keepdim=True)
-    lowest = scores.masked_fill(ignore_mask, float("inf")).amin(1, keepdim=True)
-    spread = torch.maximum(positive, highest) - lowest
-    return torch.where(spread <= 0, 0.0, (positive - highest) / spread)[:, 0]
-
-
 def expert_shares(quality: Tensor, temperature: float) -> Tensor:
     """Each expert's share of a query's loss: softmax over experts of quality / temperature; no gradient.
 

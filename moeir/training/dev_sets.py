@@ -1,8 +1,9 @@
 """Development sets: exact search or reranking during training, with measures of each expert and of the fusion; or the loss on them."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from moeir import variants
 from moeir.analysis.training_monitor import LOSS_MEASURE
-from moeir.architectures.base import EncoderOutput
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.device import autocast
 from moeir.backbones.packed_pairs import RaggedIds
@@ -22,7 +22,6 @@ from moeir.evaluation import measures
 from moeir.fusion import FUSED, formulas
 from moeir.records import qrels, runs, texts
 from moeir.records.runs import Run
-from moeir.records.texts import Text
 from moeir.reranking import scoring
 from moeir.reranking.candidates import Candidates
 from moeir.training.losses import EncodedBatch, ObjectiveOutput
@@ -35,39 +34,21 @@ DEPTH = 100
 log = logging.getLogger(__name__)
 
 
-def read_candidates(path: Path, queries: Collection[str], depth: int) -> Run:
-    """The first `depth` documents of these queries in a run; DataError if it holds none of them."""
-    full_run = runs.read_run(path)
-    candidate_run = Run.from_hits({query: full_run.hits(query) for query in full_run.queries if query in queries}).top(depth)
-    if not candidate_run.queries:
-        raise DataError(f"{path}: holds none of the judged development queries; do the ids agree?")
-    return candidate_run
-
-
-def collect_documents(corpus: Iterable[Text], run: Run, message: str) -> dict[str, str]:
-    """The documents of a run, with title and text apart; DataError with `message` for one that the corpus lacks."""
-    names = set(run.document_ids)
-    texts_by_id = {text.id: text.joined_fields for text in corpus if text.id in names}
-    for name in run.document_ids:
-        if name not in texts_by_id:
-            raise DataError(message.format(name))
-    return texts_by_id
-
-
 def rerank_candidates(
-    checkpoint: RetrievalModel,
-    run: Run,
-    queries: Mapping[str, str],
-    documents: Mapping[str, str],
-    dtype: torch.dtype,
-    process_group: ProcessGroup = SINGLE_PROCESS,
+    checkpoint: RetrievalModel, dev_set: "DevSet", dtype: torch.dtype, process_group: ProcessGroup = SINGLE_PROCESS
 ) -> Run:
-    """A run reranked by a cross-encoder; each process scores its part, and all get the whole run."""
+    """The candidates of a development set reranked by a cross-encoder; each process scores its part, and all get the whole run."""
+    run, pairing = dev_set.candidates, checkpoint.pair_tokenizer
+    assert run is not None
     pool = Candidates.from_run(run, len(run.documents))
     ids, rows = np.unique(pool.document, return_inverse=True)
-    pairing = checkpoint.pair_tokenizer
-    query_ids = RaggedIds.from_lists(pairing.token_ids([queries[one] for one in run.queries], "query")[0])
-    document_ids = RaggedIds.from_lists(pairing.token_ids([documents[run.document_ids[code]] for code in ids.tolist()], "document")[0])
+    query_ids, document_ids = (
+        RaggedIds.from_lists(pairing.token_ids(texts, side)[0])
+        for side, texts in (
+            ("query", [dev_set.queries[one] for one in run.queries]),
+            ("document", [dev_set.documents[run.document_ids[code]] for code in ids.tolist()]),
+        )
+    )
     own_rows = np.arange(process_group.rank, len(pool), process_group.size)
     pairs = pairing.make_pairs(query_ids, document_ids, pool.query[own_rows], rows[own_rows])
     scores = torch.from_numpy(scoring.score_pairs(checkpoint, pairs, dtype=dtype, max_tokens=MAX_TOKENS)).to(checkpoint.device)
@@ -93,10 +74,11 @@ class DevSet:
     keep: str = "best"
     candidates: Run | None = None  # the run that a cross-encoder reranks
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """Hits per query: the cut-off of the measure, at least 100; came-sum fuses lists of this depth."""
-        return _search_depth(self.measure)
+        cutoff = None if self.measure == LOSS_MEASURE else measures.parse_measure(self.measure).params.get("cutoff")
+        return max(DEPTH, cutoff or 0)
 
     def positives(self, query: str) -> list[str]:
         """The relevant documents of a query that are loaded, highest grade first, then as judged."""
@@ -136,25 +118,32 @@ def load_dev_set(
     queries_by_id = {text.id: text.content for text in texts.read_texts(queries) if text.id in all_qrels}
     if not queries_by_id:
         raise DataError(f"{queries}: none of its queries is judged in {qrels_path}; do the ids agree?")
-    candidate_run = None if run is None else read_candidates(run, queries_by_id, _search_depth(measure))
-    corpus_texts = (text for file in corpora for text in texts.read_texts(file, keep_empty=keep_empty))
     dev_qrels = {query: all_qrels[query] for query in queries_by_id}
+    name = measure if measure == LOSS_MEASURE else str(measures.parse_measure(measure))
+    dev_set = DevSet(queries_by_id, {}, dev_qrels, name, every, patience, keep)
     relevant = {document for grades in dev_qrels.values() for document, grade in grades.items() if grade > 0}
-    if candidate_run is None:
-        documents = {text.id: text.content for text in corpus_texts if measure != LOSS_MEASURE or text.id in relevant}
+    corpus_texts = (text for file in corpora for text in texts.read_texts(file, keep_empty=keep_empty))
+    if run is not None:
+        full_run = runs.read_run(run)
+        candidates = Run.from_hits({query: full_run.hits(query) for query in full_run.queries if query in queries_by_id}).top(dev_set.depth)
+        if not candidates.queries:
+            raise DataError(f"{run}: holds none of the judged development queries; do the ids agree?")
+        names = set(candidates.document_ids)
+        documents = {text.id: text.joined_fields for text in corpus_texts if text.id in names}
+        if missing_ids := sorted(names - documents.keys()):
+            raise DataError(f"{corpora[0]}: has no document {missing_ids[0]!r}, which {run} names; do the ids agree?")
+        dev_set = replace(dev_set, candidates=candidates)
     else:
-        message = f"{corpora[0]}: has no document {{!r}}, which {run} names; do the ids agree?"
-        documents = collect_documents(corpus_texts, candidate_run, message)
+        documents = {text.id: text.content for text in corpus_texts if measure != LOSS_MEASURE or text.id in relevant}
     if not relevant & documents.keys():
         raise DataError(f"{run or corpora[0]}: holds no document that {qrels_path} calls relevant; do the ids agree?")
     if missing := len(relevant - documents.keys()):
         source = "corpus" if run is None else "run"
         log.warning("%s: %d of %d relevant documents are missing from the development %s", qrels_path, missing, len(relevant), source)
     if trained_on := sum(training_queries.get(query) == text for query, text in queries_by_id.items()):
-        log.warning("%s: %d of %d queries are trained on, with the same id and text; dev scores will be inflated", queries,
-                    trained_on, len(queries_by_id))  # fmt: skip
-    name = measure if measure == LOSS_MEASURE else str(measures.parse_measure(measure))
-    dev_set = DevSet(queries_by_id, documents, dev_qrels, name, every, patience, keep, candidate_run)
+        words = "%s: %d of %d queries are trained on, with the same id and text; dev scores will be inflated"
+        log.warning(words, queries, trained_on, len(queries_by_id))
+    dev_set = replace(dev_set, documents=documents)
     return _drop_incomplete(dev_set, queries) if measure == LOSS_MEASURE else dev_set
 
 
@@ -166,11 +155,6 @@ def _drop_incomplete(dev_set: DevSet, path: Path) -> DevSet:
     if dropped := len(dev_set.queries) - len(complete):
         log.warning("%s: %d of %d queries lack a positive, and are left out of the loss", path, dropped, len(dev_set.queries))
     return replace(dev_set, queries=complete)
-
-
-def _search_depth(measure: str) -> int:
-    """The cut-off of a measure, at least `DEPTH`."""
-    return DEPTH if measure == LOSS_MEASURE else max(DEPTH, measures.parse_measure(measure).params.get("cutoff") or 0)
 
 
 @dataclass(frozen=True)
@@ -200,18 +184,15 @@ class DevEvaluator:
 
     def evaluate(self, step: int, best: BestTracker) -> dict[str, float]:
         """Metrics of the weights after `step` steps; `best` records the measure."""
-        options = (self.dtype, self.process_group)
         if self.loss is None:
-            metrics = evaluate(self.checkpoint, self.dev_set, *options)
+            metrics = evaluate(self.checkpoint, self.dev_set, self.dtype, self.process_group)
         else:
-            metrics = evaluate_loss(self.checkpoint, self.dev_set, self.loss, *options)
+            metrics = evaluate_loss(self.checkpoint, self.dev_set, self.loss, self.dtype, self.process_group)
         measure = self.dev_set.measure
-        value, *others = metrics.values()
+        value, *_ = metrics.values()
         best.update(step, value, lower_is_better=self.loss is not None)
-        names = [key.removeprefix("dev.").removesuffix(f".{measure}") for key in list(metrics)[1:]]
-        experts = ", ".join(f"{name} {other:.4f}" for name, other in zip(names, others, strict=True))
-        expert_values = f" ({experts})" if experts else ""
-        log.info("step %d: development %s %.4f%s; best %.4f after step %d", step, measure, value, expert_values, best.value, best.step)
+        values = ", ".join(f"{name.removeprefix('dev.').removesuffix(f'.{measure}')} {value:.4f}" for name, value in metrics.items())
+        log.info("step %d: development %s: %s; best %.4f after step %d", step, measure, values, best.value, best.step)
         return metrics
 
     def manifest_entry(self) -> dict[str, Any]:
@@ -275,40 +256,36 @@ def search_exact(
     """
     architecture = checkpoint.architecture
     if dev_set.candidates is not None:
-        return {FUSED: rerank_candidates(checkpoint, dev_set.candidates, dev_set.queries, dev_set.documents, dtype, process_group)}
+        return {FUSED: rerank_candidates(checkpoint, dev_set, dtype, process_group)}
     process_group = process_group if len(dev_set.documents) >= process_group.size else SINGLE_PROCESS
     ids = sorted(dev_set.documents, reverse=True)  # of equal scores the last id comes first, as in every run
     with autocast(dtype, str(checkpoint.device)):
         queries = checkpoint.encode(list(dev_set.queries.values()), "query")
-    query_rows = torch.arange(queries.text_count, device=checkpoint.device).split(QUERIES_AT_ONCE)
-    blocks = [queries.select(rows) for rows in query_rows]
+    blocks = [queries.select(rows) for rows in torch.arange(queries.text_count, device=checkpoint.device).split(QUERIES_AT_ONCE)]
     is_summed = len(architecture.representation_kinds) > 1 and architecture.default_fusion == "exact-sum"
-    best_by_block: list[dict[str, tuple[Tensor, Tensor]]] = [{} for _ in blocks]
+    best: dict[str, tuple[Tensor, Tensor]] = {}  # scores and rows [Q, K] of each expert
     end = len(ids) * (process_group.rank + 1) // process_group.size
     for first in range(len(ids) * process_group.rank // process_group.size, end, DOCUMENTS_AT_ONCE):
         names = ids[first : min(end, first + DOCUMENTS_AT_ONCE)]
         with autocast(dtype, str(checkpoint.device)):
             documents = checkpoint.encode([dev_set.documents[name] for name in names], "document")
-        for block, best_of_block in zip(blocks, best_by_block, strict=True):
-            for name, scores in _score_experts(block, documents, summed=is_summed).items():
-                rows = torch.arange(first, first + scores.shape[1], device=scores.device).expand_as(scores)
-                best_of_block[name] = _merge_top([*([best_of_block[name]] if name in best_of_block else []), (scores, rows)], dev_set.depth)
-    best_by_block = _merge_processes(best_by_block, process_group, dev_set.depth)
+        scores = {name: torch.cat([block[name].scores(documents[name]) for block in blocks]) for name in queries.representations}
+        if is_summed:  # the architecture's fusion adds all scores before the cut to `depth`
+            scores[FUSED] = torch.stack(list(scores.values())).sum(0)
+        for name, part in scores.items():
+            rows = torch.arange(first, first + len(names), device=part.device).expand_as(part)
+            best[name] = _merge_top([*([best[name]] if name in best else []), (part, rows)], dev_set.depth)
+    gathered = process_group.all_gather([tensor for pair in best.values() for tensor in pair], "the development set")
     runs = {}
-    for name in best_by_block[0]:
+    for number, name in enumerate(best):
+        pairs = [(tensors[2 * number], tensors[2 * number + 1]) for tensors in gathered]
         positive_only = name in queries.representations and queries[name].positive_scores_only
-        runs[name] = _to_run(name, [best_of_block[name] for best_of_block in best_by_block], dev_set, ids, positive_only=positive_only)
+        runs[name] = _to_run(name, *_merge_top(pairs, dev_set.depth), dev_set, ids, positive_only=positive_only)
     if len(runs) == 1:
         return {FUSED: next(iter(runs.values()))}
     if not is_summed:
         runs[FUSED] = formulas.fuse_runs(list(runs.values()), variants.bind_variant("fusion", architecture.default_fusion), dev_set.depth)
     return runs
-
-
-def _score_experts(queries: EncoderOutput, documents: EncoderOutput, *, summed: bool) -> dict[str, Tensor]:
-    """Each expert's scores [Q, N], and their sum if the architecture's fusion adds all scores before the cut to `depth`."""
-    scores = {name: part.scores(documents[name]) for name, part in queries.representations.items()}
-    return scores | {FUSED: torch.stack(list(scores.values())).sum(0)} if summed else scores
 
 
 def _merge_top(parts: list[tuple[Tensor, Tensor]], depth: int) -> tuple[Tensor, Tensor]:
@@ -318,23 +295,9 @@ def _merge_top(parts: list[tuple[Tensor, Tensor]], depth: int) -> tuple[Tensor, 
     return scores.gather(1, order), rows.gather(1, order)
 
 
-def _merge_processes(
-    best_by_block: list[dict[str, tuple[Tensor, Tensor]]], process_group: ProcessGroup, depth: int
-) -> list[dict[str, tuple[Tensor, Tensor]]]:
-    """The best hits of all processes."""
-    tensors_by_rank = process_group.all_gather(
-        [part for best_of_block in best_by_block for pair in best_of_block.values() for part in pair], "the development set"
-    )
-    columns = iter(zip(*tensors_by_rank, strict=True))  # each tensor as every process has it
-    return [
-        {name: _merge_top(list(zip(next(columns), next(columns), strict=True)), depth) for name in best_of_block}
-        for best_of_block in best_by_block
-    ]
-
-
-def _to_run(name: str, parts: list[tuple[Tensor, Tensor]], dev_set: DevSet, ids: list[str], *, positive_only: bool) -> Run:
-    """A run from the best scores and rows of each block of queries; `positive_only` drops hits that share no term with the query."""
-    scores, rows = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
+def _to_run(name: str, best: Tensor, rows: Tensor, dev_set: DevSet, ids: list[str], *, positive_only: bool) -> Run:
+    """A run from the best scores and rows [Q, K]; `positive_only` drops hits that share no term with the query."""
+    scores = best.cpu().numpy()
     query, position = np.nonzero((scores > 0) if positive_only else np.ones_like(scores, dtype=bool))
-    codes = len(ids) - 1 - rows[query, position]
+    codes = len(ids) - 1 - rows.cpu().numpy()[query, position]
     return Run.from_columns(list(dev_set.queries), query, ids[::-1], codes, scores[query, position], tag=name, depth=dev_set.depth)

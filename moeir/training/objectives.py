@@ -17,15 +17,14 @@ from moeir.training import competition, losses
 from moeir.training.losses import EncodedBatch, ObjectiveOutput, batch_scores, contrastive_per_score
 from moeir.training.regularizers import DEFAULT_WEIGHTS, RegularizerWeights
 
-SHARES = ("rank", "loss", "margin")  # what the experts compete by
+SHARES = ("rank", "loss")  # what the experts compete by
 
 
 def contrastive(batch: EncodedBatch, *, regularizers: RegularizerWeights = DEFAULT_WEIGHTS) -> ObjectiveOutput:
     """Σ of the contrastive losses of all scores, in-batch negatives; FLOPS regulariser for sparse experts, entropy for routers.
 
     `flops_query`, `flops_document`: default 0.01, 0 for an expert trained within a sum (mote). `flops_ramp`: steps over which it grows.
-    `entropy_sign`: maximise or as-printed. `entropy_of`: instance (each decision) or batch. `by_side`:
-    that of a batch and `load_balance` apply to queries and to documents, not to both together.
+    `entropy_sign`: maximise or as-printed. `entropy_of`: instance (each decision) or batch.
     """
     losses_by_score, facts = contrastive_per_score(batch, batch_scores(batch))
     return _sum_losses(batch, losses_by_score, facts, regularizers)
@@ -47,10 +46,9 @@ def competitive(
 ) -> ObjectiveOutput:
     """CAME: first all experts learn alike; then each query weights the losses by how well each expert ranks its positive.
 
-    `shares`: rank (the paper's 1 / rank), loss or margin. `final_temperature`: reached at the last step. `permuted`: control, each query
-    gets another's shares. `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. `flops_ramp`:
-    steps over which FLOPS grows. `entropy_sign`: maximise or as-printed. `entropy_of`: instance (each decision) or batch.
-    `by_side`: that of a batch and `load_balance` apply to queries and to documents, not to both together.
+    `shares`: rank (the paper's 1 / rank) or loss. `final_temperature`: reached at the last step. `permuted`: control, each query gets
+    another's shares. `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. FLOPS and routers: as
+    for contrastive.
 
     `normalise_standardised`: the weights of the standardised stage sum to 1, as those of the competition do (eq. 10). In the paper each
     is 1 (eq. 9), so that the same FLOPS weight is E times as strong against the losses of E experts once they compete; with
@@ -180,10 +178,10 @@ def _sum_losses(
 @torch.no_grad()
 def _rank_positives(batch: EncodedBatch, scores: dict[str, Tensor], kind: str, scope: str, ties: str) -> tuple[Tensor, Tensor]:
     """Of each query's positive by each score, among the query's own documents or the batch's, both [E, Q]: its rank, and the quality from
-    which the shares are computed: 1 / rank (CAME eq. 11), minus the contrastive loss, or the margin.
+    which the shares are computed: 1 / rank (CAME eq. 11), or minus the contrastive loss.
 
-    exp(-loss) is the positive's probability: of two experts with the same ranking the one with larger scores is the surer one. Rank and
-    margin do not depend on the scale of an expert's scores.
+    exp(-loss) is the positive's probability: of two experts with the same ranking the one with larger scores is the surer one. The rank
+    does not depend on the scale of an expert's scores.
     """
     if scope not in ("own", "batch"):
         raise UsageError(f"rank_scope={scope}: expected own or batch")
@@ -195,9 +193,7 @@ def _rank_positives(batch: EncodedBatch, scores: dict[str, Tensor], kind: str, s
     ranks = torch.stack([competition.positive_ranks(score, positives, ignored, ties) for score in scores.values()])
     if kind == "rank":
         return ranks, 1.0 / ranks
-    if kind == "loss":
-        return ranks, -torch.stack([losses.info_nce(score, positives, ignored) for score in scores.values()])
-    return ranks, torch.stack([competition.positive_margins(score, positives, ignored) for score in scores.values()])
+    return ranks, -torch.stack([losses.info_nce(score, positives, ignored) for score in scores.values()])
 
 
 def _competition_metrics(names: list[str], ranks: Tensor, shares: Tensor) -> StepMetrics:

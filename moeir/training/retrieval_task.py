@@ -1,7 +1,8 @@
 """Retrieval as a training task: the texts of a sampler's batches, encoded and their objective."""
 
+import reprlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -71,16 +72,13 @@ class RetrievalTask:
             unit_queries = EncoderOutput({name: Dense(torch.ones(len(ignored), 1, device=device)) for name in scores.representations})
             output = self.objective(EncodedBatch(unit_queries, scores, ignored, step, self.steps, teacher))
         else:
-            with self._cast_weights_once():
+            # weights are cast once for both sides; not with gradient caching, whose first pass casts them without a gradient
+            with autocast(self.dtype, str(device)) if self.max_tokens is None else nullcontext():
                 queries = self._encode_side(tokenized.queries, f"queries of step {step + 1}")
                 documents = self._encode_side(tokenized.documents, f"documents of step {step + 1}")
             output = self.objective(EncodedBatch(queries, documents, ignored, step, self.steps, teacher))
         _check_output(output)
         return output.loss, output.metrics, tokenized.queries.total_tokens + tokenized.documents.total_tokens
-
-    def _cast_weights_once(self) -> AbstractContextManager[object]:
-        """For both sides of a batch. Not with gradient caching, whose first pass casts them without a gradient."""
-        return autocast(self.dtype, str(self.checkpoint.device)) if self.max_tokens is None else nullcontext()
 
     def _encode_side(self, texts: ShardedTexts, moment: str) -> EncoderOutput:
         """Representations of the texts of a side, from all processes, in the order of the batch."""
@@ -90,11 +88,7 @@ class RetrievalTask:
             with autocast(self.dtype, str(device)):
                 return self.checkpoint.architecture(tokens.to(device))
 
-        if len(texts.parts) == 1:
-            with autocast(self.dtype, str(device)):
-                own = self.checkpoint.architecture(texts.parts[0].to(device))
-        else:
-            own = grad_cache.encode_with_grad_cache(encode, texts.parts)
+        own = grad_cache.encode_with_grad_cache(encode, texts.parts) if len(texts.parts) > 1 else encode(texts.parts[0])
         if texts.restore_order is None:
             return own
         encoded = all_gather_encoded(own, self.process_group, moment)
@@ -103,10 +97,7 @@ class RetrievalTask:
 
 def _check_output(output: Any) -> None:
     """UsageError if an objective, which may be own code, returns something else than a loss with a gradient and its metrics."""
-    expected = "expected an ObjectiveOutput: a loss of one number that has a gradient, and metrics with 'loss'"
-    if not isinstance(output, ObjectiveOutput) or not isinstance(output.loss, Tensor) or "loss" not in output.metrics:
-        lacks = " without the metric 'loss'" if isinstance(output, ObjectiveOutput) and "loss" not in output.metrics else ""
-        raise UsageError(f"--objective returned {type(output).__name__}{lacks}; {expected}")
-    if output.loss.ndim or not output.loss.requires_grad:
-        what = f"a loss of shape {list(output.loss.shape)}" if output.loss.ndim else "a loss without a gradient"
-        raise UsageError(f"--objective returned {what}; {expected}")
+    is_valid = isinstance(output, ObjectiveOutput) and isinstance(output.loss, Tensor) and "loss" in output.metrics
+    if not is_valid or output.loss.ndim or not output.loss.requires_grad:
+        expected = "expected an ObjectiveOutput: a loss of one number that has a gradient, and metrics with 'loss'"
+        raise UsageError(f"--objective returned {' '.join(reprlib.repr(output).split())}; {expected}")

@@ -101,17 +101,6 @@ class EpochSampler:
         queries, known = tuple(one.query_id for one in examples), tuple(frozenset(one.positive_ids) for one in examples)
         return BatchIds(queries, tuple(documents), known, self._teacher_scores(examples, documents))
 
-    def distinct_queries(self, steps: int, first: int = 0) -> int:
-        """Distinct queries of the steps `first` to `steps` - 1."""
-        read = np.zeros(len(self.examples), dtype=bool)
-        first, last = first + self.skipped_batches, steps + self.skipped_batches
-        for epoch in range(first // self.steps_per_epoch, math.ceil(last / self.steps_per_epoch)):
-            rows = (max(0, bound - epoch * self.steps_per_epoch) * self.batch_size for bound in (first, last))
-            read[self._shuffle(epoch)[: self.steps_per_epoch * self.batch_size][slice(*rows)]] = True
-            if read.all():
-                break
-        return int(read.sum())
-
     def _shuffle(self, epoch: int) -> Numbers:
         return np.random.default_rng([self.seed, epoch]).permutation(len(self.examples))
 
@@ -171,14 +160,6 @@ class MultiDatasetSampler:
         number = int(order[row])
         return replace(self.samplers[number].batch_at(epoch * turns[number] + int(earlier[row])), dataset=number)
 
-    def distinct_queries(self, steps: int) -> int:
-        """Distinct queries of the first `steps` steps, summed over the data sets."""
-        turns, bounds = self.batches_per_dataset, []
-        for bound in (self.skipped_batches, self.skipped_batches + steps):
-            epochs, rest = divmod(bound, sum(turns))
-            bounds.append(epochs * np.array(turns) + np.bincount(self._interleave(epochs)[0][:rest], minlength=len(turns)))
-        return sum(sampler.distinct_queries(last, first) for sampler, first, last in zip(self.samplers, *map(np.ndarray.tolist, bounds)))
-
     def _interleave(self, epoch: int) -> tuple[Numbers, Numbers]:
         """For each batch of an epoch its data set, and how many batches of that set come before it."""
         turns = self.batches_per_dataset
@@ -205,8 +186,8 @@ def make_sampler(
     if negatives and (no_negatives := next((one for one in all_examples if not one.negative_ids), None)) is not None:
         raise DataError(f"{source}: query {no_negatives.query_id} has no negatives; mine some, or train with --negatives 0")
     if few := [len(one.negative_ids) for one in all_examples if len(one.negative_ids) < negatives]:
-        log.warning("%s: %s of %s queries have fewer than --negatives %d, the fewest %d; their negatives repeat within a group", source,
-                    f"{len(few):,}", f"{len(all_examples):,}", negatives, min(few))  # fmt: skip
+        words = "%s: %d of %d queries have fewer than --negatives %d, the fewest %d; their negatives repeat within a group"
+        log.warning(words, source, len(few), len(all_examples), negatives, min(few))
     if batch_size > len(all_examples):
         log.warning("%s: has %d queries, fewer than --batch-size %d; a batch holds them all", source, len(all_examples), batch_size)
     return EpochSampler(all_examples, min(batch_size, len(all_examples)), negatives, seed, positives)
@@ -226,38 +207,32 @@ def drop_twins(sampler: EpochSampler, twins: Twins, source: str) -> None:
         if example.negative_ids or not sampler.negatives:
             examples.append(example)
     if dropped:
-        words = "%s: %s negatives have the text of a positive of their query and are left out, with %s queries that have no other"
-        log.warning(words, source, f"{dropped:,}", f"{len(sampler.examples) - len(examples):,}")
+        words = "%s: %d negatives have the text of a positive of their query and are left out, with %d queries that have no other"
+        log.warning(words, source, dropped, len(sampler.examples) - len(examples))
     if not examples:
         raise DataError(f"{source}: no training examples; each negative has the text of a positive")
     sampler.examples, sampler.batch_size = tuple(examples), min(sampler.batch_size, len(examples))
 
 
-def require_texts(sampler: EpochSampler, queries: Container[str], documents: Container[str], source: str) -> None:
-    """DataError if an example names a text that is missing."""
+def check_examples(sampler: EpochSampler, queries: Container[str], documents: Container[str], source: str, teacher: str | None) -> None:
+    """DataError if an example names a text that is missing, or lacks the scores of its documents, which the objective `teacher` needs."""
     for example in sampler.examples:
         if example.query_id not in queries:
-            raise DataError(f"{source}: query {example.query_id} is not among the queries")
+            raise DataError(f"{source}: query {example.query_id} is not among the queries (--queries)")
         for document in (*example.positive_ids, *example.negative_ids):
             if document not in documents:
-                raise DataError(f"{source}: query {example.query_id} names document {document}, which is not in the corpus")
+                raise DataError(f"{source}: query {example.query_id} names document {document}, which is not in the corpus (--corpus)")
+        if teacher is not None and not example.positive_scores:
+            message = f"has no positive_scores and negative_scores, which --objective {teacher} learns from: one number a document"
+            raise DataError(f"{source}: query {example.query_id} {message}")
 
 
 def check_batch_size(sampler: EpochSampler, processes: int, *, pairs: bool = False) -> None:
     """UsageError if a batch has fewer queries, or query-document pairs, than there are processes."""
-    if pairs and sampler.batch_size * (1 + sampler.negatives) < processes:
-        message = f"{sampler.batch_size * (1 + sampler.negatives)} pairs are too few for {processes} processes, which share each batch"
-        raise UsageError(f"--batch-size {sampler.batch_size}, --negatives {sampler.negatives}: {message}")
-    if sampler.batch_size < processes and not pairs:
-        raise UsageError(f"--batch-size {sampler.batch_size}: too few queries for {processes} processes, which share each batch")
-
-
-def check_teacher_scores(sampler: EpochSampler, source: str, objective: str) -> None:
-    """DataError if an example has no teacher scores."""
-    for example in sampler.examples:
-        if not example.positive_scores:
-            message = f"has no positive_scores and negative_scores, which --objective {objective} learns from: one number a document"
-            raise DataError(f"{source}: query {example.query_id} {message}")
+    texts = sampler.batch_size * (1 + sampler.negatives) if pairs else sampler.batch_size
+    if texts < processes:
+        reason = f"{texts} {'pairs' if pairs else 'queries'} are too few for {processes} processes, which share each batch"
+        raise UsageError(f"--batch-size {sampler.batch_size}: {reason}")
 
 
 class TokenRows(Protocol):

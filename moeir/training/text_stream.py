@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moeir.errors import DataError, UsageError
+from moeir.errors import DataError
 from moeir.records import texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text
@@ -92,19 +92,14 @@ class TextStream:
 
     def _stream_file(self, side: str, file: Path, members: tuple[int, ...], earlier: dict[str, int] | None) -> Iterator[StreamedText]:
         """The texts of a collection that a data set refers to; `earlier` has those of the files before, where ids may repeat."""
-        texts_read = self._piped_texts.get(file)
-        texts_to_keep: list[Text] | None = [] if texts_read is None and _is_pipe(file) else None
-        for text in texts.read_texts(file, keep_empty=self.keep_empty) if texts_read is None else texts_read:
-            members_needing = tuple(number for number in members if text.id in self.rows[number].by_side(side))
-            if not members_needing:
-                continue
-            if texts_to_keep is not None:
-                texts_to_keep.append(text)
+        if file not in self._piped_texts and (str(file) == "-" or (file.exists() and not file.is_file())):  # can be read only once
+            self._piped_texts[file] = list(texts.read_texts(file, keep_empty=self.keep_empty))
+        for text in self._piped_texts[file] if file in self._piped_texts else texts.read_texts(file, keep_empty=self.keep_empty):
+            needed_by = tuple(number for number in members if text.id in self.rows[number].by_side(side))
             content = text.joined_fields if self.fielded and side == "document" else text.content
-            if earlier is None or _is_new(text.id, content, earlier, f"{file}: {text.id!r} has another text in an earlier file"):
-                yield StreamedText(side, members_needing, text.id, content)
-        if texts_to_keep is not None:
-            self._piped_texts[file] = texts_to_keep
+            error = f"{file}: {text.id!r} has another text in an earlier file"
+            if needed_by and (earlier is None or _is_new(text.id, content, earlier, error)):
+                yield StreamedText(side, needed_by, text.id, content)
 
 
 def collect_texts(
@@ -122,7 +117,6 @@ def collect_texts(
     collections are then two texts.
     """
     stream = TextStream(datasets, sources, {"query": queries, "document": corpora}, keep_empty, fielded)
-    _check_collections(stream)
     digest, first_texts, hashes = hashlib.sha256(), dict[str, str](), array("q")
     for row, text in enumerate(stream.stream()):
         for number in text.datasets:
@@ -152,17 +146,6 @@ def without_texts(examples: Sequence[Example]) -> list[Example]:
     return [one if one.query is None and not one.passages else replace(one, query=None, passages=()) for one in examples]
 
 
-def _check_collections(stream: TextStream) -> None:
-    """UsageError if an example refers to a text by id, and there is no collection."""
-    for examples, source in zip(stream.datasets, stream.sources, strict=True):
-        inline_ids = {passage.id for example in examples for passage in example.passages}
-        named_ids = (document for example in examples for document in (*example.positive_ids, *example.negative_ids))
-        is_inline = {"query": all(example.query for example in examples), "document": all(document in inline_ids for document in named_ids)}
-        for side, flag in (("query", "--queries"), ("document", "--corpus")):
-            if not stream.files[side] and not is_inline[side]:
-                raise UsageError(f"{source}: its examples name texts by id; name their files with {flag}")
-
-
 def _inline_texts(number: int, examples: Sequence[Example], source: str, fielded: bool) -> Iterator[StreamedText]:
     """Queries and passages inside the examples of a data set."""
     earlier: dict[str, int] = {}
@@ -183,8 +166,3 @@ def _is_new(text_id: str, content: str, earlier: dict[str, int], error: str) -> 
     if earlier[text_id] != hash(content):
         raise DataError(f"{error}; different texts need other ids")
     return False
-
-
-def _is_pipe(file: Path) -> bool:
-    """Whether a file can be read only once: standard input, or a pipe."""
-    return str(file) == "-" or (file.exists() and not file.is_file())

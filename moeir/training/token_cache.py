@@ -6,7 +6,7 @@ A cache is a folder named by the digest of texts, tokenizer and rules. Batches a
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -27,11 +27,10 @@ from moeir.backbones.token_files import ID_DTYPES, TokenFileWriter, chunk_texts
 from moeir.console import meter
 from moeir.errors import DataError
 from moeir.training.sampling import SINGLE_SHARD, BatchIds, BatchSampler, ShardedTexts, ShardSpec, shard_texts
-from moeir.training.text_stream import RowIndex, StreamedText, TextStream
+from moeir.training.text_stream import RowIndex, TextStream
 
 CACHE_VERSION = 2  # of the files of a cache, and of how a checkpoint tokenizes
 PREFETCH_STEPS = 4
-ARRAYS = ("ids", "starts", "silent")
 
 
 @dataclass(frozen=True)
@@ -124,19 +123,33 @@ def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalMod
     record = {"stage": "finetune", "settings": settings, "sources": {"texts": [stream.digest], "tokenizer": [checkpoint.tokenizer.digest]}}
 
     def fill(cache_folder: Path) -> dict[str, Any]:
-        writer, texts = _CacheWriter(cache_folder, checkpoint), stream.stream()
-        if not writer.matches(texts):
-            writer, texts = _CacheWriter(cache_folder, checkpoint, restart=True), stream.stream()
+        files = TokenFileWriter(cache_folder, {"ids": checkpoint.tokenizer.id_dtype, "starts": np.int64, "silent": np.int32})
+        checkpoint.truncation.clear()  # of a fitted head's texts
+        checkpoint.truncation.update({side: Counter(counts) for side, counts in files.entry.get("truncation", {}).items()})
+        digest, texts, count = hashlib.sha256(), stream.stream(), files.entry.get("texts", 0)
+
+        def check_digest(expected: str) -> None:
+            if digest.hexdigest() != expected:
+                files.discard()
+                raise DataError("the texts have changed while they were read; run the same command again")
+
         with meter("reading tokens of texts", stream.count) as counter:
-            counter.advance(writer.texts)
-            for _, texts_of_side in groupby(texts, key=lambda text: text.side):
+            for text in islice(texts, count):
+                digest.update(text.digest_bytes)
+                counter.advance()
+            check_digest(files.entry.get("digest", digest.hexdigest()))
+            for side, texts_of_side in groupby(texts, key=lambda text: text.side):
                 for chunk in chunk_texts(texts_of_side):
-                    writer.add(chunk)
+                    _append_tokens(files, *checkpoint.token_ids([text.content for text in chunk], side))
+                    for text in chunk:
+                        digest.update(text.digest_bytes)
+                    count += len(chunk)
+                    truncation = {side: dict(counts) for side, counts in checkpoint.truncation.items()}
+                    files.commit(digest=digest.hexdigest(), texts=count, truncation=truncation)
                     counter.advance(len(chunk))
-        writer.files.close()
-        if writer.digest.hexdigest() != stream.digest:
-            raise DataError("the texts have changed while they were read; run the same command again")
-        return {"texts": writer.texts, "tokens": writer.files.rows("ids"), "truncation": checkpoint.truncation}
+        files.close()
+        check_digest(stream.digest)
+        return {"texts": count, "tokens": files.rows("ids"), "truncation": checkpoint.truncation}
 
     cache_folder = memmap.get_or_build(folder, "texts", json.loads(json.dumps(record)), fill)
     truncation = manifests.read_manifest(cache_folder)["counts"]["truncation"]
@@ -155,34 +168,10 @@ def _template_fingerprint(checkpoint: RetrievalModel) -> dict[str, Any]:
     return {side: checkpoint.architecture.truncate_and_mark([empty], side, lengths.max_length(side)) for side in ("query", "document")}
 
 
-class _CacheWriter:
-    """Tokenizes the texts of a stream into the files of a cache."""
-
-    def __init__(self, folder: Path, checkpoint: RetrievalModel, *, restart: bool = False) -> None:
-        dtypes = zip(ARRAYS, (checkpoint.tokenizer.id_dtype, np.int64, np.int32), strict=True)
-        self.files, self.digest, self._checkpoint = TokenFileWriter(folder, dict(dtypes), restart=restart), hashlib.sha256(), checkpoint
-        self.texts: int = self.files.entry.get("texts", 0)
-        if not self.files.rows("starts"):
-            self.files.append(starts=[0])
-        checkpoint.truncation.clear()  # of a fitted head's texts
-        checkpoint.truncation.update({side: Counter(counts) for side, counts in self.files.entry.get("truncation", {}).items()})
-
-    def matches(self, texts: Iterator[StreamedText]) -> bool:
-        """Whether the stream starts with the texts that are written already; consumes them."""
-        for text in islice(texts, self.texts):
-            self.digest.update(text.digest_bytes)
-        return self.digest.hexdigest() == self.files.entry.get("digest", self.digest.hexdigest())
-
-    def add(self, chunk: Sequence[StreamedText]) -> None:
-        """Tokenize a chunk and write it to disk."""
-        texts, silent = self._checkpoint.token_ids([streamed.content for streamed in chunk], chunk[0].side)
-        self.files.append(
-            starts=self.files.rows("ids") + np.cumsum([len(text) for text in texts]),
-            ids=np.fromiter(chain.from_iterable(texts), dtype=np.int64),
-            silent=[0] * len(texts) if silent is None else silent,
-        )
-        for streamed in chunk:
-            self.digest.update(streamed.digest_bytes)
-        self.texts += len(chunk)
-        truncation = {side: dict(counts) for side, counts in self._checkpoint.truncation.items()}
-        self.files.commit(digest=self.digest.hexdigest(), texts=self.texts, truncation=truncation)
+def _append_tokens(files: TokenFileWriter, texts: Sequence[Sequence[int]], silent: Sequence[int] | None) -> None:
+    first = [] if files.rows("starts") else [0]
+    files.append(
+        starts=[*first, *(files.rows("ids") + np.cumsum([len(text) for text in texts]))],
+        ids=np.fromiter(chain.from_iterable(texts), dtype=np.int64),
+        silent=[0] * len(texts) if silent is None else silent,
+    )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,10 +32,7 @@ FIRST_STEP_ADVICE = "no update was made yet: check the weights, the options of -
 SECONDS_BETWEEN_TRIMS = 60
 LOG_EVERY = 10  # steps on CUDA, where reading a loss synchronizes the device
 RANK_SEED_STRIDE = 7_919_000_003  # between the seeds of two processes
-STATE_FOLDER, BEST_FOLDER = (
-    TRAINING_STATE.parent.name,
-    "best",
-)  # within resume/, so that the remains of an interrupted save are deleted with it
+STATE_FOLDER, BEST_FOLDER = TRAINING_STATE.parent.name, "best"  # within resume/, with which the remains of a save are deleted
 log = logging.getLogger(__name__)
 
 
@@ -171,34 +168,30 @@ def _train_steps(trainer: "_Trainer", state: resume_state.TrainingState, folder:
     """Train from the resumed step to the end; returns the metrics of the last step."""
     schedule, best, evaluator = trainer.schedule, state.best, trainer.evaluator
     monitor = training_monitor.replay(training_monitor.read_metrics_prefix(folder / METRICS_FILE, state.metrics_bytes))
-    metrics_path = folder / METRICS_FILE if trainer.process_group.is_main else Path(os.devnull)
+    is_main = trainer.process_group.is_main
+    metrics_path = folder / METRICS_FILE if is_main else Path(os.devnull)
     with open(metrics_path, "ab") as metrics_file, console.meter("training", schedule.steps, done=state.step) as meter:
-        if trainer.process_group.is_main:
+        if is_main:
             metrics_file.truncate(state.metrics_bytes)
         last_save = last_trim = time.monotonic()
         for step in range(state.step, schedule.steps):
             trainer.step(step)
-            save_due = trainer.process_group.is_main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes
-            evaluation_due = evaluator is not None and ((step + 1) % evaluator.every == 0 or step + 1 == schedule.steps)
-            is_due = save_due or evaluation_due or trainer.is_checkpoint_due(step + 1)
-            if len(trainer.pending) < log_every and not is_due and step + 1 < schedule.steps:
+            is_last = step + 1 == schedule.steps
+            save_due = is_main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes
+            evaluation_due = evaluator is not None and ((step + 1) % evaluator.every == 0 or is_last)
+            checkpoint_due = trainer.checkpoint is not None and (step + 1) % trainer.checkpoint[0] == 0 and not is_last
+            if len(trainer.pending) < log_every and not (save_due or evaluation_due or checkpoint_due or is_last):
                 continue
             records = trainer.read_pending()
             is_best = False
             if evaluator is not None and evaluation_due and not any(map(_nan_error, records)):
                 records[-1] |= evaluator.evaluate(step + 1, best)
                 is_best = best.since == 0
-                if is_best and evaluator.keeps_best and trainer.process_group.is_main:
+                if is_best and evaluator.keeps_best and is_main:
                     resume_state.save_best(folder / RESUME / BEST_FOLDER, trainer.task.model, step + 1)
-            for metrics in records:
-                if (error := _nan_error(metrics)) is not None:
-                    raise error
-                metrics_file.write((json.dumps(metrics) + "\n").encode())
-                trainer.log_step(metrics)
-                for alarm in monitor.update(metrics):
-                    log.warning("%s", alarm)
-            metrics_file.flush()
-            trainer.write_due_checkpoint(step + 1)
+            trainer.log_records(records, metrics_file, monitor)
+            if trainer.checkpoint is not None and checkpoint_due and is_main:
+                trainer.checkpoint[1](step + 1)
             meter.advance(len(records), _progress_note(records[-1]))
             if evaluator is not None and best.should_stop(evaluator.patience):
                 log.info("stopping after step %d: %d evaluations without a better value", step + 1, best.since)
@@ -206,7 +199,7 @@ def _train_steps(trainer: "_Trainer", state: resume_state.TrainingState, folder:
             if time.monotonic() - last_trim >= SECONDS_BETWEEN_TRIMS:
                 trim_heap()
                 last_trim = time.monotonic()
-            if (save_due or (is_best and trainer.process_group.is_main)) and step + 1 < schedule.steps:
+            if (save_due or (is_best and is_main)) and not is_last:
                 sync_file(metrics_path)  # the state refers to its length
                 state_now = resume_state.TrainingState(step + 1, metrics_file.tell(), best, schedule.steps, trainer.process_group.size)
                 resume_state.save_state(folder / RESUME / STATE_FOLDER, trainer.task.model, trainer.optimiser, state_now)
@@ -257,14 +250,16 @@ class _Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         self.pending.append((step, metrics, tokens))
 
-    def is_checkpoint_due(self, step: int) -> bool:
-        """Whether the weights after `step` steps are a checkpoint by themselves; the last ones are the product."""
-        return self.checkpoint is not None and step % self.checkpoint[0] == 0 and step < self.schedule.steps
-
-    def write_due_checkpoint(self, step: int) -> None:
-        """Write the checkpoint after `step` steps, if it is one, in the main process."""
-        if self.checkpoint is not None and self.is_checkpoint_due(step) and self.process_group.is_main:
-            self.checkpoint[1](step)
+    def log_records(self, records: Sequence[dict[str, float]], file: IO[bytes], monitor: training_monitor.TrainingMonitor) -> None:
+        """Write the metrics of some steps, send them to the trackers and raise alarms; the error of a step whose loss is not finite."""
+        for metrics in records:
+            if (error := _nan_error(metrics)) is not None:
+                raise error
+            file.write((json.dumps(metrics) + "\n").encode())
+            self.log_step(metrics)
+            for alarm in monitor.update(metrics):
+                log.warning("%s", alarm)
+        file.flush()
 
     @cached_property
     def decoder_peak(self) -> float | None:

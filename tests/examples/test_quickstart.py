@@ -43,7 +43,6 @@ def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(server
     page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     assert "fused+bm25" in page and "default-src 'none'" in page
     checkpoints = tmp_path / "demo" / "checkpoint"
-    assert [manifests.read_manifest(checkpoints / name)["counts"]["queries_read"] for name in ("first", "second")] == [16, 16]
     assert manifests.read_manifest(checkpoints / "second")["settings"]["skip-queries"] == 16, "those that the first training read"
     assert set(manifests.read_manifest(checkpoints / "calibrated")["counts"]["weights"]) == {"lexical", "local", "global"}
     assert completed.stderr.count("already made") == 22, "the second run skips every finished stage"

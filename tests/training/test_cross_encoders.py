@@ -13,7 +13,7 @@ from moeir.architectures.base import EncoderOutput
 from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import UsageError
 from moeir.representations.dense import Dense
-from moeir.training import losses, objectives, retrieval_task
+from moeir.training import objectives, retrieval_task
 from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import make_sampler
 from moeir.training.token_cache import TrainingTexts
@@ -48,26 +48,6 @@ def test_bce_of_a_group_by_hand():
     assert float(objectives.bce(batch_of_scores([2.0, 1.0]), positive_weight=3.0).loss) == pytest.approx(
         (3 * 0.126928 + 1.313262) / 2, abs=1e-6
     )
-
-
-def test_losses_of_groups_are_those_of_the_loop():
-    scores = torch.randn(5, 4, generator=torch.Generator().manual_seed(2))
-    rows = scores.tolist()
-    expected = [oracles.info_nce(row, 0) for row in rows]
-    assert float(objectives.lce(batch_of_scores(*rows)).loss) == pytest.approx(np.mean(expected), abs=1e-6)
-    assert float(objectives.contrastive(batch_of_scores(*rows)).loss) == pytest.approx(
-        np.mean(expected), abs=1e-6
-    )  # there is no other candidate
-    binary = [(math.log1p(math.exp(-row[0])) + sum(math.log1p(math.exp(score)) for score in row[1:])) / 4 for row in rows]
-    assert losses.binary_cross_entropy(scores, 1.0).tolist() == pytest.approx(binary, abs=1e-6)
-
-
-def test_a_teacher_is_followed_within_the_group():
-    rows, teacher = [[1.0, 0.5, -1.0], [0.0, 2.0, 1.0]], [[3.0, 1.0, 0.0], [1.0, 0.0, 0.5]]
-    toy_batch = batch_of_scores(*rows, teacher=teacher)
-    pairs = list(zip(rows, teacher, strict=True))
-    assert float(objectives.kl(toy_batch).loss) == pytest.approx(np.mean([oracles.kl_divergence(*pair, 1.0) for pair in pairs]), abs=1e-5)
-    assert float(objectives.margin_mse(toy_batch).loss) == pytest.approx(np.mean([oracles.margin_mse(*pair) for pair in pairs]), abs=1e-5)
 
 
 def test_lce_leaves_out_what_a_retriever_meets_of_other_queries():
@@ -116,7 +96,7 @@ def stepped(tiny_model):
 
 
 @pytest.mark.parametrize("objective", [objectives.lce, objectives.bce])
-@pytest.mark.parametrize("at_once", [1, 40, 100])
+@pytest.mark.parametrize("at_once", [1, 100])
 def test_a_group_in_parts_has_the_gradients_of_the_whole(objective, at_once, stepped):
     loss, metrics, tokens, gradients, _ = stepped(objective, random=False)
     cached_loss, cached_metrics, count, cached, _ = stepped(objective, at_once=at_once, random=False)
@@ -232,28 +212,11 @@ def test_what_the_training_measures_is_what_rerank_and_evaluate_say(learn, shop,
     assert float(table.split()[-1]) == pytest.approx(measured[-1], abs=1e-6)
 
 
-@pytest.mark.parametrize("objective", ["bce", "kl:temperature=2", "margin-mse", "contrastive"])
+@pytest.mark.parametrize("objective", ["bce:positive_weight=7", "margin-mse"])
 def test_every_objective_trains_it(objective, learn):
     checkpoint, results = learn(1, "--objective", objective, name=objective.split(":")[0])
     assert results[0]["code"] == 0, results
     assert all(math.isfinite(line["loss"]) for line in read_metrics(checkpoint))
-
-
-def test_bce_with_a_weighted_positive_reads_the_pairs_of_lce_and_balances_them(learn):
-    """The fair arm beside LCE: seven negatives each, and the positive counts as all of them together."""
-    scores = torch.zeros(1, 8, requires_grad=True)
-    loss = losses.binary_cross_entropy(scores, positive_weight=7.0)
-    loss.sum().backward()
-    assert loss.item() == pytest.approx((7 + 7) * math.log(2) / 8)
-    assert scores.grad[0].tolist() == pytest.approx(
-        [-7 / 16] + [1 / 16] * 7
-    )  # sigmoid(0) - 1, seven times, and seven sigmoids of 0, over 8
-    tokens = {}
-    for objective, negatives in (("lce", 7), ("bce:positive_weight=7", 7), ("bce", 1)):
-        checkpoint, results = learn(1, "--objective", objective, "--negatives", negatives, name=objective.replace(":", "-"))
-        assert results[0]["code"] == 0, results
-        tokens[objective] = [line["tokens"] for line in read_metrics(checkpoint)]
-    assert tokens["lce"] == tokens["bce:positive_weight=7"] and sum(tokens["bce"]) < 0.4 * sum(tokens["lce"]), "8 and 2 pairs a query"
 
 
 def test_too_many_processes_a_development_set_without_its_run_and_its_loss_are_refused(learn, shop):

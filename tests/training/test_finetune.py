@@ -66,11 +66,11 @@ def test_a_training_keeps_what_it_frees_unless_a_flag_saves_memory(finetune, mon
     assert options == [heap.RETURN_FREED if flags else heap.KEEP_FREED, heap.LIKE_GLIBC]
 
 
-def test_the_queries_that_a_training_reads_are_counted_and_a_second_one_reads_others(finetune):
-    result, counts, first = finetune("dense", ("a",), "--steps", 2, name="first")
-    assert "2 steps of 2 queries: 4 of 6 queries, 0.67 epochs" in result.stderr and counts["queries_read"] == 4
-    result, counts, _ = finetune("dense", ("a",), "--steps", 2, "--accumulate", 2, "--skip-queries", 4, name="second")
-    assert "2 steps of 4 queries, after 4 skipped: 6 of 6 queries, 1.33 epochs" in result.stderr and counts["queries_read"] == 6
+def test_a_second_training_can_skip_what_the_first_one_read(finetune):
+    result, _, first = finetune("dense", ("a",), "--steps", 2, name="first")
+    assert "2 steps of 2 queries: 0.67 epochs of 6 queries" in result.stderr
+    result, _, _ = finetune("dense", ("a",), "--steps", 2, "--accumulate", 2, "--skip-queries", 4, name="second")
+    assert "2 steps of 4 queries, after 4 skipped: 1.33 epochs of 6 queries" in result.stderr
     losses = [
         finetune("dense", ("a",), "--steps", 1, *skip, name=name)[2][0]["loss"] for name, skip in (("x", ("--skip-queries", 3)), ("y", ()))
     ]
@@ -149,7 +149,6 @@ def test_rates_of_groups_and_layers_reach_the_optimiser(finetune):
     "objective, options, message",
     [
         ("competitive:permuted=true", ("--batch-size", 1), "a batch of one query has no other's shares; expected --batch-size 2 or more"),
-        ("competitive:shares=margin", ("--negatives", 1), "with 1 negative every margin is 1 or -1; expected --negatives 2 or more"),
     ],
 )
 def test_a_competition_that_cannot_be_one_is_refused(objective, options, message, moeir, toy, tiny_model, shop, tmp_path):

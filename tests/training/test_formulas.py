@@ -109,25 +109,6 @@ def test_shares_are_constants_and_need_a_temperature():
         competition.expert_shares(ranks, 0)
 
 
-@pytest.mark.parametrize(
-    "row, ignored, expected",
-    [
-        ((5, 3, 1), (), 0.5),  # two of a range of four above the best negative
-        ((3, 5, 1), (), -0.5),
-        ((1, 3, 5), (), -1.0),  # last
-        ((2, 2, 0), (), 0.0),  # tied
-        ((4, 4, 4), (), 0.0),
-        ((7, 1), (1,), 0.0),  # no negative
-        ((5, 9, 3, 1), (1,), 0.5),  # the first case, with a document that does not count
-    ],
-)
-def test_a_margin_is_a_part_of_the_range_of_the_candidates_whatever_their_scale(row, ignored, expected):
-    mask = torch.tensor([[column in ignored for column in range(len(row))]])
-    for scale, offset in ((1.0, 0.0), (100.0, 3.0), (0.25, -8.0)):
-        scores = torch.tensor([row], dtype=torch.float32) * scale + offset
-        assert competition.positive_margins(scores, torch.tensor([0]), mask).item() == pytest.approx(expected, abs=1e-6)
-
-
 def test_a_temperature_moves_by_equal_factors_over_the_competitive_steps():
     values = [competition.temperature_at(step, 2, 7, 2.0, 0.5) for step in range(7)]
     assert values == pytest.approx([2, 2, 2, 2**0.5, 1, 0.5**0.5, 0.5])

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from moeir.errors import DataError, UsageError
+from moeir.errors import DataError
 from moeir.records.examples import Example
 from moeir.records.texts import Text
-from moeir.training.sampling import MultiDatasetSampler, check_teacher_scores, make_sampler
+from moeir.training.sampling import MultiDatasetSampler, check_examples, make_sampler
 from moeir.training.text_stream import RowIndex, collect_texts
 
 
@@ -97,8 +97,10 @@ def test_a_teachers_scores_go_with_the_documents_drawn():
 
 
 def test_examples_without_a_teacher_are_refused_where_one_is_needed():
+    sampler = make_toy_sampler("a", 2)
+    ids = {name for one in sampler.examples for name in (one.query_id, *one.positive_ids, *one.negative_ids)}
     with pytest.raises(DataError, match=r"train.jsonl: query a0 has no positive_scores and negative_scores, .* --objective kl learns from"):
-        check_teacher_scores(make_toy_sampler("a", 2), "train.jsonl", "kl")
+        check_examples(sampler, ids, ids, "train.jsonl", "kl")
 
 
 def write_tsv(path, **texts):
@@ -147,8 +149,6 @@ def test_texts_that_examples_bring_need_no_collection():
     inline = Example("q", ("d",), (), (), Text("q", "who?"), (Text("d", "owl"),))
     texts = texts_by_dataset(collect_texts([[inline]], ["1"], queries=[], corpora=[]))[0]
     assert (texts.queries, texts.documents) == ({"q": "who?"}, {"d": "owl"})
-    with pytest.raises(UsageError, match=r"two\.jsonl: its examples name texts by id; name their files with --queries"):
-        collect_texts([[inline], TWO], ["one.jsonl", "two.jsonl"], queries=[], corpora=[])
     other = Example("r", ("d",), (), (), Text("r", "what?"), (Text("d", "bee"),))
     with pytest.raises(DataError, match=r"one\.jsonl: passage 'd' has two texts"):
         collect_texts([[inline, other]], ["one.jsonl"], queries=[], corpora=[])

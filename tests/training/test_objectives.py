@@ -178,18 +178,6 @@ def test_shares_by_loss_have_the_candidates_of_the_scope():
     assert shares_of(without, rank_scope="batch", **options) == pytest.approx([0.75 / 1.25, 0.5 / 1.25])
 
 
-def test_shares_by_margin_reward_no_scale_where_shares_by_loss_do():
-    """Margins 1/2, 1/2 and -1 over 1/2: e, e and 1/e²."""
-    scores = {"a": [[5.0, 3.0, 1.0]], "b": [[50.0, 30.0, 10.0]], "c": [[1.0, 3.0, 5.0]]}
-    total = 2 * math.e + math.exp(-2)
-    expected = [math.e / total, math.e / total, math.exp(-2) / total]
-    assert shares_of(scored_batch(scores), shares="margin", temperature=0.5) == pytest.approx(expected, rel=1e-5)
-    large, small = shares_of(scored_batch(scores), shares="loss")[1::-1]
-    assert large > small + 0.05
-    level = {"a": [[2.0, 2.0, 2.0]], "b": [[2.0, 2.0, 0.0]]}
-    assert shares_of(scored_batch(level), shares="margin") == pytest.approx([0.5, 0.5]), "a tie is no margin"
-
-
 @pytest.mark.parametrize("kind", objectives.SHARES)
 def test_a_positive_without_negatives_gives_equal_shares(kind):
     assert shares_of(scored_batch({"a": [[9.0]], "b": [[-1.0]]}), shares=kind) == pytest.approx([0.5, 0.5])
@@ -318,7 +306,7 @@ def test_one_expert_alone_has_the_whole_share():
         ({"ties": "none"}, "ties=none"),
         ({"temperature": -1.0}, "temperature=-1.0"),
         ({"final_temperature": 0.0}, "final_temperature=0: expected more than 0"),
-        ({"shares": "best"}, "shares=best: expected one of rank, loss, margin"),
+        ({"shares": "best"}, "shares=best: expected one of rank, loss"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

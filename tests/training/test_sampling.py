@@ -10,7 +10,7 @@ import pytest
 from moeir.errors import DataError, UsageError
 from moeir.records import examples
 from moeir.records.examples import Example
-from moeir.training.sampling import BatchIds, MultiDatasetSampler, ShardSpec, make_sampler, require_texts, shard_texts
+from moeir.training.sampling import BatchIds, ShardSpec, check_examples, make_sampler, shard_texts
 
 
 def make_examples(count=10, positives=2, negatives=9):
@@ -74,17 +74,6 @@ def test_a_second_training_goes_on_with_the_queries_that_the_first_has_not_read(
     second.skipped_batches = 6
     assert [second.batch_at(step) for step in range(30)] == [first.batch_at(step) for step in range(6, 36)]
     assert not queries_of(first, range(6)) & queries_of(second, range(4)), "ten batches of an epoch"
-    assert second.distinct_queries(4) == 16
-
-
-@pytest.mark.parametrize("skipped", [0, 3, 25])
-@pytest.mark.parametrize("steps", [0, 1, 9, 10, 11, 30, 300])
-def test_the_queries_that_are_read_are_counted(skipped, steps):
-    sampler = make_toy_sampler(make_examples(41))
-    both = MultiDatasetSampler((make_toy_sampler(make_examples(13)), make_toy_sampler(seed=2)), (2.0, 0.5), 1)
-    for one in (sampler, both):
-        one.skipped_batches = skipped
-        assert one.distinct_queries(steps) == len(queries_of(one, range(steps)))
 
 
 def test_another_seed_is_another_order_that_repeats_some_queries():
@@ -232,11 +221,11 @@ def test_plans_that_cannot_be_are_refused(given, options, error, message):
 def test_examples_that_name_absent_texts_are_refused():
     sampler, queries = make_toy_sampler(make_examples(1)), {"q0": "?"}
     documents = {name: "text" for name in (*sampler.examples[0].positive_ids, *sampler.examples[0].negative_ids)}
-    require_texts(sampler, queries, documents, "train.jsonl")
+    check_examples(sampler, queries, documents, "train.jsonl", None)
     with pytest.raises(DataError, match=r"train.jsonl: query q0 is not among the queries"):
-        require_texts(sampler, {}, documents, "train.jsonl")
+        check_examples(sampler, {}, documents, "train.jsonl", None)
     with pytest.raises(DataError, match=r"train.jsonl: query q0 names document n0.8, which is not in the corpus"):
-        require_texts(sampler, queries, {name: text for name, text in documents.items() if name != "n0.8"}, "train.jsonl")
+        check_examples(sampler, queries, documents.keys() - {"n0.8"}, "train.jsonl", None)
 
 
 def test_negatives_that_repeat_and_a_batch_of_all_queries_are_logged(caplog):

@@ -241,8 +241,8 @@ def test_what_an_own_fusion_returns_is_checked(faulty, moeir, bm25_index, toy, n
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("vector", "--objective returned ObjectiveOutput("),
-        ("constant", "expected an ObjectiveOutput: a loss of one number that has a gradient"),
+        ("vector", "--objective returned a loss of shape [2] with a gradient"),
+        ("constant", "--objective returned a loss of shape [] without a gradient"),
     ],
 )
 def test_what_an_own_objective_returns_is_checked(faulty, moeir, tiny_model, toy, name, message) -> None:

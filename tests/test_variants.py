@@ -91,8 +91,8 @@ def test_what_the_source_says_is_what_python_binds(package):
 
 
 def test_options_of_a_dataclass_are_its_fields():
-    bound = variants.bind_variant("training.objectives", "kl:temperature=2,load_balance=0.5")
-    assert bound.keywords == {"temperature": 2.0, "regularizers": RegularizerWeights(load_balance=0.5)}
+    bound = variants.bind_variant("training.objectives", "kl:temperature=2,load_balance=0.5,by_side=true")
+    assert bound.keywords == {"temperature": 2.0, "regularizers": RegularizerWeights(load_balance=0.5, by_side=True)}
 
 
 def test_resolving_loads_nothing_heavy():

@@ -43,6 +43,7 @@ FIELDS: Mapping[str, tuple[type | None, ...]] = {  # types of the values, as `js
     **dict.fromkeys(("default_prompt_name", "similarity_fn_name", "activation_fn"), (str, None)),
     **dict.fromkeys(("modality_config", "model_args", "model_kwargs", "tokenizer_args", "processor_kwargs"), (dict, None)),
     **dict.fromkeys(("config_args", "config_kwargs", "prompts"), (dict, None)),
+    **dict.fromkeys(("query", "document", "passage", "corpus"), (str, None)),  # of prompts
 }
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", dict: "an object", list: "a list"}
 

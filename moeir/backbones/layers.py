@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig, PreNormConfig
 from moeir.backbones.packed_tokens import PackedTokens
+from moeir.errors import UsageError
 from moeir.kernels.attention import PackedLayout, apply_rotary, attention
 from moeir.kernels.packed_linear import add_linear, fused_activations, pack_linear
 
@@ -180,6 +181,15 @@ def init_weights(module: nn.Module, std: float) -> None:
             nn.init.normal_(part.weight, std=std)
         if isinstance(part, nn.Linear) and part.bias is not None:
             nn.init.zeros_(part.bias)
+
+
+def make_projection(hidden: int, dimension: int, name: str, *, bias: bool = True) -> nn.Linear:
+    """A linear map from N(0, 0.02) to vectors of an option's dimension; UsageError if that is below 1."""
+    if dimension < 1:
+        raise UsageError(f"{name} dimension {dimension}: expected at least 1")
+    projection = nn.Linear(hidden, dimension, bias=bias)
+    init_weights(projection, 0.02)
+    return projection
 
 
 def set_attention_dropout(model: nn.Module, rate: float) -> None:

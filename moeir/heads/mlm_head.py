@@ -72,35 +72,29 @@ def fit_mlm_head(
     if head.norm.bias is not None:
         head.norm.bias.zero_()
     head.bias.zero_()
-    sample = torch.linspace(0, len(ids) - 1, min(len(ids), MAX_SCALE_TOKENS)).long()
-    logits = head(states[sample].float()) @ embeddings.float().T  # [n, V]
-    means = logits.mean(0)
-    logits -= means
-    threshold = _quantile(logits, 1.0 - max(positive, 2.0 / len(embeddings)))
-    logits -= threshold
-    maxima, strongest_terms = logits.max(dim=1)
-    gain = strongest / float(maxima.median().clamp(min=1e-6))
+    logits, offset, report = _centre_logits(head, embeddings, states, ids, positive)
+    gain = strongest / float(logits.amax(1).median().clamp(min=1e-6))
     head.norm.weight.fill_(gain)
-    head.bias.copy_(-gain * (means + threshold))
-    top1_share = (strongest_terms == ids[sample]).float().mean()
-    return FitReport(len(ids), float(top1_share), float((logits > 0).float().mean()))
+    head.bias.copy_(-gain * offset)
+    return report
 
 
 @torch.no_grad()
 def fit_bias(head: UntransformedMlmHead, embeddings: Tensor, states: Tensor, ids: Tensor, *, positive: float = 2e-4) -> FitReport:
     """Set the bias of a head without a transform so that each term is above zero for a share `positive` of the tokens."""
-    sample = torch.linspace(0, len(ids) - 1, min(len(ids), MAX_SCALE_TOKENS)).long()
-    logits = states[sample].float() @ embeddings.float().T  # [n, V]
+    _, offset, report = _centre_logits(head, embeddings, states, ids, positive)
+    head.bias.copy_(-offset)
+    return report
+
+
+def _centre_logits(head: nn.Module, embeddings: Tensor, states: Tensor, ids: Tensor, positive: float) -> tuple[Tensor, Tensor, FitReport]:
+    """The logits [n, V] of some tokens, less an offset [V], so that a share `positive` of all is above zero; the offset and the report."""
+    rows = torch.linspace(0, len(ids) - 1, min(len(ids), MAX_SCALE_TOKENS)).long()
+    logits = head(states[rows].float()) @ embeddings.float().T
     means = logits.mean(0)
     logits -= means
-    threshold = _quantile(logits, 1.0 - max(positive, 2.0 / len(embeddings)))
-    head.bias.copy_(-(means + threshold))
-    top1_share = (logits.argmax(1) == ids[sample]).float().mean()
-    return FitReport(len(ids), float(top1_share), float((logits > threshold).float().mean()))
-
-
-def _quantile(values: Tensor, share: float) -> float:
-    """The value below which a share `share` of all values lies, from a regular sample of at most ten million."""
-    flat = values.flatten()
-    sample = flat[:: max(1, len(flat) // 10_000_000)]
-    return float(sample.kthvalue(max(1, int(share * len(sample)))).values)
+    sample = logits.flatten()[:: max(1, logits.numel() // 10_000_000)]
+    threshold = float(sample.kthvalue(max(1, int((1.0 - max(positive, 2.0 / len(embeddings))) * len(sample)))).values)
+    logits -= threshold
+    top1_share = (logits.argmax(1) == ids[rows]).float().mean()
+    return logits, means + threshold, FitReport(len(ids), float(top1_share), float((logits > 0).float().mean()))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from moeir.backbones.layers import init_weights
+from moeir.backbones.layers import make_projection
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.precision import normalize
@@ -53,10 +53,7 @@ class ProjectionHead(nn.Module):
 
     def __init__(self, hidden: int, *, dimension: int = 768, layer_norm: bool = False) -> None:
         super().__init__()
-        if dimension < 1:
-            raise UsageError(f"cls dimension {dimension}: expected at least 1")
-        self.projection = nn.Linear(hidden, dimension)
-        init_weights(self.projection, 0.02)
+        self.projection = make_projection(hidden, dimension, "cls")
         self.norm = nn.LayerNorm(dimension) if layer_norm else None
 
     def forward(self, states: Tensor, tokens: PackedTokens) -> Dense:

@@ -5,9 +5,8 @@ Gao et al. 2021).
 import torch
 from torch import Tensor, nn
 
-from moeir.backbones.layers import init_weights
+from moeir.backbones.layers import make_projection
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
-from moeir.errors import UsageError
 from moeir.kernels.attention import find_visible_keys
 from moeir.kernels.precision import normalize
 from moeir.representations.exact_match import ExactMatch
@@ -33,10 +32,7 @@ class TokenVectorHead(nn.Module):
         punctuation: bool = True,
     ) -> None:
         super().__init__()
-        if dimension < 1:
-            raise UsageError(f"local dimension {dimension}: expected at least 1")
-        self.projection = nn.Linear(hidden, dimension, bias=False)
-        init_weights(self.projection, 0.02)
+        self.projection = make_projection(hidden, dimension, "local", bias=False)
         self.normalise = normalise
         dropped_ids = [*([] if separator else [special_tokens.separator]), *([] if punctuation else special_tokens.punctuation)]
         self._separator = None if separator else special_tokens.separator
@@ -79,10 +75,7 @@ class CoilHead(nn.Module):
         relu: bool = False,
     ) -> None:
         super().__init__()
-        if dimension < 1:
-            raise UsageError(f"exact dimension {dimension}: expected at least 1")
-        self.projection = nn.Linear(hidden, dimension)
-        init_weights(self.projection, 0.02)
+        self.projection = make_projection(hidden, dimension, "exact")
         self.norm = nn.LayerNorm(dimension) if layer_norm else None
         self.relu = relu
         self._separator = None if separator else special_tokens.separator

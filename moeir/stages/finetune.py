@@ -322,7 +322,7 @@ class Finetune(TrainingStage, InputOptions):
         text_stream = collect_texts(datasets, labels, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty, fielded=pairs)
         for sampler, rows, label in zip(samplers, text_stream.rows, labels):
             teacher = self.objective if objective in objectives.NEEDS_TEACHER else None
-            sampling.check_examples(sampler, rows.queries, rows.documents, label, teacher)
+            sampling.check_training_examples(sampler, rows.queries, rows.documents, label, teacher)
             sampling.drop_twins(sampler, rows.document_twins, label)
             sampling.check_batch_size(sampler, self.process_group().size, pairs=pairs)
         joint: BatchSampler = samplers[0]

@@ -105,6 +105,7 @@ class RegularizerWeights:
     entropy_sign: str = "maximise"
     entropy_of: str = "instance"
     load_balance: float = 0.0
+    by_side: bool = False
 
     def __post_init__(self) -> None:
         for name in ("flops_query", "flops_document", "flops_ramp", "entropy", "load_balance"):
@@ -133,18 +134,19 @@ class RegularizerWeights:
     def router_penalty(self, queries: EncoderOutput, documents: EncoderOutput) -> tuple[Tensor | float, StepMetrics]:
         """The penalties of learned routers, means over routers; as metrics each router's entropy, expert usage and information on roles.
 
-        `load_balance` and the entropy of a batch are of both sides together. The entropy penalty applies to routers inside layers only:
-        SB-MoE's gate has none in its paper.
+        `load_balance` and the entropy of a batch are of both sides together, or with `by_side` the mean over sides, which forbids an expert
+        for each role. The entropy penalty applies to routers inside layers only: SB-MoE's gate has none in its paper.
         """
         total: Tensor | float = 0.0
         facts: StepMetrics = {}
         pairs = {name: (router, documents.routing[name]) for name, router in queries.routing.items()}
-        layers = [pair for name, pair in pairs.items() if name.startswith("layer")]
+        groups = {name: [(side,) for side in pair] if self.by_side else [pair] for name, pair in pairs.items()}
+        layers = [group for name in groups if name.startswith("layer") for group in groups[name]]
         if layers and self.entropy:
-            costs = [negative_entropy(*pair, scope=self.entropy_of) for pair in layers]
+            costs = [negative_entropy(*group, scope=self.entropy_of) for group in layers]
             total = total + self.entropy * ENTROPY_SIGNS[self.entropy_sign] * torch.stack(costs).mean()
         if pairs and self.load_balance:
-            costs = [load_balance(*pair) for pair in pairs.values()]
+            costs = [load_balance(*group) for name in groups for group in groups[name]]
             total = total + self.load_balance * torch.stack(costs).mean()
         for name, pair in pairs.items():
             facts[f"entropy.{name}"] = -negative_entropy(*pair).detach()

@@ -1,6 +1,5 @@
 """Retrieval as a training task: the texts of a sampler's batches, encoded and their objective."""
 
-import reprlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -97,7 +96,9 @@ class RetrievalTask:
 
 def _check_output(output: Any) -> None:
     """UsageError if an objective, which may be own code, returns something else than a loss with a gradient and its metrics."""
-    is_valid = isinstance(output, ObjectiveOutput) and isinstance(output.loss, Tensor) and "loss" in output.metrics
-    if not is_valid or output.loss.ndim or not output.loss.requires_grad:
+    loss = output.loss if isinstance(output, ObjectiveOutput) else None
+    if not isinstance(loss, Tensor) or loss.ndim or not loss.requires_grad or "loss" not in output.metrics:
+        gradient = "with" if isinstance(loss, Tensor) and loss.requires_grad else "without"
+        found = f"a loss of shape {list(loss.shape)} {gradient} a gradient" if isinstance(loss, Tensor) else type(output).__name__
         expected = "expected an ObjectiveOutput: a loss of one number that has a gradient, and metrics with 'loss'"
-        raise UsageError(f"--objective returned {' '.join(reprlib.repr(output).split())}; {expected}")
+        raise UsageError(f"--objective returned {found}; {expected}")

@@ -214,14 +214,18 @@ def drop_twins(sampler: EpochSampler, twins: Twins, source: str) -> None:
     sampler.examples, sampler.batch_size = tuple(examples), min(sampler.batch_size, len(examples))
 
 
-def check_examples(sampler: EpochSampler, queries: Container[str], documents: Container[str], source: str, teacher: str | None) -> None:
+def check_training_examples(
+    sampler: EpochSampler, queries: Container[str], documents: Container[str], source: str, teacher: str | None
+) -> None:
     """DataError if an example names a text that is missing, or lacks the scores of its documents, which the objective `teacher` needs."""
     for example in sampler.examples:
         if example.query_id not in queries:
-            raise DataError(f"{source}: query {example.query_id} is not among the queries (--queries)")
+            raise DataError(f"{source}: query {example.query_id} is not among the queries; name their file with --queries")
         for document in (*example.positive_ids, *example.negative_ids):
             if document not in documents:
-                raise DataError(f"{source}: query {example.query_id} names document {document}, which is not in the corpus (--corpus)")
+                raise DataError(
+                    f"{source}: query {example.query_id} names document {document}, which is not in the corpus; name its file with --corpus"
+                )
         if teacher is not None and not example.positive_scores:
             message = f"has no positive_scores and negative_scores, which --objective {teacher} learns from: one number a document"
             raise DataError(f"{source}: query {example.query_id} {message}")

@@ -78,7 +78,7 @@ def test_pooling_and_normalisation_are_read_in_every_spelling(changes, expected,
     "name, content",
     [
         *(("modules.json", content) for content in (None, 7, {"type": "Pooling"}, [7], [{}], [{"type": 7}], ["Pooling"])),
-        *(("sentence_bert_config.json", {"max_seq_length": value}) for value in (0, -1, True, "x", 1.5, 1e300, float("inf"), [16])),
+        *(("sentence_bert_config.json", {"max_seq_length": value}) for value in (-1, True, "x", 1.5, 1e300, float("inf"), [16])),
         ("sentence_bert_config.json", [16]),
         *(("config_sentence_transformers.json", {"prompts": value}) for value in (7, "x", ["x"], {"query": 7}, {"document": ["x"]})),
         *(("1_Pooling/config.json", {"pooling_mode_cls_token": value}) for value in (None, 1, "true", [])),

@@ -231,7 +231,7 @@ def test_finetune_trains_on_each(tmp_path: Path, moeir: Moeir, tiny_model: Path)
     assert len(weights) == 1
     (tmp_path / "triples.tsv").write_text("7\t10\t11\n")
     result = moeir(*flags, "--train", tmp_path / "triples.tsv", "--output", tmp_path / "out")
-    assert result.code == 2 and "its examples name texts by id; name their files with --queries" in result.stderr
+    assert result.code == 3 and "is not among the queries; name their file with --queries" in result.stderr
 
 
 def test_finetune_leaves_out_negatives_that_are_the_positive_under_another_id(tmp_path: Path, moeir: Moeir, tiny_model: Path) -> None:
@@ -244,6 +244,6 @@ def test_finetune_leaves_out_negatives_that_are_the_positive_under_another_id(tm
     result = moeir(*flags, "--train", write_lines(tmp_path / "train.jsonl", rows))
     assert result.code == 0, result.stderr
     assert "2 negatives have the text of a positive of their query and are left out, with 1 queries that have no other" in result.stderr
-    assert "1 step of 2 queries: 2 of 2 queries" in result.stderr
+    assert "1 step of 2 queries: 1.00 epochs of 2 queries" in result.stderr
     result = moeir(*flags, "--train", write_lines(tmp_path / "only.jsonl", rows[2:]), "--force")
     assert result.code == 3 and "no training examples; each negative has the text of a positive" in result.stderr

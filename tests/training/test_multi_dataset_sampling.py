@@ -7,7 +7,7 @@ import pytest
 from moeir.errors import DataError
 from moeir.records.examples import Example
 from moeir.records.texts import Text
-from moeir.training.sampling import MultiDatasetSampler, check_examples, make_sampler
+from moeir.training.sampling import MultiDatasetSampler, check_training_examples, make_sampler
 from moeir.training.text_stream import RowIndex, collect_texts
 
 
@@ -100,7 +100,7 @@ def test_examples_without_a_teacher_are_refused_where_one_is_needed():
     sampler = make_toy_sampler("a", 2)
     ids = {name for one in sampler.examples for name in (one.query_id, *one.positive_ids, *one.negative_ids)}
     with pytest.raises(DataError, match=r"train.jsonl: query a0 has no positive_scores and negative_scores, .* --objective kl learns from"):
-        check_examples(sampler, ids, ids, "train.jsonl", "kl")
+        check_training_examples(sampler, ids, ids, "train.jsonl", "kl")
 
 
 def write_tsv(path, **texts):

@@ -86,9 +86,11 @@ def test_entropy_is_asked_of_layers_on_both_sides_and_not_of_the_gate(objective)
     assert penalty_cost(objective) == pytest.approx(0.01 * expected, abs=1e-6)
     assert penalty_cost(objective, entropy=0.5) == pytest.approx(0.5 * expected, rel=1e-4)
     assert penalty_cost(objective, entropy=0.5, entropy_sign="as-printed") == pytest.approx(-0.5 * expected, rel=1e-4)
-    rows = [[mean_row([mean_row(side[name]) for side in (QUERIES, DOCUMENTS)])] for name in LAYERS]
-    expected = sum(map(oracles.negative_entropy, rows)) / len(rows)
-    assert penalty_cost(objective, entropy=0.5, entropy_of="batch") == pytest.approx(0.5 * expected, rel=1e-4)
+    by_side = [[mean_row(side[name])] for name in LAYERS for side in (QUERIES, DOCUMENTS)]
+    together = [[mean_row([mean_row(side[name]) for side in (QUERIES, DOCUMENTS)])] for name in LAYERS]
+    for rows, flag in ((together, False), (by_side, True)):
+        expected = sum(map(oracles.negative_entropy, rows)) / len(rows)
+        assert penalty_cost(objective, entropy=0.5, entropy_of="batch", by_side=flag) == pytest.approx(0.5 * expected, rel=1e-4)
 
 
 def mean_row(rows):
@@ -97,9 +99,11 @@ def mean_row(rows):
 
 @pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
 def test_load_balance_is_asked_of_every_router(objective):
-    costs = [oracles.load_balance(2 * QUERIES[name] + DOCUMENTS[name]) for name in QUERIES]  # 2 queries and 4 documents weigh the same
-    expected = 2.0 * sum(costs) / len(costs)
-    assert penalty_cost(objective, entropy=0.0, load_balance=2.0) == pytest.approx(expected, rel=1e-4)
+    by_side = [oracles.load_balance(side[name]) for name in QUERIES for side in (QUERIES, DOCUMENTS)]
+    together = [oracles.load_balance(2 * QUERIES[name] + DOCUMENTS[name]) for name in QUERIES]  # 2 queries and 4 documents weigh the same
+    for costs, flag in ((together, False), (by_side, True)):
+        expected = 2.0 * sum(costs) / len(costs)
+        assert penalty_cost(objective, entropy=0.0, load_balance=2.0, by_side=flag) == pytest.approx(expected, rel=1e-4)
 
 
 PERFECT = {"layer2": [[0.99, 0.01]] * 2}, {"layer2": [[0.01, 0.99]] * 4}
@@ -107,8 +111,9 @@ BLIND = {"layer2": [[0.9, 0.1], [0.2, 0.8]]}, {"layer2": [[0.6, 0.4], [0.3, 0.7]
 
 
 def test_a_router_that_has_found_the_roles_pays_nothing_for_balance():
-    """I Σ f_i P_i: 2 (.5 · .5 + .5 · .5) = 1 of both sides together, the least possible."""
+    """I Σ f_i P_i: 2 (1 · .99 + 0 · .01) = 1.98 on each side, and 2 (.5 · .5 + .5 · .5) = 1 together, the least possible."""
     assert penalty_cost(training_batch=batch(*PERFECT), entropy=0.0, load_balance=1.0) == pytest.approx(1.0, abs=1e-5)
+    assert penalty_cost(training_batch=batch(*PERFECT), entropy=0.0, load_balance=1.0, by_side=True) == pytest.approx(1.98, abs=1e-5)
     together = penalty_cost(training_batch=batch(*PERFECT), entropy=1.0, entropy_of="batch")
     assert together == pytest.approx(-math.log(2), abs=1e-5), "the mean probabilities of both sides are even"
 

@@ -10,7 +10,7 @@ import pytest
 from moeir.errors import DataError, UsageError
 from moeir.records import examples
 from moeir.records.examples import Example
-from moeir.training.sampling import BatchIds, ShardSpec, check_examples, make_sampler, shard_texts
+from moeir.training.sampling import BatchIds, ShardSpec, check_training_examples, make_sampler, shard_texts
 
 
 def make_examples(count=10, positives=2, negatives=9):
@@ -221,11 +221,11 @@ def test_plans_that_cannot_be_are_refused(given, options, error, message):
 def test_examples_that_name_absent_texts_are_refused():
     sampler, queries = make_toy_sampler(make_examples(1)), {"q0": "?"}
     documents = {name: "text" for name in (*sampler.examples[0].positive_ids, *sampler.examples[0].negative_ids)}
-    check_examples(sampler, queries, documents, "train.jsonl", None)
+    check_training_examples(sampler, queries, documents, "train.jsonl", None)
     with pytest.raises(DataError, match=r"train.jsonl: query q0 is not among the queries"):
-        check_examples(sampler, {}, documents, "train.jsonl", None)
+        check_training_examples(sampler, {}, documents, "train.jsonl", None)
     with pytest.raises(DataError, match=r"train.jsonl: query q0 names document n0.8, which is not in the corpus"):
-        check_examples(sampler, queries, documents.keys() - {"n0.8"}, "train.jsonl", None)
+        check_training_examples(sampler, queries, documents.keys() - {"n0.8"}, "train.jsonl", None)
 
 
 def test_negatives_that_repeat_and_a_batch_of_all_queries_are_logged(caplog):

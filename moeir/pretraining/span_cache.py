@@ -167,15 +167,15 @@ def _find_sentence_tokens(text: Text, characters: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class QueryCache:
-    """ids [T] of all queries end to end without special tokens, starts [m+1] of each query; links the queries of each document, document
-    by document, then those of each span; documents [N+1] and spans [n+1] the offsets of each among them. All memory-mapped."""
+    """ids [T] of all queries end to end without special tokens, starts [m+1] of each query; links the queries of each owner: of the N
+    documents, then of the n spans; offsets [N+n+1] where each owner's begin among them. All memory-mapped."""
 
     folder: Path
     ids: TokenIds
     starts: Int64Array
     links: Int64Array
-    documents: Int64Array
-    spans: Int64Array
+    offsets: Int64Array
+    document_count: int
 
     @classmethod
     def open(cls, folder: Path, corpus: SpanCache) -> Self:
@@ -184,11 +184,9 @@ class QueryCache:
         ids = arrays.read("ids", ID_DTYPES, (None,))
         starts = arrays.read_offsets("starts", None, len(ids), "ids.npy")
         links = arrays.read("links", np.int64, (None,), by="starts.npy", below=len(starts) - 1)
-        documents, spans = len(corpus.boundaries.documents) - 1, len(corpus)
-        of_documents = arrays.read("documents", np.int64, (documents + 1,), by="the corpus")
-        of_spans = arrays.read_offsets("spans", spans, len(links), "documents.npy and links.npy", begin=int(of_documents[-1]))
-        of_documents = arrays.read_offsets("documents", documents, int(of_spans[0]), "spans.npy")
-        return cls(folder, ids, starts, links, of_documents, of_spans)
+        documents = len(corpus.boundaries.documents) - 1
+        offsets = arrays.read_offsets("offsets", documents + len(corpus), len(links), "the corpus and links.npy")
+        return cls(folder, ids, starts, links, offsets, documents)
 
     def __len__(self) -> int:
         """Number of queries."""
@@ -196,12 +194,14 @@ class QueryCache:
 
     def has_query(self, spans_per_document: Int64Array) -> npt.NDArray[np.bool_]:
         """[n] whether a span or its document as a whole has a query."""
-        return np.repeat(np.diff(self.documents) > 0, spans_per_document) | (np.diff(self.spans) > 0)
+        has_query = np.diff(self.offsets) > 0
+        return np.repeat(has_query[: self.document_count], spans_per_document) | has_query[self.document_count :]
 
     def sample_queries(self, documents: Int64Array, spans: Int64Array, keys: UInt64Array) -> tuple[Int64Array, Int64Array]:
         """[B] token bounds of a random query of each span or of its document, chosen by its key; every span must have one."""
-        first, first_of_span = self.documents[documents], self.spans[spans]
-        of_document, of_span = self.documents[documents + 1] - first, self.spans[spans + 1] - first_of_span
+        owners = spans + self.document_count
+        first, first_of_span = self.offsets[documents], self.offsets[owners]
+        of_document, of_span = self.offsets[documents + 1] - first, self.offsets[owners + 1] - first_of_span
         chosen = randint_high(random_bits(keys, np.zeros(1, dtype=np.int64)), of_document + of_span)
         queries = self.links[np.where(chosen < of_document, first + chosen, first_of_span + chosen - of_document)]
         return self.starts[queries], self.starts[queries + 1]
@@ -232,8 +232,7 @@ def build_query_cache(
         linked, counts = np.array(owners, dtype=np.int64), np.bincount(owners, minlength=rows.documents + len(corpus))
         offsets = np.concatenate([[0], np.cumsum(counts)])
         memmap.save_array(target / "links.npy", np.array(members, dtype=np.int64)[np.argsort(linked, kind="stable")])
-        memmap.save_array(target / "documents.npy", offsets[: rows.documents + 1])
-        memmap.save_array(target / "spans.npy", offsets[rows.documents :])
+        memmap.save_array(target / "offsets.npy", offsets)
         return {"queries": 1 + max(members), "links": len(members), "empty": empty}
 
     return QueryCache.open(_get_or_build(folder, "queries", {"judged": judgements is not None}, sources, fill), corpus)

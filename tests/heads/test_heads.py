@@ -1,4 +1,4 @@
-"""Pooling, lexical and token vector heads: each option against a plain computation from the states."""
+"""Pooling, lexical, token vector and COIL heads: each option against a plain computation from the states."""
 
 import math
 from itertools import pairwise
@@ -10,8 +10,8 @@ from moeir.backbones.encoder import Encoder, EncoderConfig
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
-from moeir.heads.pooling import PoolingHead
-from moeir.heads.token_vectors import TokenVectorHead
+from moeir.heads.pooling import PoolingHead, ProjectionHead
+from moeir.heads.token_vectors import CoilHead, TokenVectorHead
 from tests.oracles import representations as oracles
 
 CLS, SEP, MASK, COMMA = 1, 2, 3, 4
@@ -66,21 +66,17 @@ def test_vectors_too_long_for_float32_are_not_numbers_and_all_others_are_those_o
         assert torch.equal(normal, torch.nn.functional.normalize(head(plain, tokens()).vectors))
 
 
-def test_pooled_refuses_an_unknown_pooling():
-    with pytest.raises(UsageError, match="pooling=max: expected one of cls, mean"):
-        PoolingHead(pooling="max")
-
-
+@pytest.mark.parametrize("pooling", ["max", "sum"])
 @pytest.mark.parametrize("silent", [None, (1, 0, 2)])
-def test_lexical_weights_are_the_saturated_maxima_of_the_logits(silent):
+def test_lexical_weights_are_the_saturated_maxima_or_sums_of_the_logits(silent, pooling):
     torch.manual_seed(0)
     encoder = Encoder(EncoderConfig(20, H, 1, 2, 8, initializer_range=1.0), vocabulary_head=True).eval()
     encoder.vocabulary_head.bias.data.normal_()
-    output = LexicalHead()(states(), tokens("query", silent), encoder)
+    output = LexicalHead(pooling=pooling)(states(), tokens("query", silent), encoder)
     logits = rows(encoder.logits(states()).detach())
     actual = [row.tolist() for row in output.to_matrix()]
     for weights, text, quiet in zip(actual, logits, silent or (0, 0, 0), strict=True):
-        expected = oracles.lexical(text[: len(text) - quiet])
+        expected = (oracles.lexical if pooling == "max" else oracles.sum_pooled_lexical)(text[: len(text) - quiet])
         assert weights == pytest.approx([expected.get(term, 0.0) for term in range(20)], abs=1e-5)
     assert bool((output.weights > 0).all())
 
@@ -180,5 +176,50 @@ def test_gradients_reach_the_states_through_every_option():
 
 
 def test_impossible_options_are_refused():
-    with pytest.raises(UsageError, match="local dimension 0: expected at least 1"):
-        TokenVectorHead(H, SIGNS, dimension=0)
+    for name, head in (("local", TokenVectorHead), ("exact", CoilHead)):
+        with pytest.raises(UsageError, match=f"{name} dimension 0: expected at least 1"):
+            head(H, SIGNS, dimension=0)
+    with pytest.raises(UsageError, match="cls dimension 0: expected at least 1"):
+        ProjectionHead(H, dimension=0)
+    with pytest.raises(UsageError, match="lexical pooling=mean: expected one of max, sum"):
+        LexicalHead(pooling="mean")
+    with pytest.raises(UsageError, match="pooling=max: expected one of cls, mean"):
+        PoolingHead(pooling="max")
+
+
+@pytest.mark.parametrize("side", ["query", "document"])
+@pytest.mark.parametrize("separator, kept", [(False, [[1, 2, 3], [1], [1, 2]]), (True, [[1, 2, 3, 4], [1, 2], [1, 2, 3]])])
+def test_every_token_but_the_beginning_has_its_term_and_a_vector(side, separator, kept):
+    torch.manual_seed(0)
+    head = CoilHead(H, SIGNS, dimension=4, separator=separator)
+    output = head(states(), tokens(side))
+    assert output.starts.tolist() == torch.tensor([0, *map(len, kept)]).cumsum(0).tolist()
+    assert output.terms.tolist() == [ids[index] for ids, positions in zip(IDS, kept, strict=True) for index in positions]
+    expected = states() @ head.projection.weight.T + head.projection.bias
+    rows = [int(start) + index for start, positions in zip(tokens().starts, kept, strict=False) for index in positions]
+    assert torch.allclose(output.vectors, expected[rows], atol=1e-6) and output.vectors.dtype == torch.float32
+
+
+def test_a_layer_norm_stands_behind_the_map_and_relu_behind_that():
+    torch.manual_seed(0)
+    head = CoilHead(H, SIGNS, dimension=4, layer_norm=True, relu=True)
+    plain = CoilHead(H, SIGNS, dimension=4)
+    plain.projection.load_state_dict(head.projection.state_dict())
+    expected = torch.nn.functional.layer_norm(plain(states(), tokens()).vectors, (4,)).relu()
+    assert torch.allclose(head(states(), tokens()).vectors, expected, atol=1e-6)
+    dense = ProjectionHead(H, dimension=3, layer_norm=True)
+    first = states()[[0, 5, 8]] @ dense.projection.weight.T
+    assert torch.allclose(dense(states(), tokens()).vectors, torch.nn.functional.layer_norm(first, (3,)), atol=1e-5)
+
+
+def test_projected_is_a_linear_map_with_bias_of_the_first_token():
+    head = ProjectionHead(H, dimension=3)
+    torch.nn.init.normal_(head.projection.bias)
+    actual = head(states(), tokens()).vectors
+    assert torch.allclose(actual, states()[[0, 5, 8]] @ head.projection.weight.T + head.projection.bias, atol=1e-6)
+
+
+def test_half_precision_ends_in_float32():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = CoilHead(H, SIGNS, layer_norm=True)(states(), tokens()), ProjectionHead(H, layer_norm=True)(states(), tokens())
+    assert {part.vectors.dtype for part in output} == {torch.float32}

@@ -12,20 +12,14 @@ from moeir.mixtures.dispatch import RouterOutput, check_expert_count, dispatch_t
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40))
 def test_each_row_meets_the_expert_it_chose_and_comes_back_to_its_place(choices):
     states, choice = torch.arange(len(choices), dtype=torch.float32)[:, None], torch.tensor(choices)
-    output = dispatch_to_experts(states, choice, 5, lambda expert, own, rows: own * 10 + expert)
-    assert output[:, 0].tolist() == [10 * row + expert for row, expert in enumerate(choices)]
-
-
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=20))
-def test_an_expert_is_told_its_rows(choices):
-    choice = torch.tensor(choices)
     rows_by_expert = {}
 
     def apply(expert, own, rows):
         rows_by_expert[expert] = list(range(len(choices))) if rows is None else rows.tolist()
-        return own
+        return own * 10 + expert
 
-    dispatch_to_experts(torch.zeros(len(choices), 2), choice, 3, apply)
+    output = dispatch_to_experts(states, choice, 5, apply)
+    assert output[:, 0].tolist() == [10 * row + expert for row, expert in enumerate(choices)]
     assert rows_by_expert == {expert: [row for row, one in enumerate(choices) if one == expert] for expert in sorted(set(choices))}
 
 

@@ -1,6 +1,5 @@
 """The best weights are saved and become the checkpoint, also after a kill: two data sets, evaluated every second step."""
 
-import json
 from functools import partial
 
 import pytest
@@ -17,27 +16,13 @@ from moeir.training.dev_sets import DevEvaluator, DevLoss, DevSet, load_dev_set
 from moeir.training.regularizers import RegularizerWeights
 from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import MultiDatasetSampler, make_sampler
-from moeir.training.trainer import BEST_FOLDER, METRICS_FILE, STATE_FOLDER, Schedule, train
-from tests.training.toy_examples import tokenize_in_memory
+from moeir.training.trainer import BEST_FOLDER, STATE_FOLDER, Schedule, train
+from tests.training.toy_examples import Killed, identical, kill_at, tokenize_in_memory, untimed_metrics
 
 NO_FLOPS = RegularizerWeights(flops_query=0.0, flops_document=0.0)
 RULES = {"query_length": 16, "document_length": 32}
 STEPS = 6
-
-
-class Killed(Exception):
-    """Stands for a kill of the process."""
-
-
-def objective_killed_at(at):
-    """An objective that kills the training before its step `at` is done."""
-
-    def objective(batch):
-        if batch.step == at:
-            raise Killed
-        return objectives.contrastive(batch, regularizers=RegularizerWeights(flops_query=1e-4, flops_document=1e-4))
-
-    return objective
+SPARSE = partial(objectives.contrastive, regularizers=RegularizerWeights(flops_query=1e-4, flops_document=1e-4))
 
 
 @pytest.fixture(scope="module")
@@ -57,21 +42,12 @@ def learning(toy, tiny_model_with_head):
         dev = DevSet(dev_set.queries, dev_set.documents, dev_set.qrels, measure, 2, patience, keep)
         schedule = Schedule(STEPS, rate, layer_decay=0.8, group_rates={"towers": 2e-3}, save_minutes=0.0, **options)
         texts, plan = tokenize_in_memory(checkpoint, queries, documents, datasets=2), MultiDatasetSampler(samplers, (1.0, 0.5), 1)
-        task = RetrievalTask(checkpoint, plan, texts, objective_killed_at(at), schedule.steps, torch.float32)
+        task = RetrievalTask(checkpoint, plan, texts, kill_at(at, SPARSE), schedule.steps, torch.float32)
         loss = DevLoss(partial(objectives.contrastive, regularizers=NO_FLOPS), 3, STEPS) if measure == "loss" else None
         counts = train(task, schedule, folder, device="cpu", evaluator=DevEvaluator(checkpoint, dev, torch.float32, loss=loss))
         return {name: value.clone() for name, value in checkpoint.architecture.state_dict().items()}, counts
 
     return learned
-
-
-def identical(first, second):
-    return all(torch.equal(first[name], second[name]) for name in first)
-
-
-def untimed_metrics(folder):
-    every = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in ("seconds", "tokens_per_second")} for line in every]
 
 
 def without_speed(counts):

@@ -106,18 +106,6 @@ def test_a_development_set_chooses_the_weights_and_the_manifest_says_so(finetune
     assert moeir("encode", "--model", tmp_path / "out", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc").code == 0
 
 
-def test_the_lowest_loss_chooses_the_weights(finetune, toy):
-    flags = (*dev_flags(toy), "--dev-measure", "loss", "--epochs", 3, "--learning-rate", 1e-3)
-    result, counts, metrics = finetune("came:shared_layers=2,local_dim=8", ("a",), "--objective", "competitive", *flags)
-    losses = {line["step"]: line["dev.loss"] for line in metrics if "dev.loss" in line}
-    best = counts["development"]
-    assert list(losses) == [3, 6, 9] and (best["measure"], best["value"]) == ("loss", min(losses.values())) == (
-        "loss",
-        losses[best["step"]],
-    )
-    assert f"development loss {best['value']:.4f} after step {best['step']}" in result.stderr
-
-
 @pytest.mark.parametrize(
     "objective, options, message",
     [

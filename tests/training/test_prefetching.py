@@ -2,12 +2,11 @@
 
 import threading
 
-import numpy as np
 import pytest
 
 from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import DataError
-from moeir.training.sampling import MultiDatasetSampler, make_sampler
+from moeir.training.sampling import make_sampler
 from moeir.training.token_cache import PREFETCH_STEPS, prefetch_batches
 from tests.training.toy_examples import animal_text, assert_same_tokens, make_examples, single_part, tokenize_in_memory
 
@@ -51,12 +50,6 @@ def test_batches_come_in_order_from_wherever_a_training_goes_on(texts):
     assert not prefetch_threads()
 
 
-def test_any_other_step_can_be_asked_for(texts):
-    sampler = RecordingSampler()
-    batches = prefetch_batches(sampler, texts, 9)
-    assert [batches.at(step).ids for step in (0, 1, 7, 2, 8, 8)] == [sampler._sampler.batch_at(step) for step in (0, 1, 7, 2, 8, 8)]
-
-
 def test_an_error_in_the_thread_is_raised_where_its_step_is_asked_for(texts):
     batches = prefetch_batches(RecordingSampler(fails=2), texts, 9)
     assert [len(single_part(batches.at(step).queries)) for step in (0, 1)] == [4, 4]
@@ -72,12 +65,3 @@ def test_the_thread_ends_with_a_training_that_stops_early(texts):
     assert len(prefetch_threads()) == 1
     del batches
     assert not prefetch_threads()
-
-
-def test_an_epochs_order_is_made_once(monkeypatch):
-    samplers = tuple(make_sampler(make_examples(count), batch_size=2, negatives=3, seed=1, source="x") for count in (8, 12))
-    multi_sampler, seeds, generator = MultiDatasetSampler(samplers, (1.0, 1.0), 1), [], np.random.default_rng
-    monkeypatch.setattr(np.random, "default_rng", lambda seed: (seeds.append(tuple(seed)), generator(seed))[1])
-    for step in range(2 * multi_sampler.steps_per_epoch):
-        multi_sampler.batch_at(step)
-    assert sorted(seeds) == sorted([*[(1, epoch) for epoch in (0, 1)] * 2, *((1, epoch, 2) for epoch in (0, 1))])

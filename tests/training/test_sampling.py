@@ -1,6 +1,5 @@
 """Sampling: the batch of any step, the same each time."""
 
-import json
 from collections import Counter
 from types import SimpleNamespace
 
@@ -120,22 +119,7 @@ def test_the_first_positive_is_that_of_every_epoch_and_changes_nothing_else():
             assert positive == f"p{query[1:]}.0" and negatives == documents_by_query(other)[query][1]
 
 
-def test_the_first_positive_is_the_first_of_the_file_in_every_format(tmp_path):
-    passages = [{"docid": f"p{number}", "title": "", "text": "owl"} for number in (2, 1, 3)]
-    negatives = [{"docid": "n", "title": "", "text": "bat"}]
-    inline = {"query_id": "q", "query": "who?", "positive_passages": passages, "negative_passages": negatives}
-    contexts = [{"title": "", "text": f"owl {number}", "passage_id": f"p{number}"} for number in (2, 1, 3)]
-    bat = {"title": "", "text": "bat", "passage_id": "n"}
-    files = {
-        "ids.jsonl": {"query_id": "q", "positive_ids": ["p2", "p1", "p3"], "negative_ids": ["n"]},
-        "inline.jsonl": inline,
-        "dpr.json": [{"question": "who?", "answers": ["owl"], "positive_ctxs": contexts, "negative_ctxs": [bat], "hard_negative_ctxs": []}],
-    }
-    for name, record in files.items():
-        (tmp_path / name).write_text(json.dumps(record) + "\n")
-        read = list(examples.read_examples(tmp_path / name))
-        sampler = make_sampler(read, batch_size=1, negatives=1, seed=1, source=name, positives="first")
-        assert {sampler.batch_at(step).documents for step in range(4)} == {("p2", "n")}, name
+def test_the_first_positive_is_the_first_of_the_files(tmp_path):
     merged = examples.merge_examples([[Example("q", ("b", "a"), ("n",))], [Example("q", ("c", "a"), ("m",))]], ["1", "2"])
     assert make_sampler(merged, batch_size=1, negatives=0, seed=1, source="both", positives="first").batch_at(3).documents == ("b",)
 

@@ -166,11 +166,6 @@ def test_the_first_documents_are_those_of_the_first_set_and_a_collection_correct
     assert needed.first_documents == [documents["d5"], documents["d1"], documents["d0"]]
 
 
-def test_needed_texts_are_walked_alike_as_often_as_asked(needed):
-    stream = needed()
-    assert list(stream.stream()) == list(stream.stream()) and stream.count == len(list(stream.stream())) == 25
-
-
 def test_texts_of_a_pipe_are_walked_again_once_it_is_gone(tmp_path):
     (file, _), pipe = write_collection(tmp_path, "documents", 6), tmp_path / "pipe"
     os.mkfifo(pipe)

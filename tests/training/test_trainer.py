@@ -21,7 +21,15 @@ from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import make_sampler
 from moeir.training.trainer import METRICS_FILE, Schedule, train
 from tests.oracles import training as oracles
-from tests.training.toy_examples import disable_dropout, tokenize_in_memory
+from tests.training.toy_examples import (
+    Killed,
+    disable_dropout,
+    identical,
+    kill_at,
+    metric_lines,
+    tokenize_in_memory,
+    untimed_metrics,
+)
 
 STEPS = 5
 CAME = "came:shared_layers=2,local_dim=8,normalise=true,global_scale=10"
@@ -54,33 +62,6 @@ def weights_of(checkpoint):
     return {name: value.clone() for name, value in checkpoint.architecture.state_dict().items()}
 
 
-def identical(first, second):
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-def metric_lines(folder):
-    return [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
-
-
-def untimed_metrics(folder):
-    return [{key: value for key, value in line.items() if key not in ("seconds", "tokens_per_second")} for line in metric_lines(folder)]
-
-
-class Killed(Exception):
-    """Stands for Ctrl-C or a kill of the process."""
-
-
-def objective_killed_at(at, objective=COMPETITIVE):
-    """An objective that kills the training before its step `at` is done."""
-
-    def killed(batch):
-        if batch.step == at:
-            raise Killed
-        return objective(batch)
-
-    return killed
-
-
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.25, 1.0])
 @pytest.mark.parametrize("steps", [1, 10, 33])
 def test_the_rate_rises_and_falls_linearly(steps, warmup):
@@ -99,7 +80,7 @@ def undisturbed(learning, tmp_path_factory):
 @pytest.mark.parametrize(("at", "log_every"), [(0, 1), (3, 1), (1, 3), (4, 3)])
 def test_a_killed_training_goes_on_to_the_same_bytes(at, log_every, learning, undisturbed, tmp_path):
     with pytest.raises(Killed):
-        learning(tmp_path, objective=objective_killed_at(at), save_minutes=0.0, log_every=log_every)
+        learning(tmp_path, objective=kill_at(at, COMPETITIVE), save_minutes=0.0, log_every=log_every)
     assert (tmp_path / RESUME).exists() == (at > 0)
     checkpoint, _ = learning(tmp_path, save_minutes=0.0, log_every=log_every)
     folder, expected, _ = undisturbed
@@ -122,7 +103,7 @@ def test_trainings_of_every_kind_go_on_to_the_same_bytes(options, learning, tmp_
     """Even if some expert has met no text, and has no moments."""
     whole, _ = learning(tmp_path / "whole", **options)
     with pytest.raises(Killed):
-        killed = {"objective": objective_killed_at(3, options.get("objective", COMPETITIVE)), "save_minutes": 0.0}
+        killed = {"objective": kill_at(3, options.get("objective", COMPETITIVE)), "save_minutes": 0.0}
         learning(tmp_path / "killed", **(options | killed))
     moments = load_file(tmp_path / "killed" / RESUME / "state" / "optimiser.safetensors")
     updated = len({key.split(".")[0] for key in moments})

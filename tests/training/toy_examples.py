@@ -1,5 +1,6 @@
 """Toy training data: texts tokenized in memory instead of a cache on disk, and examples of short texts."""
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -73,6 +74,36 @@ def assert_same_tokens(actual: Iterable[PackedTokens | ShardedTexts], expected: 
         assert (one.no_attend_mask is None) == (other.no_attend_mask is None) and (
             one.no_attend_mask is None or torch.equal(one.no_attend_mask, other.no_attend_mask)
         )
+
+
+class Killed(Exception):
+    """Stands for a kill of the process."""
+
+
+def kill_at(step, objective):
+    """An objective that kills the training before its step `step` is done."""
+
+    def killed(batch):
+        if batch.step == step:
+            raise Killed
+        return objective(batch)
+
+    return killed
+
+
+def identical(first, second):
+    """Whether two state dictionaries have the same bytes."""
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def metric_lines(folder):
+    """The metrics of each step of a training."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def untimed_metrics(folder):
+    """The metrics of each step without what a clock says."""
+    return [{key: value for key, value in line.items() if key not in ("seconds", "tokens_per_second")} for line in metric_lines(folder)]
 
 
 def disable_dropout(model: nn.Module) -> None:

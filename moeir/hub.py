@@ -1,13 +1,13 @@
 """Repositories of the Hugging Face Hub: upload in one commit, download, the card, and the sample that `pull --verify` compares.
 
-A repository has the files and manifests of one product as they are on disk, the card README.md, and `verification/`, with its own manifest:
-texts drawn by a seed, what the product makes of them, judgements, and the runs that the card measures.
+A repository has the files and manifests of one product as they are on disk, the card README.md, and in `verification/` texts drawn by a
+seed with what the product makes of them.
 """
 
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from huggingface_hub import (
     CommitOperationAdd,
     CommitOperationDelete,
@@ -38,60 +37,53 @@ from moeir.artifacts.manifests import MANIFEST
 from moeir.backbones.device import autocast, select_device, select_dtype
 from moeir.console import progress
 from moeir.errors import ArtifactError, DataError, MoeirError, UsageError
-from moeir.evaluation import measures, significance
+from moeir.evaluation import significance
 from moeir.evaluation.result_tables import ALL_QUERIES, Comparison, MeasureValues, to_table
 from moeir.formats.subsets import sample_items
 from moeir.indexes.segments import IndexFolder
-from moeir.records import lines, qrels, runs, texts
-from moeir.representations import encodings
-from moeir.representations.base import Representation
+from moeir.records import runs, texts
 from moeir.reranking import candidates, scoring
 from moeir.reranking.score_journal import ScoreJournal
 from moeir.retrieval.searcher import open_index
 
 KINDS = ("checkpoint", "encodings", "index", "run")
-CARD, VERIFICATION, TEXTS, QRELS, RUNS = "README.md", "verification", "texts.jsonl", "qrels.tsv", "runs"
+CARD, VERIFICATION, TEXTS = "README.md", "verification", "texts.jsonl"
 GIT_FILE = ".gitattributes"  # of every repository; the Hub writes it
 CARD_HEADING = "## This repository"
 COUNTED = {"texts": "documents", "queries": "queries"}  # counts of a manifest, as the card calls them
 SAMPLE_SIZE, SEARCH_DEPTH = 256, 10
-MAX_MANIFEST_BYTES, MAX_SAMPLE_BYTES = 2**26, 2**28  # that are read from a repository; the texts of a sample
 SECONDS_OF_SILENCE = 120.0  # without a byte from the Hub, or a byte that it takes
-FLOAT32_TOLERANCE, COARSE_TOLERANCE, MEASURE_TOLERANCE = 1e-3, 5e-2, 1e-6  # coarse: scores of bfloat16 and int8
+TOLERANCE = 1e-3  # of a score that is computed again, relative to the largest
 
 
 class Snapshot(NamedTuple):
-    """One commit of a repository, and its files: their bytes by name, None if the Hub names no size."""
+    """One commit of a repository, and the names of its files."""
 
     repository: str
     commit: str
-    files: Mapping[str, int | None]
+    files: frozenset[str]
 
-    def download(self, sizes: Mapping[str, int], folder: Path) -> None:
-        """Download files of at most so many bytes into a folder, under their names, but for those of this commit that it has."""
-        for name, limit in progress(list(sizes.items()), "downloading files"):
+    def download(self, names: Sequence[str], folder: Path) -> None:
+        """Download files into a folder, under their names, but for those of this commit that it has."""
+        for name in progress(names, "downloading files"):
             if name not in self.files or ".." in Path(name).parts or Path(name).is_absolute():
                 raise ArtifactError(f"{self.repository}: has no {name}; expected a repository that moeir push made")
-            if (size := self.files[name] or 0) > limit:
-                problem = f"{name} has {size:,} bytes, expected at most {limit:,}: not the file of its manifest"
-                raise ArtifactError(f"{self.repository}: {problem}; expected a repository as moeir push makes it")
             with describe_hub_errors(self.repository):
                 hf_hub_download(self.repository, name, revision=self.commit, local_dir=folder)
 
     def read_manifests(self) -> dict[str, dict[str, Any]]:
         """The manifest of the product by its folder in the repository, `.`, or those of its shards."""
-        parents = sorted({str(Path(name).parent) for name in self.files})
-        folders = [name for name in parents if shards.FOLDER_PATTERN.fullmatch(name)]
+        folders = sorted(name for name in {str(Path(name).parent) for name in self.files} if shards.FOLDER_PATTERN.fullmatch(name))
         complete = {shards.Shard(number, len(folders)).folder_name for number in range(len(folders))}
         if complete != set(folders) or (folders and MANIFEST in self.files):
             problem = f"has {len(folders)} shards, such as {folders[0]}, expected one whole set and nothing else"
             raise ArtifactError(f"{self.repository}: {problem}; push the folder of all shards again")
         folders = folders or ["."]
         with self.temporary_folder() as folder:
-            self.download({(Path(name) / MANIFEST).as_posix(): MAX_MANIFEST_BYTES for name in folders}, folder)
+            self.download([(Path(name) / MANIFEST).as_posix() for name in folders], folder)
             loaded = {name: manifests.read_manifest(folder / name) for name in folders}
         for name, manifest in loaded.items():
-            if not _is_pushed(manifest):
+            if manifest["kind"] not in KINDS:
                 raise ArtifactError(f"{self.repository}: has no {', '.join(KINDS)}; expected a repository that moeir push made")
             manifests.check_format(Path(self.repository, name), manifest)
             if manifests.diff_records(loaded[folders[0]], manifest) - {"shard"}:
@@ -111,21 +103,11 @@ class Snapshot(NamedTuple):
                 raise ArtifactError(f"{self.repository}: {reason}; expected a repository as moeir push makes it") from None
 
 
-def _is_pushed(manifest: Mapping[str, Any]) -> bool:
-    """Whether a manifest is of a kind that push takes, with what every stage writes."""
-    recorded = manifest["counts"].get("checkpoint", {"path": "", "digest": ""})
-    parts = {"stage": str, "settings": dict, "sources": dict, "versions": dict}
-    has_parts = all(isinstance(manifest.get(name), kind) for name, kind in parts.items()) and isinstance(recorded, dict)
-    return bool(manifest["kind"] in KINDS and manifest["files"] and has_parts) and all(
-        isinstance(recorded.get(name), str) for name in ("path", "digest")
-    )
-
-
 def find_snapshot(repository: str, revision: str | None = None) -> Snapshot:
     """The commit of a branch, tag or commit name, by default of the main branch."""
     with describe_hub_errors(repository):
-        info = HfApi().repo_info(repository, revision=revision, timeout=SECONDS_OF_SILENCE, files_metadata=True)
-    return Snapshot(repository, str(info.sha), {file.rfilename: file.size for file in info.siblings or ()})
+        info = HfApi().repo_info(repository, revision=revision, timeout=SECONDS_OF_SILENCE)
+    return Snapshot(repository, str(info.sha), frozenset(file.rfilename for file in info.siblings or ()))
 
 
 def upload_files(repository: str, files: Mapping[str, Path | bytes], *, private: bool) -> str:
@@ -136,14 +118,14 @@ def upload_files(repository: str, files: Mapping[str, Path | bytes], *, private:
     with describe_hub_errors(repository):
         HfApi().create_repo(repository, private=private or None, exist_ok=True)
     before = find_snapshot(repository)
-    if before.files.keys() - {GIT_FILE, CARD}:
+    if before.files - {GIT_FILE, CARD}:
         try:
             before.read_manifests()
         except ArtifactError:
             problem = "has files, and moeir push did not make them"
             raise UsageError(f"--repo {repository}: {problem}; name another repository, or delete them there") from None
     added = [CommitOperationAdd(name, content) for name, content in sorted(files.items())]
-    deleted = [CommitOperationDelete(name) for name in sorted(before.files.keys() - files.keys() - {GIT_FILE})]
+    deleted = [CommitOperationDelete(name) for name in sorted(before.files - files.keys() - {GIT_FILE})]
     with describe_hub_errors(repository):
         commit = HfApi().create_commit(repository, [*added, *deleted], commit_message="moeir push", parent_commit=before.commit)
     return str(commit.commit_url)
@@ -157,13 +139,8 @@ def describe_hub_errors(repository: str) -> Iterator[None]:
     if (client := get_session()).timeout.read is None:  # the client's default would wait for a silent Hub without end
         client.timeout = SECONDS_OF_SILENCE
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
-    except json.JSONDecodeError as problem:
-        raise MoeirError(f"{repository}: the Hub answered in another form than JSON ({problem}); is HF_ENDPOINT right?") from None
-    except UnicodeEncodeError:
-        raise UsageError("HF_TOKEN: has a character that no token has; log in again with `hf auth login`") from None
     except (HTTPError, OSError, ValueError, RuntimeError) as problem:
         cause = next((one for one in (problem, problem.__cause__) if isinstance(one, HTTPError | OfflineModeIsEnabled)), problem)
         if isinstance(cause, OSError) and cause.errno is not None:
@@ -174,26 +151,21 @@ def describe_hub_errors(repository: str) -> Iterator[None]:
             advice = "check the name, and log in with `hf auth login` or set HF_TOKEN to a token that may do this"
             raise UsageError(f"{repository}: the Hub refuses access ({status}); {advice}") from None
         if status == 404:
-            raise ArtifactError(
-                f"{repository}: no such repository, revision or file on the Hub (404); check --repo and --revision"
-            ) from None
-        if isinstance(cause, ValueError | OfflineModeIsEnabled):
+            what = "no such repository, revision or file on the Hub (404)"
+            raise ArtifactError(f"{repository}: {what}; check --repo and --revision") from None
+        if isinstance(cause, ValueError | OfflineModeIsEnabled) and not isinstance(cause, json.JSONDecodeError):
             raise UsageError(f"--repo {repository}: not accepted: {reason}") from None
         raise MoeirError(f"{repository}: the Hub or the connection failed ({reason}); run the same command again to continue") from None
 
 
 def draw_texts(corpora: Sequence[Path], product: Path, kind: str, seed: int) -> list[texts.Text]:
-    """At most SAMPLE_SIZE texts of corpora, of those that encodings or an index hold; DataError if one is in none of the corpora.
+    """At most SAMPLE_SIZE texts of corpora, for an index of those that it holds; DataError if one of these is in none of the corpora.
 
     A text that several corpora have is that of the last one, which has replaced the others in an updated index.
     """
     if kind == "checkpoint":
         return sample_items(chain.from_iterable(map(texts.read_texts, corpora)), SAMPLE_SIZE, seed)
-    if kind == "index":
-        ids: Iterable[str] = IndexFolder.read(product, manifests.read_counts(product)).ids
-    else:
-        ids = (name for folder in shards.shard_folders(product) for name in manifests.read_lines(folder / "ids.txt"))
-    wanted = set(sample_items(ids, SAMPLE_SIZE, seed))
+    wanted = set(sample_items(IndexFolder.read(product, manifests.read_counts(product)).ids, SAMPLE_SIZE, seed))
     sample = {text.id: text for corpus in corpora for text in texts.read_texts(corpus, keep_empty=True) if text.id in wanted}
     if missing := wanted - sample.keys():
         advice = "name the corpus that it was made from, and those that were added: --corpus FILE FILE"
@@ -201,34 +173,20 @@ def draw_texts(corpora: Sequence[Path], product: Path, kind: str, seed: int) -> 
     return list(sample.values())
 
 
-def score_sample(product: Path, kind: str, file: Path, model: Path | None, *, encode: bool = True) -> dict[str, runs.Run]:
+def score_sample(product: Path, kind: str, file: Path, model: Path | None) -> dict[str, runs.Run]:
     """The first SEARCH_DEPTH texts for each text of a file, by expert: of all as encoded by a checkpoint, or as found in an index.
 
-    Encodings score their stored representations of the texts; with `encode`, those of the checkpoint that they were made with, in the same
-    precision. A cross-encoder scores each text with itself and the next.
+    A cross-encoder scores each text with itself and the next.
     """
     sample = list(islice(texts.read_texts(file, keep_empty=True), SAMPLE_SIZE + 1))
-    if len(sample) > SAMPLE_SIZE or file.stat().st_size > MAX_SAMPLE_BYTES:
-        raise DataError(
-            f"{file}: expected at most {SAMPLE_SIZE} texts and {MAX_SAMPLE_BYTES:,} bytes; push with another --seed, or no --corpus"
-        )
+    if len(sample) > SAMPLE_SIZE:
+        raise DataError(f"{file}: expected at most {SAMPLE_SIZE} texts")
     names, contents, device = [text.id for text in sample], [text.content for text in sample], select_device("auto")
     if kind == "index":
         searcher = open_index(product, model=model, dtype="float32", verified=True)
         lists, _ = searcher.search_runs(names, contents, SEARCH_DEPTH, list(searcher.engines), searcher.default_fusion)
         return {name: lists[name] for name in searcher.engines}
-    dtype, pruning = "float32", encodings.Pruning()
-    if kind == "encodings":
-        first = shards.shard_folders(product)[0]
-        counts = manifests.read_manifest(first)["counts"]
-        if not encode:
-            opened = encodings.open_encodings(product)
-            row_by_id = {name: row for row, name in enumerate(opened.ids)}
-            rows = torch.tensor([row_by_id[name] for name in names])
-            return {name: _rank_texts(names, one.select(rows)) for name, one in opened.items()}
-        product, dtype = manifests.find_checkpoint(first, counts["checkpoint"], model), counts["dtype"].removeprefix("torch.")
-        pruning = encodings.Pruning(**counts.get("shortened", {}))
-    precision, checkpoint = select_dtype(dtype, device, inference=True), open_checkpoint(product, device)
+    precision, checkpoint = select_dtype("float32", device, inference=True), open_checkpoint(product, device)
     if checkpoint.architecture.reads_pairs:
         pairs = runs.Run.from_hits({name: dict.fromkeys((name, other), 1.0) for name, other in zip(names, [*names[1:], names[0]])})
         pairs_to_score, pair_texts = candidates.Candidates.from_run(pairs, 2), candidates.CandidateTexts.from_run(pairs, file, file)
@@ -238,26 +196,25 @@ def score_sample(product: Path, kind: str, file: Path, model: Path | None, *, en
     checkpoint.pack_for_inference(precision)
     with autocast(precision, device):
         encoded = checkpoint.encode(contents, "document")
-    return {name: _rank_texts(names, pruning(one)) for name, one in encoded.items()}
+    lists = {}
+    for name, representation in encoded.items():
+        matrix = representation.scores(representation).detach().cpu().numpy()
+        query, document = np.nonzero(np.isfinite(matrix))
+        lists[name] = runs.Run.from_columns(names, query, names, document, matrix[query, document]).top(SEARCH_DEPTH)
+    return lists
 
 
-def _rank_texts(names: Sequence[str], representation: Representation) -> runs.Run:
-    """The first SEARCH_DEPTH of B texts for each of them."""
-    scores = representation.scores(representation).detach().cpu().numpy()
-    query, document = np.nonzero(np.isfinite(scores))
-    return runs.Run.from_columns(names, query, names, document, scores[query, document]).top(SEARCH_DEPTH)
-
-
-def compare_sample(product: Path, sample: Path, model: Path | None) -> dict[str, float]:
+def compare_sample(product: Path, kind: str, sample: Path, model: Path | None) -> dict[str, float]:
     """`compute_difference` by expert, of the lists in the folder `sample` and those computed here; ArtifactError above the tolerance."""
-    manifest = manifests.read_manifest(shards.shard_folders(product)[0])
-    computed = score_sample(product, manifest["kind"], sample / TEXTS, model)
-    stored = list_runs(sample)
-    if unknown := stored.keys() - computed.keys():
-        raise ArtifactError(f"{sample}/{min(unknown)}.trec: {product} has {', '.join(computed)}")
+    computed, stored = score_sample(product, kind, sample / TEXTS, model), {path.stem: path for path in sorted(sample.glob("*.trec"))}
+    if not stored or stored.keys() - computed.keys():
+        expected = f"expected lists of {', '.join(computed)}"
+        raise ArtifactError(f"{sample}: has lists of {', '.join(stored) or 'no expert'}, {expected}")
     differences = {name: compute_difference(runs.read_run(path), computed[name]) for name, path in stored.items()}
-    is_coarse = manifest["kind"] == "encodings" and "float32" not in manifest["counts"]["dtype"]
-    _check_differences(product, differences, COARSE_TOLERANCE if is_coarse else FLOAT32_TOLERANCE, "the scores of the sample")
+    name, value = max(differences.items(), key=lambda entry: (np.isnan(entry[1]), entry[1]))
+    if not value <= TOLERANCE:
+        problem = f"the scores of the sample differ from those of the upload by {value:.3g} ({name}), expected at most {TOLERANCE:g}"
+        raise ArtifactError(f"{product}: {problem}; its files are those of the Hub: look for another version, device or checkpoint")
     return differences
 
 
@@ -273,61 +230,11 @@ def compute_difference(stored: runs.Run, computed: runs.Run) -> float:
     return difference / largest if largest else 0.0 if difference == 0 else float("inf")
 
 
-def _check_differences(product: Path, differences: Mapping[str, float], tolerance: float, what: str) -> None:
-    if not differences:
-        raise ArtifactError(f"{product}: {what}: the upload has none to compare with")
-    name, value = max(differences.items(), key=lambda entry: (np.isnan(entry[1]), entry[1]))
-    if not value <= tolerance:
-        problem = f"{what} differ from those of the upload by {value:.3g} ({name}), expected at most {tolerance:g}"
-        raise ArtifactError(f"{product}: {problem}; its files are those of the Hub: look for another version, device or checkpoint")
-
-
-def list_runs(folder: Path, names: Iterable[str] | None = None) -> dict[str, Path]:
-    """The .trec files of a folder by name without suffix; of `names`, where the product may be a single file of another name."""
-    files = sorted(file.name for file in folder.glob("*")) if names is None else names
-    files = [name for name in files if lines.strip_compression_suffix(name).suffix == ".trec"]
-    stems = {lines.strip_compression_suffix(name).stem: name for name in files}
-    if len(stems) < len(files):
-        raise DataError(f"{folder}: two of its runs have one name: {', '.join(files)}; keep one of them")
-    return {stem: folder / name if folder.is_dir() else folder for stem, name in stems.items()}
-
-
-def measure_runs(paths: Mapping[str, Path], judgements: Path, names: Iterable[str]) -> dict[str, MeasureValues]:
-    """The measures of each query, by run."""
-    grades, requested = qrels.read_qrels(judgements), [measures.parse_measure(name) for name in names]
-    return {name: measures.evaluate_run(runs.read_run(path), grades, requested) for name, path in paths.items()}
-
-
-def compute_means(systems: Mapping[str, MeasureValues]) -> dict[str, dict[str, float]]:
-    """Means by run and measure."""
-    return {run: {measure: fmean(by_query.values()) for measure, by_query in values.items()} for run, values in systems.items()}
-
-
-def compare_measures(product: Path, paths: Mapping[str, Path], judgements: Path, stored: Mapping[str, Mapping[str, float]]) -> float:
-    """The largest difference of a stored mean, by run and measure, from that of the run scored again; ArtifactError above the tolerance."""
-    if unknown := stored.keys() - paths.keys():
-        raise ArtifactError(f"{product}: the upload has measures of {min(unknown)}, and no such run")
-    names = dict.fromkeys(measure for means in stored.values() for measure in means)
-    means = compute_means(measure_runs({run: paths[run] for run in stored}, judgements, names))
-    differences = {f"{name} of {run}": abs(means[run][name] - value) for run, values in stored.items() for name, value in values.items()}
-    _check_differences(product, differences, MEASURE_TOLERANCE, "the measures of the runs")
-    return max(differences.values())
-
-
-def read_measures(manifest: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """The means by run and measure of the manifest of a sample; ArtifactError if they have another form."""
-    try:
-        return {run: {name: float(value) for name, value in means.items()} for run, means in manifest["counts"]["measures"].items()}
-    except (KeyError, AttributeError, TypeError, ValueError, OverflowError):
-        raise ArtifactError(f"{VERIFICATION}/{MANIFEST}: measures are not numbers by run and measure") from None
-
-
 def _load_card(path: Path) -> ModelCard:
     try:
         return ModelCard.load(path)
-    except (ValueError, TypeError, YAMLError) as problem:  # of what cards may hold
-        reason = " ".join(str(problem).split())
-        raise ArtifactError(f"{path}: not a card of the Hub: {reason}; make the checkpoint again, or push another") from None
+    except (ValueError, TypeError, YAMLError) as problem:  # its owner may have edited it
+        raise ArtifactError(f"{path}: not a card of the Hub: {' '.join(str(problem).split())}; repair it") from None
 
 
 def build_card(

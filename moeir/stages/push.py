@@ -1,14 +1,11 @@
 """`moeir push`: a checkpoint, encodings, an index or runs onto the Hugging Face Hub, with a card, and without a path of this machine."""
 
 import hashlib
-import json
 import logging
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 from pathlib import Path, PureWindowsPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -16,26 +13,21 @@ from typing import TYPE_CHECKING, Any
 from moeir import data_sources, settings
 from moeir.artifacts import manifests, shards
 from moeir.console import format_count
-from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option
 from moeir.stages import STAGES, stage_class
 from moeir.stages.base import ANYTHING, FOLDER_KINDS, MAX_SEED, STREAM, Counts, Stage, is_stream
-from moeir.stages.run_arguments import DEFAULT_MEASURES, run_paths, short_run_names
+from moeir.stages.run_arguments import DEFAULT_MEASURES, name_source, run_paths, short_run_names
 
 if TYPE_CHECKING:
     from moeir.evaluation.result_tables import MeasureValues
 
 PLACEHOLDERS = {"path": "CHECKPOINT", "then": "THEN"}  # of what no flag of a path holds; `then` of rerank names checkpoints
-CONFIGURATION_SUFFIXES = (".json", ".yaml", ".md", ".py")
-TEXT_SUFFIXES = (*CONFIGURATION_SUFFIXES, ".jsonl", ".txt", ".tsv", ".trec")
-FREE_WORDS = (".py", "tokenizer.json", "vocab.json", "vocabulary.json")  # what looks like a path in these may be none
 LOCAL_PATH = re.compile(
     r"""(?<![^\s"'`=,:;({|])(?:file:/|~[\w.-]*/|[A-Za-z]:[\\/]+(?=\w)|(?:[\w.-]+/)*\.\./|/(?=[\w.]))[^\s"'`,;)}|]*"""
 )  # of no relative name: absolute, of a home, or with ..
-QUOTED, WHITE_SPACE = re.compile(r'"(?:[^"\\]|\\.)*"'), re.compile(r"(?<!\\)\\[nrt]")  # the latter as JSON escapes it: "Q:\n" is no path
 log = logging.getLogger(__name__)
 Manifest = Mapping[str, Any]
-Contents = dict[str, Path | bytes]  # by name on the Hub
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +40,7 @@ class Push(Stage):
     private: bool = option("Make the repository private, if it does not exist.", False)
     license: str | None = option("Licence for the card, by its name on the Hub, such as apache-2.0 [default: no licence field].", None)
     corpus: tuple[Path, ...] = input_field(
-        "texts", "What --input was made from, for a checkpoint any texts: 256 are published for pull --verify; repeat the flag.", ()
+        "texts", "What an index was made from, or any texts for a checkpoint: 256 are published for pull --verify; repeat the flag.", ()
     )
     seed: int = option("Seed of the draw from --corpus.", 42, minimum=0, maximum=MAX_SEED)
     run: tuple[Path, ...] = input_field(
@@ -58,9 +50,7 @@ class Push(Stage):
         aliases=("--runs",),
         needs=("qrels",),
     )
-    qrels: Path | None = input_field(
-        "qrels", "Judgements of --run, or of the runs of --input; published with them.", None, only_with=("run",)
-    )
+    qrels: Path | None = input_field("qrels", "Judgements of --run, or of the runs of --input.", None, only_with=("run",))
     measure: tuple[str, ...] = option("Measure for the card; repeat the flag.", DEFAULT_MEASURES, aliases=("--metric", "-m"))
     dataset_name: str | None = option("The data set of --qrels, on the card [default: its hf: or irds: name, if it has one].", None)
     model: Path | None = input_field("checkpoint", "The checkpoint of encodings or an index, if it has moved.", None)
@@ -87,97 +77,74 @@ class Push(Stage):
         recorded = manifest["counts"].get("checkpoint")
         is_here = recorded is not None and (self.model is not None or (path / recorded["path"]).is_dir())
         checkpoint = manifests.find_checkpoint(path, recorded, self.model) if is_here else None
-        with TemporaryDirectory(prefix="moeir-") as temporary:
-            sample, files = Path(temporary, hub.VERIFICATION), Contents()
-            sample.mkdir()
-            systems = self._write_sample(path, manifest, checkpoint, sample)
-            if any(sample.iterdir()):
-                record = {"stage": self.name, "settings": {"seed": self.seed}, "sources": {}}
-                sample_manifest = manifests.build_manifest(sample, hub.VERIFICATION, record, hub.VERIFICATION)
-                files = self._list_files(sample, sample_manifest | {"counts": {"measures": hub.compute_means(systems)}})
-            makers = [manifest] if checkpoint is None else [manifests.read_manifest(checkpoint), manifest]
-            dataset = self.dataset_name or (str(self.qrels) if data_sources.is_remote(str(self.qrels)) else "unnamed judgements")
-            commands = [format_command(maker) for maker in makers]
-            card = hub.build_card(products, checkpoint, self.repo, systems, dataset=dataset, license=self.license, commands=commands)
-            files[hub.CARD] = card.encode()
-            for path, manifest in products.items():
-                files |= self._list_files(path, manifest, files[hub.CARD])
-            self._refuse_local_paths(files)
-            address = hub.upload_files(self.repo, files, private=self.private)
+        files = self._make_sample(manifest["kind"], checkpoint)
+        systems = {} if self.qrels is None else self._measure_runs(manifest)
+        commands = [format_command(maker) for maker in ([] if checkpoint is None else [manifests.read_manifest(checkpoint)]) + [manifest]]
+        dataset = self.dataset_name or (str(self.qrels) if data_sources.is_remote(str(self.qrels)) else "unnamed judgements")
+        card = hub.build_card(products, checkpoint, self.repo, systems, dataset=dataset, license=self.license, commands=commands)
+        files[hub.CARD] = card.encode()
+        for path, manifest in products.items():
+            files |= self._list_files(path, manifest, card.encode())
+        address = hub.upload_files(self.repo, files, private=self.private)
         log.info("pushed %s to %s: %s", self.input, self.repo, format_count(len(files), "file"))
         lines.write_lines([address], STREAM)
         return None
 
-    def _write_sample(self, path: Path, manifest: Manifest, checkpoint: Path | None, folder: Path) -> "dict[str, MeasureValues]":
-        """Write texts with what the product makes of them, judgements and runs; return the measures of the runs."""
+    def _make_sample(self, kind: str, checkpoint: Path | None) -> dict[str, Path | bytes]:
+        """Texts of --corpus and the lists of what the product finds for them, as files by their names on the Hub."""
         from moeir import hub
-        from moeir.records import qrels, runs, texts
+        from moeir.records import runs, texts
 
-        kind = manifest["kind"]
-        if self.corpus and kind != "run":
+        if not self.corpus:
+            return {}
+        if kind not in ("checkpoint", "index"):
+            raise UsageError(f"--corpus: --input is {kind}, which computes nothing that pull --verify could compare; leave it out")
+        with TemporaryDirectory(prefix="moeir-") as temporary:
+            folder = Path(temporary)
             texts.write_texts(hub.draw_texts(self.corpus, self.input, kind, self.seed), folder / hub.TEXTS)
-            lists = hub.score_sample(self.input, kind, folder / hub.TEXTS, checkpoint, encode=False)
+            lists = hub.score_sample(self.input, kind, folder / hub.TEXTS, checkpoint)
             lists = {name: run for name, run in lists.items() if len(run.scores)}
             if not lists:
                 raise DataError(f"--corpus: no text of it finds a document in {self.input}, so nothing can be verified; leave it out")
             for name, run in lists.items():
                 runs.write_run(run, folder / f"{name}.trec")
-        if self.qrels is None:
-            return {}
-        if (kind == "run") == bool(self.run):
-            raise UsageError(
-                "--run: the runs of --input are measured; leave it out" if self.run else "--qrels needs --run: what they judge"
-            )
-        paths = dict(zip(short_run_names(self.run), run_paths(self.run), strict=True)) or hub.list_runs(path, public_files(path, manifest))
-        qrels.write_qrels(qrels.read_qrels(self.qrels), folder / hub.QRELS)
-        for name in paths if self.run else ():
-            (folder / hub.RUNS).mkdir(exist_ok=True)
-            runs.write_run(runs.read_run(paths[name]), folder / hub.RUNS / f"{name}.trec")
-        return hub.measure_runs(paths, self.qrels, self.measure)
+            return {f"{hub.VERIFICATION}/{file.name}": file.read_bytes() for file in sorted(folder.iterdir())}
 
-    def _list_files(self, path: Path, manifest: Manifest, card: Path | bytes = b"") -> Contents:
-        """The files of a product, a shard or the sample, and its manifest, without paths of this machine."""
-        hide, entries = partial(hide_paths, placeholders=find_placeholders(manifest)), public_files(path, manifest)
-        files: Contents = {name: path / name if path.is_dir() else path for name in entries}
-        if "README.md" in entries:
+    def _measure_runs(self, manifest: Manifest) -> "dict[str, MeasureValues]":
+        """The measures of each query, by run: of --run, or of the runs of --input."""
+        from moeir.evaluation import measures
+        from moeir.records import lines, qrels, runs
+
+        if (manifest["kind"] == "run") == bool(self.run):
+            words = "--run: the runs of --input are measured; leave it out" if self.run else "--qrels needs --run: what they judge"
+            raise UsageError(words)
+        paths = dict(zip(short_run_names(self.run), run_paths(self.run), strict=True))
+        if not paths and self.input.is_file():
+            paths = {"run": self.input}
+        elif not paths:
+            files = [self.input / name for name in manifest["files"] if ".trec" in Path(name).suffixes]
+            paths = {lines.strip_compression_suffix(file).stem: file for file in files}
+        assert self.qrels is not None
+        grades, requested = qrels.read_qrels(self.qrels), [measures.parse_measure(name) for name in self.measure]
+        with name_source(self.qrels):
+            return {name: measures.evaluate_run(runs.read_run(path), grades, requested) for name, path in paths.items()}
+
+    def _list_files(self, path: Path, manifest: Manifest, card: bytes) -> dict[str, Path | bytes]:
+        """The files of a product or a shard and its manifest by their names on the Hub, without paths of this machine."""
+        placeholders, suffix = find_placeholders(manifest), path.suffix if path.suffix in data_sources.COMPRESSIONS else ""
+        files: dict[str, Path | bytes] = {name: path / name for name in manifest["files"]} if path.is_dir() else {f"run.trec{suffix}": path}
+        if "README.md" in files:
             files["README.md"] = card
-        if "settings.yaml" in entries:
-            files["settings.yaml"] = settings.change_yaml((path / "settings.yaml").read_text(encoding="utf-8"), hide).encode()
+        if "settings.yaml" in files:
+            text = (path / "settings.yaml").read_text(encoding="utf-8")
+            files["settings.yaml"] = settings.change_yaml(text, lambda values: hide_paths(values, placeholders)).encode()
+        entries = dict(zip(files, manifest["files"].values(), strict=True))
         changed = {name: content for name, content in files.items() if isinstance(content, bytes)}
         entries |= {name: {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()} for name, text in changed.items()}
-        published = {name: hide(value) if name in ("settings", "counts") else value for name, value in manifest.items() if name != "hub"}
-        files[manifests.MANIFEST] = manifests.serialize_manifest(published | {"files": entries}).encode()
+        parts = {name: hide_paths(manifest[name], placeholders) for name in ("settings", "counts")} | {"files": entries}
+        published = {name: value for name, value in manifest.items() if name != "hub"} | parts
+        files[manifests.MANIFEST] = manifests.serialize_manifest(published).encode()
         return {name if path == self.input else f"{path.name}/{name}": content for name, content in files.items()}
-
-    def _refuse_local_paths(self, files: Contents) -> None:
-        """ArtifactError if a configuration has a path that is no relative name, or a file of text names home, the working folder or that of
-        the product."""
-        paths = {Path.home(), Path.cwd(), self.input.absolute().parent, self.input.resolve().parent}
-        for name, content in files.items():
-            text = content if isinstance(content, bytes) else content.read_bytes() if name.endswith(TEXT_SUFFIXES) else b""
-            is_configuration = name.endswith(CONFIGURATION_SUFFIXES)
-            strings = text.decode("utf-8", "replace").replace("\\/", "/") if is_configuration and not name.endswith(FREE_WORDS) else ""
-            strings = QUOTED.sub(lambda quoted: WHITE_SPACE.sub(" ", quoted[0]), strings)
-            folders = (path for path in paths if any(form in text for form in _written_forms(path, is_configuration)))
-            if local := next(chain(folders, LOCAL_PATH.findall(strings)), None):
-                problem = f"{name} would publish a folder of this machine, {local}"
-                raise ArtifactError(
-                    f"{self.input}: {problem}; take it out of the input that {name} comes from, and make {self.input} again"
-                )
-
-
-def _written_forms(path: Path, is_configuration: bool) -> set[bytes]:
-    """How a file may have a path: plainly, or as JSON. A folder below the root, such as /root, is looked for in configurations only."""
-    if len(path.parts) < 2 or (len(path.parts) == 2 and not is_configuration):
-        return set()
-    plain = f"{path}/" if len(path.parts) == 2 else str(path)
-    return {plain.encode(), *(json.dumps(plain, ensure_ascii=ascii)[1:-1].encode() for ascii in (True, False))}
-
-
-def public_files(path: Path, manifest: Manifest) -> dict[str, Any]:
-    """The entries of a manifest by names on the Hub: those on disk; the file of a run is run.trec, compressed or not."""
-    suffix = path.suffix if path.suffix in data_sources.COMPRESSIONS else ""
-    return {name if path.is_dir() else f"run.trec{suffix}": entry for name, entry in manifest["files"].items()}
 
 
 def find_placeholders(manifest: Manifest) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """Output for people: log lines and progress on stderr, colours only on a terminal. stdout is for data only."""
 
-import errno
 import io
 import logging
 import os
@@ -9,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -24,7 +23,7 @@ _quiet = False
 
 def configure_logging() -> None:
     """Send moeir's log lines to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StderrHandler()
     handler.setFormatter(_LineFormatter())
     logger = logging.getLogger("moeir")
     logger.handlers[:] = [handler]
@@ -32,40 +31,23 @@ def configure_logging() -> None:
     logger.propagate = False
 
 
-class _ClosedStream(io.TextIOBase):
-    """Stands for a standard stream that the caller has closed: an error for whoever needs it."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    @property
-    def buffer(self) -> "_ClosedStream":
-        """Itself, for readers and writers of bytes."""
-        return self
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return True
-
-    def read(self, *arguments: Any) -> NoReturn:
-        raise OSError(errno.EBADF, "is closed", self._name)
-
-    readline = __next__ = write = read
-
-
 def prepare_streams() -> None:
-    """Let standard input and output fail clearly if they are closed, drop messages if standard error is, and print characters that the
-    encoding of a stream lacks as Python writes them."""
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - open as long as the process
-    for name in ("stdin", "stdout"):
+    """Let a closed standard input be empty, a closed output refuse what is written to it, and closed errors swallow it; print characters
+    that the encoding of a stream lacks as Python writes them."""
+    for name, mode in (("stdin", "r"), ("stdout", "r"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, _ClosedStream({"stdin": "standard input", "stdout": "standard output"}[name]))
-        elif isinstance(stream, io.TextIOWrapper):
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open as long as the process
+        elif isinstance(stream, io.TextIOWrapper) and name != "stderr":
             stream.reconfigure(errors="replace" if name == "stdin" else "backslashreplace")
+
+
+class _StderrHandler(logging.StreamHandler[Any]):
+    """Log lines to the current stderr, which a progress bar replaces so that they appear above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 class _LineFormatter(logging.Formatter):
@@ -124,21 +106,8 @@ def meter(label: str, total: int | None = None, *, done: int = 0) -> Iterator[Pr
         yield ProgressMeter(label, total, done=done)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True), transient=True) as bar, _log_above_live():
+    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True), transient=True) as bar:
         yield ProgressMeter(label, total, bar, done=done)
-
-
-@contextmanager
-def _log_above_live() -> Iterator[None]:
-    """Send log lines to the current stderr, so that they appear above the progress bar."""
-    streams = [(handler, handler.stream) for handler in logging.getLogger("moeir").handlers if isinstance(handler, logging.StreamHandler)]
-    for handler, _ in streams:
-        handler.stream = sys.stderr
-    try:
-        yield
-    finally:
-        for handler, stream in streams:
-            handler.stream = stream
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -10,7 +10,7 @@ import functools
 import operator
 import types
 import typing
-from collections.abc import Callable, Hashable, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,13 +134,9 @@ def _field(default: Any, setting: Setting) -> Any:
     return dataclasses.field(default=default, metadata={"setting": setting})
 
 
-def list_settings(stage: type) -> tuple[Setting, ...]:
-    """The settings of a stage class: its own fields in order, then inherited ones, then its output."""
-    return _collect_settings(typing.cast(Hashable, stage))
-
-
 @functools.cache
-def _collect_settings(stage: Any) -> tuple[Setting, ...]:
+def list_settings(stage: Any) -> tuple[Setting, ...]:
+    """The settings of a stage class: its own fields in order, then inherited ones, then its output."""
     settings, hints = [], typing.get_type_hints(stage)
     shared = {name for kind in stage.__mro__[1:] for name in getattr(kind, "__dataclass_fields__", ())}
     fields = [field for field in stage.__dataclass_fields__.values() if "setting" in field.metadata]
@@ -258,12 +254,7 @@ def _read_config(settings: tuple[Setting, ...], config: Path | None) -> typing.I
 
 
 class _SettingsLoader(yaml.SafeLoader):
-    """YAML of settings: text, which their settings parse as they parse flags; no aliases, no key twice."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.constructor.ConstructorError(None, None, "aliases (*name) and merged keys are not for settings", None)
-        return super().compose_node(parent, index)
+    """YAML of settings: text, which their settings parse as they parse flags; no key twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = [key.value for key, _ in node.value]
@@ -273,27 +264,19 @@ class _SettingsLoader(yaml.SafeLoader):
 
 
 _SettingsLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag.rsplit(":", 1)[-1] in ("null", "merge")]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith(":null")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }  # without numbers and booleans: 010 would be 8, 1:30 be 90, and the name `no` false
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file with one mapping (at most 1 MB), without aliases; numbers and booleans are text."""
+    """Read a YAML file with one mapping; numbers and booleans are text."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        loaded = _SettingsLoader(path.read_text(encoding="utf-8")).get_single_data()
     except OSError as problem:
         raise DataError(f"{path}: cannot be read: {problem.strerror}") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: not UTF-8 text; expected a YAML file of settings") from None
-    if len(text) > 1_000_000:
-        raise DataError(f"{path}: expected a YAML mapping of settings up to 1 MB, found {len(text):,} characters")
-    try:
-        loaded = _SettingsLoader(text).get_single_data()
-    except yaml.YAMLError as problem:
-        raise DataError(f"{path}: not YAML: {' '.join(str(problem).split())}") from None
-    except (ValueError, RecursionError, LookupError, AttributeError, TypeError) as problem:  # of tags with values that they do not take
-        raise DataError(f"{path}: not YAML of settings: {problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as problem:  # also of tags
+        raise DataError(f"{path}: not YAML of settings: {' '.join(str(problem).split())}") from None
     if not isinstance(loaded, dict):
         raise DataError(f"{path}: expected a mapping `flag: value`, found {type(loaded).__name__}")
     return loaded
@@ -301,7 +284,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def change_yaml(text: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> str:
     """What `to_yaml` wrote, with its settings changed."""
-    return str(yaml.safe_dump(change(yaml.safe_load(text)), sort_keys=False, allow_unicode=True, default_flow_style=False))
+    return _dump_yaml(change(yaml.safe_load(text)))
 
 
 def _parse_setting(setting: Setting, value: Any, where: str) -> Any:
@@ -332,19 +315,17 @@ def to_dict(stage: Any, *, results_only: bool = False) -> dict[str, Any]:
     """The settings of a stage as plain types, keyed by flag; with `results_only`, those that can change its product."""
     plain = {}
     for setting in list_settings(type(stage)):
-        if results_only and (not setting.affects_result or setting.role in ("source", "product")):
-            continue
-        value = getattr(stage, setting.name)
-        items = [_to_plain(item) for item in value] if setting.repeated else _to_plain(value)
-        plain[setting.name.replace("_", "-")] = items
+        if not results_only or (setting.affects_result and setting.role not in ("source", "product")):
+            value = getattr(stage, setting.name)
+            items = [str(item) if isinstance(item, Path) else item for item in (value if setting.repeated else (value,))]
+            plain[setting.name.replace("_", "-")] = items if setting.repeated else items[0]
     return plain
-
-
-def _to_plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
 
 
 def to_yaml(stage: Any) -> str:
     """The resolved settings as YAML that `--config` accepts."""
-    text: str = yaml.safe_dump(to_dict(stage), sort_keys=False, allow_unicode=True, default_flow_style=False)
-    return text
+    return _dump_yaml(to_dict(stage))
+
+
+def _dump_yaml(values: dict[str, Any]) -> str:
+    return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=False))

@@ -1,4 +1,3 @@
-import io
 import logging
 
 import pytest
@@ -6,44 +5,33 @@ import pytest
 from moeir import console
 
 
-@pytest.fixture
-def stderr(monkeypatch):
-    """The program's stderr."""
-    stream = io.StringIO()
-    monkeypatch.setattr("sys.stderr", stream)
+@pytest.fixture(autouse=True)
+def configured(monkeypatch):
     monkeypatch.setattr(console, "_quiet", False)
     console.configure_logging()
-    return stream
 
 
-def test_log_lines_go_to_stderr_and_nowhere_else(stderr, capsys):
-    logging.getLogger("moeir.some.room").info("read %d texts", 7)
-    logging.getLogger("moeir.some.room").debug("not this")
-    assert stderr.getvalue() == "read 7 texts\n"
-    assert capsys.readouterr() == ("", "")
+def test_log_lines_go_to_stderr_once_and_nowhere_else(capsys):
+    console.configure_logging()  # again
+    logging.getLogger("moeir.some.package").info("read %d texts", 7)
+    logging.getLogger("moeir.some.package").debug("not this")
+    assert capsys.readouterr() == ("", "read 7 texts\n")
 
 
-def test_starting_twice_says_nothing_twice(stderr, monkeypatch):
-    monkeypatch.setattr("sys.stderr", stderr)
-    console.configure_logging()
-    logging.getLogger("moeir").info("once")
-    assert stderr.getvalue() == "once\n"
-
-
-def test_other_ranks_say_errors_only(stderr, monkeypatch):
+def test_other_ranks_say_errors_only(capsys, monkeypatch):
     monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
     console.silence()
     logging.getLogger("moeir").info("hidden")
     logging.getLogger("moeir").error("shown")
     list(console.progress(range(3), "counting"))
-    assert stderr.getvalue() == "shown\n"
+    assert capsys.readouterr().err == "shown\n"
 
 
-def test_without_a_terminal_progress_is_a_line_now_and_then(stderr, monkeypatch):
+def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
     clock = iter(range(0, 1000, 10))
     monkeypatch.setattr(console.time, "monotonic", lambda: float(next(clock)))
     assert list(console.progress([*"abcdefgh"], "reading")) == [*"abcdefgh"]
-    lines = stderr.getvalue().splitlines()
+    lines = capsys.readouterr().err.splitlines()
     assert lines and all(line.startswith("reading: ") and " of 8, " in line and "left" in line for line in lines)
     assert len(lines) < 8
 

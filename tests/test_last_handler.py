@@ -115,8 +115,8 @@ def runs(tmp_path):
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
-        ("$MOEIR evaluate --run run.trec --qrels qrels >&-", 1, "error: standard output: is closed"),
-        ("$MOEIR evaluate --run - --qrels qrels <&-", 3, "error: standard input: cannot be read: is closed"),
+        ("$MOEIR evaluate --run run.trec --qrels qrels >&-", 1, "error: not writable"),
+        ("$MOEIR evaluate --run - --qrels qrels <&-", 3, "error: standard input: holds no line"),
     ],
 )
 def test_closed_streams_fail_only_who_needs_them(runs, line, code, message):

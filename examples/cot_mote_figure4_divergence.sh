@@ -40,7 +40,7 @@ maps() { # NAME MODEL...: figures/NAME.svg, a panel for each
   shift
   for model in "$@"; do flags+=(--model "$WORK/ckpt/$model"); done
   mkdir -p "$WORK/figures"
-  $MOEIR analyze projection "${flags[@]}" --queries "${queries[dev]}" --corpus "${corpora[msmarco]}" --qrels "${qrels[dev]}" \
+  $PYTHON "$examples/project_vectors.py" "${flags[@]}" --queries "${queries[dev]}" --corpus "${corpora[msmarco]}" --qrels "${qrels[dev]}" \
     --expert global --pairs "$PAIRS" --projection "tsne:perplexity=$PERPLEXITY" --seed "$SEED" --output "$WORK/figures/$name.svg"
 }
 

@@ -23,7 +23,8 @@ COUNT=${COUNT:-3} PROJECTION=${PROJECTION:-tsne:perplexity=30} QUERIES=${QUERIES
 projected() { # NAME FLAGS...
   local name=$1
   shift
-  $MOEIR analyze projection "$@" --projection "$PROJECTION" --dimensions 3 --seed "$SEED" \
+  mkdir -p "$cells/figures"
+  $PYTHON "$examples/project_vectors.py" "$@" --projection "$PROJECTION" --dimensions 3 --seed "$SEED" \
     --output "$cells/figures/figures3-4-$backbone-$name.$FIGURES"
 }
 
@@ -41,7 +42,7 @@ cell() {
       if [ "${choice%%=*}" = "${set#beir-}" ]; then query=${choice#*=}; fi
     done
     say "Figures 3 and 4, $backbone, $set: query $query"
-    hits=(--of-run "$run" --query "$query" --queries "${queries[$set]}" --corpus "${corpora[$corpus]}" --qrels "${qrels[$set]}")
+    hits=(--run "$run" --query "$query" --queries "${queries[$set]}" --corpus "${corpora[$corpus]}" --qrels "${qrels[$set]}")
     projected "$set" --model "$WORK/ckpt/fine-tuned" --model "$WORK/ckpt/all-$COUNT" "${hits[@]}"
     projected "$set-block" --model "$WORK/ckpt/all-$COUNT" --before-mixture "${hits[@]}"
   done

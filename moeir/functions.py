@@ -108,7 +108,7 @@ def run_function(stage_type: type[Stage], values: Mapping[str, Any], *, force: b
     with data_sources.memory_folder() as folder:
         flags = {name: _to_setting(known[name], value, folder) for name, value in values.items() if value is not None}
         to_stream = "output" not in known or str(flags.get("output", known["output"].default)) == str(STREAM)
-        as_data = to_stream and stage_type.name in DATA_FORMS and not any(map(flags.get, ("form", "per_query", "explain")))
+        as_data = to_stream and stage_type.name in DATA_FORMS and not any(map(flags.get, ("form", "per_query")))
         stage = settings.build_stage(stage_type, flags | ({"form": DATA_FORMS[stage_type.name]} if as_data else {}))
         text = _run_with_output(stage, force=force)
         path, kind = stage.product() or (STREAM, "text")

@@ -52,22 +52,26 @@ GIT_FILE = ".gitattributes"  # of every repository; the Hub writes it
 CARD_HEADING = "## This repository"
 COUNTED = {"texts": "documents", "queries": "queries"}  # counts of a manifest, as the card calls them
 SAMPLE_SIZE, SEARCH_DEPTH = 256, 10
+MAX_BYTES = 2**28  # of a manifest, and of a file of the sample, that are read from a repository
 SECONDS_OF_SILENCE = 120.0  # without a byte from the Hub, or a byte that it takes
 TOLERANCE = 1e-3  # of a score that is computed again, relative to the largest
 
 
 class Snapshot(NamedTuple):
-    """One commit of a repository, and the names of its files."""
+    """One commit of a repository, and its files: their bytes by name, 0 if the Hub names no size."""
 
     repository: str
     commit: str
-    files: frozenset[str]
+    files: Mapping[str, int]
 
-    def download(self, names: Sequence[str], folder: Path) -> None:
-        """Download files into a folder, under their names, but for those of this commit that it has."""
-        for name in progress(names, "downloading files"):
+    def download(self, limits: Mapping[str, int], folder: Path) -> None:
+        """Download files of at most so many bytes into a folder, under their names, but for those of this commit that it has."""
+        for name, limit in progress(list(limits.items()), "downloading files"):
             if name not in self.files or ".." in Path(name).parts or Path(name).is_absolute():
                 raise ArtifactError(f"{self.repository}: has no {name}; expected a repository that moeir push made")
+            if (size := self.files[name]) > limit:
+                problem = f"{name} has {size:,} bytes, expected at most {limit:,}"
+                raise ArtifactError(f"{self.repository}: {problem}; expected a repository as moeir push makes it")
             with describe_hub_errors(self.repository):
                 hf_hub_download(self.repository, name, revision=self.commit, local_dir=folder)
 
@@ -80,7 +84,7 @@ class Snapshot(NamedTuple):
             raise ArtifactError(f"{self.repository}: {problem}; push the folder of all shards again")
         folders = folders or ["."]
         with self.temporary_folder() as folder:
-            self.download([(Path(name) / MANIFEST).as_posix() for name in folders], folder)
+            self.download({(Path(name) / MANIFEST).as_posix(): MAX_BYTES for name in folders}, folder)
             loaded = {name: manifests.read_manifest(folder / name) for name in folders}
         for name, manifest in loaded.items():
             if manifest["kind"] not in KINDS:
@@ -106,8 +110,8 @@ class Snapshot(NamedTuple):
 def find_snapshot(repository: str, revision: str | None = None) -> Snapshot:
     """The commit of a branch, tag or commit name, by default of the main branch."""
     with describe_hub_errors(repository):
-        info = HfApi().repo_info(repository, revision=revision, timeout=SECONDS_OF_SILENCE)
-    return Snapshot(repository, str(info.sha), frozenset(file.rfilename for file in info.siblings or ()))
+        info = HfApi().repo_info(repository, revision=revision, timeout=SECONDS_OF_SILENCE, files_metadata=True)
+    return Snapshot(repository, str(info.sha), {file.rfilename: file.size or 0 for file in info.siblings or ()})
 
 
 def upload_files(repository: str, files: Mapping[str, Path | bytes], *, private: bool) -> str:
@@ -118,14 +122,14 @@ def upload_files(repository: str, files: Mapping[str, Path | bytes], *, private:
     with describe_hub_errors(repository):
         HfApi().create_repo(repository, private=private or None, exist_ok=True)
     before = find_snapshot(repository)
-    if before.files - {GIT_FILE, CARD}:
+    if before.files.keys() - {GIT_FILE, CARD}:
         try:
             before.read_manifests()
         except ArtifactError:
             problem = "has files, and moeir push did not make them"
             raise UsageError(f"--repo {repository}: {problem}; name another repository, or delete them there") from None
     added = [CommitOperationAdd(name, content) for name, content in sorted(files.items())]
-    deleted = [CommitOperationDelete(name) for name in sorted(before.files - files.keys() - {GIT_FILE})]
+    deleted = [CommitOperationDelete(name) for name in sorted(before.files.keys() - files.keys() - {GIT_FILE})]
     with describe_hub_errors(repository):
         commit = HfApi().create_commit(repository, [*added, *deleted], commit_message="moeir push", parent_commit=before.commit)
     return str(commit.commit_url)

@@ -1,17 +1,14 @@
 """Projections of vectors to two or three dimensions for plots."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from sklearn.manifold import TSNE
 
 from moeir import variants
-from moeir.analysis.result import AnalysisResult, Mark, Plot
-from moeir.analysis.wins import RunValues, find_winner
+from moeir.analysis.result import AnalysisResult, Plot
 from moeir.errors import UsageError
-from moeir.records.texts import Text
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -60,63 +57,13 @@ def _initial_layout(units: Array, dimensions: int) -> Array:
     return initial
 
 
-@dataclass(frozen=True)
-class ProjectedText:
-    """A text to project; the number of its pair, and for a query and its hits, whether it is relevant to the query."""
-
-    side: str
-    id: str
-    content: str
-    pair: int | None = None
-    relevant: bool | None = None
-
-
-def pair_texts(pairs: Sequence[tuple[Text, Text]]) -> list[ProjectedText]:
-    """The queries, then the documents of pairs."""
-    return [
-        ProjectedText(side, pair[column].id, pair[column].content, number)
-        for column, side in enumerate(("query", "document"))
-        for number, pair in enumerate(pairs, 1)
-    ]
-
-
-def query_with_hits(query: Text, hits: Sequence[Text], grades: Mapping[str, int]) -> list[ProjectedText]:
-    """A query, then its hits with their relevance."""
-    documents = [ProjectedText("document", hit.id, hit.content, relevant=grades.get(hit.id, 0) > 0) for hit in hits]
-    return [ProjectedText("query", query.id, query.content, relevant=False), *documents]
-
-
-def color_groups(texts: Sequence[ProjectedText], choices: Sequence[str | None], values: RunValues | None) -> list[str]:
-    """The colour group of each text: with values of runs, the best run of a query; else the routed expert, else the side.
-
-    Texts of pairs have the colour of their side, and so has a query among its hits.
-    """
-    if values is None:
-        by_side = [text.pair is not None or (text.side == "query" and text.relevant is not None) for text in texts]
-        return [text.side if sided else choice or text.side for text, sided, choice in zip(texts, by_side, choices, strict=True)]
-    judged = next(iter(values.values()))
-    return [find_winner(values, text.id) if text.side == "query" and text.id in judged else text.side for text in texts]
-
-
 def analyze_projection(
-    texts: Sequence[ProjectedText], panels: Mapping[str, tuple[Array, Sequence[str]]], spec: str, dimensions: int, seed: int
+    texts: Sequence[tuple[str, str]], groups: Sequence[str], vectors: Array, spec: str, dimensions: int, seed: int
 ) -> AnalysisResult:
-    """Texts projected, as `spec` says, to two or three dimensions: a panel for each title with the texts' vectors [n, D] and groups.
-
-    The two texts of a pair are linked; of a query and its hits, the query is a cross, and relevant documents are ringed.
-    """
-    rows, marks, links = list[list[object]](), list[Mark](), list[Mark]()
-    with_pairs, with_relevance = texts[0].pair is not None, texts[0].relevant is not None
-    for title, (vectors, groups) in panels.items():
-        points = list(map(tuple, variants.bind_variant("analysis.projection", spec)(vectors, dimensions, seed).tolist()))
-        ends: dict[int | None, list[tuple[float, ...]]] = {}
-        for text, group, point in zip(texts, groups, points, strict=True):
-            symbol = "ring" if text.relevant else "cross" if with_relevance and text.side == "query" else "dot"
-            marks.append((title, group, symbol, *point))
-            facts = [*([text.pair] if with_pairs else []), *([int(bool(text.relevant))] if with_relevance else [])]
-            rows.append([*([title] if len(panels) > 1 else []), text.side, text.id, group, *facts, *point])
-            ends.setdefault(text.pair, []).append(point)
-        links += [(title, *pair) for pair in ends.values()] if with_pairs else []
-    facts_columns = [*(["pair"] if with_pairs else []), *(["relevant"] if with_relevance else [])]
-    columns = [*(["panel"] if len(panels) > 1 else []), "side", "id", "group", *facts_columns, *"xyz"[:dimensions]]
-    return AnalysisResult(columns, rows, Plot("points", sorted(marks, key=lambda mark: str(mark[1])), links=links))
+    """Texts (side, id) with their vectors [n, D] projected, as `spec` says, to two or three dimensions; `groups` are their colours."""
+    if len(texts) <= dimensions:
+        raise UsageError(f"analyze projection: expected more than {dimensions} texts, found {len(texts)}")
+    points = variants.bind_variant("analysis.projection", spec)(vectors, dimensions, seed).tolist()
+    rows = [[side, name, group, *point] for (side, name), group, point in zip(texts, groups, points, strict=True)]
+    marks = sorted(((spec, group, *point) for group, point in zip(groups, points, strict=True)), key=lambda mark: str(mark[1]))
+    return AnalysisResult(["side", "id", "group", *"xyz"[:dimensions]], rows, Plot("points", marks))

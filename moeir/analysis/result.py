@@ -11,17 +11,14 @@ Mark = tuple[Any, ...]
 class Plot:
     """Marks of one `kind`; each starts with its panel and its label, which selects the colour; `x_label` and `y_label` name the axes.
 
-    `links` are lines between points: (panel, point, point).
-
-    bars (panel, label, group, height) · lines (panel, label, step, value) ·
-    points (panel, label, symbol, x, y) or with z; symbol: dot, ring (a dot in a ring) or cross · heatmap (panel, row, column, value or nan)
+    bars (panel, label, group, height) · lines (panel, label, step, value) · points (panel, label, x, y) or with z ·
+    heatmap (panel, row, column, value or nan)
     """
 
     kind: str
     marks: Sequence[Mark]
     x_label: str = ""
     y_label: str = ""
-    links: Sequence[Mark] = ()
 
 
 @dataclass(frozen=True)

@@ -62,18 +62,18 @@ class JudgedRanks:
         gained = self.grades > 0
         owners, grades = self.query_rows[gained], self.grades[gained]
         order = np.lexsort((-grades, owners))
-        positions = _ranks_in_group(owners)
+        positions = _rank_in_groups(owners)
         return owners, positions, grades[order] / np.log2(positions + 1)
 
     def sum_by_query(self, owners: _Integers, weights: NDArray[Any] | None = None) -> _Floats:
         """Counts, or sums of weights, by query [Q]."""
         return np.bincount(owners, weights, minlength=len(self.queries)).astype(np.float64)
 
-    def relevant_counts(self, rel: int) -> _Floats:
+    def count_relevant(self, rel: int) -> _Floats:
         """Number of relevant documents [Q]."""
         return self.sum_by_query(self.query_rows[self.grades >= rel])
 
-    def relevant_hits(self, rel: int, cutoff: int) -> tuple[_Integers, _Integers]:
+    def find_relevant_hits(self, rel: int, cutoff: int) -> tuple[_Integers, _Integers]:
         """Query rows and ranks of the relevant documents retrieved within the cutoff."""
         selected = (self.grades >= rel) & (self.ranks > 0) & (self.ranks <= cutoff)
         return self.query_rows[selected], self.ranks[selected]
@@ -85,56 +85,39 @@ def is_native(measure: Measure) -> bool:
     return measure.NAME in NATIVE_MEASURES and plain
 
 
-def _ndcg(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
+def _compute_ndcg(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
     selected = (judged.grades > 0) & (judged.ranks > 0) & (judged.ranks <= cutoff)
     gains = judged.sum_by_query(judged.query_rows[selected], judged.grades[selected] / np.log2(judged.ranks[selected] + 1))
     owners, positions, best = judged.ideal_gains
     return _divide_or_zero(gains, judged.sum_by_query(owners[positions <= cutoff], best[positions <= cutoff]))
 
 
-def _average_precision(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
-    owners, ranks = judged.relevant_hits(rel, cutoff)
-    return _divide_or_zero(judged.sum_by_query(owners, _ranks_in_group(owners) / ranks), judged.relevant_counts(rel))
+def _compute_average_precision(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
+    owners, ranks = judged.find_relevant_hits(rel, cutoff)
+    return _divide_or_zero(judged.sum_by_query(owners, _rank_in_groups(owners) / ranks), judged.count_relevant(rel))
 
 
-def _reciprocal_rank(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
-    owners, ranks = judged.relevant_hits(rel, cutoff)
-    first = _ranks_in_group(owners) == 1
+def _compute_reciprocal_rank(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
+    owners, ranks = judged.find_relevant_hits(rel, cutoff)
+    first = _rank_in_groups(owners) == 1
     return judged.sum_by_query(owners[first], 1.0 / ranks[first])
 
 
-def _recall(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
-    return _divide_or_zero(judged.sum_by_query(judged.relevant_hits(rel, cutoff)[0]), judged.relevant_counts(rel))
-
-
-def _precision(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
-    return judged.sum_by_query(judged.relevant_hits(rel, cutoff)[0]) / cutoff
-
-
-def _success(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
-    return (judged.sum_by_query(judged.relevant_hits(rel, cutoff)[0]) > 0).astype(np.float64)
-
-
-def _r_precision(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
-    owners, ranks = judged.relevant_hits(rel, cutoff)
-    relevant = judged.relevant_counts(rel)
-    return _divide_or_zero(judged.sum_by_query(owners[ranks <= relevant[owners]]), relevant)
+def _compute_recall(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
+    return _divide_or_zero(judged.sum_by_query(judged.find_relevant_hits(rel, cutoff)[0]), judged.count_relevant(rel))
 
 
 NATIVE_MEASURES: dict[str, Callable[[JudgedRanks, int, int], _Floats]] = {
-    "nDCG": _ndcg,
-    "AP": _average_precision,
-    "RR": _reciprocal_rank,
-    "R": _recall,
-    "P": _precision,
-    "Success": _success,
-    "Rprec": _r_precision,
-    "NumRel": lambda judged, rel, cutoff: judged.relevant_counts(rel),
+    "nDCG": _compute_ndcg,
+    "AP": _compute_average_precision,
+    "RR": _compute_reciprocal_rank,
+    "R": _compute_recall,
+    "NumRel": lambda judged, rel, cutoff: judged.count_relevant(rel),
     "NumQ": lambda judged, rel, cutoff: np.ones(len(judged.queries)),
 }
 
 
-def _ranks_in_group(owners: _Integers) -> _Integers:
+def _rank_in_groups(owners: _Integers) -> _Integers:
     """Position of each row among the rows of its query, from 1; rows of a query are contiguous."""
     heads = np.flatnonzero(np.diff(owners, prepend=-1))
     return np.arange(1, len(owners) + 1) - np.repeat(heads, np.diff(np.append(heads, len(owners))))

@@ -47,7 +47,7 @@ def draw_plot(picture: Plot, file: Path, form: str) -> None:
     labels = list(dict.fromkeys(str(mark[1]) for mark in picture.marks))
     bold = [label for label in labels if label not in GREY_LABELS]
     colours = {label: COLOURS[number % len(COLOURS)] for number, label in enumerate(bold)} | dict.fromkeys(GREY_LABELS, "#9a9a9a")
-    is_3d = picture.kind == "points" and len(picture.marks[0]) > 5
+    is_3d = picture.kind == "points" and len(picture.marks[0]) > 4
     columns = 2 if len(panels) == 4 or (picture.kind == "points" and len(panels) % 2 == 0) else min(MAX_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     with matplotlib.rc_context(STYLE):
@@ -56,8 +56,6 @@ def draw_plot(picture: Plot, file: Path, form: str) -> None:
         all_axes = figure.subplots(rows, columns, squeeze=False, subplot_kw={"projection": "3d"} if is_3d else {}).ravel().tolist()
         for axes, panel in zip(all_axes, panels, strict=False):
             DRAWERS[picture.kind](axes, [mark[1:] for mark in picture.marks if str(mark[0]) == panel], colours)
-            for _, first, second in (link for link in picture.links if link[0] == panel):
-                axes.plot(*zip(first, second, strict=True), color="#9a9a9a", linewidth=0.5, alpha=0.5, zorder=0)
             axes.set_title(panel, fontsize="medium")
             axes.set_xlabel(picture.x_label)
             axes.set_ylabel(picture.y_label)
@@ -117,21 +115,11 @@ def _draw_lines(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> N
 
 
 def _draw_points(axes: Any, marks: Sequence[Mark], colours: dict[str, str]) -> None:
-    """Draw dots; black crosses over them, and rings around those that have one."""
-    is_3d, depth = axes.name == "3d", {"depthshade": False} if axes.name == "3d" else {}
+    depth = {"depthshade": False} if axes.name == "3d" else {}
     for label, points in _group_by_label(marks).items():
-        dots = [point for symbol, *point in points if symbol != "cross"]
-        if dots:
-            axes.scatter(*zip(*dots, strict=True), s=POINT_SIZE, alpha=0.65, linewidths=0, color=colours[label], label=label, **depth)
-    rings, crosses = ([point for _, kind, *point in marks if kind == symbol] for symbol in ("ring", "cross"))
-    if rings:
-        axes.scatter(*zip(*rings, strict=True), s=6 * POINT_SIZE, facecolors="none", edgecolors="#d00000", label="relevant", **depth)
-    if crosses:
-        axes.scatter(*zip(*crosses, strict=True), s=8 * POINT_SIZE, marker="X", color="black", label="query", zorder=5, **depth)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    if is_3d:
-        axes.set_zticks([])
+        axes.scatter(*zip(*points, strict=True), s=POINT_SIZE, alpha=0.65, linewidths=0, color=colours[label], label=label, **depth)
+    for axis in "xyz"[: 3 if depth else 2]:
+        getattr(axes, f"set_{axis}ticks")([])
 
 
 def _draw_heatmap(axes: Axes, marks: Sequence[Mark], colours: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ from moeir.artifacts import atomic_write
 from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.settings import argument, input_field, list_settings, option, output_field
-from moeir.stages import analysis_inputs
+from moeir.stages.analysis_inputs import TextEncoder
 from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import (
     check_matplotlib,
@@ -23,7 +23,6 @@ from moeir.stages.run_arguments import (
 )
 
 if TYPE_CHECKING:
-    from moeir.analysis.projection import ProjectedText
     from moeir.analysis.result import AnalysisResult
     from moeir.records.qrels import Qrels
 
@@ -33,19 +32,12 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
     "overlap": (("run", "overlap"), ()),
     "usage": (TEXTS_AND_MODEL, ("model",)),
     "divergence": ((*TEXTS_AND_MODEL, "qrels", "expert", "pairs", "bandwidth", "seed"), ("model", "queries", "corpus", "qrels")),
-    "wins": (("run", "qrels", "measure", "queries", "corpus", "group_by", "list_queries"), ("run", "qrels")),
+    "wins": (("run", "qrels", "measure", "queries", "corpus", "list_queries"), ("run", "qrels")),
     "ranks": (("run", "qrels", "queries", "query", "depth"), ("run", "qrels")),
-    "projection": (
-        (
-            *(*TEXTS_AND_MODEL, "run", "qrels", "measure", "expert", "projection", "dimensions", "sample", "seed"),
-            *("pairs", "of_run", "query", "before_mixture"),
-        ),
-        ("model",),
-    ),
+    "projection": ((*TEXTS_AND_MODEL, "expert", "projection", "dimensions", "sample", "seed"), ("model",)),
 }
 READERS = {flag: tuple(name for name, (flags, _) in ANALYSES.items() if flag in flags) for flag in ("corpus", "queries")}
 FORMS = ("auto", "table", "tsv", "jsonl")
-DIVERGENCE_PAIRS = 400  # Ma et al. 2023 (CoT-MoTE), section 2.2
 PLOT_SUFFIXES = (".svg", ".png")
 MAX_TEXT = 80  # characters of a text in a table
 
@@ -59,19 +51,10 @@ class Analyze(Stage):
         f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None, words=tuple(ANALYSES)
     )
     run: tuple[Path, ...] = input_field(
-        "run",
-        "overlap, wins, ranks: a run; repeat the flag; NAME=PATH names it. projection: colour each query by its best run.",
-        (),
-        aliases=("--runs",),
+        "run", "overlap, wins, ranks: a run; repeat the flag; NAME=PATH names it.", (), aliases=("--runs",)
     )
     overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100.", "rbo", package="analysis.overlap")
-    of_run: Path | None = input_field("run", "projection: the query of --query and its first --sample hits in this run.", None)
-    model: tuple[Path, ...] = input_field(
-        "checkpoint",
-        "Checkpoint. projection: repeat the flag for panels side by side.",
-        (),
-        aliases=("--encoder",),
-    )
+    model: Path | None = input_field("checkpoint", "usage, divergence, projection: checkpoint.", None, aliases=("--encoder",))
     corpus: Path | None = input_field(
         "texts", "Documents. wins: group queries by their word overlap with relevant documents.", None, only_with=READERS["corpus"]
     )
@@ -86,27 +69,19 @@ class Analyze(Stage):
         "qrels",
         "Relevance judgements. divergence: they pair queries with documents.",
         None,
-        only_with=("divergence", "wins", "ranks", "run", "pairs", "of_run"),
+        only_with=("divergence", "wins", "ranks"),
     )
-    measure: str = option("wins, projection: measure by which a run is best on a query.", "nDCG@10", aliases=("--metric", "-m"))
-    group_by: str | None = option("wins: group queries by the values of this field of --queries instead of length and question word.", None)
+    measure: str = option("wins: measure by which a run is best on a query.", "nDCG@10", aliases=("--metric", "-m"))
     list_queries: bool = option("wins: list each query with its winner and values, largest difference first.", False, aliases=("--list",))
-    query: tuple[str, ...] = option(
-        "ranks: id of a judged query; repeat the flag [default: all]. projection: id of the query of --of-run.", ()
-    )
+    query: tuple[str, ...] = option("ranks: id of a judged query; repeat the flag [default: all].", ())
     depth: int = option("ranks: number of documents per run; a rank beyond is -.", 1000, minimum=1, aliases=("--hits", "--k"))
     projection: str = option("projection: tsne:perplexity=30 or pca.", "tsne", package="analysis.projection")
     dimensions: int = option("projection: number of dimensions, 2 or 3.", 2, choices=(2, 3))
-    before_mixture: bool = option("projection: a panel of the vectors before the gated block (SB-MoE), beside those after it.", False)
     sample: int = option(
-        "projection: maximum number of queries and of documents, sampled at random; of hits.", 2000, minimum=1, maximum=100_000
+        "projection: maximum number of queries and of documents, sampled at random.", 2000, minimum=1, maximum=100_000
     )
     expert: str | None = option("divergence, projection: the dense expert [default: the only one].", None)
-    pairs: int | None = option(
-        "divergence: number of pairs of a query and its document [default: 400]. projection: project such pairs, with a line between both.",
-        None,
-        minimum=2,
-    )
+    pairs: int = option("divergence: number of pairs of a query and its document.", 400, minimum=2)  # Ma et al. 2023, section 2.2
     bandwidth: float = option(
         "divergence: bandwidth of the Gaussian kernel over cosine distances, which are 0 to 2.", 1.0, minimum=0.001, maximum=1000
     )
@@ -126,42 +101,19 @@ class Analyze(Stage):
     def check(self) -> None:
         name = self._analysis_name()
         self._check_flags(name)
-        if len(self.model) > 1 and name != "projection":
-            raise UsageError(f"analyze {name}: expected one --model, found {len(self.model)}")
         if name in ("overlap", "wins") and len(self.run) < 2:
             raise UsageError(f"analyze: expected two runs or more, found {len(self.run)}; repeat --run")
-        if repeated := next((path for path in self.model if self.model.count(path) > 1), None):
-            raise UsageError(f"--model {repeated}: the same checkpoint is given twice")
-        if name == "projection":
-            self._check_projection()
-        self._check_plot_flags()
-
-    def _check_projection(self) -> None:
-        """UsageError for flags of a projection that do not go together."""
-        modes = [flag for flag, value in (("--run", self.run), ("--pairs", self.pairs), ("--of-run", self.of_run)) if value]
-        if len(modes) > 1:
-            raise UsageError(f"analyze projection: {modes[0]} and {modes[1]} exclude one another")
-        if (not modes and self.qrels) or len(self.run) == 1 or (self.run and not self.qrels):
-            raise UsageError("analyze projection: --run, twice or more, and --qrels go together: each query is coloured by its best run")
-        for flag in ("queries", "corpus", *(("qrels",) if self.pairs else ())):
-            if modes[:1] in (["--pairs"], ["--of-run"]) and not getattr(self, flag):
-                raise UsageError(f"analyze projection {modes[0]}: needs --{flag}")
-        if len(self.query) != (self.of_run is not None):
-            expected = "--query ID, the query whose hits are projected" if self.of_run is not None else "--of-run with --query"
-            raise UsageError(f"analyze projection: expected {expected}, found {len(self.query)} --query")
-        if importlib.util.find_spec("sklearn") is None:
+        if name == "projection" and importlib.util.find_spec("sklearn") is None:
             raise UsageError("analyze projection: needs the package scikit-learn; pip install 'moeir[report]'")
-
-    def _check_plot_flags(self) -> None:
-        if self._plot_format():
-            if self._analysis_name() == "ranks" or self.list_queries:
-                name = self._analysis_name() + " --list" * self.list_queries
-                raise UsageError(f"--output {self.output}: analyze {name} has no plot; expected a name that ends in .tsv or .jsonl")
-            if self.form != "auto":
-                raise UsageError(f"--form {self.form}: {self.output} is a plot")
-            check_matplotlib(self.output)
-        else:
+        if not self._plot_format():
             check_table_suffix(self.output, plots=True)
+        elif name == "ranks" or self.list_queries:
+            problem = f"analyze {name}{' --list' * self.list_queries} has no plot"
+            raise UsageError(f"--output {self.output}: {problem}; expected a name that ends in .tsv or .jsonl")
+        elif self.form != "auto":
+            raise UsageError(f"--form {self.form}: {self.output} is a plot")
+        else:
+            check_matplotlib(self.output)
 
     def _plot_format(self) -> str | None:
         """The format of the plot, if --output is one."""
@@ -191,9 +143,6 @@ class Analyze(Stage):
             raise UsageError(f"analyze {name}: needs --corpus, --queries or both")
         if name == "wins" and self.corpus is not None and self.queries is None:
             raise UsageError("analyze wins: --corpus needs --queries, whose words are compared with the relevant documents")
-        if self.group_by is not None and (self.queries is None or self.corpus is not None or self.list_queries):
-            problem = "needs --queries, the records that have the field" if self.queries is None else "excludes --corpus and --list"
-            raise UsageError(f"analyze wins: --group-by {problem}")
 
     def summary(self, counts: Facts) -> str:
         return f"{self._analysis_name()}, {format_count(counts['rows'], 'row')}"
@@ -225,11 +174,12 @@ class Analyze(Stage):
 
     def _analyze_wins(self) -> "AnalysisResult":
         from moeir.analysis import wins
-        from moeir.evaluation.result_tables import require_groups
+        from moeir.evaluation import measures
         from moeir.records import texts
 
-        grades, answers = self._read_qrels(), None
-        values = self._evaluate_runs(grades)
+        grades, answers, measure = self._read_qrels(), None, measures.parse_measure(self.measure)
+        with name_source(self.qrels):
+            values = {name: measures.evaluate_run(run, grades, [measure])[str(measure)] for name, run in read_runs(self.run).items()}
         if self.list_queries:
             return wins.list_wins(values, self._read_texts_of(grades))
         if self.queries is None:
@@ -240,12 +190,7 @@ class Analyze(Stage):
         if self.corpus is not None:
             relevant = {document for query in queries for document, grade in grades[query].items() if grade > 0}
             answers = {text.id: text.content for text in texts.read_texts(self.corpus, keep_empty=True) if text.id in relevant}
-        if self.group_by is None:
-            return wins.analyze_wins(values, self.measure, wins.group_queries(queries, grades, answers))
-        group_of = texts.read_field(self.queries, self.group_by)
-        require_groups(grades, group_of, self.group_by)
-        group_of = {query: group_of[query] for query in grades}
-        return wins.analyze_wins(values, self.measure, {self.group_by: group_of})
+        return wins.analyze_wins(values, self.measure, wins.group_queries(queries, grades, answers))
 
     def _analyze_ranks(self) -> "AnalysisResult":
         from moeir.analysis.wins import analyze_ranks
@@ -269,58 +214,36 @@ class Analyze(Stage):
     def _analyze_usage(self) -> "AnalysisResult":
         from moeir.analysis.router_usage import analyze_usage
 
-        encoder = self._open_encoder(self.model[0])
-        encoder.check_routers()
-        usage = {side: encoder.count_usage(analysis_inputs.read_chunks(path), side) for side, path in self._text_files()}
-        return analyze_usage(usage)
+        encoder = self._open_encoder()
+        return analyze_usage({side: encoder.count_usage(path, side) for side, path in self._text_files()})
 
     def _analyze_divergence(self) -> "AnalysisResult":
         from moeir.analysis.divergence import analyze_divergence, sample_pairs
 
         assert self.queries is not None and self.corpus is not None and self.qrels is not None
-        encoder = self._open_encoder(self.model[0])
+        encoder = self._open_encoder()
         expert = encoder.select_dense_expert(self.expert)
-        pairs = sample_pairs(self.queries, self.corpus, self.qrels, self.pairs or DIVERGENCE_PAIRS, self.seed)
+        pairs = sample_pairs(self.queries, self.corpus, self.qrels, self.pairs, self.seed)
         query_vectors, _ = encoder.encode_dense([query.content for query, _ in pairs], "query", expert)
         document_vectors, _ = encoder.encode_dense([document.content for _, document in pairs], "document", expert)
         return analyze_divergence(expert, query_vectors, document_vectors, self.bandwidth)
 
     def _analyze_projection(self) -> "AnalysisResult":
-        from moeir.analysis.projection import analyze_projection, color_groups
+        import numpy as np
 
-        texts, panels = self._projected_texts(), {}
-        if len(texts) <= self.dimensions:
-            raise UsageError(f"analyze projection: expected more than {self.dimensions} texts, found {len(texts)}")
-        values = self._evaluate_runs(self._read_qrels()) if self.run else None
-        short_names = [path.name for path in self.model]
-        for path in self.model:
-            encoder = self._open_encoder(path)
-            expert = encoder.select_dense_expert(self.expert)
-            vectors, choices = encoder.encode_projected(texts, expert)
-            groups = color_groups(texts, choices, values)
-            name = [path.name if short_names.count(path.name) == 1 else str(path)] if len(self.model) > 1 else []
-            if self.before_mixture:
-                with encoder.without_mixture(expert):
-                    panels[", ".join([*name, "before the experts"])] = (encoder.encode_projected(texts, expert)[0], groups)
-                name.append("after the experts")
-            panels[", ".join(name) or f"{self.projection} of {expert}"] = (vectors, groups)
-        return analyze_projection(texts, panels, self.projection, self.dimensions, self.seed)
+        from moeir.analysis.projection import analyze_projection
+        from moeir.formats.subsets import sample_items
+        from moeir.records.texts import read_texts
 
-    def _projected_texts(self) -> "list[ProjectedText]":
-        """The texts to project: pairs, a query and its hits, or samples of both sides."""
-        from moeir.analysis.divergence import sample_pairs
-        from moeir.analysis.projection import ProjectedText, pair_texts, query_with_hits
-
-        if self.pairs is not None:
-            assert self.queries is not None and self.corpus is not None and self.qrels is not None
-            return pair_texts(sample_pairs(self.queries, self.corpus, self.qrels, self.pairs, self.seed))
-        if self.of_run is not None:
-            assert self.queries is not None and self.corpus is not None
-            (query,) = self.query
-            grades = self._read_qrels().get(query, {}) if self.qrels else {}
-            return query_with_hits(*analysis_inputs.read_hits(self.of_run, query, self.queries, self.corpus, self.sample), grades)
-        sampled = {side: analysis_inputs.sample_texts(path, self.sample, self.seed) for side, path in self._text_files()}
-        return [ProjectedText(side, text.id, text.content) for side, sample in sampled.items() for text in sample]
+        encoder = self._open_encoder()
+        expert, names, groups, vectors = encoder.select_dense_expert(self.expert), list[tuple[str, str]](), list[str](), []
+        for side, path in self._text_files():
+            texts = sample_items(read_texts(path), self.sample, self.seed)
+            side_vectors, choices = encoder.encode_dense([text.content for text in texts], side, expert)
+            vectors.append(side_vectors)
+            names += [(side, text.id) for text in texts]
+            groups += [choice or side for choice in choices]
+        return analyze_projection(names, groups, np.concatenate(vectors), self.projection, self.dimensions, self.seed)
 
     def _read_qrels(self) -> "Qrels":
         from moeir.records import qrels
@@ -328,16 +251,9 @@ class Analyze(Stage):
         assert self.qrels is not None
         return qrels.read_qrels(self.qrels)
 
-    def _evaluate_runs(self, grades: "Qrels") -> dict[str, dict[str, float]]:
-        """The value of the measure for each judged query, by run."""
-        from moeir.evaluation import measures
-
-        measure = measures.parse_measure(self.measure)
-        with name_source(self.qrels):
-            return {name: measures.evaluate_run(run, grades, [measure])[str(measure)] for name, run in read_runs(self.run).items()}
-
-    def _open_encoder(self, path: Path) -> analysis_inputs.TextEncoder:
-        return analysis_inputs.TextEncoder.open(path, self.device, self.dtype, self.max_tokens)
+    def _open_encoder(self) -> TextEncoder:
+        assert self.model is not None
+        return TextEncoder.open(self.model, self.device, self.dtype, self.max_tokens)
 
     def _text_files(self) -> list[tuple[str, Path]]:
         """The sides whose texts are given, with their files."""

@@ -90,9 +90,6 @@ class Evaluate(Stage):
         excludes=("answers", "group_by"),
         group="Other tools",
     )
-    explain: bool = option(
-        "With --compat: show step by step why its values differ.", False, needs=("compat",), excludes=("against",), group="Other tools"
-    )
     form: str = option(
         "table, markdown, latex, tsv, jsonl, json, or auto: by --output and --per-query.",
         "auto",
@@ -126,7 +123,7 @@ class Evaluate(Stage):
         return ["report", *runs, "--qrels", self.qrels, "--output", suggest_output("report.html")]
 
     def work(self) -> Counts:
-        from moeir.evaluation import compat, measures, tables
+        from moeir.evaluation import compat, measures
         from moeir.evaluation.answer_match import DEFAULT_MEASURES as OF_ANSWERS
         from moeir.evaluation.result_tables import ALL_QUERIES, group_samples
         from moeir.records import lines
@@ -136,25 +133,18 @@ class Evaluate(Stage):
         if self.compat is not None:
             compat.check_tool(self.compat, requested)
         values: dict[str, LabelledValues] = {}
-        step_rows: list[list[object]] = []
         notes, queries = [], 0
         for name, path, run, qrels, note in self._runs_with_qrels(requested):
             with name_source(path):
                 if self.compat is not None:
-                    steps = {str(measure): list(compat.tool_steps(self.compat, path, run, qrels, measure)) for measure in requested}
-                    run_values = {measure: dict(own[-1].values) for measure, own in steps.items()}
-                    step_rows += compat.step_rows(name, steps)
+                    run_values = {str(one): compat.evaluate_as(self.compat, path, run, qrels, one) for one in requested}
                 else:
                     run_values = measures.evaluate_run(run, qrels, requested)
             with name_source(self.queries or self.answers):
                 values[name] = {ALL_QUERIES: run_values} if groups is None else group_samples(run_values, groups, str(self.group_by))
             notes.append(f"{name}: {note}")
             queries = len(qrels)
-        if self.explain:
-            header = ["run", "measure", f"towards {self.compat}", "mean", "change"]
-            lines.write_lines([tables.format_table(header, step_rows)], self.output)
-        else:
-            lines.write_lines(self._output_lines(values), self.output)
+        lines.write_lines(self._output_lines(values), self.output)
         for text in notes:
             log.info("%s", text)
         if groups is None:

@@ -76,7 +76,7 @@ class Pull(Stage):
         atomic_write.check_overwrite(path, record, force=force)
         with atomic_write.atomic_output(path, manifest["kind"], record, force=force, folder=self.makes_folder()) as (partial_path, counts):
             downloads = atomic_write.resume_path(partial_path) / "hub"
-            snapshot.download([(folder / name).as_posix() for name in files], downloads)
+            snapshot.download({(folder / name).as_posix(): entry["bytes"] for name, entry in files.items()}, downloads)
             sources = {downloads / folder / name: entry for name, entry in files.items()}
             if damaged := manifests.first_mismatch(sources):
                 damaged.unlink()
@@ -95,7 +95,7 @@ class Pull(Stage):
         if not names or kind not in ("checkpoint", "index"):
             raise ArtifactError(f"{self.repo}: has no sample to verify; moeir push publishes one of a checkpoint or an index with --corpus")
         with snapshot.temporary_folder() as folder:
-            snapshot.download(names, folder)
+            snapshot.download(dict.fromkeys(names, hub.MAX_BYTES), folder)
             differences = hub.compare_sample(self.output, kind, folder / hub.VERIFICATION, self.model)
         by_expert = ", ".join(f"{name} {value:.2g}" for name, value in differences.items())
         log.info("verified %s: texts scored again, largest difference over the largest score: %s", self.output, by_expert)

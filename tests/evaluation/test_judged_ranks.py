@@ -7,14 +7,13 @@ from moeir.evaluation.judged_ranks import JudgedRanks, is_native
 from moeir.records.runs import Run
 from tests.records.test_runs import tied_run
 
-NAMES = ["nDCG", "nDCG@3", "AP", "AP(rel=2)", "AP(rel=2)@5", "RR", "RR(rel=2)@3", "R(rel=2)@10", "R@5", "P(rel=3)@5", "P@1", "Success@3"]
-OTHERS = ["Success(rel=2)@1", "Rprec", "Rprec(rel=2)"]
+NAMES = ["nDCG", "nDCG@3", "AP", "AP(rel=2)", "AP(rel=2)@5", "RR", "RR(rel=2)@3", "R(rel=2)@10", "R@5"]
 
 
 def test_every_value_is_that_of_ir_measures(monkeypatch):
-    wanted = [measures.parse_measure(name) for name in NAMES + OTHERS]
+    wanted = [measures.parse_measure(name) for name in NAMES]
     assert all(is_native(measure) for measure in wanted)
-    for seed in range(60):
+    for seed in range(30):
         hits, grades = tied_run(seed)
         grades |= {"absent": {"d": 1}, "none-relevant": {"d": 0}}
         run = Run.from_hits(hits | {"not-judged": {"d": 1.0}, "none-relevant": {"d": 2.0, "e": 1.0}})
@@ -28,7 +27,7 @@ def test_every_value_is_that_of_ir_measures(monkeypatch):
 
 def test_what_has_other_options_is_left_to_ir_measures():
     assert not any(
-        is_native(measures.parse_measure(name)) for name in ("nDCG(gains={1:1,2:3})@10", "P(judged_only=True)@5", "Judged@10", "Bpref")
+        is_native(measures.parse_measure(name)) for name in ("nDCG(gains={1:1,2:3})@10", "P@5", "Judged@10", "Bpref")
     )
 
 

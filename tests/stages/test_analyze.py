@@ -14,7 +14,7 @@ ARCHITECTURES = {
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory, tiny_model, came_checkpoint, toy, moeir) -> Path:
+def folder(tmp_path_factory, tiny_model, came_checkpoint, toy, moeir) -> Path:
     """The working folder: one checkpoint per way of routing, and the toy texts."""
     folder = tmp_path_factory.mktemp("analyze")
     for name, arch in ARCHITECTURES.items():
@@ -29,8 +29,8 @@ def room(tmp_path_factory, tiny_model, came_checkpoint, toy, moeir) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def here(room, monkeypatch):
-    monkeypatch.chdir(room)
+def here(folder, monkeypatch):
+    monkeypatch.chdir(folder)
 
 
 def parse_rows(result) -> list[dict]:
@@ -57,7 +57,7 @@ def test_a_finding_goes_to_a_file_as_its_name_says(moeir, tmp_path):
     ("token", ["layer2", "layer4"], "tokens"), ("sequence", [f"layer{number}" for number in (1, 2, 3, 4)], "texts"),
     ("gated", ["gate"], "texts"),
 ])  # fmt: skip
-def test_usage_counts_what_the_routers_say_once_in_any_batches(name, routers, unit, room, moeir, monkeypatch):
+def test_usage_counts_what_the_routers_say_once_in_any_batches(name, routers, unit, folder, moeir, monkeypatch):
     from moeir import open_checkpoint
 
     monkeypatch.setattr("moeir.stages.analysis_inputs.CHUNK", 5)
@@ -65,9 +65,9 @@ def test_usage_counts_what_the_routers_say_once_in_any_batches(name, routers, un
     records = parse_rows(moeir(*command, "--max-tokens", 40, "--dtype", "float32"))
     sums = [(row["side"], row["router"]) for row in records if row["expert"] == "all"]
     assert sums == [(side, router) for side in ("query", "document") for router in routers]
-    checkpoint = open_checkpoint(room / name)
+    checkpoint = open_checkpoint(folder / name)
     for side, file in (("query", "test-queries.tsv"), ("document", "corpus.jsonl")):
-        encoded = checkpoint.encode([text.content for text in texts.read_texts(room / file)], side)
+        encoded = checkpoint.encode([text.content for text in texts.read_texts(folder / file)], side)
         for router in routers:
             probabilities = encoded.routing[router].probabilities
             router_rows = [row for row in records if (row["side"], row["router"]) == (side, router)]
@@ -108,14 +108,14 @@ def test_a_router_of_any_architecture_is_counted(moeir, monkeypatch):
 PAIRS = ("--queries", "test-queries.tsv", "--corpus", "corpus.jsonl", "--qrels", "test-qrels.tsv", "--pairs", 5, "--dtype", "float32")
 
 
-def test_divergence_is_that_of_the_vectors_of_pairs(room, moeir):
+def test_divergence_is_that_of_the_vectors_of_pairs(folder, moeir):
     import numpy as np
 
     from moeir import open_checkpoint
     from moeir.analysis.divergence import estimate_divergences, sample_pairs
 
-    pairs = sample_pairs(room / "test-queries.tsv", room / "corpus.jsonl", room / "test-qrels.tsv", 5, 7)
-    checkpoint = open_checkpoint(room / "came")
+    pairs = sample_pairs(folder / "test-queries.tsv", folder / "corpus.jsonl", folder / "test-qrels.tsv", 5, 7)
+    checkpoint = open_checkpoint(folder / "came")
     sides = zip(("query", "document"), zip(*((query.content, document.content) for query, document in pairs), strict=True), strict=True)
     kl, js = estimate_divergences(*(np.asarray(checkpoint.encode(list(contents), side)["global"].vectors) for side, contents in sides))
     (record,) = parse_rows(moeir("analyze", "--model", "came", *PAIRS, "--seed", 7, "--form", "jsonl"))

@@ -47,27 +47,6 @@ def texts(folder):
     return ("--queries", "queries.tsv")
 
 
-def test_wins_are_counted_by_a_field_of_the_queries(moeir, folder):
-    kinds = {"a": "name", "b": "description", "c": "name", "unjudged": "error"}
-    records = [{"_id": query, "text": "owl", "kind": kind} for query, kind in kinds.items()]
-    (folder / "kinds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    command = ("analyze", "wins", *TWO, "abc.qrels", "--measure", "RR", "--queries", "kinds.jsonl", "--form", "jsonl", "--group-by")
-    rows = [json.loads(line) for line in moeir(*command, "kind").stdout.splitlines()]
-    assert list(dict.fromkeys(row["by"] for row in rows)) == ["all", "kind"], "a kind without judged queries has no row"
-    by_kind = [(row["group"], row["queries"], row["run"], row["wins"]) for row in rows if row["by"] == "kind"]
-    listed = moeir("analyze", "wins", "--list", *TWO, "abc.qrels", "--measure", "RR", "--form", "jsonl").stdout.splitlines()
-    winners = [(kinds[row["query"]], row["winner"]) for row in map(json.loads, listed)]
-    assert by_kind == [
-        (kind, count, run, sum(winner in ((kind, run), *([(kind, "=")] if run == "tied" else [])) for winner in winners))
-        for kind, count in (("description", 1), ("name", 2)) for run in ("one", "two", "tied")
-    ]  # fmt: skip
-    result = moeir(*command, "sort")
-    assert result.code == 3 and "kinds.jsonl:1: field 'sort' of 'a' is not a printable string or a whole number" in result.stderr
-    (folder / "kinds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records if record["_id"] != "b"))
-    result = moeir(*command, "kind")
-    assert result.code == 3 and "query 'b' is judged but not among the queries with the field kind" in result.stderr
-
-
 def test_wins_are_listed_query_by_query_with_the_largest_difference_first(moeir, texts):
     result = moeir("analyze", "wins", "--list", *TWO, "abc.qrels", "--measure", "RR", *texts, "--form", "jsonl")
     assert (result.code, result.messages) == (0, [])
@@ -107,13 +86,6 @@ def test_ranks_of_relevant_documents_in_each_run(folder, moeir, texts):
         ("ranks --run first.trec --qrels abc.qrels --queries z.tsv", 3, "z.tsv: has no query 'a', which abc.qrels judges"),
         ("wins --list --run first.trec --qrels abc.qrels", 2, "expected two runs or more, found 1"),
         ("wins --list --run first.trec --run third.trec --qrels abc.qrels --output x.png", 2, "analyze wins --list has no plot"),
-        ("wins --run first.trec --run second.trec --qrels abc.qrels --group-by kind", 2, "wins: --group-by needs --queries, the records"),
-        (
-            "wins --list --run first.trec --run second.trec --qrels abc.qrels --queries z.tsv --group-by kind",
-            2,
-            "wins: --group-by excludes --corpus and --list",
-        ),
-        ("ranks --run first.trec --qrels abc.qrels --group-by kind", 2, "ranks: does not read --group-by; it belongs to analyze wins"),
         ("overlap --list --run first.trec", 2, "analyze overlap: does not read --list-queries; it belongs to analyze wins"),
     ],
 )

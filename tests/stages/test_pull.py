@@ -365,6 +365,21 @@ def test_the_environment_leads_to_the_hub(hub, folder):
     assert sys.modules["huggingface_hub"].constants.HF_HUB_DISABLE_XET is True
 
 
+def test_what_is_larger_than_it_may_be_is_not_downloaded(hub, folder, run, moeir, monkeypatch):
+    run("push --input came --repo anna/came --corpus toy/corpus.jsonl")
+    run("pull --repo anna/came --output pulled")
+    monkeypatch.setattr(hub_module, "MAX_BYTES", 50_000)
+    change_file(hub, "anna/came", "verification/texts.jsonl", b"x" * 100_000)
+    run("pull --repo anna/came --output pulled --force")
+    check_failure(moeir("pull", "--repo", "anna/came", "--output", "pulled", "--verify"), 4, "texts.jsonl has 100,000 bytes, expected at")
+    hub.files("anna/came")["vocab.txt"] += b"x" * 1000
+    hub.requests.clear()
+    check_failure(moeir("pull", "--repo", "anna/came", "--output", "other"), 4, "vocab.txt has ")
+    monkeypatch.setattr(hub_module, "MAX_BYTES", 100)
+    check_failure(moeir("pull", "--repo", "anna/came", "--output", "other"), 4, "manifest.json has ")
+    assert not [request for request in hub.requests if "vocab.txt" in request] and not (folder / "other").exists()
+
+
 def test_a_part_of_a_set_of_shards_or_two_sets_are_not_pulled(hub, folder, run, moeir, monkeypatch):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 4)
     for number in range(2):

@@ -84,7 +84,7 @@ def test_a_data_set_fills_only_what_is_read_and_not_set(beir):
     assert build("finetune", **finetune).dev_queries is None
     assert build("check", dataset="beir").qrels == (Path("beir/qrels/test.tsv"), Path("beir/qrels/train.tsv"))
     assert build("check", dataset="beir").queries == Path("beir/queries.jsonl.gz")
-    assert build("analyze", analysis="usage", model=["m"], dataset="beir").qrels is None
+    assert build("analyze", analysis="usage", model="m", dataset="beir").qrels is None
     assert build("pretrain", model="m", dataset="beir", output="o").queries == ()
 
 

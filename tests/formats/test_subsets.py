@@ -1,5 +1,6 @@
 """Samples and splits by `convert`: what is kept, that the seed alone decides, and that equal queries stay together."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,8 +56,8 @@ def test_a_sample_of_documents_keeps_the_judged_ones(beir: Path, moeir: Moeir) -
 
 def test_info_says_what_a_sample_holds(beir: Path, moeir: Moeir) -> None:
     assert moeir("convert", "--input", beir, "--sample", 12, "--sample-documents", 30, "--output", "small").code == 0
-    facts = moeir("info", "small").stdout
-    assert "corpus                  texts 30," in facts and "qrels train " in facts and "seed                    42" in facts
+    facts = json.loads(moeir("info", "small", "--form", "json").stdout)
+    assert facts["corpus"]["texts"] == 30 and "qrels train" in facts and facts["settings"]["seed"] == 42
 
 
 def test_a_collection_is_divided_without_a_leak(beir: Path, moeir: Moeir) -> None:

@@ -211,8 +211,6 @@ def test_a_projection_shows_vectors_without_the_factor_of_their_scores(
             lines = run("analyze", "projection", "--model", model, "--expert", "global", *texts, "--form", "jsonl").stdout.splitlines()
             maps.append(np.array([[json.loads(line)["x"], json.loads(line)["y"]] for line in lines]))
         assert np.allclose(*maps, atol=1e-4) and np.ptp(maps[0]) > 0.01
-    twice = run_in_process("analyze", "projection", "--model", calibrated, "--model", calibrated, *texts)
-    assert twice.code == 2 and f"--model {calibrated}: the same checkpoint is given twice" in twice.stderr
 
 
 def test_an_index_of_a_calibrated_checkpoint_is_the_same_index(

@@ -53,16 +53,9 @@ class Evaluation(Mapping[str, dict[str, float]]):
         return len(self._means)
 
     def __repr__(self) -> str:
-        from moeir.evaluation import result_tables, tables
+        from moeir.evaluation import tables
 
-        labels = [list(labels.values())[-1] for labels in self.details["runs"].values()]
-        comparison = result_tables.Comparison(self.details["test"], self.details["correction"])
-        has_p = any("p" in one for entries in labels for one in entries.values())
-        header = [column for measure in labels[0] for column in (measure, comparison.p_header)[: 1 + has_p]]
-        rows = [[name, *(cell for one in entries.values()
-                         for cell in (one["mean"], result_tables.format_p(one["p"]) if "p" in one else "")[: 1 + has_p])]
-                for name, entries in zip(self.details["runs"], labels, strict=True)]  # fmt: skip
-        return tables.format_table(["run", *header], rows)
+        return tables.format_table(["run", *next(iter(self.values()))], [[run, *means.values()] for run, means in self.items()])
 
 
 def stage_function(name: str) -> Callable[..., Any]:
@@ -71,22 +64,15 @@ def stage_function(name: str) -> Callable[..., Any]:
     stage_settings = (*settings.list_settings(stage), *settings.list_shorthands(stage))
 
     def function(*arguments: Any, force: bool = False, **values: Any) -> Any:
-        names = [setting.name for setting in stage_settings if setting.role == "argument"]
-        if len(arguments) > len(names):
-            raise TypeError(
-                f"moeir.{python_name} takes keywords, the names of the flags; found {len(arguments) - len(names)} values without one"
-            )
         known = [setting.name for setting in stage_settings]
-        for key in values:
-            if key not in known:
-                raise UsageError(f"moeir.{python_name} has no {key!r}{variants.suggest(key, known)}")
-            if key in names[: len(arguments)]:
-                raise TypeError(f"moeir.{python_name}: found {key} twice, as {arguments[names.index(key)]!r} and {values[key]!r}")
-        return run_function(stage, dict(zip(names, arguments, strict=False)) | values, force=force)
+        if unknown := next((key for key in values if key not in known), None):
+            raise UsageError(f"moeir.{python_name} has no {unknown!r}{variants.suggest(unknown, known)}")
+        return run_function(stage, signature.bind_partial(*arguments, **values).arguments, force=force)
 
-    parameters = [_parameter(setting) for setting in stage_settings]
+    parameters = [_make_parameter(setting) for setting in stage_settings]
     parameters.append(inspect.Parameter("force", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool))
-    function.__signature__ = inspect.Signature(sorted(parameters, key=lambda one: one.kind))  # type: ignore[attr-defined]
+    signature = inspect.Signature(sorted(parameters, key=lambda one: one.kind))
+    function.__signature__ = signature  # type: ignore[attr-defined]
     function.__name__ = function.__qualname__ = python_name
     function.__module__ = "moeir"
     described = "".join(f"\n    {setting.name}: {setting.help}" for setting in stage_settings)
@@ -96,7 +82,7 @@ def stage_function(name: str) -> Callable[..., Any]:
     return function
 
 
-def _parameter(setting: settings.Setting) -> inspect.Parameter:
+def _make_parameter(setting: settings.Setting) -> inspect.Parameter:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if setting.role == "argument" else inspect.Parameter.KEYWORD_ONLY
     default = inspect.Parameter.empty if setting.required and not setting.part else None if setting.required else setting.default
     return inspect.Parameter(setting.name, kind, default=default)

@@ -55,9 +55,9 @@ def test_what_is_in_memory_gives_the_files_that_paths_give(
         assert (tmp_path / "runs" / f"{name}.trec").read_bytes() == (tmp_path / "function-runs" / f"{name}.trec").read_bytes()
     assert repr(runs["fused"]) == repr(package.search(index=searcher, queries=queries, dtype="float32"))
     run_paths = [argument for name in ("lexical", "fused") for argument in ("--run", tmp_path / "runs" / f"{name}.trec")]
-    table = moeir("evaluate", *run_paths, "--qrels", toy / "test-qrels.tsv").stdout  # type: ignore[attr-defined]
+    table = moeir("evaluate", *run_paths, "--qrels", toy / "test-qrels.tsv", "--test", "none").stdout  # type: ignore[attr-defined]
     two = {name: runs[name] for name in ("lexical", "fused")}
-    assert package.evaluate(run=two, qrels=qrels, form="table") == table
+    assert package.evaluate(run=two, qrels=qrels, form="table", test="none") == table
     evaluation = package.evaluate(run=two, qrels=qrels)
     assert str(evaluation) == table.rstrip("\n")
     assert f"{evaluation['fused']['nDCG@10']:.4f}" in table and list(evaluation) == ["lexical", "fused"]
@@ -79,7 +79,7 @@ def test_several_runs_in_memory_keep_their_names_and_a_single_one_is_one() -> No
 def test_what_a_function_cannot_take_is_refused_with_its_name(bm25_index: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"evaluate has no 'runs'; did you mean 'run'"):
         moeir.evaluate(runs="x")
-    with pytest.raises(TypeError, match="takes keywords"):
+    with pytest.raises(TypeError, match="too many positional arguments"):
         moeir.evaluate("x")
     with pytest.raises(UsageError, match="encode needs --corpus"):
         moeir.encode(model="x", output=tmp_path / "y")
@@ -265,7 +265,7 @@ def test_the_findings_of_check_are_notes_of_its_error() -> None:
 
 
 def test_an_argument_that_is_named_too_is_refused(bm25_index: Path) -> None:
-    with pytest.raises(TypeError, match="found path twice"):
+    with pytest.raises(TypeError, match="multiple values for argument 'path'"):
         moeir.info(bm25_index, path="other")
 
 

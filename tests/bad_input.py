@@ -545,7 +545,7 @@ HUB = [
     BadInput("a push of nothing", None, PUSH + "absent", 3, "absent: no such file or folder (--input)"),
     BadInput("a push of texts", None, PUSH + "corpus.jsonl", 4, "corpus.jsonl: has no manifest.json: unfinished, or not made by moeir"),
     BadInput("measures without judgements", None, PUSH + "came --run one.trec", 2, "--run needs --qrels"),
-    BadInput("a sample of other texts", None, PUSH + "enc --corpus train-queries.jsonl", 3, "no document 'ant', which enc has"),
+    BadInput("a sample of encodings", None, PUSH + "enc --corpus train-queries.jsonl", 2, "--corpus: --input is encodings, which computes"),
 ]  # fmt: skip
 
 UPDATE = "index --output out --index "

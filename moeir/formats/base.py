@@ -39,17 +39,20 @@ class Conversion:
 
     def drop_unread_fields(self, where: str, record: Mapping[str, Any], known: Iterable[str]) -> None:
         """`drop_or_refuse` for each field of a record that is not in `known` and not empty."""
-        for name in record.keys() - set(known):
-            if record[name] not in EMPTY:
-                self.drop_or_refuse(where, f"field {name!r}")
+        for name in self._select_fields(record, known):
+            self.drop_or_refuse(where, f"field {name!r}")
 
     def collect_fields(self, where: str, record: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any] | None:
         """The fields of a record that are not in `known` and not empty, for a target with room for them; dropped or refused for others."""
-        if not self.keeps_fields:
-            self.drop_unread_fields(where, record, known)
-            return None
+        if self.keeps_fields:
+            return self._select_fields(record, known) or None
+        self.drop_unread_fields(where, record, known)
+        return None
+
+    @staticmethod
+    def _select_fields(record: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
         known_names = set(known)
-        return {name: value for name, value in record.items() if name not in known_names and value not in EMPTY} or None
+        return {name: value for name, value in record.items() if name not in known_names and value not in EMPTY}
 
     def add_fields(self, where: str, record: dict[str, Any], extra: Mapping[str, Any] | None) -> dict[str, Any]:
         """The record with collected fields; one that has the name of another, nonempty field is dropped or refused."""

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 from moeir.architectures.sentence_transformers_files import CONFIG_FILE, SIDES, TRANSFORMER, prompts_by_side, write_json, write_modules
@@ -13,9 +11,9 @@ from moeir.artifacts import manifests
 from moeir.backbones.families import weights_io
 from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format
+from moeir.parsing import format_value
 
 _IDENTITY = "torch.nn.modules.linear.Identity"
-_COLBERT_OPTIONS = {"normalise": True, "markers": True, "separator": True}
 
 
 class Checkpoint(Format):
@@ -43,9 +41,9 @@ class SentenceTransformers(Format):
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model = next(items)
-        options = _architecture_options(model, "splade", "sentence-transformers")
-        _require_options(options, {"encoders": "siamese", "queries": "encoder"}, "sentence-transformers")
-        _drop_scale(model, conversion)
+        required = {"encoders": "siamese", "queries": "encoder"}
+        options = _architecture_options(model, "splade", "sentence-transformers", required)
+        _drop_scales(model, conversion)
         query, document = (model.input_config.max_length(side) for side in SIDES)
         if query != document:
             side = "queries" if query < document else "documents"
@@ -73,94 +71,38 @@ class Pylate(Format):
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model = next(items)
-        options = _colbert_options(model, "pylate", conversion)
+        options = _architecture_options(model, "colbert", "pylate", {"normalise": True, "markers": True, "separator": True})
+        _drop_scales(model, conversion)
+        for side, prefix in prompts_by_side(model.input_config).items():
+            if prefix:
+                conversion.drop_or_refuse(f"{side} prefix {prefix!r}", "the prefix of texts")
         _write_encoder(path, model)
-        weight = _projection_weight(model)
+        head: Any = model.architecture.heads["local"]
+        weight = head.projection.weight.detach().cpu().contiguous()
         settings = {"in_features": weight.shape[1], "out_features": weight.shape[0], "bias": False, "activation_function": _IDENTITY}
         write_modules(path, model.input_config, TRANSFORMER, {"1_Dense": ("pylate.models.Dense.Dense", settings)})
         weights_io.write_tensors({"linear.weight": weight}, path / "1_Dense" / "model.safetensors")
-        query_marker, document_marker = _marker_tokens(model)
-        skipped_tokens = [] if options["punctuation"] else model.architecture.special_tokens.punctuation
+        special_tokens, name_of = model.architecture.special_tokens, model.tokenizer.id_to_token
+        skipped_tokens = [] if options["punctuation"] else special_tokens.punctuation
         config = {
             "model_type": "ColBERT",
             "prompts": {},
             "default_prompt_name": None,
             "similarity_fn_name": "MaxSim",
-            "query_prefix": query_marker,
-            "document_prefix": document_marker,
+            "query_prefix": name_of(special_tokens.query_marker or 0),
+            "document_prefix": name_of(special_tokens.document_marker or 0),
             "query_length": model.input_config.query_length,
             "document_length": model.input_config.document_length,
             "attend_to_expansion_tokens": options["attend_masks"],
             "do_query_expansion": options["augmentation"],
-            "skiplist_words": [model.tokenizer.id_to_token(token) for token in skipped_tokens],
+            "skiplist_words": list(map(name_of, skipped_tokens)),
         }
         write_json(path / CONFIG_FILE, config)
         return 1
 
 
-class StanfordColbert(Format):
-    """A folder that Stanford's ColBERT opens (HF_ColBERT, artifact.metadata), from a BERT colbert checkpoint with published options."""
-
-    kind = "checkpoint"
-    is_folder = True
-
-    def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
-        raise UsageError(f"{path}: moeir init --model {path} --arch colbert makes a checkpoint of its encoder; its projection is not read")
-
-    def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
-        model = next(items)
-        options = _colbert_options(model, "stanford-colbert", conversion)
-        _require_options(options, {"augmentation": True}, "stanford-colbert")
-        _write_encoder(path, model)
-        config = weights_io.read_config(path)
-        if config["model_type"] != "bert":
-            raise UsageError(f"--to stanford-colbert: supports BERT only; this encoder is {config['model_type']}")
-        write_json(path / "config.json", config | {"architectures": ["HF_ColBERT"]})
-        weight = _projection_weight(model)
-        weights = {f"bert.{name}": value for name, value in weights_io.read_tensors(path / "model.safetensors").items()}
-        weights_io.write_tensors(weights | {"linear.weight": weight}, path / "model.safetensors")
-        query_marker, document_marker = _marker_tokens(model)
-        metadata = {
-            "query_token_id": query_marker,
-            "doc_token_id": document_marker,
-            "query_token": "[Q]",
-            "doc_token": "[D]",
-            "dim": weight.shape[0],
-            "similarity": "cosine",
-            "query_maxlen": model.input_config.query_length,
-            "doc_maxlen": model.input_config.document_length,
-            "mask_punctuation": not options["punctuation"],
-            "attend_to_mask_tokens": options["attend_masks"],
-        }
-        write_json(path / "artifact.metadata", metadata)
-        return 1
-
-
-def _colbert_options(model: RetrievalModel, target: str, conversion: Conversion) -> dict[str, Any]:
-    """The options of a ColBERT checkpoint that other libraries can reproduce; UsageError for others."""
-    options = _architecture_options(model, "colbert", target)
-    _require_options(options, _COLBERT_OPTIONS, target)
-    _drop_scale(model, conversion)
-    for side, prefix in prompts_by_side(model.input_config).items():
-        if prefix:
-            conversion.drop_or_refuse(f"{side} prefix {prefix!r}", "the prefix of texts")
-    return options
-
-
-def _projection_weight(model: RetrievalModel) -> Tensor:
-    head: Any = model.architecture.heads["local"]
-    weight: Tensor = head.projection.weight.detach().cpu().contiguous()
-    return weight
-
-
-def _marker_tokens(model: RetrievalModel) -> tuple[str, str]:
-    special_tokens = model.architecture.special_tokens
-    query, document = (model.tokenizer.id_to_token(token or 0) for token in (special_tokens.query_marker, special_tokens.document_marker))
-    return query, document
-
-
-def _architecture_options(model: RetrievalModel, supported: str, target: str) -> dict[str, Any]:
-    """The options of the architecture; UsageError unless it is the supported one."""
+def _architecture_options(model: RetrievalModel, supported: str, target: str, required: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the architecture; UsageError unless it is the supported one, with options that the other library computes with."""
     name = variants.parse_spec(model.spec).name
     if name == "cross-encoder":
         way = "it as it is" if model.architecture.is_hf_compatible else "one with head=hf as it is, and none with head=linear"
@@ -170,22 +112,19 @@ def _architecture_options(model: RetrievalModel, supported: str, target: str) ->
         raise UsageError(f"--to {target}: not for a dense checkpoint: SentenceTransformer opens one with a single encoder as it is")
     if name != supported:
         raise UsageError(f"--to {target}: supports {supported}; its layout cannot hold the experts of {name}")
-    return variants.resolve_spec("architectures", model.spec)[1]
+    options = variants.resolve_spec("architectures", model.spec)[1]
+    for option, value in required.items():
+        if options.get(option, value) != value:
+            found, expected = (format_value(one) for one in (options[option], value))
+            raise UsageError(f"--to {target}: {option}={found} is not supported there; it computes with {option}={expected}")
+    return options
 
 
-def _drop_scale(model: RetrievalModel, conversion: Conversion) -> None:
+def _drop_scales(model: RetrievalModel, conversion: Conversion) -> None:
     """Drop or refuse score scales: they do not change the ranking, and no layout stores them."""
     for expert, scale in model.architecture.scales.items():
         if scale != 1.0:
             conversion.drop_or_refuse(f"expert {expert}", f"the scale of its scores, {scale:g},")
-
-
-def _require_options(options: Mapping[str, Any], required: Mapping[str, Any], target: str) -> None:
-    """UsageError for options with which the other library would compute other numbers."""
-    for name, value in required.items():
-        if options.get(name, value) != value:
-            value_text = str(options[name]).lower() if isinstance(options[name], bool) else options[name]
-            raise UsageError(f"--to {target}: {name}={value_text} is not supported there; it computes with {name}={str(value).lower()}")
 
 
 def _write_encoder(folder: Path, model: RetrievalModel) -> None:

@@ -1,7 +1,6 @@
 """Detect the format of a file or folder where its first lines are unambiguous."""
 
 import csv
-import json
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice, product
@@ -10,7 +9,6 @@ from typing import Any
 
 from moeir.errors import DataError, UsageError
 from moeir.formats import pairs
-from moeir.formats.examples import read_objects
 from moeir.records import dpr, lines, remote_rows, texts
 from moeir.records.qrels import ROW_FIELDS
 
@@ -20,31 +18,24 @@ _FOLDER_FILES = {
     "beir": {"corpus.jsonl", "queries.jsonl"},
     "msmarco": {"collection.tsv", "queries.tsv"},
 }
-
-
-def _cross(*columns: tuple[str, ...]) -> tuple[set[str], ...]:
-    return tuple(map(set, product(*columns)))
-
-
-_TABLE_KEYS: dict[str, tuple[set[str], ...]] = {
-    "tuples": _cross(pairs.ANCHOR_COLUMNS, pairs.POSITIVE_COLUMNS, ("negative_1",)),
-    "triplets": _cross(pairs.ANCHOR_COLUMNS, pairs.POSITIVE_COLUMNS, pairs.NEGATIVE_COLUMNS),
-    "labelled": _cross(pairs.ANCHOR_COLUMNS, pairs.LABELLED_COLUMNS, pairs.LABEL_COLUMNS),
-    "pairs": _cross(pairs.ANCHOR_COLUMNS, pairs.POSITIVE_COLUMNS),
+_TABLE_KEYS = {
+    "triplets": (pairs.ANCHOR_COLUMNS, pairs.POSITIVE_COLUMNS, pairs.NEGATIVE_COLUMNS),
+    "labelled": (pairs.ANCHOR_COLUMNS, pairs.LABELLED_COLUMNS, pairs.LABEL_COLUMNS),
+    "pairs": (pairs.ANCHOR_COLUMNS, pairs.POSITIVE_COLUMNS),
 }
-_FORMAT_KEYS = {  # a line of the format has all keys of one of these sets
+_FORMAT_KEYS: dict[str, tuple[set[str], ...]] = {  # a line of the format has all keys of one of these sets
     "tevatron": ({"query_id", "query", "positive_passages"},),
     "tevatron-ids": ({"query_id", "positive_document_ids"},),
+    "dpr": ({"question", "positive_ctxs"},),
     "examples": ({"query_id", "positive_ids"},),
     "flagembedding": ({"query", "pos", "neg"}, {"query", "pos"}),
     "msmarco-hard-negatives": ({"qid", "pos", "neg"},),
-    **_TABLE_KEYS,
-    "tevatron-texts": ({"docid", "text"}, {"query_id", "query"}, {"docid", "document_text"}),
+    **{name: tuple(map(set, product(*columns))) for name, columns in _TABLE_KEYS.items()},
+    "tevatron-texts": ({"docid", "text"}, {"docid", "document_text"}),
 }
 _TREC_COLUMNS = {6: ("run", 4), 4: ("qrels", 3)}  # by their number: the format, and the column that is a number
+_THREE_COLUMNS = ["tevatron-run", "beir-qrels", "msmarco-run"]  # formats of a query, a document and a number
 HEAD_LINES = 10
-_SURE_RANKS = 5  # a list numbered so far in its order is no list of grades
-_GRADES = {str(grade) for grade in range(10)}
 
 
 def detect_format(path: Path) -> str:
@@ -55,12 +46,10 @@ def detect_format(path: Path) -> str:
         names = [name for name, layout in fitting.items() if not any(layout < other for other in fitting.values())]
     elif not path.exists() and str(path) != "-":
         raise UsageError(f"{path}: no such file or folder")
-    elif remote_rows.is_columnar(path):
-        names = _detect_record(next(read_objects(path), ("", {}))[1])
     else:
-        head = _read_head(path)
-        names = detect_from_lines(head, path)
-        if not names and head and not head[0].startswith(("{", "[")) and (advice := lines.describe_markup(head[0])):
+        record, head = _read_head(path)
+        names = _detect_columns(head, path) if record is None else _detect_record(record)
+        if not names and record is None and (advice := lines.describe_markup(next(iter(head), ""))):
             raise UsageError(f"{path}: format not recognised: {advice}")
     if len(names) != 1:
         problem = f"may be {' or '.join(names)}; say which" if names else "format not recognised; name it"
@@ -69,23 +58,17 @@ def detect_format(path: Path) -> str:
 
 
 def detect_examples(path: Path) -> str | None:
-    """The format of what should be training examples, so that more is clear than of any file; None if ambiguous.
+    """The format of what should be training examples, so that more is clear than of any file; None if it is none of theirs.
 
-    JSON and rows of columns in no known format are taken for moeir's, whose reader says what they lack.
+    Objects in no known format are taken for moeir's, whose reader says what they lack.
     """
-    if remote_rows.is_columnar(path):
-        return _match_keys(next(read_objects(path), ("", {}))[1]) or "examples"
-    head = _read_head(path)
-    names = detect_from_lines(head, path)
-    with suppress(ValueError, RecursionError):
-        record = json.loads(head[0] if head else "{}")
-        if isinstance(record, list) and not dpr.is_array(head[0]):
-            return "id-triples"
-        if isinstance(record, dict):
-            return _match_keys(record) or (names or ["examples"])[0]
-    if len(names) == 1 or head[0].lstrip().startswith(("{", "[")):
-        return (names or ["examples"])[0]
-    return "id-triples" if _are_id_triples([line.split("\t") for line in head]) else None
+    record, head = _read_head(path)
+    if record is not None or not head:
+        return _match_keys(record or {}) or (_detect_record(record) or ["examples"])[0]
+    if head[0].lstrip().startswith("["):
+        return "id-triples"
+    names = _detect_columns(head, path)
+    return names[0] if len(names) == 1 else "id-triples" if _are_id_triples([line.split("\t") for line in head]) else None
 
 
 def _are_id_triples(rows: list[list[str]]) -> bool:
@@ -93,31 +76,19 @@ def _are_id_triples(rows: list[list[str]]) -> bool:
     if any(len(row) != 3 or any(len(word.split()) != 1 for word in row) for row in rows):
         return False
     queries, positives, last = map(set, zip(*rows, strict=True))
-    return not last <= _GRADES and not (len(queries) == 1 and len(positives) == len(rows) > 1 and all(map(_is_number, last)))
+    is_one_list = len(queries) == 1 and len(positives) == len(rows) > 1 and all(map(_is_number, last))
+    return not is_one_list and not last <= set("0123456789")
 
 
-def _read_head(path: Path) -> list[str]:
-    with lines.open_lines(path) as numbered:
-        return list(islice((line for _, line in numbered if line.strip()), HEAD_LINES))
-
-
-def detect_from_lines(head: list[str], path: Path) -> list[str]:
-    """The formats that a file may have by its first lines.
-
-    >>> heads = "q1 Q0 owl 1 2.5 bm25", "q1\\t0\\towl\\t1", "1\\tAn owl."
-    >>> [detect_from_lines([head], Path("x.tsv")) for head in heads]
-    [['run'], ['qrels'], ['tsv']]
-    """
-    if not head:
-        return []
-    if dpr.is_array(head[0]):
-        with suppress(DataError):  # an entry that ends on a later line
-            _, entry = next(dpr.read_array("", iter(enumerate(head))), ("", {}))
-            return ["texts"] if "positive_ctxs" not in entry and _detect_record(entry) == ["texts"] else ["dpr"]
-        return ["dpr"]
-    with suppress(ValueError, RecursionError):
-        return _detect_record(json.loads(head[0]))
-    return [] if head[0].startswith("{") else _detect_columns(head, path)
+def _read_head(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """The first object of a file of objects, or the first lines of any other."""
+    head = list[str]()
+    if not remote_rows.is_columnar(path):
+        with lines.open_lines(path) as numbered:
+            head = list(islice((line for _, line in numbered if line.strip()), HEAD_LINES))
+        if not head or not (head[0].lstrip().startswith("{") or dpr.is_array(head[0])):
+            return None, head
+    return next(texts.read_objects(path), ("", {}))[1], head
 
 
 def _detect_record(record: Any) -> list[str]:
@@ -136,6 +107,8 @@ def _match_keys(names: Iterable[str]) -> str | None:
 
 def _detect_columns(head: list[str], path: Path) -> list[str]:
     """The formats that the lines may have."""
+    if not head:
+        return []
     head = [line for line in head if not line.startswith("#")] or head  # comments of judgements
     delimiter = "," if lines.strip_compression_suffix(path).suffix.lower() == ".csv" else "\t"
     with suppress(csv.Error):  # a carriage return within the line
@@ -153,21 +126,9 @@ def _detect_columns(head: list[str], path: Path) -> list[str]:
     if width in _TREC_COLUMNS:
         name, number = _TREC_COLUMNS[width]
         return [name] * all(row[1] in ("0", "Q0", "q0") and _is_number(row[number]) for row in rows)
-    return _detect_tabs(rows) if "\t" in head[0] else []
-
-
-def _detect_tabs(rows: list[list[str]]) -> list[str]:
-    """The formats that rows of one width may have, other than TREC's."""
-    last = [row[-1] for row in rows]
-    if len(rows[0]) != 3:
-        return ["tsv"] * (len(rows[0]) == 2 and any(" " in text for text in last))
-    if not all(map(_is_number, last)):
-        return []
-    first_list = [row[2] for row in rows if row[0] == rows[0][0]]
-    if len(first_list) >= _SURE_RANKS and first_list == [str(rank) for rank in range(1, len(first_list) + 1)]:
-        return ["msmarco-run"]
-    are_whole = all(float(word) % 1 == 0 for word in last)  # not so for nan
-    return ["tevatron-run", *["beir-qrels"] * are_whole, *["msmarco-run"] * all(map(str.isdecimal, last))]
+    if width == 3 and "\t" in head[0]:
+        return _THREE_COLUMNS if all(_is_number(row[-1]) for row in rows) else []
+    return ["tsv"] * (width == 2 and "\t" in head[0] and any(" " in row[-1] for row in rows))
 
 
 def _is_number(word: str) -> bool:

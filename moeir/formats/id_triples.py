@@ -6,10 +6,9 @@ from pathlib import Path
 
 from moeir.errors import DataError
 from moeir.formats.base import Conversion, Format
-from moeir.formats.colbert import parse_entry, read_triples
-from moeir.formats.examples import GroupByQuery, read_objects
+from moeir.formats.colbert import read_triples
 from moeir.records import texts
-from moeir.records.examples import Example
+from moeir.records.examples import Example, group_by_query
 
 
 class IdTriples(Format):
@@ -18,12 +17,7 @@ class IdTriples(Format):
     kind = "examples"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        grouped = GroupByQuery(conversion)
-        for where, row in read_triples(path):
-            (query, _), (positive, score), *negatives = (parse_entry(entry, where) for entry in row)
-            scores = {name: number for name, number in ((positive, score), *negatives) if number is not None}
-            grouped.add(where, query, positive, [name for name, _ in negatives], scores)
-        yield from grouped.examples()
+        return group_by_query(read_triples(path), conversion.drop_or_refuse)
 
 
 class MsmarcoHardNegatives(Format):
@@ -32,16 +26,19 @@ class MsmarcoHardNegatives(Format):
     kind = "examples"
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
-        grouped = GroupByQuery(conversion)
-        for where, record in read_objects(path):
-            query, positives, systems = (record.get(name) for name in ("qid", "pos", "neg"))
-            lists = [positives, *(systems.values() if isinstance(systems, dict) else [systems])]
-            if not all(isinstance(ids, list) for ids in lists):
-                raise DataError(f"{where}: expected qid, pos and neg, lists of ids or, of neg, a list by system")
-            losses = {"a query without a positive": not positives, "which system found a negative": len(lists) > 2}
-            conversion.drop_nonempty(where, losses)
-            conversion.drop_unread_fields(where, record, ("qid", "pos", "neg"))
-            negatives = [texts.parse_id(document, where) for document in chain.from_iterable(lists[1:])]
-            for positive in lists[0]:
-                grouped.add(where, texts.parse_id(query, where), texts.parse_id(positive, where), negatives)
-        yield from grouped.examples()
+        def rows() -> Iterator[tuple[str, Example]]:
+            for where, record in texts.read_objects(path):
+                systems = record.get("neg")
+                lists = [record.get("pos"), *(systems.values() if isinstance(systems, dict) else [systems])]
+                if not all(isinstance(ids, list) for ids in lists):
+                    raise DataError(f"{where}: expected qid, pos and neg, lists of ids or, of neg, a list by system")
+                losses = {"a query without a positive": not lists[0], "which system found a negative": len(lists) > 2}
+                conversion.drop_nonempty(where, losses)
+                conversion.drop_unread_fields(where, record, ("qid", "pos", "neg"))
+                positives, negatives = (
+                    tuple(texts.parse_id(document, where) for document in side) for side in (lists[0], chain.from_iterable(lists[1:]))
+                )
+                if positives:
+                    yield where, Example(texts.parse_id(record.get("qid"), where), positives, negatives)
+
+        return group_by_query(rows(), conversion.drop_or_refuse)

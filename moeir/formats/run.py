@@ -6,12 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from moeir.errors import DataError
 from moeir.formats import base
 from moeir.formats.base import Conversion, Format
 from moeir.records import lines, runs, trec_columns
-from moeir.records.runs import Run, Scores
-from moeir.records.trec_columns import ColumnTable
+from moeir.records.runs import Run
 
 
 class TrecRun(Format):
@@ -35,17 +33,17 @@ class _ThreeColumns(base.Format):
     columns: ClassVar[tuple[str, str, str]]
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Run]:
-        """The run; without a score column, its scores come from the ranks."""
+        """The run; without a score column, its scores are minus the ranks."""
         table = trec_columns.read_columns(path, self.columns, 2)
-        scores = table.numbers if "score" in self.columns else _scores_from_ranks(table)
+        scores = table.numbers if "score" in self.columns else -table.numbers
         columns = table.queries, table.query_codes, table.document_ids, table.document_codes
-        yield Run.from_columns(*columns, scores, location=table.location)
+        yield Run.from_columns(*columns, scores, where=lines.source_name(path))
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
-        """Write the run and return its number of hits; a score that only counts ranks, and a tag that moeir sets, are no loss."""
+        """Write the run and return its number of hits; a score that is minus the rank, and a tag that moeir sets, are no loss."""
         run = next(items)
-        ranks_from_last = np.repeat(run.starts[1:], np.diff(run.starts)) - np.arange(len(run.scores))
-        if "score" not in self.columns and (run.scores != ranks_from_last).any():
+        ranks = np.arange(1, len(run.scores) + 1) - np.repeat(run.starts[:-1], np.diff(run.starts))
+        if "score" not in self.columns and (run.scores != -ranks).any():
             conversion.drop_or_refuse(str(path), "the scores")
         if run.tag.split(".")[0] != "moeir":
             conversion.drop_or_refuse(f"tag {run.tag!r}", "the tag of the run")
@@ -55,7 +53,7 @@ class _ThreeColumns(base.Format):
 
 
 class MsmarcoRun(_ThreeColumns, Format):
-    """Tab-separated query, document and rank: MS MARCO's runs. Read scores come from ranks: the last hit gets 1."""
+    """Tab-separated query, document and rank: MS MARCO's runs. Read scores are minus the ranks."""
 
     columns = ("query", "document", "rank")
 
@@ -64,16 +62,3 @@ class TevatronRun(_ThreeColumns, Format):
     """Tab-separated query, document and score: the text output of Tevatron's search."""
 
     columns = ("query", "document", "score")
-
-
-def _scores_from_ranks(table: ColumnTable) -> Scores:
-    """Scores for hits that have only ranks: a query's last hit gets 1, each better one 1 more; DataError for a rank that is there twice."""
-    order = np.lexsort((table.numbers, table.query_codes))
-    owners, ranks = table.query_codes[order], table.numbers[order]
-    for row in order[1:][(owners[1:] == owners[:-1]) & (ranks[1:] == ranks[:-1])][:1].tolist():
-        problem = f"rank {table.numbers[row]:g} appears twice in the list of query {table.queries[table.query_codes[row]]!r}"
-        raise DataError(f"{table.location(row)}: {problem}")
-    sizes = np.bincount(owners)
-    scores = np.empty(len(order), np.float32)
-    scores[order] = np.repeat(np.cumsum(sizes), sizes) - np.arange(len(order))
-    return scores

@@ -1,34 +1,41 @@
 """Samples and splits of collections, decided by a seed and not by the order of lines, and samples of texts."""
 
-import random
+import hashlib
+import heapq
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection as Container
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from moeir.errors import DataError, UsageError
 from moeir.formats.base import Collection
-from moeir.records.qrels import Qrels
 from moeir.records.texts import Text
 
-Item = TypeVar("Item")
+Item = TypeVar("Item", str, Text)
 TRAIN = "train"
 _SPLIT_NAME = re.compile(r"\w[-.\w]*")  # FOLDER#SPLIT and qrels/SPLIT.tsv can name it
 
 
-def sample_items(items: Iterable[Item], size: int, seed: int) -> list[Item]:
-    """A random sample in the order of `items`, which are read once, with memory for `size` of them.
+def sample_items(items: Iterable[Item], size: int, seed: int, always: Container[str] = frozenset()) -> list[Item]:
+    """A random sample of ids or texts, in their order and with memory for `size` of them; those of the ids `always` come first.
 
-    >>> sample_items("abcdef", 3, seed=1), sample_items("ab", 3, seed=1)
-    (['c', 'd', 'f'], ['a', 'b'])
+    >>> sample_items("abcdef", 3, seed=1), sample_items("ab", 3, seed=1), sample_items("abcdef", 3, seed=1, always={"b", "f"})
+    (['a', 'c', 'd'], ['a', 'b'], ['b', 'c', 'f'])
     """
-    generator, reservoir = random.Random(seed), list[tuple[int, Item]]()
-    for position, item in enumerate(items):
-        if position < size:
-            reservoir.append((position, item))
-        elif (slot := generator.randrange(position + 1)) < size:
-            reservoir[slot] = (position, item)
-    return [item for _, item in sorted(reservoir, key=lambda entry: entry[0])]
+
+    def rank(entry: tuple[int, Item]) -> tuple[bool, bytes]:
+        name = entry[1] if isinstance(entry[1], str) else entry[1].id
+        return name not in always, _digest(name, seed)
+
+    chosen = heapq.nsmallest(max(size, len(always)), enumerate(items), key=rank)
+    return [item for _, item in sorted(chosen, key=lambda entry: entry[0])]
+
+
+def _digest(text: str, seed: int) -> bytes:
+    """Random bytes for a text."""
+    return hashlib.blake2b(text.encode(), digest_size=8, key=str(seed).encode()).digest()
 
 
 def sample_collection(collection: Collection, queries: int | None, documents: int | None, seed: int) -> Collection:
@@ -40,24 +47,9 @@ def sample_collection(collection: Collection, queries: int | None, documents: in
         qrels = {split: grades for split, grades in qrels.items() if grades}
         collection = replace(collection, queries=(text for text in collection.queries if text.id in chosen), qrels=qrels)
     if documents is not None:
-        collection = replace(collection, corpus=_sample_corpus(collection.corpus, qrels, documents, seed))
+        judged = {document for grades in qrels.values() for documents in grades.values() for document in documents}
+        collection = replace(collection, corpus=sample_items(collection.corpus, documents, seed, judged))
     return collection
-
-
-def _sample_corpus(corpus: Iterable[Text], qrels: Mapping[str, Qrels], size: int, seed: int) -> Iterator[Text]:
-    """The judged documents, and others up to `size` documents, in the order of the corpus."""
-    judged = {document for grades in qrels.values() for documents in grades.values() for document in documents}
-    judged_texts: list[tuple[int, Text]] = []
-
-    def others() -> Iterator[tuple[int, Text]]:
-        for position, text in enumerate(corpus):
-            if text.id in judged:
-                judged_texts.append((position, text))
-            else:
-                yield position, text
-
-    sampled = sample_items(others(), max(0, size - len(judged)), seed)
-    yield from (text for _, text in sorted([*judged_texts, *sampled], key=lambda entry: entry[0]))
 
 
 def parse_shares(words: Iterable[str]) -> dict[str, float]:
@@ -87,22 +79,20 @@ def assign_splits(texts: Mapping[str, str], shares: Mapping[str, float], rest: s
     """The split of each query, given the texts by id; queries with equal texts (but for case and white space) are in the same one.
 
     >>> assign_splits({"1": "who?", "2": "why?", "3": "Who?", "4": "how?"}, {"dev": 0.5}, "train", seed=1)
-    {'1': 'dev', '3': 'dev', '2': 'train', '4': 'train'}
+    {'2': 'dev', '1': 'train', '3': 'train', '4': 'dev'}
     """
     if rest in shares and (total := sum(shares.values())) < 1 - 1e-9:
         raise UsageError(f"--split: the shares add up to {total:g}; expected 1, as there is a share of {rest}, which is the rest")
     groups: dict[str, list[str]] = {}
     for query in sorted(texts):
         groups.setdefault(" ".join(texts[query].split()).casefold(), []).append(query)
-    shuffled = [groups[text] for text in sorted(groups)]
-    random.Random(seed).shuffle(shuffled)
     sizes = {split: round(share * len(texts)) for split, share in shares.items()}
-    assigned: dict[str, str] = {}
-    counts = dict.fromkeys(sizes, 0)
-    for group in shuffled:
-        split = next((name for name, size in sizes.items() if counts[name] + len(group) <= size), rest)
-        counts[split] = counts.get(split, 0) + len(group)
-        assigned |= dict.fromkeys(group, split)
+    assigned, counts = dict[str, str](), Counter[str]()
+    for text in sorted(groups, key=lambda text: _digest(text, seed)):
+        size = len(groups[text])
+        split = next((name for name in sizes if counts[name] + size <= sizes[name]), rest)
+        counts[split] += size
+        assigned |= dict.fromkeys(groups[text], split)
     if texts and (empty := next((split for split in shares if not counts[split]), None)):
         problem = f"none of {len(texts):,} queries is in it, as those with equal texts stay together; choose a larger share"
         raise UsageError(f"--split {empty}={shares[empty]:g}: {problem}")

@@ -1,19 +1,16 @@
-"""Tevatron's training examples, with texts and by id, its corpora and queries."""
+"""Tevatron's training examples, with texts and by id, and its corpora."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format, optional_fields, title_and_text
-from moeir.formats.examples import OWN_FIELDS, Examples, collect_all_fields, own_fields
-from moeir.formats.texts import TextFormat
-from moeir.records import examples, runs
+from moeir.formats.examples import OWN_FIELDS, Examples, collect_all_fields
+from moeir.formats.texts import JsonlTexts
+from moeir.records import examples
 from moeir.records.examples import Example
 from moeir.records.texts import Text
-
-_SIDES = ("document", "query")
 
 
 class Tevatron(Examples, Format):
@@ -25,7 +22,7 @@ class Tevatron(Examples, Format):
         inline = replace(item, query=query, passages=tuple(passages.values()), positive_scores=(), negative_scores=())
         record = conversion.add_fields(f"query {item.query_id!r}", examples.example_to_record(inline), item.extra)
         for passage in (*record["positive_passages"], *record["negative_passages"]) if scores else ():
-            passage["score"] = float(runs.format_score(scores[passage["docid"]]))
+            passage["score"] = examples.round_score(scores[passage["docid"]])
         return record
 
 
@@ -52,7 +49,7 @@ class TevatronIds(Format):
             "positive_document_ids": list(item.positive_ids),
             "negative_document_ids": list(item.negative_ids),
         }
-        return conversion.add_fields(where, record | optional_fields(query) | own_fields(item), item.extra)
+        return conversion.add_fields(where, record | optional_fields(query) | examples.teacher_fields(item), item.extra)
 
 
 def _add_texts(example: Example, query_text: Any, where: str, conversion: Conversion) -> Example:
@@ -68,19 +65,7 @@ def _add_texts(example: Example, query_text: Any, where: str, conversion: Conver
     return example
 
 
-class TevatronTexts(TextFormat, Format):
-    """JSON lines {"docid", "title", "text"}, or {"query_id", "query"}: Tevatron's corpora and queries. `side`: document or query."""
+class TevatronTexts(JsonlTexts, Format):
+    """JSON lines {"docid", "title", "text"}: Tevatron's corpora."""
 
-    keeps_fields = True
-
-    def __init__(self, *, side: str = "document") -> None:
-        if side not in _SIDES:
-            raise UsageError(f"tevatron-texts:side={side}: expected {' or '.join(_SIDES)}")
-        self._side = side
-
-    def to_record(self, item: Text, conversion: Conversion) -> dict[str, Any]:
-        where, record = f"text {item.id!r}", {"docid": item.id, "title": item.title, "text": item.text}
-        if self._side == "query":
-            conversion.drop_nonempty(where, {"field 'title'": item.title})
-            record = {"query_id": item.id, "query": title_and_text(item)}
-        return conversion.add_fields(where, record | optional_fields(item), item.extra)
+    id_field = "docid"

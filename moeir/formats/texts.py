@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from moeir import data_sources
 from moeir.errors import ArtifactError, DataError
@@ -27,9 +27,11 @@ class JsonlTexts(TextFormat, Format):
     """JSON lines {"_id", "title", "text"}, with optional `url` and `answers`: moeir's and BEIR's corpora and queries."""
 
     keeps_fields = True
+    id_field: ClassVar[str] = "_id"
 
     def to_record(self, item: Text, conversion: Conversion) -> dict[str, Any]:
-        return conversion.add_fields(f"text {item.id!r}", texts.to_record(item), item.extra)
+        record = texts.to_record(item)
+        return conversion.add_fields(f"text {item.id!r}", {self.id_field: record.pop("_id"), **record}, item.extra)
 
 
 class Tsv(TextFormat, Format):

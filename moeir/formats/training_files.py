@@ -30,11 +30,11 @@ def read_training_examples(path: Path, *, provenance: bool = False) -> Iterator[
         problem = "format not recognised" if name is None else f"is {name}, not training examples"
         advice = f"moeir convert --input {path} --from FORMAT --to examples reads a format by its name (moeir variants formats)"
         raise DataError(f"{path}: {problem}; {advice}")
-    conversion, count = Conversion(name, "examples", lossy=True), 0
+    conversion, is_empty = Conversion(name, "examples", lossy=True), True
     for example in reader.read(path, conversion):
-        count += 1
+        is_empty = False
         yield example
-    if not count:
+    if is_empty:
         raise DataError(f"{path}: holds no example")
     for loss, times in conversion.dropped_counts.items():
         if not loss.startswith("field "):

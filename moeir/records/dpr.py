@@ -8,12 +8,14 @@ import ast
 import csv
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from moeir.errors import DataError
 
+log = logging.getLogger(__name__)
 NumberedLines = Iterator[tuple[int, str]]
 
 _ARRAY_START = re.compile(r"\s*\[\s*(\{|$)")
@@ -21,7 +23,9 @@ _SPACE = re.compile(r"\s*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DECODER = json.JSONDecoder()
 _BLOCK_CHARACTERS = 1 << 20
+_FOLLOWERS = {"": ("[",), "[": ("{", "]"), "{": (",", "]"), ",": ("{",), "]": ("",)}  # what may stand behind what in an array
 QUESTION_ID_FIELDS = ("question_id", "_id", "id", "query_id", "qid")
+_CONTEXT_SCORES = ("score", "title_score")  # of the retrieval that found a context, not a teacher's
 CONTEXT_ID_FIELDS = ("passage_id", "psg_id", "docid", "_id", "id")
 
 
@@ -35,21 +39,20 @@ def is_array(line: str) -> bool:
 
 
 def read_array(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[str, Any]]]:
-    """`file:line` and value of each object of an array; `numbered` are the file's numbered lines, with or without blank ones.
+    """`file:line` and value of each object of an array, of which the file's numbered lines are given.
 
-    >>> list(read_array("dev.json", iter([(1, '[{"a": 1},'), (3, '{"b": 2}]')])))
+    >>> list(read_array("dev.json", iter([(1, '[{"a": 1},'), (2, ""), (3, '{"b": 2}]')])))
     [('dev.json:1', {'a': 1}), ('dev.json:3', {'b': 2})]
     """
-    array = _ArrayReader(name, numbered)
-    array.take("[")
-    mark = array.take("]") if array.peek() == "]" else ","
-    while mark == ",":
-        if array.peek() != "{":
-            raise array.error("an object")
-        yield f"{name}:{array.line}", array.read_object()
-        mark = array.take(",]")
-    if array.peek():
-        raise array.error("nothing after the array")
+    previous = ""
+    for line, token in _read_tokens(name, numbered):
+        kind = "{" if isinstance(token, dict) else token
+        if kind not in _FOLLOWERS[previous]:
+            expected = " or ".join(_FOLLOWERS[previous]) or "nothing more"
+            raise DataError(f"{name}:{line}: expected {expected} in the array, found {kind or 'the end of the file'}")
+        if kind == "{":
+            yield f"{name}:{line}", token
+        previous = kind
 
 
 def read_questions(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -59,9 +62,14 @@ def read_questions(name: str, numbered: NumberedLines) -> Iterator[tuple[str, di
 
 def read_example_records(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[str, Any]]]:
     """`file:line` and example record of each entry of an array that has a positive, as by `example_record`."""
+    skipped = 0
     for position, (where, entry) in enumerate(read_array(name, numbered)):
-        if (record := example_record(entry, position, where)) is not None:
+        if (record := example_record(entry, position, where)) is None:
+            skipped += 1
+        else:
             yield where, record
+    if skipped:
+        log.warning("%s: %s questions without a positive context are left out", name, f"{skipped:,}")
 
 
 def question_record(entry: dict[str, Any], position: int) -> dict[str, Any]:
@@ -74,7 +82,7 @@ def question_record(entry: dict[str, Any], position: int) -> dict[str, Any]:
 
 
 def example_record(entry: dict[str, Any], position: int, where: str) -> dict[str, Any] | None:
-    """An entry as an example record with its texts; None if it has no positive.
+    """An entry as an example record with its texts and its other fields; None if it has no positive.
 
     Negatives are the hard ones, or the others if there are none. A context without an id, or with the id of another text of the entry,
     gets a digest of its title and text as id. Duplicates count once, and a positive is never a negative.
@@ -85,13 +93,14 @@ def example_record(entry: dict[str, Any], position: int, where: str) -> dict[str
         raise DataError(f"{where}: no question; expected a string")
     passages: dict[str, dict[str, Any]] = {}
     positives = _read_passages(entry, "positive_ctxs", passages, frozenset(), where)
-    positive_ids = frozenset(passages)
-    hard_negatives = _read_passages(entry, "hard_negative_ctxs", passages, positive_ids, where)
-    negatives = hard_negatives or _read_passages(entry, "negative_ctxs", passages, positive_ids, where)
     if not positives:
         return None
+    negatives_field = "hard_negative_ctxs" if entry.get("hard_negative_ctxs") else "negative_ctxs"
+    negatives = _read_passages(entry, negatives_field, passages, frozenset(passages), where)
+    read_fields = {"question", "positive_ctxs", negatives_field, *QUESTION_ID_FIELDS}
+    record = {name: value for name, value in entry.items() if name not in read_fields}
     sides = {"positive_passages": positives, "negative_passages": negatives}
-    return {"query_id": _question_id(entry, position), "query": entry["question"], **sides}
+    return {**record, "query_id": _question_id(entry, position), "query": entry["question"], **sides}
 
 
 def has_answers(line: str) -> bool:
@@ -122,67 +131,46 @@ def json_error(fault: Exception, where: str, expected: str, column: str = "") ->
     return DataError(f"{where}: broken JSON{column}: {reason}; expected {expected}")
 
 
-class _ArrayReader:
-    """Buffer of the array being read: whole lines, and the position decoded so far."""
-
-    def __init__(self, name: str, numbered: NumberedLines) -> None:
-        self.name, self.numbered_lines = name, numbered
-        self.text, self.position, self.line, self.next_line = "", 0, 1, 1
-
-    def peek(self) -> str:
-        """The next character that is not white space, not consumed; empty at the end of the file."""
-        while True:
-            white = _SPACE.match(self.text, self.position)
-            assert white is not None
-            self._advance(white.end())
-            if self.position < len(self.text):
-                return self.text[self.position]
-            if not self._read_more():
-                return ""
-
-    def take(self, expected: str) -> str:
-        """Consume one of the expected characters and return it."""
-        if not (character := self.peek()) or character not in expected:
-            raise self.error(" or ".join(expected))
-        self.position += 1
-        return character
-
-    def read_object(self) -> dict[str, Any]:
-        """Consume and return the object that begins here."""
-        while True:
+def _read_tokens(name: str, numbered: NumberedLines) -> Iterator[tuple[int, Any]]:
+    """Line and value of each object in the text, line and character of what is none, and last an empty string."""
+    line, text = next(numbered, (1, ""))
+    position = 0
+    while True:
+        white = _SPACE.match(text, position)
+        assert white is not None
+        begin = white.end()
+        line += text.count("\n", position, begin)
+        token, end, fault = text[begin : begin + 1], begin + 1, None
+        if token == "{":
             try:
-                value, end = _DECODER.raw_decode(self.text, self.position)
-                if _SURROGATE.search(self.text, self.position, end):
-                    json.dumps(value, ensure_ascii=False).encode()
-                self._advance(end)
-                return dict(value)
-            except json.JSONDecodeError as fault:
-                line = self.line + self.text.count("\n", self.position, fault.pos)
-                if fault.pos >= len(self.text.rstrip()) - 1 and self._read_more():
-                    continue
-                raise json_error(fault, f"{self.name}:{line}", "an array of objects") from None
-            except (ValueError, RecursionError) as fault:
-                raise json_error(fault, f"{self.name}:{self.line}", "an array of objects") from None
+                token, end = _DECODER.raw_decode(text, begin)
+                if _SURROGATE.search(text, begin, end):
+                    json.dumps(token, ensure_ascii=False).encode()
+            except (ValueError, RecursionError) as problem:
+                fault = problem
+        is_cut = token == "" or (isinstance(fault, json.JSONDecodeError) and fault.pos >= len(text.rstrip()) - 1)
+        if is_cut and (block := _read_block(numbered, len(text) - begin)):
+            text, position = text[begin:] + block, 0
+            continue
+        if fault is not None:
+            fault_line = line + text.count("\n", begin, getattr(fault, "pos", begin))
+            raise json_error(fault, f"{name}:{fault_line}", "an array of objects") from None
+        yield line, token
+        if token == "":
+            return
+        line += text.count("\n", begin, end)
+        position = end
 
-    def error(self, expected: str) -> DataError:
-        """The error for an unexpected character."""
-        return DataError(f"{self.name}:{self.line}: expected {expected} in the array, found {self.peek() or 'the end of the file'}")
 
-    def _advance(self, end: int) -> None:
-        self.line += self.text.count("\n", self.position, end)
-        self.position = end
-
-    def _read_more(self) -> bool:
-        rest = self.text[self.position :]
-        parts, characters = [rest], 0
-        for number, line in self.numbered_lines:
-            parts.append("\n" * (number - self.next_line) + line + "\n")  # blank lines that were dropped count too
-            self.next_line = number + 1
-            characters += len(line) + 1
-            if characters >= max(_BLOCK_CHARACTERS, len(rest)):
-                break
-        self.text, self.position = "".join(parts), 0
-        return characters > 0
+def _read_block(numbered: NumberedLines, minimum: int) -> str:
+    """Lines of at least so many characters, each behind a newline; empty at the end of the file."""
+    parts, characters = list[str](), 0
+    for _, line in numbered:
+        parts.append("\n" + line)
+        characters += len(line) + 1
+        if characters >= max(_BLOCK_CHARACTERS, minimum):
+            break
+    return "".join(parts)
 
 
 def _question_id(entry: dict[str, Any], position: int) -> Any:
@@ -193,23 +181,22 @@ def _read_passages(
     entry: dict[str, Any], field: str, by_id: dict[str, dict[str, Any]], excluded: frozenset[str], where: str
 ) -> list[dict[str, Any]]:
     contexts = entry.get(field)
-    if contexts is None:
-        return []
-    if not isinstance(contexts, list):
+    if not isinstance(contexts, list | None):
         raise DataError(f"{where}: {field} is not a list")
     passages = []
-    for context in contexts:
+    for context in contexts or ():
         if not isinstance(context, dict) or not isinstance(context.get("text"), str) or not isinstance(context.get("title") or "", str):
             raise DataError(f"{where}: {field}: expected contexts with a text and a title, both strings")
-        title, text = context.get("title") or "", context["text"]
-        digest = hashlib.sha256(f"{title}\n{text}".encode()).hexdigest()[:16]
+        passage = {name: value for name, value in context.items() if name not in (*CONTEXT_ID_FIELDS, *_CONTEXT_SCORES)}
+        passage["title"] = context.get("title") or ""
+        digest = hashlib.sha256(f"{passage['title']}\n{passage['text']}".encode()).hexdigest()[:16]
         context_id = next((context[key] for key in CONTEXT_ID_FIELDS if context.get(key) not in (None, "")), digest)
         if isinstance(context_id, bool) or not isinstance(context_id, str | int):
             raise DataError(f"{where}: {field}: id of a context is not a string: {context_id!r}")
-        passage = {"docid": str(context_id), "title": title, "text": text}
+        passage["docid"] = str(context_id)
         if passage["docid"] in excluded:
             continue
-        if by_id.get(passage["docid"], passage) != passage:
+        if any(by_id.get(passage["docid"], passage)[name] != passage[name] for name in ("title", "text")):
             passage["docid"] = digest
         if passage["docid"] not in by_id:
             by_id[passage["docid"]] = passage

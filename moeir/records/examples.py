@@ -7,19 +7,21 @@ in `query` and `passages`, so that code that uses examples handles one form.
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from moeir.errors import DataError
-from moeir.records import dpr, lines, remote_rows, runs, texts
+from moeir.records import lines, runs, texts
 from moeir.records.texts import Text
 
 log = logging.getLogger(__name__)
 _SIDES = ("positive", "negative")
 MAX_SCORE = 3e38  # of float32, in which scores are compared
+POSITIVE_ELSEWHERE = "a positive that is a negative elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def read_examples(path: Path | str, *, provenance: bool = True) -> Iterator[Exam
 def read_examples_with_records(path: Path | str, *, provenance: bool = True) -> Iterator[tuple[str, dict[str, Any], Example]]:
     """Location, record and example of each record of a file."""
     is_empty = True
-    for item in _parse_unique(_read_records(path), provenance):
+    for item in _parse_unique(texts.read_objects(path, dpr_examples=True), provenance):
         is_empty = False
         yield item
     if is_empty:
@@ -82,9 +84,7 @@ def _parse_unique(records: Iterable[tuple[str, Any]], provenance: bool) -> Itera
 
 
 def merge_examples(files: Sequence[Iterable[Example]], paths: Sequence[Path | str]) -> list[Example]:
-    """Merge files into one example per query: the union of positives, then of the other negatives, in order of first appearance.
-
-    A teacher's scores are kept where every document of a query has one; a document's first score counts. Provenance is dropped.
+    """Merge files into one example per query, as by `group_by_query`.
 
     >>> first, second = Example("q", ("a",), ("b", "c")), Example("q", ("b",), ("d", "c"))
     >>> merge_examples([[first], [second]], ["1", "2"])[0].positive_ids, merge_examples([[first], [second]], ["1", "2"])[0].negative_ids
@@ -92,34 +92,70 @@ def merge_examples(files: Sequence[Iterable[Example]], paths: Sequence[Path | st
     """
     if len(files) == 1:
         return list(files[0])
-    merged, dropped = dict[str, Example](), 0
-    for examples, path in zip(files, paths, strict=True):
-        for example in examples:
-            earlier = merged.get(example.query_id)
-            merged[example.query_id] = example if earlier is None else _merge_pair(earlier, example, str(path))
-            if earlier is not None:
-                dropped += len(earlier.negative_ids) + len({*example.negative_ids} - {*earlier.negative_ids})
-                dropped -= len(merged[example.query_id].negative_ids)
-    if dropped:
+    losses = Counter[str]()
+    rows = ((str(path), example) for examples, path in zip(files, paths, strict=True) for example in examples)
+    merged = list(group_by_query(rows, lambda _, what: losses.update([what])))
+    if dropped := losses[POSITIVE_ELSEWHERE]:
         log.warning("%s: %s negatives are left out, which another file calls positives of their query", paths[0], f"{dropped:,}")
-    return list(merged.values())
+    return merged
 
 
-def _merge_pair(first: Example, second: Example, path: str) -> Example:
-    if first.query is not None and second.query is not None and first.query != second.query:
-        raise DataError(f"{path}: query {first.query_id!r} has two texts in the files; different queries need other ids")
-    passages = {passage.id: passage for passage in first.passages}
-    for passage in second.passages:
-        if passages.setdefault(passage.id, passage) != passage:
-            problem = f"passage {passage.id!r} has two texts in the files; different passages need other ids"
-            raise DataError(f"{path}: {problem}")
-    positives = tuple(dict.fromkeys((*first.positive_ids, *second.positive_ids)))
-    negatives = tuple(document for document in dict.fromkeys((*first.negative_ids, *second.negative_ids)) if document not in positives)
-    teacher = second.teacher_scores | first.teacher_scores
-    scores = [tuple(teacher[document] for document in ids if document in teacher) for ids in (positives, negatives)]
-    if len(scores[0]) + len(scores[1]) < len(positives) + len(negatives):
-        scores = [(), ()]
-    return Example(first.query_id, positives, negatives, (), first.query or second.query, tuple(passages.values()), scores[0], scores[1])
+def group_by_query(rows: Iterable[tuple[str, Example]], lose: Callable[[str, str], object]) -> Iterator[Example]:
+    """One example per query, in order of first appearance: the union of the positives of its rows, then of their other negatives.
+
+    A teacher's scores are kept where every document of a query has one; a document's first score counts. `lose` is called with the
+    location of a row, and with what of it is left out.
+    """
+    groups: dict[str, _Group] = {}
+    for where, row in rows:
+        if (group := groups.get(row.query_id)) is None:
+            group = groups[row.query_id] = _Group(where, row)
+        group.add(where, row, lose)
+    for group in groups.values():
+        yield group.merge(lose)
+
+
+@dataclass(slots=True)
+class _Group:
+    """The rows of a query; `where` and `first` are those of the first one."""
+
+    where: str
+    first: Example
+    rows: int = 0
+    query: Text | None = None
+    negatives: dict[str, dict[str, None]] = field(default_factory=dict)  # of each positive
+    passages: dict[str, Text] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
+
+    def add(self, where: str, row: Example, lose: Callable[[str, str], object]) -> None:
+        self.rows += 1
+        self.query = self.query or row.query
+        pairs = [(self.query, row.query)] if self.query and row.query else []
+        for earlier, text in [*pairs, *((self.passages.setdefault(text.id, text), text) for text in row.passages)]:
+            if earlier.content != text.content:
+                raise DataError(f"{where}: {text.id!r} has another text before; different texts need other ids")
+        for positive in row.positive_ids:
+            self.negatives.setdefault(positive, {}).update(dict.fromkeys(row.negative_ids))
+        if [name for name, score in row.teacher_scores.items() if self.scores.setdefault(name, score) != score]:
+            lose(where, "another score of a passage than on an earlier line")
+        if self.rows > 1 and (row.provenance or row.extra):
+            lose(where, "provenance and other fields of a repeated query")
+
+    def merge(self, lose: Callable[[str, str], object]) -> Example:
+        positives, all_negatives = tuple(self.negatives), list(dict.fromkeys(chain.from_iterable(self.negatives.values())))
+        negatives = tuple(negative for negative in all_negatives if negative not in self.negatives)
+        if self.rows == 1 and (positives, negatives) == (self.first.positive_ids, self.first.negative_ids):
+            return self.first
+        if any(len(own) != len(all_negatives) for own in self.negatives.values()):
+            lose(self.where, "which negatives belong to which positive")
+        for _ in range(len(all_negatives) - len(negatives)):
+            lose(self.where, POSITIVE_ELSEWHERE)
+        has_scores = all(document in self.scores for document in (*positives, *negatives))
+        if self.scores and not has_scores:
+            lose(self.where, "the scores of a query of which only some passages have one")
+        scores = [tuple(self.scores[document] for document in side) if has_scores else () for side in (positives, negatives)]
+        passages = tuple(self.passages[document] for document in (*positives, *negatives) if document in self.passages)
+        return Example(self.first.query_id, positives, negatives, (), self.query, passages, scores[0], scores[1])
 
 
 def write_examples(examples: Iterable[Example], path: Path | str) -> None:
@@ -129,78 +165,91 @@ def write_examples(examples: Iterable[Example], path: Path | str) -> None:
     texts.write_json_lines((record for _, record, _ in _parse_unique(records, provenance=True)), path)
 
 
-def _read_records(path: Path | str) -> Iterator[tuple[str, Any]]:
-    if remote_rows.is_columnar(path):
-        yield from remote_rows.read_columnar(path)
-        return
-    name = lines.source_name(path)
-    with lines.open_lines(path) as all_lines:
-        numbered = ((number, line) for number, line in all_lines if line.strip())
-        for first in numbered:
-            if dpr.is_array(first[1]):
-                yield from dpr.read_example_records(name, chain([first], numbered))
-            else:
-                where = f"{name}:{first[0]}"
-                yield where, texts.parse_json(first[1], where)
-
-
 def example_to_record(example: Example) -> dict[str, Any]:
     """An example as the object of its JSON line."""
     fields: dict[str, Any] = {"query_id": example.query_id}
     if example.query is None:
         fields |= {"positive_ids": list(example.positive_ids), "negative_ids": list(example.negative_ids)}
     else:
-        passage = {text.id: _to_passage(text) for text in example.passages}
-        if missing := {*example.positive_ids, *example.negative_ids} - passage.keys():
+        passages = {text.id: text for text in example.passages}
+        if missing := {*example.positive_ids, *example.negative_ids} - passages.keys():
             raise DataError(f"query {example.query_id!r}: has no text of document {min(map(str, missing))!r}")
         fields["query"] = example.query.content if example.query.title else example.query.text
         if example.query.answers:
             fields["answers"] = list(example.query.answers)
-        fields["positive_passages"] = [passage[document] for document in example.positive_ids]
-        fields["negative_passages"] = [passage[document] for document in example.negative_ids]
+        for side, ids in (("positive", example.positive_ids), ("negative", example.negative_ids)):
+            fields[f"{side}_passages"] = [_passage_to_record(passages[document]) for document in ids]
+    return fields | teacher_fields(example)
+
+
+def _passage_to_record(text: Text) -> dict[str, Any]:
+    record = {"docid": text.id, "title": text.title, "text": text.text}
+    return record | ({"url": text.url} if text.url else {}) | dict(text.extra or {})
+
+
+def teacher_fields(example: Example) -> dict[str, Any]:
+    """The fields of a teacher's scores and of the provenance of the negatives, where an example has them."""
+    fields: dict[str, Any] = {}
     if example.positive_scores:
-        fields["positive_scores"] = [float(runs.format_score(score)) for score in example.positive_scores]
-        fields["negative_scores"] = [float(runs.format_score(score)) for score in example.negative_scores]
+        for side, scores in (("positive", example.positive_scores), ("negative", example.negative_scores)):
+            fields[f"{side}_scores"] = [round_score(score) for score in scores]
     if example.provenance:
         fields["negative_provenance"] = [
-            [{"run": entry.run, "rank": entry.rank, "score": float(runs.format_score(entry.score))} for entry in sources]
-            for sources in example.provenance
+            [{"run": entry.run, "rank": entry.rank, "score": round_score(entry.score)} for entry in entries]
+            for entries in example.provenance
         ]
     return fields
 
 
-def _to_passage(text: Text) -> dict[str, Any]:
-    url = {"url": text.url} if text.url else {}
-    return {"docid": text.id, "title": text.title, "text": text.text, **url, **(text.extra or {})}
+def round_score(score: float) -> float:
+    """The number that a score is in a file."""
+    return float(runs.format_score(score))
 
 
-def parse_example(record: Any, where: str, *, provenance: bool) -> Example:
-    """An example from a record in our form or Tevatron's; `where` starts the message of an error."""
+def parse_example(record: Any, where: str, *, provenance: bool, unique: bool = True) -> Example:
+    """An example from a record in our form or Tevatron's; `where` starts the message of an error.
+
+    Without `unique` a document may be listed twice, or on both sides: `group_by_query` decides.
+    """
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object")
     if "query_id" not in record:
         fields = ", ".join(map(str, record)) or "no field"
         raise DataError(f"{where}: no query_id, found {fields}; moeir convert --to examples reads other formats")
-    query_id = texts.parse_id(record["query_id"], where)
-    inline = "positive_passages" in record
+    query_id, query = texts.parse_id(record["query_id"], where), None
+    if inline := "positive_passages" in record:
+        query = texts.parse_text({"_id": query_id, "query": record.get("query"), "answers": record.get("answers")}, where)
     passages: dict[str, Text] = {}
-    if inline:
-        if not isinstance(record.get("query"), str):
-            raise DataError(f"{where}: no query text beside the passages; the field query is missing or not a string")
-        positives, negatives = (_parse_passages(record, side, passages, where) for side in _SIDES)
-    else:
-        positives, negatives = (_parse_ids(record, side, where) for side in _SIDES)
+    positives, negatives = (_parse_side(record, side, inline, passages, where, unique) for side in _SIDES)
     if not positives:
         raise DataError(f"{where}: query {query_id!r} has no positive")
-    if both := set(positives) & set(negatives):
-        problem = f"document {min(both)!r} is a positive and a negative of query {query_id!r}"
-        raise DataError(f"{where}: {problem}")
-    query = texts.parse_text({"_id": query_id, "query": record["query"], "answers": record.get("answers")}, where) if inline else None
+    if unique and (both := set(positives) & set(negatives)):
+        raise DataError(f"{where}: document {min(both)!r} is a positive and a negative of query {query_id!r}")
     entries = _parse_provenance(record, len(negatives), where) if provenance else ()
     if inline and all(passage.get("score") is not None for side in _SIDES for passage in record[f"{side}_passages"]):
         record = {f"{side}_scores": [passage["score"] for passage in record[f"{side}_passages"]] for side in _SIDES} | record
     positive_scores, negative_scores = _parse_teacher_scores(record, {"positive": len(positives), "negative": len(negatives)}, where)
     return Example(query_id, positives, negatives, entries, query, tuple(passages.values()), positive_scores, negative_scores)
+
+
+def _parse_side(
+    record: dict[str, Any], side: str, inline: bool, passages: dict[str, Text], where: str, unique: bool
+) -> tuple[str, ...]:
+    """The ids of a side; its texts, if they are inline, are added to `passages`."""
+    names = (f"{side}_passages",) if inline else (f"{side}_ids", f"{side}_document_ids")
+    field = next((name for name in names if name in record), None)
+    if field is None:
+        raise DataError(f"{where}: no {side}s; expected one of {side}_ids, {side}_document_ids, {side}_passages")
+    ids = []
+    for value in _list_field(record, field, where):
+        if inline:
+            text = texts.parse_text(value, f"{where}: {field}")
+            if passages.setdefault(text.id, text) != text:
+                raise DataError(f"{where}: passage {text.id!r} has two texts")
+        ids.append(sys.intern(text.id if inline else texts.parse_id(value, where)))
+    if unique and len(set(ids)) < len(ids):
+        raise DataError(f"{where}: document {max(ids, key=ids.count)!r} is listed twice in {field}")
+    return tuple(ids)
 
 
 def _parse_teacher_scores(record: dict[str, Any], counts: dict[str, int], where: str) -> Iterator[tuple[float, ...]]:
@@ -214,32 +263,6 @@ def _parse_teacher_scores(record: dict[str, Any], counts: dict[str, int], where:
             if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MAX_SCORE:
                 raise DataError(f"{where}: {side}_scores: expected finite numbers, found {value!r}")
         yield tuple(map(float, values))
-
-
-def _parse_ids(record: dict[str, Any], side: str, where: str) -> tuple[str, ...]:
-    names = (f"{side}_ids", f"{side}_document_ids", f"{side}_passages")
-    field = next((name for name in names if name in record), None)
-    if field is None:
-        raise DataError(f"{where}: no {side}s; expected one of {', '.join(names)}")
-    ids = tuple(sys.intern(texts.parse_id(value, where)) for value in _list_field(record, field, where))
-    _check_unique(ids, field, where)
-    return ids
-
-
-def _parse_passages(record: dict[str, Any], side: str, passages: dict[str, Text], where: str) -> tuple[str, ...]:
-    field = f"{side}_passages"
-    passage_texts = [texts.parse_text(passage, f"{where}: {field}") for passage in _list_field(record, field, where)]
-    for text in passage_texts:
-        if passages.setdefault(text.id, text) != text:
-            raise DataError(f"{where}: passage {text.id!r} has two texts")
-    ids = tuple(text.id for text in passage_texts)
-    _check_unique(ids, field, where)
-    return ids
-
-
-def _check_unique(ids: tuple[str, ...], field: str, where: str) -> None:
-    if len(set(ids)) < len(ids):
-        raise DataError(f"{where}: document {max(ids, key=ids.count)!r} is listed twice in {field}")
 
 
 def _list_field(record: dict[str, Any], field: str, where: str) -> list[Any]:

@@ -132,23 +132,23 @@ class Ids(IdColumn):
 def merge_vocabularies(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[np.int32]]]:
     """The union of ascending id lists, ascending, and for each list the indexes of its ids in the union.
 
-    >>> names, places = merge_vocabularies([["a", "c"], ["b", "c"]])
-    >>> list(names), [own.tolist() for own in places]
+    >>> names, indexes = merge_vocabularies([["a", "c"], ["b", "c"]])
+    >>> list(names), [own.tolist() for own in indexes]
     (['a', 'b', 'c'], [[0, 2], [1, 2]])
     """
     if not lists or all(names is lists[0] or names == lists[0] for names in lists):
         return (lists[0] if lists else [], [np.arange(len(names), dtype=np.int32) for names in lists])
     byte_lists = [Ids.from_strings(names).byte_strings for names in lists]
     words = np.concatenate(byte_lists)
-    names, codes = _encode_in_order(words, np.argsort(words, kind="stable"))  # a stable sort merges ascending lists in linear time
-    return names, np.split(codes, np.cumsum([len(one) for one in byte_lists])[:-1])
+    ids, codes = _encode_in_order(words, np.argsort(words, kind="stable"))  # which takes linear time for ascending lists
+    return ids, np.split(codes, np.cumsum([len(one) for one in byte_lists])[:-1])
 
 
 def dictionary_encode(words: ByteStrings) -> tuple[Ids, NDArray[np.int32]]:
     """The distinct byte strings, ascending, and for every row the index of its string among them.
 
-    >>> names, places = dictionary_encode(np.array([b"b", b"a", b"b"]))
-    >>> list(names), places.tolist()
+    >>> ids, codes = dictionary_encode(np.array([b"b", b"a", b"b"]))
+    >>> list(ids), codes.tolist()
     (['a', 'b'], [1, 0, 1])
     """
     return _encode_in_order(words, _sort_byte_strings(words))
@@ -156,28 +156,18 @@ def dictionary_encode(words: ByteStrings) -> tuple[Ids, NDArray[np.int32]]:
 
 def _sort_byte_strings(words: ByteStrings) -> NDArray[np.int64]:
     """The rows in ascending order; numpy sorts integers of eight bytes several times as fast as strings."""
-    if words.dtype == object or not len(words):
+    if words.dtype == object:
         return np.argsort(words, kind="stable")
-    starts = range(0, words.dtype.itemsize, 8)
-    fields = words.view([(str(start), f"S{min(8, words.dtype.itemsize - start)}") for start in starts])
-    keys = []
-    for start in starts:
-        column = fields[str(start)].astype("S8").view(">u8").astype(np.uint64)
-        if (column != column[0]).any():  # ids often share a prefix
-            keys.append(column)
-    return np.lexsort(keys[::-1]) if len(keys) > 1 else np.argsort(keys[0] if keys else words, kind="stable")
+    width = -(-words.dtype.itemsize // 8) * 8
+    columns = words.astype(f"S{width}").view(">u8").reshape(len(words), -1).T
+    keys = [column.astype(np.uint64) for column in columns if (column != column[0]).any()]  # ids often share a prefix
+    return np.lexsort(keys[::-1]) if len(keys) > 1 else np.argsort(keys[0] if keys else columns[0])
 
 
 def _encode_in_order(words: ByteStrings, order: NDArray[np.int64]) -> tuple[Ids, NDArray[np.int32]]:
     """`dictionary_encode` of words that are ascending in `order`."""
-    is_new, codes, count = np.ones(len(words), dtype=bool), np.empty(len(words), np.int32), 0
-    for first in range(0, len(words), _ROWS_PER_CHUNK):  # all words in order at once would take as much memory as the words
-        rows, previous = slice(first, first + _ROWS_PER_CHUNK), order[max(first - 1, 0)]
-        in_order = words[order[rows]]
-        is_new[rows] = in_order != np.concatenate([words[[previous]], in_order[:-1]])
-        is_new[0] = True
-        ranks = count - 1 + np.cumsum(is_new[rows])
-        codes[order[rows]] = ranks
-        count = int(ranks[-1]) + 1
-    order = order[is_new]  # the longer array is freed
-    return Ids(words[order]), codes
+    words = words[order]
+    is_new = np.append(True, words[1:] != words[:-1])[: len(words)]
+    codes = np.empty(len(words), np.int32)
+    codes[order] = np.cumsum(is_new, dtype=np.int32) - 1
+    return Ids(words[is_new]), codes

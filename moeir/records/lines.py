@@ -24,6 +24,7 @@ STANDARD_OUTPUT: ContextVar[BinaryIO | None] = ContextVar("standard output", def
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 30  # so that no small archive fills the memory
+NEWLINE = b"\n"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CSV_RULE = 'a column that begins with " ends with ", and a " within it is doubled, as in any CSV file'
 _BINARY_FORMATS = {  # by their first bytes: what it is, and what reads it
@@ -78,17 +79,17 @@ def open_lines(path: Path | str) -> Iterator[Iterator[tuple[int, str]]]:
 def read_blocks(path: Path | str, *, check: bool = True) -> Iterator[Iterator[tuple[int, bytes]]]:
     """Blocks of lines: the number of the first line, and the bytes without the last newline; checked to be UTF-8 if `check`."""
     if str(path) == "-":
-        yield _split_blocks(_read_chunks(sys.stdin.buffer), source_name(path), check)
+        yield _split_blocks(sys.stdin.buffer, source_name(path), check)
         return
     if (content := data_sources.read_memory(path)) is not None:
-        yield _split_blocks(iter([content]), str(path), check)
+        yield _split_blocks(io.BytesIO(content), str(path), check)
         return
     try:
         stream = open(path, "rb")  # noqa: SIM115 closed by the `with` below; errors while opening differ from errors while reading
     except OSError as fault:
-        raise _open_error(path, fault) from None
+        raise DataError(f"{path}: cannot be read: {fault.strerror}") from None
     with stream:
-        yield _split_blocks(_read_chunks(_compressed_stream(stream, path, write=False)), str(path), check)
+        yield _split_blocks(_compressed_stream(stream, path, write=False), str(path), check)
 
 
 @contextmanager
@@ -118,31 +119,25 @@ def open_writer(path: Path | str) -> Iterator[TextIO]:
 def read_csv(numbered: Iterable[tuple[int, str]], name: str, delimiter: str = "\t") -> Iterator[tuple[str, list[str]]]:
     r"""The location (file:line) where each row of a table begins, and its columns; one in quotation marks may hold line breaks.
 
-    DataError where csv would not have quoted so, or where a quoted column would run over a line that is a row of its own.
-
     >>> list(read_csv([(1, "id\ttext"), (2, '7\tAn "owl".'), (3, '8\t"A ""cat""'), (4, 'waits."')], "c.tsv"))[1:]
     [('c.tsv:2', ['7', 'An "owl".']), ('c.tsv:3', ['8', 'A "cat"\nwaits.'])]
     """
-    first = last = width = 0
-    opening = list[str]()
+    first, width, opening = 0, 0, list[str]()
 
     def physical_lines() -> Iterator[str]:
-        nonlocal first, last, opening
+        nonlocal first, opening
         for number, line in numbered:
             cells = line.split(delimiter)
-            opening = opening if first else cells
-            has_id = '"' not in cells[0] and len(cells[0].split()) == 1 and cells[0].isdigit() == opening[0].isdigit()
-            if first and delimiter == "\t" and len(cells) == len(opening) == width and has_id:
+            if not first:
+                first, opening = number, cells
+            elif len(cells) == len(opening) == width and cells[0].isdigit() == opening[0].isdigit() and re.fullmatch(r'[^\s"]+', cells[0]):
                 problem = f'a column begins with " and is not closed before line {number}, a row of its own'
                 raise DataError(f"{name}:{first}: {problem}; {_CSV_RULE}")
-            skipped = number - last - 1 if first else 0  # blank lines, which the caller may have left out
-            first, last = first or number, number
-            yield "\n" * skipped + line + "\n"
+            yield line + "\n"
 
     csv.field_size_limit(MAX_LINE_BYTES)
-    rows = csv.reader(physical_lines(), delimiter=delimiter, strict=True)
     try:
-        for row in rows:
+        for row in csv.reader(physical_lines(), delimiter=delimiter, strict=True):
             width = width or len(row)
             if len(row) > 1 or "".join(row).strip():
                 yield f"{name}:{first}", row
@@ -151,10 +146,10 @@ def read_csv(numbered: Iterable[tuple[int, str]], name: str, delimiter: str = "\
         raise DataError(f"{name}:{first}: not a table: {escape_controls(str(problem))}; {_CSV_RULE}") from None
 
 
-def format_csv(row: Iterable[str]) -> str:
+def format_csv(row: Iterable[str], delimiter: str = "\t") -> str:
     """A row as a line that `read_csv` reads."""
     output = io.StringIO()
-    csv.writer(output, delimiter="\t", lineterminator="\n").writerow(row)  # it quotes what holds the terminator
+    csv.writer(output, delimiter=delimiter, lineterminator="\n").writerow(row)  # it quotes what holds the terminator
     return output.getvalue().removesuffix("\n")
 
 
@@ -189,64 +184,44 @@ def check_characters(text: str, where: str) -> str:
     return text
 
 
-def _open_error(path: Path | str, fault: OSError) -> DataError:
-    if isinstance(fault, FileNotFoundError):
-        return DataError(f"{path}: no such file")
-    if isinstance(fault, IsADirectoryError):
-        return DataError(f"{path}: expected a text file, found a folder")
-    return DataError(f"{path}: cannot be read: {fault.strerror}")
-
-
 def _compressed_stream(stream: BinaryIO, path: Path | str, *, write: bool) -> Any:
     """The stream, compressed or decompressed by the suffix of the path."""
     if (codec := _CODECS.get(Path(path).suffix)) is None:
         return stream
     import pyarrow
 
-    return pyarrow.CompressedOutputStream(stream, codec) if write else pyarrow.CompressedInputStream(stream, codec)
+    if write:
+        return pyarrow.CompressedOutputStream(stream, codec)
+    return io.BufferedReader(pyarrow.CompressedInputStream(stream, codec), BLOCK_BYTES)
 
 
-def _read_chunks(stream: Any) -> Iterator[bytes]:
-    while chunk := stream.read(BLOCK_BYTES):
-        yield chunk
-
-
-def _split_blocks(chunks: Iterator[bytes], name: str, check: bool) -> Iterator[tuple[int, bytes]]:
-    number, rest, size = 1, list[bytes](), 0  # joined once: a line may be as long as the file
+def _split_blocks(stream: BinaryIO, name: str, check: bool) -> Iterator[tuple[int, bytes]]:
+    number = 1
     try:
-        for chunk in chunks:
-            formats = [words for start, words in _BINARY_FORMATS.items() if chunk.startswith(start)] if number == 1 and not rest else ()
-            if formats:
-                raise DataError(f"{name}: expected text, found {formats[0]}")
-            end = chunk.rfind(b"\n")
-            if end < 0:
-                rest.append(chunk)
-                size += len(chunk)
-                if size > MAX_LINE_BYTES:
-                    raise UsageError(f"{name}:{number}: a line of more than {MAX_LINE_BYTES:,} bytes")
-                continue
-            whole = b"".join((*rest, memoryview(chunk)[:end]))
-            yield number, _check_text(whole, number, name) if check else whole
-            newlines = np.frombuffer(whole or b" ", np.uint8) == 10  # faster than bytes.count
+        while block := stream.read(BLOCK_BYTES) + stream.readline(MAX_LINE_BYTES):
+            if len(block) > MAX_LINE_BYTES:
+                raise UsageError(f"{name}:{number + block.count(NEWLINE)}: a line of more than {MAX_LINE_BYTES:,} bytes")
+            if number == 1:
+                if kind := next((words for start, words in _BINARY_FORMATS.items() if block.startswith(start)), None):
+                    raise DataError(f"{name}: expected text, found {kind}")
+                block = block.removeprefix(BYTE_ORDER_MARK)
+            block = block.removesuffix(NEWLINE)
+            if check:
+                _check_text(block, number, name)
+            yield number, block
+            newlines = np.frombuffer(block or b" ", np.uint8) == NEWLINE[0]  # faster than bytes.count
             number += int(np.count_nonzero(newlines)) + 1
-            rest, size = [chunk[end + 1 :]], len(chunk) - end - 1
     except OSError as fault:
         problem = f"damaged archive near line {number}: {fault}" if fault.errno is None else f"cannot be read: {fault.strerror}"
         raise DataError(f"{name}: {problem}") from None
-    if last := b"".join(rest):
-        yield number, _check_text(last, number, name) if check else last
 
 
-def _check_text(block: bytes, number: int, name: str) -> bytes:
-    if number == 1:
-        block = block.removeprefix(BYTE_ORDER_MARK)
-    if b"\0" in block:
-        line = number + block.count(b"\n", 0, block.index(b"\0"))
-        raise DataError(f"{name}:{line}: not a text file: found a zero byte; expected UTF-8 text")
-    try:
-        if not block.isascii():  # the fast check, enough for most blocks
-            block.decode()
-    except UnicodeDecodeError as fault:
-        line = number + block.count(b"\n", 0, fault.start)
-        raise DataError(f"{name}:{line}: not UTF-8: byte 0x{block[fault.start]:02x}; convert the file to UTF-8") from None
-    return block
+def _check_text(block: bytes, number: int, name: str) -> None:
+    position, problem = block.find(b"\0"), "not a text file: found a zero byte; expected UTF-8 text"
+    if position < 0:
+        try:
+            _ = block.isascii() or block.decode()  # the first is fast, and enough for most blocks
+            return
+        except UnicodeDecodeError as fault:
+            position, problem = fault.start, f"not UTF-8: byte 0x{block[fault.start]:02x}; convert the file to UTF-8"
+    raise DataError(f"{name}:{number + block.count(NEWLINE, 0, position)}: {problem}")

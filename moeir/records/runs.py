@@ -4,10 +4,10 @@ Score descending as float32, then document id descending by bytes: trec_eval's o
 hits are three arrays and one sorted list of distinct ids, so that comparing two codes compares two ids.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TypeAlias
 
@@ -118,9 +118,9 @@ class Run:
         tag: str = "moeir",
         *,
         depth: int | None = None,
-        location: Callable[[int], str] = "row {}".format,
+        where: str = "run",
     ) -> "Run":
-        """A run from one row per hit, in any order; `location` formats a row for error messages.
+        """A run from one row per hit, in any order; `where` starts the message of an error.
 
         query_codes [n] = indexes into `queries`, document_codes [n] = indexes into `document_ids`, scores [n].
         """
@@ -128,20 +128,20 @@ class Run:
         documents = np.asarray(document_codes, dtype=np.int32)
         scores32 = np.asarray(scores, dtype=np.float32)
         for row in np.flatnonzero(~np.isfinite(scores32))[:1].tolist():
-            problem = f"score of document {document_ids[documents[row]]!r} is not a finite float32 number"
-            raise DataError(f"{location(row)}: {problem}")
+            raise DataError(f"{where}: score of document {document_ids[documents[row]]!r} is not a finite float32 number")
         if not isinstance(document_ids, Ids) and any(map(str.__ge__, document_ids, document_ids[1:])):
             documents = id_ranks(document_ids).astype(np.int32)[documents]
             document_ids = sorted(document_ids)
-        order = None
         if (owners[1:] < owners[:-1]).any():
             order = np.argsort(owners, kind="stable")
             owners, documents, scores32 = owners[order], documents[order], scores32[order]
+        pairs = owners * np.int64(len(document_ids)) + documents
+        pairs.sort()
+        for pair in pairs[1:][pairs[1:] == pairs[:-1]][:1].tolist():
+            query, document = divmod(pair, len(document_ids))
+            raise DataError(f"{where}: document {document_ids[document]!r} is listed twice for query {queries[query]!r}")
+        del pairs
         starts = np.searchsorted(owners, np.arange(len(queries) + 1, dtype=np.int32)).astype(np.int64)
-        if (row := first_duplicate(starts, documents, order)) is not None:
-            position = row if order is None else int(np.flatnonzero(order == row)[0])
-            fault = f"document {document_ids[documents[position]]!r} is listed twice for query {queries[owners[position]]!r}"
-            raise DataError(f"{location(row)}: {fault}")
         return cls(list(queries), starts, *sort_lists(starts, documents, scores32), document_ids, tag, depth)
 
     @cached_property
@@ -200,7 +200,7 @@ def read_run(path: Path | str, by: str = "score") -> Run:
         ranks[order] = np.arange(len(order)) - np.searchsorted(owners[order], owners[order])
         scores = -1 - ranks
     documents, tag = (table.document_ids, table.document_codes), table.first_words[5]
-    run = Run.from_columns(table.queries, owners, *documents, scores, tag, location=table.location)
+    run = Run.from_columns(table.queries, owners, *documents, scores, tag, where=lines.source_name(path))
     del documents, owners, scores, table
     trec_columns.release_memory(len(run.scores))
     return run
@@ -234,28 +234,18 @@ def _format_lists(run: Run, tag: str) -> Iterator[str]:
 
 
 def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
-    """Documents and scores in rank order within each query, as by `rank_order`."""
-    sorted_hits = np.empty(len(documents), np.int32), np.empty(len(documents), np.float32)
-    for first, last in list_blocks(starts):
-        rows = slice(int(starts[first]), int(starts[last]))
-        sorted_hits[0][rows], sorted_hits[1][rows] = _sort_block(starts[first : last + 1] - starts[first], documents[rows], scores[rows])
-    return sorted_hits
+    """Documents and scores in rank order within each query, as by `rank_order`.
 
-
-def _sort_block(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
-    """Sort one integer per hit: the bits of its score above its document's code."""
+    Sorts one integer per hit: the bits of its score above its document's code, both so that they descend.
+    """
     bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
-    descending = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)  # ascending order = descending scores
-    keys = descending << np.uint64(32) | (np.uint64(0xFFFFFFFF) - documents.astype(np.uint64))
-    out_of_order = np.append(False, keys[1:] < keys[:-1])[: len(keys)]
-    out_of_order[starts[starts < len(keys)]] = False  # another query's list begins
-    if not out_of_order.any():
-        return documents.astype(np.int32), scores + np.float32(0)
-    owners = np.searchsorted(starts, np.flatnonzero(out_of_order), side="right") - 1
-    for row in owners[np.diff(owners, prepend=-1) > 0].tolist():
-        keys[starts[row] : starts[row + 1]].sort()
-    descending = (keys >> np.uint64(32)).astype(np.uint32)
-    sorted_scores = np.where(descending >> 31, descending, descending ^ np.uint32(0x7FFFFFFF)).view(np.float32)
+    keys = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)
+    keys <<= np.uint64(32)
+    keys |= np.uint64(0xFFFFFFFF) - documents.astype(np.uint64)
+    for first, last in pairwise(starts.tolist()):
+        keys[first:last].sort()
+    bits = (keys >> np.uint64(32)).astype(np.uint32)
+    sorted_scores = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).view(np.float32)
     return (np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))).astype(np.int32), sorted_scores
 
 
@@ -283,39 +273,3 @@ def truncate_lists(starts: Integers, depth: int) -> tuple[NDArray[np.bool_], Int
     sizes = np.diff(starts)
     within_depth = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes) < depth
     return within_depth, np.concatenate(([0], np.cumsum(np.minimum(sizes, depth)))).astype(np.int64)
-
-
-HITS_PER_BLOCK = 2**19  # hits
-
-
-def list_blocks(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Blocks of lists as (first, last + 1): at most HITS_PER_BLOCK hits each, or one list; starts [Q+1].
-
-    >>> list(list_blocks(np.array([0, 3, 5])))
-    [(0, 2)]
-    """
-    first = 0
-    while first < len(starts) - 1:
-        last = max(first + 1, int(np.searchsorted(starts, starts[first] + HITS_PER_BLOCK, side="right")) - 1)
-        yield first, last
-        first = last
-
-
-def first_duplicate(starts: NDArray[np.int64], documents: NDArray[np.int32], rows: NDArray[np.int64] | None) -> int | None:
-    """The first row whose document is on an earlier row of its list; None if there is none.
-
-    starts [Q+1], documents [n]; rows [n]: the row numbers, if not 0 … n − 1; they ascend within a list.
-
-    >>> first_duplicate(np.array([0, 2, 4]), np.array([1, 2, 2, 2], np.int32), None)
-    3
-    """
-    width, duplicates = int(documents.max(initial=0)) + 1, []
-    for first, last in list_blocks(starts):
-        pairs = np.repeat(np.arange(last - first) * width, np.diff(starts[first : last + 1]))
-        pairs += documents[starts[first] : starts[last]]
-        in_order = np.sort(pairs.astype(np.min_scalar_type((last - first) * width)))  # 32 bits sort twice as fast as 64
-        if (in_order[1:] == in_order[:-1]).any():
-            order = np.argsort(pairs, kind="stable")
-            repeats = order[1:][in_order[1:] == in_order[:-1]] + starts[first]
-            duplicates.append(int((repeats if rows is None else rows[repeats]).min()))
-    return min(duplicates, default=None)

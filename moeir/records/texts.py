@@ -172,9 +172,31 @@ def read_json_lines(source: Path | str) -> Iterator[tuple[str, Any]]:
     """The location (file:line) and the value of each line that is not blank."""
     name = lines.source_name(source)
     with lines.open_lines(source) as numbered:
-        for number, line in numbered:
-            if line.strip():
-                yield f"{name}:{number}", parse_json(line, f"{name}:{number}")
+        yield from _parse_json_lines(name, numbered)
+
+
+def read_objects(source: Path | str, *, dpr_examples: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The location and the fields of each object of JSON lines, of one JSON array, parquet, or an `hf:` source.
+
+    With `dpr_examples` the entries of an array are example records, as by `dpr.read_example_records`.
+    """
+    if remote_rows.is_columnar(source):
+        yield from remote_rows.read_columnar(source)
+        return
+    name, read_array = lines.source_name(source), dpr.read_example_records if dpr_examples else dpr.read_array
+    with lines.open_lines(source) as numbered:
+        if (first := next(((number, line) for number, line in numbered if line.strip()), None)) is not None:
+            read = read_array if dpr.is_array(first[1]) else _parse_json_lines
+            for where, value in read(name, chain([first], numbered)):
+                if not isinstance(value, dict):
+                    raise DataError(f"{where}: expected a JSON object, found {preview(value)}")
+                yield where, value
+
+
+def _parse_json_lines(name: str, numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+    for number, line in numbered:
+        if line.strip():
+            yield f"{name}:{number}", parse_json(line, f"{name}:{number}")
 
 
 def _find_field(record: dict[str, Any], names: Sequence[str], what: str, where: str) -> str:
@@ -230,24 +252,17 @@ def split_records(source: Path | str, numbered: Iterator[tuple[int, str]], *, pl
         return TextForm("json"), iter(())
     kind, all_lines = detect_form(source, first[1]), chain([first], nonempty)
     if kind == "array":
-        return TextForm(kind), dpr.read_questions(name, all_lines)
+        return TextForm(kind), dpr.read_questions(name, chain([first], numbered))
     if kind == "answers":
         return TextForm(kind), dpr.read_question_rows(name, all_lines)
     if kind == "json":
         return TextForm(kind), ((f"{name}:{number}", line) for number, line in all_lines)
     if plain_lines and "\t" not in first[1]:
-        return TextForm("plain"), _number_lines(name, all_lines)
+        plain = enumerate(all_lines, 1)
+        return TextForm("plain"), ((f"{name}:{number}", {"id": str(row), "text": line.strip()}) for row, (number, line) in plain)
     if names := parse_header(first[1], f"{name}:{first[0]}"):
         return TextForm(kind, names, first[1]), islice(lines.read_csv(chain([first], numbered), name), 1, None)
     return TextForm(kind, ("id", "text")), ((f"{name}:{number}", line.split("\t")) for number, line in all_lines)
-
-
-def _number_lines(name: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, dict[str, str]]]:
-    for position, (number, line) in enumerate(numbered, 1):
-        if "\t" in line or line.lstrip().startswith("{"):
-            expected = "expected one text per line, as in the first, or JSON, or an id and a text, in every line"
-            raise DataError(f"{name}:{number}: found {'a tab' if chr(9) in line else 'JSON'}; {expected}")
-        yield f"{name}:{number}", {"id": str(position), "text": line.strip()}
 
 
 def detect_form(source: Path | str, first: str) -> str:

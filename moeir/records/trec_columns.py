@@ -26,9 +26,7 @@ _arrow: Any = pyarrow  # has no type hints
 _arrow_csv: Any = csv
 
 Numbers: TypeAlias = NDArray[np.float32]
-Columns: TypeAlias = tuple[Any, ByteStrings, Numbers]  # queries as an Arrow dictionary array, documents, numbers
 
-_NEWLINE = 10
 _QUERY_TYPE = _arrow.dictionary(_arrow.int32(), _arrow.string())
 _ITERATION = re.compile(rb"(?i)q[0-9o]|[0-9.]+|iter|standard")
 _FLOAT32_OVERFLOW = (2 - 2.0**-24) * 2.0**127  # the least number that float32 rounds to infinity
@@ -36,7 +34,7 @@ _FLOAT32_OVERFLOW = (2 - 2.0**-24) * 2.0**127  # the least number that float32 r
 
 @dataclass(frozen=True, eq=False)
 class ColumnTable:
-    """Columns of a run with a row for each of n hits, the words of the first line, and the numbers of the blank lines.
+    """Columns of a run with a row for each of n hits, and the words of the first line.
 
     queries [Q] in order of their first line, query_codes [n]: index of each row's query; document_ids and document_codes [n] alike, but
     ascending; numbers [n].
@@ -48,52 +46,34 @@ class ColumnTable:
     document_codes: NDArray[np.int32]
     numbers: Numbers
     first_words: list[str]
-    name: str
-    blank_lines: list[int]
-
-    def location(self, row: int) -> str:
-        """`file:line` of a row.
-
-        >>> codes, scores = np.zeros(3, np.int32), np.zeros(3, np.float32)
-        >>> ColumnTable(["q"], codes, Ids.from_strings(["a"]), codes, scores, [], "dev.run", [1, 3]).location(1)
-        'dev.run:4'
-        """
-        line = row + 1
-        for blank in self.blank_lines:
-            line += blank <= line
-        return f"{self.name}:{line}"
 
 
 def read_columns(path: Path | str, names: Sequence[str], number: int) -> ColumnTable:
     """Read the columns `query`, `document` and `number`, an index in `names`, which holds finite float32 numbers."""
     name = lines.source_name(path)
-    queries, documents, numbers = list[Any](), list[ByteStrings](), list[Numbers]()
-    first_words: list[str] = []
-    blanks: list[int] = []
+    queries, documents, numbers, first_words = list[Any](), list[ByteStrings](), list[Numbers](), list[str]()
     with lines.read_blocks(path) as blocks:
         for first, block in blocks:
+            if not first_words and (line := next((line for line in block.split(b"\n") if line.strip()), None)):
+                line_number = first + block[: block.index(line)].count(b"\n")
+                first_columns, _ = parse_line(line, f"{name}:{line_number}", names, number)
+                check_iteration(first_columns, line, f"{name}:{line_number}")
+                first_words = [word.decode() for word in first_columns]
             columns = _parse_arrow(block, names, number)
-            if columns is None and (regular := _regularise(block, first, name, names, blanks, number)):
+            if columns is None and (regular := _regularise(block, first, name, names, number)):
                 columns = _parse_arrow(regular, names, number)
-            if columns is None:
-                continue
-            queries.append(columns[0])
-            documents.append(columns[1])
-            numbers.append(columns[2])
-            if not first_words:
-                line_number, line = next((row, line) for row, line in enumerate(block.split(b"\n"), first) if line.strip())
-                first_line, _ = parse_line(line, f"{name}:{line_number}", names, number)
-                check_iteration(first_line, line, f"{name}:{line_number}")
-                first_words = [word.decode() for word in first_line]
+            if columns is not None:
+                queries.append(columns[0])
+                documents.append(columns[1])
+                numbers.append(columns[2])
     if not first_words:
         raise DataError(f"{name}: holds no line; expected {len(names)} columns ({' '.join(names)})")
-    words, scores = np.concatenate(documents), np.concatenate(numbers)
     chunks = _arrow.chunked_array(queries).unify_dictionaries().chunks
     codes = np.concatenate([_view_numbers(chunk.indices, np.int32) for chunk in chunks])
-    query_ids = chunks[0].dictionary.to_pylist()
+    query_ids, words, scores = chunks[0].dictionary.to_pylist(), np.concatenate(documents), np.concatenate(numbers)
     del queries, documents, numbers, columns, chunks
     release_memory(len(codes))
-    return ColumnTable(query_ids, codes, *dictionary_encode(words), scores, first_words, name, blanks)
+    return ColumnTable(query_ids, codes, *dictionary_encode(words), scores, first_words)
 
 
 def release_memory(rows: int) -> None:
@@ -104,18 +84,12 @@ def release_memory(rows: int) -> None:
     trim_heap()
 
 
-def _parse_arrow(block: bytes, names: Sequence[str], number: int) -> Columns | None:
-    """The columns of a regular block, with one separator between words; None for any other block."""
+def _parse_arrow(block: bytes, names: Sequence[str], number: int) -> tuple[Any, ByteStrings, Numbers] | None:
+    """Queries, documents and numbers of a regular block, with one separator between words; None for any other block."""
     block = block.replace(b"\r\n", b"\n").removesuffix(b"\r")
     space = b"\t" if b"\t" in block else b" "
-    if any(letter in block for letter in (b"\r", b"\x0b", b"\x0c", *([b" "] if space == b"\t" else []))):
+    if any(letters in block for letters in (b"\r", b"\x0b", b"\x0c", 2 * space, *([b" "] if space == b"\t" else []))):
         return None
-    characters = np.frombuffer(block, np.uint8)
-    is_separator = (characters == space[0]) | (characters == _NEWLINE)
-    if not len(characters) or is_separator[0] or is_separator[-1] or (is_separator[1:] & is_separator[:-1]).any():
-        return None
-    if block.startswith(lines.BYTE_ORDER_MARK):
-        block = lines.BYTE_ORDER_MARK + block  # Arrow drops one; in the middle of a file it is a part of an id
     types = {"query": _QUERY_TYPE, "document": _arrow.binary(), names[number]: _arrow.float64()}
     try:
         table = _arrow_csv.read_csv(
@@ -125,6 +99,8 @@ def _parse_arrow(block: bytes, names: Sequence[str], number: int) -> Columns | N
             _arrow_csv.ConvertOptions(include_columns=list(types), column_types=types, null_values=[], check_utf8=False),
         )
     except _arrow.ArrowInvalid:
+        return None
+    if not len(table):
         return None
     queries, documents, values = (column.chunk(0) for column in table.columns)
     with np.errstate(over="ignore"):
@@ -152,16 +128,14 @@ def _pad_words(column: Any) -> ByteStrings:
     return words.view(f"S{width}").reshape(-1)
 
 
-def _regularise(block: bytes, first: int, name: str, names: Sequence[str], blanks: list[int], number: int) -> bytes:
-    """The lines of any block as `_parse_arrow` takes them, checked in Python; appends blank lines to `blanks`."""
+def _regularise(block: bytes, first: int, name: str, names: Sequence[str], number: int) -> bytes:
+    """The lines of any block as `_parse_arrow` takes them, checked in Python."""
     regular = list[bytes]()
     for line_number, line in enumerate(block.split(b"\n"), first):
-        if not line.strip():
-            blanks.append(line_number)
-            continue
-        words, value = parse_line(line, f"{name}:{line_number}", names, number)
-        words[number] = repr(value).encode()
-        regular.append(b" ".join(words))
+        if line.strip():
+            words, value = parse_line(line, f"{name}:{line_number}", names, number)
+            words[number] = repr(value).encode()
+            regular.append(b" ".join(words))
     return b"\n".join(regular)
 
 

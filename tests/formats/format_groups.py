@@ -3,7 +3,7 @@
 from moeir.records.examples import Example, Provenance
 from moeir.records.texts import Text
 
-EXAMPLES = ("examples", "tevatron", "dpr", "flagembedding", "triplets", "tuples", "labelled", "colbert")
+EXAMPLES = ("examples", "tevatron", "dpr", "flagembedding", "triplets")
 TEXTS = ("texts", "tsv", "tevatron-texts")
 QRELS = ("qrels", "qrels:separator=tab", "beir-qrels")
 RUNS = ("run", "msmarco-run", "tevatron-run")

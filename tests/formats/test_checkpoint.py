@@ -40,8 +40,6 @@ def layouts_folder(tmp_path_factory: pytest.TempPathFactory, tiny_model_with_hea
         if not arch.startswith("dense"):
             result = run_in_process("convert", "--input", folder / name, "--to", target_layout(name), "--output", folder / f"{name}-out")
             assert result.code == 0, result.stderr
-    result = run_in_process("convert", "--input", folder / "colbert", "--to", "stanford-colbert", "--output", folder / "stanford")
-    assert result.code == 0, result.stderr
     return folder
 
 
@@ -83,16 +81,11 @@ def test_transformers_reads_the_weights(layouts_folder: Path) -> None:
 
 def test_colbert_layouts_have_the_projection_and_what_is_said_of_reading(layouts_folder: Path) -> None:
     weight = package.open_checkpoint(layouts_folder / "colbert").architecture.heads["local"].projection.weight
-    for name in ("colbert-out/1_Dense", "stanford"):
-        assert torch.equal(load_file(layouts_folder / name / "model.safetensors")["linear.weight"], weight)
+    assert torch.equal(load_file(layouts_folder / "colbert-out/1_Dense/model.safetensors")["linear.weight"], weight)
     facts = read_json(layouts_folder / "colbert-out/config_sentence_transformers.json")
     assert (facts["query_prefix"], facts["document_prefix"], facts["query_length"]) == ("[unused0]", "[unused1]", 16)
     assert facts["do_query_expansion"] and "," in facts["skiplist_words"]
     assert not read_json(layouts_folder / "bare-out/config_sentence_transformers.json")["do_query_expansion"]
-    facts = read_json(layouts_folder / "stanford/artifact.metadata")
-    assert (facts["query_token_id"], facts["dim"], facts["doc_maxlen"], facts["mask_punctuation"]) == ("[unused0]", 16, 24, True)
-    assert read_json(layouts_folder / "stanford/config.json")["architectures"] == ["HF_ColBERT"]
-    assert all(name.startswith(("bert.", "linear.")) for name in load_file(layouts_folder / "stanford/model.safetensors"))
 
 
 @needs_peer
@@ -105,17 +98,15 @@ def test_its_sparse_encoder_comes_to_our_weights(layouts_folder: Path) -> None:
 
 
 @needs_peer
-@pytest.mark.parametrize(("name", "layout"), [("colbert", "colbert-out"), ("colbert", "stanford"), ("bare", "bare-out")])
-def test_its_multi_vector_encoder_comes_to_our_vectors(name: str, layout: str, layouts_folder: Path) -> None:
+@pytest.mark.parametrize("name", ["colbert", "bare"])
+def test_its_multi_vector_encoder_comes_to_our_vectors(name: str, layouts_folder: Path) -> None:
     from sentence_transformers import MultiVectorEncoder
 
-    peer, opened = MultiVectorEncoder(str(layouts_folder / layout), device="cpu"), package.open_checkpoint(layouts_folder / name)
+    peer, opened = MultiVectorEncoder(str(layouts_folder / f"{name}-out"), device="cpu"), package.open_checkpoint(layouts_folder / name)
     for side, encode in (("query", peer.encode_query), ("document", peer.encode_document)):
         local: Any = opened.encode(TEXTS, side)["local"]
         for row, vectors in enumerate(encode(TEXTS)):
             expected = local.vectors[int(local.starts[row]) : int(local.starts[row + 1])].numpy()
-            if layout == "stanford" and side == "document":  # Stanford's layout masks single punctuation characters only
-                continue
             assert np.allclose(np.asarray(vectors), expected, atol=1e-4), (side, row)
 
 
@@ -137,7 +128,6 @@ REFUSED = [
     ("cross-encoder:head=linear", "sentence-transformers", "one with head=hf as it is, and none with head=linear"),
     ("came", "pylate", "supports colbert; its layout cannot hold the experts of came"),
     ("colbert", "pylate", "normalise=false is not supported there; it computes with normalise=true"),
-    (MARKED, "stanford-colbert", "augmentation=false is not supported there"),
     ("dense", "checkpoint", "moeir init --model FOLDER --arch … makes a checkpoint"),
 ]
 

@@ -26,14 +26,14 @@ CASES = {
     "negatives that are a number": (
         "h.jsonl", json.dumps(PASSAGES | {"negative_passages": -1}), "info h.jsonl", "h.jsonl:1: negative_passages is not a list",
     ),
-    "ids in ids": ("i.jsonl", json.dumps(FLAG), "info i.jsonl --from flagembedding", "i.jsonl:1: an id is not a string"),
+    "ids in ids": ("i.jsonl", json.dumps(FLAG), "info i.jsonl --from flagembedding", "i.jsonl:1: positive_passages: id is not a string"),
     "contexts that are a text": (
         "b4.json", json.dumps([DPR | {"negative_ctxs": "x"}]), "info b4.json --from dpr", "negative_ctxs",
     ),
     "contexts without texts": (
         "b5.json", json.dumps([DPR | {"negative_ctxs": [7]}]), "info b5.json --from dpr", "expected contexts with a text and a title",
     ),
-    "no array": ("a.json", "{}", "info a.json --from dpr", "a.json:1: expected [ in the array"),
+    "no array": ("a.json", "{}", "info a.json --from dpr", "a.json:1: no query_id"),
     "a rank of 5,000 digits": ("f.trec", f"1 Q0 a {'9' * 5000} 1.0 x\n", "check --run f.trec", None),
     "the same in a table": ("j.tsv", f"1\ta\t{'9' * 5000}\n", "info j.tsv --from msmarco-run", "j.tsv:1: rank is not finite"),
     "a control character in broken JSON": ("m.jsonl", '{"_id": "1", "text": "a\x01"', "check --corpus m.jsonl", None),

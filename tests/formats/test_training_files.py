@@ -175,7 +175,7 @@ def test_a_query_and_a_passage_may_have_the_same_id(tmp_path: Path) -> None:
 
 def test_lines_that_give_an_id_to_two_texts_are_refused(tmp_path: Path) -> None:
     rows = [{"query": query, "query_id": "1", "pos": ["owl"], "neg": ["cat"]} for query in ("who", "what")]
-    with pytest.raises(DataError, match=r"bge.jsonl:2: '1' has another text on an earlier line; different texts need other ids"):
+    with pytest.raises(DataError, match=r"bge.jsonl:2: '1' has another text before; different texts need other ids"):
         list(read_training_examples(write_lines(tmp_path / "bge.jsonl", rows)))
 
 

@@ -35,8 +35,8 @@ def read(path, content, **form):
 def test_training_entries_are_examples_with_their_texts(tmp_path, form):
     first, third = read(tmp_path / "train.json", TRAIN, **form)
     assert (first.query_id, first.positive_ids, first.negative_ids) == ("0", ("17",), ("4",))
-    assert (first.query, first.passages) == (Text("0", "who hunts"), (Text("17", "Owls hunt.", "Owl"), Text("4", "Bats hunt.", "Bat")))
-    assert (third.query_id, third.query, third.negative_ids) == ("2", Text("2", "who “swims”"), ("5",))
+    assert (first.query, first.passages) == (Text("0", "who hunts", answers=("owls",)), (Text("17", "Owls hunt.", "Owl"), Text("4", "Bats hunt.", "Bat")))
+    assert (third.query_id, third.query, third.negative_ids) == ("2", Text("2", "who “swims”", answers=("eels",)), ("5",))
     assert third.positive_ids == (DIGEST,) and third.passages[0] == Text(DIGEST, "Eels swim.", "Eel")
 
 
@@ -99,11 +99,11 @@ def test_memory_holds_one_entry(monkeypatch):
         ('[{"question": "a b"},\n {"question": "c d",}]', ":2: broken JSON: "),
         ('[\n{"question": "a b"\n "answers": []}]', ":3: broken JSON: Expecting ',' delimiter; expected an array of objects"),
         ('[\n{"question": "a', ":2: broken JSON: "),
-        ('[\n{"question": "a b"}\n', ":3: expected , or ] in the array, found the end of the file"),
+        ('[\n{"question": "a b"}\n', ":2: expected , or ] in the array, found the end of the file"),
         ('[{"question": "a b"} {"question": "c d"}]', ":1: expected , or ] in the array, found {"),
-        ('[{"question": "a b"},\n\n7]', ":3: expected an object in the array, found 7"),
-        ('[{"question": "a b"},\n]', ":2: expected an object in the array, found ]"),
-        ('[{"question": "a b"}]\n{}', ":2: expected nothing after the array in the array, found {"),
+        ('[{"question": "a b"},\n\n7]', ":3: expected { in the array, found 7"),
+        ('[{"question": "a b"},\n]', ":2: expected { in the array, found ]"),
+        ('[{"question": "a b"}]\n{}', ":2: expected nothing more in the array, found {"),
         ('[{"question": "a \\ud800"}]', ":1: broken JSON: an escape is half a character (a lone surrogate)"),
         ('[{"question": ' + "9" * 5000 + "}]", ":1: broken JSON: Exceeds the limit"),
         ('[{"question": "a b", "answers": "c"}]', ':1: answers is not a list of strings: "c"'),

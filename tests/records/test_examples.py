@@ -55,10 +55,10 @@ def test_files_are_united_by_query_id():
 def test_texts_are_united_and_must_agree():
     other = Example("q2", ("d3",), ("d2",), (), INLINE.query, (INLINE.passages[1], Text("d3", "it")))
     (merged,) = examples.merge_examples([[INLINE], [other]], ["x", "y"])
-    assert merged == Example("q2", ("d1", "d3"), ("d2",), (), INLINE.query, (*INLINE.passages, Text("d3", "it")))
-    with pytest.raises(DataError, match="y: query 'q2' has two texts in the files"):
+    assert merged == Example("q2", ("d1", "d3"), ("d2",), (), INLINE.query, (INLINE.passages[0], Text("d3", "it"), INLINE.passages[1]))
+    with pytest.raises(DataError, match="y: 'q2' has another text before; different texts need other ids"):
         examples.merge_examples([[INLINE], [Example("q2", ("d1",), (), (), Text("q2", "who?"))]], ["x", "y"])
-    with pytest.raises(DataError, match="y: passage 'd1' has two texts in the files"):
+    with pytest.raises(DataError, match="y: 'd1' has another text before"):
         examples.merge_examples([[INLINE], [Example("q2", ("d1",), (), (), INLINE.query, (Text("d1", "those"),))]], ["x", "y"])
 
 
@@ -102,9 +102,9 @@ FAULTY = [
     ),
     (
         {"query_id": "q", "positive_passages": [{"docid": "a", "text": "x"}], "negative_passages": []},
-        ":1: no query text beside the passages; the field query is missing or not a string",
+        ":1: query is not a string: null",
     ),
-    ({"query_id": "q", "query": "x", "positive_passages": [{"docid": "a", "text": "x"}]}, ":1: no negative_passages"),
+    ({"query_id": "q", "query": "x", "positive_passages": [{"docid": "a", "text": "x"}]}, ":1: no negatives; expected one of negative_ids, negative_document_ids, negative_passages"),
     (
         {"query_id": "q", "query": "x", "positive_passages": [{"docid": "a", "text": 1}], "negative_passages": []},
         ":1: positive_passages: text is not a string: 1",
@@ -151,7 +151,7 @@ def test_a_file_without_examples_is_refused(tmp_path):
         (Example("q", ("a",), ("b",), positive_scores=(1.0,), negative_scores=(float("nan"),)), "negative_scores: expected finite numbers"),
         (Example("q", ("a",), ("a",)), "document 'a' is a positive and a negative"),
         (Example("q", ("a",), (), query=Text("q", "who"), passages=(Text("b", "x"),)), "query 'q': has no text of document 'a'"),
-        (Example("q", ("a",), (), query=Text("q", None), passages=(Text("a", "x"),)), "no query text"),
+        (Example("q", ("a",), (), query=Text("q", None), passages=(Text("a", "x"),)), "query is not a string"),
         (Example("q", ("a",), (), query=Text("q", "who"), passages=(Text("a", 3),)), "text is not a string: 3"),
         (Example("q", ("a",), (), query=Text("q", "who"), passages=(Text("a", "\ud800"),)), "half a character"),
     ],

@@ -7,7 +7,6 @@ import pytest
 
 from moeir.errors import DataError
 from moeir.records import ids, lines, runs
-from moeir.records.runs import first_duplicate
 from tests.oracles import rank_order
 
 LETTERS = "abz019-_éß日🦉"
@@ -48,11 +47,10 @@ def assert_same_run(one, other):
         assert getattr(one, name).tobytes() == getattr(other, name).tobytes()
 
 
-@pytest.mark.parametrize(("size", "chunk"), [(1 << 20, 2**19), (700, 2**19), (300, 64)])
+@pytest.mark.parametrize("size", [1 << 20, 300])
 @pytest.mark.parametrize(("numbers", "widest"), [(NUMBERS, 2), (NUMBERS, 7), (NUMBERS, 20), (NUMBERS + UNUSUAL_NUMBERS, 7), (NUMBERS, 40)])
-def test_a_run_is_the_one_that_plain_python_reads(monkeypatch, tmp_path, size, chunk, numbers, widest):
+def test_a_run_is_the_one_that_plain_python_reads(monkeypatch, tmp_path, size, numbers, widest):
     monkeypatch.setattr(lines, "BLOCK_BYTES", size)
-    monkeypatch.setattr(ids, "_ROWS_PER_CHUNK", chunk)
     for seed in range(4):
         rows = random_rows(seed, numbers, widest)
         path, irregular = tmp_path / f"{seed}.trec", tmp_path / f"{seed}.irregular.trec"
@@ -92,13 +90,6 @@ def test_characters_with_a_meaning_in_tables_are_letters_of_an_id(tmp_path):
     run = runs.read_run(tmp_path / "a.trec")
     assert run.queries == names
     assert all(run.documents_of(name) == sorted(names, key=str.encode, reverse=True) for name in names)
-
-
-@pytest.mark.parametrize("size", [1, 1 << 20])
-def test_a_byte_order_mark_within_a_file_is_a_part_of_an_id(monkeypatch, tmp_path, size):
-    monkeypatch.setattr(lines, "BLOCK_BYTES", size)
-    (tmp_path / "a.trec").write_text("\ufeffq Q0 d 1 1 t\n\ufeffq Q0 d 1 1 t\n \ufeffp Q0 d 1 1 t\n")
-    assert runs.read_run(tmp_path / "a.trec").queries == ["q", "\ufeffq", "\ufeffp"]
 
 
 def read_numbers(tmp_path, words):
@@ -141,29 +132,29 @@ def test_lists_of_ids_are_united_as_sets_are(sizes, longest):
 
 
 @pytest.mark.parametrize("longest", [1, 8, 9, 30, 90])
-@pytest.mark.parametrize("chunk", [1, 3, 2**19])
-def test_strings_are_coded_by_their_rank_among_the_distinct_ones(monkeypatch, longest, chunk):
-    monkeypatch.setattr(ids, "_ROWS_PER_CHUNK", chunk)
+def test_strings_are_coded_by_their_rank_among_the_distinct_ones(longest):
     generator = random.Random(longest)
     for prefix in ("", "a-prefix-of-all-"):
         words = [(prefix + "".join(generator.choices(LETTERS, k=generator.randint(1, longest)))).encode() for _ in range(200)]
         names, codes = ids.dictionary_encode(ids.as_byte_strings(words))
         assert [name.encode() for name in names] == sorted(set(words))
         assert [names[code].encode() for code in codes.tolist()] == words
-    names, codes = ids.dictionary_encode(ids.as_byte_strings([]))
-    assert (list(names), codes.tolist()) == ([], [])
 
 
-def test_the_first_row_that_repeats_a_document_is_found():
+def test_a_document_that_is_repeated_in_a_list_is_found():
     generator, results = np.random.default_rng(4), set()
-    for _ in range(300):
-        sizes = generator.integers(0, 90, 4)
-        starts, documents = np.concatenate([[0], np.cumsum(sizes)]), generator.integers(0, 2000, sizes.sum()).astype(np.int32)
-        owners = np.repeat(np.arange(4), sizes)
-        pairs = list(zip(owners.tolist(), documents.tolist(), strict=True))
-        expected = next((row for row, pair in enumerate(pairs) if pair in pairs[:row]), None)
-        assert first_duplicate(starts, documents, None) == expected
-        results.add(expected is None)
+    for _ in range(100):
+        queries, documents = generator.integers(0, 4, 150), generator.integers(0, 2000, 150)
+        pairs = list(zip(queries.tolist(), documents.tolist(), strict=True))
+        is_repeated = len(set(pairs)) < len(pairs)
+        columns = ["q0", "q1", "q2", "q3"], queries, [f"{number:04}" for number in range(2000)], documents, np.ones(150)
+        results.add(is_repeated)
+        if is_repeated:
+            query, document = min(pair for pair in pairs if pairs.count(pair) > 1)
+            with pytest.raises(DataError, match=f"^run: document '{document:04}' is listed twice for query 'q{query}'"):
+                runs.Run.from_columns(*columns)
+        else:
+            assert len(runs.Run.from_columns(*columns).scores) == 150
     assert results == {True, False}
 
 

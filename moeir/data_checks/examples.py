@@ -7,7 +7,7 @@ from typing import Any
 
 from moeir.data_checks.findings import FileFindings
 from moeir.data_checks.texts import SeenTexts, fingerprint
-from moeir.data_checks.tolerant_lines import line_number, parse_tolerantly, read_tolerantly
+from moeir.data_checks.tolerant_lines import parse_tolerantly, read_tolerantly
 from moeir.errors import DataError
 from moeir.records import dpr, examples
 from moeir.records.examples import Example
@@ -34,53 +34,43 @@ def check_examples(file: FileFindings, context: CheckContext, foreign: Iterator[
             example = examples.parse_example(record, where, provenance=True)
         except DataError as problem:
             file.add_error(problem)
-        else:
-            number = line_number(where)
-            if example.query_id in seen_ids:
-                file.add(number, "duplicate", f"query {example.query_id!r} occurs on an earlier line too")
-                continue
-            seen_ids.add(example.query_id)
-            _check_query(example, number, file, context)
-            _check_documents(example, number, file, context)
+            yield content
+            continue
+        if example.query_id in seen_ids:
+            file.add(where, "duplicate", f"query {example.query_id!r} occurs on an earlier line too")
+            continue
+        seen_ids.add(example.query_id)
+        _check_example(example, where, file, context)
         yield content
 
 
 def _locate_examples(file: FileFindings, foreign: Iterator[Example] | None) -> Iterator[tuple[str, Any]]:
     """The location of each example, and its line or record."""
-    numbered_lines = iter(()) if foreign is not None else read_tolerantly(file)
-    first = next(numbered_lines, (0, ""))
-    all_lines = chain([first], numbered_lines)
+    numbered = iter(()) if foreign is not None else ((number, line) for number, line in read_tolerantly(file) if line.strip())
+    first = next(numbered, (0, ""))
     if foreign is None and not dpr.is_array(first[1]):
-        yield from ((f"{file.name}:{number}", line) for number, line in all_lines if line)
+        yield from ((f"{file.name}:{number}", line) for number, line in chain([first], numbered) if line)
         return
     file.refuse_copy("it has no lines of examples; moeir convert --to examples writes them")
     try:
         if foreign is not None:
             yield from ((file.name, examples.example_to_record(example)) for example in foreign)
         else:
-            yield from dpr.read_example_records(file.name, all_lines)
+            yield from dpr.read_example_records(file.name, chain([first], numbered))
     except DataError as problem:
         file.add_error(problem)
 
 
-def _check_query(example: Example, number: int | None, file: FileFindings, context: CheckContext) -> None:
-    query, known = example.query_id, {} if context.queries is None else context.queries.by_id
-    if example.query is None and context.queries is not None and query not in known:
-        file.add(number, "unknown-query", f"query {query!r} is not among the queries")
-    key = known.get(query) if example.query is None else fingerprint(example.query.content)
+def _check_example(example: Example, where: str, file: FileFindings, context: CheckContext) -> None:
+    query, fingerprints = example.query_id, {} if context.queries is None else context.queries.by_id
+    if example.query is None:
+        file.check_references(where, query, *example.positive_ids, *example.negative_ids)
+    key = fingerprints.get(query) if example.query is None else fingerprint(example.query.content)
     if query in context.dev_queries.by_id or key in context.dev_queries.by_text:
         leak = "its id" if query in context.dev_queries.by_id else "its text"
-        file.add(number, "leaked-query", f"query {query!r} is evaluated: {leak} is among the dev queries")
-
-
-def _check_documents(example: Example, number: int | None, file: FileFindings, context: CheckContext) -> None:
-    query, known = example.query_id, {} if context.documents is None else context.documents.by_id
-    if example.query is None and context.documents is not None:
-        absent = [document for document in (*example.positive_ids, *example.negative_ids) if document not in known]
-        for document in absent[:1]:
-            more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
-            file.add(number, "unknown-document", f"document {document!r}{more} of query {query!r} is not in the corpus")
+        file.add(where, "leaked-query", f"query {query!r} is evaluated: {leak} is among the dev queries")
+    known = {} if context.documents is None else context.documents.by_id
     keys = {passage.id: fingerprint(passage.content) for passage in example.passages} or known
     positive_texts = {keys[name] for name in example.positive_ids if name in keys}
     if twin := next((name for name in example.negative_ids if keys.get(name) in positive_texts), None):
-        file.add(number, "positive-among-negatives", f"document {twin!r} has the text of a positive of query {query!r}")
+        file.add(where, "positive-among-negatives", f"document {twin!r} has the text of a positive of query {query!r}")

@@ -1,71 +1,54 @@
 """Findings of data checks: a count of each kind of fault and its first few lines, so that memory does not grow with the faults."""
 
-import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from moeir.errors import DataError, UsageError
 from moeir.parsing import escape_controls, shorten_message
 from moeir.records import lines
 
-
-class FaultKind(NamedTuple):
-    """A kind of fault of data; a `note` is not a fault."""
-
-    advice: str
-    note: bool = False
-
-
-FAULT_KINDS = {
-    "faulty-file": FaultKind("check the path, or fetch the file again"),
-    "faulty-line": FaultKind("repair or delete the line"),
-    "not-utf8": FaultKind("convert the file to UTF-8; --fix reads such lines as Windows-1252"),
-    "control-character": FaultKind("remove it; --fix writes a space instead"),
-    "mojibake": FaultKind("the text was decoded with another encoding than its own, as Windows-1252 for UTF-8; --fix decodes it again"),
-    "duplicate": FaultKind("keep one of them; --fix keeps the first"),
-    "empty-text": FaultKind("give it a text or delete it, or keep it with --keep-empty"),
-    "duplicate-text": FaultKind("one of them may be judged and the other not, which distorts evaluation", note=True),
-    "query-in-corpus": FaultKind("leave the document out when its query is evaluated, or --allow query-in-corpus"),
-    "grades-disagree": FaultKind("decide which is right"),
-    "unknown-query": FaultKind("remove the line, or name the file that has the query"),
-    "unknown-document": FaultKind("remove it, or name the corpus that has the document"),
-    "no-relevant": FaultKind("every measure of the query is 0; remove its lines or judge more documents", note=True),
-    "unjudged-query": FaultKind("evaluation leaves it out", note=True),
-    "positive-among-negatives": FaultKind("it is the positive under another id: take it out of the negatives"),
-    "leaked-query": FaultKind("remove it from training: it is a dev query"),
-    "rank-order": FaultKind("moeir and trec_eval order by score; moeir convert --to run sorts and numbers by it"),
-    "query-without-hits": FaultKind("it scores 0 in every measure", note=True),
-    "not-finite": FaultKind("encode again; if it recurs, the weights are damaged"),
-    "zero-vector": FaultKind("its score is 0 for every query; check the text"),
-    "no-terms": FaultKind("its score is 0 for every query; check the text, or keep more terms"),
-    "collapsed": FaultKind(
-        "the expert maps all texts to nearly the same vector: train it again with another learning rate or other negatives"
-    ),
-    "duplicate-vector": FaultKind("equal texts have equal vectors; check the corpus for them", note=True),
-    "missing-document": FaultKind("encode the corpus again"),
+FAULT_KINDS = {  # and what to do
+    "faulty-file": "check the path, or fetch the file again",
+    "faulty-line": "repair or delete the line",
+    "not-utf8": "convert the file to UTF-8; --fix reads such lines as Windows-1252",
+    "control-character": "remove it; --fix writes a space instead",
+    "mojibake": "the text was decoded with another encoding than its own, as Windows-1252 for UTF-8; --fix decodes it again",
+    "duplicate": "keep one of them; --fix keeps the first",
+    "empty-text": "give it a text or delete it, or keep it with --keep-empty",
+    "duplicate-text": "one of them may be judged and the other not, which distorts evaluation",
+    "query-in-corpus": "leave the document out when its query is evaluated, or --allow query-in-corpus",
+    "grades-disagree": "decide which is right",
+    "unknown-query": "remove the line, or name the file that has the query",
+    "unknown-document": "remove it, or name the corpus that has the document",
+    "no-relevant": "every measure of the query is 0; remove its lines or judge more documents",
+    "unjudged-query": "evaluation leaves it out",
+    "positive-among-negatives": "it is the positive under another id: take it out of the negatives",
+    "leaked-query": "remove it from training: it is a dev query",
+    "rank-order": "moeir and trec_eval order by score; moeir convert --to run sorts and numbers by it",
+    "query-without-hits": "it scores 0 in every measure",
+    "not-finite": "encode again; if it recurs, the weights are damaged",
+    "zero-vector": "its score is 0 for every query; check the text",
+    "no-terms": "its score is 0 for every query; check the text, or keep more terms",
+    "collapsed": "the expert maps all texts to nearly the same vector: train it again with another learning rate or other negatives",
+    "duplicate-vector": "equal texts have equal vectors; check the corpus for them",
+    "missing-document": "encode the corpus again",
 }
+NOTES = {"duplicate-text", "no-relevant", "unjudged-query", "query-without-hits", "duplicate-vector"}  # kinds that are no faults
 
 
 @dataclass
 class FindingGroup:
-    """Findings of one kind in one file; `lines` are the first ones, each with its message."""
+    """Findings of one kind in one file; `lines` are the first ones, the location of each with its message."""
 
     file: str
     kind: str
     note: bool
     count: int = 0
-    lines: list[tuple[int | None, str]] = field(default_factory=list)
-
-    @property
-    def advice(self) -> str:
-        return FAULT_KINDS[self.kind].advice
-
-    def location(self, line: int | None) -> str:
-        """`file:line`, or the file if the finding concerns no single line."""
-        return self.file if line is None else f"{self.file}:{line}"
+    lines: list[tuple[str, str]] = field(default_factory=list)
 
 
 class Findings:
@@ -75,27 +58,22 @@ class Findings:
     """
 
     def __init__(self, max_lines: int = 5, allowed: Collection[str] = (), *, copying: bool = False) -> None:
-        self._max_lines, self._allowed, self.copying = max_lines, frozenset(allowed), copying
+        self._max_lines, self._notes, self.copying = max_lines, NOTES.union(allowed), copying
         self._groups: dict[tuple[str, str], FindingGroup] = {}
 
-    def add(self, file: str, line: int | None, kind: str, message: str) -> None:
-        """Add a finding."""
-        is_note = FAULT_KINDS[kind].note or kind in self._allowed
-        group = self._groups.setdefault((file, kind), FindingGroup(file, kind, is_note))
+    def add(self, file: str, where: str, kind: str, message: str) -> None:
+        """Add a finding; `where` is `file:line`, or the file if it concerns no single line."""
+        group = self._groups.setdefault((file, kind), FindingGroup(file, kind, kind in self._notes))
         group.count += 1
         if not self._max_lines or len(group.lines) < self._max_lines:
-            group.lines.append((line, escape_controls(shorten_message(message))))
-
-    def add_error(self, file: str, problem: DataError) -> None:
-        """Add a reader's error as a finding, at the line that the message names."""
-        message = str(problem).removeprefix(file)
-        number = re.match(r":(\d+): |.*?: row (\d+)[:,]", message)
-        line = int(number[1] or number[2]) if number else None
-        self.add(file, line, "faulty-line" if line else "faulty-file", re.sub(r"^:(\d+:)? ", "", message))
+            group.lines.append((where, escape_controls(shorten_message(message))))
 
     def add_row_fault(self, file: str, ids: Sequence[str], row: int | None, kind: str, message: str) -> None:
         """Add a fault that `Representation.check_rows` reports about one text of encodings, or about all if `row` is None."""
-        self.add(file, None if row is None else row + 1, kind, message if row is None else f"text {ids[row]!r}: {message}")
+        if row is None:
+            self.add(file, file, kind, message)
+        else:
+            self.add(file, f"{file}:{row + 1}", kind, f"text {ids[row]!r}: {message}")
 
     @property
     def groups(self) -> list[FindingGroup]:
@@ -110,25 +88,16 @@ class Findings:
     def summary(self) -> str:
         """Number of faults, and their files and kinds.
 
-        >>> findings = Findings(); findings.add("dev.tsv", 3, "faulty-line", "grade is 1.5"); findings.summary()
+        >>> findings = Findings(); findings.add("dev.tsv", "dev.tsv:3", "faulty-line", "grade is 1.5"); findings.summary()
         '1 fault in dev.tsv (faulty-line 1)'
         """
-        faulty = [group for group in self.groups if not group.note]
-        files = list(dict.fromkeys(group.file for group in faulty))
-        counts: dict[str, int] = {}
-        for group in faulty:
-            counts[group.kind] = counts.get(group.kind, 0) + group.count
-        kinds = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
-        location = files[0] if len(files) == 1 else f"{len(files)} files"
-        return f"{self.fault_count:,} fault{'s' * (self.fault_count != 1)} in {location} ({kinds})"
-
-    def rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """Rows (`file:line`, kind, message, advice); the last row of a group may count further findings."""
+        counts, files = Counter[str](), dict[str, None]()
         for group in self.groups:
-            for line, message in group.lines:
-                yield group.location(line), group.kind, message, group.advice
-            if more := group.count - len(group.lines):
-                yield group.file, group.kind, f"and {more:,} more", group.advice
+            if not group.note:
+                counts[group.kind] += group.count
+                files[group.file] = None
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
+        return f"{counts.total():,} fault{'s' * (counts.total() != 1)} in {', '.join(files)} ({kinds})"
 
     def to_records(self) -> list[dict[str, Any]]:
         """Plain values for JSON, one record per file and kind."""
@@ -138,8 +107,8 @@ class Findings:
                 "kind": group.kind,
                 "fault": not group.note,
                 "count": group.count,
-                "advice": group.advice,
-                "lines": [{"line": line, "what": message} for line, message in group.lines],
+                "advice": FAULT_KINDS[group.kind],
+                "lines": [{"where": where, "what": message} for where, message in group.lines],
             }
             for group in self.groups
         ]
@@ -147,8 +116,8 @@ class Findings:
     def text_lines(self) -> Iterator[str]:
         """Text lines for people, a paragraph per file and kind."""
         for group in self.groups:
-            yield f"{group.file}: {group.kind}, {group.count:,}{' (note)' * group.note}: {group.advice}"
-            yield from (f"    {group.location(line)}: {message}" for line, message in group.lines)
+            yield f"{group.file}: {group.kind}, {group.count:,}{' (note)' * group.note}: {FAULT_KINDS[group.kind]}"
+            yield from (f"    {where}: {message}" for where, message in group.lines)
             if more := group.count - len(group.lines):
                 yield f"    and {more:,} more"
 
@@ -167,28 +136,31 @@ class FileFindings:
         """The file's name in messages."""
         return lines.source_name(self.path)
 
-    def add(self, line: int | None, kind: str, message: str) -> None:
+    def add(self, where: str, kind: str, message: str) -> None:
         """Add a finding."""
-        self.findings.add(self.name, line, kind, message)
+        self.findings.add(self.name, where, kind, message)
 
     def add_error(self, problem: DataError) -> None:
-        """Add a reader's error as a finding."""
-        self.findings.add_error(self.name, problem)
+        """Add a reader's error as a finding at the location with which it begins."""
+        where, _, message = str(problem).partition(": ")
+        self.add(where, "faulty-file" if where == self.name else "faulty-line", message)
 
     def refuse_copy(self, reason: object) -> None:
         """UsageError if repaired copies are written and this file cannot have one."""
         if self.findings.copying:
             raise UsageError(f"--fix: {self.name} cannot be copied: {str(reason).removeprefix(f'{self.name}: ')}")
 
-    def check_references(self, line: int, query: str, document: str) -> None:
-        """Add a finding if the query or the document of a line is unknown."""
+    def check_references(self, where: str, query: str, *documents: str) -> None:
+        """Add a finding if the query or a document of a line is unknown."""
         if self.queries is not None and query not in self.queries:
-            self.add(line, "unknown-query", f"query {query!r} is not among the queries")
-        elif self.documents is not None and document not in self.documents:
-            self.add(line, "unknown-document", f"document {document!r} of query {query!r} is not in the corpus")
+            self.add(where, "unknown-query", f"query {query!r} is not among the queries")
+        unknown = [] if self.documents is None else [document for document in documents if document not in self.documents]
+        if unknown:
+            more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+            self.add(where, "unknown-document", f"document {unknown[0]!r}{more} of query {query!r} is not in the corpus")
 
     def add_absent_queries(self, present: Collection[str], kind: str, problem: str) -> None:
         """Add a finding if known queries are not in the file."""
         queries = self.queries or ()
         if absent := [query for query in queries if query not in present]:
-            self.add(None, kind, f"{len(absent):,} of {len(queries):,} queries {problem}, such as {min(absent)!r}")
+            self.add(self.name, kind, f"{len(absent):,} of {len(queries):,} queries {problem}, such as {min(absent)!r}")

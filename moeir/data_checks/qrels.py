@@ -14,19 +14,20 @@ def check_qrels(file: FileFindings) -> Iterator[str]:
     """Lines of a repaired copy: all but those with the judgement of an earlier one."""
     judged, parser = dict[str, dict[str, int]](), qrels.JudgementParser(file.name)
     for number, line in _numbered_lines(file):
+        where = f"{file.name}:{number}"
         try:
             judgement = parser.parse(line, number)
             for name in (judgement or ())[:2]:
-                parse_id(name, f"{file.name}:{number}")
+                parse_id(name, where)
         except DataError as problem:
             file.add_error(problem)
         else:
-            if judgement is not None and _is_repeated(judgement, number, file, judged):
+            if judgement is not None and _is_repeated(judgement, where, file, judged):
                 continue
         yield line
     for query, grades in judged.items():
         if max(grades.values()) <= 0:
-            file.add(None, "no-relevant", f"query {query!r} has {len(grades)} judgements and no relevant document")
+            file.add(file.name, "no-relevant", f"query {query!r} has {len(grades)} judgements and no relevant document")
     file.add_absent_queries(judged, "unjudged-query", "have no judgement")
 
 
@@ -36,17 +37,16 @@ def _numbered_lines(file: FileFindings) -> Iterator[tuple[int, str]]:
     return ((number, "\t".join(map(str, row))) for number, (_, row) in enumerate(qrels.read_remote(str(file.path)), 1))
 
 
-def _is_repeated(judgement: tuple[str, str, int], number: int, file: FileFindings, judged: qrels.Qrels) -> bool:
+def _is_repeated(judgement: tuple[str, str, int], where: str, file: FileFindings, judged: qrels.Qrels) -> bool:
     """Check a judgement; whether an earlier line has it too."""
     query, document, grade = judgement
-    grades = judged.setdefault(query, {})
-    earlier = grades.get(document)
-    if earlier == grade:
-        file.add(number, "duplicate", f"query {query!r}, document {document!r}: judged on an earlier line too")
+    pair, grades = f"query {query!r}, document {document!r}", judged.setdefault(query, {})
+    if document not in grades:
+        file.check_references(where, query, document)
+    elif grades[document] == grade:
+        file.add(where, "duplicate", f"{pair}: judged on an earlier line too")
         return True
-    file.check_references(number, query, document)
-    if earlier is None:
-        grades[document] = grade
     else:
-        file.add(number, "grades-disagree", f"query {query!r}, document {document!r}: {grade} here, {earlier} on an earlier line")
+        file.add(where, "grades-disagree", f"{pair}: {grade} here, {grades[document]} on an earlier line")
+    grades.setdefault(document, grade)
     return False

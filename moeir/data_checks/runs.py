@@ -1,6 +1,5 @@
 """Checks of runs: faulty lines, ranks in another order than the scores, and repeated documents."""
 
-from array import array
 from collections.abc import Iterator
 
 from moeir.data_checks.findings import FileFindings
@@ -12,33 +11,29 @@ from moeir.records.ids import parse_id
 
 def check_run(file: FileFindings) -> Iterator[str]:
     """Lines of a repaired copy: all but those with a document of an earlier line of the query's list."""
-    document_codes: dict[str, int] = {}  # so that a list takes eight bytes per hit
-    finished: dict[str, array[int]] = {}
-    current, listed, above = None, set[int](), (0, float("inf"))
+    listed = set[int]()  # hashes, in a fraction of the memory of the ids
+    last_hits = dict[str, tuple[int, float]]()  # rank and score on the last line of each query
     for number, line in read_tolerantly(file):
         where = f"{file.name}:{number}"
+        if not line.strip():
+            continue
         try:
-            query, document, rank_word, score, tag = runs.parse_hit(line, where)
-            rank = runs.parse_rank(rank_word, where)
+            query, document, rank, score, tag = runs.parse_hit(line, where)
             for word in () if line.isprintable() else (query, document, tag):
                 parse_id(word, where)
         except DataError as problem:
             file.add_error(problem)
             yield line
             continue
-        file.check_references(number, query, document)
-        if query != current:
-            if current is not None:
-                finished[current] = array("q", listed)
-            current, listed, above = query, set(finished.get(query, ())), (0, float("inf"))
-        code = document_codes.setdefault(document, len(document_codes))
-        if code in listed:
-            file.add(number, "duplicate", f"document {document!r} occurs twice in the list of {query!r}")
+        file.check_references(where, query, document)
+        if (key := hash((query, document))) in listed:
+            file.add(where, "duplicate", f"document {document!r} occurs twice in the list of {query!r}")
             continue
-        listed.add(code)
-        if rank <= above[0] or score > above[1]:
-            hits = f"rank {rank}, score {runs.format_score(score)} under rank {above[0]}, score {runs.format_score(above[1])}"
-            file.add(number, "rank-order", f"query {query!r}: {hits}")
-        above = rank, score
+        listed.add(key)
+        rank_above, score_above = last_hits.get(query, (0, float("inf")))
+        if rank <= rank_above or score > score_above:
+            hits = f"rank {rank}, score {runs.format_score(score)} under rank {rank_above}, score {runs.format_score(score_above)}"
+            file.add(where, "rank-order", f"query {query!r}: {hits}")
+        last_hits[query] = rank, score
         yield line
-    file.add_absent_queries({*finished, current or ""}, "query-without-hits", "are not in the run")
+    file.add_absent_queries(last_hits, "query-without-hits", "are not in the run")

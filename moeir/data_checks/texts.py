@@ -3,14 +3,13 @@
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from moeir import data_sources
 from moeir.data_checks.findings import FileFindings, Findings
-from moeir.data_checks.tolerant_lines import line_number, parse_tolerantly, read_tolerantly, repair_record
+from moeir.data_checks.tolerant_lines import parse_tolerantly, read_tolerantly, repair_record
 from moeir.errors import DataError
 from moeir.records import lines, texts
-from moeir.records.texts import TextForm
+from moeir.records.texts import Text, TextForm
 
 
 @dataclass
@@ -26,64 +25,54 @@ def fingerprint(text: str) -> int:
     return hash(" ".join(text.lower().split()))
 
 
-@dataclass(frozen=True)
-class TextChecker:
-    """Check of one file of texts; adds every text to `seen`, and looks for documents among the `queries`."""
+def check_texts(file: FileFindings, seen: SeenTexts, queries: SeenTexts | None = None, *, keep_empty: bool = False) -> Iterator[str]:
+    """Lines of a repaired copy: all but those with the id of an earlier one, with repaired texts and titles.
 
-    file: FileFindings
-    seen: SeenTexts
-    queries: SeenTexts = field(default_factory=SeenTexts)
-    keep_empty: bool = False
-
-    def copied_lines(self) -> Iterator[str]:
-        """Lines of a repaired copy: all but those with the id of an earlier one, with repaired texts and titles.
-
-        Sources that are not lines (DPR's questions, `hf:`, `irds:`, `TEXTS#QRELS`) are checked as far as they can be read.
-        """
-        source = str(self.file.path)
-        try:
-            if data_sources.is_remote(source) or data_sources.split_judged(source)[1] is not None:
-                form, contents = TextForm("rows"), texts.read_records(source)
+    Every text is added to `seen`, and documents are looked for among the `queries`. Sources that are not lines (DPR's questions, `hf:`,
+    `irds:`, `TEXTS#QRELS`) are checked as far as they can be read.
+    """
+    source = str(file.path)
+    try:
+        if data_sources.is_remote(source) or data_sources.split_judged(source)[1] is not None:
+            form, contents = TextForm("rows"), texts.read_records(source)
+        else:
+            form, contents = texts.split_records(source, read_tolerantly(file))
+        if form.kind in ("array", "answers"):
+            file.refuse_copy("its questions have no lines of ids and texts; moeir convert --to texts writes them")
+        if form.header:
+            yield form.header
+        for where, content in contents:
+            try:
+                content, record = parse_tolerantly(content, where, file, form.parse)
+                repaired = repair_record(record, where, file)
+                text = texts.parse_text(repaired, where)
+            except DataError as problem:
+                file.add_error(problem)
+                repaired = record = None
             else:
-                form, contents = texts.split_records(source, read_tolerantly(self.file))
-            if form.kind in ("array", "answers"):
-                self.file.refuse_copy("its questions have no lines of ids and texts; moeir convert --to texts writes them")
-            if form.header:
-                yield form.header
-            for where, content in contents:
-                copied = self._check_content(content, where, form)
-                if isinstance(copied, list):
-                    yield lines.format_csv(copied) if form.header else "\t".join(copied)
-                elif copied is not None:
-                    yield copied if isinstance(copied, str) else json.dumps(copied, ensure_ascii=False)
-        except DataError as problem:  # of a form beyond whose fault nothing can be read, such as a mark that is not closed
-            self.file.refuse_copy(problem)
-            self.file.add_error(problem)
+                if text.id in seen.by_id:
+                    file.add(where, "duplicate", f"{text.id!r} occurs on an earlier line too")
+                    continue
+                _check_text(text, where, file, seen, queries or SeenTexts(), keep_empty)
+            if isinstance(content, list):
+                columns = content if repaired == record else list(repaired.values())
+                yield lines.format_csv(columns) if form.header else "\t".join(columns)
+            else:
+                yield content if isinstance(content, str) and repaired == record else json.dumps(repaired, ensure_ascii=False)
+    except DataError as problem:  # of a form beyond whose fault nothing can be read, such as a mark that is not closed
+        file.refuse_copy(problem)
+        file.add_error(problem)
 
-    def _check_content(self, content: Any, where: str, form: TextForm) -> Any:
-        """A line, columns or record, repaired; None if an earlier one has the id."""
-        number = line_number(where)
-        try:
-            content, record = parse_tolerantly(content, where, self.file, form.parse)
-            repaired = repair_record(record, number, self.file)
-            text = texts.parse_text(repaired, where)
-        except DataError as problem:
-            self.file.add_error(problem)
-            return content
-        if text.id in self.seen.by_id:
-            self.file.add(number, "duplicate", f"{text.id!r} occurs on an earlier line too")
-            return None
-        key = self.seen.by_id[text.id] = fingerprint(text.content)
-        if not text.content:
-            if not self.keep_empty:
-                self.file.add(number, "empty-text", f"{text.id!r} has no text")
-        elif self.seen.by_text.setdefault(key, text.id) != text.id:
-            self.file.add(number, "duplicate-text", f"{text.id!r} has the text of an earlier line")
-        if (query := self.queries.by_text.get(fingerprint(text.text), self.queries.by_text.get(key))) is not None:
-            self.file.add(number, "query-in-corpus", f"document {text.id!r} is the text of query {query!r}")
-        if repaired == record:
-            return content
-        return list(repaired.values()) if form.names else repaired
+
+def _check_text(text: Text, where: str, file: FileFindings, seen: SeenTexts, queries: SeenTexts, keep_empty: bool) -> None:
+    key = seen.by_id[text.id] = fingerprint(text.content)
+    if not text.content:
+        if not keep_empty:
+            file.add(where, "empty-text", f"{text.id!r} has no text")
+    elif seen.by_text.setdefault(key, text.id) != text.id:
+        file.add(where, "duplicate-text", f"{text.id!r} has the text of an earlier line")
+    if (query := queries.by_text.get(fingerprint(text.text), queries.by_text.get(key))) is not None:
+        file.add(where, "query-in-corpus", f"document {text.id!r} is the text of query {query!r}")
 
 
 def check_encoded_ids(file: str, ids: Sequence[str], findings: Findings, documents: Collection[str] | None) -> None:
@@ -91,9 +80,9 @@ def check_encoded_ids(file: str, ids: Sequence[str], findings: Findings, documen
     seen: set[str] = set()
     for number, document in enumerate(ids, 1):
         if document in seen:
-            findings.add(file, number, "duplicate", f"{document!r} occurs on an earlier line too")
+            findings.add(file, f"{file}:{number}", "duplicate", f"{document!r} occurs on an earlier line too")
         elif documents is not None and document not in documents:
-            findings.add(file, number, "unknown-document", f"{document!r} is not in the corpus")
+            findings.add(file, f"{file}:{number}", "unknown-document", f"{document!r} is not in the corpus")
         seen.add(document)
     for document in sorted(set(documents or ()) - seen):
-        findings.add(file, None, "missing-document", f"{document!r} of the corpus is not encoded")
+        findings.add(file, file, "missing-document", f"{document!r} of the corpus is not encoded")

@@ -15,89 +15,69 @@ UNESCAPED_CHARACTERS = re.compile("[\x00-\x1f]")  # which JSON does not allow in
 
 
 def read_tolerantly(file: FileFindings) -> Iterator[tuple[int, str]]:
-    """Number and text of every non-blank line of a file; of a damaged archive, those before the damage.
+    """Number and text of every line of a file; of a damaged archive, those before the damage.
 
     A line that is not UTF-8 is decoded as Windows-1252, a zero byte as a space, and both are findings.
     """
-    has_lines = False
+    is_empty = True
     try:
         with lines.read_blocks(file.path, check=False) as blocks:
             for first, block in blocks:
                 for number, line in enumerate(block.split(b"\n"), first):
-                    if line.strip():
-                        has_lines = True
-                        yield number, _decode_line(line, number, file)
+                    is_empty = is_empty and not line.strip()
+                    yield number, _decode_line(line.removesuffix(b"\r"), f"{file.name}:{number}", file)
     except DataError as problem:
         file.refuse_copy(problem)
         file.add_error(problem)
         return
-    if not has_lines:
-        file.add(None, "faulty-file", "the file is empty")
+    if is_empty:
+        file.add(file.name, "faulty-file", "the file is empty")
 
 
-def _decode_line(line: bytes, number: int, file: FileFindings) -> str:
-    line = line.removeprefix(lines.BYTE_ORDER_MARK) if number == 1 else line
-    line = line.removesuffix(b"\r")
+def _decode_line(line: bytes, where: str, file: FileFindings) -> str:
     if b"\0" in line:
-        file.add(number, "control-character", "a byte is zero")
+        file.add(where, "control-character", "a byte is zero")
         line = line.replace(b"\0", b" ")
     try:
         return line.decode()
     except UnicodeDecodeError as fault:
-        file.add(number, "not-utf8", f"byte 0x{line[fault.start]:02x}")
+        file.add(where, "not-utf8", f"byte 0x{line[fault.start]:02x}")
         return line.decode("cp1252", errors="replace")
 
 
 def parse_tolerantly(content: Any, where: str, file: FileFindings, parse: Callable[[Any, str], Any] = texts.parse_json) -> tuple[Any, Any]:
-    """A line, with spaces for unescaped control characters, which are a finding, and its value; DataError if it is broken.
-
-    A content that is an object instead of a line is both.
-    """
-    if isinstance(content, dict):
-        return content, content
+    """A line, with spaces for unescaped control characters, which are a finding, and its record; of a record, itself twice."""
     try:
-        return content, parse(content, where)
+        return content, content if isinstance(content, dict) else parse(content, where)
     except DataError:
-        if not isinstance(content, str) or UNESCAPED_CHARACTERS.search(content) is None:
+        if not isinstance(content, str) or (control := UNESCAPED_CHARACTERS.search(content)) is None:
             raise
     line = UNESCAPED_CHARACTERS.sub(" ", content)
-    value = parse(line, where)
-    _replace_controls(content, UNESCAPED_CHARACTERS, line_number(where), file)
-    return line, value
+    record = parse(line, where)
+    _add_control(control, content, where, file)
+    return line, record
 
 
-def line_number(where: str) -> int | None:
-    """The number of the line or row of a location; None if it has none.
-
-    >>> line_number("corpus.jsonl:7"), line_number("hf:scifact: row 7"), line_number("bge.jsonl")
-    (7, 7, None)
-    """
-    digits = where.rpartition(":")[2].removeprefix(" row ")
-    return int(digits) if digits.isdecimal() else None
-
-
-def repair_record(record: Any, line: int | None, file: FileFindings) -> Any:
-    """A record whose strings, but for its id, are without mojibake and control characters; each is a finding at its line."""
+def repair_record(record: Any, where: str, file: FileFindings) -> Any:
+    """A record whose strings, but for its id, are without mojibake and control characters; each is a finding."""
     if not isinstance(record, dict):
         return record
     is_text = {name: isinstance(value, str) and name not in texts.ID_FIELDS for name, value in record.items()}
-    return {name: _repair_text(value, line, file) if is_text[name] else value for name, value in record.items()}
+    return {name: _repair_text(value, where, file) if is_text[name] else value for name, value in record.items()}
 
 
-def _repair_text(text: str, line: int | None, file: FileFindings) -> str:
+def _repair_text(text: str, where: str, file: FileFindings) -> str:
     if not text.isascii() and (repaired := ftfy.fix_encoding(text)) != text:
         first = next((index for index, (old, new) in enumerate(zip(text, repaired, strict=False)) if old != new), len(repaired))
-        file.add(line, "mojibake", f"{_excerpt(text, first)} was {_excerpt(repaired, first)}")
+        file.add(where, "mojibake", f"{_excerpt(text, first)} was {_excerpt(repaired, first)}")
         text = repaired
-    return _replace_controls(text, CONTROL_CHARACTERS, line, file)
+    if (control := CONTROL_CHARACTERS.search(text)) is not None:
+        _add_control(control, text, where, file)
+    return CONTROL_CHARACTERS.sub(" ", text)
 
 
-def _replace_controls(text: str, pattern: re.Pattern[str], line: int | None, file: FileFindings) -> str:
-    """The text with spaces for control characters, the first of which is a finding."""
-    if (control := pattern.search(text)) is None:
-        return text
-    file.add(line, "control-character", f"U+{ord(control[0]):04X} in {_excerpt(text, control.start())}")
-    return pattern.sub(" ", text)
+def _add_control(control: re.Match[str], text: str, where: str, file: FileFindings) -> None:
+    file.add(where, "control-character", f"U+{ord(control[0]):04X} in {_excerpt(text, control.start())}")
 
 
 def _excerpt(text: str, index: int) -> str:

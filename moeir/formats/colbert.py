@@ -85,7 +85,7 @@ def _to_rows(example: Example, conversion: Conversion, passages: _NumberedTexts,
 
     def entry(document: str) -> Any:
         number = passages.add(passages_by_id[document])
-        return [number, examples.round_score(teacher_scores[document])] if teacher_scores else number
+        return [number, examples.trim_score(teacher_scores[document])] if teacher_scores else number
 
     for positive in example.positive_ids:
         yield [query, entry(positive), *(entry(negative) for negative in example.negative_ids)]

@@ -37,7 +37,7 @@ class _ThreeColumns(base.Format):
         table = trec_columns.read_columns(path, self.columns, 2)
         scores = table.numbers if "score" in self.columns else -table.numbers
         columns = table.queries, table.query_codes, table.document_ids, table.document_codes
-        yield Run.from_columns(*columns, scores, where=lines.source_name(path))
+        yield Run.from_columns(*columns, scores, where=f"{lines.source_name(path)}: ")
 
     def write(self, items: Iterator[Run], path: Path, conversion: Conversion) -> int:
         """Write the run and return its number of hits; a score that is minus the rank, and a tag that moeir sets, are no loss."""

@@ -22,7 +22,7 @@ class Tevatron(Examples, Format):
         inline = replace(item, query=query, passages=tuple(passages.values()), positive_scores=(), negative_scores=())
         record = conversion.add_fields(f"query {item.query_id!r}", examples.example_to_record(inline), item.extra)
         for passage in (*record["positive_passages"], *record["negative_passages"]) if scores else ():
-            passage["score"] = examples.round_score(scores[passage["docid"]])
+            passage["score"] = examples.trim_score(scores[passage["docid"]])
         return record
 
 

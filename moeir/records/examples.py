@@ -192,16 +192,16 @@ def teacher_fields(example: Example) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if example.positive_scores:
         for side, scores in (("positive", example.positive_scores), ("negative", example.negative_scores)):
-            fields[f"{side}_scores"] = [round_score(score) for score in scores]
+            fields[f"{side}_scores"] = [trim_score(score) for score in scores]
     if example.provenance:
         fields["negative_provenance"] = [
-            [{"run": entry.run, "rank": entry.rank, "score": round_score(entry.score)} for entry in entries]
+            [{"run": entry.run, "rank": entry.rank, "score": trim_score(entry.score)} for entry in entries]
             for entries in example.provenance
         ]
     return fields
 
 
-def round_score(score: float) -> float:
+def trim_score(score: float) -> float:
     """The number that a score is in a file."""
     return float(runs.format_score(score))
 

@@ -87,7 +87,8 @@ def read_blocks(path: Path | str, *, check: bool = True) -> Iterator[Iterator[tu
     try:
         stream = open(path, "rb")  # noqa: SIM115 closed by the `with` below; errors while opening differ from errors while reading
     except OSError as fault:
-        raise DataError(f"{path}: cannot be read: {fault.strerror}") from None
+        problem = "no such file" if isinstance(fault, FileNotFoundError) else f"cannot be read: {fault.strerror}"
+        raise DataError(f"{path}: {problem}") from None
     with stream:
         yield _split_blocks(_compressed_stream(stream, path, write=False), str(path), check)
 

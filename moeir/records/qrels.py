@@ -1,6 +1,6 @@
 """Relevance judgements (qrels): reads TREC and BEIR forms, `hf:` and `irds:` sources; writes TREC's."""
 
-import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,11 +13,9 @@ from moeir.parsing import shorten_message
 from moeir.records import lines, remote_rows, trec_columns
 from moeir.records.ids import parse_id
 
-log = logging.getLogger(__name__)
-
 Qrels: TypeAlias = dict[str, dict[str, int]]
 
-MAX_GRADE = 2**53  # larger numbers are not exact in float64
+MAX_GRADE = 10**15 - 1  # exact in float64
 _GRADE_HEADERS = {"score", "grade", "rel", "relevance", "label", "qrel"}
 ROW_FIELDS = {  # of `hf:` and `irds:` sources, by what they hold
     "query": ("query-id", "query_id", "qid"),
@@ -31,7 +29,7 @@ _EXPECTED_COLUMNS = "4 columns (query 0 document grade) or 3 (query document gra
 def read_qrels(path: Path | str) -> Qrels:
     """Read grades by query and document, from four columns (TREC), three (BEIR, with or without a header), `hf:NAME` or `irds:NAME#qrels`.
 
-    Blank lines and comments, which begin with `#`, are skipped, as trec_eval does; one behind the first judgement is logged.
+    Blank lines and comments, which begin with `#`, are skipped, as trec_eval does.
     """
     qrels: Qrels = {}
     name = lines.source_name(path)
@@ -78,7 +76,7 @@ class JudgementParser:
     """Parses the lines of one file of judgements, whose first one decides how many columns all have."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._width, self._has_logged = name, 0, False
+        self._name, self._width = name, 0
 
     def parse(self, line: str, number: int) -> tuple[str, str, int] | None:
         r"""Query, document and grade of a line; None for one that is blank, a comment, or a header.
@@ -89,7 +87,9 @@ class JudgementParser:
         """
         where, encoded = f"{self._name}:{number}", line.encode()
         columns = trec_columns.split_columns(encoded)
-        if not any(columns) or (line.startswith("#") and self._is_comment(line, columns, where)):
+        if line.startswith("#"):
+            self._check_comment(line, columns, where)
+        if not any(columns) or line.startswith("#"):
             return None
         is_markup = not self._width and not columns[-1].isdigit() and lines.describe_markup(line)
         if is_markup or len(columns) not in _COLUMNS or self._width not in (0, len(columns)):
@@ -110,15 +110,11 @@ class JudgementParser:
         self._width = len(columns)
         return judgement
 
-    def _is_comment(self, line: str, columns: list[bytes], where: str) -> bool:
-        """Whether a line that begins with # is a comment; DataError if it could be a judgement as well."""
+    def _check_comment(self, line: str, columns: list[bytes], where: str) -> None:
+        """DataError if a line that begins with # could be a judgement as well as a comment."""
         if line[1:2] != " " and len(columns) in _COLUMNS and columns[-1].lstrip(b"+-").isdigit():
             problem = f"a comment, or the judgement of a query whose id begins with #: {shorten_message(repr(line))}"
             raise DataError(f"{where}: {problem}; a comment has a space behind #, and such an id needs another name")
-        if self._width and not self._has_logged:
-            self._has_logged = True
-            log.info("%s: skipped as a comment, as it begins with #", where)
-        return True
 
 
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:
@@ -143,20 +139,9 @@ def validate_judgements(rows: Iterable[tuple[Any, Any, Any]], path: Path | str) 
 def parse_grade(value: Any, where: str) -> int:
     """A grade: a whole number or its digits; in a table and from a caller in Python, also a float or bool that is one."""
     number = value.item() if isinstance(value, np.generic) else value
-    is_whole = isinstance(number, bool) or (isinstance(number, float) and number.is_integer())
-    text = str(int(number) if is_whole else number)
-    try:
-        if "_" in text:
-            raise ValueError
-        grade = int(text)
-    except ValueError:
-        pass
-    else:
-        if abs(grade) > MAX_GRADE:
-            raise DataError(f"{where}: grade is too large: {text[:40]!r}; expected at most {MAX_GRADE:,}")
-        return grade
-    try:
-        float(text)
-    except ValueError:
-        raise DataError(f"{where}: grade is not a number: {text!r}") from None
-    raise DataError(f"{where}: grade is not a whole number: {text!r}")
+    if isinstance(number, bool) or (isinstance(number, float) and number.is_integer()):
+        number = int(number)
+    text = str(number)
+    if re.fullmatch("[+-]?[0-9]{1,15}", text) is None:
+        raise DataError(f"{where}: grade is not a whole number of at most 15 digits: {text[:40]!r}")
+    return int(text)

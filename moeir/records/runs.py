@@ -118,9 +118,9 @@ class Run:
         tag: str = "moeir",
         *,
         depth: int | None = None,
-        where: str = "run",
+        where: str = "",
     ) -> "Run":
-        """A run from one row per hit, in any order; `where` starts the message of an error.
+        """A run from one row per hit, in any order; `where`, such as `run.trec: `, starts the message of an error.
 
         query_codes [n] = indexes into `queries`, document_codes [n] = indexes into `document_ids`, scores [n].
         """
@@ -128,7 +128,7 @@ class Run:
         documents = np.asarray(document_codes, dtype=np.int32)
         scores32 = np.asarray(scores, dtype=np.float32)
         for row in np.flatnonzero(~np.isfinite(scores32))[:1].tolist():
-            raise DataError(f"{where}: score of document {document_ids[documents[row]]!r} is not a finite float32 number")
+            raise DataError(f"{where}score of document {document_ids[documents[row]]!r} is not a finite float32 number")
         if not isinstance(document_ids, Ids) and any(map(str.__ge__, document_ids, document_ids[1:])):
             documents = id_ranks(document_ids).astype(np.int32)[documents]
             document_ids = sorted(document_ids)
@@ -139,7 +139,7 @@ class Run:
         pairs.sort()
         for pair in pairs[1:][pairs[1:] == pairs[:-1]][:1].tolist():
             query, document = divmod(pair, len(document_ids))
-            raise DataError(f"{where}: document {document_ids[document]!r} is listed twice for query {queries[query]!r}")
+            raise DataError(f"{where}document {document_ids[document]!r} is listed twice for query {queries[query]!r}")
         del pairs
         starts = np.searchsorted(owners, np.arange(len(queries) + 1, dtype=np.int32)).astype(np.int64)
         return cls(list(queries), starts, *sort_lists(starts, documents, scores32), document_ids, tag, depth)
@@ -200,7 +200,7 @@ def read_run(path: Path | str, by: str = "score") -> Run:
         ranks[order] = np.arange(len(order)) - np.searchsorted(owners[order], owners[order])
         scores = -1 - ranks
     documents, tag = (table.document_ids, table.document_codes), table.first_words[5]
-    run = Run.from_columns(table.queries, owners, *documents, scores, tag, where=lines.source_name(path))
+    run = Run.from_columns(table.queries, owners, *documents, scores, tag, where=f"{lines.source_name(path)}: ")
     del documents, owners, scores, table
     trec_columns.release_memory(len(run.scores))
     return run
@@ -249,19 +249,14 @@ def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores)
     return (np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))).astype(np.int32), sorted_scores
 
 
-def parse_hit(line: str, where: str) -> tuple[str, str, str, float, str]:
-    """Query, document, rank, score and tag of a line of a run, by the same rules as `read_run`; `where` starts the message of an error."""
+def parse_hit(line: str, where: str) -> tuple[str, str, int, float, str]:
+    """Query, document, rank, score and tag of a line of a run, by the same rules as `read_run`; the rank is a whole number."""
     words, score = trec_columns.parse_line(line.encode(), where, RUN_COLUMNS, RUN_COLUMNS.index("score"))
     trec_columns.check_iteration(words, line.encode(), where)
     query, _, document, rank, _, tag = (word.decode() for word in words)
-    return query, document, rank, score, tag
-
-
-def parse_rank(word: str, where: str) -> int:
-    """The rank in a column; DataError if it is no whole number."""
-    if not word.isdecimal() or len(word) > MAX_RANK_DIGITS:
-        raise DataError(f"{where}: rank is not a whole number: {shorten_message(repr(word))}")
-    return int(word)
+    if not rank.isdecimal() or len(rank) > MAX_RANK_DIGITS:
+        raise DataError(f"{where}: rank is not a whole number: {shorten_message(repr(rank))}")
+    return query, document, int(rank), score, tag
 
 
 def truncate_lists(starts: Integers, depth: int) -> tuple[NDArray[np.bool_], Integers]:

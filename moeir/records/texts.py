@@ -258,11 +258,18 @@ def split_records(source: Path | str, numbered: Iterator[tuple[int, str]], *, pl
     if kind == "json":
         return TextForm(kind), ((f"{name}:{number}", line) for number, line in all_lines)
     if plain_lines and "\t" not in first[1]:
-        plain = enumerate(all_lines, 1)
-        return TextForm("plain"), ((f"{name}:{number}", {"id": str(row), "text": line.strip()}) for row, (number, line) in plain)
+        return TextForm("plain"), _number_lines(name, all_lines)
     if names := parse_header(first[1], f"{name}:{first[0]}"):
         return TextForm(kind, names, first[1]), islice(lines.read_csv(chain([first], numbered), name), 1, None)
     return TextForm(kind, ("id", "text")), ((f"{name}:{number}", line.split("\t")) for number, line in all_lines)
+
+
+def _number_lines(name: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, dict[str, str]]]:
+    for position, (number, line) in enumerate(numbered, 1):
+        if "\t" in line or line.lstrip().startswith("{"):
+            found = "a tab" if "\t" in line else "JSON"
+            raise DataError(f"{name}:{number}: found {found}; expected one text per line, as in the first, or JSON, or ids and texts")
+        yield f"{name}:{number}", {"id": str(position), "text": line.strip()}
 
 
 def detect_form(source: Path | str, first: str) -> str:

@@ -40,7 +40,7 @@ class Check(Stage):
     keep_empty: bool = option("Accept documents without text.", False)
     allow: tuple[str, ...] = option("Kind of fault to accept, such as query-in-corpus; repeat the flag.", ())
     most: int = option("Maximum lines shown per kind of fault and file; 0 for all.", 5, minimum=0)
-    form: str = option("text, tsv or json.", "text", choices=("text", "tsv", "json"), aliases=("--format",))
+    form: str = option("text or json.", "text", choices=("text", "json"), aliases=("--format",))
     fix: Path | None = option(
         "Folder for copies of the files without duplicate lines, with repaired encodings; only one that check made is replaced.", None
     )
@@ -107,17 +107,17 @@ class Check(Stage):
         queries, documents = texts.SeenTexts(), texts.SeenTexts()
         if self.queries is not None:
             context.queries = queries
-            yield self.queries, texts.TextChecker(FileFindings(findings, self.queries), queries, keep_empty=self.keep_empty).copied_lines()
+            yield self.queries, texts.check_texts(FileFindings(findings, self.queries), queries, keep_empty=self.keep_empty)
         if self.dev_queries is not None:
-            yield self.dev_queries, texts.TextChecker(FileFindings(findings, self.dev_queries), context.dev_queries).copied_lines()
+            yield self.dev_queries, texts.check_texts(FileFindings(findings, self.dev_queries), context.dev_queries)
         if self.corpus is not None:
             context.documents = documents
-            yield self.corpus, texts.TextChecker(FileFindings(findings, self.corpus), documents, queries, self.keep_empty).copied_lines()
+            yield self.corpus, texts.check_texts(FileFindings(findings, self.corpus), documents, queries, keep_empty=self.keep_empty)
         known_ids = [None if seen is None else seen.by_id for seen in (context.queries, context.documents)]
         yield from ((path, qrels.check_qrels(FileFindings(findings, path, *known_ids))) for path in self.qrels)
         for path in self.train:
             foreign = None if is_own_file(path) else read_training_examples(path, provenance=True)
-            yield path, examples.check_examples(FileFindings(findings, path), context, foreign)
+            yield path, examples.check_examples(FileFindings(findings, path, *known_ids), context, foreign)
         yield from ((path, runs.check_run(FileFindings(findings, path, *known_ids))) for path in run_paths(self.run))
 
     def _write_copies(self, folder: Path, checked_files: Iterable[tuple[Path, Iterable[str]]], findings: "Findings") -> None:
@@ -165,7 +165,5 @@ class Check(Stage):
         if self.form == "json":
             facts = {"faults": findings.fault_count, "findings": findings.to_records()}
             lines.write_lines([dump_json(facts, indent=2)], STREAM)
-        elif self.form == "tsv":
-            lines.write_rows((map(escape_controls, row) for row in findings.rows()), STREAM)
         else:
             lines.write_lines(map(escape_controls, findings.text_lines()), STREAM)

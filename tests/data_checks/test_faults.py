@@ -27,7 +27,9 @@ def write_files(folder: Path, **more: Iterable[str | bytes]) -> list[str]:
 
 
 def rows(result: CommandResult) -> list[list[str]]:
-    return [line.split("\t") for line in result.stdout.splitlines()]
+    """Location, kind, message and advice of each finding."""
+    groups = json.loads(result.stdout)["findings"]
+    return [[line["where"], group["kind"], line["what"], group["advice"]] for group in groups for line in group["lines"]]
 
 
 def test_the_repaired_copies_of_a_data_set_are_a_data_set(tmp_path: Path, moeir: Moeir) -> None:
@@ -51,16 +53,16 @@ def test_good_data_have_no_fault(tmp_path: Path, moeir: Moeir) -> None:
 @pytest.mark.parametrize("faulty", FAULT_CASES, ids=lambda faulty: f"{faulty.file}-{faulty.kind}")
 def test_a_fault_is_found_named_with_its_line_and_repaired_if_its_advice_says_so(faulty: FaultCase, tmp_path: Path, moeir: Moeir) -> None:
     flags = write_files(tmp_path, **{faulty.file.replace(".", "_"): faulty.lines})
-    result = moeir("check", *flags, "--form", "tsv", "--fix", tmp_path / "mended")
+    result = moeir("check", *flags, "--form", "json", "--fix", tmp_path / "mended")
     assert result.code == (0 if faulty.note else 3), result.stderr
     line = len(GOOD[faulty.file]) + (faulty.line or 0)
     matches = [row for row in rows(result) if row[:2] == [f"{tmp_path / faulty.file}:{line}", faulty.kind]]
-    assert len(matches) == 1 and faulty.words in matches[0][2] and matches[0][3] == FAULT_KINDS[faulty.kind].advice, result.stdout
+    assert len(matches) == 1 and faulty.words in matches[0][2] and matches[0][3] == FAULT_KINDS[faulty.kind], result.stdout
     if faulty.note:
         return
     assert result.stderr.splitlines()[-1].startswith("error: ") and f"{faulty.kind} 1" in result.stderr
-    again = moeir("check", *(str(flag).replace(str(tmp_path), str(tmp_path / "mended")) for flag in flags), "--form", "tsv")
-    if "--fix" in FAULT_KINDS[faulty.kind].advice:
+    again = moeir("check", *(str(flag).replace(str(tmp_path), str(tmp_path / "mended")) for flag in flags), "--form", "json")
+    if "--fix" in FAULT_KINDS[faulty.kind]:
         assert faulty.kind not in {row[1] for row in rows(again)}, again.stdout
     else:
         assert again.stdout.replace(f"{tmp_path}/mended/", f"{tmp_path}/") == result.stdout
@@ -104,16 +106,14 @@ def test_a_note_and_an_allowed_kind_are_no_fault(tmp_path: Path, moeir: Moeir) -
 
 def test_every_fault_is_counted_and_the_first_are_shown(tmp_path: Path, moeir: Moeir) -> None:
     flags = write_files(tmp_path, dev_qrels=[f"q1 0 yak{number} 1" for number in range(9)])
-    findings = rows(moeir("check", *flags, "--form", "tsv", "--most", 2))
-    assert [row[2] for row in findings] == [f"document 'yak{number}' of query 'q1' is not in the corpus" for number in (0, 1)] + [
-        "and 7 more"
-    ]
-    assert len(rows(moeir("check", *flags, "--form", "tsv", "--most", 0))) == 9
+    findings = rows(moeir("check", *flags, "--form", "json", "--most", 2))
+    assert [row[2] for row in findings] == [f"document 'yak{number}' of query 'q1' is not in the corpus" for number in (0, 1)]
+    assert len(rows(moeir("check", *flags, "--form", "json", "--most", 0))) == 9
     facts = json.loads(moeir("check", *flags, "--form", "json", "--most", 1).stdout)
     assert facts["faults"] == 9
     group = facts["findings"][0]
     assert (group["kind"], group["count"], group["fault"], len(group["lines"])) == ("unknown-document", 9, True, 1)
-    assert group["lines"][0]["line"] == 3
+    assert group["lines"][0]["where"] == f"{tmp_path}/dev.qrels:3"
     shown = moeir("check", *flags, "--most", 1).stdout.splitlines()
     assert shown[0].startswith(f"{tmp_path}/dev.qrels: unknown-document, 9: ") and shown[2] == "    and 8 more"
 
@@ -122,7 +122,7 @@ def test_leaked_queries_are_those_of_the_same_id_or_text(tmp_path: Path, moeir: 
     dev = tmp_path / "dev.jsonl"
     dev.write_text('{"_id": "x1", "text": "Who  SLEEPS"}\n{"_id": "x2", "text": "else"}\n')
     flags = write_files(tmp_path, train_jsonl=[example("q2")])
-    result = moeir("check", *flags, "--dev-queries", dev, "--form", "tsv")
+    result = moeir("check", *flags, "--dev-queries", dev, "--form", "json")
     assert [row[:3] for row in rows(result)] == [
         [f"{tmp_path}/train.jsonl:2", "leaked-query", "query 'q2' is evaluated: its text is among the dev queries"]
     ]
@@ -133,7 +133,7 @@ def test_leaked_queries_are_those_of_the_same_id_or_text(tmp_path: Path, moeir: 
 def test_a_copied_run_has_each_document_once(tmp_path: Path, moeir: Moeir) -> None:
     run = tmp_path / "dev.trec"
     run.write_text("q1 Q0 owl 1 3 t\nq1 Q0 cat 2 2 t\nq1 Q0 owl 3 1 t\nq1\tQ0\tbat\t4\t0.5\tt\nq2 Q0 owl 1 inf t\n")
-    result = moeir("check", "--run", run, "--fix", tmp_path / "mended", "--form", "tsv")
+    result = moeir("check", "--run", run, "--fix", tmp_path / "mended", "--form", "json")
     assert [row[:2] for row in rows(result)] == [[f"{run}:3", "duplicate"], [f"{run}:5", "faulty-line"]]
     copy = "q1 Q0 owl 1 3 t\nq1 Q0 cat 2 2 t\nq1\tQ0\tbat\t4\t0.5\tt\nq2 Q0 owl 1 inf t\n"
     assert (tmp_path / "mended" / "dev.trec").read_text() == copy
@@ -143,23 +143,23 @@ def test_a_copied_run_has_each_document_once(tmp_path: Path, moeir: Moeir) -> No
 def test_other_forms_of_texts_are_checked_too(tmp_path: Path, moeir: Moeir) -> None:
     tsv = tmp_path / "collection.tsv"
     tsv.write_text("pid\ttext\n1\tone\n2\n1\ttwo\n3\tcafÃ©\n")
-    result = moeir("check", "--corpus", tsv, "--form", "tsv", "--fix", tmp_path / "mended")
+    result = moeir("check", "--corpus", tsv, "--form", "json", "--fix", tmp_path / "mended")
     assert [row[:2] for row in rows(result)] == [[f"{tsv}:3", "faulty-line"], [f"{tsv}:4", "duplicate"], [f"{tsv}:5", "mojibake"]]
     assert (tmp_path / "mended" / "collection.tsv").read_text() == "pid\ttext\n1\tone\n2\n3\tcafé\n"
     array = tmp_path / "dev.json"
     array.write_text('[{"question": "who?", "answers": ["she"]},\n {"question": ""},\n {"question": "why"} oops]')
     refused = moeir("check", "--queries", array, "--fix", tmp_path / "copies")
     assert refused.code == 2 and "--fix: " in refused.stderr and "moeir convert --to texts writes them" in refused.stderr
-    findings = rows(moeir("check", "--queries", array, "--form", "tsv"))
+    findings = rows(moeir("check", "--queries", array, "--form", "json"))
     assert [row[:2] for row in findings] == [[f"{array}:2", "empty-text"], [f"{array}:3", "faulty-line"]]
     packed = tmp_path / "corpus.jsonl.gz"
     packed.write_bytes(gzip.compress("\n".join(CORPUS).encode())[:-9])
-    assert rows(moeir("check", "--corpus", packed, "--form", "tsv"))[0][1] == "faulty-file"
+    assert rows(moeir("check", "--corpus", packed, "--form", "json"))[0][1] == "faulty-file"
     refused = moeir("check", "--corpus", packed, "--fix", tmp_path / "copies")
     assert refused.code == 2 and refused.stderr.startswith(f"error: --fix: {packed} cannot be copied: damaged archive near line")
     assert not (tmp_path / "copies").exists(), "part of a file is no copy of it"
     (tmp_path / "empty.jsonl").write_text("\n\n")
-    assert rows(moeir("check", "--corpus", tmp_path / "empty.jsonl", "--form", "tsv"))[0][1] == "faulty-file"
+    assert rows(moeir("check", "--corpus", tmp_path / "empty.jsonl", "--form", "json"))[0][1] == "faulty-file"
 
 
 def test_a_parquet_file_under_another_name_is_not_copied_as_an_empty_one(tmp_path: Path, moeir: Moeir) -> None:
@@ -178,7 +178,7 @@ def test_ids_that_no_writer_takes_are_faults(tmp_path: Path, moeir: Moeir) -> No
         dev_trec=["q2 Q0 b\x07at 3 0.1 t", "q\x7f2 Q0 bat 1 0.1 t", "q3 Q0 bat 1 0.1 t\x9f"],
         train_jsonl=[example(negative_ids=["b\x07at"])],
     )
-    found = [row[:2] for row in rows(moeir("check", *flags, "--form", "tsv", "--fix", tmp_path / "mended")) if row[1] == "faulty-line"]
+    found = [row[:2] for row in rows(moeir("check", *flags, "--form", "json", "--fix", tmp_path / "mended")) if row[1] == "faulty-line"]
     assert found == [
         [f"{tmp_path / name}:{line}", "faulty-line"]
         for name, added in (("corpus.jsonl", 1), ("dev.qrels", 2), ("train.jsonl", 1), ("dev.trec", 3))
@@ -191,7 +191,7 @@ def test_characters_that_json_must_escape_become_spaces_in_the_copy(tmp_path: Pa
     flags = write_files(
         tmp_path, corpus_jsonl=['{"_id":\t"x", "text": "a\tcow"}'], train_jsonl=[example(note="a\x01b").replace("\\u0001", "\x01")]
     )
-    result = moeir("check", *flags, "--form", "tsv", "--fix", tmp_path / "mended")
+    result = moeir("check", *flags, "--form", "json", "--fix", tmp_path / "mended")
     assert [row[:2] for row in rows(result)] == [
         [f"{tmp_path}/corpus.jsonl:4", "control-character"], [f"{tmp_path}/train.jsonl:2", "control-character"],
     ]  # fmt: skip
@@ -212,7 +212,7 @@ def test_every_text_of_a_record_is_repaired_and_its_id_is_not(tmp_path: Path, mo
 def test_a_row_of_several_lines_is_left_out_whole_or_stays_whole(tmp_path: Path, moeir: Moeir) -> None:
     table = tmp_path / "psgs.tsv"
     table.write_text('id\ttext\ttitle\n1\t"one\nowl"\tA\n1\t"two\nowls"\tB\n2\t"a ""cafÃ©""\nowl"\tC\n3\tfew\n', encoding="utf-8")
-    result = moeir("check", "--corpus", table, "--form", "tsv", "--fix", tmp_path / "copies")
+    result = moeir("check", "--corpus", table, "--form", "json", "--fix", tmp_path / "copies")
     assert [row[:2] for row in rows(result)] == [[f"{table}:4", "duplicate"], [f"{table}:6", "mojibake"], [f"{table}:8", "faulty-line"]]
     expected = 'id\ttext\ttitle\n1\t"one\nowl"\tA\n2\t"a ""café""\nowl"\tC\n3\tfew\n'
     assert (tmp_path / "copies" / "psgs.tsv").read_text(encoding="utf-8") == expected
@@ -225,7 +225,7 @@ def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path: Path, monkeypatc
     gc.collect()
     tracemalloc.start()
     seen_texts = texts.SeenTexts()
-    assert sum(1 for _ in texts.TextChecker(FileFindings(Findings(), path), seen_texts).copied_lines()) == 5000 == len(seen_texts.by_id)
+    assert sum(1 for _ in texts.check_texts(FileFindings(Findings(), path), seen_texts)) == 5000 == len(seen_texts.by_id)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert path.stat().st_size > 10e6 and peak < 4e6
@@ -233,7 +233,7 @@ def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path: Path, monkeypatc
 
 BAD = [
     ((), "check needs --corpus, --queries, --qrels, --train, --run or --encodings"),
-    (("--corpus", "corpus.jsonl", "--form", "xml"), "--form xml: expected text, tsv or json"),
+    (("--corpus", "corpus.jsonl", "--form", "xml"), "--form xml: expected text or json"),
     (("--corpus", "corpus.jsonl", "--most", "-1"), "--most -1: expected at least 0"),
     (("--corpus", "-", "--fix", "out"), "--fix: copies keep the names of their files, and - has no name"),
     (("--corpus", "x.parquet", "--fix", "out"), "--fix: repairs text files, and x.parquet is not one"),
@@ -249,15 +249,13 @@ def test_flags_that_cannot_work_are_one_line(flags: tuple[str, ...], words: str,
 
 
 @pytest.mark.parametrize(
-    ("message", "kind", "line", "text"),
+    ("message", "kind", "where", "text"),
     [
-        ("a.tsv:17: grade: 3: no", "faulty-line", 17, "grade: 3: no"),
-        ("a.tsv: row 5: no id", "faulty-line", 5, "row 5: no id"),
-        ("a.tsv@dev: row 5, column 'id': no id", "faulty-line", 5, "@dev: row 5, column 'id': no id"),
-        ("a.tsv: cannot be read: near line 3: x", "faulty-file", None, "cannot be read: near line 3: x"),
+        ("a.tsv:17: grade: 3: no", "faulty-line", "a.tsv:17", "grade: 3: no"),
+        ("a.tsv: cannot be read: near line 3: x", "faulty-file", "a.tsv", "cannot be read: near line 3: x"),
     ],
 )
-def test_a_readers_error_is_a_finding_at_the_line_that_it_names(message: str, kind: str, line: int | None, text: str) -> None:
+def test_a_readers_error_is_a_finding_at_the_line_that_it_names(message: str, kind: str, where: str, text: str) -> None:
     findings = Findings()
-    findings.add_error("a.tsv", DataError(message))
-    assert [(group.kind, group.lines) for group in findings.groups] == [(kind, [(line, text)])]
+    FileFindings(findings, "a.tsv").add_error(DataError(message))
+    assert [(group.kind, group.lines) for group in findings.groups] == [(kind, [(where, text)])]

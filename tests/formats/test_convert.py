@@ -164,7 +164,7 @@ def test_colbert_numbers_its_texts_and_keeps_scores(tmp_path: Path) -> None:
     assert [passage.content for passage in example.passages] == ["Owl An owl hunts.", "Cat A cat waits.", "Bat A bat flies."]
     write_example("colbert", example, tmp_path)
     assert read_examples("colbert", tmp_path / "out") == [example]
-    for line, words in (("[0, 7, 1]", "7 is not in collection.tsv"), ("[9, 0]", "9 is not in queries.tsv"), ("[0, [1, 2.0], 2]", "a score")):
+    for line, words in (("[0, 7, 1]", "7 is not in collection.tsv"), ("[9, 0]", "9 is not in queries.tsv"), ("[0, [1, 2], 2]", "a score")):
         (tmp_path / "out" / "triples.jsonl").write_text(f"{line}\n")
         with pytest.raises(DataError, match=f"triples.jsonl:1: .*{words}"):
             read_examples("colbert", tmp_path / "out")

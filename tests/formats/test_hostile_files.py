@@ -37,7 +37,7 @@ CASES = {
     "a rank of 5,000 digits": ("f.trec", f"1 Q0 a {'9' * 5000} 1.0 x\n", "check --run f.trec", None),
     "the same in a table": ("j.tsv", f"1\ta\t{'9' * 5000}\n", "info j.tsv --from msmarco-run", "j.tsv:1: rank is not finite"),
     "a control character in broken JSON": ("m.jsonl", '{"_id": "1", "text": "a\x01"', "check --corpus m.jsonl", None),
-    "a grade of 2^63": ("l.qrels", "1 0 a 9223372036854775808\n", "evaluate --run run.trec --qrels l.qrels", "l.qrels:1: grade is too"),
+    "a grade of 2^63": ("l.qrels", "1 0 a 9223372036854775808\n", "evaluate --run run.trec --qrels l.qrels", "l.qrels:1: grade is not"),
 }  # fmt: skip
 
 

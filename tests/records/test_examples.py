@@ -104,12 +104,15 @@ FAULTY = [
         {"query_id": "q", "positive_passages": [{"docid": "a", "text": "x"}], "negative_passages": []},
         ":1: query is not a string: null",
     ),
-    ({"query_id": "q", "query": "x", "positive_passages": [{"docid": "a", "text": "x"}]}, ":1: no negatives; expected one of negative_ids, negative_document_ids, negative_passages"),
+    (
+        {"query_id": "q", "query": "x", "positive_passages": [{"docid": "a", "text": "x"}]},
+        ":1: no negatives; expected one of negative_ids, negative_document_ids, negative_passages",
+    ),
     (
         {"query_id": "q", "query": "x", "positive_passages": [{"docid": "a", "text": 1}], "negative_passages": []},
         ":1: positive_passages: text is not a string: 1",
     ),
-    ([], ":1: expected a JSON object"),
+    ([], ":1: expected a JSON object, found []"),
     (SCORED | {"positive_scores": [1]}, ":1: no negative_scores"),
     (SCORED | {"positive_scores": [1], "negative_scores": [1]}, ":1: 2 negatives, but negative_scores has 1 entries"),
     (SCORED | {"positive_scores": ["1"], "negative_scores": [1, 2]}, ":1: positive_scores: expected finite numbers, found '1'"),

@@ -143,7 +143,7 @@ def test_a_line_has_a_most_of_bytes(tmp_path, monkeypatch):
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"absent\.tsv: cannot be read: No such file"):
+    with pytest.raises(DataError, match=r"absent\.tsv: no such file"):
         read(tmp_path / "absent.tsv")
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
         read(tmp_path)

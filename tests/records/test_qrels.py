@@ -34,9 +34,9 @@ def test_forms_of_the_field_read_alike(tmp_path, content):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("q1 0 d1 1\nq1 0 d2 x\n", ":2: grade is not a number: 'x'"),
-        ("q1 0 d1 1.5\n", ":1: grade is not a whole number: '1.5'"),
-        ("q1 0 d1 1_0\n", ":1: grade is not a whole number: '1_0'"),
+        ("q1 0 d1 1\nq1 0 d2 x\n", ":2: grade is not a whole number of at most 15 digits: 'x'"),
+        ("q1 0 d1 1.5\n", ":1: grade is not a whole number of at most 15 digits: '1.5'"),
+        ("q1 0 d1 1_0\n", ":1: grade is not a whole number of at most 15 digits: '1_0'"),
         ("q1 d1\n", ":1: expected 4 columns (query 0 document grade) or 3 (query document grade), found 2"),
         ("q1 0 d1 1\nq1 d1 1\n", ":2: expected 4 columns, as in the lines above, found 3"),
         ("query-id corpus-id score\nq1 doc 17 1\n", ":2: expected 3 columns, as in the lines above, found 4"),
@@ -92,11 +92,9 @@ def test_what_may_be_a_judgement_is_no_comment(tmp_path, line):
             qrels.read_qrels(tmp_path / "a.qrels")
 
 
-def test_a_comment_behind_the_first_judgement_is_logged_once(tmp_path, caplog):
+def test_comments_are_skipped(tmp_path):
     (tmp_path / "a.qrels").write_text("# pool depth 100\nq1 0 d1 1\n# depth 10\n#x\n")
-    with caplog.at_level("INFO", "moeir"):
-        assert qrels.read_qrels(tmp_path / "a.qrels") == {"q1": {"d1": 1}}
-    assert [record.getMessage() for record in caplog.records] == [f"{tmp_path}/a.qrels:3: skipped as a comment, as it begins with #"]
+    assert qrels.read_qrels(tmp_path / "a.qrels") == {"q1": {"d1": 1}}
 
 
 @pytest.mark.parametrize(
@@ -124,10 +122,10 @@ def test_what_is_no_file_of_judgements_is_named(tmp_path, content, words):
         ({"query-id": None, "corpus-id": "owl", "score": 1}, "row 1, column 'query-id': id is not a string: null"),
         ({"query-id": 12.0, "corpus-id": "owl", "score": 1}, "row 1, column 'query-id': id is not a string: 12.0"),
         ({"query-id": "q", "corpus-id": "an owl", "score": 1}, "row 1, column 'corpus-id': id with white space: 'an owl'"),
-        ({"query-id": "q", "corpus-id": "owl", "score": None}, "row 1, column 'score': grade is not a number: 'None'"),
-        ({"query-id": "q", "corpus-id": "owl", "score": float("nan")}, "row 1, column 'score': grade is not a whole number: 'nan'"),
-        ({"query-id": "q", "corpus-id": "owl", "score": 0.9999999}, "row 1, column 'score': grade is not a whole number: '0.9999999'"),
-        ({"query-id": "q", "corpus-id": "owl", "score": 1.5}, "row 1, column 'score': grade is not a whole number: '1.5'"),
+        ({"query-id": "q", "corpus-id": "owl", "score": None}, "row 1, column 'score': grade is not a whole number of at most 15 digits"),
+        ({"query-id": "q", "corpus-id": "owl", "score": float("nan")}, "row 1, column 'score': grade is not a whole number"),
+        ({"query-id": "q", "corpus-id": "owl", "score": 0.9999999}, "row 1, column 'score': grade is not a whole number"),
+        ({"query-id": "q", "corpus-id": "owl", "score": 1.5}, "row 1, column 'score': grade is not a whole number"),
     ],
 )
 def test_faulty_rows_of_judgements_are_refused_by_row_and_column(tmp_path, monkeypatch, row, message):

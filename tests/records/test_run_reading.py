@@ -151,7 +151,7 @@ def test_a_document_that_is_repeated_in_a_list_is_found():
         results.add(is_repeated)
         if is_repeated:
             query, document = min(pair for pair in pairs if pairs.count(pair) > 1)
-            with pytest.raises(DataError, match=f"^run: document '{document:04}' is listed twice for query 'q{query}'"):
+            with pytest.raises(DataError, match=f"^document '{document:04}' is listed twice for query 'q{query}'"):
                 runs.Run.from_columns(*columns)
         else:
             assert len(runs.Run.from_columns(*columns).scores) == 150

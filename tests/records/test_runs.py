@@ -156,9 +156,9 @@ def test_columns_in_any_order_make_the_same_run():
 
 
 def test_columns_are_checked():
-    with pytest.raises(DataError, match="run: score of document 'b' is not a finite float32 number"):
+    with pytest.raises(DataError, match=r"^score of document 'b' is not a finite float32 number"):
         runs.Run.from_columns(["q"], [0, 0], ["a", "b"], [0, 1], [1.0, float("nan")])
-    with pytest.raises(DataError, match="run: document 'a' is listed twice for query 'q'"):
+    with pytest.raises(DataError, match=r"^document 'a' is listed twice for query 'q'"):
         runs.Run.from_columns(["q"], [0, 0], ["a", "b"], [0, 0], [1.0, 2.0])
 
 

@@ -8,9 +8,8 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from moeir.indexes.sparse_rows import STEPS, SparseRows
 WINDOW_SIZE = 2**16  # documents whose scans fit in a core's cache, and whose offsets fit in uint16
 MAX_SCORE, MIN_SCORE = 1e38, 1e-30  # float32 tells scores apart within this range
 MAX_SCANNED_TERMS = 2**14  # of a query that is scanned
+ROUNDING_SLACK = 1.0 + 2.0**-20  # upper bound of the relative rounding error in float64 and to float32
 DTYPES = {
     "lists": np.int64, "windows": np.int32, "begins": np.int64, "ends": np.int64, "offsets": np.uint16, "steps": np.uint8,
     "starts": np.int64, "terms": np.int32, "weights": np.float32, "highest": np.float32,
@@ -31,6 +31,15 @@ LIST_COLUMNS = ("windows", "begins", "ends")
 LISTS_AT_ONCE = 2**20
 PLAIN_ENTRIES = 2**28  # terms of documents that an opened index compares by numpy, a second's work, before it takes compiled loops
 PLAIN_AT_ONCE = 2**23  # of these at a time, as numpy's arrays have some 30 bytes for each
+
+
+class Query(NamedTuple):
+    """Ascending terms and their float64 weights, and both by term: bool [V], for the nearest cache, and float64 [V]."""
+
+    terms: np.ndarray
+    weights: np.ndarray
+    is_present: np.ndarray
+    weight_by_term: np.ndarray
 
 
 @dataclass
@@ -107,45 +116,47 @@ class Postings:
         starts = np.concatenate([[0], np.cumsum(lengths)])
         return np.arange(starts[-1]) + np.repeat(begins - starts[:-1], lengths), starts
 
-    def search(self, queries: SparseRows, id_ranks: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """The `depth` best documents of each query -> rows int64 [Q, n · depth], scores float32 [Q, n · depth]: n lists, each best first.
-
-        Ties go to the highest id rank. Unused entries hold row -1 and score −∞.
-        """
-        starts, terms, weights = self._prepare_queries(queries)
-        count = len(starts) - 1
+    def search(self, queries: SparseRows, id_ranks: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
+        """Fill rows int64 [Q, K] and scores float32 [Q, K], blank on entry, with the best documents of each query."""
+        queries, documents = self._prepare_queries(queries), len(id_ranks)
         memmap.note_pages_read(sum(getattr(self, name).nbytes for name in DTYPES))
-        if not self._takes_loops(len(self.terms), count):
-            return self._search_plainly(starts, terms, self._query_weights(terms, weights), id_ranks, depth)
+        if not self._takes_loops(len(self.terms), len(rows)):
+            owners = np.repeat(np.arange(documents), np.diff(self.starts))
+            for number, own_rows in enumerate(rows):
+                hits, values = _find_scored(self._sum_products(self._query(queries, number), slice(None), owners, documents))
+                base.fill_ranked_hits(hits, values, id_ranks, own_rows, scores[number])
+            return
         import numba
 
-        from moeir.indexes.postings_search import SCAN_BLOCK, search_part
-
         threads = numba.get_num_threads()
-        windows = -(-len(id_ranks) // self.window)
-        splits = max(1, min(threads // max(count, 1), windows // 2))  # with fewer queries than threads, threads share a query's windows
-        rows = np.full((count * splits, depth), base.NO_ROW, dtype=np.int64)
-        scores = np.full(rows.shape, -np.inf, dtype=np.float32)
-        span, parts = min(self.window, -(-len(id_ranks) // SCAN_BLOCK) * SCAN_BLOCK), min(threads, len(rows))
-        arguments = self._compiled_arguments(starts, terms, weights)
+        splits = max(1, min(threads // len(rows), -(-documents // self.window) // 2))  # if queries are few, threads share one's windows
+        part_rows = np.full((len(rows) * splits, rows.shape[1]), base.NO_ROW, dtype=np.int64)
+        part_scores = np.full(part_rows.shape, -np.inf, dtype=np.float32)
 
-        def search(part: int) -> None:
-            search_part(*arguments, id_ranks, span, part, parts, rows, scores)
+        def search_part(part: int) -> None:
+            query = self._query(queries, part // splits)
+            hits, values = self._find_hits(query, rows.shape[1], documents, part % splits, splits)
+            base.fill_ranked_hits(hits, values, id_ranks, part_rows[part], part_scores[part])
 
-        if parts == 1:
-            search(0)
-        else:
-            with ThreadPoolExecutor(parts) as pool:
-                list(pool.map(search, range(parts)))
-        return rows.reshape(count, -1), scores.reshape(count, -1)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(search_part, range(len(part_rows))))
+        lists = part_rows.reshape(len(rows), -1), part_scores.reshape(len(rows), -1)
+        base.fill_all_ranked_hits(*lists, id_ranks, rows, scores)
 
-    def _compiled_arguments(self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray) -> tuple[Any, ...]:
-        """Lists, documents and queries as compiled loops take them."""
-        from moeir.indexes.postings_search import Documents, PostingLists, Queries
-
-        lists = (self.lists, self.windows, self.begins, self.ends, self.offsets, self.steps)
-        queries = Queries(starts, terms, self._query_weights(terms, weights), self._scannable(starts, terms, weights))
-        return PostingLists(*lists, self._scales), Documents(self.starts, self.terms, self.weights, self._shift), queries
+    def score_pairs(self, queries: SparseRows, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        """Scores of pairs, as in `search`, 0 if no term is shared: ascending query_rows [P], document_rows [P] -> float32 [P]."""
+        queries, scores = self._prepare_queries(queries), np.empty(len(query_rows), dtype=np.float32)
+        loops = self._takes_loops(int((self.starts[document_rows + 1] - self.starts[document_rows]).sum()))
+        for number in np.unique(query_rows).tolist():
+            pairs, query = slice(*np.searchsorted(query_rows, [number, number + 1])), self._query(queries, number)
+            if loops:
+                scores[pairs] = self._score_rows(query, document_rows[pairs])
+            else:
+                positions, starts = self.positions_of(document_rows[pairs])
+                owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+                scores[pairs] = self._sum_products(query, positions, owners, len(starts) - 1)
+        scores[np.isnan(scores)] = 0.0
+        return scores
 
     def _takes_loops(self, entries: int, passes: int = 1) -> bool:
         """Whether compiled loops compare so many terms of documents, so many times; what numpy compares is counted."""
@@ -153,61 +164,55 @@ class Postings:
         self.plain_entries += passes * entries if is_little else 0
         return not is_little
 
-    def _search_plainly(
-        self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray, id_ranks: np.ndarray, depth: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """`search` by numpy: every document's terms are compared with each query."""
-        rows = np.full((len(starts) - 1, depth), base.NO_ROW, dtype=np.int64)
-        scores = np.full(rows.shape, -np.inf, dtype=np.float32)
-        owners = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
-        for query, (begin, end) in enumerate(pairwise(starts.tolist())):
-            is_query_term, weight_by_term = np.zeros(len(self.highest), dtype=bool), np.zeros(len(self.highest))
-            is_query_term[terms[begin:end]], weight_by_term[terms[begin:end]] = True, weights[begin:end]
-            entries = np.flatnonzero(is_query_term[self.terms])
-            sums = self._sum_products(owners[entries], weight_by_term[self.terms[entries]], entries, len(self.starts) - 1)
-            hits = np.unique(owners[entries])
-            base.fill_ranked_hits(hits, sums[hits], id_ranks, rows[query], scores[query])
-        return rows, scores
+    def _find_hits(self, query: Query, depth: int, documents: int, first: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
+        """The documents of every stride-th window that can be among the best `depth`, at least as many if there are, and their scores."""
+        if not self._is_scannable(query):
+            every = np.arange(first, documents, stride)
+            hits, values = _find_scored(self._score_rows(query, every))
+            return every[hits], values
+        from moeir.indexes.postings_search import MAX_SCAN, SCAN_BLOCK, scan_windows
 
-    def _sum_products(self, owners: np.ndarray, weights: np.ndarray, entries: np.ndarray, count: int) -> np.ndarray:
-        """The scores float32 [count] of documents or pairs: of each, the float64 sum, one after another, of the products of query weights
-        float64 [n] and the document's weights at `entries` [n]; owners [n] are ascending."""
-        products = weights * (self.weights[entries].astype(np.float64) - self._shift)
+        count, highest = len(query.terms), query.weights * self._scales[query.terms]
+        unit = float(highest.sum()) / (MAX_SCAN - count - 1)  # the score of one scan unit
+        table = np.ceil(highest[:, None] / (STEPS * unit or 1.0) * np.arange(STEPS + 1)).clip(min=1).astype(np.uint16)
+        table[:, 0] = 0
+        error, sums = count + int(table[:, 1].sum()), np.empty(min(self.window, -(-documents // SCAN_BLOCK) * SCAN_BLOCK), np.uint16)
+        rows, scans = np.empty(documents, np.int32), np.empty(documents, np.int32)  # pages that are never written take no memory
+        lists = (self.lists, self.windows, self.begins, self.ends, self.offsets, self.steps)
+        count, best = scan_windows(*lists, query.terms, table, error, first, stride, depth, sums, rows, scans)
+        rows, scans = rows[:count], scans[:count]
+        is_best = scans >= best
+        values = self._score_rows(query, rows[is_best])
+        found = values[~np.isnan(values)]
+        floor = np.partition(found, len(found) - depth)[len(found) - depth] if len(found) >= depth else -np.inf
+        others = rows[~is_best & (scans >= best - error) & (scans * (unit * ROUNDING_SLACK) >= floor)]
+        rows, values = np.concatenate([rows[is_best], others]), np.concatenate([values, self._score_rows(query, others)])
+        hits, values = _find_scored(values)
+        return rows[hits], values
+
+    def _score_rows(self, query: Query, rows: np.ndarray) -> np.ndarray:
+        """The scores of documents [n], float32; NaN for one that shares no term with the query."""
+        from moeir.indexes.postings_search import score_rows
+
+        scores = np.empty(len(rows), np.float32)
+        score_rows(rows, self.starts, self.terms, self.weights, self._shift, query.is_present, query.weight_by_term, scores)
+        return scores
+
+    def _sum_products(self, query: Query, positions: Any, owners: np.ndarray, count: int) -> np.ndarray:
+        """`_score_rows` by numpy, of `count` documents whose terms are at `positions` [nnz], of the documents `owners` [nnz], ascending."""
+        terms = self.terms[positions]
+        shared = np.flatnonzero(query.is_present[terms])
+        products = query.weight_by_term[terms[shared]] * (self.weights[positions][shared].astype(np.float64) - self._shift)
         with np.errstate(over="ignore"):  # to infinity, as compiled loops do
-            scores: np.ndarray = (np.bincount(owners, products, count) + 0.0).astype(np.float32)  # −0 becomes 0
+            scores: np.ndarray = (np.bincount(owners[shared], products, count) + 0.0).astype(np.float32)  # −0 becomes 0
+        scores[np.bincount(owners[shared], minlength=count) == 0] = np.nan
         return scores
 
-    def score_pairs(self, queries: SparseRows, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
-        """Scores of pairs, as in `search`, 0 if no term is shared: ascending query_rows [P], document_rows [P] -> float32 [P]."""
-        starts, terms, weights = self._prepare_queries(queries)
-        if not self._takes_loops(int((self.starts[document_rows + 1] - self.starts[document_rows]).sum())):
-            return self._score_pairs_plainly(starts, terms, self._query_weights(terms, weights), query_rows, document_rows)
-        from moeir.indexes.postings_search import score_row_pairs
-
-        scores = np.zeros(len(query_rows), dtype=np.float32)
-        _, documents, prepared_queries = self._compiled_arguments(starts, terms, weights)
-        score_row_pairs(documents, prepared_queries, len(self.highest), query_rows, document_rows, scores)
-        return scores
-
-    def _score_pairs_plainly(
-        self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray, query_rows: np.ndarray, document_rows: np.ndarray
-    ) -> np.ndarray:
-        """`score_pairs` by numpy."""
-        positions, pair_starts = self.positions_of(document_rows)
-        pairs = np.repeat(np.arange(len(document_rows)), np.diff(pair_starts))
-        query_keys = np.repeat(np.arange(len(starts) - 1), np.diff(starts)) * len(self.highest) + terms  # ascending
-        keys = query_rows[pairs] * len(self.highest) + self.terms[positions]
-        places = np.minimum(np.searchsorted(query_keys, keys), max(len(query_keys) - 1, 0))
-        entries = np.flatnonzero(query_keys[places] == keys) if len(query_keys) else np.zeros(0, np.int64)
-        return self._sum_products(pairs[entries], weights[places[entries]], positions[entries], len(document_rows))
-
-    def _scannable(self, starts: np.ndarray, terms: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Which queries can be scanned, bool [Q]: few terms, no negative weight, and scores that float32 tells apart."""
-        text_indices = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        max_scores = np.bincount(text_indices, weights=weights * self.highest[terms], minlength=len(starts) - 1)
-        negative_counts = np.bincount(text_indices, weights=weights < 0, minlength=len(starts) - 1)
-        in_range: np.ndarray = (max_scores < MAX_SCORE) & ((max_scores > MIN_SCORE) | (max_scores == 0))
-        return in_range & (negative_counts == 0) & (np.diff(starts) < MAX_SCANNED_TERMS) & (not self.signed)
+    def _is_scannable(self, query: Query) -> bool:
+        """Whether a query can be scanned: few terms, no negative weight, and scores that float32 tells apart."""
+        highest = float((query.weights * self._scales[query.terms]).sum())
+        in_range = highest < MAX_SCORE and (highest > MIN_SCORE or highest == 0)
+        return in_range and len(query.terms) < MAX_SCANNED_TERMS and not self.signed and not (query.weights < 0).any()
 
     @property
     def _shift(self) -> float:
@@ -215,15 +220,18 @@ class Postings:
 
     @property
     def _scales(self) -> np.ndarray:
-        """Value of each term's largest step in the units of `_query_weights`."""
+        """Value of each term's largest step in the units of `Query.weights`."""
         return np.full(len(self.highest), STEPS, np.float32) if self._shift else self.highest
 
-    def _query_weights(self, terms: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Query weights per unit of a document's stored weight, float64 [nnz]."""
-        return weights * (self.highest[terms] / np.float64(STEPS)) if self._shift else weights
+    def _query(self, queries: SparseRows, number: int) -> Query:
+        """One of the queries that `_prepare_queries` returns."""
+        part = slice(queries.starts[number], queries.starts[number + 1])
+        query = Query(queries.terms[part], queries.weights[part], np.zeros(len(self.highest), bool), np.empty(len(self.highest)))
+        query.is_present[query.terms], query.weight_by_term[query.terms] = True, query.weights
+        return query
 
-    def _prepare_queries(self, queries: SparseRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Starts, ascending distinct terms, and float64 weights of queries; repeated terms are summed."""
+    def _prepare_queries(self, queries: SparseRows) -> SparseRows:
+        """Queries with ascending distinct terms, and float64 weights per unit of a document's stored weight; repeated terms are summed."""
         starts, terms, weights = queries.sort_terms()
         text_indices = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         is_first = np.append(True, (np.diff(terms) != 0) | (np.diff(text_indices) > 0))[: len(terms)]
@@ -231,7 +239,14 @@ class Postings:
         if not is_first.all():
             weights = np.add.reduceat(weights, np.flatnonzero(is_first))
             starts, terms = np.concatenate([[0], np.cumsum(is_first)])[starts], terms[is_first]
-        return starts.astype(np.int64), terms.astype(np.int64), weights
+        units = self.highest[terms] / np.float64(STEPS) if self._shift else 1.0
+        return SparseRows(starts.astype(np.int64), terms.astype(np.int64), weights * units)
+
+
+def _find_scored(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which of the scores [n] are numbers, and these."""
+    hits = np.flatnonzero(~np.isnan(scores))
+    return hits, scores[hits]
 
 
 class PostingsIndex(base.Index):
@@ -246,12 +261,7 @@ class PostingsIndex(base.Index):
         """Terms and weights of the queries."""
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        id_ranks = self.id_ranks
-        hits, values = self._postings.search(self._query_rows(queries), id_ranks, depth)
-        if hits.shape == rows.shape:  # one list for each query: ranked already
-            rows[:], scores[:] = hits, values
-        else:
-            base.fill_all_ranked_hits(hits, values, id_ranks, rows, scores)
+        self._postings.search(self._query_rows(queries), self.id_ranks, rows, scores)
 
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         return self._postings.score_pairs(self._query_rows(queries), query_rows, document_rows)

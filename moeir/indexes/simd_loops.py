@@ -22,23 +22,12 @@ def from_float16(typing: Any, bits: Any) -> Any:
     return types.float32(types.uint16), generate
 
 
-@intrinsic
-def float32_bits(typing: Any, bits: Any) -> Any:
-    """The bits of a float16 number as those of the same float32: uint16 -> uint32."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        single = builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
-        return builder.bitcast(single, ir.IntType(32))
-
-    return types.uint32(types.uint16), generate
-
-
 @njit_cached(nogil=True)
 def to_bfloat16(float16_bits: Any, bfloat16_bits: Any) -> None:
     """Round finite numbers to bfloat16, ties to even: bits uint16 [n, D] -> bits uint16 [n, D]."""
     source, target = float16_bits.reshape(float16_bits.size), bfloat16_bits.reshape(bfloat16_bits.size)
     for i in range(len(source)):
-        bits = float32_bits(source[i])
+        bits = np.float32(from_float16(source[i])).view(np.uint32)
         target[i] = np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
 
 

@@ -51,11 +51,11 @@ class TopKPool:
         self._gathered.append((query, scores[query, position].float(), rows[position]))
         self._gathered_count += len(query)
         if self._gathered_count >= self.size * len(scores):
-            self._choose_gathered()
+            self._merge_gathered()
 
     def merge(self, other: "TopKPool") -> None:
         """Push what a pool of other documents holds."""
-        other._choose_gathered()
+        other._merge_gathered()
         self._keep_best(other.scores, other.rows)
         self.pushed_count += other.pushed_count
 
@@ -64,7 +64,7 @@ class TopKPool:
 
         Documents pushed with −∞ never belong.
         """
-        self._choose_gathered()
+        self._merge_gathered()
         keep = self.scores > -torch.inf
         if self.scores.shape[1] > depth:
             last = self.scores.topk(depth, dim=1).values[:, -1].double()
@@ -73,7 +73,7 @@ class TopKPool:
             return keep, keep.new_ones(len(keep))
         return keep, ~(keep & (self.scores == self._cuts)).any(dim=1)
 
-    def _choose_gathered(self) -> None:
+    def _merge_gathered(self) -> None:
         if self._gathered_count:
             query = np.concatenate([part[0] for part in self._gathered])
             order = np.argsort(query, kind="stable")

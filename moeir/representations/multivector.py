@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from scipy.cluster.hierarchy import linkage
 from torch import Tensor
 
 from moeir.kernels.late_interaction import late_interaction
@@ -41,6 +40,8 @@ def ward_clusters(points: np.ndarray, count: int) -> np.ndarray:
     """
     if count == len(points):
         return np.arange(count)
+    from scipy.cluster.hierarchy import linkage  # takes half a second, which a search need not wait for
+
     parents = np.arange(2 * len(points))
     for number, (left, right) in enumerate(linkage(points, "ward")[: len(points) - count, :2].astype(int), len(points)):
         parents[[left, right]] = number

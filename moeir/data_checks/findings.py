@@ -34,10 +34,9 @@ FAULT_KINDS = {  # and what to do
     "zero-vector": "its score is 0 for every query; check the text",
     "no-terms": "its score is 0 for every query; check the text, or keep more terms",
     "collapsed": "the expert maps all texts to nearly the same vector: train it again with another learning rate or other negatives",
-    "duplicate-vector": "equal texts have equal vectors; check the corpus for them",
     "missing-document": "encode the corpus again",
 }
-NOTES = {"duplicate-text", "no-relevant", "unjudged-query", "query-without-hits", "duplicate-vector"}  # kinds that are no faults
+NOTES = {"duplicate-text", "no-relevant", "unjudged-query", "query-without-hits"}  # kinds that are no faults
 
 
 @dataclass

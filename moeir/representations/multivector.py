@@ -13,23 +13,6 @@ from moeir.kernels.late_interaction import late_interaction
 from moeir.kernels.precision import full_precision
 from moeir.representations.base import PackedRepresentation
 from moeir.representations.evidence import Evidence, ExplainedDocuments, Pieces, round_score
-from moeir.representations.row_checks import Report, RowChecks
-
-
-def maxsim(queries: Tensor, query_mask: Tensor, documents: Tensor, document_mask: Tensor) -> Tensor:
-    """Late interaction: each query token finds its best document token.
-
-    queries [Q, L, D], documents [N, M, D], masks true on real tokens -> [Q, N]. Khattab and Zaharia 2020, eq. 3. The reference
-    form, which needs [Q, N, L, M] and more for its gradient; `MultiVector.scores` uses the kernel, which does not.
-
-    >>> q, d, yes = torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[-2.0, 0.0], [-3.0, 1.0]]]), torch.ones(1, 1, dtype=torch.bool)
-    >>> maxsim(q, yes, d, torch.tensor([[True, False]])).item()
-    -2.0
-    """
-    similarity = torch.einsum("qld,nmd->qnlm", queries, documents)
-    similarity = similarity.masked_fill(~document_mask[None, :, None], float("-inf"))  # padding never wins
-    best = similarity.amax(dim=-1).masked_fill(~query_mask[:, None], 0.0)  # [Q, N, L]
-    return best.sum(dim=-1)
 
 
 def ward_clusters(points: np.ndarray, count: int) -> np.ndarray:
@@ -68,15 +51,6 @@ class MultiVector(PackedRepresentation):
     default_engine: ClassVar[str] = "maxsim"
     exported_as: ClassVar[str | None] = "multivector"
     pruning_options: ClassVar[tuple[str, ...]] = ("pool_factor",)
-
-    def pad(self) -> tuple[Tensor, Tensor]:
-        """vectors [B, L, D] float32, padded with zeros, and the mask [B, L] of real tokens."""
-        lengths = self.starts[1:] - self.starts[:-1]
-        longest = int(lengths.max()) if len(self) else 0
-        positions = self.starts[:-1, None] + torch.arange(longest, device=self.starts.device)
-        mask = positions < self.starts[1:, None]
-        flat = self.vectors.float().index_select(0, torch.where(mask, positions, 0).flatten())
-        return flat.view(len(self), longest, -1) * mask[..., None], mask
 
     def scores(self, documents: Self) -> Tensor:
         with full_precision(self.vectors.device):
@@ -130,19 +104,6 @@ class MultiVector(PackedRepresentation):
 
     def vector_width(self) -> int | None:
         return self.vectors.shape[1]
-
-    def check_rows(self, report: Report) -> None:
-        starts, checks = self.starts.numpy(), RowChecks(report)
-        for empty in np.flatnonzero(np.diff(starts) == 0).tolist():
-            report(empty, "zero-vector", "has no vector")
-        last_reported = -1
-        for first, _, finite, _ in checks.iter_blocks(self.vectors.numpy()):
-            for vector in (first + np.flatnonzero(~finite)).tolist():
-                row = int(np.searchsorted(starts, vector, side="right")) - 1
-                if row != last_reported:
-                    report(row, "not-finite", f"vector {vector - int(starts[row]) + 1} has numbers that are not finite")
-                last_reported = row
-        checks.check_collapsed("vectors of tokens")
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:

@@ -1,54 +1,45 @@
-"""Checks of stored rows that several kinds share: blocks of vectors, equal rows, and experts whose vectors have collapsed."""
+"""Checks of stored representations of any kind: numbers that are not finite, texts of zeros, and experts whose vectors have collapsed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+
+if TYPE_CHECKING:
+    from moeir.representations.base import Representation
 
 Report = Callable[[int | None, str, str], None]  # row of the text, None for all; kind of fault; message
-ROWS_PER_BLOCK = 4096  # checked at once
+TEXTS_AT_ONCE = 4096
 COLLAPSED_COSINE = 0.99  # mean cosine of all pairs above which an expert counts as collapsed
-MIN_TEXTS = 8  # fewest texts for that
+MIN_VECTORS = 8  # fewest vectors for that
 
 
-class RowChecks:
-    """Collects what the checks of one expert's rows remember from block to block."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._unit_sum: NDArray[np.float64] | None = None
-        self._count = 0
-        self._hashes: set[int] = set()
-
-    def iter_blocks(self, vectors: NDArray[np.floating]) -> Iterator[tuple[int, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]]:
-        """Blocks of vectors [N, D]: first row, the block [n, D], which rows are finite, which of those are not zero."""
-        for first in range(0, len(vectors), ROWS_PER_BLOCK):
-            block = np.asarray(vectors[first : first + ROWS_PER_BLOCK], dtype=np.float32)
-            finite, lengths = np.asarray(np.isfinite(block).all(axis=1)), np.sqrt((block * block).sum(axis=1))
-            usable = np.asarray(finite & (lengths > 0))
-            yield first, block, finite, usable
-            total = (block[usable] / lengths[usable, None]).sum(axis=0)
-            self._unit_sum = total.astype(np.float64) + (0.0 if self._unit_sum is None else self._unit_sum)
-            self._count += int(usable.sum())
-
-    def add_sparse(self, terms: NDArray[np.integer], weights: NDArray[np.float64], vocabulary: int) -> None:
-        """Remember the weighted terms of one text."""
-        if (length := float(np.sqrt((weights * weights).sum()))) > 0:
-            self._unit_sum = np.zeros(vocabulary) if self._unit_sum is None else self._unit_sum
-            self._unit_sum[terms] += weights / length
-            self._count += 1
-
-    def check_duplicate(self, row: int, values: bytes, comparable: bool = True) -> None:
-        """Report a row with the same numbers as an earlier one."""
-        digest = hash(values)
-        if comparable and digest in self._hashes:
-            self._report(row, "duplicate-vector", "the same numbers as an earlier text")
-        self._hashes.add(digest)
-
-    def check_collapsed(self, what: str) -> None:
-        """Check the mean cosine of all pairs, which is the squared length of the mean unit vector."""
-        if self._unit_sum is None or self._count < MIN_TEXTS:
-            return
-        cosine = float(((self._unit_sum / self._count) ** 2).sum())
-        if cosine > COLLAPSED_COSINE:
-            self._report(None, "collapsed", f"{self._count:,} {what}, mean cosine of two {cosine:.4f}")
+def check_rows(texts: "Representation", report: Report) -> None:
+    """Report the faults of the values of each text, and the mean cosine of all pairs, the squared length of the mean unit vector."""
+    unit_sum, count = np.zeros(1), 0
+    for rows in torch.arange(len(texts)).split(TEXTS_AT_ONCE):
+        part, first = texts.select(rows), int(rows[0])
+        columns, starts = part.columns(), part.text_starts()
+        values = columns[texts.value_column].numpy().astype(np.float32)
+        numbers = values.reshape(len(values), -1)
+        owners = np.arange(len(part)) if starts is None else np.repeat(np.arange(len(part)), starts.diff().numpy())
+        sizes = np.bincount(owners, minlength=len(part)) * numbers.shape[1]
+        broken = np.bincount(owners, (~np.isfinite(numbers)).sum(1), len(part)).astype(int)
+        squares = np.square(numbers, dtype=np.float64).sum(1)
+        text_squares = np.bincount(owners, squares, len(part))
+        for row in np.flatnonzero((broken > 0) | (text_squares == 0)).tolist():
+            if broken[row]:
+                report(first + row, "not-finite", f"{broken[row]} of {sizes[row]} numbers are not finite")
+            else:
+                report(first + row, "no-terms" if values.ndim == 1 else "zero-vector", "has no number other than 0")
+        usable = np.isfinite(squares) & (squares > 0)
+        if values.ndim == 1:  # weights of terms: one vector for each text
+            units = values[usable] / np.sqrt(text_squares[owners[usable]])
+            total, count = np.bincount(columns["terms"].numpy()[usable], units), count + len(np.unique(owners[usable]))
+        else:
+            total, count = (values[usable] / np.sqrt(squares[usable, None])).sum(0), count + int(usable.sum())
+        width = max(len(unit_sum), len(total))
+        unit_sum = np.pad(unit_sum, (0, width - len(unit_sum))) + np.pad(total, (0, width - len(total)))
+    if count >= MIN_VECTORS and (cosine := float(((unit_sum / count) ** 2).sum())) > COLLAPSED_COSINE:
+        report(None, "collapsed", f"{count:,} vectors, mean cosine of two {cosine:.4f}")

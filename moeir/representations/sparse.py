@@ -4,14 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from moeir.kernels.precision import full_precision
 from moeir.representations.base import PackedRepresentation
 from moeir.representations.evidence import Evidence, ExplainedDocuments, shared_terms
-from moeir.representations.row_checks import Report, RowChecks
 
 
 @dataclass(frozen=True)
@@ -90,20 +88,6 @@ class Sparse(PackedRepresentation):
     def export_row(self, row: int) -> Any:
         pairs = slice(int(self.starts[row]), int(self.starts[row + 1]))
         return self.terms[pairs].numpy(), self.weights[pairs].numpy()
-
-    def check_rows(self, report: Report) -> None:
-        checks = RowChecks(report)
-        for row in range(len(self)):
-            terms, values = self.export_row(row)
-            weights = np.asarray(values, dtype=np.float64)
-            if not len(weights):
-                report(row, "no-terms", "no term has a weight")
-            elif not np.isfinite(weights).all() or terms.min() < 0 or terms.max() >= self.vocabulary:
-                report(row, "not-finite", "a weight is not finite, or a term is not of the vocabulary")
-            else:
-                checks.check_duplicate(row, terms.tobytes() + weights.tobytes())
-                checks.add_sparse(terms, weights, self.vocabulary)
-        checks.check_collapsed("texts")
 
     def metadata(self) -> dict[str, int]:
         return {"vocabulary": self.vocabulary}

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from moeir.representations.multivector import MultiVector, maxsim
+from moeir.representations.multivector import MultiVector
 from tests.benchmarks.rounds import build_or_open_index, format_speed, time_call, time_rounds
+from tests.oracles.representations import maxsim, pad
 
 HEADER = """| engine | queries a second | times the first's (least, most) | in processor time | recall | bytes a vector |
 |---|---|---|---|---|---|"""
@@ -25,11 +26,11 @@ HEADER = """| engine | queries a second | times the first's (least, most) | in p
 def plain_speed(queries: MultiVector, documents: MultiVector) -> str:
     """Queries a second, by the clock and in processor time, of padded float32 products, documents sorted by length."""
     order = (documents.starts[1:] - documents.starts[:-1]).argsort()
-    padded_queries, real = queries.pad()
+    padded_queries, real = pad(queries)
 
     def search() -> None:
         for part in order.split(64):
-            padded_documents, mask = documents.select(part).pad()
+            padded_documents, mask = pad(documents.select(part))
             for query in range(len(padded_queries)):
                 maxsim(padded_queries[query : query + 1], real[query : query + 1], padded_documents, mask)
 

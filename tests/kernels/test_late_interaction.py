@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.kernels import late_interaction as kernel
-from moeir.representations.multivector import MultiVector, maxsim
+from moeir.representations.multivector import MultiVector
 from tests.kernels.peak_memory import peak_bytes
+from tests.oracles.representations import maxsim, pad
 
 SEARCHES = ("_maxsim_cpu", "_maxsim_cuda")  # a processor's, CUDA's
 
@@ -26,12 +27,12 @@ def packed(queries, documents):
 
 
 def plain(queries, documents):
-    return maxsim(*queries.pad(), *documents.pad())
+    return maxsim(*pad(queries), *pad(documents))
 
 
 def first_wins(queries, documents):
     """The plain form, with the gradient of ties going to the first token instead of being split."""
-    (query_vectors, query_mask), (tokens, document_mask) = queries.pad(), documents.pad()
+    (query_vectors, query_mask), (tokens, document_mask) = pad(queries), pad(documents)
     similarity = torch.einsum("qld,nmd->qnlm", query_vectors, tokens).masked_fill(~document_mask[None, :, None], float("-inf"))
     return similarity.max(-1).values.masked_fill(~query_mask[:, None], 0.0).sum(-1)
 

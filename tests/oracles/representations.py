@@ -2,6 +2,9 @@
 
 import math
 
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
 
 def dense(query, document):
     """The inner product of two lists of numbers."""
@@ -70,3 +73,16 @@ def ward_clusters(points, count):
         groups = [group for group in groups if group not in (left, right)] + [left + right]
     ordered = sorted(map(sorted, groups))
     return [next(number for number, group in enumerate(ordered) if index in group) for index in range(len(points))]
+
+
+def pad(texts):
+    """The vectors [B, L, D] of a `MultiVector`, padded with zeros, and the mask [B, L] of real tokens."""
+    parts = texts.vectors.float().split(texts.starts.diff().tolist())
+    return pad_sequence(parts, batch_first=True), pad_sequence([torch.ones(len(part), dtype=torch.bool) for part in parts], batch_first=True)
+
+
+def maxsim(queries, query_mask, documents, document_mask):
+    """queries [Q, L, D], documents [N, M, D], masks true on real tokens -> [Q, N] (Khattab and Zaharia 2020, eq. 3)."""
+    similarity = torch.einsum("qld,nmd->qnlm", queries, documents)
+    similarity = similarity.masked_fill(~document_mask[None, :, None], float("-inf"))  # padding never wins
+    return similarity.amax(dim=-1).masked_fill(~query_mask[:, None], 0.0).sum(dim=-1)

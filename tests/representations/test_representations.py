@@ -12,7 +12,7 @@ from moeir.errors import ArtifactError, DataError
 from moeir.representations.base import RepresentationWriter, ragged_positions
 from moeir.representations.dense import Dense
 from moeir.representations.exact_match import ExactMatch
-from moeir.representations.multivector import MultiVector, maxsim
+from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 from tests.oracles import representations as oracles
 
@@ -94,16 +94,6 @@ def test_document_order_changes_no_score(kind, seed, order):
     queries, documents = random_texts(kind, 2, seed), random_texts(kind, 5, seed + 1)
     rows = torch.tensor(order)
     assert torch.allclose(queries.scores(documents.select(rows)), queries.scores(documents)[:, rows], atol=1e-5)
-
-
-@quick
-@given(seed=seeds, more=st.integers(1, 4))
-def test_padding_changes_no_late_interaction(seed, more):
-    queries, documents = random_texts("multivector", 2, seed), random_texts("multivector", 3, seed + 1)
-    wider = []
-    for vectors, mask in (queries.pad(), documents.pad()):
-        wider += [torch.nn.functional.pad(vectors, (0, 0, 0, more), value=99.0), torch.nn.functional.pad(mask, (0, more))]
-    assert torch.allclose(maxsim(*wider), queries.scores(documents), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -27,7 +27,7 @@ class Representation(ABC):
     """One expert's encoding of B texts.
 
     A kind is one dataclass in a file of this folder, named as the kind; whatever depends on the kind is an attribute or a method here.
-    Its fields are the tensors of `files`, one row per text (`PackedRepresentation`: several), and what `metadata` holds.
+    Its fields are the tensors of `files`, one row per text (`PackedRepresentation`: several), and the numbers of `sizes`.
     """
 
     kind: ClassVar[str]
@@ -38,6 +38,7 @@ class Representation(ABC):
     positive_scores_only: ClassVar[bool] = False  # documents that share nothing with a query, with a score of 0, are not retrieved
     packed: ClassVar[bool] = False  # a text has any number of rows in the tensors, from the one that `starts.npy` holds
     value_column: ClassVar[str] = "vectors"  # the tensor whose values scores are proportional to
+    sizes: ClassVar[tuple[str, ...]] = ()  # the fields that the arrays do not hold, written to `shape.json`
 
     def __len__(self) -> int:
         """B."""
@@ -89,7 +90,7 @@ class Representation(ABC):
 
     def vector_width(self) -> int | None:
         """D of the exported vectors, None for weighted terms."""
-        return None
+        return self.columns()["vectors"].shape[1] if "vectors" in self.files else None
 
     def check_rows(self, report: Report) -> None:
         """Report the faults of stored rows."""
@@ -118,15 +119,6 @@ class Representation(ABC):
         """First row of each text in the columns [B+1]; None if a text is one row."""
         return None
 
-    def metadata(self) -> dict[str, int]:
-        """Numbers that the arrays do not hold, written to `shape.json`."""
-        return {}
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, metadata: dict[str, int]) -> Self:
-        """The inverse of `columns`, `text_starts` and `metadata`."""
-        return cls(**arrays)
-
     def save(self, folder: Path) -> None:
         """Write to `folder`: `.npy` arrays and `shape.json`."""
         writer = RepresentationWriter(folder)
@@ -141,7 +133,7 @@ class Representation(ABC):
         """
         try:
             facts = dict(json.loads((folder / "shape.json").read_text(encoding="utf-8")))
-            arrays, columns, starts = ArrayFolder(folder), dict[str, Tensor](), None
+            arrays, columns = ArrayFolder(folder), dict[str, Tensor]()
             rows, by = (None, "") if cls.packed else (facts["texts"], "shape.json")
             for name, dtype in cls.files.items():
                 widths = WIDTHS[name] if name in WIDTHS else arrays[name].shape[1:]
@@ -149,8 +141,8 @@ class Representation(ABC):
                 columns[name] = torch.from_numpy(arrays.read(name, dtype, (rows, *widths), by=by, below=below, finite=finite))
                 rows, by = len(columns[name]), by or f"{name}.npy"
             if cls.packed:
-                starts = torch.from_numpy(arrays.read_offsets("starts", facts["texts"], int(rows or 0), f"shape.json and {by}"))
-            return cls.from_arrays(columns, starts, facts)
+                columns["starts"] = torch.from_numpy(arrays.read_offsets("starts", facts["texts"], int(rows or 0), f"shape.json and {by}"))
+            return cls(**columns, **{name: facts[name] for name in cls.sizes})
         except (OSError, ValueError, TypeError, LookupError) as problem:
             raise ArtifactError(f"{folder}: cannot be read as a {cls.kind} representation: {problem}") from None
 
@@ -209,10 +201,6 @@ class PackedRepresentation(Representation):
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         return replace(super().concatenate(parts), starts=lengths_to_starts(torch.cat([part.starts.diff() for part in parts])))
 
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, metadata: dict[str, int]) -> Self:
-        return cls(**arrays, starts=starts)
-
 
 def representation_class(kind: str) -> type[Representation]:
     """The class of a kind, from the file of its name: `exact-match` is in exact_match.py."""
@@ -241,7 +229,8 @@ class RepresentationWriter:
         """Append the next texts; `label` names one of them by its number in errors."""
         texts.check_finite(label or f"{self._folder.name}: text {{}}".format, stored=True)
         starts = texts.text_starts()
-        self._metadata = texts.metadata() | {"texts": self._metadata.get("texts", self._row_counts.get("texts", 0)) + len(texts)}
+        count = self._metadata.get("texts", self._row_counts.get("texts", 0)) + len(texts)
+        self._metadata = {name: getattr(texts, name) for name in texts.sizes} | {"texts": count}
         for name, column in texts.columns().items():
             stored = column.half() if texts.files[name] == "float16" else column
             self._array(name, texts.files[name], column.shape[1] if column.ndim == 2 else None).append(_to_numpy(stored))

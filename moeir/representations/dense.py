@@ -28,6 +28,3 @@ class Dense(Representation):
 
     def export_row(self, row: int) -> Any:
         return self.vectors[row].numpy()
-
-    def vector_width(self) -> int | None:
-        return self.vectors.shape[1]

@@ -102,9 +102,6 @@ class MultiVector(PackedRepresentation):
     def export_row(self, row: int) -> Any:
         return self.vectors[int(self.starts[row]) : int(self.starts[row + 1])].numpy()
 
-    def vector_width(self) -> int | None:
-        return self.vectors.shape[1]
-
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         bounds = [part.max_length for part in parts]

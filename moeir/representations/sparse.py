@@ -27,6 +27,7 @@ class Sparse(PackedRepresentation):
     pruning_options: ClassVar[tuple[str, ...]] = ("terms", "least_weight")
     positive_scores_only: ClassVar[bool] = True
     value_column: ClassVar[str] = "weights"
+    sizes: ClassVar[tuple[str, ...]] = ("vocabulary",)
 
     @classmethod
     def from_pairs(cls, texts: Tensor, terms: Tensor, weights: Tensor, count: int, vocabulary: int) -> Self:
@@ -88,11 +89,3 @@ class Sparse(PackedRepresentation):
     def export_row(self, row: int) -> Any:
         pairs = slice(int(self.starts[row]), int(self.starts[row + 1]))
         return self.terms[pairs].numpy(), self.weights[pairs].numpy()
-
-    def metadata(self) -> dict[str, int]:
-        return {"vocabulary": self.vocabulary}
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, Tensor], starts: Tensor | None, metadata: dict[str, int]) -> Self:
-        assert starts is not None
-        return cls(starts, arrays["terms"], arrays["weights"], metadata["vocabulary"])

@@ -6,7 +6,7 @@ those of the search.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from moeir.records.runs import Run
 from moeir.records.texts import Text
 from moeir.representations.evidence import Evidence, ExplainedDocuments, Pieces, round_score, shared_terms
 from moeir.retrieval.latency import LatencyRecorder
-from moeir.retrieval.searcher import Searcher, TextStore, open_index, parse_exact_sum
+from moeir.retrieval.searcher import Searcher, open_index, parse_exact_sum
 
 log = logging.getLogger(__name__)
 QUERY_BATCH = 64
@@ -66,16 +66,11 @@ def token_pieces(checkpoint: RetrievalModel, expert: str, text: str, side: str, 
 class Explainer:
     """Explains the last of several runs, the fusion of the others, with the indexes of `searcher`; `texts` give the tokens of documents."""
 
-    def __init__(self, searcher: Searcher, runs: Mapping[str, Run], fuse: str, texts: TextStore | None = None) -> None:
+    def __init__(self, searcher: Searcher, runs: Mapping[str, Run], fuse: str, texts: Mapping[str, Text] | None = None) -> None:
         self._searcher, self._runs, self._texts = searcher, runs, texts
         self._fuse, self._explained_run = fuse, list(runs)[-1]
         self._experts = [name for name in runs if name != FUSED]
         self._unexplainable: set[str] = set()
-
-    def document_ids(self) -> set[str]:
-        """Ids of all documents in the explained run."""
-        run = self._runs[self._explained_run]
-        return {run.document_ids[code] for code in np.unique(run.documents).tolist()}
 
     def explain_all(
         self, names: Sequence[str], queries: list[str], encoded: Iterable[tuple[int, Any]], documents: DocumentSelector | None = None
@@ -191,6 +186,11 @@ def write_explanations(explanations: Iterable[Explanation], path: Path, name: st
                 output.write("\t".join("" if field is None else escape_controls(str(field)) for field in fields) + "\n")
 
 
+def read_wanted_texts(corpus: Path | None, wanted: Container[str]) -> dict[str, Text] | None:
+    """The documents of a corpus with these ids, by id; None without a corpus."""
+    return None if corpus is None else {text.id: text for text in texts.read_texts(corpus, keep_empty=True) if text.id in wanted}
+
+
 def explain_runs(
     index: Sequence[Path],
     corpus: Path | None,
@@ -208,11 +208,8 @@ def explain_runs(
     expert_runs = _expert_runs(searcher, runs)
     _check_indexed(searcher, expert_runs)
     shown_documents = {name: [document for document in documents_of(name) if document in searcher.row_by_id] for name in queries}
-    text_store = None
-    if corpus is not None:
-        all_documents = {document for documents in shown_documents.values() for document in documents}
-        text_store = TextStore(texts.read_texts(corpus, keep_empty=True), all_documents)
-    explainer = Explainer(searcher, expert_runs, searcher.default_fusion, text_store)
+    all_documents = {document for documents in shown_documents.values() for document in documents}
+    explainer = Explainer(searcher, expert_runs, searcher.default_fusion, read_wanted_texts(corpus, all_documents))
     contents = [text.content for text in queries.values()]
     encoded = searcher.encode_batches(contents, QUERY_BATCH, LatencyRecorder())
     all_explanations = explainer.explain_all(list(queries), contents, encoded, shown_documents.__getitem__)

@@ -3,14 +3,12 @@
 Indexes of the parts of a collection are searched as one, with exactly the results of one index of all documents.
 """
 
-import json
 import math
-import tempfile
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 
@@ -26,7 +24,7 @@ from moeir.indexes.subset import GROWTH, SPARE_HITS, SPARE_SHARE, SubsetIndex
 from moeir.parsing import check_count, parse_value
 from moeir.records.ids import IdColumn
 from moeir.records.runs import Run, id_ranks
-from moeir.records.texts import Text, parse_id, parse_string, read_id_list
+from moeir.records.texts import parse_id, parse_string, read_id_list
 from moeir.retrieval.latency import LatencyRecorder
 
 if TYPE_CHECKING:
@@ -374,27 +372,3 @@ class ShardedIndex(SearchableIndex):
     def token_vectors(self, row: int) -> np.ndarray | None:
         owner = int(np.searchsorted(self._starts, row, side="right")) - 1
         return self.parts[owner].token_vectors(row - int(self._starts[owner]))
-
-
-class TextStore:
-    """Texts in an unnamed temporary file; those of `wanted` only, if it is given."""
-
-    def __init__(self, texts: Iterable[Text], wanted: Container[str] | None = None) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the store
-        self._offsets: dict[str, int] = {}
-        end = 0
-        for text in texts:
-            if wanted is None or text.id in wanted:
-                self._offsets[text.id] = end
-                end += self._file.write(json.dumps([text.title, text.text]).encode() + b"\n")
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def get(self, name: str) -> Text | None:
-        """The text of an id, None if absent."""
-        if name not in self._offsets:
-            return None
-        self._file.seek(self._offsets[name])
-        title, text = json.loads(self._file.readline())
-        return Text(name, text, title)

@@ -191,18 +191,13 @@ class Search(Stage):
     def _write_explanations(
         self, searcher: "Searcher", runs_by_name: "dict[str, Run]", fuse: str, names: list[str], queries: list[str]
     ) -> None:
-        from moeir.records import texts
         from moeir.retrieval import explain as explain_module
         from moeir.retrieval.latency import LatencyRecorder
-        from moeir.retrieval.searcher import TextStore
 
         assert self.explain is not None
-        text_store = None
-        if self.corpus is not None:
-            text_store = TextStore(
-                texts.read_texts(self.corpus, keep_empty=True), explain_module.Explainer(searcher, runs_by_name, fuse).document_ids()
-            )
-        explainer = explain_module.Explainer(searcher, runs_by_name, fuse, text_store)
+        documents = {name for run in runs_by_name.values() for name in run.document_ids}
+        texts = explain_module.read_wanted_texts(self.corpus, documents)
+        explainer = explain_module.Explainer(searcher, runs_by_name, fuse, texts)
         encoded = searcher.encode_batches(queries, self.batch_size, LatencyRecorder())
         explanations = explainer.explain_all(names, queries, encoded)
         explain_module.write_explanations(explanations, self.explain, atomic_write.final_path(self.explain).name)

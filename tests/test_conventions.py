@@ -102,6 +102,7 @@ def test_imports_stand_at_the_top_but_for_stages_and_the_gates():
     gates |= {f"moeir/{file}" for file in numba}
     searching = ("indexes/exact_sum.py", "indexes/postings.py", "indexes/segments.py", "retrieval/latency.py", "retrieval/searcher.py")
     gates |= {f"moeir/{file}" for file in searching}  # BM25 needs neither torch nor, for little work, numba
+    gates |= {"moeir/representations/multivector.py"}  # scipy's clustering takes half a second, which only pooling needs
     gates |= {"moeir/functions.py"}  # what a stage makes, which may need torch
     gates |= {"moeir/export_targets/loaders/milvus.py"}  # the server of a file, which a user of a server need not have
     gates |= {"moeir/__main__.py"}  # the command line, which takes a sixth of a second

@@ -1,13 +1,10 @@
 """Checks of stored representations of any kind: numbers that are not finite, texts of zeros, and experts whose vectors have collapsed."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
-
-if TYPE_CHECKING:
-    from moeir.representations.base import Representation
 
 Report = Callable[[int | None, str, str], None]  # row of the text, None for all; kind of fault; message
 TEXTS_AT_ONCE = 4096
@@ -15,8 +12,8 @@ COLLAPSED_COSINE = 0.99  # mean cosine of all pairs above which an expert counts
 MIN_VECTORS = 8  # fewest vectors for that
 
 
-def check_rows(texts: "Representation", report: Report) -> None:
-    """Report the faults of the values of each text, and the mean cosine of all pairs, the squared length of the mean unit vector."""
+def check_rows(texts: Any, report: Report) -> None:
+    """Report the faults of the values of each text of a representation, and the mean cosine of all pairs, the squared length of the mean unit vector."""
     unit_sum, count = np.zeros(1), 0
     for rows in torch.arange(len(texts)).split(TEXTS_AT_ONCE):
         part, first = texts.select(rows), int(rows[0])

@@ -13,7 +13,7 @@ MIN_VECTORS = 8  # fewest vectors for that
 
 
 def check_rows(texts: Any, report: Report) -> None:
-    """Report the faults of the values of each text, and the mean cosine of all pairs, which is the squared length of the mean unit vector."""
+    """Report the faults of the values of each text, and the mean cosine of all pairs: the squared length of the mean unit vector."""
     unit_sum, count = np.zeros(1), 0
     for rows in torch.arange(len(texts)).split(TEXTS_AT_ONCE):
         part, first = texts.select(rows), int(rows[0])

@@ -78,7 +78,8 @@ def ward_clusters(points, count):
 def pad(texts):
     """The vectors [B, L, D] of a `MultiVector`, padded with zeros, and the mask [B, L] of real tokens."""
     parts = texts.vectors.float().split(texts.starts.diff().tolist())
-    return pad_sequence(parts, batch_first=True), pad_sequence([torch.ones(len(part), dtype=torch.bool) for part in parts], batch_first=True)
+    masks = [torch.ones(len(part), dtype=torch.bool) for part in parts]
+    return pad_sequence(parts, batch_first=True), pad_sequence(masks, batch_first=True)
 
 
 def maxsim(queries, query_mask, documents, document_mask):

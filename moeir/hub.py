@@ -43,7 +43,6 @@ from moeir.formats.subsets import sample_items
 from moeir.indexes.segments import IndexFolder
 from moeir.records import runs, texts
 from moeir.reranking import candidates, scoring
-from moeir.reranking.score_journal import ScoreJournal
 from moeir.retrieval.searcher import open_index
 
 KINDS = ("checkpoint", "encodings", "index", "run")
@@ -194,8 +193,8 @@ def score_sample(product: Path, kind: str, file: Path, model: Path | None) -> di
     if checkpoint.architecture.reads_pairs:
         pairs = runs.Run.from_hits({name: dict.fromkeys((name, other), 1.0) for name, other in zip(names, [*names[1:], names[0]])})
         pairs_to_score, pair_texts = candidates.Candidates.from_run(pairs, 2), candidates.CandidateTexts.from_run(pairs, file, file)
-        config, journal = scoring.ScoringConfig(precision, device), ScoreJournal(None)
-        scores, _ = scoring.score_candidates(product, pairs_to_score, pair_texts, config, journal, "sample", lambda count: None)
+        config = scoring.ScoringConfig(precision, device)
+        scores, _ = scoring.score_candidates(product, pairs_to_score, pair_texts, config, lambda count: None)
         return {"relevance": pairs_to_score.apply_scores(scores)}
     checkpoint.pack_for_inference(precision)
     with autocast(precision, device):

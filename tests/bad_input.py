@@ -515,8 +515,6 @@ RERANKING = [
     BadInput("a stride of beginnings", None, RERANK + "one.trec --stride 9", 2, "--passages firstp reads only the first passage; add"),
     BadInput("a corpus for two", None, CASCADE.replace("corpus.jsonl", "-") + "5:came", 2, "--corpus -: every model reads it"),
     BadInput("more shards than queries", None, RERANK + "one.trec --shard 0/2", 2, "--shard 0/2: the run has 1 queries"),
-    BadInput("patience of several", None, CASCADE + "5:came+came --patience 3", 2, "--patience 3: several models would stop a query"),
-    BadInput("patience of experts", None, RERANK + "one.trec --patience 3", 2, "--patience 3: is for cross-encoders, and came is none"),
     BadInput("a tag of two words", None, RERANK + "one.trec --tag a\tb", 2, "--tag"),
 ]  # fmt: skip
 

@@ -71,9 +71,7 @@ class Came(Architecture):
         if embeddings == "private":
             self.private_embeddings.update({name: copy.deepcopy(encoder.embeddings) for name in experts[1:]})
         heads = {
-            "lexical": lambda: LexicalHead(
-                queries=lexical_queries, vocabulary=encoder.config.vocabulary, special_tokens=special_tokens
-            ),
+            "lexical": lambda: LexicalHead(queries=lexical_queries, vocabulary=encoder.config.vocabulary, special_tokens=special_tokens),
             "local": lambda: TokenVectorHead(encoder.config.hidden, special_tokens, dimension=local_dim, normalise=local_normalise),
             "global": lambda: PoolingHead(pooling=pooling, normalise=normalise),
         }

@@ -42,31 +42,24 @@ class Candidates:
     def apply_scores(self, scores: npt.ArrayLike, *, rest: bool = True, tag: str = "moeir") -> Run:
         """The run with these scores [n]; documents below the depth follow in their old order, or are dropped without `rest`.
 
-        Trailing scores of a query may be NaN: not scored, treated as below the depth. Such a document scores one step less than the
-        one before it, starting from the lowest new score of its query.
+        Each of them scores one step less than the one before it, starting from the lowest new score of its query.
         """
-        run, sizes = self.run, np.diff(self.run.starts)
-        new = np.asarray(scores, dtype=np.float32)
-        scored = ~np.isnan(new)
+        run, new = self.run, np.asarray(scores, dtype=np.float32)
         if not rest:
-            return Run.from_columns(run.queries, self.query[scored], run.document_ids, self.document[scored], new[scored], tag)
-        depths = np.bincount(self.query[scored], minlength=len(run))
+            return Run.from_columns(run.queries, self.query, run.document_ids, self.document, new, tag)
+        sizes = np.diff(run.starts)
         owners = np.repeat(np.arange(len(run)), sizes)
         ranks = np.arange(len(owners)) - np.repeat(run.starts[:-1], sizes)
+        below = ranks >= self.depth
         lowest = np.full(len(run), np.inf)
-        np.minimum.at(lowest, self.query[scored], new[scored])
+        np.minimum.at(lowest, self.query, new)
+        base = lowest[owners[below]]
+        reach = (np.abs(base) + sizes[owners[below]]).astype(np.float32)
+        steps = np.maximum(1.0, 4.0 * np.spacing(reach).astype(np.float64))  # what float32 can distinguish
         final = np.empty(len(owners))
-        final[ranks < self.depth] = new
-        unscored = ranks >= depths[owners]
-        offsets = ranks[unscored] - depths[owners[unscored]] + 1
-        final[unscored] = lowest[owners[unscored]] - offsets * _score_steps(lowest, sizes)[owners[unscored]]
+        final[~below] = new
+        final[below] = base - (ranks[below] - self.depth + 1) * steps
         return Run.from_columns(run.queries, owners, run.document_ids, run.documents, final.astype(np.float32), tag)
-
-
-def _score_steps(lowest: npt.NDArray[np.float64], sizes: Integers) -> npt.NDArray[np.float64]:
-    """Steps between scores that float32 can distinguish: 1, more for very large scores."""
-    reach = np.where(np.isfinite(lowest), np.abs(lowest), 0.0) + sizes
-    return np.maximum(1.0, 4.0 * np.spacing(reach.astype(np.float32)).astype(np.float64))
 
 
 def merge_runs(runs: Sequence[Run], merge: str) -> Run:
@@ -74,7 +67,7 @@ def merge_runs(runs: Sequence[Run], merge: str) -> Run:
     return runs[0] if len(runs) == 1 else formulas.fuse_runs(runs, variants.bind_variant("fusion", merge))
 
 
-def run_of_examples(examples: Iterable[Example]) -> Run:
+def convert_examples(examples: Iterable[Example]) -> Run:
     """The documents of each example as a list, positives first."""
     lists = ((example.query_id, (*example.positive_ids, *example.negative_ids)) for example in examples)
     return Run.from_hits({query: {name: -float(rank) for rank, name in enumerate(names)} for query, names in lists})
@@ -90,7 +83,7 @@ def add_scores(examples: Iterable[Example], run: Run) -> Iterator[Example]:
             yield replace(example, positive_scores=positives, negative_scores=negatives, extra=None)
 
 
-def query_shard(run: Run, number: int, count: int) -> Run:
+def select_shard(run: Run, number: int, count: int) -> Run:
     """Queries of shard `number` of `count`, counted from 0: consecutive queries of the run."""
     first, last = (index * len(run) // count for index in (number, number + 1))
     rows = slice(int(run.starts[first]), int(run.starts[last]))
@@ -98,7 +91,7 @@ def query_shard(run: Run, number: int, count: int) -> Run:
     return Run(run.queries[first:last], starts, run.documents[rows], run.scores[rows], run.document_ids, run.tag)
 
 
-def ensemble_scores(candidates: Candidates, scores: Sequence[Scores], ensemble: str) -> Scores:
+def combine_scores(candidates: Candidates, scores: Sequence[Scores], ensemble: str) -> Scores:
     """Combine the scores of several rerankers query by query: M scores [n] -> [n]. Scores of a single reranker are unchanged."""
     if len(scores) == 1:
         return scores[0]
@@ -157,7 +150,7 @@ class CandidateTexts:
                 raise DataError(f"{label}: passage {passage.id!r} has two texts; different texts need other ids")
         return cls([by_id[query] for query in run.queries], run.document_ids, corpus, keep_empty, label, tuple(inline.values()))
 
-    def iter_documents(self, codes: Integers, *, join_fields: bool) -> Iterator[tuple[int, str]]:
+    def iterate_documents(self, codes: Integers, *, join_fields: bool) -> Iterator[tuple[int, str]]:
         """Codes and texts of documents in the order of the corpus; DataError if one is missing."""
         wanted = {self.document_ids[code]: code for code in np.unique(codes).tolist()}
         corpus = texts.read_texts(self.corpus, keep_empty=self.keep_empty) if wanted and self.corpus is not None else ()
@@ -186,7 +179,7 @@ class CandidateTexts:
         pairing, kind = checkpoint.pair_tokenizer, checkpoint.tokenizer.id_dtype
         rows, sizes, parts = np.full(len(self.document_ids), -1, dtype=np.int64), [0], [np.empty(0, dtype=kind)]
         queries = RaggedIds.from_lists(checkpoint.token_ids(self.queries, "query")[0])
-        documents_of_corpus = self.iter_documents(codes, join_fields=True)
+        documents_of_corpus = self.iterate_documents(codes, join_fields=True)
         while window := list(islice(documents_of_corpus, TEXTS_PER_BATCH)):
             rows[[code for code, _ in window]] = np.arange(len(sizes) - 1, len(sizes) - 1 + len(window))
             contents = [text for _, text in window]

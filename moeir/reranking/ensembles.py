@@ -33,18 +33,6 @@ def mean(scores: Floats) -> Floats:
     return np.asarray(scores.mean(axis=0))
 
 
-def softmax(scores: Floats, *, temperature: float = 1.0) -> Floats:
-    """Mean of each reranker's softmax over the query's documents.
-
-    >>> softmax(np.array([[0.0, 0.0], [0.0, 1.0]])).round(4).tolist()
-    [0.3845, 0.6155]
-    """
-    if temperature <= 0:
-        raise UsageError(f"softmax:temperature={temperature:g}: expected more than 0")
-    powers = np.exp((scores - scores.max(axis=1, keepdims=True)) / temperature)
-    return np.asarray((powers / powers.sum(axis=1, keepdims=True)).mean(axis=0))
-
-
 def rrf(scores: Floats, *, constant: float = 60.0) -> Floats:
     """Sum of 1 / (constant + rank); equal scores share their mean rank. Cormack, Clarke and Büttcher 2009.
 

@@ -24,9 +24,8 @@ from moeir.errors import DataError, UsageError
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.reranking.candidates import Candidates, CandidateTexts
 from moeir.reranking.cascade import PASSAGE_MODES
-from moeir.reranking.score_journal import ScoreJournal, ScoreLog, Scores
+from moeir.reranking.score_journal import ScoreJournal, Scores
 
-TOP_DOCUMENTS = 10  # documents that users look at
 DOCUMENTS_PER_BATCH, PAIRS_PER_BATCH = 256, 512
 AGGREGATIONS: dict[str, Callable[..., Numbers]] = dict(
     zip(PASSAGE_MODES, (np.add.reduceat, np.maximum.reduceat, np.add.reduceat), strict=True)
@@ -68,18 +67,13 @@ class PassageSplitter:
 
 @dataclass(frozen=True)
 class ScoringConfig:
-    """Settings of scoring: precision, tokens per batch, passages of long documents, and the experts if there is no cross-encoder.
-
-    `patience`: number of documents in a row, in the order of the run, that may miss the top TOP_DOCUMENTS before the rest of the query
-    is skipped; None: never.
-    """
+    """Settings of scoring: precision, tokens per batch, passages of long documents, and the experts if there is no cross-encoder."""
 
     dtype: torch.dtype
     device: str = "cpu"
     max_tokens: int = 4096
     passages: PassageSplitter = field(default_factory=PassageSplitter)
     experts: tuple[str, ...] = ()
-    patience: int | None = None
 
 
 def score_candidates(
@@ -87,70 +81,37 @@ def score_candidates(
     candidates: Candidates,
     texts: CandidateTexts,
     config: ScoringConfig,
-    journal: ScoreJournal,
-    name: str,
     advance: Callable[[int], None],
+    journal_file: Path | None = None,
 ) -> tuple[Scores, dict[str, Any]]:
-    """Scores of a checkpoint for all candidates [n], NaN if skipped, and counts of the work."""
+    """Scores of a checkpoint for all candidates [n], and counts of the work; saved in the journal, if any, while it runs."""
     checkpoint = open_checkpoint(model, config.device)
     checkpoint.pack_for_inference(config.dtype)
     query, document = candidates.query, candidates.document
+    counts: dict[str, Any] = {"pairs": len(query)}
     if not checkpoint.architecture.reads_pairs:
-        if config.patience is not None:
-            raise UsageError(f"--patience {config.patience}: is for cross-encoders, and {model} is none; leave it out")
-        names = select_experts(checkpoint, config.experts, model)
-        scores = _score_with_experts(checkpoint, names, candidates, texts, config, journal.open_log(name, len(query)), advance)
-        _check_finite(model, candidates, scores, np.arange(len(query)))
-        checkpoint.log_truncation()
-        return scores, {"pairs": len(query), "experts": names}
-    tokenized = texts.tokenize(checkpoint, document, whole=config.passages.mode != "firstp")
-    scores, passages, tokens = np.full(len(query), np.nan, dtype=np.float32), 0, 0
-    for number, part in enumerate(_early_exit_batches(candidates, scores, config.patience)):
-        rows = (query[part], tokenized.rows[document[part]])
+        counts["experts"] = select_experts(checkpoint, config.experts, model)
+        journal = ScoreJournal(journal_file, len(query))
+        scores = _score_with_experts(checkpoint, counts["experts"], candidates, texts, config, journal, advance)
+    else:
+        tokenized = texts.tokenize(checkpoint, document, whole=config.passages.mode != "firstp")
+        rows = (query, tokenized.rows[document])
         pairs, starts = config.passages.split_pairs(checkpoint.pair_tokenizer, tokenized.queries, tokenized.documents, *rows)
-        progress = _PairProgress(advance, len(part), len(pairs.query_rows))
-        score_log = journal.open_log(name if config.patience is None else f"{name}.wave{number}", len(pairs.query_rows))
+        counts |= {"passages": len(pairs.query_rows), "tokens": int(pairs.lengths.sum())}
         passage_scores = score_pairs(
-            checkpoint, pairs, dtype=config.dtype, max_tokens=config.max_tokens, score_log=score_log, advance=progress
+            checkpoint,
+            pairs,
+            dtype=config.dtype,
+            max_tokens=config.max_tokens,
+            journal=ScoreJournal(journal_file, counts["passages"]),
+            advance=_PairProgress(advance, len(query), counts["passages"]),
         )
-        scores[part] = config.passages.aggregate(passage_scores, starts)
-        _check_finite(model, candidates, scores, part)
-        passages, tokens = passages + len(pairs.query_rows), tokens + int(pairs.lengths.sum())
-    checkpoint.log_truncation()
-    unscored = int(np.isnan(scores).sum())
-    advance(unscored)
-    return scores, {"pairs": len(query) - unscored, "passages": passages, "tokens": tokens}
-
-
-def _check_finite(model: Path, candidates: Candidates, scores: Scores, part: Numbers) -> None:
-    """DataError for a score that is not finite: NaN would count as not scored."""
-    for pair in part[~np.isfinite(scores[part])][:1].tolist():
-        run = candidates.run
-        pair_name = f"query {run.queries[candidates.query[pair]]!r} and document {run.document_ids[candidates.document[pair]]!r}"
+        scores = config.passages.aggregate(passage_scores, starts)
+    for pair in np.flatnonzero(~np.isfinite(scores))[:1].tolist():
+        pair_name = f"query {candidates.run.queries[query[pair]]!r} and document {candidates.run.document_ids[document[pair]]!r}"
         raise DataError(f"{model}: its score of {pair_name} is not a finite number; check the weights, or try --dtype float32")
-
-
-def _early_exit_batches(candidates: Candidates, scores: Scores, patience: int | None) -> Iterator[Numbers]:
-    """Candidates to score next: all of them, or the next `patience` of every query, until a batch adds none to its top TOP_DOCUMENTS.
-
-    `scores` [n] has the scores of all earlier batches when the next one is requested.
-    """
-    ends = np.searchsorted(candidates.query, np.arange(len(candidates.run) + 1))
-    if patience is None:
-        yield np.arange(len(scores))
-        return
-    active, first = list(range(len(candidates.run))), 0
-    while active:
-        parts = [np.arange(ends[query] + first, min(ends[query] + first + patience, ends[query + 1])) for query in active]
-        yield np.concatenate(parts)
-        first += patience
-        remaining = [query for query in active if ends[query] + first < ends[query + 1]]
-        active = [query for query in remaining if _reached_top(scores[ends[query] : ends[query] + first], patience)]
-
-
-def _reached_top(scores: Scores, last: int) -> bool:
-    """Whether one of the `last` documents is among the top TOP_DOCUMENTS of all [n] so far; of equal scores the earlier ranks first."""
-    return len(scores) - last < TOP_DOCUMENTS or bool(scores[-last:].max() > np.partition(scores[:-last], -TOP_DOCUMENTS)[-TOP_DOCUMENTS])
+    checkpoint.log_truncation()
+    return scores, counts
 
 
 class _PairProgress:
@@ -170,26 +131,26 @@ def score_pairs(
     *,
     dtype: torch.dtype,
     max_tokens: int,
-    score_log: ScoreLog | None = None,
+    journal: ScoreJournal | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Scores:
-    """Score of every pair [n], float32, longest pairs first. `score_log` saves them; `advance` gets the number of new scores."""
+    """Score of every pair [n], float32, longest pairs first. `journal` saves them; `advance` gets the number of new scores."""
     device, architecture = str(checkpoint.device), checkpoint.architecture.eval()
     order = np.argsort(-pairs.lengths, kind="stable")
-    score_log = score_log or ScoreJournal(None).open_log("scores", len(order))
-    advance(score_log.done)
+    journal = journal or ScoreJournal(None, len(order))
+    advance(journal.done)
 
     def score(tokens: PackedTokens) -> Scores:
         batch_scores: Scores = architecture(tokens.to(device))["relevance"].vectors[:, 0].cpu().numpy()
         return batch_scores
 
     with autocast(dtype, device):
-        batches = prefetch(_pair_batches(pairs, order[score_log.done :], max_tokens, device))
+        batches = prefetch(_pair_batches(pairs, order[journal.done :], max_tokens, device))
         for batch_scores in map_batches(score, batches, checkpoint.batches_at_once):
-            score_log.add(batch_scores)
+            journal.add(batch_scores)
             advance(len(batch_scores))
     scores = np.empty(len(order), dtype=np.float32)
-    scores[order] = score_log.close()
+    scores[order] = journal.close()
     return scores
 
 
@@ -216,12 +177,12 @@ def _score_with_experts(
     candidates: Candidates,
     texts: CandidateTexts,
     config: ScoringConfig,
-    score_log: ScoreLog,
+    journal: ScoreJournal,
     advance: Callable[[int], None],
 ) -> Scores:
     """Score of every candidate [n]: the sum of the scores of the experts, each in float32. A pair is scored when its document is read."""
     query, document = candidates.query, candidates.document
-    documents = texts.iter_documents(document, join_fields=False)
+    documents = texts.iterate_documents(document, join_fields=False)
     scores, by_document = np.empty(len(query), dtype=np.float32), np.argsort(document, kind="stable")
     bounds = np.searchsorted(document[by_document], np.arange(int(document.max(initial=-1)) + 2))
     with autocast(config.dtype, str(checkpoint.device)):
@@ -231,16 +192,16 @@ def _score_with_experts(
             parts = [by_document[bounds[row] : bounds[row + 1]] for row, _ in window]
             pairs = np.concatenate(parts)
             document_rows = np.repeat(np.arange(len(window)), [len(part) for part in parts])
-            if done >= score_log.done:
+            if done >= journal.done:
                 contents = [text for _, text in window]
                 encoded_documents = checkpoint.encode(contents, "document", max_tokens=config.max_tokens, experts=experts)
-                score_log.add(_paired_scores(encoded_queries, encoded_documents, experts, query[pairs], document_rows))
+                journal.add(_paired_scores(encoded_queries, encoded_documents, experts, query[pairs], document_rows))
             else:
                 checkpoint.token_ids([text for _, text in window], "document")  # counts how many are cut
-            scores[pairs] = score_log.scores[done : done + len(pairs)]
+            scores[pairs] = journal.scores[done : done + len(pairs)]
             done += len(pairs)
             advance(len(pairs))
-    score_log.close()
+    journal.close()
     return scores
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from moeir.records.runs import Run, Scores
     from moeir.reranking.candidates import CandidateTexts
 
-OF_RUNS = ("run", "depth", "then", "fuse", "patience", "rest", "tag")  # flags without a meaning for examples, all of which are scored
+OF_RUNS = ("run", "depth", "then", "fuse", "rest", "tag")  # flags without a meaning for examples, all of which are scored
 TOKENS_ON_CPU, TOKENS_ON_CUDA = 4096, 65536  # fits into a CPU cache; keeps a GPU busy
 log = logging.getLogger(__name__)
 
@@ -62,8 +62,7 @@ class Rerank(Stage):
     stride: int | None = option("Tokens from one passage to the next [default: half a passage].", None, minimum=1)
     fuse: str = option("Fusion method for several runs.", "rrf", package="fusion")
     shard: str | None = option("I/N: rerank shard I of N of the queries, counted from 0; join the runs with cat.", None)
-    patience: int | None = option("Stop a query after N documents in a row that do not reach its top 10 [default: never].", None, minimum=1)
-    rest: bool = option("Keep documents that were not scored: below --depth, or skipped by --patience.", True)
+    rest: bool = option("Keep documents below --depth, which are not scored.", True)
     max_tokens: int | None = option(
         "Maximum tokens per batch [default: 4096 on a CPU, 65536 on CUDA].", None, minimum=1, affects_result=False
     )
@@ -89,8 +88,6 @@ class Rerank(Stage):
             raise UsageError("--stride: --passages firstp reads only the first passage; add --passages maxp or sump")
         if self.shard is not None:
             shards.Shard.parse(self.shard)
-        if self.patience is not None and max(len(one.models) for one in self._cascade()) > 1:
-            raise UsageError(f"--patience {self.patience}: several models would stop a query at different documents; leave it out")
         if self.corpus is not None and is_stream(self.corpus) and sum(len(one.models) for one in self._cascade()) > 1:
             raise UsageError(f"--corpus {self.corpus}: every model reads it, and a pipe can be read once; name a file")
 
@@ -111,25 +108,25 @@ class Rerank(Stage):
         from moeir.reranking.candidates import Candidates
 
         run, texts, _ = self._read_candidates()
-        for _ in texts.iter_documents(Candidates.from_run(run, self._cascade()[0].depth).document, join_fields=True):
+        for _ in texts.iterate_documents(Candidates.from_run(run, self._cascade()[0].depth).document, join_fields=True):
             pass  # an error if one is missing
         pairs = [(len(run.top(one.depth).scores), one.models) for one in self._cascade()]
         return [f"{count:,} pairs by {' + '.join(map(str, models))}" for count, models in pairs]
 
     def _load_candidates(self, training: "Sequence[Example]") -> "Run":
         """The run to rerank, or that of the examples; or its queries of this shard."""
-        from moeir.reranking.candidates import merge_runs, query_shard, run_of_examples
+        from moeir.reranking.candidates import convert_examples, merge_runs, select_shard
 
         runs = [read_run_with_depth(path) for path in run_paths(self.run)]
         if len(runs) > 1:
             log_guessed_depths(run_paths(self.run), runs, self.fuse, "moeir fuse --run-depth K sets it")
-        run = run_of_examples(training) if self.train is not None else merge_runs(runs, self.fuse)
+        run = convert_examples(training) if self.train is not None else merge_runs(runs, self.fuse)
         if self.shard is None:
             return run
         shard = shards.Shard.parse(self.shard)
         if shard.total > len(run):
             raise UsageError(f"--shard {shard}: the run has {len(run)} queries; expected at most as many shards")
-        return query_shard(run, shard.number, shard.total)
+        return select_shard(run, shard.number, shard.total)
 
     def _read_candidates(self) -> "tuple[Run, CandidateTexts, list[Example]]":
         """The run to rerank, the texts of its pairs, and the training examples."""
@@ -161,7 +158,6 @@ class Rerank(Stage):
         from moeir.backbones.device import select_device, select_dtype
         from moeir.records import examples, runs
         from moeir.reranking.candidates import add_scores
-        from moeir.reranking.score_journal import ScoreJournal
         from moeir.reranking.scoring import PassageSplitter, ScoringConfig, score_candidates
         from moeir.retrieval.latency import limit_threads
 
@@ -169,17 +165,13 @@ class Rerank(Stage):
         device = select_device(self.device)
         passages = PassageSplitter(self.passages, self.passage_length, self.stride)
         token_budget = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
-        scoring_config = ScoringConfig(
-            select_dtype(self.dtype, device, inference=True), device, token_budget, passages, self.expert, self.patience
-        )
-        journal = ScoreJournal(None if self.output == STREAM else atomic_write.resume_path(self.output))
-        score = partial(score_candidates, texts=candidate_texts, config=scoring_config, journal=journal)
+        scoring_config = ScoringConfig(select_dtype(self.dtype, device, inference=True), device, token_budget, passages, self.expert)
+        score = partial(score_candidates, texts=candidate_texts, config=scoring_config)
         round_facts = []
         with limit_threads(self.threads):
             for number in range(len(self._cascade())):
                 run, facts = self._rerank_once(run, number, score)
                 round_facts.append(facts)
-        journal.close()
         if self.train is None:
             runs.write_run(run, self.output, tag=self.tag or "moeir.rerank")
         else:
@@ -189,17 +181,18 @@ class Rerank(Stage):
     def _rerank_once(self, run: "Run", number: int, score: "Callable[..., tuple[Scores, dict[str, Any]]]") -> "tuple[Run, dict[str, Any]]":
         """The reranked run of a round, and its facts for the manifest; `score` gives the scores of a model and their facts."""
         from moeir.console import meter
-        from moeir.reranking.candidates import Candidates, ensemble_scores
+        from moeir.reranking.candidates import Candidates, combine_scores
 
-        cascade_round = self._cascade()[number]
+        cascade_round, resume = self._cascade()[number], None if self.output == STREAM else atomic_write.resume_path(self.output)
         candidates, all_scores, model_facts = Candidates.from_run(run, cascade_round.depth), [], []
         for model_number, model in enumerate(cascade_round.models):
             start = time.monotonic()
             with meter(f"reranking with {model}", len(candidates)) as counter:
-                model_scores, facts = score(model, candidates, name=f"round{number}.model{model_number}", advance=counter.advance)
+                journal = None if resume is None else resume / f"round{number}.model{model_number}.jsonl"
+                model_scores, facts = score(model, candidates, advance=counter.advance, journal_file=journal)
             all_scores.append(model_scores)
             rate = facts["pairs"] / max(time.monotonic() - start, 1e-9)
             log.info("%s: %s documents of %d queries, %s a second", model, f"{facts['pairs']:,}", len(run), f"{rate:,.0f}")
             model_facts.append({"model": str(model), "digest": manifests.compute_digest(model), **facts})
-        scores = ensemble_scores(candidates, all_scores, self.ensemble)
+        scores = combine_scores(candidates, all_scores, self.ensemble)
         return candidates.apply_scores(scores, rest=self.rest or number > 0), {"depth": cascade_round.depth, "models": model_facts}

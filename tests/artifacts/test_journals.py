@@ -13,7 +13,6 @@ from moeir.backbones.token_files import TokenFileWriter
 from moeir.errors import ArtifactError
 from moeir.representations import encodings
 from moeir.representations.dense import Dense
-from moeir.reranking import score_journal
 
 BLOCKS = [np.arange(6).reshape(2, 3), np.arange(3).reshape(1, 3) + 10, np.zeros((0, 3)), np.arange(9).reshape(3, 3) - 5]
 
@@ -131,24 +130,14 @@ def write_token_files(folder):
     writer.close()
 
 
-def write_scores(folder):
-    journal = score_journal.ScoreJournal(folder)
-    log = journal.open_log("model", 4)
-    for _ in range(2):
-        log.add(np.ones(2, np.float32))
-    journal.close()
-
-
 @needs_proc
 @pytest.mark.parametrize("write, files", [
     (write_encodings, {"vectors.npy": 2 * 4 * 2, "ids.txt": 5}),
     (write_token_files, {"ids.npy": 3 * 2, "starts.npy": 8}),
-    (write_scores, {"model.npy": 2 * 4}),
 ])  # fmt: skip
 def test_a_journal_counts_only_what_is_on_disk(write, files, tmp_path, synced, monkeypatch):
     """A power cut keeps only what was synced, so every file comes to disk before the entry that counts its rows."""
-    for module in (encodings, score_journal):
-        monkeypatch.setattr(module, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(encodings, "FLUSH_SECONDS", 0.0)
     write(tmp_path)
     for entry in (1, 2):
         block, synced[: len(files) + 1] = synced[: len(files) + 1], []

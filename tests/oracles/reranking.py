@@ -12,17 +12,6 @@ def rerank(hits, depth, scores, *, rest=True):
     return head + (list(hits[depth:]) if rest else [])
 
 
-def documents_before_exit(scores, patience, best):
-    """Number of a query's documents scored until `patience` in a row are not among the first `best`."""
-    scored = min(patience, len(scores))
-    while scored < len(scores):
-        before = sorted(scores[: scored - patience], reverse=True)
-        if len(before) >= best and max(scores[scored - patience : scored]) <= before[best - 1]:
-            return scored
-        scored = min(scored + patience, len(scores))
-    return scored
-
-
 def passage_windows(size, window, stride):
     """(begin, end) of each passage of a text of `size` tokens: up to its end."""
     spans = [(0, min(size, window))]
@@ -34,18 +23,13 @@ def passage_windows(size, window, stride):
 
 def ensemble_scores(lists, method):
     """The combined scores of several rerankers for the same documents."""
-    transform = {"zscore": zscores, "mean": list, "softmax": softmax, "rrf": reciprocal_ranks}[method]
+    transform = {"zscore": zscores, "mean": list, "rrf": reciprocal_ranks}[method]
     columns = list(zip(*[transform(row) for row in lists], strict=True))
     return [math.fsum(column) if method == "rrf" else mean(column) for column in columns]
 
 
 def zscores(row):
     return [0.0 if max(row) == min(row) else (score - mean(row)) / pstdev(row) for score in row]
-
-
-def softmax(row):
-    powers = [math.exp(score) for score in row]
-    return [power / math.fsum(powers) for power in powers]
 
 
 def reciprocal_ranks(row):

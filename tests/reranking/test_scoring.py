@@ -11,8 +11,7 @@ from moeir.architectures.input_config import InputConfig
 from moeir.backbones.packed_pairs import PackedPairs, PairTemplate, RaggedIds
 from moeir.errors import UsageError
 from moeir.records.runs import Run
-from moeir.reranking import scoring
-from moeir.reranking.candidates import Candidates, ensemble_scores, merge_runs
+from moeir.reranking.candidates import Candidates, combine_scores, merge_runs
 from moeir.reranking.cascade import CascadeRound, check_decreasing
 from moeir.reranking.score_journal import ScoreJournal
 from moeir.reranking.scoring import PassageSplitter
@@ -49,27 +48,6 @@ def test_a_reranked_run_is_that_of_the_loop(case, rest):
         assert all(after < before for before, after in zip(values[len(new) - 1 :], values[len(new) :], strict=False))
 
 
-@quick
-@given(lists(), st.integers(1, 3), st.integers(1, 3), st.booleans())
-def test_patience_ends_where_the_loop_ends(case, patience, best, rest):
-    hits, depth, new_scores = case
-    run = Run.from_hits(hits)
-    candidates = Candidates.from_run(run, depth)
-    scores, partial_scores = np.array(new_scores[: len(candidates)], dtype=np.float32), np.full(len(candidates), np.nan, np.float32)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(scoring, "TOP_DOCUMENTS", best)
-        for part in scoring._early_exit_batches(candidates, partial_scores, patience):
-            assert np.isnan(partial_scores[part]).all()
-            partial_scores[part] = scores[part]
-    after = candidates.apply_scores(partial_scores, rest=rest)
-    for query_number, query in enumerate(run.queries):
-        own = candidates.query == query_number
-        count = oracles.documents_before_exit(scores[own].tolist(), patience, best)
-        assert (~np.isnan(partial_scores[own])).tolist() == [row < count for row in range(own.sum())]
-        new = dict(zip([run.document_ids[code] for code in candidates.document[own]], scores[own].tolist(), strict=True))
-        assert after.documents_of(query) == oracles.rerank(run.documents_of(query), count, new, rest=rest)
-
-
 def test_what_lies_below_stands_one_step_behind_the_last():
     reranked = Candidates.from_run(BERT, 2).apply_scores([1.5, 2.5, 0.25])
     assert reranked.hits("q") == [("b", 2.5), ("a", 1.5), ("c", 0.5), ("d", -0.5)]
@@ -92,7 +70,7 @@ def test_several_runs_become_one_list():
 
 
 @quick
-@given(st.data(), st.sampled_from(["zscore", "mean", "softmax", "rrf"]))
+@given(st.data(), st.sampled_from(["zscore", "mean", "rrf"]))
 def test_ensembles_are_those_of_the_loop(data, how):
     models, count = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5))
     rows = data.draw(st.lists(st.lists(numbers, min_size=count, max_size=count), min_size=models, max_size=models))
@@ -103,15 +81,14 @@ def test_ensembles_are_those_of_the_loop(data, how):
 def test_an_ensemble_is_taken_query_by_query_and_one_model_alone_keeps_its_scores():
     candidates = Candidates.from_run(BERT, 2)
     one, two = np.array([1.0, 3.0, 7.0], dtype=np.float32), np.array([20.0, 10.0, 5.0], dtype=np.float32)
-    assert ensemble_scores(candidates, [one], "zscore") is one
-    assert ensemble_scores(candidates, [one, two], "zscore").tolist() == [0.0, 0.0, 0.0]
-    assert ensemble_scores(candidates, [one, two], "mean").tolist() == [10.5, 6.5, 6.0]
+    assert combine_scores(candidates, [one], "zscore") is one
+    assert combine_scores(candidates, [one, two], "zscore").tolist() == [0.0, 0.0, 0.0]
+    assert combine_scores(candidates, [one, two], "mean").tolist() == [10.5, 6.5, 6.0]
 
 
-@pytest.mark.parametrize("spec", ["softmax:temperature=0", "rrf:constant=-1"])
-def test_options_that_mean_nothing_are_refused(spec):
-    with pytest.raises(UsageError, match=spec.split("=")[0]):
-        variants.bind_variant("reranking.ensembles", spec)(np.ones((2, 2)))
+def test_a_constant_below_zero_is_refused():
+    with pytest.raises(UsageError, match="rrf:constant"):
+        variants.bind_variant("reranking.ensembles", "rrf:constant=-1")(np.ones((2, 2)))
 
 
 SIZES = [0, 1, 5, 6, 7, 30]
@@ -165,18 +142,17 @@ def test_passages_come_together_as_the_best_or_the_sum():
     assert PassageSplitter().aggregate(scores, np.arange(4)).tolist() == scores.tolist()
 
 
-def test_a_ledger_hands_back_what_it_has_kept(tmp_path, monkeypatch):
+def test_a_journal_hands_back_what_is_on_disk(tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.reranking.score_journal.FLUSH_SECONDS", 0.0)
-    log = ScoreJournal(tmp_path / "kept").open_log("a", 4)
-    log.add(np.array([1.0, 2.0], dtype=np.float32))
+    journal = ScoreJournal(tmp_path / "resume" / "a", 4)
+    journal.add(np.array([1.1, 2.0], dtype=np.float32))
     monkeypatch.setattr("moeir.reranking.score_journal.FLUSH_SECONDS", 1e9)
-    log.add(np.array([7.0], dtype=np.float32))  # not on disk: lost
-    journal = ScoreJournal(tmp_path / "kept")
-    again, other = journal.open_log("a", 4), journal.open_log("b", 1)
-    assert (again.done, other.done) == (2, 0)
+    journal.add(np.array([7.0], dtype=np.float32))  # not on disk: lost
+    again = ScoreJournal(tmp_path / "resume" / "a", 4)
+    assert (again.done, ScoreJournal(tmp_path / "resume" / "b", 1).done) == (2, 0)
     again.add(np.array([3.0, 4.0], dtype=np.float32))
-    assert again.close().tolist() == [1.0, 2.0, 3.0, 4.0]
-    assert ScoreJournal(tmp_path / "kept").open_log("a", 4).done == 4
+    assert again.close().tolist() == np.array([1.1, 2.0, 3.0, 4.0], dtype=np.float32).tolist()
+    assert ScoreJournal(tmp_path / "resume" / "a", 4).done == 4
 
 
 @pytest.mark.parametrize("text", ["100", "x:ckpt", "0:ckpt", "10:", "10:a++b", ":ckpt"])

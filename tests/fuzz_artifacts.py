@@ -138,10 +138,7 @@ def changed_file(folder: Path, file: Path, content: bytes) -> Iterator[None]:
     if file.name == HEADER:
         size = struct.unpack("<Q", before[weights][:8])[0]
         weights.write_bytes(struct.pack("<Q", len(content)) + content + before[weights][8 + size :])
-    if file == manifest:
-        with contextlib.suppress(ValueError, RecursionError, AttributeError):
-            manifest.write_text(manifests.serialize_manifest(json.loads(content)), encoding="utf-8", errors="surrogatepass")
-    elif manifest in before:
+    if manifest in before and file != manifest:
         facts = json.loads(before[manifest])
         facts["files"][str(file.relative_to(folder))] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         manifest.write_text(manifests.serialize_manifest(facts), encoding="utf-8")

@@ -23,12 +23,12 @@ MAKE_AGAIN = "run the stage that made it again with --force"
 class ArrayFolder(dict[str, npt.NDArray[Any]]):
     """The `.npy` files of a folder, memory-mapped, by name; `advice` is the end of the message about a damaged one."""
 
-    def __init__(self, folder: Path, advice: str = MAKE_AGAIN, *, writable: bool = True) -> None:
+    def __init__(self, folder: Path, advice: str = MAKE_AGAIN) -> None:
         super().__init__()
         self._folder, self._advice = folder, advice
         for path in sorted(folder.glob("*.npy")):
             try:
-                self[path.stem] = memmap.open_memmap(path) if writable else memmap.open_readonly(path)
+                self[path.stem] = memmap.open_memmap(path)
             except ValueError as problem:
                 self.refuse(path.stem, "an array", f"another file ({problem})")
 

@@ -250,13 +250,12 @@ def _retire(work: WorkFolder) -> None:
     """Remove the folder that was replaced: the files of its manifest. What is not removed gets a visible name, with a warning."""
     own = {work.old / name for name in list_files(work.old / MANIFEST) or ()}
     try:
-        for root, folders, names in os.walk(work.old, topdown=False):
+        for root, _, names in os.walk(work.old, topdown=False):
             os.chmod(root, 0o700)
             _remove(*(file for name in names if (file := Path(root, name)) in own))
-            for folder in folders:
-                with suppress(OSError):  # it holds something else
-                    os.rmdir(Path(root, folder))
-        if work.old.is_dir() and {entry.name for entry in work.old.iterdir()} <= {MANIFEST}:
+            with suppress(OSError):  # it holds something else
+                os.rmdir(root)
+        if {entry.name for entry in work.old.glob("*")} == {MANIFEST}:
             _fsync(work.old)  # the manifest goes last: it says whose the rest is
             _remove(work.old)
     except OSError as problem:

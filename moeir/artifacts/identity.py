@@ -1,15 +1,14 @@
 """What is at a path while it is read, so that nobody takes the files of two products for those of one.
 
 Readers open one file after another by path, and each may be replaced before the next. What they have read is one content if the identity
-of the path was the same before the first and after the last: of a product that is a folder its manifest and the sizes and times of the
-files in it, of a file its size and times.
+of the path was the same before the first and after the last: of a product that is a folder its manifest and its times, of a file its size
+and times.
 """
 
 import functools
 import inspect
-import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -17,7 +16,6 @@ from typing import Any, ParamSpec, TypeVar
 from moeir.artifacts.unfinished import MANIFEST
 from moeir.errors import ArtifactError, DataError
 
-CARD = "README.md"  # which its owner may edit
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 _held: ContextVar[dict[Path, Any] | None] = ContextVar("held", default=None)  # identities when reading began
@@ -28,29 +26,12 @@ def read_identity(path: Path) -> Any:
     try:
         facts, manifest = path.stat(), path / MANIFEST
         if manifest.is_file():
-            content = manifest.read_bytes()
-            files = {name: _read_times(path / name) for name in _list_names(content)}
-            return content, (facts.st_ino, manifest.stat().st_mtime_ns, files), facts.st_ctime_ns, facts.st_mtime_ns
+            return manifest.read_bytes(), (facts.st_ino, manifest.stat().st_mtime_ns), facts.st_ctime_ns, facts.st_mtime_ns
         if path.is_file():
             return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
         return {file: read_identity(file) for file in path.rglob("*") if file.is_file()} or None
     except OSError:
         return None
-
-
-def _list_names(manifest: bytes) -> list[str]:
-    """The files in a manifest, without the card; none if it is damaged, which its readers say."""
-    try:
-        return [name for name in json.loads(manifest)["files"] if name != CARD]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return []
-
-
-def _read_times(file: Path) -> tuple[int, int] | None:
-    """The size and the time of writing of a file; other files of the same content may be links to it, which changes its other time."""
-    with suppress(OSError, ValueError):
-        return (facts := file.stat()).st_size, facts.st_mtime_ns
-    return None
 
 
 def _find_changed(held: Mapping[Path, Any]) -> Path | None:

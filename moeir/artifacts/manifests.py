@@ -15,15 +15,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from moeir.artifacts.identity import CARD, read_unchanged
+from moeir.artifacts.identity import read_unchanged
 from moeir.artifacts.unfinished import MANIFEST as MANIFEST
 from moeir.artifacts.unfinished import WorkFolder, describe_unfinished, maker, read_json
 from moeir.errors import ArtifactError
 
+CARD = "README.md"  # which its owner may edit
 NOT_IN_DIGEST = ("metrics.jsonl", CARD, "settings.yaml")
 FORMAT = 1  # of artifacts on disk; raised with each change, so that those of another version are refused
 SEAL, JSON_END = "seal", '"\n}'
 RECORDED_PACKAGES = ("moeir", "torch", "transformers", "tokenizers", "numpy", "numba", "ir_measures")
+HASH_BLOCK_BYTES = 2**22
+MAX_HASH_THREADS = 16
 
 
 def compute_digest(path: Path) -> str:
@@ -37,7 +40,9 @@ def compute_digest(path: Path) -> str:
         return compute_sha256(path)
     if (path / MANIFEST).is_file():
         return digest_files(read_manifest(path)["files"])
-    return digest_files(_file_entries(path))
+    return digest_files(
+        _list_entries(path, [file for file in _find_files(path) if file.name != MANIFEST and not file.name.startswith(".")])
+    )
 
 
 def digest_files(files: Mapping[str, Mapping[str, Any]]) -> str:
@@ -93,12 +98,14 @@ def _has_seal(text: str, manifest: Mapping[str, Any]) -> bool:
 
 
 def _is_manifest(loaded: Any) -> bool:
-    if not isinstance(loaded, dict) or not isinstance(loaded.get("files"), dict) or not isinstance(loaded.get("counts"), dict):
+    types = {"kind": str, "files": dict, "counts": dict}
+    if not isinstance(loaded, dict) or not all(isinstance(loaded.get(name), kind) for name, kind in types.items()):
         return False
-    kind, files = loaded.get("kind"), loaded["files"]
-    if not isinstance(kind, str) or kind == "" or any("\0" in name for name in files):
-        return False
-    return all(isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and "sha256" in entry for entry in files.values())
+    entries = loaded["files"].items()
+    return all(
+        "\0" not in name and isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and "sha256" in entry
+        for name, entry in entries
+    )
 
 
 def list_files(manifest_file: Path) -> Collection[str] | None:
@@ -107,7 +114,7 @@ def list_files(manifest_file: Path) -> Collection[str] | None:
     if not _is_manifest(manifest) or any(Path(name).is_absolute() or ".." in Path(name).parts for name in manifest["files"]):
         return None
     card, entry = manifest_file.with_name(CARD), manifest["files"].get(CARD)
-    is_edited = entry is not None and card.is_file() and compute_sha256(card) != entry["sha256"]
+    is_edited = entry is not None and card.is_file() and entry != compute_checksums([card])[0]
     return [name for name in manifest["files"] if name != CARD or not is_edited]
 
 
@@ -138,28 +145,9 @@ def verify_artifact(path: Path, kind: str) -> dict[str, Any]:
     return manifest
 
 
-def _is_name_map(value: Any) -> bool:
-    return isinstance(value, dict) and bool(value) and all(isinstance(text, str) for text in value.values())
-
-
-def _is_reference(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(value.get(name), str) and "\0" not in value[name] for name in ("path", "digest"))
-
-
 def read_counts(path: Path) -> dict[str, Any]:
-    """The counts in the manifest of encodings or of an index; ArtifactError if one that readers go by is missing or of another type."""
-    manifest = read_manifest(path)
-    counts, is_encodings = dict(manifest["counts"]), manifest["kind"] == "encodings"
-    faults = {
-        "texts": is_encodings and not (type(counts.get("texts")) is int and counts["texts"] >= 0),
-        "experts": not _is_name_map(counts.get("experts")),
-        "checkpoint": not _is_reference(counts.get("checkpoint")) and (is_encodings or bool({"checkpoint", "dtype"} & counts.keys())),
-        "dtype": is_encodings and not isinstance(counts.get("dtype"), str),
-    }
-    if names := [name for name, is_wrong in faults.items() if is_wrong]:
-        reason = f"{names[0]} is missing among its counts, or not what moeir {maker(manifest)} writes"
-        raise ArtifactError(f"{manifest_path(path)}: damaged: {reason}; {_repair_hint(manifest)}")
-    return counts
+    """The counts in the manifest of an artifact."""
+    return dict(read_manifest(path)["counts"])
 
 
 def check_format(path: Path, manifest: Mapping[str, Any]) -> None:
@@ -215,14 +203,12 @@ def diff_records(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
     return differences
 
 
-def _file_entries(
-    folder: Path, without: Collection[str] = (), linked: Mapping[str, Any] | None = None, *, is_product: bool = False
-) -> dict[str, dict[str, Any]]:
-    entries = dict(linked or {})
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / MANIFEST)
-    names = [file for file in files if is_product or (file.name != MANIFEST and not file.name.startswith("."))]
-    included = [file for file in names if file.relative_to(folder).parts[0] not in without and str(file.relative_to(folder)) not in entries]
-    return entries | {str(file.relative_to(folder)): entry for file, entry in zip(included, compute_checksums(included), strict=True)}
+def _find_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file())
+
+
+def _list_entries(folder: Path, files: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    return {str(file.relative_to(folder)): entry for file, entry in zip(files, compute_checksums(files), strict=True)}
 
 
 def build_manifest(
@@ -230,7 +216,13 @@ def build_manifest(
 ) -> dict[str, Any]:
     """The manifest of a finished product, called `name` if it is a single file, leaving out the folders in `without`; `linked` are the
     entries of files that it shares with a verified artifact."""
-    files = _file_entries(product, without, linked, is_product=True) if product.is_dir() else {name: compute_checksums([product])[0]}
+    files = dict(linked or {})
+    if product.is_dir():
+        names = {str(file.relative_to(product)): file for file in _find_files(product)}
+        included = [file for name, file in names.items() if name not in (MANIFEST, *files) and Path(name).parts[0] not in without]
+        files |= _list_entries(product, included)
+    else:
+        files[name] = compute_checksums([product])[0]
     versions = {name: version for name, version in find_versions().items() if name in ("python", *sys.modules)}
     return {"kind": kind, "format": FORMAT, **record, "files": files, "versions": versions}
 
@@ -252,11 +244,6 @@ def read_lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8").split("\n")[:-1]
     except UnicodeDecodeError:
         raise ArtifactError(f"{path}: damaged: lines that are not UTF-8; run the stage that made it again with --force") from None
-
-
-HASH_BLOCK_BYTES = 2**26  # bytes
-READ_BYTES = 2**18
-MAX_HASH_THREADS = 16
 
 
 def compute_sha256(path: Path) -> str:
@@ -284,13 +271,9 @@ def _hash_files(files: Sequence[Path]) -> list[str]:
 
 
 def _hash_block(path: Path, first: int) -> str:
-    hasher, remaining = hashlib.sha256(), HASH_BLOCK_BYTES
     with open(path, "rb") as file:
         file.seek(first)
-        while remaining and (chunk := file.read(min(READ_BYTES, remaining))):
-            hasher.update(chunk)
-            remaining -= len(chunk)
-    return hasher.hexdigest()
+        return hashlib.sha256(file.read(HASH_BLOCK_BYTES)).hexdigest()
 
 
 def checkpoint_digests(manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -308,12 +291,8 @@ def find_checkpoint(path: Path, recorded: Mapping[str, str], model: Path | None)
     if not folder.is_dir():
         raise ArtifactError(f"{path}: the checkpoint it was made with is not at {folder}; say where it is with --model")
     digests = checkpoint_digests(verify_artifact(folder, "checkpoint"))
-    same_weights = _weights_digest(digests) == _weights_digest(recorded)
-    if digests["digest"] != recorded["digest"] and not (model is not None and same_weights):
+    key = "digest" if model is None else "uncalibrated"
+    if digests.get(key, digests["digest"]) != recorded.get(key, recorded["digest"]):
         repair = "name that one with --model, or run moeir encode with this one and moeir index again"
         raise ArtifactError(f"{folder}: not the checkpoint {path} was made with; {repair}")
     return folder
-
-
-def _weights_digest(digests: Mapping[str, str]) -> str:
-    return digests.get("uncalibrated", digests["digest"])

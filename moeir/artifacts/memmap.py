@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,10 @@ _bytes_read = 0
 
 def open_memmap(path: Path) -> Any:
     """Map a `.npy` file, copy-on-write: assignments do not change the file. ValueError for any other file."""
-    array = _map_npy(path, "c")
+    try:
+        array = np.lib.format.open_memmap(path, mode="c")
+    except (TypeError, OverflowError, TokenError, SyntaxError) as problem:  # no Python literal, or a shape that cannot be
+        raise ValueError(str(problem)) from None
     with _maps_lock:
         _open_maps.add(array._mmap)
     return array
@@ -98,15 +101,3 @@ def get_or_build(
         atomic_write.clean_leftovers(path, record)
     identity.hold(path)
     return path
-
-
-def open_readonly(path: Path) -> npt.NDArray[Any]:
-    """A read-only memory-mapped array. ValueError for any other file."""
-    return np.asarray(_map_npy(path, "r"))
-
-
-def _map_npy(path: Path, mode: Literal["c", "r"]) -> Any:
-    try:
-        return np.lib.format.open_memmap(path, mode=mode)
-    except (TypeError, OverflowError, TokenError, SyntaxError) as problem:  # no Python literal, or a shape that cannot be
-        raise ValueError(str(problem)) from None

@@ -48,7 +48,7 @@ class SpanCache:
     def open(cls, folder: Path) -> Self:
         """Open a folder built by `build_span_cache`; ArtifactError if its arrays disagree."""
         maximum = int(manifests.read_manifest(folder)["settings"]["maximum"])
-        arrays = ArrayFolder(folder, f"delete {folder}", writable=False)
+        arrays = ArrayFolder(folder, f"delete {folder}")
         ids, ends = arrays.read("ids", ID_DTYPES, (None,)), arrays.read("character_ends", np.int64, (None,))
         sentences = arrays.read_offsets("sentences", None, len(ids), "ids.npy")
         spans = arrays.read_offsets("spans", len(ends), len(sentences) - 1, "character_ends.npy and sentences.npy")
@@ -180,7 +180,7 @@ class QueryCache:
     @classmethod
     def open(cls, folder: Path, corpus: SpanCache) -> Self:
         """Open a folder built by `build_query_cache` for a corpus; ArtifactError if its arrays disagree."""
-        arrays = ArrayFolder(folder, f"delete {folder}", writable=False)
+        arrays = ArrayFolder(folder, f"delete {folder}")
         ids = arrays.read("ids", ID_DTYPES, (None,))
         starts = arrays.read_offsets("starts", None, len(ids), "ids.npy")
         links = arrays.read("links", np.int64, (None,), by="starts.npy", below=len(starts) - 1)

@@ -42,7 +42,7 @@ class TokenCache(RaggedIds):
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Open a folder that `build_token_cache` has written; ArtifactError if its arrays disagree."""
-        arrays = ArrayFolder(folder, f"delete {folder}", writable=False)
+        arrays = ArrayFolder(folder, f"delete {folder}")
         ids, silent = arrays.read("ids", ID_DTYPES, (None,)), arrays.read("silent", np.int32, (None,))
         return cls(ids, arrays.read_offsets("starts", len(silent), len(ids), "silent.npy and ids.npy"), silent)
 

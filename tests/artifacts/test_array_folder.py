@@ -34,7 +34,6 @@ def test_a_sound_array_is_itself(open_arrays):
     assert arrays.read_offsets("rows", 11, 11, "others.npy").tolist() == numbers.tolist()
     assert arrays.read("vectors", "float16", (None, 2), finite=True).tolist() == [[1, 1]] * 3
     assert arrays.read("nothing", np.uint8, (0, None), below=1).shape == (0, 2)
-    assert ArrayFolder(arrays._folder, writable=False).read("rows", np.int64, (12,)).flags.writeable is False
 
 
 def test_another_dtype_shape_or_layout_is_refused(open_arrays):

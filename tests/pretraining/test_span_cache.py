@@ -124,7 +124,7 @@ def test_a_killed_build_is_never_read_half(tmp_path, reader, monkeypatch):
 def test_memory_does_not_grow_with_the_corpus(tmp_path, reader, monkeypatch):
     monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 30)
     monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 12)
-    monkeypatch.setattr(manifests, "READ_BYTES", 1 << 12)  # of a file, which each of the threads that compute checksums holds
+    monkeypatch.setattr(manifests, "HASH_BLOCK_BYTES", 1 << 12)  # of a file, which each of the threads that compute checksums holds
     peaks = []
     for count in (90, 90, 600):  # the first warms up
         path = write_corpus(tmp_path / f"{count}.jsonl", make_documents(count, sentences=20))

@@ -11,30 +11,22 @@ import fcntl
 import json
 import os
 import platform
+import re
 import select
 import socket
 import struct
 import sys
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from moeir.artifacts.manifests import MANIFEST
-from tests.stage_scenarios import (
-    SCENARIOS,
-    check_end,
-    read_if_present,
-    read_product,
-    refusal_of,
-    run_command,
-    run_earlier,
-    working_copy,
-    working_folder,
-    write_inputs,
-)
+from tests.faults import Programme, list_files
+from tests.kill_points import fork
+from tests.stage_scenarios import read_if_present, run_command
 
 KIND_OF_CALL = {  # numbers of x86-64
     **dict.fromkeys((2, 257, 437), "open"),  # open, openat, openat2
@@ -46,7 +38,7 @@ KIND_OF_CALL = {  # numbers of x86-64
 }
 OPENAT, OPEN, RENAME, WRITE, MMAP, SENDFILE = 257, 2, 82, 1, 9, 40
 SHORT = 0  # half of the bytes are written, without an error
-FAULTS = {
+ERRORS = {
     "open": (errno.EIO, errno.EMFILE, errno.EINTR),
     "read": (errno.EIO, errno.EINTR),
     "write": (errno.EIO, errno.ENOSPC, errno.EINTR, SHORT),
@@ -62,17 +54,6 @@ LOAD, JUMP_EQUAL, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06  # of classic BP
 MAP_ANONYMOUS, AT_FDCWD = 0x20, -100
 
 
-class Fault(NamedTuple):
-    """The `number`-th call of a kind fails with an error of the system, a full disk from then on; number 0: none fails."""
-
-    kind: str
-    number: int
-    error: int
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.number} {errno.errorcode.get(self.error, 'short')}"
-
-
 class Outcome(NamedTuple):
     """How a command ended: exit code, lines on stderr, and the calls of each kind that were counted; `met` if the fault took place."""
 
@@ -82,40 +63,113 @@ class Outcome(NamedTuple):
     met: str | None
 
 
+class FailingCall(NamedTuple):
+    """The `number`-th call of a kind fails with an error of the system, a full disk from then on; number 0: none fails."""
+
+    kind: str
+    number: int
+    error: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number} {errno.errorcode.get(self.error, 'short')}"
+
+    @property
+    def row(self) -> str:
+        """The kind of call and the error."""
+        return f"{self.kind} {errno.errorcode.get(self.error, 'short')}"
+
+    def check(self, programme: Programme) -> str | None:
+        """Run the command with the fault, and again without."""
+        outcome = run_failing(programme, self)
+        programme.counts[self.row, "faults"] += bool(outcome.met)
+        programme.counts[self.row, "refusals"] += bool(outcome.code)
+        problem = self.check_outcome(programme, outcome) or programme.run_again(max_refusals=0)
+        return problem and f"of {outcome.met}: {problem}"
+
+    def check_outcome(self, programme: Programme, outcome: Outcome) -> str | None:
+        """What is wrong with the end of the command and with what it leaves."""
+        (product,) = programme.products
+        content, expected, earlier = read_if_present(product), programme.expected[product], programme.earlier[product]
+        if outcome.code == 0:
+            is_told = re.search("is finished, but a file beside it cannot be removed|could not be removed whole", outcome.stderr)
+            if outcome.met and self.kind == "fsync" and not is_told:  # another call may be tried again, or in another way
+                return "the command passes over it"
+            return None if content == expected else "exit code 0, but another product"
+        errors = [line for line in outcome.stderr.splitlines() if line.startswith("error: ")]
+        if outcome.code not in (1, 2, 3, 4) or len(errors) != 1 or outcome.met is None:
+            return f"not a refusal of one line: {outcome.code} {outcome.stderr!r}"
+        reasons = {os.strerror(self.error), *(["out of memory"] if self.error == errno.ENOMEM else [])}
+        if self.kind == "open" and outcome.met.endswith(".safetensors"):
+            reasons.add(os.strerror(errno.ENOENT))  # safetensors' word for it, after our own open went well
+        if not any(reason in errors[0] for reason in reasons):
+            return f"does not say why: {outcome.code} {errors[0]!r}"
+        return programme.check_products() or _check_files(programme, is_new=content == expected, is_other=expected != earlier)
+
+
+def _check_files(programme: Programme, *, is_new: bool, is_other: bool) -> str | None:
+    """No file may be lost, and only work that can be continued may stay: a partial product with its state, and its record. The product is
+    the new one or the earlier one, which is another."""
+    files, (product,) = list_files(), programme.products
+    has_state = any(file.stat().st_size for file in files if any(part.endswith("resume") for part in file.parts))
+    suffixes = (".partial", ".resume", ".record") if has_state else ()
+    if is_new and is_other:  # in its place, but not yet on the disk for certain: the earlier one stays
+        suffixes += (".old", ".record")
+    new = {file for file in programme.files_whole if file.is_relative_to(product) or file.name == f"{product.name}.{MANIFEST}"}
+    added = files - programme.files_before - (programme.files_whole if is_new else programme.files_whole - new)
+    if unexpected := sorted(str(file) for file in added if not any(part.endswith(suffixes) for part in file.parts)):
+        return f"leaves {', '.join(unexpected)}"
+    finished = {file for file in programme.files_before if not any(part.startswith(".") for part in file.parts)}
+    lost = set() if is_new else finished - files
+    return f"loses {', '.join(sorted(map(str, lost)))}" if lost else None
+
+
+def list_failing_calls(programme: Programme) -> list[FailingCall]:
+    """Each call of the command, with each error if it changes the disk, else with one of them in turn."""
+    nothing = FailingCall("", 0, 0)
+    with programme.copy("counted"):
+        outcome = run_failing(programme, nothing)
+        assert outcome.met is None and nothing.check_outcome(programme, outcome) is None, outcome
+    calls = []
+    for kind, errors in ERRORS.items():
+        for number in range(outcome.calls.get(kind, 0)):
+            chosen = errors if kind in CHANGING else errors[number % len(errors) :][:1]
+            calls += [FailingCall(kind, number + 1, error) for error in chosen]
+    return calls
+
+
 @cache
 def is_supported() -> bool:
     """Whether system calls can be stopped here."""
     if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
         return False
-    child = os.fork()
-    if child == 0:
-        try:
+
+    def stop_calls() -> int:
+        with suppress(OSError):
             os.close(_stop_calls())
-            os._exit(0)
-        except OSError:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            return 0
+        return 1
+
+    return os.waitstatus_to_exitcode(os.waitpid(fork(stop_calls), 0)[1]) == 0
 
 
-def run_failing(command: Callable[[], tuple[int, str]], folder: Path, fault: Fault) -> Outcome:
-    """Run `command` in a child in which a call on a file in `folder` fails."""
+def run_failing(programme: Programme, fault: FailingCall) -> Outcome:
+    """Run the command of a programme in a child in which a call on a file in the programme's folder fails."""
     ours, theirs = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.fsync = sys.modules["posix"].fsync
-            listener = _stop_calls()
-            socket.send_fds(theirs, [b"x"], [listener])
-            os.close(listener)
-            theirs.sendall(json.dumps(command()).encode())
-        except BaseException:  # noqa: BLE001 - nothing of the child may run the parent's tests
-            theirs.sendall(json.dumps((-1, traceback.format_exc())).encode())
-        finally:
-            os._exit(0)
+    (command,) = programme.commands
+
+    def run() -> None:
+        os.fsync = sys.modules["posix"].fsync
+        listener = _stop_calls()
+        socket.send_fds(theirs, [b"x"], [listener])
+        os.close(listener)
+        result = run_command(command)
+        theirs.sendall(json.dumps((result.code, "\n".join(result.messages))).encode())
+
+    child = fork(run)
     theirs.close()
     with ours:
         listener = socket.recv_fds(ours, 1, 1)[1][0]
-        supervisor = _Supervisor(child, folder.resolve(), fault)
+        supervisor = _Supervisor(child, programme.root.resolve(), fault)
         try:
             supervisor.answer_all(listener, ours)
             answer = b"".join(iter(lambda: ours.recv(1 << 16), b""))
@@ -149,7 +203,7 @@ def _stop_calls() -> int:
 class _Supervisor:
     """Answers the calls of a child."""
 
-    def __init__(self, child: int, folder: Path, fault: Fault) -> None:
+    def __init__(self, child: int, folder: Path, fault: FailingCall) -> None:
         self._child, self._folder, self._fault = child, str(folder), fault
         self._memory = os.open(f"/proc/{child}/mem", os.O_RDONLY)
         self._process = os.pidfd_open(child)
@@ -227,114 +281,3 @@ class _Supervisor:
             return os.write(descriptor, content)
         finally:
             os.close(descriptor)
-
-
-def _list_files() -> set[Path]:
-    return {path for path in Path("out").rglob("*") if path.is_file()}
-
-
-class Programme:
-    """A scenario of one command and what it leaves when nothing fails, to compare with what it leaves when a call fails."""
-
-    def __init__(self, name: str, folder: Path, inputs: Path) -> None:
-        self.scenario, self._folder, self._inputs, self._root = SCENARIOS[name], folder, inputs, Path(os.path.commonpath([folder, inputs]))
-        (self._command,), (self._product,) = self.scenario.commands, self.scenario.products
-        self.counts: Counter[tuple[str, str, str]] = Counter()
-        write_inputs(inputs, self.scenario.all_commands)
-        with working_folder(folder / "earlier", inputs):
-            Path("out").mkdir()
-            run_earlier(self.scenario)
-            self._earlier, self._before = read_if_present(self._product), _list_files()
-            self._finished = {file for file in self._before if not any(part.startswith(".") for part in file.parts)}
-        with working_copy(self._folder, "whole", self._inputs):
-            assert run_command(self._command).code == 0
-            self._expected, self._whole = read_product(self._product), _list_files()
-
-    def list_faults(self) -> list[Fault]:
-        """Each call of the command, with each error if it changes the disk, else with one of them in turn."""
-        nothing = Fault("", 0, 0)
-        with working_copy(self._folder, "counted", self._inputs):
-            outcome = self._run(nothing)
-            assert outcome.met is None and self._check_outcome(nothing, outcome) is None, outcome
-        faults = []
-        for kind, errors in FAULTS.items():
-            for number in range(outcome.calls.get(kind, 0)):
-                chosen = errors if kind in CHANGING else errors[number % len(errors) :][:1]
-                faults += [Fault(kind, number + 1, error) for error in chosen]
-        return faults
-
-    def check(self, faults: Iterable[Fault]) -> list[str]:
-        """Run the command with each fault and again without; what was wrong, one line for each."""
-        failures = []
-        for fault in faults:
-            with working_copy(self._folder, "failed", self._inputs):
-                outcome = self._run(fault)
-                problem = self._check_outcome(fault, outcome) or self._check_second_run()
-            row = (fault.kind, errno.errorcode.get(fault.error, "short"))
-            for column, happened in (("faults", outcome.met), ("refused", outcome.code), ("failures", problem)):
-                self.counts[*row, column] += bool(happened)
-            if problem is not None:
-                failures.append(f"{fault} of {outcome.met}: {problem}")
-        return failures
-
-    def total(self, column: str) -> int:
-        """The sum of a column of the table."""
-        return sum(count for key, count in self.counts.items() if key[2] == column)
-
-    def table(self) -> dict[str, tuple[int, ...]]:
-        """By kind of call and error: faults that took place, commands that refused, and failures."""
-        rows = dict.fromkeys((kind, error) for kind, error, _ in self.counts)
-        return {
-            f"{kind} {error}": tuple(self.counts[kind, error, column] for column in ("faults", "refused", "failures"))
-            for kind, error in rows
-        }
-
-    def _run(self, fault: Fault) -> Outcome:
-        def run() -> tuple[int, str]:
-            result = run_command(self._command)
-            return result.code, "\n".join(result.messages)
-
-        return run_failing(run, self._root, fault)
-
-    def _check_outcome(self, fault: Fault, outcome: Outcome) -> str | None:
-        content = read_if_present(self._product)
-        if outcome.code == 0:
-            if outcome.met and fault.kind == "fsync":  # another call may be tried again, or in another way
-                return "the command passes over it"
-            return None if content == self._expected else "exit code 0, but another product"
-        errors = [line for line in outcome.stderr.splitlines() if line.startswith("error: ")]
-        if outcome.code not in (1, 2, 3, 4) or len(errors) != 1 or outcome.met is None:
-            return f"not a refusal of one line: {outcome.code} {outcome.stderr!r}"
-        reasons = {os.strerror(fault.error), *(["out of memory"] if fault.error == errno.ENOMEM else [])}
-        if fault.kind == "open" and outcome.met.endswith(".safetensors"):
-            reasons.add(os.strerror(errno.ENOENT))  # safetensors' word for it, after our own open went well
-        if not any(reason in errors[0] for reason in reasons):
-            return f"does not say why: {outcome.code} {errors[0]!r}"
-        if content not in (self._earlier, self._expected) or (content is not None and (refusal := refusal_of(self._product))):
-            return f"harms the product that was there: {refusal if content else content!r}"
-        return self._check_files(content)
-
-    def _check_files(self, content: dict[str, bytes] | None) -> str | None:
-        """No file may be lost, and only work that can be continued may stay: a partial product with its state, and its record."""
-        files = _list_files()
-        has_state = any(file.stat().st_size for file in files if any(part.endswith("resume") for part in file.parts))
-        suffixes = (".partial", ".resume", ".record") if has_state else ()
-        if content == self._expected != self._earlier:  # in its place, but not yet on the disk for certain: the earlier one stays
-            suffixes += (".old",)
-        added = files - self._allowed_files(content)
-        if unexpected := sorted(str(file) for file in added if not any(part.endswith(suffixes) for part in file.parts)):
-            return f"leaves {', '.join(unexpected)}"
-        lost = set() if content == self._expected else self._finished - files
-        return f"loses {', '.join(sorted(map(str, lost)))}" if lost else None
-
-    def _allowed_files(self, content: dict[str, bytes] | None) -> set[Path]:
-        """The files that were there, and those that belong to finished work."""
-        own = {file for file in self._whole if file.is_relative_to(self._product) or file.name == f"{self._product.name}.{MANIFEST}"}
-        return self._before | (self._whole if content == self._expected else self._whole - own)
-
-    def _check_second_run(self) -> str | None:
-        existing = set(map(str, Path("out").rglob("*")))
-        result = run_command(self._command)
-        if result.code != 0:
-            return f"the next run fails: {result.code} {result.stderr!r}"
-        return check_end({self._product: self._expected}, existing)

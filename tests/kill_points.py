@@ -13,6 +13,20 @@ DISK_CALLS = ("fsync", "rename", "replace", "unlink", "rmdir")
 NEVER = 10**9
 
 
+def fork(action: Callable[[], int | None]) -> int:
+    """Fork a child, which ends with the result of `action` as its exit code, 70 after an error -> the number of the process."""
+    child = os.fork()
+    if child == 0:
+        code = 70
+        try:
+            code = action() or 0
+        except BaseException:  # noqa: BLE001 - nothing of the child may run the parent's tests
+            traceback.print_exc(file=sys.__stderr__)
+        finally:
+            os._exit(code)
+    return child
+
+
 def each_disk_call(every: int, sample: int) -> pytest.MarkDecorator:
     """Parametrise `every`: kill at every `sample`-th disk call, with `make torture` at every `every`-th."""
     return pytest.mark.parametrize("every", [sample, pytest.param(every, marks=pytest.mark.torture)])
@@ -20,17 +34,12 @@ def each_disk_call(every: int, sample: int) -> pytest.MarkDecorator:
 
 def kill_at(action: Callable[[], object], moment: int) -> bool:
     """Run `action` in a child and kill it at its `moment`-th disk call, counted from 0; False if it ended before that."""
-    child = os.fork()
-    if child == 0:
-        code = 70
-        try:
-            _kill_before(moment)
-            action()
-            code = 0
-        except BaseException:  # noqa: BLE001 - nothing of the child may run the parent's tests
-            traceback.print_exc(file=sys.__stderr__)
-        finally:
-            os._exit(code)
+
+    def act() -> None:
+        _kill_before(moment)
+        action()
+
+    child = fork(act)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         assert os.WTERMSIG(status) == signal.SIGKILL

@@ -10,11 +10,8 @@ of what was written.
 import hashlib
 import os
 import random
-import re
-import shlex
 import shutil
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,18 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.conftest import CommandResult
-from tests.stage_scenarios import (
-    SCENARIOS,
-    check_end,
-    read_if_present,
-    read_product,
-    refusal_of,
-    run_command,
-    run_earlier,
-    working_folder,
-    write_inputs,
-)
+from tests.faults import Programme
 
 CALLS = ("fsync", "rename", "replace", "unlink", "remove", "rmdir", "mkdir", "link", "symlink")
 SECTOR = 512  # bytes that a disk writes at once
@@ -100,11 +86,29 @@ CUTS = {
 class State(NamedTuple):
     """What a cut leaves on the disk; `lost` if that differs from what the stage had written, `ended` if the stage had ended."""
 
-    cut: str
+    row: str
     event: str
     disk: Disk
     lost: bool
     ended: bool
+
+    def __str__(self) -> str:
+        return f"{self.row}, at {self.event}"
+
+    def check(self, programme: Programme) -> str | None:
+        """Run the commands again in this state."""
+        shutil.rmtree("out")
+        Path("out").mkdir()
+        for path, content in sorted(self.disk.items()):
+            file = Path("out", path)
+            (file if content is None else file.parent).mkdir(parents=True, exist_ok=True)
+            if content is not None:
+                file.write_bytes(content)
+        programme.counts[self.row, "faults"] += 1
+        problem, before = programme.check_products(ended=self.ended, refusable=True), len(programme.refusals)
+        problem = problem or programme.run_again(max_refusals=3)
+        programme.counts[self.row, "refusals"] += len(programme.refusals) > before
+        return problem
 
 
 class Recorder:
@@ -236,114 +240,15 @@ def _apply(names: dict[Node, dict[str, Node]], change: Change) -> None:
             entries.pop(name, None)
 
 
-class Programme:
-    """A scenario and what it leaves when nothing fails, to compare with what a power cut and a second run leave."""
+def record_programme(name: str, folder: Path, inputs: Path, cuts: dict[str, Cut] = CUTS) -> tuple[Programme, list[State]]:
+    """A programme, and the distinct states that cuts of the power leave at each event of its undisturbed commands."""
+    states: list[State] = []
 
-    def __init__(self, name: str, folder: Path, inputs: Path, cuts: dict[str, Cut] = CUTS, seed: int = 1) -> None:
-        self.scenario, self._folder, self._inputs = SCENARIOS[name], folder, inputs
-        self.counts: Counter[tuple[str, str]] = Counter()
-        self.refusals: list[str] = []
-        write_inputs(inputs, self.scenario.all_commands)
-        with working_folder(folder / "whole", inputs) as here:
-            (here / "out").mkdir()
-            run_earlier(self.scenario)
-            self._earlier = {path: read_if_present(here / path) for path in self.scenario.products}
-            recorder = Recorder(here / "out", cuts, seed)
-            with recorder.watch():
-                for command in self.scenario.commands:
-                    result = run_command(command)
-                    assert result.code == 0, result.stderr
-            self._expected = {path: read_product(here / path) for path in self.scenario.products}
-        self.states = recorder.states
+    @contextmanager
+    def record() -> Iterator[None]:
+        recorder = Recorder(Path("out"), cuts, seed=1)
+        with recorder.watch():
+            yield
+        states.extend(recorder.states)
 
-    def check(self, states: Sequence[State]) -> list[str]:
-        """Run the stage again in each state; what was wrong, one line for each."""
-        failures = []
-        for state in states:
-            self.counts[state.cut, "cuts"] += 1
-            problem = self._check(state)
-            if problem is not None:
-                self.counts[state.cut, "failures"] += 1
-                failures.append(f"{state.cut}, at {state.event}: {problem}")
-        return failures
-
-    def table(self) -> dict[str, tuple[int, ...]]:
-        """By kind of cut: distinct states checked, how many of them were refused once, and how many failed."""
-        return {
-            cut: tuple(self.counts[cut, column] for column in ("cuts", "refusals", "failures")) for cut in CUTS if self.counts[cut, "cuts"]
-        }
-
-    def _check(self, state: State) -> str | None:
-        with working_folder(self._folder / "cut", self._inputs) as here:
-            _materialise(state.disk, here / "out")
-            try:
-                return self._check_products(state) or self._run_again(state)
-            finally:
-                shutil.rmtree(here / "out")
-
-    def _check_products(self, state: State) -> str | None:
-        """A product that no reader refuses must be whole: as this run or the one before made it. One that was there stays, unrefused."""
-        for path in self.scenario.products:
-            content = read_if_present(path)
-            before = "the command had ended" if state.ended else "it was there" if self._earlier[path] is not None else None
-            if content is None:
-                if before:
-                    return f"{path}: {before}, and is lost"
-                continue
-            if (refusal := refusal_of(path)) is not None:
-                if before:
-                    return f"{path}: {before}, and is refused: {refusal}"
-                continue
-            if content not in ([self._expected[path]] if state.ended else [self._expected[path], self._earlier[path]]):
-                return f"{path}: looks whole and is not"
-        return None
-
-    def _run_again(self, state: State) -> str | None:
-        existing = set(map(str, Path("out").rglob("*")))
-        commands = list(self.scenario.commands)
-        refusals = []
-        position = 0
-        while position < len(commands):
-            result = run_command(commands[position])
-            if result.code == 0:
-                position += 1
-                continue
-            refusals.append(result.stderr)
-            following = self._follow_advice(result, commands, position)
-            if isinstance(following, str) or len(refusals) > 3:
-                return f"{commands[position]}: {following}: {result.code} {result.stderr!r}"
-            position = following
-        if refusals:
-            self.counts[state.cut, "refusals"] += 1
-            self.refusals += refusals
-        return check_end(self._expected, existing)
-
-    def _follow_advice(self, result: CommandResult, commands: list[str], position: int) -> int | str:
-        """Do what a refusal says; the position of the command to go on with, or why that cannot be done."""
-        errors = [line for line in result.messages if line.startswith("error: ")]
-        if result.code not in (1, 2, 3, 4) or len(errors) != 1:
-            return "not a refusal of one line"
-        if (again := re.search(r"run moeir (\S+) again|run the stage that ma(?:d|k)e", errors[0])) is not None:
-            stage = again[1] or shlex.split(commands[position])[0]
-            repaired = next((number for number, command in enumerate(commands) if shlex.split(command)[0] == stage), position)
-            if "--force" not in commands[repaired]:
-                commands[repaired] += " --force"
-            return repaired
-        if "--force" in errors[0] and "--force" not in commands[position]:
-            commands[position] += " --force"
-            return position
-        if "move it away" in errors[0]:
-            path = Path(errors[0].removeprefix("error: ").partition(": ")[0])
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-            return position
-        return "does not say what to do"
-
-
-def _materialise(disk: Disk, folder: Path) -> None:
-    folder.mkdir()
-    for path, content in sorted(disk.items()):
-        if content is None:
-            (folder / path).mkdir(parents=True, exist_ok=True)
-        else:
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(content)
+    return Programme(name, folder, inputs, record), states

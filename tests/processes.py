@@ -3,11 +3,10 @@
 import json
 import os
 import socket
-import sys
 import tempfile
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from safetensors.torch import load_file
 from moeir import distributed
 from moeir.analysis.training_monitor import METRICS_FILE
 from tests.conftest import run_in_process
+from tests.kill_points import fork
 
 ZERO_GRADIENT = ("key.bias", "classifier.bias")  # a softmax is invariant to them: their gradient is only rounding error
 TIMINGS = ("seconds", "tokens_per_second")
@@ -66,26 +66,17 @@ def run_processes(size: int, action: Callable[[int], Any]) -> list[Any]:
     """Run `action(rank)` in each of `size` processes and return the results (as JSON values); None for a process that failed."""
     settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
     with tempfile.TemporaryDirectory() as folder:
-        children = [_fork(rank, settings, action, Path(folder) / f"{rank}.json") for rank in range(size)]
+        children = [fork(partial(_act_as_rank, rank, settings, action, Path(folder) / f"{rank}.json")) for rank in range(size)]
         for child in children:
             os.waitpid(child, 0)
         results = [Path(folder) / f"{rank}.json" for rank in range(size)]
         return [json.loads(path.read_text()) if path.exists() else None for path in results]
 
 
-def _fork(rank: int, settings: dict[str, str], action: Callable[[int], Any], answer: Path) -> int:
-    child = os.fork()
-    if child:
-        return child
-    try:
-        os.environ |= settings | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
-        reset_process_state()
-        answer.write_text(json.dumps(action(rank)))
-    except BaseException:  # noqa: BLE001 - nothing of the child may run the parent's tests
-        traceback.print_exc(file=sys.__stderr__)
-    finally:
-        os._exit(0)
-    return child
+def _act_as_rank(rank: int, settings: dict[str, str], action: Callable[[int], Any], answer: Path) -> None:
+    os.environ |= settings | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
+    reset_process_state()
+    answer.write_text(json.dumps(action(rank)))
 
 
 def reset_process_state() -> None:

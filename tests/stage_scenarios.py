@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,11 +31,14 @@ TIMES = ("seconds", "tokens_per_second")
 
 
 class Scenario(NamedTuple):
-    """Commands that run in a folder with the inputs in `in/` and products in `out/`, after `earlier` ones, which may be interrupted."""
+    """Commands that run in a folder with the inputs in `in/` and products in `out/`, after `earlier` ones, which may be interrupted; in
+    several `processes` if it is distributed. Where it `waits`, another scenario beside it makes its sources."""
 
     commands: tuple[str, ...]
     earlier: tuple[str, ...] = ()
     interrupted: bool = False
+    processes: int = 1
+    waits: bool = False
 
     @property
     def all_commands(self) -> tuple[str, ...]:
@@ -48,6 +50,8 @@ class Scenario(NamedTuple):
         """The paths that the commands write to."""
         words = [shlex.split(command) for command in self.commands]
         paths = [Path(command[command.index("--output") + 1]) for command in words]
+        if words[0][0] == "encode" and self.processes > 1:
+            return [paths[0] / f"{rank}-of-{self.processes}" for rank in range(self.processes)]
         shards = [Shard.parse(command[command.index("--shard") + 1]).folder_name if "--shard" in command else "" for command in words]
         return [path / shard for path, shard in zip(paths, shards, strict=True)]
 
@@ -64,7 +68,12 @@ ENCODE = f"encode --model in/came {CORPUS} --dtype float32 --output out/encoding
 BM25 = f"index {CORPUS} --engine bm25 --output out/bm25"
 UPDATE = "index --index in/index --add in/more --delete in/ids.txt --output out/updated"
 SEARCH = "search --queries in/toy/test-queries.tsv --depth 5 --batch-size 2 --dtype float32"
+BM25_SEARCH = f"{SEARCH} --index out/bm25 --output out/bm25.trec"
 FUSE = "fuse --run in/bm25.trec --run in/came.trec"
+AFTER_BM25 = (
+    "fuse --run out/bm25.trec --run in/came.trec --method rrf --output out/fused.trec",
+    "evaluate --run out/fused.trec --qrels in/toy/test-qrels.tsv --output out/table.txt",
+)
 INPUTS = {
     "came": "init --model in/tiny --arch came:shared_layers=1,local_dim=8 --query-length 16 --document-length 32",
     "lce": "init --model in/tiny --arch cross-encoder --query-length 12 --document-length 20",
@@ -106,14 +115,13 @@ SCENARIOS = {
         (f"{FUSE} --method combsum --force --output out/fused.trec",), (f"{FUSE} --method rrf --output out/fused.trec",)
     ),
     "evaluate": Scenario(("evaluate --run in/bm25.trec --qrels in/toy/test-qrels.tsv --output out/table.txt",)),
-    "chain": Scenario(
-        (
-            BM25,
-            f"{SEARCH} --index out/bm25 --output out/bm25.trec",
-            "fuse --run out/bm25.trec --run in/came.trec --method rrf --output out/fused.trec",
-            "evaluate --run out/fused.trec --qrels in/toy/test-qrels.tsv --output out/table.txt",
-        )
-    ),
+    "chain": Scenario((BM25, BM25_SEARCH, *AFTER_BM25)),
+}
+PROGRAMMES = {name: (scenario,) for name, scenario in SCENARIOS.items()} | {  # scenarios side by side
+    "two shards": (Scenario((f"{ENCODE} --shard 0/2",)), Scenario((f"{ENCODE} --shard 1/2",))),
+    "two jobs of a chain": (Scenario((BM25, BM25_SEARCH)), Scenario(AFTER_BM25, waits=True)),
+    "encode in two processes": (Scenario((f"{ENCODE.replace(CORPUS, '--corpus in/long.jsonl')} --device cpu",), processes=2),),
+    "distributed training": (Scenario((f"finetune {TRAINING} {EXAMPLES} --steps 3 --device cpu --output out/trained",), processes=2),),
 }
 
 
@@ -158,15 +166,6 @@ def working_folder(folder: Path, inputs: Path) -> Iterator[Path]:
         for name, value in SMALL_STEPS.items():
             patch.setattr(name, value)
         yield folder
-
-
-@contextmanager
-def working_copy(folder: Path, name: str, inputs: Path) -> Iterator[None]:
-    """Work in a copy of the folder `earlier` in `folder`, as it is before a command; it is removed afterwards."""
-    shutil.copytree(folder / "earlier", folder / name, symlinks=True)
-    with working_folder(folder / name, inputs):
-        yield
-    shutil.rmtree(folder / name)
 
 
 def run_command(command: str, *more: str) -> CommandResult:

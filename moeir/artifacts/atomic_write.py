@@ -81,17 +81,18 @@ def atomic_output(
         except BaseException as problem:
             is_unsynced = isinstance(problem, OSError) and work.old.exists() and path.exists()
             if not is_unsynced:  # else what was replaced stays, as a power cut may give it its name back
-                _recover(work)
+                _recover(work, strict=False)
                 is_expected = isinstance(problem, MoeirError | OSError)  # a user's error or a disk's; any other failure may be resumed
                 if not _has_resumable_state(work) and (is_expected or not (work.partial / RESUME / TOKEN_CACHE).exists()):
-                    _remove_work(work)
+                    _remove_work(work, strict=False)
             if isinstance(problem, OSError) and problem.filename is None and problem.errno is not None:
                 problem.filename = str(path)
             raise
         try:
             _remove_work(work)
         except OSError as problem:
-            log.warning("%s: is finished, but a file beside it cannot be removed: %s: %s", path, problem.filename, problem.strerror)
+            file = problem.filename or work.folder
+            log.warning("%s: is finished, but a file beside it cannot be removed: %s: %s", path, file, problem.strerror)
 
 
 def check_writable(path: Path, record: Mapping[str, Any], *, force: bool, folder: bool) -> None:
@@ -228,17 +229,17 @@ def wait_for_writer(path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_SH)
 
 
-def _recover(work: WorkFolder) -> None:
-    """Finish or undo a commit that was interrupted."""
+def _recover(work: WorkFolder, *, strict: bool = True) -> None:
+    """Finish or undo a commit that was interrupted; not `strict` where an error is told already."""
     if work.manifest.exists() and not work.partial.exists() and _is_file_of(work.path, work.manifest):
         os.replace(work.manifest, work.manifest_beside)
-        _fsync(work.path.parent)
+        _fsync(work.path.parent, strict=strict)
     _remove(work.manifest, *([work.partial / DISCARDED] if work.partial.is_dir() else []))
     if work.old.exists() and not work.path.exists():  # between two renames
         os.rename(work.old, work.path)
     if (work.partial / MANIFEST).exists() and not work.old.exists() and not (work.partial / RESUME).exists():
         os.rename(work.partial, work.old)  # what was replaced, or a product whose resume state is gone
-    _retire(work)
+    _retire(work, strict=strict)
 
 
 def _is_file_of(path: Path, manifest_file: Path) -> bool:
@@ -246,7 +247,7 @@ def _is_file_of(path: Path, manifest_file: Path) -> bool:
     return path.is_file() and [entry["sha256"] for entry in files.values()] == [compute_sha256(path)]
 
 
-def _retire(work: WorkFolder) -> None:
+def _retire(work: WorkFolder, *, strict: bool = True) -> None:
     """Remove the folder that was replaced: the files of its manifest. What is not removed gets a visible name, with a warning."""
     own = {work.old / name for name in list_files(work.old / MANIFEST) or ()}
     try:
@@ -256,7 +257,7 @@ def _retire(work: WorkFolder) -> None:
             with suppress(OSError):  # it holds something else
                 os.rmdir(root)
         if {entry.name for entry in work.old.glob("*")} == {MANIFEST}:
-            _fsync(work.old)  # the manifest goes last: it says whose the rest is
+            _fsync(work.old, strict=strict)  # the manifest goes last: it says whose the rest is
             _remove(work.old)
     except OSError as problem:
         log.warning("%s: %s", problem.filename, problem.strerror)
@@ -266,13 +267,12 @@ def _retire(work: WorkFolder) -> None:
         log.warning("%s: what it held before could not be removed whole; what remains is %s", work.path, target)
 
 
-def _remove_work(work: WorkFolder, *, has_successor: bool = False) -> None:
+def _remove_work(work: WorkFolder, *, has_successor: bool = False, strict: bool = True) -> None:
     """Remove all work and then, when that is on the disk, its record, which says that it is ours."""
     records = (_new_path(work.record), work.record)
     if rest := [entry for entry in work.folder.iterdir() if entry not in (*records, work.lock)]:
         _remove(*rest)
-        with suppress(OSError):
-            _fsync(work.folder)
+        _fsync(work.folder, strict=strict)
     if not has_successor:
         _remove(*records)
 
@@ -428,10 +428,13 @@ def sync_file(path: Path) -> None:
     _fsync(path.parent)
 
 
-def _fsync(path: Path) -> None:
+def _fsync(path: Path, *, strict: bool = True) -> None:
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
+    except OSError:
+        if strict:
+            raise
     finally:
         os.close(number)
 

@@ -1,0 +1,185 @@
+"""Stages whose system calls fail, that are killed, or that lose power: nothing torn looks whole, and the next run ends in the same bytes.
+
+Of each kind of fault the plain run tries some, `make torture` all.
+"""
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from moeir.artifacts import atomic_write, journals, manifests
+from moeir.artifacts.unfinished import WorkFolder
+from moeir.stages.base import Counts
+from moeir.stages.fuse import Fuse
+from tests import random_kills
+from tests.failing_io import ERRORS, is_supported, list_failing_calls
+from tests.faults import Fault, Programme
+from tests.power_loss import CUTS, KILL, State, record_programme
+from tests.random_kills import iterate_kills
+from tests.stage_scenarios import PROGRAMMES, SCENARIOS, write_inputs
+
+KILLS = 300  # of each programme by `make torture`: so many by SIGKILL, and so many by the other two
+FAILING = {"convert": 6, "search": 4, "fuse over another": 8, "encode": 4, "finetune": 3}
+LOST = {"convert": 8, "search": 6, "fuse over another": 8, "encode": 8, "index of bm25": 8, "finetune": 6, "chain": 6}
+LOST |= {"update of an index": 6, "pretrain": 6, "rerank": 6}
+KILLED = {"search into a folder": 4, "encode": 4, "finetune": 3, "fuse over another": 6, "two shards": 3, "two jobs of a chain": 3}
+needs_seccomp = pytest.mark.skipif(not is_supported(), reason="needs Linux on x86-64, and permission to filter system calls")
+
+
+def sample(counts: Mapping[str, int], names: Iterable[str]) -> pytest.MarkDecorator:
+    """Parametrise `name` and `count`: so many faults of some programmes, and with `make torture` all (None) of every one."""
+    every = [pytest.param(name, None, marks=pytest.mark.torture) for name in names]
+    return pytest.mark.parametrize(("name", "count"), [*counts.items(), *every])
+
+
+@needs_seccomp
+@sample(FAILING, [name for name, scenario in SCENARIOS.items() if len(scenario.commands) == 1])
+def test_failing_io_is_told_and_harms_nothing(stage_inputs, tmp_path, record_property, name, count):
+    programme = Programme(name, tmp_path, stage_inputs)
+    faults = list_failing_calls(programme)
+    chosen = random.Random(1).sample(faults, count) if count else faults
+    failures = programme.check(chosen)
+    if not count:
+        record_property("faults", (name, programme.table()))
+    assert failures == []
+    assert programme.total("faults") > 0.9 * len(chosen), "threads may change the number of calls a little"
+
+
+@sample(LOST, SCENARIOS)
+def test_a_stage_after_a_kill_or_power_loss_is_whole_or_refused(stage_inputs, tmp_path, record_property, name, count):
+    programme, states = record_programme(name, tmp_path, stage_inputs)
+    failures = programme.check(sample_states(states, count) if count else states)
+    if not count:
+        record_property("faults", (name, programme.table()))
+    assert failures == []
+    assert sum(state.lost for state in states) > len(states) // 4, "cuts lose something"
+
+
+def sample_states(states: list[State], count: int) -> list[State]:
+    """States chosen by seed: so many of lost contents or names, and half as many of kills."""
+    rng, kills = random.Random(1), [state for state in states if state.row == KILL]
+    lost = [state for state in states if state.row != KILL]
+    return rng.sample(lost, min(count, len(lost))) + rng.sample(kills, min(count // 2, len(kills)))
+
+
+@sample(KILLED, PROGRAMMES)
+def test_random_kills_end_in_the_same_bytes(stage_inputs, tmp_path, record_property, name, count):
+    programme = Programme(name, tmp_path, stage_inputs)
+    if count:
+        assert programme.check(iterate_kills(programme, count, seed=1)) == []
+        return
+    failures = programme.check(iterate_kills(programme, KILLS, 2, (signal.SIGKILL,)))
+    failures += programme.check(iterate_kills(programme, KILLS, 2, (signal.SIGTERM, signal.SIGINT)))
+    record_property("faults", (name, programme.table()))
+    assert failures == []
+
+
+def remove_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(atomic_write, "_remove", lambda *paths: None)
+
+
+def pass_over_fsync(patch: pytest.MonkeyPatch) -> None:
+    fsync = atomic_write._fsync
+
+    patch.setattr(atomic_write, "_fsync", lambda path, **_: fsync(path, strict=False))
+
+
+def fsync_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(atomic_write, "_fsync", lambda path, **_: None)
+
+
+def compare_no_checksum(patch: pytest.MonkeyPatch) -> None:
+    fsync = atomic_write._fsync  # of manifests alone
+    patch.setattr(atomic_write, "_fsync", lambda path, **_: fsync(path) if path.suffix == ".new" or path.is_dir() else None)
+    patch.setattr(manifests, "first_mismatch", lambda files: None)
+
+
+def rename_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
+    def commit(work: WorkFolder, path: Path, manifest: dict[str, object]) -> None:
+        os.replace(work.partial, path)
+        time.sleep(0.1)
+        atomic_write.write_text_atomically(manifests.manifest_path(path), manifests.serialize_manifest(manifest))
+        atomic_write.sync_file(path)
+
+    patch.setattr(atomic_write, "_commit", commit)
+
+
+def sync_no_journal(patch: pytest.MonkeyPatch) -> None:
+    def flush(file: journals.AppendableText) -> int:
+        file._file.flush()
+        return file._file.tell()
+
+    patch.setattr(journals._SyncedFile, "flush", flush)
+
+
+def sync_no_name_of_a_journal(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(journals, "sync_file", atomic_write._fsync)
+
+
+def keep_a_torn_manifest(patch: pytest.MonkeyPatch) -> None:
+    remove = atomic_write._remove
+    patch.setattr(atomic_write, "_remove", lambda *paths: remove(*(path for path in paths if path.name != "manifest.json.new")))
+
+
+def read_the_last_manifest(patch: pytest.MonkeyPatch) -> None:
+    beside = lambda path: path / "manifest.json" if path.is_dir() else WorkFolder(path).manifest_beside  # noqa: E731
+    patch.setattr(manifests, "manifest_path", beside)
+
+
+def start_a_process_that_stays(patch: pytest.MonkeyPatch) -> None:
+    work = Fuse.work
+
+    def start_and_work(self: Fuse) -> Counts:
+        subprocess.Popen(["sleep", "60"])
+        time.sleep(0.2)
+        return work(self)
+
+    patch.setattr(Fuse, "work", start_and_work)
+    patch.setattr(random_kills, "SECONDS_TO_END", 0.2)
+
+
+class Mutant(NamedTuple):
+    """A change of the code, the scenario and the fault that show it (a kind of call, a cut, or kills), and what is wrong then."""
+
+    mutate: Callable[[pytest.MonkeyPatch], None]
+    scenario: str
+    fault: str
+    message: str
+
+
+MUTANTS = {
+    "nothing removed": Mutant(remove_nothing, "convert", "fsync", "leaves out/"),
+    "errors of fsync ignored": Mutant(pass_over_fsync, "convert", "fsync", "passes over it"),
+    "no fsync": Mutant(fsync_nothing, "fuse", "any", "looks whole and is not"),
+    "no fsync of products, no checksum": Mutant(compare_no_checksum, "init", "contents zero", "looks whole and is not"),
+    "rename before manifest": Mutant(rename_before_the_manifest, "fuse", "contents torn", "looks whole and is not"),
+    "manifest after the name": Mutant(rename_before_the_manifest, "fuse", "kills", "was not made by moeir"),
+    "no fsync of journals": Mutant(sync_no_journal, "encode", "any", "differs after the second run"),
+    "no fsync of names": Mutant(sync_no_name_of_a_journal, "encode", "all lost", "but its journal has"),  # refused; otherwise nothing is
+    "the successor's manifest": Mutant(read_the_last_manifest, "fuse over another", "any", "it was there, and is refused"),
+    "a torn manifest stays": Mutant(keep_a_torn_manifest, "encode", "contents torn", "manifest.json.new: damaged"),
+    "a process that stays": Mutant(start_a_process_that_stays, "fuse", "kills", "leaves processes after SIGTERM"),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs_seccomp if MUTANTS[name].fault in ERRORS else ()) for name in MUTANTS])
+def test_a_mutant_of_the_code_fails(stage_inputs, tmp_path, monkeypatch, name):
+    mutant = MUTANTS[name]
+    write_inputs(stage_inputs, SCENARIOS[mutant.scenario].all_commands)  # by the code as it is
+    mutant.mutate(monkeypatch)
+    programme, states = record_programme(mutant.scenario, tmp_path, stage_inputs, {mutant.fault: CUTS.get(mutant.fault, CUTS[KILL])})
+    faults: Iterable[Fault] = reversed(states)  # the last ones are those of the renames
+    if mutant.fault in ERRORS:
+        calls = list_failing_calls(programme)
+        faults = reversed([call for call in calls if call.kind == mutant.fault and call.error == errno.EIO])
+    elif mutant.fault == "kills":
+        faults = (kills for seed in range(5) for kills in iterate_kills(programme, 4 * (seed + 1), seed))
+    assert any(mutant.message in problem for fault in faults for problem in programme.check([fault]) + programme.refusals)

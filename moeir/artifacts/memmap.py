@@ -36,7 +36,7 @@ _bytes_read = 0
 def open_memmap(path: Path) -> Any:
     """Map a `.npy` file, copy-on-write: assignments do not change the file. ValueError for any other file."""
     try:
-        array = np.lib.format.open_memmap(path, mode="c")
+        array: Any = np.lib.format.open_memmap(path, mode="c")
     except (TypeError, OverflowError, TokenError, SyntaxError) as problem:  # no Python literal, or a shape that cannot be
         raise ValueError(str(problem)) from None
     with _maps_lock:

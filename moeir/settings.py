@@ -34,7 +34,7 @@ class Setting:
     """One field of a stage, as used by the command line and YAML.
 
     `kind` is what a source or product is; `affects_result` is false if the setting cannot change the product; a spec
-    names a variant in `package`. A required setting that can be repeated needs `least_count` values. A data set fills a
+    names a variant in `package`. A setting that is repeated needs `least_count` values. A data set fills a
     source only with one of the settings (or values of the argument) `only_with` [default: `needs`], and without those in `unless`
     [default: `excludes`]. Whoever sets it has to set all of `needs` (of "one or other" either), and none of `excludes`. `group` is the
     heading in the help, if not that of the role. `name` and the fields below it come from the stage.
@@ -92,7 +92,7 @@ class Setting:
 
     def check(self, value: Any) -> None:
         """UsageError if a value of this setting is none of the choices, or outside the limits, or if there are too few values."""
-        if self.repeated and self.required and len(value) < self.least_count:
+        if self.repeated and (self.required or value) and len(value) < self.least_count:
             raise UsageError(f"{self.flag}: expected {self.least_count} or more, found {len(value)}; repeat the flag")
         limits = [(words, limit, holds) for name, (words, holds) in LIMITS.items() if (limit := getattr(self, name)) is not None]
         for item in value if self.repeated else () if value is None else (value,):

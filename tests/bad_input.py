@@ -383,7 +383,7 @@ TRAINING = [
         "--dev-queries needs --dev-qrels"),
     BadInput("patience without development", None, TRAIN + "good.jsonl --patience 2", 2, "--patience needs --dev-queries"),
     BadInput("development without a corpus", write_file("bad.jsonl", INLINE + "\n"), ALONE + DEVELOPMENT, 2,
-        "--dev-queries: needs --dev-corpus"),
+        "--dev-queries needs --dev-corpus or --corpus"),
     BadInput("development in a stream that is read", None, (TRAIN + "good.jsonl" + DEVELOPMENT).replace("corpus.jsonl", "-"), 2,
         "--corpus -: a pipe can be read only once, and --dev-queries searches the corpus too"),
     BadInput("development on other queries", write_file("test.qrels", "zz 0 owl 1\n"), TRAIN + "good.jsonl" + DEVELOPMENT, 3,
@@ -550,7 +550,7 @@ UPDATE = "index --output out --index "
 UPDATING = [
     BadInput("an addition to nothing", None, "index --output out --add enc", 2, "--add needs --index"),
     BadInput("an update without a change", None, UPDATE + "idx", 2, "--index idx: expected --add, --delete or --compact"),
-    BadInput("an update with other engines", None, UPDATE + "idx --compact --engine flat", 2, "--engine: cannot be combined with --index"),
+    BadInput("an update with other engines", None, UPDATE + "idx --compact --engine flat", 2, "--engine and --index exclude one another"),
     BadInput("an expansion of encodings", None, UPDATE + "idx --add enc --expansion good.jsonl", 2, "encodings are not expanded"),
     BadInput("an update in its place", None, "index --index idx --compact --output idx", 2,
         "--output idx: would replace what --index reads"),

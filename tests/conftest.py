@@ -86,6 +86,13 @@ def run_in_process(*arguments: object, stdin: str = "") -> CommandResult:
     return CommandResult(code, streams["stdout"].text(), streams["stderr"].text())
 
 
+def run_moeir(*arguments: object, stdin: str = "") -> CommandResult:
+    """`moeir ARGUMENTS` in this process, which must succeed."""
+    result = run_in_process(*arguments, stdin=stdin)
+    assert result.code == 0, result.stderr
+    return result
+
+
 def run_in_subprocess(*arguments: object, stdin: str = "", program: str | None = None, **environment: str) -> CommandResult:
     """`moeir ARGUMENTS` in a subprocess; `program` is Python code to run instead, with ARGUMENTS as sys.argv."""
     start = ["-c", program] if program else ["-m", "moeir"]

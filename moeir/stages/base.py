@@ -1,15 +1,14 @@
 """The life cycle shared by all stages: check sources, write to a partial path, work, write the manifest, rename."""
 
 import dataclasses
-import errno
 import hashlib
 import json
 import logging
 import os
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import chain, count, permutations
 from pathlib import Path
@@ -67,6 +66,7 @@ class Stage:
         affects_result=False,
         group="Every stage",
     )
+
     data_set: tuple[str, str | None] | None = dataclasses.field(default=None, compare=False)  # --dataset and --split, for the next command
 
     def __init_subclass__(cls) -> None:
@@ -79,30 +79,34 @@ class Stage:
         """Read the sources and write `output`; the returned counts go into the manifest."""
         raise NotImplementedError
 
-    def estimate(self) -> list[str]:
-        """Lines of `--dry-run` about the expected work."""
-        return []
+    def prepare(self) -> Any:
+        """Open and check what `work` reads, which calls this; a dry run ends with it."""
 
-    def parts(self) -> "Iterable[Stage]":
-        """The stages that write the outputs."""
-        return (self,)
+    def estimate(self, prepared: Any) -> list[str]:
+        """Lines of `--dry-run` about the expected work; `prepared` is what `prepare` returned."""
+        return []
 
     def summary(self, counts: Facts) -> str | None:
         """The key figure of the product, for the log line at the end; `counts` are those of `work`."""
         return None
 
-    def next_command(self) -> list[object] | None:
-        """The stage that usually follows and its flags, with the paths of this one; called when the product has its name."""
+    def next_command(self) -> str | None:
+        """The command that usually follows, called when the product has its name. OUTPUT stands for that of this stage, CORPUS, QUERIES and
+        QRELS for its source, QUERIES@SPLIT for those of its data set (of its own split without SPLIT), and the name after --output for a
+        free one."""
         return None
 
-    def find_source(self, part: str, own: Path | None, *, split: str | None = None) -> str:
-        """A part of a data set as the next command names it: `own`, else that of --dataset, else the part in capitals, to be filled in.
-        `split` is that of the next command [default: that of this stage]."""
+    def find_source(self, part: str, split: str | None) -> str:
+        """The source for a part of a data set, or, with a `split` ("": that of this stage), that part of --dataset; else it in capitals."""
+        own = getattr(self, part, None) if split is None else None
+        own = next(iter(own), None) if isinstance(own, tuple) else own
+        if own is None and part == "qrels":
+            own = data_sources.find_judgements(getattr(self, "queries", None))
         if own is not None and not is_stream(own) and data_sources.read_memory(own) is None:
             return str(own)
         dataset, own_split = self.data_set or (None, None)
         if dataset is not None:
-            named, default = (own_split, self.default_split) if split is None else (None, split)
+            named, default = (None, split) if split else (own_split, self.default_split)
             with suppress(MoeirError):
                 return data_sources.locate_part(dataset, part, named, default)[0]
         return part.upper()
@@ -115,24 +119,40 @@ class Stage:
         """Execute the stage after its checks; a stage that gives shards to other processes overrides this."""
         process_group = self.process_group()
         with process_group.error_barrier(), _add_memory_advice(self):
-            if not process_group.is_main:
-                _run_worker(self, process_group)
+            if process_group.is_main:
+                with identity.hold_sources(), _open_outputs(self, process_group, force=force) as (stage, counts):
+                    if stage is not None:
+                        counts.update(stage.work() or {})
                 return
-            with identity.hold_sources(), _open_outputs(self, process_group, force=force) as (stage, counts):
-                if stage is not None:
-                    counts.update(stage.work() or {})
+            silence()
+            partial_path = process_group.all_gather_object(None, START)[0]
+            if partial_path is not None:  # else the product is up to date
+                dataclasses.replace(self, output=Path(partial_path)).work()  # type: ignore[call-arg]
+                process_group.all_gather_object(None, END)
 
     def product(self) -> tuple[Path, str] | None:
         """The output path and its kind."""
         products = [(getattr(self, item.name), item.kind) for item in settings.list_settings(type(self)) if item.role == "product"]
         return products[0] if products else None
 
-    def side_products(self) -> Mapping[str, tuple[Path, str]]:
-        """Further files that the stage writes and their kinds, by flag. `work` finds their partial paths in the fields of the flags."""
-        return {}
+    def outputs(self) -> dict[str, tuple[Path, str]]:
+        """The files and folders that the stage writes, and their kinds, by flag; `work` finds their partial paths in the fields."""
+        product = self.product()
+        return {} if product is None or product[0] == STREAM else {"--output": product}
 
     def check_outputs(self, provenance: Mapping[str, Any], *, force: bool) -> None:
         """Refuse to replace what is not this stage's, in places beside its product that are known only while it works."""
+
+    def find_current(self, provenance: Mapping[str, Any], *, force: bool) -> set[str]:
+        """The flags of the outputs that are up to date; UsageError if one of the others may not be replaced."""
+        outputs = {flag: path for flag, (path, _) in self.outputs().items()}
+        known = {} if force or _find_stream(self) else outputs  # the content of a stream is unknown
+        current = {flag for flag, path in known.items() if path.exists() and manifests.is_up_to_date(path, provenance)}
+        if current != outputs.keys():
+            self.check_outputs(provenance, force=force)
+        for flag in outputs.keys() - current:
+            atomic_write.check_overwrite(outputs[flag], provenance, force=force, flag=flag)
+        return current
 
     def makes_folder(self) -> bool:
         """Whether the product is a folder."""
@@ -167,10 +187,7 @@ class SingleProcess:
     """A process group of one, with the object exchange of `ProcessGroup`."""
 
     is_main, size = True, 1
-
-    def error_barrier(self) -> AbstractContextManager[None]:
-        """No other process needs to learn of an error."""
-        return nullcontext()
+    error_barrier = nullcontext  # no other process needs to learn of an error
 
     def all_gather_object(self, message: Any, moment: str) -> list[Any]:
         """The objects of all processes: that of this one."""
@@ -202,7 +219,7 @@ def check_settings(stage: Stage) -> None:
             variants.import_code_of(value)
             variants.resolve_spec(setting.package, value)
     settings.check_combinations(stage)
-    outputs = _list_outputs(stage)
+    outputs = stage.outputs()
     for flag, (path, _) in outputs.items():
         _check_output_name(flag, path)
     stage.check()
@@ -219,13 +236,6 @@ def check_settings(stage: Stage) -> None:
         raise UsageError(f"{flags[0]} - and {flags[1]} -: standard input can be read once; name a file for one of them")
 
 
-def _list_outputs(stage: Stage) -> dict[str, tuple[Path, str]]:
-    """The paths that a stage writes and their kinds, by flag, without standard output."""
-    product = stage.product()
-    main = {} if product is None or product[0] == STREAM else {"--output": product}
-    return main | dict(stage.side_products())
-
-
 def _check_output_name(flag: str, path: Path) -> None:
     """UsageError if nothing can be renamed to the path of an output."""
     if path.name in ("", ".."):
@@ -238,10 +248,9 @@ def _check_output_name(flag: str, path: Path) -> None:
         reason = "files beside it have longer names while it is written"
         raise UsageError(f"{flag} {path}: a name of {size} bytes; expected at most {atomic_write.MAX_NAME_BYTES}, as {reason}")
     try:
-        path.stat()
-    except OSError as problem:
-        if problem.errno == errno.ELOOP:
-            raise UsageError(f"{flag} {path}: symbolic links that lead in a circle; remove them, or write elsewhere") from None
+        path.resolve()
+    except RuntimeError:
+        raise UsageError(f"{flag} {path}: symbolic links that lead in a circle; remove them, or write elsewhere") from None
 
 
 def _check_exists(path: Path, setting: settings.Setting) -> None:
@@ -291,13 +300,12 @@ def _open_outputs(
 ) -> Iterator[tuple[Stage | None, dict[str, Any]]]:
     """The stage with the partial paths of its outputs, and the counts for their manifests; no stage if all are up to date. The outputs get
     their names when the block has ended."""
-    streams = [(setting.flag, source) for setting, source in stage.sources() if is_stream(source)]
-    if streams and process_group.size > 1:
-        flag, source = streams[0]
-        raise UsageError(f"{flag} {source}: {process_group.size} processes cannot share a pipe; name a file")
-    provenance, outputs = build_provenance(stage), _list_outputs(stage)
-    current = _find_current(stage, provenance, force=force)
+    stream = _find_stream(stage)
+    if stream is not None and process_group.size > 1:
+        raise UsageError(f"{stream[0]} {stream[1]}: {process_group.size} processes cannot share a pipe; name a file")
+    provenance, outputs = build_provenance(stage), stage.outputs()
     path, kind = outputs.get("--output", (STREAM, ""))
+    current = stage.find_current(provenance, force=force)
     if path != STREAM and current == outputs.keys():
         atomic_write.clean_leftovers(path, provenance)
         log.info("%s: already made with these settings and sources; --force makes it again", path)
@@ -310,7 +318,7 @@ def _open_outputs(
             is_folder = flag == "--output" and stage.makes_folder()
             fields[flag.removeprefix("--")], counts = stack.enter_context(
                 atomic_write.atomic_output(
-                    output, output_kind, provenance, force=force or bool(streams), folder=is_folder, discard=flag in current
+                    output, output_kind, provenance, force=force or stream is not None, folder=is_folder, discard=flag in current
                 )
             )
         process_group.all_gather_object(str(fields.get("output")), START)
@@ -327,45 +335,35 @@ def _open_outputs(
         log.info("%s", figure)
 
 
-def _reads_stream(stage: Stage) -> bool:
-    return any(is_stream(source) for _, source in stage.sources())
-
-
-def _find_current(stage: Stage, provenance: Mapping[str, Any], *, force: bool) -> set[str]:
-    """The flags of the outputs that are up to date; UsageError if one of the others may not be replaced."""
-    outputs = _list_outputs(stage)
-    candidates = {} if force or _reads_stream(stage) else outputs  # the content of a stream is unknown
-    current = {flag for flag, (path, _) in candidates.items() if path.exists() and manifests.is_up_to_date(path, provenance)}
-    for flag in outputs.keys() - current:
-        atomic_write.check_overwrite(outputs[flag][0], provenance, force=force, flag=flag)
-    if current != outputs.keys():
-        stage.check_outputs(provenance, force=force)
-    return current
-
-
 def log_product(stage: Stage, path: Path, figure: str | None) -> None:
     """Log what a stage made, its key figure, and the next command."""
     log.info("made %s%s", path, f": {figure}" if figure else "")
-    if words := stage.next_command():
-        code = [word for module in sorted(_own_modules(stage)) for word in ("--code", module)]
-        keep_empty = ["--keep-empty"] if getattr(stage, "keep_empty", False) and "--corpus" in words else []
-        log.info("next: moeir %s", shlex.join([*map(str, words), *keep_empty, *code]))
+    if words := suggest_next(stage):
+        log.info("next: moeir %s", shlex.join(words))
 
 
-def suggest_output(name: str) -> Path:
-    """A name for the output of the next command that is free: NAME, NAME-2, …."""
-    path = Path(name)
-    others = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
-    return next(other for other in chain([path], others) if not os.path.lexists(other))
+def suggest_next(stage: Stage) -> list[str]:
+    """The words of the next command, which reads texts and imports code as the stage did; none if none usually follows."""
+    words: list[str] = []
+    for word in shlex.split(stage.next_command() or ""):
+        part, at, split = word.partition("@")
+        if word == "OUTPUT":
+            word = str((stage.product() or (STREAM,))[0])
+        elif part in ("CORPUS", "QUERIES", "QRELS"):
+            word = stage.find_source(part.lower(), split if at else None)
+        elif words and words[-1] == "--output":
+            path = Path(word)
+            others = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
+            word = str(next(other for other in chain([path], others) if not os.path.lexists(other)))
+        words.append(word)
+    if "--corpus" in words and getattr(stage, "keep_empty", False):
+        words.append("--keep-empty")
+    return [*words, *(word for module in sorted(_own_modules(stage)) if words for word in ("--code", module))]
 
 
-def _run_worker(stage: Stage, process_group: "ProcessGroup | SingleProcess") -> None:
-    """Run the stage in a process that is not the main one: the same work, without output files and log lines."""
-    silence()
-    partial_path = process_group.all_gather_object(None, START)[0]
-    if partial_path is not None:
-        dataclasses.replace(stage, output=Path(partial_path)).work()  # type: ignore[call-arg]
-        process_group.all_gather_object(None, END)
+def _find_stream(stage: Stage) -> tuple[str, Path] | None:
+    """The flag and path of a source that is a stream."""
+    return next(((setting.flag, source) for setting, source in stage.sources() if is_stream(source)), None)
 
 
 def build_provenance(stage: Stage) -> dict[str, Any]:
@@ -446,24 +444,20 @@ def _weights_digest(path: Path, setting: settings.Setting) -> str:
 def dry_run(stage: Stage, *, force: bool = False) -> list[str]:
     """The lines of `--dry-run`: what a run would read, write and spend; settings, sources and outputs are checked as in a run."""
     check_settings(stage)
-    lines, current = [], False
-    for part in stage.parts():
-        provenance, outputs = build_provenance(part), _list_outputs(part)
-        up_to_date = _find_current(part, provenance, force=force)
-        for flag in outputs.keys() - up_to_date:
-            is_folder = flag == "--output" and part.makes_folder()
-            atomic_write.check_writable(outputs[flag][0], provenance, force=force or _reads_stream(part), folder=is_folder)
-        current = "--output" in up_to_date
-    for setting, path in stage.sources():
-        content = "a stream" if is_stream(path) else _disk_size(path)
-        lines.append(f"read   {setting.flag} {path} ({content})")
+    provenance, outputs, stream = build_provenance(stage), stage.outputs(), _find_stream(stage)
+    current = stage.find_current(provenance, force=force)
+    for flag in outputs.keys() - current:
+        is_folder = flag == "--output" and stage.makes_folder()
+        atomic_write.check_writable(outputs[flag][0], provenance, force=force or stream is not None, folder=is_folder)
+    lines = [f"read   {item.flag} {path} ({'a stream' if is_stream(path) else _disk_size(path)})" for item, path in stage.sources()]
     if (product := stage.product()) is not None:
         path, kind = product
         free = "" if path == STREAM else f", {format_bytes(shutil.disk_usage(_nearest_folder(path)).free)} free there"
         lines.append(f"write  --output {path} ({kind}{free})")
         if path.exists() and path != STREAM:
-            lines.append(f"note   {path} {'is up to date, and stays' if current else 'exists, and is replaced'}")
-    return lines + [f"spend  {line}" for line in stage.estimate()]
+            fate = "is up to date, and stays" if "--output" in current else "exists, and is replaced"
+            lines.append(f"note   {path} {fate}")
+    return lines if stream else lines + [f"spend  {line}" for line in stage.estimate(stage.prepare())]
 
 
 def _disk_size(path: Path) -> str:

@@ -1,6 +1,7 @@
 """`moeir calibrate`: fit weights of an index's experts, or of any runs, on judged queries; applied if they win on held-out ones."""
 
 import logging
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,17 @@ from moeir import variants
 from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, DTYPE, STREAM, Counts, Facts, Stage, suggest_output
-from moeir.stages.run_arguments import log_guessed_depths, name_runs, name_source, read_runs, run_paths, short_run_names
+from moeir.stages.base import DEPTH, DTYPE, STREAM, Counts, Facts, Stage
+from moeir.stages.run_arguments import (
+    check_measures,
+    log_guessed_depths,
+    name_runs,
+    name_source,
+    read_runs,
+    run_paths,
+    short_run_names,
+    warn_of_better_part,
+)
 
 if TYPE_CHECKING:
     from moeir.architectures.checkpoint import RetrievalModel
@@ -40,7 +50,11 @@ class Calibrate(Stage):
         excludes=("run",),
     )
     run: tuple[Path, ...] = input_field(
-        "run", "Instead of --index: one run per expert, in the order of the fusion; repeat the flag.", (), aliases=("--runs",)
+        "run",
+        "Instead of --index: one run per expert, in the order of the fusion; repeat the flag.",
+        (),
+        least_count=2,
+        aliases=("--runs",),
     )
     queries: Path | None = input_field(
         "texts", "With --index: queries that no expert was trained on.", None, aliases=("--topics",), needs=("index",)
@@ -63,52 +77,47 @@ class Calibrate(Stage):
         return self.output, "fusion" if self.run else "checkpoint"
 
     def check(self) -> None:
-        from moeir.evaluation.measures import parse_measure
-
-        parse_measure(self.measure)
+        check_measures([self.measure])
         if not self.index and not self.run:
             raise UsageError("calibrate needs --index, to weigh its experts, or several --run, to weigh them")
-        if self.run:
-            self._check_runs()
-
-    def _check_runs(self) -> None:
-        if len(self.run) < 2:
-            raise UsageError(f"--run: expected 2 or more, found {len(self.run)}; repeat the flag")
-        if self.output == STREAM:
+        if self.run and self.output == STREAM:
             raise UsageError("--output -: expected a file to write")
         name_runs(self.run)
 
-    def estimate(self) -> list[str]:
-        if self.index:
-            _checkpoint_with_experts(self._open_index())
-        return []
+    def prepare(self) -> "tuple[Searcher, RetrievalModel] | None":
+        return self._open_index() if self.index else None
 
-    def _open_index(self) -> "Searcher":
+    def _open_index(self) -> "tuple[Searcher, RetrievalModel]":
+        """The index and its checkpoint, whose experts are weighed; UsageError if there is nothing to weigh."""
         from moeir.retrieval.searcher import open_index
 
-        return open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
+        searcher = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
+        where = f"--index {searcher.label}"
+        if searcher.checkpoint is None:
+            raise UsageError(f"{where}: has no checkpoint that could hold weights; --run finds those of runs")
+        if len(searcher.engines) < 2:
+            raise UsageError(f"{where}: has one expert, {next(iter(searcher.engines))}: nothing to calibrate")
+        if searcher.default_fusion != "came-sum":
+            raise UsageError(f"{where}: its experts are trained as one score, which sets their weights: nothing to calibrate")
+        return searcher, searcher.checkpoint
 
     def summary(self, counts: Facts) -> str:
         return f"weights {format_weights(counts['weights'])}, from {format_count(counts['queries'], 'query')}"
 
-    def next_command(self) -> list[object]:
+    def next_command(self) -> str:
         if self.run:
-            runs = [word for name in short_run_names(self.run) for word in ("--run", f"{name}=TEST-RUN")]
-            return ["fuse", *runs, "--learned", self.output, "--output", suggest_output("fused.trec")]
-        indexes = [word for path in self.index for word in ("--index", path)]
-        queries = self.find_source("queries", None, split="test")
-        return ["search", *indexes, "--model", self.output, "--queries", queries, "--output", suggest_output("runs")]
+            runs = " ".join(f"--run {shlex.quote(name)}=TEST-RUN" for name in short_run_names(self.run))
+            return f"fuse {runs} --learned OUTPUT --output fused.trec"
+        indexes = " ".join(f"--index {shlex.quote(str(path))}" for path in self.index)
+        return f"search {indexes} --model OUTPUT --queries QUERIES@test --output runs"
 
     def work(self) -> Counts:
+        from moeir.fusion import files, linear_weights
         from moeir.records import qrels
 
         grades = qrels.read_qrels(self.qrels)
-        return self._weigh_runs(grades) if self.run else self._weigh_experts(grades)
-
-    def _weigh_runs(self, grades: "Qrels") -> Counts:
-        """Write the file of a weighted sum of the runs."""
-        from moeir.fusion import files, linear_weights
-
+        if self.index:
+            return self._weigh_experts(grades)
         runs = read_runs(self.run)
         log_guessed_depths(run_paths(self.run), list(runs.values()), None, "runs of moeir search know theirs")
         facts = self._fit_weights(runs, grades)
@@ -121,32 +130,25 @@ class Calibrate(Stage):
         from moeir.architectures.checkpoint import write_calibrated_copy
         from moeir.architectures.model_card import add_calibration
         from moeir.artifacts import manifests
+        from moeir.records import texts
         from moeir.retrieval.latency import limit_threads
 
+        assert self.queries is not None
         with limit_threads(self.threads):
-            searcher = self._open_index()
-            checkpoint = _checkpoint_with_experts(searcher)
+            searcher, checkpoint = self._open_index()
             checkpoint.calibration = {}
-            runs = self._search_experts(searcher, grades)
-        facts = self._fit_weights(runs, grades)
+            judged = {text.id: text.content for text in texts.read_texts(self.queries) if text.id in grades}
+            if not judged:
+                raise DataError(f"{self.queries}: none of its queries is judged in {self.qrels}; do the ids agree?")
+            experts, contents = list(searcher.engines), list(judged.values())
+            runs, _ = searcher.search_runs(list(judged), contents, self.depth, experts, "came-sum", batch_size=self.batch_size)
+        facts = self._fit_weights({name: runs[name] for name in experts}, grades)
         all_weights = dict.fromkeys(checkpoint.architecture.representation_kinds, 1.0) | facts["weights"]
         manifest = manifests.read_manifest(Path(checkpoint))
         write_calibrated_copy(Path(checkpoint), manifest["files"], self.output, all_weights)
         add_calibration(self.output, facts["weights"], facts["queries"])
         digests = manifests.checkpoint_digests(manifest)
         return {**facts, "uncalibrated": digests.get("uncalibrated", digests["digest"])}
-
-    def _search_experts(self, searcher: "Searcher", grades: "Qrels") -> "dict[str, Run]":
-        """The runs of the experts for the judged queries."""
-        from moeir.records import texts
-
-        assert self.queries is not None
-        judged = {text.id: text.content for text in texts.read_texts(self.queries) if text.id in grades}
-        if not judged:
-            raise DataError(f"{self.queries}: none of its queries is judged in {self.qrels}; do the ids agree?")
-        names, experts = list(judged), list(searcher.engines)
-        runs, _ = searcher.search_runs(names, list(judged.values()), self.depth, experts, "came-sum", batch_size=self.batch_size)
-        return {name: runs[name] for name in experts}
 
     def _fit_weights(self, runs: "Mapping[str, Run]", all_grades: "Qrels") -> dict[str, Any]:
         """The weight of each run (1 if they are not accepted), and how they were fitted and tested.
@@ -155,7 +157,7 @@ class Calibrate(Stage):
         fitted without its fold; a query that no weight is fitted on has those of all. The weights are accepted if this sum is
         significantly better than the one without weights (paired t-test) on FEWEST_QUERIES or more.
         """
-        from moeir.evaluation import measures, significance
+        from moeir.evaluation import measures, significance, tables
         from moeir.fusion import linear_weights
 
         grades = {query: own for query, own in all_grades.items() if any(query in run.query_rows for run in runs.values())}
@@ -174,13 +176,15 @@ class Calibrate(Stage):
         p = significance.paired_t_test(weighted, plain)
         is_testable = len(examples) >= FEWEST_QUERIES
         accepted = is_testable and sums["weighted sum"] > sums["sum"] and p < SIGNIFICANT
-        self._log_means([*means.items(), *sums.items()])
+        for line in tables.format_table(["list", self.measure], [list(row) for row in (*means.items(), *sums.items())]).splitlines():
+            log.info("%s", line)
         result = f"{sums['weighted sum']:.4f} on held-out queries, {sums['sum']:.4f} without, {significance.describe_p(p)}"
         few = f"weights of {format_count(len(examples), 'query')} cannot be tested on others, expected {FEWEST_QUERIES} or more"
         words = f"weights {format_weights(fitted)}: {result}" if is_testable else few
         outcome = "applied" if accepted else "not applied: all weights are 1"
         log.log(logging.INFO if accepted else logging.WARNING, "%s; %s", words, outcome)
-        self._warn_of_better_list(values, weighted if accepted else plain)
+        advice = "; moeir search --expert {} searches it alone" if self.index else ""
+        warn_of_better_part(self.measure, values, "the fused run", weighted if accepted else plain, advice)
         facts = {"queries": len(examples), "weights": fitted if accepted else dict.fromkeys(runs, 1.0), "measure": self.measure}
         return {**facts, "accepted": accepted, "fitted": fitted, "means": means, **sums, "p": p}
 
@@ -193,23 +197,6 @@ class Calibrate(Stage):
         merge = variants.bind_variant("fusion", linear_weights.format_method(weights))
         return measures.evaluate_run(formulas.fuse_runs(runs, merge, self.depth), grades, [measure])[str(measure)]
 
-    def _log_means(self, rows: "Sequence[tuple[str, float]]") -> None:
-        from moeir.evaluation import tables
-
-        for line in tables.format_table(["list", self.measure], [list(row) for row in rows]).splitlines():
-            log.info("%s", line)
-
-    def _warn_of_better_list(self, values: "Mapping[str, Mapping[str, float]]", fused: "Mapping[str, float]") -> None:
-        """Warn if a list alone is better than the fused run."""
-        from moeir.evaluation import significance
-
-        means = {name: statistics.fmean(by_query.values()) for name, by_query in values.items()}
-        fused_mean, best = statistics.fmean(fused.values()), max(means, key=means.__getitem__)
-        if means[best] > fused_mean:
-            p = significance.paired_t_test(values[best], fused)
-            advice = f"; moeir search --expert {best} searches it alone" if self.index else ""
-            log.warning("%s alone has %.4f, the fused run %.4f, %s%s", best, means[best], fused_mean, significance.describe_p(p), advice)
-
 
 def format_weights(weights: Mapping[str, Any]) -> str:
     """Weights as words.
@@ -218,14 +205,3 @@ def format_weights(weights: Mapping[str, Any]) -> str:
     'lexical 0.5, global 2'
     """
     return ", ".join(f"{name} {weight:g}" for name, weight in weights.items())
-
-
-def _checkpoint_with_experts(searcher: "Searcher") -> "RetrievalModel":
-    """The checkpoint of an index whose experts can be weighted; UsageError if there is none."""
-    if searcher.checkpoint is None:
-        raise UsageError(f"--index {searcher.label}: has no checkpoint that could hold weights; --run finds those of runs")
-    if len(searcher.engines) < 2:
-        raise UsageError(f"--index {searcher.label}: has one expert, {next(iter(searcher.engines))}: nothing to calibrate")
-    if searcher.default_fusion != "came-sum":
-        raise UsageError(f"--index {searcher.label}: its experts are trained as one score, which sets their weights: nothing to calibrate")
-    return searcher.checkpoint

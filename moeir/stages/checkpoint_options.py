@@ -2,7 +2,6 @@
 
 import glob
 import logging
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.parsing import parse_value
 from moeir.settings import option, output_field, to_dict, to_yaml
-from moeir.stages.base import DTYPE, MAX_SEED, Facts, Stage, suggest_output
+from moeir.stages.base import DTYPE, MAX_SEED, Facts, Stage
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
     from moeir.training.trainer import Schedule
 
 SaveCheckpoint: TypeAlias = Callable[[Path, dict[str, Any]], dict[str, Any]]  # into a folder; returns the counts for the manifest
+training_option = partial(option, group="Training")
+speed_option = partial(option, group="Speed and memory")
+logging_option = partial(option, group="Saving and logging", affects_result=False)
 log = logging.getLogger(__name__)
 
 
@@ -49,13 +51,13 @@ class InputOptions(Stage):
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
-def command_after_checkpoint(stage: Stage, checkpoint: Path, corpus: Path | None, *, reads_pairs: bool) -> list[object]:
+def suggest_after_checkpoint(model: Path, arch: str | None) -> str:
     """The command that uses a new checkpoint: rerank for a cross-encoder, which reads pairs, else encode."""
-    documents = stage.find_source("corpus", corpus)
-    if not reads_pairs:
-        return ["encode", "--model", checkpoint, "--corpus", documents, "--output", suggest_output("enc")]
-    texts = ("--queries", stage.find_source("queries", None, split="test"), "--corpus", documents)
-    return ["rerank", "--model", checkpoint, "--run", "RUN", *texts, "--output", suggest_output("reranked.trec")]
+    from moeir.architectures.initialize import is_cross_encoder
+
+    if is_cross_encoder(model, arch):
+        return "rerank --model OUTPUT --run RUN --queries QUERIES@test --corpus CORPUS --output reranked.trec"
+    return "encode --model OUTPUT --corpus CORPUS --output enc"
 
 
 def read_first_texts(corpus: Path | None, count: int = 4000) -> list[str]:
@@ -69,78 +71,63 @@ def read_first_texts(corpus: Path | None, count: int = 4000) -> list[str]:
 class TrainingStage(Stage):
     """A stage that runs the trainer (`training.trainer`)."""
 
-    batch_size: int = option("Texts per batch, divided among all processes.", 8, minimum=1, group="Training")
-    accumulate: int = option("Batches per optimizer step.", 1, minimum=1, aliases=("--gradient-accumulation-steps",), group="Training")
-    epochs: int = option("Passes over the examples.", 1, minimum=1, aliases=("--num-train-epochs",), group="Training")
-    steps: int | None = option("Total optimizer steps; overrides --epochs.", None, minimum=1, aliases=("--max-steps",), group="Training")
-    learning_rate: float = option("Peak learning rate (AdamW).", 1e-5, above=0, group="Training")
-    warmup: float = option(
-        "Warmup steps as a fraction of all steps.", 0.1, minimum=0, maximum=1, aliases=("--warmup-ratio",), group="Training"
-    )
-    schedule: str = option(
+    batch_size: int = training_option("Texts per batch, divided among all processes.", 8, minimum=1)
+    accumulate: int = training_option("Batches per optimizer step.", 1, minimum=1, aliases=("--gradient-accumulation-steps",))
+    epochs: int = training_option("Passes over the examples.", 1, minimum=1, aliases=("--num-train-epochs",))
+    steps: int | None = training_option("Total optimizer steps; overrides --epochs.", None, minimum=1, aliases=("--max-steps",))
+    learning_rate: float = training_option("Peak learning rate (AdamW).", 1e-5, above=0)
+    warmup: float = training_option("Warmup steps as a fraction of all steps.", 0.1, minimum=0, maximum=1, aliases=("--warmup-ratio",))
+    schedule: str = training_option(
         "Learning rate after warmup: linear (decays to 0) or constant.",
         "linear",
         choices=("linear", "constant"),
         aliases=("--lr-scheduler-type",),
-        group="Training",
     )
-    group_rate: tuple[str, ...] = option(
-        "PATTERN=RATE: peak learning rate of parameters whose names contain PATTERN; repeat the flag.", (), group="Training"
+    group_rate: tuple[str, ...] = training_option(
+        "PATTERN=RATE: peak learning rate of parameters whose names contain PATTERN; repeat the flag.", ()
     )
-    weight_decay: float = option("Weight decay of weight matrices.", 0.0, minimum=0, group="Training")
-    clip: float = option("Maximum gradient norm; 0 disables clipping.", 1.0, minimum=0, aliases=("--max-grad-norm",), group="Training")
-    recompute: bool = option(
+    weight_decay: float = training_option("Weight decay of weight matrices.", 0.0, minimum=0)
+    clip: float = training_option("Maximum gradient norm; 0 disables clipping.", 1.0, minimum=0, aliases=("--max-grad-norm",))
+    recompute: bool = speed_option(
         "Gradient checkpointing: store only each layer's input and recompute the layer in the backward pass.",
         False,
         aliases=("--gradient-checkpointing",),
         affects_result=False,
-        group="Speed and memory",
     )
-    attention_dropout: float | None = option(
-        "Attention dropout probability [default: that of the weights]; 0 is fastest on a GPU.", None, minimum=0, below=1, group="Training"
+    attention_dropout: float | None = training_option(
+        "Attention dropout probability [default: that of the weights]; 0 is fastest on a GPU.", None, minimum=0, below=1
     )
-    seed: int = option("Random seed.", 42, minimum=0, maximum=MAX_SEED, group="Training")
-    deterministic: bool = option(
-        "Make results bit-identical on the same GPU, at some cost in speed; on a CPU they always are.", False, group="Speed and memory"
+    seed: int = training_option("Random seed.", 42, minimum=0, maximum=MAX_SEED)
+    deterministic: bool = speed_option(
+        "Make results bit-identical on the same GPU, at some cost in speed; on a CPU they always are.", False
     )
-    compile: bool = option(
-        "Compile the layers with torch.compile (CUDA only); takes a minute or more at the start.", False, group="Speed and memory"
-    )
-    dtype: str = option(**DTYPE, group="Speed and memory")
-    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False, group="Speed and memory")
+    compile: bool = speed_option("Compile the layers with torch.compile (CUDA only); takes a minute or more at the start.", False)
+    dtype: str = speed_option(**DTYPE)
+    device: str = speed_option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False, group="Inputs")
-    cache: Path | None = option(
+    cache: Path | None = speed_option(
         "Folder of the token cache, which several trainings can share [default: in the unfinished output].",
         None,
         affects_result=False,
-        group="Speed and memory",
     )
-    save_minutes: float = option("Minutes between saves of the training state.", 5.0, affects_result=False, group="Saving and logging")
-    checkpoint_every: int | None = option(
+    save_minutes: float = logging_option("Minutes between saves of the training state.", 5.0)
+    checkpoint_every: int | None = logging_option(
         "Steps between checkpoints that are kept beside the output, OUTPUT-step-N, each as large as the output.",
         None,
         minimum=1,
         aliases=("--save-steps",),
-        affects_result=False,
-        group="Saving and logging",
     )
-    log_every: int | None = option(
+    log_every: int | None = logging_option(
         "Steps between reads of the losses from the device; metrics.jsonl has every step [default: 10 on a GPU, 1 on a CPU].",
         None,
         minimum=1,
         aliases=("--logging-steps",),
-        affects_result=False,
-        group="Saving and logging",
     )
-    stuck_minutes: float = option(
-        "Timeout in minutes for a process to reach the next step.", 10.0, above=0, affects_result=False, group="Saving and logging"
-    )
-    track: tuple[str, ...] = option(
+    stuck_minutes: float = logging_option("Timeout in minutes for a process to reach the next step.", 10.0, above=0)
+    track: tuple[str, ...] = logging_option(
         "Log every step to tensorboard or wandb; repeat the flag. Files go to OUTPUT.tensorboard, …",
         (),
         aliases=("--report-to",),
-        affects_result=False,
-        group="Saving and logging",
     )
     output: Path = output_field("checkpoint", "Folder to write.")
 
@@ -209,12 +196,12 @@ class TrainingStage(Stage):
         """Refuse to replace other things by checkpoints of `checkpoint_every`; with `force`, only sources and what moeir did not make."""
         sources = {path for _, source in self.sources() for path in (source.resolve(), *source.resolve().parents)}
         for path in self.output.parent.glob(f"{glob.escape(self.output.name)}-step-*"):
-            number = path.name.removeprefix(f"{self.output.name}-step-")
-            if self.checkpoint_every is None or not re.fullmatch("[1-9][0-9]*", number) or int(number) % self.checkpoint_every:
+            step = path.name.rpartition("-")[2]
+            if self.checkpoint_every is None or not step.isdecimal() or int(step) % self.checkpoint_every:
                 continue
             if path.resolve() in sources:
                 raise UsageError(f"{path}: is read here, and --checkpoint-every {self.checkpoint_every} would replace it; write elsewhere")
-            record = _step_record(provenance, int(number))
+            record = _step_record(provenance, int(step))
             atomic_write.check_overwrite(path, record, force=force or manifests.is_up_to_date(path, record))
 
     def write_step(self, save: SaveCheckpoint, examples: int, step: int) -> None:

@@ -89,9 +89,8 @@ class Convert(Stage):
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['written'], 'record')}, from {counts['from']} to {counts['to']}"
 
-    def estimate(self) -> list[str]:
+    def prepare(self) -> None:
         self._load_formats()
-        return []
 
     def _load_formats(self) -> "tuple[str, str, Format, Format]":
         """The formats to read and to write; UsageError if they hold different things."""

@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moeir.artifacts import manifests, shards
 from moeir.console import format_count, silence
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field, to_dict
-from moeir.stages.base import INFERENCE_DTYPE, Counts, Facts, Stage, checkpoint_reference, is_stream, suggest_output
+from moeir.stages.base import INFERENCE_DTYPE, Counts, Facts, Stage, checkpoint_reference
+from moeir.stages.run_arguments import count_texts, select_shard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from moeir.architectures.base import EncoderOutput
     from moeir.architectures.checkpoint import RetrievalModel, TokenBatches
@@ -62,74 +63,47 @@ class Encode(Stage):
     output: Path = output_field("encodings", "Folder to write.")
 
     def check(self) -> None:
-        if self.shard is not None:
-            self._check_shard(shards.Shard.parse(self.shard))
-
-    def _check_shard(self, shard: shards.Shard) -> None:
-        self._check_countable("--shard")
+        if self.shard is None:
+            return
+        shard = shards.Shard.parse(self.shard)
         if manifests.manifest_path(self.output).is_file():
             raise UsageError(f"--output {self.output}: holds unsharded encodings; write elsewhere")
         if other := next((one for one in shards.finished_shards(self.output) if one.total != shard.total), None):
             raise UsageError(f"--shard {shard}: {self.output} holds shards of {other.total}; move those away or write elsewhere")
 
-    def _check_countable(self, flag: str) -> None:
-        if is_stream(self.corpus):
-            raise UsageError(f"{flag}: needs a corpus whose texts can be counted before they are read; {self.corpus} is a pipe")
-
-    def execute(self, *, force: bool) -> None:
-        """Encode in this process, or, under torchrun, the shard of this rank."""
-        if self.shard is not None:
-            super().execute(force=force)
-            return
-        from moeir import distributed
-
-        process_group = distributed.init_process_group(self.device)
-        if process_group.size > 1:
-            self._run_distributed(process_group, force=force)
-        else:
-            self._run_unsharded(force=force)
-
-    def _run_unsharded(self, *, force: bool) -> None:
-        self._check_unsharded()
-        super().execute(force=force)
-
-    def _check_unsharded(self) -> None:
-        if finished_shards := shards.finished_shards(self.output):
+    def check_outputs(self, provenance: "Mapping[str, Any]", *, force: bool) -> None:
+        if self.shard is None and (finished_shards := shards.finished_shards(self.output)):
             first = next(iter(finished_shards)).folder_name
             raise UsageError(f"--output {self.output}: holds shards, such as {first}; choose one with --shard, or write elsewhere")
 
-    def parts(self) -> "tuple[Stage, ...]":
-        if self.shard is None:
-            self._check_unsharded()
-        return (self,)
+    def execute(self, *, force: bool) -> None:
+        """Encode in this process, or, under torchrun, the shard of this rank."""
+        from moeir import distributed
+
+        if self.shard is None and (process_group := distributed.init_process_group(self.device)).size > 1:
+            self._run_distributed(process_group, force=force)
+        else:
+            super().execute(force=force)
 
     def _run_distributed(self, process_group: "ProcessGroup", *, force: bool) -> None:
-        """An error during setup stops all processes; after that, each runs on its own."""
+        """One shard per process, at most one per window; an error during setup stops all processes, after that each runs on its own."""
         with process_group.error_barrier():
-            self._check_countable(f"{process_group.size} processes")
-            count = self._count_texts()
+            count = count_texts(self.corpus, f"{process_group.size} processes", keep_empty=self.keep_empty)
             process_group.check_same({"the number of texts": count} | to_dict(self, results_only=True))
-            stages = self._split_into_shards(count, process_group.size)
-            own_stage = replace(stages[process_group.rank] if process_group.rank < len(stages) else self, device=process_group.device)
+            total, rank = min(process_group.size, -(-count // CHUNK)), process_group.rank
+            shard = f"{rank}/{total}" if rank < total > 1 else None
+            own_stage = replace(self, shard=shard, device=process_group.device)
             own_stage.check()
         if not process_group.is_main:
             silence()
-        if own_stage.shard is not None:
-            own_stage.execute(force=force)
-        elif process_group.is_main:
-            own_stage._run_unsharded(force=force)
+        if own_stage.shard is not None or process_group.is_main:
+            super(Encode, own_stage).execute(force=force)
 
-    def _split_into_shards(self, count: int, size: int) -> list["Encode"]:
-        """One shard per process, at most one per window; empty if that makes only one shard."""
-        size = min(size, -(-count // CHUNK))
-        return [replace(self, shard=f"{number}/{size}") for number in range(size)] if size > 1 else []
-
-    def estimate(self) -> list[str]:
+    def prepare(self) -> None:
         from moeir.backbones.device import select_device
 
+        select_shard(self.shard, self.corpus, CHUNK, keep_empty=self.keep_empty)
         self._open_checkpoint(select_device(self.device))
-        self._shard_range()
-        return []
 
     def product(self) -> tuple[Path, str]:
         """The folder of all encodings, or the shard's folder in it."""
@@ -138,8 +112,8 @@ class Encode(Stage):
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['texts'], 'text')} in {counts['dtype'].removeprefix('torch.')}, {', '.join(counts['experts'])}"
 
-    def next_command(self) -> list[object] | None:
-        return ["index", "--encodings", self.output, "--output", suggest_output("idx")] if self.shard is None else None
+    def next_command(self) -> str | None:
+        return "index --encodings OUTPUT --output idx" if self.shard is None else None
 
     def work(self) -> Counts:
         from moeir.architectures.base import copy_to_host
@@ -149,11 +123,11 @@ class Encode(Stage):
         from moeir.records import texts
         from moeir.representations.encodings import ResumableEncodingWriter
 
+        first, last = select_shard(self.shard, self.corpus, CHUNK, keep_empty=self.keep_empty)
         device = select_device(self.device)
         dtype = select_dtype(self.dtype, device, inference=True)
         checkpoint, pruning = self._open_checkpoint(device)
         checkpoint.pack_for_inference(dtype)
-        first, last = self._shard_range()
         tokenize = partial(checkpoint.tokenize_batches, side="document", max_tokens=self.max_tokens)
         writer = ResumableEncodingWriter(self.output, checkpoint.architecture.representation_kinds, pruning)
         documents = islice(texts.read_texts(self.corpus, keep_empty=self.keep_empty), first, last)
@@ -195,23 +169,6 @@ class Encode(Stage):
         checkpoint.check_is_bi_encoder(self.model)
         pruning.check_kinds(checkpoint.architecture.representation_kinds)
         return checkpoint, pruning
-
-    def _shard_range(self) -> tuple[int, int | None]:
-        """The texts of the shard as (first, last + 1); the whole corpus without --shard."""
-        return (0, None) if self.shard is None else self._shard_bounds(self._count_texts())
-
-    def _count_texts(self) -> int:
-        from moeir.records import texts
-
-        return texts.count_texts(self.corpus, keep_empty=self.keep_empty)
-
-    def _shard_bounds(self, count: int) -> tuple[int, int]:
-        """The texts of the shard, in a corpus of `count` texts."""
-        shard, windows = shards.Shard.parse(str(self.shard)), -(-count // CHUNK)
-        if windows < shard.total:
-            description = f"{self.corpus} has {count:,} texts, {windows} windows of {CHUNK:,}"
-            raise UsageError(f"--shard {shard}: {description}; expected at most {windows} shards")
-        return shard.row_range(count, CHUNK)
 
 
 def _write_window(

@@ -1,16 +1,17 @@
 """`moeir evaluate`: evaluation measures of runs, from judgements or answers."""
 
 import logging
-import statistics
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Facts, Stage, is_stream, suggest_output
+from moeir.stages.base import STREAM, Counts, Facts, Stage, is_stream
 from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
     MATCHES,
@@ -21,14 +22,13 @@ from moeir.stages.run_arguments import (
     name_runs,
     name_source,
     read_answers,
-    read_groups,
     run_paths,
+    warn_of_better_part,
 )
 
 if TYPE_CHECKING:
     from ir_measures import Measure
 
-    from moeir.evaluation.measures import Coverage
     from moeir.evaluation.result_tables import Comparison, LabelledValues
     from moeir.records.qrels import Qrels
     from moeir.records.runs import Run
@@ -66,10 +66,16 @@ class Evaluate(Stage):
         "texts", "With --group-by: the queries, if --answers lacks the field.", None, aliases=("--topics",), needs=("group_by",)
     )
     per_query: bool = option("Report the value of every query, too.", False, aliases=("-q",), group="Measures")
-    test: str = option("p-values against the first run: t (paired), randomisation or none.", "t", group="Comparison of runs")
+    test: str = option(
+        "p-values against the first run: t (paired), randomisation or none.",
+        "t",
+        choices=("t", "randomisation", "none"),
+        group="Comparison of runs",
+    )
     correction: str = option(
         "Correction of p-values over all runs and measures: holm, bonferroni, bh (Benjamini and Hochberg) or none.",
         "holm",
+        choices=("holm", "bonferroni", "bh", "none"),
         group="Comparison of runs",
     )
     against: tuple[str, ...] = option(
@@ -87,6 +93,7 @@ class Evaluate(Stage):
     compat: str | None = option(
         "Compute measures as another tool does: trec_eval, beir, mteb or msmarco.",
         None,
+        choices=("trec_eval", "beir", "mteb", "msmarco"),
         excludes=("answers", "group_by"),
         group="Other tools",
     )
@@ -116,20 +123,21 @@ class Evaluate(Stage):
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['runs'], 'run')}, {format_count(counts['queries'], 'query')}"
 
-    def next_command(self) -> list[object] | None:
+    def next_command(self) -> str | None:
         if self.qrels is None or any(map(is_stream, (self.qrels, *run_paths(self.run)))):
             return None
-        runs = [word for run in self.run for word in ("--run", run)]
-        return ["report", *runs, "--qrels", self.qrels, "--output", suggest_output("report.html")]
+        runs = " ".join(f"--run {shlex.quote(str(run))}" for run in self.run)
+        return f"report {runs} --qrels QRELS --output report.html"
 
     def work(self) -> Counts:
         from moeir.evaluation import compat, measures
         from moeir.evaluation.answer_match import DEFAULT_MEASURES as OF_ANSWERS
         from moeir.evaluation.result_tables import ALL_QUERIES, group_samples
-        from moeir.records import lines
+        from moeir.records import lines, texts
 
         requested = [measures.parse_measure(text) for text in self.measure or (DEFAULT_MEASURES if self.answers is None else OF_ANSWERS)]
-        groups = read_groups(self.group_by, self.queries or self.answers)
+        fields_file = self.queries or self.answers
+        groups = None if self.group_by is None or fields_file is None else texts.read_field(fields_file, self.group_by)
         if self.compat is not None:
             compat.check_tool(self.compat, requested)
         values: dict[str, LabelledValues] = {}
@@ -140,28 +148,17 @@ class Evaluate(Stage):
                     run_values = {str(one): compat.evaluate_as(self.compat, path, run, qrels, one) for one in requested}
                 else:
                     run_values = measures.evaluate_run(run, qrels, requested)
-            with name_source(self.queries or self.answers):
+            with name_source(fields_file):
                 values[name] = {ALL_QUERIES: run_values} if groups is None else group_samples(run_values, groups, str(self.group_by))
             notes.append(f"{name}: {note}")
             queries = len(qrels)
         lines.write_lines(self._output_lines(values), self.output)
         for text in notes:
             log.info("%s", text)
-        if groups is None:
-            self._warn_of_better_parts({name: labelled[ALL_QUERIES][str(requested[0])] for name, labelled in values.items()}, requested[0])
+        for name, parts in find_merged_runs(name_runs(self.run)).items() if groups is None and len(values) > 1 else ():
+            samples = {one: values[one][ALL_QUERIES][str(requested[0])] for one in (*parts, name)}
+            warn_of_better_part(str(requested[0]), {part: samples[part] for part in parts}, f"{name}, which merges it,", samples[name])
         return {"queries": queries, "runs": len(values)}
-
-    def _warn_of_better_parts(self, values: "dict[str, Mapping[str, float]]", measure: "Measure") -> None:
-        """Warn of a fused run whose mean of the measure is below that of one of the runs that it merges."""
-        from moeir.evaluation import significance
-
-        means = {name: statistics.fmean(by_query.values()) for name, by_query in values.items()}
-        for name, parts in find_merged_runs(name_runs(self.run)).items() if len(means) > 1 else ():
-            best = max(parts, key=means.__getitem__)
-            if means[best] > means[name]:
-                p = significance.paired_t_test(values[best], values[name])
-                chance = significance.describe_p(p)
-                log.warning("%s alone has %s %.4f, %s, which merges it, %.4f, %s", best, measure, means[best], name, means[name], chance)
 
     def _runs_with_qrels(self, requested: "list[Measure]") -> "Iterator[tuple[str, Path, Run, Qrels, str]]":
         """The name, path and judgements of every run, and a note on how many queries they cover."""
@@ -169,43 +166,32 @@ class Evaluate(Stage):
         from moeir.records import qrels, runs
 
         paths = name_runs(self.run)
-        if self.answers is None:
-            assert self.qrels is not None
-            grades = qrels.read_qrels(self.qrels)
-            for name, path in paths.items():
-                run = runs.read_run(path)
-                yield name, path, run, grades, _coverage_note(measures.compute_coverage(run, grades))
-            return
-        depth = answer_match.max_cutoff(requested)
-        questions = read_answers(self.answers, self.match)
-        all_runs = [runs.read_run(path) if depth is None else runs.read_run(path).top(depth) for path in paths.values()]
-        assert self.corpus is not None
-        qrels_by_run = answer_match.qrels_from_answers(all_runs, questions, self.corpus)
-        for (name, path), run, grades in zip(paths.items(), all_runs, qrels_by_run, strict=True):
+        all_runs: Iterable[Run] = (runs.read_run(path) for path in paths.values())
+        judged, others = ("judged queries", "not judged") if self.answers is None else ("questions", "without answers")
+        if self.qrels is not None:
+            all_qrels: Iterable[Qrels] = repeat(qrels.read_qrels(self.qrels))
+        else:
+            assert self.answers is not None and self.corpus is not None
+            questions, depth = read_answers(self.answers, self.match), answer_match.max_cutoff(requested)
+            all_runs = [run if depth is None else run.top(depth) for run in all_runs]
+            all_qrels = answer_match.qrels_from_answers(all_runs, questions, self.corpus)
+        for (name, path), run, grades in zip(paths.items(), all_runs, all_qrels):
             coverage = measures.compute_coverage(run, grades)
-            note = f"{coverage.judged - coverage.missing} of {coverage.judged} questions, {coverage.missing} without hits"
-            yield name, path, run, grades, f"{note}; {coverage.extra} queries of the run have no answers"
+            note = f"{coverage.judged - coverage.missing} of {coverage.judged} {judged}, {coverage.missing} without hits"
+            note += f", {coverage.extra} {others}"
+            if self.qrels is not None:
+                note += f"; {100 * coverage.unjudged_at_depth:.1f} % of the top {coverage.depth} unjudged"
+            yield name, path, run, grades, note
 
     def _comparison(self) -> "Comparison":
         from moeir.evaluation.result_tables import Comparison
 
-        return Comparison(self.test, self.correction, self.effect_size, self.intervals, self._baselines())
-
-    def _baselines(self) -> tuple[str, ...]:
-        """The names of the runs of --against."""
-        if not self.against:
-            return ()
-        paths = name_runs(self.run)
-        named_by_path = {str(path): name for name, path in paths.items()}
-        baselines = [text if text in paths else named_by_path.get(text) for text in self.against]
-        for text, name in zip(self.against, baselines, strict=True):
-            if name is None:
-                raise UsageError(f"--against {text}: expected a run of this call: {', '.join(paths)}")
-            if baselines.count(name) > 1:
-                raise UsageError(f"--against {text}: the same run is given twice")
-        if len(paths) < 2:
-            raise UsageError(f"--against {self.against[0]}: expected two runs or more, found 1; repeat --run")
-        return tuple(name for name in baselines if name is not None)
+        names = {str(path): name for name, path in name_runs(self.run).items()}
+        names |= {name: name for name in names.values()}
+        if unknown := next((text for text in self.against if text not in names), None):
+            raise UsageError(f"--against {unknown}: expected a run of this call: {', '.join(dict.fromkeys(names.values()))}")
+        baselines = tuple(dict.fromkeys(names[text] for text in self.against))
+        return Comparison(self.test, self.correction, self.effect_size, self.intervals, baselines)
 
     def _output_lines(self, samples_by_run: "dict[str, LabelledValues]") -> Iterator[str]:
         from moeir.evaluation import result_tables
@@ -218,9 +204,3 @@ class Evaluate(Stage):
             yield result_tables.to_json(samples_by_run, self._comparison())
         else:
             yield from result_tables.to_lines(samples_by_run, form, per_query=self.per_query, comparison=self._comparison())
-
-
-def _coverage_note(coverage: "Coverage") -> str:
-    share = f"{100 * coverage.unjudged_at_depth:.1f} % of the top {coverage.depth} unjudged"
-    found = f"{coverage.judged - coverage.missing} of {coverage.judged} judged queries"
-    return f"{found}, {coverage.missing} without hits, {coverage.extra} not judged; {share}"

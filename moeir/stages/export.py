@@ -34,9 +34,8 @@ class Export(Stage):
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['documents'], 'document')}, {', '.join(counts['experts'])}"
 
-    def estimate(self) -> list[str]:
+    def prepare(self) -> None:
         variants.bind_variant("export_targets", self.to)(self._read_collection())
-        return []
 
     def work(self) -> Counts:
         from moeir.console import progress

@@ -12,7 +12,8 @@ from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import Counts, is_stream
-from moeir.stages.checkpoint_options import InputOptions, TrainingStage, command_after_checkpoint
+from moeir.stages.checkpoint_options import InputOptions, TrainingStage, suggest_after_checkpoint, training_option
+from moeir.stages.run_arguments import check_measures
 
 if TYPE_CHECKING:
     from moeir.architectures.checkpoint import RetrievalModel
@@ -55,41 +56,36 @@ class Finetune(TrainingStage, InputOptions):
         aliases=("--topics",),
     )
     arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10.", None, package="architectures", group="Model")
-    objective: str = option("contrastive, or competitive:temperature=0.5.", "contrastive", package="training.objectives", group="Training")
-    temperature: float | None = option(
+    objective: str = training_option("contrastive, or competitive:temperature=0.5.", "contrastive", package="training.objectives")
+    temperature: float | None = training_option(
         "Temperature of a normalised expert's cosines, kept in the checkpoint as scale = 1 / temperature [default: 0.05, unless --arch, "
         "the checkpoint, or --objective kl or lce sets one].",
         None,
         minimum=1e-6,
-        group="Training",
     )
-    batch_size: int = option("Queries per batch, divided among all processes.", 8, minimum=1, group="Training")
-    accumulate: int = option(
+    batch_size: int = training_option("Queries per batch, divided among all processes.", 8, minimum=1)
+    accumulate: int = training_option(
         "Batches per optimizer step; in-batch negatives come from one batch only.",
         1,
         minimum=1,
         aliases=("--gradient-accumulation-steps",),
-        group="Training",
     )
-    negatives: int = option("Negatives per query, sampled again in each epoch.", 7, minimum=0, maximum=10_000, group="Training")
-    positives: str = option(
+    negatives: int = training_option("Negatives per query, sampled again in each epoch.", 7, minimum=0, maximum=10_000)
+    positives: str = training_option(
         "Positive of a query that has several: rotate (another in each epoch) or first (always the first of its list, as DPR).",
         "rotate",
         choices=("rotate", "first"),
-        group="Training",
     )
-    skip_queries: int = option(
+    skip_queries: int = training_option(
         "Queries to skip in the shuffled order: those that an earlier training read with this --seed and examples of the same queries.",
         0,
         minimum=0,
-        group="Training",
     )
-    layer_decay: float = option(
+    layer_decay: float = training_option(
         "Factor of the learning rate from each layer to the one below (TASER's release: 0.8); 1 for no decay.",
         1.0,
         above=0,
         maximum=1,
-        group="Training",
     )
     gradient_cache: int | None = option(
         "GradCache: maximum tokens encoded at a time, so that any batch fits into memory; same gradients in 4/3 of the time.",
@@ -103,7 +99,7 @@ class Finetune(TrainingStage, InputOptions):
         "Development queries, evaluated during training.",
         None,
         only_with=DEV_FLAGS,
-        needs=("dev_qrels",),
+        needs=("dev_qrels", "dev_corpus or corpus"),
         group="Evaluation while training",
     )
     dev_qrels: Path | None = input_field("qrels", "Relevance judgements of the development queries.", None, only_with=DEV_FLAGS, **DEV)
@@ -141,51 +137,18 @@ class Finetune(TrainingStage, InputOptions):
 
     def check(self) -> None:
         super().check()
-        self._check_datasets()
-        self._check_dev_flags()
-
-    def _check_datasets(self) -> None:
-        dataset_count = len(self.train)
-        if self.sampling_rate and len(self.sampling_rate) != dataset_count:
-            raise UsageError(f"--sampling-rate: expected one for each --train, {dataset_count}; found {len(self.sampling_rate)}")
-        for flag, files in (("--corpus", self.corpus), ("--queries", self.queries)):
-            if self.sampling_rate and len(files) not in (0, 1, dataset_count):
-                raise UsageError(f"{flag}: expected one for all datasets, or one for each --train, {dataset_count}; found {len(files)}")
-
-    def _check_dev_flags(self) -> None:
+        for flag, files in (("--sampling-rate", self.sampling_rate), ("--corpus", self.corpus), ("--queries", self.queries)):
+            count, may_be_one = len(self.train), flag != "--sampling-rate"
+            if self.sampling_rate and len(files) != count and not (may_be_one and len(files) < 2):
+                one_for_all = "one for all datasets, or " if may_be_one else ""
+                raise UsageError(f"{flag}: expected {one_for_all}one for each --train, {count}; found {len(files)}")
         if self.dev_queries is None and self.keep == "best":
             raise UsageError("--keep best: needs --dev-queries")
-        if self.dev_queries is not None and self.dev_corpus is None and not self.corpus:
-            raise UsageError("--dev-queries: needs --dev-corpus, the documents to search")
         if self.dev_queries is not None and self.dev_corpus is None and (stream := next(filter(is_stream, self.corpus), None)):
             advice = "name a file, or set --dev-corpus"
             raise UsageError(f"--corpus {stream}: a pipe can be read only once, and --dev-queries searches the corpus too; {advice}")
         if self.dev_queries is not None and not self._is_dev_loss:
-            from moeir.evaluation import measures
-
-            measures.parse_measure(self.dev_measure)
-
-    def _check_model(self) -> None:
-        """Refuse options that do not fit together or do not fit the weights, before texts are read and anything is fitted."""
-        from moeir.architectures.initialize import check_options
-        from moeir.training import objectives
-
-        objective = variants.bind_variant("training.objectives", self.objective)
-        objectives.validate_options(objective, self.negatives)
-        if objective.keywords.get("permuted") and self.batch_size == 1:
-            raise UsageError(f"--objective {self.objective}: a batch of one query has no other's shares; expected --batch-size 2 or more")
-        checkpoint = check_options(self.model, self.arch, self.input_options())
-        if checkpoint is not None:
-            self._set_temperature(checkpoint)
-            self.check_parameters(checkpoint.architecture)
-            self._check_dev_run(pairs=checkpoint.architecture.reads_pairs)
-
-    def _check_dev_run(self, *, pairs: bool) -> None:
-        if pairs != (self.dev_run is not None) and self.dev_queries is not None:
-            words = ("--dev-run", "is for a cross-encoder; a retriever searches --dev-corpus")
-            flag, why = ("--dev-queries", "a cross-encoder reranks; name the run with --dev-run") if pairs else words
-            raise UsageError(f"{flag}: {why}")
-        self._check_dev_loss(pairs=pairs)
+            check_measures([self.dev_measure])
 
     @property
     def _is_dev_loss(self) -> bool:
@@ -194,24 +157,39 @@ class Finetune(TrainingStage, InputOptions):
 
         return self.dev_measure == LOSS_MEASURE
 
-    def _check_dev_loss(self, *, pairs: bool) -> None:
-        """UsageError for an objective or a model that has no loss on a development set."""
+    def _check_model(self, objective: "partial[Any]") -> None:
+        """Refuse options that do not fit together or do not fit the weights."""
+        from moeir.architectures.initialize import check_options
         from moeir.training import objectives
 
-        if self.dev_queries is None or not self._is_dev_loss:
+        objectives.validate_options(objective, self.negatives)
+        if objective.keywords.get("permuted") and self.batch_size == 1:
+            raise UsageError(f"--objective {self.objective}: a batch of one query has no other's shares; expected --batch-size 2 or more")
+        checkpoint = check_options(self.model, self.arch, self.input_options())
+        if checkpoint is not None:
+            self._set_temperature(checkpoint)
+            self.check_parameters(checkpoint.architecture)
+
+    def _check_dev_set(self, objective: object, *, pairs: bool) -> None:
+        """UsageError for a development set that the model cannot be measured on: cross-encoders rerank; some have no loss on it."""
+        from moeir.training import objectives
+
+        if self.dev_queries is None:
             return
-        objective = variants.bind_variant("training.objectives", self.objective).func
-        if objective in objectives.NEEDS_TEACHER:
-            problem = f"--objective {self.objective} learns from teacher scores, which judgements lack"
-        elif pairs:
-            problem = "a cross-encoder is measured by what it reranks"
-        elif objective in objectives.NEEDS_OWN_NEGATIVES:
-            problem = f"--objective {self.objective} compares a query's own negatives, which judgements lack"
-        elif self.batch_size == 1:
-            problem = "the queries of a batch are each other's negatives, and --batch-size is 1"
-        else:
-            return
-        raise UsageError(f"--dev-measure loss: {problem}; name a measure, such as nDCG@10")
+        if pairs and self.dev_run is None:
+            raise UsageError("--dev-queries: a cross-encoder reranks; name the run with --dev-run")
+        if self.dev_run is not None and not pairs:
+            raise UsageError("--dev-run: is for a cross-encoder; a retriever searches --dev-corpus")
+        reasons = {
+            f"--objective {self.objective} learns from teacher scores, which judgements lack": objective in objectives.NEEDS_TEACHER,
+            "a cross-encoder is measured by what it reranks": pairs,
+            f"--objective {self.objective} compares a query's own negatives, which judgements lack": (
+                objective in objectives.NEEDS_OWN_NEGATIVES
+            ),
+            "the queries of a batch are each other's negatives, and --batch-size is 1": self.batch_size == 1,
+        }
+        if self._is_dev_loss and (reason := next((words for words, holds in reasons.items() if holds), None)):
+            raise UsageError(f"--dev-measure loss: {reason}; name a measure, such as nDCG@10")
 
     def _set_temperature(self, checkpoint: "RetrievalModel") -> list[str]:
         """Set the temperature of normalised experts, unless the objective divides all scores by one; returns their names."""
@@ -223,40 +201,42 @@ class Finetune(TrainingStage, InputOptions):
             return []
         return set_temperature(checkpoint, weights_io.resolve_model(self.model), self.arch, self.temperature)
 
-    def estimate(self) -> list[str]:
+    def prepare(self) -> "tuple[BatchSampler, TextStream, DevSet | None]":
+        """The batch sampler, the texts of its batches and the development set; options are checked before texts are read."""
         from moeir.architectures.initialize import is_cross_encoder
 
-        self._check_model()
-        if any(is_stream(path) for _, path in self.sources()):
-            return []
+        objective = variants.bind_variant("training.objectives", self.objective)
+        self._check_model(objective)
         pairs = is_cross_encoder(self.model, self.arch)
-        sampler, text_stream = self._make_sampler(variants.bind_variant("training.objectives", self.objective).func, pairs=pairs)
-        self._load_dev_set(text_stream, sampler.steps_per_epoch, pairs=pairs)
+        self._check_dev_set(objective.func, pairs=pairs)
+        sampler, text_stream = self._make_sampler(objective.func, pairs=pairs)
+        dev_set = self._load_dev_set(text_stream, sampler.steps_per_epoch)
+        return sampler, text_stream, dev_set
+
+    def estimate(self, prepared: "tuple[BatchSampler, TextStream, DevSet | None]") -> list[str]:
+        return [self._describe_reading(prepared[0])]
+
+    def _describe_reading(self, sampler: "BatchSampler") -> str:
+        """The steps of the training, its epochs, and how many texts it reads."""
         steps = self.total_steps(sampler.steps_per_epoch)
-        texts = steps * self.batch_size * self.accumulate
-        text_counts = f"{texts:,} queries and {texts * (1 + self.negatives):,} documents"
-        batches = f"{self.accumulate} batches of " if self.accumulate > 1 else ""
-        return [f"{steps:,} steps of {batches}{self.batch_size} queries from {sampler.size:,} examples: {text_counts}"]
+        epochs, batch_size = steps * self.accumulate / sampler.steps_per_epoch, self.batch_size * self.accumulate
+        skipped = f", after {self.skip_queries:,} skipped" if self.skip_queries else ""
+        texts = f"{epochs:.2f} epochs of {format_count(sampler.size, 'query')}, {steps * batch_size * (1 + self.negatives):,} documents"
+        return f"{format_count(steps, 'step')} of {batch_size} queries{skipped}: {texts}"
 
-    def next_command(self) -> list[object]:
-        from moeir.architectures.initialize import is_cross_encoder
-
-        corpus = next(iter(self.corpus), None)
-        return command_after_checkpoint(self, self.output, corpus, reads_pairs=is_cross_encoder(self.model, self.arch))
+    def next_command(self) -> str:
+        return suggest_after_checkpoint(self.model, self.arch)
 
     def work(self) -> Counts:
-        from moeir.architectures.initialize import build_checkpoint, is_cross_encoder
+        from moeir.architectures.initialize import build_checkpoint
         from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
         from moeir.backbones.device import select_dtype
         from moeir.kernels import heap
         from moeir.training import dev_sets, retrieval_task, token_cache, trainer
 
         process_group = self.process_group()
-        self._check_model()
+        sampler, text_stream, dev_set = self.prepare()
         objective = variants.bind_variant("training.objectives", self.objective)
-        pairs = is_cross_encoder(self.model, self.arch)
-        sampler, text_stream = self._make_sampler(objective.func, pairs=pairs)
-        dev_set = self._load_dev_set(text_stream, sampler.steps_per_epoch, pairs=pairs)
         checkpoint = build_checkpoint(self.model, self.arch, self.input_options(), text_stream.first_documents, self.seed)
         for expert in self._set_temperature(checkpoint):
             scale = checkpoint.architecture.scales[expert]
@@ -269,7 +249,7 @@ class Finetune(TrainingStage, InputOptions):
         del text_stream  # free the texts: the training needs only their tokens
         schedule, dtype = self.make_schedule(sampler.steps_per_epoch, self.layer_decay), select_dtype(self.dtype, process_group.device)
         process_group = process_group.with_timeout(self.stuck_minutes)
-        log.info("%s", self._describe_reading(sampler, schedule.steps))
+        log.info("%s", self._describe_reading(sampler))
         task = retrieval_task.RetrievalTask(
             checkpoint,
             sampler,
@@ -289,13 +269,6 @@ class Finetune(TrainingStage, InputOptions):
             options = self.trainer_options(process_group, task.size, save)
             counts = trainer.train(task, schedule, self.output, evaluator=evaluator, **options)
         return save(self.output, counts) if process_group.is_main else None
-
-    def _describe_reading(self, sampler: "BatchSampler", steps: int) -> str:
-        """How many queries a training of so many steps reads, and how many epochs it has."""
-        epochs = steps * self.accumulate / sampler.steps_per_epoch
-        queries = f"{epochs:.2f} epochs of {format_count(sampler.size, 'query')}"
-        skipped = f", after {self.skip_queries:,} skipped" if self.skip_queries else ""
-        return f"{format_count(steps, 'step')} of {self.batch_size * self.accumulate} queries{skipped}: {queries}"
 
     def _make_sampler(self, objective: object, *, pairs: bool) -> "tuple[BatchSampler, TextStream]":
         """The batch sampler and the texts of its batches."""
@@ -331,9 +304,8 @@ class Finetune(TrainingStage, InputOptions):
         joint.skipped_batches = ceil(self.skip_queries / self.batch_size)
         return joint, text_stream
 
-    def _load_dev_set(self, text_stream: "TextStream", batches_per_epoch: int, *, pairs: bool) -> "DevSet | None":
+    def _load_dev_set(self, text_stream: "TextStream", batches_per_epoch: int) -> "DevSet | None":
         """The development set, if there is one."""
-        self._check_dev_run(pairs=pairs)
         if self.dev_queries is None or self.dev_qrels is None:
             return None
         from moeir.training.dev_sets import load_dev_set

@@ -73,92 +73,72 @@ class Fuse(Stage):
             raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
         variants.import_code_of(method)
         variants.resolve_spec("fusion", method)
-        self._check_ablation()
-
-    def _check_ablation(self) -> None:
         check_measures(self.measure)
         if self.ablation is not None or self.attribution is not None:
             name_runs(self.run)
 
-    def side_products(self) -> dict[str, tuple[Path, str]]:
-        """What --attribution and --ablation name."""
+    def outputs(self) -> dict[str, tuple[Path, str]]:
         paths = {"attribution": self.attribution, "ablation": self.ablation}
-        return {f"--{kind}": (path, kind) for kind, path in paths.items() if path is not None}
+        return super().outputs() | {f"--{kind}": (path, kind) for kind, path in paths.items() if path is not None}
 
-    def execute(self, *, force: bool) -> None:
-        """Execute with the method that applies, so that the manifest names it."""
-        [stage] = self.parts()
-        if stage is not self:
-            is_one = stage.method == ONE_MODEL_METHOD
-            log.info("--method %s: the runs are %s", stage.method, "those of one index" if is_one else "of different systems")
-        super(Fuse, stage).execute(force=force)
+    def prepare(self) -> "tuple[FusionFormula, str]":
+        """The function that merges the lists of a query, and its spec."""
+        from moeir.fusion import files
 
-    def parts(self) -> "tuple[Fuse]":
-        if self.method is not None or self.learned is not None:
-            return (self,)
-        return (replace(self, method=ONE_MODEL_METHOD if self._have_one_index() else OTHER_METHOD),)
-
-    def estimate(self) -> list[str]:
+        method = self.method
         if self.learned is not None:
-            self._load_learned_fusion()
-        return []
+            saved_fusion = files.read_fusion(self.learned)
+            saved_fusion.check_runs(self.learned, short_run_names(self.run))
+            method = saved_fusion.method
+        elif method is None:
+            is_one = self._have_one_index()
+            method = ONE_MODEL_METHOD if is_one else OTHER_METHOD
+            log.info("--method %s: the runs are %s", method, "those of one index" if is_one else "of different systems")
+        return variants.bind_variant("fusion", method), method
 
     def _have_one_index(self) -> bool:
         """Whether `moeir search` wrote all runs, from one index, with one calibration."""
         searches = [find_search_of_run(path) for path in run_paths(self.run)]
         return None not in searches and len({(search.indexes, search.model) for search in searches if search}) == 1
 
-    def _warn_of_scales(self, expert_runs: "Sequence[Run]", method: str) -> None:
-        """Warn if a raw sum is of scores whose standard deviations differ by more than 10 times."""
-        if variants.parse_spec(method).name.replace("_", "-") not in RAW_SUMS:
-            return
-        names = short_run_names(self.run)
-        if len(set(names)) < len(names):
-            names = list(map(str, self.run))
-        spreads = sorted((float(run.scores.std()), name) for run, name in zip(expert_runs, names, strict=True) if len(run.scores))
-        if spreads and spreads[-1][0] > MAX_SCALE_RATIO * spreads[0][0] > 0:
-            (least, narrow), (most, wide) = spreads[0], spreads[-1]
-            log.warning("--method %s: scores of %s have a standard deviation of %.3g, those of %s %.3g, so the sum follows the first; "
-                        "rrf or zscore count both alike", method, wide, most, narrow, least)  # fmt: skip
-
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['queries'], 'query')}, {format_count(counts['hits'], 'hit')}"
 
-    def next_command(self) -> list[object]:
-        return ["evaluate", "--run", self.output, "--qrels", self.find_source("qrels", self.qrels)]
+    def next_command(self) -> str:
+        return "evaluate --run OUTPUT --qrels QRELS"
 
     def work(self) -> Counts:
         from moeir.fusion import formulas
         from moeir.records import runs
 
-        expert_runs = self._read_runs()
-        if self.learned is None:
-            self._warn_of_scales(expert_runs, str(self.method))
-        merge = self._load_learned_fusion() if self.learned else variants.bind_variant("fusion", str(self.method))
+        merge, method = self.prepare()
+        expert_runs = self._read_runs(method)
         fused_run = formulas.fuse_runs(expert_runs, merge, self.depth)
         runs.write_run(fused_run, self.output, tag=self.tag)
         self._write_side_outputs(expert_runs, merge, fused_run)
-        return {"queries": len(fused_run), "hits": len(fused_run.scores)}
+        return {"method": method, "queries": len(fused_run), "hits": len(fused_run.scores)}
 
-    def _read_runs(self) -> "list[Run]":
+    def _read_runs(self, method: str) -> "list[Run]":
         """The runs, with the depth that each was searched to."""
         expert_runs = [read_run_with_depth(path) for path in run_paths(self.run)]
+        self._warn_of_scales(expert_runs, method)
         if self.run_depth is None:
-            log_guessed_depths(run_paths(self.run), expert_runs, self.method, "--run-depth K sets it")
+            log_guessed_depths(run_paths(self.run), expert_runs, method, "--run-depth K sets it")
             return expert_runs
         for run, path in zip(expert_runs, run_paths(self.run), strict=True):
             if (longest := replace(run, depth=None).list_depth) > self.run_depth:
                 raise UsageError(f"--run-depth {self.run_depth}: {path} has a list of {longest} hits; expected the depth of its search")
         return [replace(run, depth=self.run_depth) for run in expert_runs]
 
-    def _load_learned_fusion(self) -> "FusionFormula":
-        """The merge function of the --learned file."""
-        from moeir.fusion import files
-
-        assert self.learned is not None
-        saved_fusion = files.read_fusion(self.learned)
-        saved_fusion.check_runs(self.learned, short_run_names(self.run))
-        return variants.bind_variant("fusion", saved_fusion.method)
+    def _warn_of_scales(self, expert_runs: "Sequence[Run]", method: str) -> None:
+        """Warn if a raw sum is of scores whose standard deviations differ by more than 10 times."""
+        if variants.parse_spec(method).name.replace("_", "-") not in RAW_SUMS:
+            return
+        spreads = sorted((float(run.scores.std()), str(path)) for run, path in zip(expert_runs, self.run) if len(run.scores))
+        if spreads and spreads[-1][0] > MAX_SCALE_RATIO * spreads[0][0] > 0:
+            (least, narrow), (most, wide) = spreads[0], spreads[-1]
+            log.warning("--method %s: scores of %s have a standard deviation of %.3g, those of %s %.3g, so the sum follows the first; "
+                        "rrf or zscore count both alike", method, wide, most, narrow, least)  # fmt: skip
 
     def _write_side_outputs(self, expert_runs: "Sequence[Run]", merge: "FusionFormula", fused_run: "Run") -> None:
         """Write the files of --attribution and --ablation."""

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from moeir.artifacts.shards import Shard
 from moeir.console import format_count
-from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage, is_stream, suggest_output
+from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
+from moeir.stages.run_arguments import count_texts, select_shard
 
 BLOCK = 512
 log = logging.getLogger(__name__)
@@ -44,25 +43,18 @@ class GenerateQueries(Stage):
     keep_empty: bool = option("Accept passages without text; they get no queries.", False)
     output: Path = output_field("texts", "Output file: JSON lines with _id and queries, in corpus order; - is stdout.")
 
-    def check(self) -> None:
-        if self.shard is not None and Shard.parse(self.shard) and is_stream(self.corpus):
-            raise UsageError(f"--shard: needs a corpus whose passages can be counted before they are read; {self.corpus} is a pipe")
+    def prepare(self) -> int:
+        first, last = select_shard(self.shard, self.corpus, BLOCK, keep_empty=self.keep_empty)
+        return (count_texts(self.corpus, "--dry-run", keep_empty=self.keep_empty) if last is None else last) - first
 
-    def estimate(self) -> list[str]:
-        if is_stream(self.corpus):
-            return []
-        first, last = self._shard_range()
-        passages = (self._count_passages() if last is None else last) - first
+    def estimate(self, passages: int) -> list[str]:
         return [f"{passages:,} passages, {passages * self.queries_per_passage:,} queries of at most {self.max_output} tokens"]
 
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['queries'], 'query')} of {format_count(counts['passages'], 'passage')}"
 
-    def next_command(self) -> list[object] | None:
-        if self.shard is not None:
-            return None
-        texts = ("--corpus", self.find_source("corpus", self.corpus), "--engine", "bm25", "--expansion", self.output)
-        return ["index", *texts, "--output", suggest_output("idx")]
+    def next_command(self) -> str | None:
+        return "index --corpus CORPUS --engine bm25 --expansion OUTPUT --output idx" if self.shard is None else None
 
     def work(self) -> Counts:
         from moeir.artifacts import atomic_write
@@ -71,13 +63,13 @@ class GenerateQueries(Stage):
         from moeir.console import meter
         from moeir.records import lines, texts
 
+        first, last = select_shard(self.shard, self.corpus, BLOCK, keep_empty=self.keep_empty)
         device = select_device(self.device)
         dtype = select_dtype(self.dtype, device)
         sampling = Sampling(self.queries_per_passage, self.top_k, self.top_p, self.temperature, length=self.max_output, seed=self.seed)
         generator = QueryGenerator(
             self.model, device, dtype, sampling, prefix=self.prefix, max_input=self.max_input, max_tokens=self.max_tokens
         )
-        first, last = self._shard_range()
         documents = islice(texts.read_texts(self.corpus, keep_empty=self.keep_empty), first, last)
         with meter("generating queries", None if last is None else last - first) as counter:
             if self.output == STREAM:
@@ -94,19 +86,3 @@ class GenerateQueries(Stage):
                 counter.advance(len(block))
         output_file.close(self.output)
         return generator.report_counts() | {"dtype": str(dtype)}
-
-    def _shard_range(self) -> tuple[int, int | None]:
-        """The passages of the shard as (first, last + 1); the whole corpus without --shard."""
-        if self.shard is None:
-            return 0, None
-        passages = self._count_passages()
-        first, last = Shard.parse(self.shard).row_range(passages, BLOCK)
-        if first == last:
-            blocks = -(-passages // BLOCK)
-            log.warning("--shard %s: no passages for it, %d make only %d blocks of %d", self.shard, passages, blocks, BLOCK)
-        return first, last
-
-    def _count_passages(self) -> int:
-        from moeir.records import texts
-
-        return texts.count_texts(self.corpus, keep_empty=self.keep_empty)

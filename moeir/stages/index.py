@@ -12,7 +12,7 @@ from moeir.artifacts.atomic_write import LINKED
 from moeir.console import format_count
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import Setting, input_field, option, output_field
-from moeir.stages.base import Counts, Facts, Stage, checkpoint_reference, is_stream, suggest_output
+from moeir.stages.base import Counts, Facts, Stage, checkpoint_reference
 
 if TYPE_CHECKING:
     from moeir.indexes.base import Index as Engine
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TEXTS_PER_BATCH = 4096
-TEXT_ENGINES = ("bm25", "lucene")
 STORED = ".stored"  # within the output: the folder of documents that are read from the engine of an expert and written again
 
 
@@ -28,9 +27,9 @@ STORED = ".stored"  # within the output: the folder of documents that are read f
 class Index(Stage):
     """Build an index for every expert from encodings, or a BM25 index from texts; with --index, add documents to it or delete some."""
 
-    encodings: Path | None = input_field("encodings", "Output folder of moeir encode, whole or in shards.", None)
+    encodings: Path | None = input_field("encodings", "Output folder of moeir encode, whole or in shards.", None, excludes=("index",))
     corpus: Path | None = input_field(
-        "texts", "Documents, for an engine that reads texts (bm25, lucene).", None, unless=("encodings", "index")
+        "texts", "Documents, for an engine that reads texts (bm25, lucene).", None, excludes=("encodings", "index")
     )
     index: Path | None = input_field(
         "index", "An index to update, which stays as it is: --output is the index with --add, --delete or --compact.", None
@@ -46,9 +45,13 @@ class Index(Stage):
         "[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 or global=faiss; repeat the flag; see: moeir variants indexes [default: each "
         "representation's exact engine].",
         (),
+        excludes=("index",),
     )
     expansion: Path | None = input_field(
-        "texts", "With --corpus: output of generate-queries; its queries are appended to their documents.", None
+        "texts",
+        "With --corpus: output of generate-queries; its queries are appended to their documents.",
+        None,
+        needs=("corpus or add",),
     )
     expansion_queries: int | None = option(
         "With --expansion: use the first N queries of each document [default: all].", None, minimum=1, needs=("expansion",)
@@ -57,82 +60,72 @@ class Index(Stage):
     output: Path = output_field("index", "Folder to write.")
 
     def check(self) -> None:
-        if self.index is None:
-            self._check_sources()
-        else:
-            self._check_update()
-        texts = self.corpus if self.index is None else self.add
-        if self.expansion is not None and (texts is None or texts.is_dir()):
-            raise UsageError("--expansion: goes with --corpus and --engine bm25; encodings are not expanded")
-
-    def _check_sources(self) -> None:
-        if (self.encodings is None) == (self.corpus is None):
-            raise UsageError("index: give --encodings, or --corpus with --engine bm25")
         for spec in self.engine:
             variants.import_code_of(_split_engine_spec(spec)[1])
             variants.resolve_spec("indexes", _split_engine_spec(spec)[1])
+        if self.encodings is None and self.corpus is None and self.index is None:
+            raise UsageError("index: give --encodings, or --corpus with --engine bm25")
         if self.corpus is not None and (len(self.engine) != 1 or not self._reads_texts()):
             raise UsageError("index --corpus: the engines that read texts are bm25 and lucene, one at a time: add --engine bm25")
-
-    def _check_update(self) -> None:
-        for name in ("encodings", "corpus", "engine"):
-            if getattr(self, name):
-                reason = "its engines stay the same" if name == "engine" else "--add names what is to be added"
-                raise UsageError(f"--{name}: cannot be combined with --index; {reason}")
-        if self.add is None and self.delete is None and not self.compact:
+        if self.index is not None and self.add is None and self.delete is None and not self.compact:
             raise UsageError(f"--index {self.index}: expected --add, --delete or --compact")
+        if self.expansion is not None and self.add is not None and self.add.is_dir():
+            raise UsageError("--expansion: goes with texts; encodings are not expanded")
 
     def sources(self) -> Iterator[tuple[Setting, Path]]:
         for setting, path in super().sources():
             yield (replace(setting, kind="encodings") if setting.name == "add" and path.is_dir() else setting), path
 
-    @property
-    def _text_engine(self) -> str:
-        """The name of the engine that reads texts, and of the one expert of its index."""
-        return variants.parse_spec(self.engine[0]).name
-
     def _reads_texts(self) -> bool:
-        """Whether the engine reads texts; of own code the class says so."""
-        if variants.own_module(self.engine[0]) is None:
-            return self._text_engine in TEXT_ENGINES
-        own_engine: type[Engine] = variants.bind_variant("indexes", self.engine[0]).func  # type: ignore[assignment]
-        return own_engine.kind == "text"
+        engine: type[Engine] = variants.bind_variant("indexes", self.engine[0]).func  # type: ignore[assignment]
+        return engine.kind == "text"
 
     def summary(self, counts: Facts) -> str:
         engines = ", ".join(name if name == spec else f"{name} ({spec})" for name, spec in counts["experts"].items())
         parts = f"; {format_count(counts['segments'], 'segment')}, {counts['deleted']} deleted rows" if "segments" in counts else ""
         return f"{format_count(counts['texts'], 'text')}, {engines}{parts}"
 
-    def next_command(self) -> list[object]:
+    def next_command(self) -> str:
         from moeir.artifacts import manifests
 
         is_text = self.corpus is not None if self.index is None else "checkpoint" not in manifests.read_manifest(self.index)["counts"]
-        queries, output = self.find_source("queries", None, split="test"), suggest_output("run.trec" if is_text else "runs")
-        return ["search", "--index", self.output, "--queries", queries, "--output", output]
+        return f"search --index OUTPUT --queries QUERIES@test --output {'run.trec' if is_text else 'runs'}"
 
-    def estimate(self) -> list[str]:
+    def prepare(self) -> None:
         from moeir.artifacts import manifests, shards
 
         if self.encodings is not None:
             self._choose_engines(manifests.read_counts(shards.shard_folders(self.encodings)[0])["experts"])
-        if self.index is not None and not any(is_stream(path) for _, path in self.sources()):
+        if self.index is not None:
             self._plan_update(self.index, manifests.read_counts(self.index))
-        return []
 
     def work(self) -> Counts:
-        if self.index is not None:
-            return self._update_index(self.index)
-        if self.corpus is not None:
-            return self._index_texts(self.corpus)
-        assert self.encodings is not None
-        return self._index_encodings(self.encodings)
+        from moeir.artifacts import manifests
 
-    def _index_texts(self, corpus: Path) -> Counts:
-        index: Engine = variants.bind_variant("indexes", self.engine[0])()
-        ids = self._add_texts(index, corpus)
-        index.save(self.output / self._text_engine)
+        if self.encodings is not None:
+            return self._index_encodings(self.encodings)
+        if self.index is None:
+            return self._index_texts(variants.parse_spec(self.engine[0]).name, self.engine[0], self.corpus)
+        facts = manifests.read_counts(self.index)
+        remaining = self._plan_update(self.index, facts)
+        counts = {name: value for name, value in facts.items() if name not in ("segments", "deleted")}
+        if "checkpoint" in facts:
+            return counts | self._update_experts(self.index, facts, remaining)
+        [(expert, spec)] = remaining.engines.items()
+        return counts | self._index_texts(expert, spec, self.add, remaining)
+
+    def _index_texts(self, expert: str, spec: str, corpus: Path | None, remaining: "IndexFolder | None" = None) -> dict[str, Any]:
+        """Index texts, after the documents that remain of an index, from the counts of terms that it stores."""
+        index: Engine = variants.bind_variant("indexes", spec)()
+        for documents in () if remaining is None else remaining.documents(expert, self.output / STORED):
+            index.add(documents)
+        ids = [] if corpus is None else self._add_texts(index, corpus)
+        if remaining is not None:
+            self._check_new(ids, remaining)
+            ids = [*remaining.ids, *ids]
+        index.save(self.output / expert)
         _write_ids(ids, self.output)
-        return {"texts": len(ids), "experts": {self._text_engine: self.engine[0]}}
+        return {"texts": len(ids), "experts": {expert: spec}}
 
     def _add_texts(self, index: "Engine", corpus: Path) -> list[str]:
         """Add texts to an index; returns their ids."""
@@ -165,10 +158,7 @@ class Index(Stage):
         facts = shard_counts[0]
         dtype = _join_dtypes(f"{folder}: its shards", shard_counts)
         engines = self._choose_engines(facts["experts"])
-        for expert, spec in engines.items():
-            index: Engine = variants.bind_variant("indexes", spec)()
-            _add_encodings(index, shard_folders, expert)
-            index.save(self.output / expert)
+        self._write_engines(engines, shard_folders, self.output)
         ids = [document_id for shard in shard_folders for document_id in read_ids(shard)]
         _write_ids(ids, self.output)
         checkpoint = (shard_folders[0] / facts["checkpoint"]["path"]).resolve()
@@ -176,23 +166,32 @@ class Index(Stage):
         pruning_entry = {"shortened": facts["shortened"]} if "shortened" in facts else {}
         return {"texts": len(ids), "experts": engines, "dtype": dtype, **pruning_entry, **reference}
 
-    def _update_index(self, path: Path) -> Counts:
-        from moeir.artifacts import manifests
-
-        facts = manifests.read_counts(path)
-        remaining = self._plan_update(path, facts)
-        counts = {name: value for name, value in facts.items() if name not in ("segments", "deleted")}
-        is_text = "checkpoint" not in facts
-        return counts | (self._update_texts(remaining) if is_text else self._update_experts(path, facts, remaining))
+    def _write_engines(
+        self, engines: Mapping[str, str], shard_folders: Sequence[Path], target: Path, remaining: "IndexFolder | None" = None
+    ) -> None:
+        """Index the encodings of every expert, after the documents that remain of an index."""
+        for expert, spec in engines.items():
+            index: Engine = variants.bind_variant("indexes", spec)()
+            for documents in () if remaining is None else remaining.documents(expert, self.output / STORED):
+                index.add(documents)
+            _add_encodings(index, shard_folders, expert)
+            index.save(target / expert)
+            shutil.rmtree(self.output / STORED, ignore_errors=True)
 
     def _plan_update(self, path: Path, facts: Mapping[str, Any]) -> "IndexFolder":
         """The index without the documents of --delete; an error if those of --add do not fit it."""
         from moeir.artifacts import manifests, shards
-        from moeir.indexes.segments import IndexFolder
+        from moeir.indexes.segments import IndexFolder, check_ids
+        from moeir.records import lines, texts
 
-        folder = IndexFolder.read(path, facts)
+        folder = remaining = IndexFolder.read(path, facts)
         folder.check_updates()
-        remaining = self._delete_documents(folder)
+        if self.delete is not None:
+            ids, source = texts.read_id_list(self.delete), lines.source_name(self.delete)
+            check_ids(source, ids, set(folder.ids), str(path), may_be_new=self.add is not None)
+            remaining = folder.delete(ids)
+            if not len(remaining.rows) and self.add is None:
+                raise DataError(f"{source}: has all {len(folder.ids)} documents of {path}; expected one that remains, or --add")
         is_text = "checkpoint" not in facts
         if self.add is not None and is_text == self.add.is_dir():
             expected = "texts" if is_text else "the output folder of moeir encode"
@@ -200,32 +199,6 @@ class Index(Stage):
         if self.add is not None and not is_text:
             self._check_alike(path, facts, manifests.read_counts(shards.shard_folders(self.add)[0]))
         return remaining
-
-    def _delete_documents(self, folder: "IndexFolder") -> "IndexFolder":
-        """The index without the documents of --delete."""
-        from moeir.indexes.segments import check_ids
-        from moeir.records import lines, texts
-
-        if self.delete is None:
-            return folder
-        ids, source = texts.read_id_list(self.delete), lines.source_name(self.delete)
-        check_ids(source, ids, set(folder.ids), str(folder.path), may_be_new=self.add is not None)
-        remaining = folder.delete(ids)
-        if not len(remaining.rows) and self.add is None:
-            raise DataError(f"{source}: has all {len(folder.ids)} documents of {folder.path}; expected one that remains, or --add")
-        return remaining
-
-    def _update_texts(self, remaining: "IndexFolder") -> dict[str, Any]:
-        """Write the index of texts anew, from the counts of terms that it stores; returns what changes in its counts."""
-        [(expert, spec)] = remaining.engines.items()
-        index: Engine = variants.bind_variant("indexes", spec)()
-        for documents in remaining.documents(expert, self.output / STORED):
-            index.add(documents)
-        ids = [] if self.add is None else self._add_texts(index, self.add)
-        self._check_new(ids, remaining)
-        index.save(self.output / expert)
-        _write_ids([*remaining.ids, *ids], self.output)
-        return {"texts": len(index)}
 
     def _update_experts(self, path: Path, facts: Mapping[str, Any], remaining: "IndexFolder") -> dict[str, Any]:
         """Add a segment to the segments of an index, or write it anew; returns what changes in its counts."""
@@ -247,13 +220,7 @@ class Index(Stage):
             changes[LINKED] = remaining.link_segments(self.output, manifests.read_manifest(path)["files"])
         if not is_new and not ids:
             return changes
-        for expert, spec in remaining.engines.items():
-            index: Engine = variants.bind_variant("indexes", spec)()
-            for documents in remaining.documents(expert, self.output / STORED) if is_new else ():
-                index.add(documents)
-            _add_encodings(index, shard_folders, expert)
-            index.save(target / expert)
-            shutil.rmtree(self.output / STORED, ignore_errors=True)
+        self._write_engines(remaining.engines, shard_folders, target, remaining if is_new else None)
         _write_ids([*remaining.ids, *ids] if is_new else ids, target)
         return changes
 
@@ -263,11 +230,13 @@ class Index(Stage):
             raise ArtifactError(f"{self.add}: made with another checkpoint than {path}; encode all documents with one")
         if added["experts"].keys() != facts["experts"].keys():
             raise ArtifactError(f"{self.add}: has {', '.join(added['experts'])}; {path} has {', '.join(facts['experts'])}")
-        if added.get("shortened") != facts.get("shortened"):
-            expected, actual = (_describe_pruning(entry.get("shortened", {})) for entry in (facts, added))
-            raise ArtifactError(
-                f"{self.add}: its documents were not shortened as those of {path}: expected {expected}, found {actual}; encode them again"
-            )
+        expected, actual = (
+            " ".join(f"--{name.replace('_', '-')} {value}" for name, value in one.get("shortened", {}).items()) or "no option"
+            for one in (facts, added)
+        )
+        if expected != actual:
+            how = f"expected {expected}, found {actual}; encode them again"
+            raise ArtifactError(f"{self.add}: its documents were not shortened as those of {path}: {how}")
 
     def _check_new(self, ids: Sequence[str], remaining: "IndexFolder") -> None:
         """DataError if a document to be added is in the index."""
@@ -295,11 +264,6 @@ class Index(Stage):
             if takes not in (kind := kinds[expert], "any"):
                 raise UsageError(f"--engine {expert}={engine}: {engine} takes {takes} representations, {expert} has {kind}")
         return engines
-
-
-def _describe_pruning(options: Mapping[str, Any]) -> str:
-    """The options of `moeir encode` that shortened documents, as they are typed."""
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items()) or "no option"
 
 
 def _write_ids(ids: Sequence[str], folder: Path) -> None:

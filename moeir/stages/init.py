@@ -6,7 +6,7 @@ from pathlib import Path
 from moeir.console import format_count
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import MAX_SEED, Counts, Facts
-from moeir.stages.checkpoint_options import InputOptions, command_after_checkpoint, read_first_texts
+from moeir.stages.checkpoint_options import InputOptions, read_first_texts, suggest_after_checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,26 +20,23 @@ class Init(InputOptions):
     seed: int = option("Seed of randomly initialized weights.", 42, minimum=0, maximum=MAX_SEED)
     output: Path = output_field("checkpoint", "Folder to write.")
 
-    def estimate(self) -> list[str]:
+    def prepare(self) -> None:
         from moeir.architectures.initialize import check_options
 
         check_options(self.model, self.arch, self.input_options(), random_weights=self.from_scratch)
-        return []
 
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['parameters'], 'parameter')}"
 
-    def next_command(self) -> list[object]:
-        from moeir.architectures.initialize import is_cross_encoder
-
-        return command_after_checkpoint(self, self.output, self.corpus, reads_pairs=is_cross_encoder(self.model, self.arch))
+    def next_command(self) -> str:
+        return suggest_after_checkpoint(self.model, self.arch)
 
     def work(self) -> Counts:
-        from moeir.architectures.initialize import build_checkpoint, check_options
+        from moeir.architectures.initialize import build_checkpoint
         from moeir.architectures.model_card import write_model_card
 
         options = self.input_options()
-        check_options(self.model, self.arch, options, random_weights=self.from_scratch)
+        self.prepare()
         texts = read_first_texts(self.corpus)
         checkpoint = build_checkpoint(self.model, self.arch, options, texts, self.seed, random_weights=self.from_scratch)
         checkpoint.save(self.output)

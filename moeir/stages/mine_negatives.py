@@ -8,7 +8,7 @@ from moeir import variants
 from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import MAX_SEED, Counts, Facts, Stage, is_stream, suggest_output
+from moeir.stages.base import MAX_SEED, Counts, Facts, Stage, is_stream
 from moeir.stages.run_arguments import MATCHES, read_answers, read_runs, run_paths
 
 if TYPE_CHECKING:
@@ -72,9 +72,8 @@ class MineNegatives(Stage):
         figure = f"{format_count(counts['mined'], 'example')}; skipped queries: {skipped}"
         return f"{figure}; documents that are no negatives: {excluded}" if excluded else figure
 
-    def next_command(self) -> list[object]:
-        texts = ("--queries", self.find_source("queries", self.queries), "--corpus", self.find_source("corpus", self.corpus))
-        return ["finetune", "--model", "CHECKPOINT", "--train", self.output, *texts, "--output", suggest_output("finetuned")]
+    def next_command(self) -> str:
+        return "finetune --model CHECKPOINT --train OUTPUT --queries QUERIES --corpus CORPUS --output finetuned"
 
     def work(self) -> Counts:
         from moeir import mining

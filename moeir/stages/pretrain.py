@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from moeir import variants
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import Counts, Facts, source_digests, suggest_output
-from moeir.stages.checkpoint_options import TrainingStage, read_first_texts
+from moeir.stages.base import Counts, Facts, source_digests
+from moeir.stages.checkpoint_options import TrainingStage, read_first_texts, training_option
 
 if TYPE_CHECKING:
     from moeir.architectures.checkpoint import RetrievalModel
@@ -43,19 +43,17 @@ class Pretrain(TrainingStage):
         package="architectures",
         group="Model",
     )
-    objective: str = option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", package="pretraining", group="Training")
+    objective: str = training_option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", package="pretraining")
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False, group="Model")
-    context: str = option(
+    context: str = training_option(
         "Which other span of its document a span is paired with: mixed, random, nearby or overlap.",
         "mixed",
         choices=CONTEXTS,
-        group="Training",
     )
-    draw: str | None = option(
+    draw: str | None = training_option(
         "An epoch's anchors: a random span of each of the documents, or all spans [default: documents if contexts are spans, else spans].",
         None,
         choices=("documents", "spans"),
-        group="Training",
     )
     held_out: float | None = option(
         "Fraction of the documents that are never trained on, nor their queries: the loss on them is dev.loss in metrics.jsonl.",
@@ -72,11 +70,11 @@ class Pretrain(TrainingStage):
         needs=("held_out",),
         group="Evaluation while training",
     )
-    short_spans: float = option("Fraction of spans with a target length below the maximum.", 0.15, minimum=0, maximum=1, group="Training")
-    batch_size: int = option("Spans per batch, divided among all processes.", 64, minimum=1, group="Training")
-    epochs: int = option("Passes over the spans or documents (--draw).", 1, minimum=1, aliases=("--num-train-epochs",), group="Training")
-    learning_rate: float = option("Peak learning rate (AdamW).", 1e-4, above=0, group="Training")
-    weight_decay: float = option("Weight decay of weight matrices.", 0.01, minimum=0, group="Training")
+    short_spans: float = training_option("Fraction of spans with a target length below the maximum.", 0.15, minimum=0, maximum=1)
+    batch_size: int = training_option("Spans per batch, divided among all processes.", 64, minimum=1)
+    epochs: int = training_option("Passes over the spans or documents (--draw).", 1, minimum=1, aliases=("--num-train-epochs",))
+    learning_rate: float = training_option("Peak learning rate (AdamW).", 1e-4, above=0)
+    weight_decay: float = training_option("Weight decay of weight matrices.", 0.01, minimum=0)
     query_length: int = option("Maximum tokens of a query.", 64, group="Model")
     document_length: int = option("Maximum tokens of a span.", 128, aliases=("--max-seq-length",), group="Model")
 
@@ -113,9 +111,8 @@ class Pretrain(TrainingStage):
     def _lengths(self) -> dict[str, int]:
         return {"query_length": self.query_length, "document_length": self.document_length}
 
-    def estimate(self) -> list[str]:
+    def prepare(self) -> None:
         self._check_model()
-        return []
 
     def summary(self, counts: Facts) -> str:
         from moeir.analysis import training_monitor
@@ -132,9 +129,8 @@ class Pretrain(TrainingStage):
         parts.append(f"{counts['last']['tokens_per_second']:,.0f} tokens a second")
         return ", ".join(parts)
 
-    def next_command(self) -> list[object]:
-        texts = ("--queries", self.find_source("queries", None), "--corpus", self.find_source("corpus", self.corpus))
-        return ["finetune", "--model", self.output, "--train", "TRAIN", *texts, "--output", suggest_output("finetuned")]
+    def next_command(self) -> str:
+        return "finetune --model OUTPUT --train TRAIN --queries QUERIES@ --corpus CORPUS --output finetuned"
 
     def work(self) -> Counts:
         import torch

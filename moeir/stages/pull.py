@@ -1,6 +1,7 @@
 """`moeir pull`: a product from the Hugging Face Hub, under its name when every checksum agrees."""
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,8 @@ class Pull(Stage):
             return self.output, str(manifests.read_manifest(paths[0])["kind"]) if paths else "pulled"
         return self.output, "pulled"
 
-    def parts(self) -> tuple[()]:
-        return ()  # which shards there are, only the Hub says
+    def find_current(self, provenance: Mapping[str, Any], *, force: bool) -> set[str]:
+        return set()  # which shards there are, only the Hub says
 
     def makes_folder(self) -> bool:
         return not self.output.name.endswith(FILE_SUFFIXES)

@@ -6,7 +6,7 @@ Pairs are tokenised once, sorted by length over all queries and scored in batche
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 from moeir import settings
 from moeir.artifacts import atomic_write, manifests, shards
 from moeir.console import format_count
-from moeir.data_sources import find_judgements
 from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream, suggest_output
+from moeir.stages.base import DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
 from moeir.stages.run_arguments import log_guessed_depths, name_runs, read_run_with_depth, run_paths
 
 if TYPE_CHECKING:
@@ -102,57 +101,50 @@ class Rerank(Stage):
         check_decreasing(rounds)
         return rounds
 
-    def estimate(self) -> list[str]:
-        if any(is_stream(path) for _, path in self.sources()):
-            return []
+    def prepare(self) -> "Run":
         from moeir.reranking.candidates import Candidates
 
         run, texts, _ = self._read_candidates()
         for _ in texts.iterate_documents(Candidates.from_run(run, self._cascade()[0].depth).document, join_fields=True):
             pass  # an error if one is missing
+        return run
+
+    def estimate(self, run: "Run") -> list[str]:
         pairs = [(len(run.top(one.depth).scores), one.models) for one in self._cascade()]
         return [f"{count:,} pairs by {' + '.join(map(str, models))}" for count, models in pairs]
 
-    def _load_candidates(self, training: "Sequence[Example]") -> "Run":
-        """The run to rerank, or that of the examples; or its queries of this shard."""
-        from moeir.reranking.candidates import convert_examples, merge_runs, select_shard
-
-        runs = [read_run_with_depth(path) for path in run_paths(self.run)]
-        if len(runs) > 1:
-            log_guessed_depths(run_paths(self.run), runs, self.fuse, "moeir fuse --run-depth K sets it")
-        run = convert_examples(training) if self.train is not None else merge_runs(runs, self.fuse)
-        if self.shard is None:
-            return run
-        shard = shards.Shard.parse(self.shard)
-        if shard.total > len(run):
-            raise UsageError(f"--shard {shard}: the run has {len(run)} queries; expected at most as many shards")
-        return select_shard(run, shard.number, shard.total)
-
     def _read_candidates(self) -> "tuple[Run, CandidateTexts, list[Example]]":
-        """The run to rerank, the texts of its pairs, and the training examples."""
-        from moeir.reranking.candidates import CandidateTexts
+        """The run to rerank, or that of the examples, or its queries of this shard; the texts of its pairs; and the examples."""
+        from moeir.formats.training_files import read_training_examples
+        from moeir.reranking.candidates import CandidateTexts, convert_examples, merge_runs, select_shard
 
-        training = self._read_examples()
-        run, label = self._load_candidates(training), ", ".join(map(str, run_paths(self.run))) or str(self.train)
+        paths, label = run_paths(self.run), ", ".join(map(str, run_paths(self.run)))
+        if self.train is not None:
+            training, label = list(read_training_examples(self.train, provenance=True)), str(self.train)
+            run = convert_examples(training)
+        else:
+            training, runs = [], [read_run_with_depth(path) for path in paths]
+            if len(runs) > 1:
+                log_guessed_depths(paths, runs, self.fuse, "moeir fuse --run-depth K sets it")
+            run = merge_runs(runs, self.fuse)
+        if self.shard is not None:
+            shard = shards.Shard.parse(self.shard)
+            if shard.total > len(run):
+                raise UsageError(f"--shard {shard}: the run has {len(run)} queries; expected at most as many shards")
+            run = select_shard(run, shard.number, shard.total)
         texts = CandidateTexts.from_run(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=label, examples=training)
         return run, texts, training
-
-    def _read_examples(self) -> "list[Example]":
-        """The training examples; none with --run."""
-        from moeir.formats.training_files import read_training_examples
-
-        return [] if self.train is None else list(read_training_examples(self.train, provenance=True))
 
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['queries'], 'query')}, {format_count(counts['hits'], 'hit')}"
 
-    def next_command(self) -> list[object] | None:
-        if self.train is not None and self.shard is None:
-            texts = [word for flag, path in (("--queries", self.queries), ("--corpus", self.corpus)) if path for word in (flag, path)]
-            objective = ("--objective", "kl", "--output", suggest_output("finetuned"))
-            return ["finetune", "--model", "CHECKPOINT", "--train", self.output, *texts, *objective]
-        qrels = self.find_source("qrels", find_judgements(self.queries))
-        return ["evaluate", "--run", self.output, "--qrels", qrels] if self.shard is None else None
+    def next_command(self) -> str | None:
+        if self.shard is not None:
+            return None
+        if self.train is None:
+            return "evaluate --run OUTPUT --qrels QRELS"
+        texts = f"{' --queries QUERIES' if self.queries else ''}{' --corpus CORPUS' if self.corpus else ''}"
+        return f"finetune --model CHECKPOINT --train OUTPUT{texts} --objective kl --output finetuned"
 
     def work(self) -> Counts:
         from moeir.backbones.device import select_device, select_dtype

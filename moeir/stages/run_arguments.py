@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from moeir import variants
 from moeir.artifacts import atomic_write, manifests
+from moeir.artifacts.shards import Shard
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.fusion import FUSED
 from moeir.stages.base import STREAM, is_stream, split_run_name
@@ -26,6 +28,26 @@ DEPTH_METHODS = ("came_sum", "sumrr", "maxrr", "linear")  # fusions in which a d
 NO_FORMS: Mapping[str, str] = MappingProxyType({})
 log = logging.getLogger(__name__)
 PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif")
+
+
+def count_texts(corpus: Path, flag: str, *, keep_empty: bool) -> int:
+    """The number of texts of a corpus, all of which are checked; UsageError for a pipe, which could not be read again."""
+    from moeir.records import texts
+
+    if is_stream(corpus):
+        raise UsageError(f"{flag}: needs a corpus whose texts can be counted before they are read; {corpus} is a pipe; name a file")
+    return texts.count_texts(corpus, keep_empty=keep_empty)
+
+
+def select_shard(shard: str | None, corpus: Path, block: int, *, keep_empty: bool) -> tuple[int, int | None]:
+    """The texts of shard I/N of a corpus, whole blocks, as (first, last + 1); the whole corpus without a shard."""
+    if shard is None:
+        return 0, None
+    count, parsed = count_texts(corpus, "--shard", keep_empty=keep_empty), Shard.parse(shard)
+    if (blocks := -(-count // block)) < parsed.total:
+        found = f"{corpus} has {count:,} texts, {blocks} blocks of {block:,}"
+        raise UsageError(f"--shard {shard}: {found}; expected at most {blocks} shards")
+    return parsed.row_range(count, block)
 
 
 def check_measures(names: Iterable[str]) -> None:
@@ -144,6 +166,19 @@ def log_guessed_depths(paths: Sequence[Path], runs: "Iterable[Run]", method: str
         log.info("depth of the searches: guessed by the longest lists, %s; %s", ", ".join(guesses), advice)
 
 
+def warn_of_better_part(
+    measure: str, values: Mapping[str, Mapping[str, float]], fused_name: str, fused: Mapping[str, float], advice: str = ""
+) -> None:
+    """Warn if one of the runs that a fusion merges, whose values by query are given, is better than the fused run."""
+    from moeir.evaluation import significance
+
+    means = {name: statistics.fmean(by_query.values()) for name, by_query in values.items()}
+    fused_mean, best = statistics.fmean(fused.values()), max(means, key=means.__getitem__)
+    if means[best] > fused_mean:
+        p = significance.describe_p(significance.paired_t_test(values[best], fused))
+        log.warning("%s alone has %s %.4f, %s %.4f, %s%s", best, measure, means[best], fused_name, fused_mean, p, advice.format(best))
+
+
 def read_runs(paths: Sequence[Path]) -> "dict[str, Run]":
     """The runs by name."""
     return {name: read_run_with_depth(path) for name, path in name_runs(paths).items()}
@@ -165,13 +200,6 @@ def read_answers(path: Path, match: str) -> "Answers":
     from moeir.records import lines, texts
 
     return answer_match.compile_answers(texts.read_texts(path, keep_empty=True), match, lines.source_name(path))
-
-
-def read_groups(field: str | None, path: Path | None) -> dict[str, str] | None:
-    """The group of every query, or None without --group-by."""
-    from moeir.records import texts
-
-    return None if field is None or path is None else texts.read_field(path, field)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """`moeir search`: search every expert's index for one run per expert and the fused run."""
 
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from moeir import variants
 from moeir.artifacts import atomic_write
 from moeir.console import format_count
-from moeir.data_sources import find_judgements, is_remote
+from moeir.data_sources import is_remote
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import DEPTH, FILE_SUFFIXES, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
@@ -86,9 +87,8 @@ class Search(Stage):
         if self.queries is None and not self.query:
             raise UsageError("search needs --queries or --query")
 
-    def side_products(self) -> dict[str, tuple[Path, str]]:
-        """What --explain names."""
-        return {} if self.explain is None else {"--explain": (self.explain, "explanation")}
+    def outputs(self) -> dict[str, tuple[Path, str]]:
+        return super().outputs() | ({} if self.explain is None else {"--explain": (self.explain, "explanation")})
 
     def makes_folder(self) -> bool:
         return self.output != STREAM and not self.output.name.endswith(FILE_SUFFIXES)
@@ -99,32 +99,39 @@ class Search(Stage):
         speed, queries = counts["speed"], format_count(counts["queries"], "query")
         return f"{queries}, {format_machine(speed['machine'])}, batches of {self.batch_size}: {format_speed(speed)}"
 
-    def next_command(self) -> list[object] | None:
-        if self.queries is None:
-            return None  # typed queries have no judgements
+    def next_command(self) -> str | None:
         run = self.output
         if self.makes_folder():
             run = max(self.output.glob("*.trec"), key=lambda path: path.name == "fused.trec", default=self.output / "fused.trec")
-        return ["evaluate", "--run", run, "--qrels", self.find_source("qrels", find_judgements(self.queries))]
+        return None if self.queries is None else f"evaluate --run {shlex.quote(str(run))} --qrels QRELS"  # typed ones have no judgements
 
-    def estimate(self) -> list[str]:
-        if not any(is_stream(path) for _, path in self.sources()):
-            self._open_index().select_experts(self.expert)
-            self._open_queries()
-        return []
+    def prepare(self) -> "tuple[Searcher, int, Iterable[Text]]":
+        """The index, the number of queries, all of which are checked, and the queries, read again one by one where that is possible."""
+        from moeir.artifacts.identity import release_held
+        from moeir.records import lines, texts
+        from moeir.retrieval.searcher import open_index
+
+        searcher = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
+        if self.filter_ids is not None:
+            searcher = searcher.filter_ids(texts.read_id_list(self.filter_ids), lines.source_name(self.filter_ids))
+        searcher.select_experts(self.expert)
+        release_held(products_only=True)  # their files are mapped or in memory, so a long search survives a new index
+        if self.queries is not None and not is_stream(self.queries) and not is_remote(self.queries):
+            return searcher, texts.count_texts(self.queries), texts.read_texts(self.queries)
+        queries = [texts.Text(f"q{number}", text) for number, text in enumerate(self.query, 1)]
+        if self.queries is not None:
+            queries = list(texts.read_texts(self.queries, plain_lines=self.queries == STREAM))
+        return searcher, len(queries), queries
 
     def work(self) -> Counts:
         from moeir import console
-        from moeir.artifacts.identity import release_held
         from moeir.fusion import FUSED
         from moeir.records import texts
         from moeir.retrieval import latency as latency_module
         from moeir.retrieval.run_files import RunFiles
 
         with latency_module.limit_threads(self.threads):
-            searcher = self._open_index()
-            release_held(products_only=True)  # their files are mapped or in memory, so a long search survives a new index
-            count, queries = self._open_queries()
+            searcher, count, queries = self.prepare()
             experts, fuse = searcher.select_experts(self.expert), self.fuse or searcher.default_fusion
             names = [*experts, *([FUSED] if len(experts) > 1 else [])]
             paths = {name: self.output / f"{name}.trec" for name in names} if self.makes_folder() else {names[-1]: self.output}
@@ -165,28 +172,6 @@ class Search(Stage):
             precision = {} if searcher.checkpoint is None else {"dtype": str(searcher.dtype)}
             hits = _select_counts(files.counts, HITS)
             return {"queries": count, "experts": experts, "hits": hits, **precision, **facts, "speed": speed_facts}
-
-    def _open_index(self) -> "Searcher":
-        """The index, of the documents of --filter-ids only."""
-        from moeir.records import texts
-        from moeir.records.lines import source_name
-        from moeir.retrieval.searcher import open_index
-
-        searcher = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
-        if self.filter_ids is None:
-            return searcher
-        return searcher.filter_ids(texts.read_id_list(self.filter_ids), source_name(self.filter_ids))
-
-    def _open_queries(self) -> "tuple[int, Iterable[Text]]":
-        """The number of queries, all of which are checked, and the queries: read again one by one, unless they can be read only once."""
-        from moeir.records import texts
-
-        if self.queries is None:
-            return len(self.query), [texts.Text(f"q{number}", text) for number, text in enumerate(self.query, 1)]
-        if is_stream(self.queries) or is_remote(self.queries):
-            queries = list(texts.read_texts(self.queries, plain_lines=self.queries == STREAM))
-            return len(queries), queries
-        return texts.count_texts(self.queries), texts.read_texts(self.queries)
 
     def _write_explanations(
         self, searcher: "Searcher", runs_by_name: "dict[str, Run]", fuse: str, names: list[str], queries: list[str]

@@ -46,7 +46,7 @@ def test_success_by_answers(room, moeir):
         *(["RR@20", "q1", "0.500000"], ["RR@20", "q2", "1.000000"]),
         *(["RR@20", "q3", "0.000000"], ["RR@20", "all", "0.500000"]),
     ]
-    assert result == "one: 3 of 3 questions, 0 without hits; 0 queries of the run have no answers\n"
+    assert result == "one: 3 of 3 questions, 0 without hits, 0 without answers\n"
     rows, _ = run_evaluate(moeir, "--answers", "asked.jsonl", "--run", "one.trec", "--run", "two.trec")
     assert rows == [
         *(["one", "Success@20", "all", "0.666667"], ["one", "Success@100", "all", "0.666667"]),

@@ -15,17 +15,11 @@ from moeir.artifacts import manifests
 from moeir.errors import ArtifactError
 from moeir.records import texts
 from moeir.records.runs import Run, read_run
-from tests.conftest import CommandResult, run_in_process
+from tests.conftest import CommandResult, run_in_process, run_moeir
 from tests.oracles import fusion as by_dictionary
 
 Moeir = Callable[..., CommandResult]
 EXPERTS = ("lexical", "local", "global")
-
-
-def run(*arguments: object, stdin: str = "") -> CommandResult:
-    result = run_in_process(*arguments, stdin=stdin)
-    assert result.code == 0, result.stderr
-    return result
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +29,7 @@ def judged(index: Path, toy: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     words = [word for text in texts.read_texts(toy / "corpus.jsonl") for word in text.content.split()]
     lines = [f"t{number}\t{' '.join(words[3 * number : 3 * number + 4])}" for number in range(30)]
     (folder / "queries.tsv").write_text("\n".join(lines) + "\n")
-    run("search", "--index", index, "--queries", folder / "queries.tsv", "--dtype", "float32", "--output", folder / "runs")
+    run_moeir("search", "--index", index, "--queries", folder / "queries.tsv", "--dtype", "float32", "--output", folder / "runs")
     best = read_run(folder / "runs" / "global.trec")
     (folder / "best.qrels").write_text("".join(f"{query} 0 {best.hits(query)[0][0]} 1\n" for query in best.queries))
     return "--queries", folder / "queries.tsv", "--qrels", folder / "best.qrels"
@@ -45,7 +39,7 @@ def judged(index: Path, toy: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def calibrated(index: Path, judged: tuple[object, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The toy checkpoint with scales that are far from one another."""
     output = tmp_path_factory.mktemp("calibrated") / "ckpt"
-    result = run("calibrate", "--index", index, *judged, "--dtype", "float32", "--output", output)
+    result = run_moeir("calibrate", "--index", index, *judged, "--dtype", "float32", "--output", output)
     assert f"next: moeir search --index {index} --model {output} --queries QUERIES --output runs" in result.stderr
     assert "on held-out queries" in result.stderr and "; applied" in result.stderr
     return output
@@ -55,17 +49,17 @@ def test_scales_that_do_not_win_on_held_out_queries_are_not_applied(
     index: Path, toy: Path, tmp_path: Path, judged: tuple[object, ...]
 ) -> None:
     """The relevant document is the first of the plain sum, so that no scales can be better."""
-    run("search", "--index", index, "--queries", judged[1], "--dtype", "float32", "--output", tmp_path / "fused.trec")
+    run_moeir("search", "--index", index, "--queries", judged[1], "--dtype", "float32", "--output", tmp_path / "fused.trec")
     fused = read_run(tmp_path / "fused.trec")
     (tmp_path / "fused.qrels").write_text("".join(f"{query} 0 {fused.hits(query)[0][0]} 1\n" for query in fused.queries))
     options = ("--queries", judged[1], "--qrels", tmp_path / "fused.qrels", "--dtype", "float32", "--output", tmp_path / "ckpt")
-    result = run("calibrate", "--index", index, *options)
+    result = run_moeir("calibrate", "--index", index, *options)
     assert "not applied: all weights are 1" in result.stderr
     counts = manifests.read_manifest(tmp_path / "ckpt")["counts"]
     assert counts["accepted"] is False and set(counts["weights"].values()) == {1.0} != set(counts["fitted"].values())
     assert json.loads((tmp_path / "ckpt" / "moeir.json").read_text())["calibration"] == dict.fromkeys(EXPERTS, 1.0)
     search_options = ("--queries", judged[1], "--dtype", "float32", "--output", tmp_path / "again.trec")
-    run("search", "--index", index, "--model", tmp_path / "ckpt", *search_options)
+    run_moeir("search", "--index", index, "--model", tmp_path / "ckpt", *search_options)
     assert (tmp_path / "again.trec").read_bytes() == (tmp_path / "fused.trec").read_bytes()
 
 
@@ -75,18 +69,18 @@ def test_scales_of_few_queries_are_not_applied(index: Path, judged: tuple[object
         lines = Path(str(judged[3])).read_text().splitlines()[:count]
         (tmp_path / f"{count}.qrels").write_text("\n".join(lines) + "\n")
         flags = ("--queries", judged[1], "--qrels", tmp_path / f"{count}.qrels", "--dtype", "float32", "--output", tmp_path / str(count))
-        result = run("calibrate", "--index", index, *flags)
+        result = run_moeir("calibrate", "--index", index, *flags)
         counts = manifests.read_manifest(tmp_path / str(count))["counts"]
         assert (counts["queries"], counts["accepted"]) == (count, count == 6), result.stderr
         assert ("weights of 5 queries cannot be tested on others, expected 6 or more; not applied" in result.stderr) == (count == 5)
 
 
 def test_an_expert_that_is_better_than_the_fused_run_is_named(index: Path, judged: tuple[object, ...], tmp_path: Path) -> None:
-    result = run("calibrate", "--index", index, *judged, "--dtype", "float32", "--output", tmp_path / "ckpt")
+    result = run_moeir("calibrate", "--index", index, *judged, "--dtype", "float32", "--output", tmp_path / "ckpt")
     counts = manifests.read_manifest(tmp_path / "ckpt")["counts"]
     means = counts["means"]
     assert means["global"] == 1.0 > counts["weighted sum"] > counts["sum"]
-    assert "global alone has 1.0000, the fused run" in result.stderr and "moeir search --expert global" in result.stderr
+    assert "global alone has nDCG@10 1.0000, the fused run" in result.stderr and "moeir search --expert global" in result.stderr
     assert [line.split()[0] for line in result.stderr.splitlines() if line.startswith(EXPERTS)][:3] == list(EXPERTS)
 
 
@@ -98,7 +92,7 @@ def scales(calibrated: Path) -> dict[str, float]:
 
 
 def search(index: Path, toy: Path, output: Path, *more: object) -> dict[str, Run]:
-    run("search", "--index", index, "--queries", toy / "test-queries.tsv", "--dtype", "float32", *more, "--output", output)
+    run_moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--dtype", "float32", *more, "--output", output)
     return {path.stem: read_run(path) for path in output.glob("*.trec")}
 
 
@@ -132,7 +126,7 @@ def test_search_scales_every_score_and_fuse_gives_the_same_sum(
             expected = [scale * score for _, score in plain[name].hits(query)]
             assert [score for _, score in scaled[name].hits(query)] == pytest.approx(expected, rel=1e-5)
     arguments = [f"--run={tmp_path}/scaled/{name}.trec" for name in EXPERTS]
-    run("fuse", *arguments, "--method", "came-sum", "--output", tmp_path / "fused.trec")
+    run_moeir("fuse", *arguments, "--method", "came-sum", "--output", tmp_path / "fused.trec")
     fused = read_run(tmp_path / "fused.trec")
     documents = sorted({document for name in EXPERTS for document in plain[name].document_ids})
     for query in fused.queries:
@@ -175,7 +169,7 @@ def test_runs_of_two_calibrations_are_not_summed_by_default(index: Path, toy: Pa
     search(index, toy, tmp_path / "scaled", "--model", calibrated)
     for folders, method in ((("scaled", "scaled"), "came-sum"), (("plain", "scaled"), "rrf")):
         runs = [f"--run={tmp_path / folder / name}.trec" for folder, name in zip(folders, ("lexical", "global"), strict=True)]
-        assert f"--method {method}: " in run("fuse", *runs, "--output", tmp_path / f"{method}.trec").stderr
+        assert f"--method {method}: " in run_moeir("fuse", *runs, "--output", tmp_path / f"{method}.trec").stderr
 
 
 def test_a_report_explains_calibrated_runs(index: Path, toy: Path, tmp_path: Path, calibrated: Path) -> None:
@@ -183,10 +177,10 @@ def test_a_report_explains_calibrated_runs(index: Path, toy: Path, tmp_path: Pat
     runs = [word for name in (*EXPERTS, "fused") for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
     judged = ("--qrels", toy / "test-qrels.tsv", "--queries", toy / "test-queries.tsv")
     common = ("report", *runs, *judged, "--index", index, "--output", tmp_path / "page.html")
-    result = run(*common, "--model", calibrated)
+    result = run_moeir(*common, "--model", calibrated)
     assert "parts are left out" not in result.stderr and "without explanations" not in result.stderr
     assert run_in_process("report", *runs, *judged, "--model", calibrated, "--output", tmp_path / "no.html").code == 2
-    other = run(*common, "--force")  # the index's own checkpoint has other scores than these runs
+    other = run_moeir(*common, "--force")  # the index's own checkpoint has other scores than these runs
     assert (
         "fused: shown without explanations: not an expert's run" in other.stderr
         and "its checkpoint (--model names a calibrated one)" in other.stderr
@@ -194,8 +188,8 @@ def test_a_report_explains_calibrated_runs(index: Path, toy: Path, tmp_path: Pat
     plain = [str(word).replace(str(tmp_path / "runs"), str(tmp_path / "plain")) for word in runs]
     search(index, toy, tmp_path / "plain")
     options = (*judged, "--index", index, "--output", tmp_path / "plain.html")
-    assert "without explanations" in run("report", *plain, *options, "--model", calibrated).stderr
-    assert "without explanations" not in run("report", *plain, *options, "--force").stderr
+    assert "without explanations" in run_moeir("report", *plain, *options, "--model", calibrated).stderr
+    assert "without explanations" not in run_moeir("report", *plain, *options, "--force").stderr
 
 
 def test_a_projection_shows_vectors_without_the_factor_of_their_scores(
@@ -203,12 +197,14 @@ def test_a_projection_shows_vectors_without_the_factor_of_their_scores(
 ) -> None:
     """Else queries, whose vectors the factor multiplies, would lie apart from the documents."""
     for name, options in (("plain", ""), ("scaled", ",scale=20")):
-        run("init", "--model", tiny_model, "--arch", f"dense:normalise=true{options}", "--output", tmp_path / name)
+        run_moeir("init", "--model", tiny_model, "--arch", f"dense:normalise=true{options}", "--output", tmp_path / name)
     texts = ("--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--projection", "pca", "--dtype", "float32")
     for one, other in ((came_checkpoint, calibrated), (tmp_path / "plain", tmp_path / "scaled")):
         maps = []
         for model in (one, other):
-            lines = run("analyze", "projection", "--model", model, "--expert", "global", *texts, "--form", "jsonl").stdout.splitlines()
+            lines = run_moeir(
+                "analyze", "projection", "--model", model, "--expert", "global", *texts, "--form", "jsonl"
+            ).stdout.splitlines()
             maps.append(np.array([[json.loads(line)["x"], json.loads(line)["y"]] for line in lines]))
         assert np.allclose(*maps, atol=1e-4) and np.ptp(maps[0]) > 0.01
 
@@ -216,8 +212,8 @@ def test_a_projection_shows_vectors_without_the_factor_of_their_scores(
 def test_an_index_of_a_calibrated_checkpoint_is_the_same_index(
     index: Path, toy: Path, tmp_path: Path, calibrated: Path, came_checkpoint: Path, judged: tuple[object, ...]
 ) -> None:
-    run("encode", "--model", calibrated, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "enc")
-    run("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx")
+    run_moeir("encode", "--model", calibrated, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "enc")
+    run_moeir("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx")
     plain, scaled = search(index, toy, tmp_path / "plain"), search(index, toy, tmp_path / "scaled", "--model", calibrated)
     own, without = (
         search(tmp_path / "idx", toy, tmp_path / "own"),
@@ -225,7 +221,7 @@ def test_an_index_of_a_calibrated_checkpoint_is_the_same_index(
     )
     for query in plain["fused"].queries:
         assert own["fused"].hits(query) == scaled["fused"].hits(query) != plain["fused"].hits(query) == without["fused"].hits(query)
-    run("calibrate", "--index", tmp_path / "idx", *judged, "--dtype", "float32", "--output", tmp_path / "again")
+    run_moeir("calibrate", "--index", tmp_path / "idx", *judged, "--dtype", "float32", "--output", tmp_path / "again")
     assert (tmp_path / "again" / "moeir.json").read_bytes() == (calibrated / "moeir.json").read_bytes()
     assert (tmp_path / "again" / "README.md").read_text() == (calibrated / "README.md").read_text()
     search(tmp_path / "idx", toy, tmp_path / "other", "--model", tmp_path / "again")
@@ -248,9 +244,9 @@ def test_training_goes_on_without_the_calibration(calibrated: Path, came_checkpo
 def test_what_cannot_be_calibrated_is_refused(
     index: Path, bm25_index: Path, toy: Path, tmp_path: Path, tiny_model: Path, calibrated: Path, moeir: Moeir
 ) -> None:
-    run("init", "--model", tiny_model, "--arch", "dense", "--output", tmp_path / "dense")
-    run("encode", "--model", tmp_path / "dense", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc")
-    run("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "one")
+    run_moeir("init", "--model", tiny_model, "--arch", "dense", "--output", tmp_path / "dense")
+    run_moeir("encode", "--model", tmp_path / "dense", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc")
+    run_moeir("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "one")
     (tmp_path / "other.qrels").write_text("nobody 0 owl 1\n")
     (tmp_path / "none.qrels").write_text("q1 0 absent 1\n")
     queries, qrels = ("--queries", toy / "test-queries.tsv"), ("--qrels", toy / "test-qrels.tsv")

@@ -44,20 +44,6 @@ def test_shortened_documents_are_those_of_the_whole_ones(came_checkpoint, encodi
     assert result.code == 0 and len(result.stdout.splitlines()) == 3 * len((toy / "test-queries.tsv").read_text().splitlines())
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--terms", 0), "--terms 0: expected at least 1"),
-        (("--least-weight", 0), "--least-weight 0: expected more than 0"),
-        (("--least-weight", "nan"), "--least-weight"),
-        (("--pool-factor", 0), "--pool-factor 0: expected at least 1"),
-    ],
-)
-def test_an_option_that_leaves_nothing_is_refused(options, words, came_checkpoint, toy, tmp_path):
-    result = encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc", *options)
-    assert result.code == 2 and words in result.stderr and list(tmp_path.iterdir()) == []
-
-
 def test_an_option_for_experts_that_are_not_there_is_refused(tiny_model, toy, tmp_path, moeir):
     assert moeir("init", "--model", tiny_model, "--arch", "dense", "--output", tmp_path / "dense").code == 0
     result = encode(tmp_path / "dense", toy / "corpus.jsonl", tmp_path / "enc", "--pool-factor", 2)

@@ -97,14 +97,14 @@ def test_an_export_takes_a_folder_of_shards(room, toy, tmp_path, moeir):
     assert read_files(tmp_path / "enc") == read_files(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("shard", ["3", "3/3", "-1/3", "1/0", "a/b", "1/3/5", ""])
+@pytest.mark.parametrize("shard", ["3", "3/3", "-1/3", "1/0", "a/b", "1/3/5", "", "1/10001", f"1/{'9' * 5000}", "\u0661/3"])
 def test_a_shard_is_a_number_of_a_number(shard, came_checkpoint, toy, tmp_path):
     result = encode(came_checkpoint, toy, tmp_path / "enc", f"--shard={shard}")
-    assert result.code == 2 and f"--shard {shard}: expected I/N" in result.stderr
+    assert result.code == 2 and ": expected I/N, the I-th of N parts" in result.stderr
 
 
 def test_what_cannot_be_sharded_is_said_in_a_line(room, spare, came_checkpoint, toy, tmp_path, moeir):
-    assert "12 texts, 4 windows of 3; expected at most 4 shards" in encode(came_checkpoint, toy, tmp_path / "new", "--shard", "0/5").stderr
+    assert "12 texts, 4 blocks of 3; expected at most 4 shards" in encode(came_checkpoint, toy, tmp_path / "new", "--shard", "0/5").stderr
     assert "holds shards of 3; move those away" in encode(came_checkpoint, toy, spare, "--shard", "0/4").stderr
     assert "holds shards, such as 0-of-3; choose one with --shard" in encode(came_checkpoint, toy, spare).stderr
     assert "holds unsharded encodings; write elsewhere" in encode(came_checkpoint, toy, room / "whole", "--shard", "0/4").stderr
@@ -130,12 +130,6 @@ def test_a_shard_that_cannot_be_is_named_at_once(name, spare, tmp_path, moeir):
         assert result.code == 4 and f"{spare}/{name}: expected the name of a shard" in result.stderr
 
 
-@pytest.mark.parametrize("number", ["1/99999999999999999999", f"1/{'9' * 5000}", "1/10001", "\u0661/3"])
-def test_a_number_of_shards_has_a_limit(number, came_checkpoint, toy, tmp_path):
-    result = encode(came_checkpoint, toy, tmp_path / "enc", "--shard", number)
-    assert result.code == 2 and "expected I/N, the I-th of N parts" in result.stderr
-
-
 def test_what_a_folder_holds(spare, room, tmp_path):
     assert list(finished_shards(spare)) == [Shard(0, 3), Shard(1, 3), Shard(2, 3)] and finished_shards(
         room / "whole"
@@ -151,13 +145,13 @@ def test_what_a_folder_holds(spare, room, tmp_path):
         Shard.parse("8/8")
 
 
-SEARCH_OPTIONS = (("--threads", 1), ("--threads", 2), ("--threads", 2, "--batch-size", 1), ("--threads", 1, "--batch-size", 7))
+SEARCH_OPTIONS = (("--threads", 1), ("--threads", 2, "--batch-size", 1))
 
 
 def test_whatever_the_shards_a_search_gives_the_same_bytes(came_checkpoint, toy, tmp_path, monkeypatch, moeir):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 1)
     files_by_count: dict[int, list[dict[str, bytes]]] = {}
-    for count in (1, 3, 7):
+    for count in (1, 4):
         encodings, index = tmp_path / f"enc{count}", tmp_path / f"idx{count}"
         for number in reversed(range(count)):
             result = encode(came_checkpoint, toy, encodings, *(("--shard", f"{number}/{count}") if count > 1 else ()))
@@ -170,6 +164,6 @@ def test_whatever_the_shards_a_search_gives_the_same_bytes(came_checkpoint, toy,
             assert result.code == 0, result.stderr
             files_by_count[count].append(read_files(run_folder))
     assert sorted(files_by_count[1][0]) == ["fused.trec", "global.trec", "lexical.trec", "local.trec"]
-    assert files_by_count[1] == files_by_count[3] == files_by_count[7]
+    assert files_by_count[1] == files_by_count[4]
     ranks = [[line.split()[:4] for name in sorted(runs) for line in runs[name].decode().splitlines()] for runs in files_by_count[1]]
     assert ranks == [ranks[0]] * len(SEARCH_OPTIONS)  # the same documents; queries read in another batch differ by rounding

@@ -7,7 +7,6 @@ import pytest
 from tests.conftest import TOY
 
 SEARCH = ("search", "--dtype", "float32")  # as the documents
-EXACT = {"local": "maxsim", "global": "flat"}
 
 
 @pytest.fixture(scope="module")
@@ -18,13 +17,7 @@ def runs(index, moeir, tmp_path_factory):
     return output
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        "global=faiss:factory=Flat,rescore=true",
-        "global=faiss:factory=HNSW8,ef=64,rescore=true",
-    ],
-)
+@pytest.mark.parametrize("engine", ["global=faiss:factory=Flat,rescore=true", "global=faiss:factory=HNSW8,ef=64,rescore=true"])
 def test_an_engine_that_scores_again_finds_what_the_exact_one_finds_where_all_are_candidates(engine, encodings, runs, moeir, tmp_path):
     if "faiss" in engine:
         pytest.importorskip("faiss")
@@ -40,7 +33,6 @@ def test_an_engine_that_scores_again_finds_what_the_exact_one_finds_where_all_ar
     ("engine", "code", "words"),
     [
         ("global=faiss:nprobe=0", 2, "faiss:nprobe=0: expected at least 1"),
-        ("global=maxsim", 2, "maxsim takes multivector representations, global has dense"),
         ("global=faiss:factory=Nonsense", 2, "faiss rejects it"),
         ("global=faiss:rescore=maybe", 2, "rescore"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from moeir import variants
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.records import runs, texts
-from tests.conftest import run_in_process
+from tests.conftest import run_moeir
 
 SEARCH = ("search", "--dtype", "float32")  # as the documents
 SMALL_SIZES = {"came": "shared_layers=2,local_dim=8", "coil": "dim=8,cls_dim=16", "colbert": "dim=8"}
@@ -36,16 +36,10 @@ TRAINING = ("--steps", 3, "--batch-size", 2, "--negatives", 2, "--learning-rate"
 def room(tmp_path_factory, toy, bm25_index):
     """Examples, and BM25's run of the test queries."""
     folder = tmp_path_factory.mktemp("architectures")
-    _run(*SEARCH, "--index", bm25_index, "--queries", toy / "train-queries.jsonl", "--output", folder / "train.trec")
-    _run("mine-negatives", "--run", folder / "train.trec", "--qrels", toy / "train.qrels", "--output", folder / "train.jsonl")
-    _run(*SEARCH, "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", folder / "bm25.trec")
+    run_moeir(*SEARCH, "--index", bm25_index, "--queries", toy / "train-queries.jsonl", "--output", folder / "train.trec")
+    run_moeir("mine-negatives", "--run", folder / "train.trec", "--qrels", toy / "train.qrels", "--output", folder / "train.jsonl")
+    run_moeir(*SEARCH, "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", folder / "bm25.trec")
     return folder
-
-
-def _run(*arguments: object) -> str:
-    result = run_in_process(*arguments)
-    assert result.code == 0, (arguments, result.stderr)
-    return result.stdout
 
 
 @pytest.mark.parametrize("spec", [*PLAIN, *VARIED, *COMBINED])
@@ -53,20 +47,22 @@ def test_it_trains_saves_reopens_encodes_is_indexed_searched_fused_and_evaluated
     sources = ("--train", room / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
     objective = "competitive" if spec.startswith("came") else "contrastive:load_balance=0.01"
     model_flags = ("--model", tiny_model_with_head, "--arch", spec, "--objective", objective)
-    _run("finetune", *model_flags, *sources, *RULES, *TRAINING, "--output", tmp_path / "ckpt")
+    run_moeir("finetune", *model_flags, *sources, *RULES, *TRAINING, "--output", tmp_path / "ckpt")
     losses = [json.loads(line)["loss"] for line in (tmp_path / "ckpt" / "metrics.jsonl").read_text().splitlines()]
     assert len(losses) == 3 and np.isfinite(losses).all()
-    _run("init", "--model", tmp_path / "ckpt", "--output", tmp_path / "again")  # reopened and written again
+    run_moeir("init", "--model", tmp_path / "ckpt", "--output", tmp_path / "again")  # reopened and written again
     for name in ("model.safetensors", "config.json", "moeir.json"):
         assert (tmp_path / "ckpt" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
-    _run("encode", "--model", tmp_path / "ckpt", "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "enc")
-    _run("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx")
+    run_moeir("encode", "--model", tmp_path / "ckpt", "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "enc")
+    run_moeir("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx")
     search_command = (*SEARCH, "--index", tmp_path / "idx", "--queries", toy / "test-queries.tsv", "--depth", 50)
-    _run(*search_command, "--output", tmp_path / "runs")
-    _run(*search_command, "--output", tmp_path / "best.trec")
+    run_moeir(*search_command, "--output", tmp_path / "runs")
     _check_runs(tmp_path / "ckpt", toy, tmp_path / "runs")
-    _run("fuse", "--run", tmp_path / "best.trec", "--run", room / "bm25.trec", "--output", tmp_path / "all.trec")
-    table = _run("evaluate", "--run", tmp_path / "all.trec", "--run", tmp_path / "best.trec", "--qrels", toy / "test-qrels.tsv")
+    if spec not in PLAIN:
+        return
+    run_moeir(*search_command, "--output", tmp_path / "best.trec")
+    run_moeir("fuse", "--run", tmp_path / "best.trec", "--run", room / "bm25.trec", "--output", tmp_path / "all.trec")
+    table = run_moeir("evaluate", "--run", tmp_path / "all.trec", "--run", tmp_path / "best.trec", "--qrels", toy / "test-qrels.tsv").stdout
     assert "nDCG@10" in table and "best" in table
 
 
@@ -80,7 +76,7 @@ def _check_runs(checkpoint: Path, toy: Path, run_folder: Path) -> None:
         scores["fused"] = sum(scores.values())
     rows = {text.id: number for number, text in enumerate(documents)}
     for name, expected in scores.items():
-        run = runs.read_run(run_folder / f"{name}.trec")
+        run = runs.readrun_moeir(run_folder / f"{name}.trec")
         for row, query in enumerate(queries):
             hits = run.hits(query.id)
             assert np.allclose([score for _, score in hits], [expected[row, rows[document]] for document, _ in hits], rtol=2e-3, atol=2e-3)

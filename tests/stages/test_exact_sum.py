@@ -10,7 +10,7 @@ import pytest
 
 from moeir import open_checkpoint, open_index, read_run
 from moeir.records import texts
-from tests.conftest import CommandResult, run_in_process
+from tests.conftest import CommandResult, run_moeir
 
 SEARCH = ("search", "--dtype", "float32")  # as the documents
 Moeir = Callable[..., CommandResult]
@@ -19,12 +19,6 @@ EXAMPLES = [
     {"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat", "oak"]},
     {"query_id": "t2", "positive_ids": ["bee"], "negative_ids": ["ant"]},
 ]
-
-
-def run_moeir(*arguments: object) -> CommandResult:
-    result = run_in_process(*arguments)
-    assert result.code == 0, result.stderr
-    return result
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def fused(moeir: Callable, *runs: str, method: str | None = None) -> tuple[str, 
     arguments = [part for run in runs for part in ("--run", run)]
     result = moeir("fuse", *arguments, *options, "--force", "--output", "fused.trec")
     assert result.code == 0, result.stderr
-    return Path("fused.trec").read_text(), manifests.read_manifest(Path("fused.trec"))["settings"]["method"], result.stderr
+    return Path("fused.trec").read_text(), manifests.read_manifest(Path("fused.trec"))["counts"]["method"], result.stderr
 
 
 def test_runs_of_one_index_are_summed_and_others_fused_by_rank(room, moeir):
@@ -96,7 +96,7 @@ def test_a_sum_of_scores_of_very_different_scales_is_warned_of(room, moeir):
     Path("cosine.trec").write_text("".join(f"{q} Q0 {d} {rank} {float(score) / 50:.6f} t\n" for q, _, d, rank, score, _ in lines))
     for method in ("came-sum", "combsum"):
         logged = fused(moeir, "bm25.trec", "cosine.trec", method=method)[2]
-        assert f"--method {method}: scores of bm25 have a standard deviation of" in logged
+        assert f"--method {method}: scores of bm25.trec have a standard deviation of" in logged
         assert "rrf or zscore count both alike" in logged
     Path("scaled").mkdir()
     Path("cosine.trec").rename("scaled/bm25.trec")

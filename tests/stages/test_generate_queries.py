@@ -54,13 +54,14 @@ def test_the_seed_decides(write):
     assert write("--seed", 2, name="other.jsonl") != first
 
 
-def test_shards_one_behind_the_other_are_the_whole(write, monkeypatch):
+def test_shards_one_behind_the_other_are_the_whole(write, monkeypatch, moeir, toy, t5_model):
     monkeypatch.setattr(generate_queries, "BLOCK", 4)
     whole = write()
-    for parts in (1, 2, 3, 5):
+    for parts in (2, 3):
         shards = [write("--shard", f"{number}/{parts}", name=f"{number}-{parts}.jsonl") for number in range(parts)]
-        assert b"".join(shards) == whole
-        assert parts == 1 or sum(map(bool, shards)) == min(parts, 3)
+        assert b"".join(shards) == whole and all(shards)
+    refused = moeir("generate-queries", "--model", t5_model, "--corpus", toy / "corpus.jsonl", "--shard", "0/4", "--output", "-")
+    assert refused.code == 2 and "has 12 texts, 3 blocks of 4; expected at most 3 shards" in refused.stderr
 
 
 def test_a_prefix_is_read_before_every_passage(write, toy, tmp_path):
@@ -109,22 +110,12 @@ def test_what_was_on_disk_is_not_written_again(write, monkeypatch, moeir, t5_mod
 
 
 BAD = [
-    (("--queries-per-passage", 0), 2, "--queries-per-passage 0: expected at least 1"),
-    (("--max-output", 0), 2, "--max-output 0: expected 1 to 1000000"),
-    (("--max-tokens", 0), 2, "--max-tokens 0: expected at least 1"),
-    (("--max-input", 1), 2, "--max-input 1: expected at least 2"),
     (("--max-input", 3, "--prefix", "bat: "), 2, "--max-input 3: the prefix and the end token leave no room"),
     (("--top-p", 1.1), 2, "--top-p 1.1: expected more than 0, at most 1"),
-    (("--top-p", 0), 2, "--top-p 0: expected more than 0"),
-    (("--top-k", -1), 2, "--top-k -1: expected at least 0"),
     (("--temperature", 0), 2, "--temperature 0: expected more than 0"),
-    (("--temperature", "inf"), 2, "--temperature: expected a number, found 'inf'"),
     (("--shard", "2/2"), 2, "--shard 2/2: expected I/N"),
-    (("--shard", "one"), 2, "--shard one: expected I/N"),
-    (("--shard", "0/2", "--corpus", "-"), 2, "--shard: needs a corpus whose passages can be counted"),
-    (("--seed", -1), 2, "--seed -1: expected 0 to"),
+    (("--shard", "0/2", "--corpus", "-"), 2, "--shard: needs a corpus whose texts can be counted"),
     (("--corpus", "empty.jsonl"), 3, "empty.jsonl: holds no text"),
-    (("--corpus", "absent.jsonl"), 3, "absent.jsonl: no such file (--corpus)"),
     (("--corpus", "blank.jsonl"), 3, "blank.jsonl:1: the text of 'a' is empty; --keep-empty keeps such texts"),
     (("--model", "bert"), 4, "bert: cannot be opened as a sequence-to-sequence model: Unrecognized configuration class"),
     (("--model", "nowhere/at/all"), 2, "nowhere/at/all: expected a folder with config.json and model.safetensors"),

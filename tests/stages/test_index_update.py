@@ -15,7 +15,7 @@ import moeir as package
 from moeir.artifacts import manifests
 from moeir.errors import DataError, UsageError
 from moeir.records import texts
-from tests.conftest import CommandResult, run_in_process
+from tests.conftest import CommandResult, run_moeir
 from tests.index_sequences import Collection, check_sequence, list_seeds, read_files
 from tests.split_encodings import write_encodings
 
@@ -31,9 +31,9 @@ def collections(tmp_path_factory: pytest.TempPathFactory, came_checkpoint: Path,
     contents = [" ".join(rng.choices(words, k=rng.randint(1, 9))) for _ in range(50)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps({"id": str(n), "text": text}) + "\n" for n, text in enumerate(contents)))
     lengths = ("--query-length", 16, "--document-length", 32)
-    package_run("init", "--model", tiny_model, "--arch", "coil:dim=8,cls_dim=16", *lengths, "--output", folder / "coil-checkpoint")
+    run_moeir("init", "--model", tiny_model, "--arch", "coil:dim=8,cls_dim=16", *lengths, "--output", folder / "coil-checkpoint")
     for name, model in {"came": came_checkpoint, "coil": folder / "coil-checkpoint"}.items():
-        package_run("encode", "--model", model, "--corpus", folder / "corpus.jsonl", "--dtype", "float32", "--output", folder / name)
+        run_moeir("encode", "--model", model, "--corpus", folder / "corpus.jsonl", "--dtype", "float32", "--output", folder / name)
     rows = list(range(len(contents)))
     return {
         "came": Collection(rows, folder / "came"),
@@ -41,12 +41,6 @@ def collections(tmp_path_factory: pytest.TempPathFactory, came_checkpoint: Path,
         "scan": Collection(rows, folder / "came", ("lexical=scan", "local=scan")),
         "bm25": Collection(contents, None, ("bm25:k1=1.2",)),
     }
-
-
-def package_run(*arguments: object) -> CommandResult:
-    result = run_in_process(*arguments)
-    assert result.code == 0, result.stderr
-    return result
 
 
 @pytest.mark.parametrize(("kind", "seed"), list_seeds(30, KINDS))
@@ -83,13 +77,13 @@ def parts(tmp_path_factory: pytest.TempPathFactory, encodings: Path, index: Path
     (folder / "old.jsonl").write_text("".join(lines[:8]), encoding="utf-8")
     (folder / "new.jsonl").write_text("".join(lines[8:]), encoding="utf-8")
     (folder / "ids.txt").write_text(f"{ids[1]}\n{ids[5]}\n")
-    package_run("index", "--encodings", folder / "old", "--output", folder / "index")
-    package_run("index", "--corpus", folder / "old.jsonl", "--engine", "bm25", "--output", folder / "bm25")
+    run_moeir("index", "--encodings", folder / "old", "--output", folder / "index")
+    run_moeir("index", "--corpus", folder / "old.jsonl", "--engine", "bm25", "--output", folder / "bm25")
     return folder
 
 
 def run_search(index: Path, toy: Path, output: Path, *more: object) -> dict[str, str]:
-    package_run("search", "--dtype", "float32", "--index", index, "--queries", toy / "test-queries.tsv", "--output", output, *more)
+    run_moeir("search", "--dtype", "float32", "--index", index, "--queries", toy / "test-queries.tsv", "--output", output, *more)
     return {path.name: path.read_text() for path in output.glob("*.trec")}
 
 
@@ -97,7 +91,7 @@ def run_search(index: Path, toy: Path, output: Path, *more: object) -> dict[str,
 def test_an_update_leaves_the_old_index_and_is_made_once(parts: Path, name: str, added: str, tmp_path: Path, moeir: Moeir) -> None:
     before = read_files(parts / name), (parts / name / "manifest.json").read_bytes()
     command = ("index", "--index", parts / name, "--add", parts / added, "--delete", parts / "ids.txt", "--output", tmp_path / "updated")
-    assert "10 texts" in package_run(*command).stderr
+    assert "10 texts" in run_moeir(*command).stderr
     assert (read_files(parts / name), (parts / name / "manifest.json").read_bytes()) == before
     assert "already made" in moeir(*command).stderr
     assert json.loads((tmp_path / "updated" / "manifest.json").read_text())["sources"].keys() == {"index", "add", "delete"}
@@ -107,16 +101,16 @@ def test_expanded_texts_are_added_as_they_are_indexed(parts: Path, tmp_path: Pat
     records = [{"_id": name, "queries": ["glowing embers"]} for name in [*manifests.read_lines(parts / "old/ids.txt"), "oak", "ice"]]
     (tmp_path / "queries.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     expansion = ("--expansion", tmp_path / "queries.jsonl")
-    package_run("index", "--corpus", parts / "old.jsonl", "--engine", "bm25", *expansion, "--output", tmp_path / "old")
-    package_run("index", "--index", tmp_path / "old", "--add", parts / "new.jsonl", *expansion, "--output", tmp_path / "updated")
+    run_moeir("index", "--corpus", parts / "old.jsonl", "--engine", "bm25", *expansion, "--output", tmp_path / "old")
+    run_moeir("index", "--index", tmp_path / "old", "--add", parts / "new.jsonl", *expansion, "--output", tmp_path / "updated")
     (tmp_path / "all.jsonl").write_text((parts / "old.jsonl").read_text() + (parts / "new.jsonl").read_text())
-    package_run("index", "--corpus", tmp_path / "all.jsonl", "--engine", "bm25", *expansion, "--output", tmp_path / "rebuilt")
+    run_moeir("index", "--corpus", tmp_path / "all.jsonl", "--engine", "bm25", *expansion, "--output", tmp_path / "rebuilt")
     assert read_files(tmp_path / "updated") == read_files(tmp_path / "rebuilt")
 
 
 def test_segments_are_links_and_an_update_of_an_update_has_them_too(parts: Path, tmp_path: Path) -> None:
-    package_run("index", "--index", parts / "index", "--add", parts / "new", "--output", tmp_path / "one")
-    package_run("index", "--index", tmp_path / "one", "--delete", parts / "ids.txt", "--output", tmp_path / "two")
+    run_moeir("index", "--index", parts / "index", "--add", parts / "new", "--output", tmp_path / "one")
+    run_moeir("index", "--index", tmp_path / "one", "--delete", parts / "ids.txt", "--output", tmp_path / "two")
     for old, new in {"index/global/vectors.npy": "one/segment-0", "index/ids.txt": "one/segment-0"}.items():
         assert os.path.samefile(parts / old, tmp_path / new / old.removeprefix("index/"))
     for file in ("segment-0/local/vectors.npy", "segment-1/ids.txt", "segment-1/lexical/terms.npy"):
@@ -129,9 +123,9 @@ def test_without_links_the_files_are_copied(parts: Path, tmp_path: Path, monkeyp
         raise OSError(18, "Invalid cross-device link")
 
     command = ("index", "--index", parts / "index", "--add", parts / "new", "--output")
-    package_run(*command, tmp_path / "linked")
+    run_moeir(*command, tmp_path / "linked")
     monkeypatch.setattr(os, "link", refuse)
-    package_run(*command, tmp_path / "copied")
+    run_moeir(*command, tmp_path / "copied")
     assert read_files(tmp_path / "copied") == read_files(tmp_path / "linked")
     assert not os.path.samefile(tmp_path / "copied/segment-0/ids.txt", parts / "index/ids.txt")
 
@@ -145,7 +139,7 @@ def test_a_document_in_both_is_replaced(parts: Path, toy: Path, encodings: Path,
     assert result.code == 0 and "1 of 2 ids are not in" in result.stderr
     remaining = [*ids[1:], *manifests.read_lines(parts / "again/ids.txt")]
     rebuilt = write_encodings(encodings, tmp_path / "rebuilt", [*range(1, 8), 3, 8], remaining)
-    package_run("index", "--encodings", rebuilt, "--output", tmp_path / "index")
+    run_moeir("index", "--encodings", rebuilt, "--output", tmp_path / "index")
     assert run_search(tmp_path / "updated", toy, tmp_path / "a") == run_search(tmp_path / "index", toy, tmp_path / "b")
 
 
@@ -193,26 +187,26 @@ def test_shards_are_added_as_whole_encodings_are(parts: Path, came_checkpoint: P
     copies = (texts.Text(f"{text.id}-{number}", text.text) for number in range(30) for text in texts_of_toy)
     texts.write_texts(copies, tmp_path / "corpus.jsonl")
     encode = ("encode", "--model", came_checkpoint, "--corpus", tmp_path / "corpus.jsonl", "--dtype", "float32", "--output")
-    package_run(*encode, tmp_path / "whole")
+    run_moeir(*encode, tmp_path / "whole")
     for shard in ("0/2", "1/2"):
-        package_run(*encode, tmp_path / "shards", "--shard", shard)
+        run_moeir(*encode, tmp_path / "shards", "--shard", shard)
     for name in ("whole", "shards"):
-        package_run("index", "--index", parts / "index", "--add", tmp_path / name, "--output", tmp_path / f"{name}-index")
+        run_moeir("index", "--index", parts / "index", "--add", tmp_path / name, "--output", tmp_path / f"{name}-index")
     assert read_files(tmp_path / "whole-index") == read_files(tmp_path / "shards-index")
 
 
 def test_other_stages_take_an_updated_index(parts: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
     updated = tmp_path / "updated"
-    package_run("index", "--index", parts / "index", "--add", parts / "new", "--delete", parts / "ids.txt", "--output", updated)
-    package_run("index", "--index", updated, "--compact", "--output", tmp_path / "compact")
-    counts = json.loads(package_run("info", updated, "--format", "json").stdout)["counts"]
+    run_moeir("index", "--index", parts / "index", "--add", parts / "new", "--delete", parts / "ids.txt", "--output", updated)
+    run_moeir("index", "--index", updated, "--compact", "--output", tmp_path / "compact")
+    counts = json.loads(run_moeir("info", updated, "--format", "json").stdout)["counts"]
     assert (counts["texts"], counts["segments"], counts["deleted"]) == (10, 2, 2)
     both = {}
     for name in ("updated", "compact"):
         explained = ("--explain", tmp_path / f"{name}.jsonl", "--corpus", toy / "corpus.jsonl")
         runs = run_search(tmp_path / name, toy, tmp_path / f"runs-{name}", *explained)
         judged = ("--queries", toy / "test-queries.tsv", "--qrels", toy / "test-qrels.tsv", "--dtype", "float32")
-        package_run("calibrate", "--index", tmp_path / name, *judged, "--output", tmp_path / f"scaled-{name}")
+        run_moeir("calibrate", "--index", tmp_path / name, *judged, "--output", tmp_path / f"scaled-{name}")
         scaled = run_search(tmp_path / name, toy, tmp_path / f"scaled-runs-{name}", "--model", tmp_path / f"scaled-{name}")
         fitted = manifests.read_manifest(tmp_path / f"scaled-{name}")["counts"]["fitted"]
         both[name] = runs, (tmp_path / f"{name}.jsonl").read_text(), scaled, fitted
@@ -221,9 +215,9 @@ def test_other_stages_take_an_updated_index(parts: Path, toy: Path, tmp_path: Pa
 
 
 def test_an_updated_index_is_a_part_of_a_collection(parts: Path, index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
-    package_run("index", "--index", parts / "index", "--delete", parts / "ids.txt", "--output", tmp_path / "part")
-    package_run("index", "--encodings", parts / "new", "--output", tmp_path / "other")
-    package_run("index", "--index", index, "--delete", parts / "ids.txt", "--output", tmp_path / "whole")
+    run_moeir("index", "--index", parts / "index", "--delete", parts / "ids.txt", "--output", tmp_path / "part")
+    run_moeir("index", "--encodings", parts / "new", "--output", tmp_path / "other")
+    run_moeir("index", "--index", index, "--delete", parts / "ids.txt", "--output", tmp_path / "whole")
     together = run_search(tmp_path / "part", toy, tmp_path / "a", "--index", tmp_path / "other", "--depth", 4)
     assert together == run_search(tmp_path / "whole", toy, tmp_path / "b", "--depth", 4)
 
@@ -231,7 +225,7 @@ def test_an_updated_index_is_a_part_of_a_collection(parts: Path, index: Path, to
 def test_engines_that_are_rebuilt_instead_say_so(encodings: Path, tmp_path: Path, moeir: Moeir) -> None:
     for spec in ("lexical=inverted:quantise=8", "global=faiss:factory=Flat"):
         expert, _, engine = spec.partition("=")
-        package_run("index", "--encodings", encodings, "--engine", spec, "--output", tmp_path / expert)
+        run_moeir("index", "--encodings", encodings, "--engine", spec, "--output", tmp_path / expert)
         result = moeir("index", "--index", tmp_path / expert, "--compact", "--output", tmp_path / "out")
         expected = f"{tmp_path / expert}: {expert} is searched by {engine}, which takes no updates; index all documents again"
         assert result.code == 2 and expected in result.stderr and not (tmp_path / "out").exists()
@@ -280,7 +274,7 @@ def test_deleted_rows_that_do_not_fit_are_refused(
     parts: Path, toy: Path, tmp_path: Path, moeir: Moeir, deleted: np.ndarray, words: str
 ) -> None:
     updated, file = tmp_path / "updated", io.BytesIO()
-    package_run("index", "--index", parts / "index", "--add", parts / "new", "--delete", parts / "ids.txt", "--output", updated)
+    run_moeir("index", "--index", parts / "index", "--add", parts / "new", "--delete", parts / "ids.txt", "--output", updated)
     np.lib.format.write_array(file, deleted, allow_pickle=False)
     replace_file(updated, "deleted.npy", file.getvalue())
     for command in (("search", "--queries", toy / "test-queries.tsv", "--index", updated), ("index", "--compact", "--index", updated)):
@@ -308,7 +302,7 @@ def test_counts_that_disagree_with_the_number_of_words_are_refused(parts: Path, 
 )
 def test_a_wrong_number_of_segments_is_refused(parts: Path, toy: Path, tmp_path: Path, moeir: Moeir, segments: object, words: str) -> None:
     updated = tmp_path / "updated"
-    package_run("index", "--index", parts / "index", "--add", parts / "new", "--output", updated)
+    run_moeir("index", "--index", parts / "index", "--add", parts / "new", "--output", updated)
     manifest = manifests.read_manifest(updated)
     manifest["counts"]["segments"] = segments
     (updated / "manifest.json").write_text(manifests.serialize_manifest(manifest))

@@ -113,14 +113,6 @@ def test_the_settings_of_a_checkpoint_make_it_again(rooms, tmp_path, tiny_model_
     assert trained.read_bytes() == first.read_bytes()
 
 
-def test_the_experts_and_their_fusion_can_be_compared(rooms, moeir):
-    runs = rooms[0] / "runs" / "came"
-    result = moeir("analyze", "--run", runs / "lexical.trec", "--run", runs / "local.trec", "--run", runs / "global.trec")
-    assert result.code == 0
-    assert len(result.stdout.splitlines()) == 2 + 3
-    assert result.stdout.split()[:4] == ["run", "run", "queries", "rbo"]
-
-
 def test_a_run_through_a_pipe_is_the_run_in_the_file(rooms, moeir):
     run = rooms[0] / "runs" / "came" / "fused.trec"
     piped = moeir("search", "--index", rooms[0] / "idx" / "came", "--queries", "-", "--depth", 5, "--output", "-",

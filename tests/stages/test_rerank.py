@@ -9,25 +9,21 @@ import torch
 from moeir import open_checkpoint
 from moeir.backbones.packed_pairs import PackedPairs, RaggedIds
 from moeir.records import runs, texts
-from tests.conftest import run_in_process
+from tests.conftest import run_in_process, run_moeir
 from tests.oracles import reranking as oracles
 
 SEARCH = ("search", "--dtype", "float32")  # as the documents
 RULES = ("--query-length", 20, "--document-length", 32)
 
 
-def run(*arguments):
-    result = run_in_process(*arguments)
-    assert result.code == 0, result.stderr
-    return result
-
-
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, tiny_model, bm25_index, toy):
     """Two cross-encoders, one with a linear head, and BM25's run of the test queries with every document in it."""
     folder = tmp_path_factory.mktemp("rerank")
-    run("init", "--model", tiny_model, "--arch", "cross-encoder", *RULES, "--output", folder / "lce")
-    run("init", "--model", tiny_model, "--arch", "cross-encoder:head=linear,fields=text", *RULES, "--seed", 1, "--output", folder / "other")
+    run_moeir("init", "--model", tiny_model, "--arch", "cross-encoder", *RULES, "--output", folder / "lce")
+    run_moeir(
+        "init", "--model", tiny_model, "--arch", "cross-encoder:head=linear,fields=text", *RULES, "--seed", 1, "--output", folder / "other"
+    )
     names = list(texts.read_texts_by_id(toy / "corpus.jsonl"))
     with open(folder / "bm25.trec", "w") as file:
         for query in ("q2", "q1", "q3"):
@@ -42,7 +38,7 @@ def rerank(room, toy):
 
     def reranked(output, *arguments, model="lce", run_file="bm25.trec"):
         flags = ("--run", room / run_file, "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
-        run("rerank", "--model", room / model, *flags, *arguments, "--output", output)
+        run_moeir("rerank", "--model", room / model, *flags, *arguments, "--output", output)
         return runs.read_run(output)
 
     return reranked
@@ -125,7 +121,7 @@ def test_several_runs_are_one_list_of_candidates(room, rerank, toy, tmp_path):
         for query in reverse.queries:
             for rank, name in enumerate(reversed(reverse.documents_of(query))):
                 file.write(f"{query} Q0 {name} {rank + 1} {20 - rank} reverse\n")
-    run("fuse", "--run", room / "bm25.trec", "--run", room / "reverse.trec", "--method", "rrf", "--output", room / "fused.trec")
+    run_moeir("fuse", "--run", room / "bm25.trec", "--run", room / "reverse.trec", "--method", "rrf", "--output", room / "fused.trec")
     expected = rerank(tmp_path / "fused.trec", "--depth", 4, run_file="fused.trec")
     both = rerank(tmp_path / "both.trec", "--depth", 4, "--run", room / "reverse.trec")
     assert all(both.documents_of(query) == expected.documents_of(query) for query in expected.queries)
@@ -135,7 +131,7 @@ def test_several_runs_are_one_list_of_candidates(room, rerank, toy, tmp_path):
 def test_an_expert_scores_as_its_exact_index_does(expert, rerank, room, index, came_checkpoint, toy, tmp_path):
     (room / "came").exists() or (room / "came").symlink_to(came_checkpoint)
     command = (*SEARCH, "--index", index, "--queries", toy / "test-queries.tsv", "--expert", expert, "--depth", 50)
-    run(*command, "--output", tmp_path / "found.trec")
+    run_moeir(*command, "--output", tmp_path / "found.trec")
     exact, again = runs.read_run(tmp_path / "found.trec"), rerank(tmp_path / "out.trec", "--expert", expert, model="came")
     for query in again.queries:
         scores = dict(again.hits(query))
@@ -160,7 +156,7 @@ def test_long_documents_are_read_in_passages(room, toy, tmp_path):
     scores_by_kind = {}
     for kind, options in {"firstp": (), "maxp": ("--stride", 6), "sump": ("--stride", 6), "max": ("--passage-length", 9)}.items():
         ways = ("--passages", "maxp" if kind == "max" else kind, *options)
-        run("rerank", *flags, "--corpus", tmp_path / "corpus.jsonl", *ways, "--output", tmp_path / f"{kind}.trec")
+        run_moeir("rerank", *flags, "--corpus", tmp_path / "corpus.jsonl", *ways, "--output", tmp_path / f"{kind}.trec")
         scores_by_kind[kind] = dict(runs.read_run(tmp_path / f"{kind}.trec").hits("q1"))
     passage_scores = _score_passages(room / "lce", long, 6)
     assert len(passage_scores) > 5 and scores_by_kind["firstp"]["long"] == pytest.approx(passage_scores[0], abs=1e-4)
@@ -208,7 +204,7 @@ def test_unfinished_work_is_not_scored_again(room, toy, tmp_path, monkeypatch):
     assert run_in_process(*command).code == 130
     monkeypatch.setattr(PackedPairs, "pack", lambda self, rows, side="pair": batch_sizes.append(len(rows)) or packed(self, rows, side))
     first = sum(batch_sizes)
-    run(*command)
+    run_moeir(*command)
     pairs = len(runs.read_run(room / "bm25.trec").scores)
     assert pairs <= sum(batch_sizes) < pairs + first
 

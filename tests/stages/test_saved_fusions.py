@@ -75,7 +75,7 @@ def test_a_run_that_is_better_than_the_fused_one_is_named(room, moeir):
     qrels.write_qrels({"q0": {"d0": 1}}, "right.qrels")
     result = moeir("calibrate", "--run", "wrong.trec", "--run", "right.trec", "--qrels", "right.qrels", "--output", "w.json")
     assert result.code == 0 and "weights of 1 query cannot be tested on others, expected 6 or more; not applied" in result.stderr
-    assert "right alone has 1.0000, the fused run" in result.stderr and "--expert" not in result.stderr
+    assert "right alone has nDCG@10 1.0000, the fused run" in result.stderr and "--expert" not in result.stderr
 
 
 @pytest.mark.parametrize("method", ["came-sum", "rrf", "linear:weights=1+2+0"])

@@ -93,21 +93,8 @@ def test_a_retriever_learns_from_a_cross_encoders_scores(
     teach = ("rerank", "--train", room / "train.jsonl", "--model", room / "ce", *texts, "--output", tmp_path / "scored.jsonl")
     result = moeir(*teach)
     assert result.code == 0 and "next: moeir finetune --model CHECKPOINT --train" in result.stderr
-    flags = (
-        "finetune",
-        "--model",
-        tiny_model,
-        "--arch",
-        "dense",
-        "--objective",
-        objective,
-        "--negatives",
-        2,
-        "--batch-size",
-        2,
-        "--epochs",
-        2,
-    )
+    training = ("--negatives", 2, "--batch-size", 2, "--epochs", 2)
+    flags = ("finetune", "--model", tiny_model, "--arch", "dense", "--objective", objective, *training)
     result = moeir(*flags, "--train", tmp_path / "scored.jsonl", *texts, "--output", tmp_path / "out")
     assert result.code == 0, result.stderr
     result = moeir(*flags, "--train", room / "train.jsonl", *texts, "--output", tmp_path / "none")

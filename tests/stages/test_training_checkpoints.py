@@ -6,7 +6,7 @@ import pytest
 
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.artifacts import manifests
-from tests.conftest import run_in_process
+from tests.conftest import run_in_process, run_moeir
 from tests.kill_points import each_disk_call, kill_at
 from tests.processes import read_metrics
 
@@ -31,12 +31,6 @@ def make_command(stage, toy, examples, model, output, *more):
     )
 
 
-def run(*arguments):
-    result = run_in_process(*arguments)
-    assert result.code == 0, result.stderr
-    return result
-
-
 @pytest.fixture
 def command(toy, examples, tiny_model_with_head):
     return lambda stage, output, *more: make_command(stage, toy, examples, tiny_model_with_head, output, *more)
@@ -44,9 +38,9 @@ def command(toy, examples, tiny_model_with_head):
 
 @pytest.mark.parametrize("stage", ["finetune", "pretrain"])
 def test_a_checkpoint_on_the_way_opens_like_any_other_and_changes_nothing(stage, command, toy, tmp_path):
-    result = run(*command(stage, tmp_path / "plain"))
+    result = run_moeir(*command(stage, tmp_path / "plain"))
     assert "-step-" not in result.stderr
-    result = run(*command(stage, tmp_path / "model", "--checkpoint-every", 2))
+    result = run_moeir(*command(stage, tmp_path / "model", "--checkpoint-every", 2))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model-step-2", "model-step-4", "plain"]
     whole = (tmp_path / "model" / "model.safetensors").read_bytes()
     assert whole == (tmp_path / "plain" / "model.safetensors").read_bytes()
@@ -59,25 +53,25 @@ def test_a_checkpoint_on_the_way_opens_like_any_other_and_changes_nothing(stage,
         assert [line["step"] for line in read_metrics(path)] == list(range(1, step + 1))
         assert f"made {path}" in result.stderr
     arch = ("--arch", "dense:head=false") if stage == "pretrain" else ()
-    run("encode", "--model", tmp_path / "model-step-2", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc")
+    run_moeir("encode", "--model", tmp_path / "model-step-2", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc")
     more = ("--steps", 1, "--dtype", "float32", "--output", tmp_path / "next")
     sources = ("--train", tmp_path / "t.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
     (tmp_path / "t.jsonl").write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n')
-    run("finetune", "--model", tmp_path / "model-step-2", *arch, *sources, "--batch-size", 1, "--negatives", 1, *more)
+    run_moeir("finetune", "--model", tmp_path / "model-step-2", *arch, *sources, "--batch-size", 1, "--negatives", 1, *more)
 
 
 @each_disk_call(9, sample=45)
 def test_wherever_it_is_killed_all_its_checkpoints_have_the_same_bytes(every, command, tmp_path):
     names = ("model", "model-step-2", "model-step-4")
     (tmp_path / "whole").mkdir()
-    run(*command("pretrain", tmp_path / "whole/model", "--checkpoint-every", 2, "--save-minutes", 0))
+    run_moeir(*command("pretrain", tmp_path / "whole/model", "--checkpoint-every", 2, "--save-minutes", 0))
     expected = [(tmp_path / "whole" / name / "model.safetensors").read_bytes() for name in names]
     survived = False
     for moment in range(every, 400, every):
         folder = tmp_path / f"killed-{moment}"
         arguments = command("pretrain", folder / "model", "--checkpoint-every", 2, "--save-minutes", 0)
-        survived = not kill_at(lambda arguments=arguments: run(*arguments), moment)
-        run(*arguments)
+        survived = not kill_at(lambda arguments=arguments: run_moeir(*arguments), moment)
+        run_moeir(*arguments)
         assert [(folder / name / "model.safetensors").read_bytes() for name in names] == expected, moment
         assert sorted(path.name for path in folder.iterdir()) == sorted(names), moment
         if survived:
@@ -93,13 +87,13 @@ def test_what_is_not_a_checkpoint_of_this_training_is_not_replaced(command, tmp_
         result = run_in_process(*command("finetune", tmp_path / "model", "--checkpoint-every", 2, *force))
         assert result.code == 2 and f"{foreign}: exists and was not made by moeir" in result.stderr
         assert (foreign / "notes.txt").read_text() == "mine" and not (tmp_path / "model").exists()
-    run(*command("finetune", tmp_path / "model", "--checkpoint-every", 3))
+    run_moeir(*command("finetune", tmp_path / "model", "--checkpoint-every", 3))
     assert (tmp_path / "model-step-3").is_dir(), "what it does not write is not in its way"
 
 
 def test_one_that_cannot_be_written_again_is_refused_before_the_first_step(command, tmp_path):
     arguments = command("finetune", tmp_path / "model", "--checkpoint-every", 2, "--save-minutes", 0)
-    run(*arguments)
+    run_moeir(*arguments)
     (tmp_path / "model").rename(tmp_path / "elsewhere")
     (tmp_path / "model-step-4" / "README.md").write_text("mine")
     for force in ((), ("--force",)):
@@ -107,26 +101,26 @@ def test_one_that_cannot_be_written_again_is_refused_before_the_first_step(comma
         assert result.code == 2 and "model-step-4/README.md: is no file of the product" in result.stderr
         assert "steps of" not in result.stderr, "nothing is trained"
     (tmp_path / "model-step-4" / "README.md").unlink()
-    run(*arguments, "--force")
+    run_moeir(*arguments, "--force")
 
 
 def test_those_of_other_settings_are_replaced_only_by_force(command, tmp_path):
-    run(*command("finetune", tmp_path / "model", "--checkpoint-every", 2))
+    run_moeir(*command("finetune", tmp_path / "model", "--checkpoint-every", 2))
     before = (tmp_path / "model-step-2" / "model.safetensors").read_bytes()
     (tmp_path / "model").rename(tmp_path / "elsewhere")
     other = command("finetune", tmp_path / "model", "--checkpoint-every", 2, "--seed", 7)
     result = run_in_process(*other)
     assert result.code == 2 and "model-step-2: exists, made with other settings or sources (seed); --force replaces it" in result.stderr
     assert (tmp_path / "model-step-2" / "model.safetensors").read_bytes() == before and not (tmp_path / "model").exists()
-    run(*other, "--force")
+    run_moeir(*other, "--force")
     assert (tmp_path / "model-step-2" / "model.safetensors").read_bytes() != before
-    run(*command("finetune", tmp_path / "model", "--seed", 8, "--force"))
+    run_moeir(*command("finetune", tmp_path / "model", "--seed", 8, "--force"))
     assert (tmp_path / "model-step-2").is_dir(), "without the flag they are left alone"
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
 def test_what_is_read_is_not_replaced(force, command, toy, examples, tmp_path, tiny_model_with_head):
-    run(*command("pretrain", tmp_path / "model", "--checkpoint-every", 2))
+    run_moeir(*command("pretrain", tmp_path / "model", "--checkpoint-every", 2))
     source = tmp_path / "model-step-2"
     before = (source / "model.safetensors").read_bytes()
     again = make_command("finetune", toy, examples, source, tmp_path / "model", "--checkpoint-every", 1, "--force")

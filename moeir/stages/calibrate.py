@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import variants
+from moeir.artifacts import manifests
 from moeir.console import format_count
 from moeir.errors import DataError, UsageError
+from moeir.evaluation import tables
+from moeir.fusion import files
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import DEPTH, DTYPE, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import (
@@ -112,7 +115,7 @@ class Calibrate(Stage):
         return f"search {indexes} --model OUTPUT --queries QUERIES@test --output runs"
 
     def work(self) -> Counts:
-        from moeir.fusion import files, linear_weights
+        from moeir.fusion import linear_weights
         from moeir.records import qrels
 
         grades = qrels.read_qrels(self.qrels)
@@ -129,7 +132,6 @@ class Calibrate(Stage):
         """Write the checkpoint with the weights of its experts."""
         from moeir.architectures.checkpoint import write_calibrated_copy
         from moeir.architectures.model_card import add_calibration
-        from moeir.artifacts import manifests
         from moeir.records import texts
         from moeir.retrieval.latency import limit_threads
 
@@ -157,7 +159,7 @@ class Calibrate(Stage):
         fitted without its fold; a query that no weight is fitted on has those of all. The weights are accepted if this sum is
         significantly better than the one without weights (paired t-test) on FEWEST_QUERIES or more.
         """
-        from moeir.evaluation import measures, significance, tables
+        from moeir.evaluation import measures, significance
         from moeir.fusion import linear_weights
 
         grades = {query: own for query, own in all_grades.items() if any(query in run.query_rows for run in runs.values())}

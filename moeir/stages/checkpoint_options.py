@@ -17,6 +17,7 @@ from moeir.errors import UsageError
 from moeir.parsing import parse_value
 from moeir.settings import option, output_field, to_dict, to_yaml
 from moeir.stages.base import DTYPE, MAX_SEED, Facts, Stage
+from moeir.training import trackers
 
 if TYPE_CHECKING:
     from torch import nn
@@ -132,8 +133,6 @@ class TrainingStage(Stage):
     output: Path = output_field("checkpoint", "Folder to write.")
 
     def check(self) -> None:
-        from moeir.training import trackers
-
         if self.cache is not None and self.cache.resolve().is_relative_to(self.output.resolve()):
             raise UsageError(f"--cache {self.cache}: is inside the folder that --output replaces; name another folder")
         _parse_group_rates(self.group_rate)
@@ -218,8 +217,6 @@ class TrainingStage(Stage):
 
     def trainer_options(self, process_group: "ProcessGroup", examples: int, save: SaveCheckpoint) -> dict[str, Any]:
         """The options of `trainer.train` that the flags and the processes set; `save` writes a checkpoint of `examples` into a folder."""
-        from moeir.training import trackers
-
         return {
             "device": process_group.device,
             "tracking": trackers.make_tracking(self.track, self.output, to_dict(self, results_only=True)),

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeir.artifacts import manifests, shards
-from moeir.console import format_count, silence
+from moeir.console import format_count, meter, silence
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field, to_dict
 from moeir.stages.base import INFERENCE_DTYPE, Counts, Facts, Stage, checkpoint_reference
-from moeir.stages.run_arguments import count_texts, select_shard
+from moeir.stages.run_arguments import count_corpus, read_shard_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -88,7 +88,7 @@ class Encode(Stage):
     def _run_distributed(self, process_group: "ProcessGroup", *, force: bool) -> None:
         """One shard per process, at most one per window; an error during setup stops all processes, after that each runs on its own."""
         with process_group.error_barrier():
-            count = count_texts(self.corpus, f"{process_group.size} processes", keep_empty=self.keep_empty)
+            count = count_corpus(self.corpus, f"{process_group.size} processes", keep_empty=self.keep_empty)
             process_group.check_same({"the number of texts": count} | to_dict(self, results_only=True))
             total, rank = min(process_group.size, -(-count // CHUNK)), process_group.rank
             shard = f"{rank}/{total}" if rank < total > 1 else None
@@ -102,7 +102,7 @@ class Encode(Stage):
     def prepare(self) -> None:
         from moeir.backbones.device import select_device
 
-        select_shard(self.shard, self.corpus, CHUNK, keep_empty=self.keep_empty)
+        read_shard_range(self.shard, self.corpus, CHUNK, keep_empty=self.keep_empty)
         self._open_checkpoint(select_device(self.device))
 
     def product(self) -> tuple[Path, str]:
@@ -119,11 +119,10 @@ class Encode(Stage):
         from moeir.architectures.base import copy_to_host
         from moeir.backbones.device import autocast, select_device, select_dtype
         from moeir.backbones.prefetch import background_writer, prefetch
-        from moeir.console import meter
         from moeir.records import texts
         from moeir.representations.encodings import ResumableEncodingWriter
 
-        first, last = select_shard(self.shard, self.corpus, CHUNK, keep_empty=self.keep_empty)
+        first, last = read_shard_range(self.shard, self.corpus, CHUNK, keep_empty=self.keep_empty)
         device = select_device(self.device)
         dtype = select_dtype(self.dtype, device, inference=True)
         checkpoint, pruning = self._open_checkpoint(device)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import variants
+from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
@@ -229,7 +230,6 @@ class Finetune(TrainingStage, InputOptions):
 
     def work(self) -> Counts:
         from moeir.architectures.initialize import build_checkpoint
-        from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
         from moeir.backbones.device import select_dtype
         from moeir.kernels import heap
         from moeir.training import dev_sets, retrieval_task, token_cache, trainer

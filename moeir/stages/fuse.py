@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from moeir import variants
 from moeir.console import format_count
 from moeir.errors import UsageError
+from moeir.evaluation import tables
+from moeir.fusion import files
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import (
@@ -83,8 +85,6 @@ class Fuse(Stage):
 
     def prepare(self) -> "tuple[FusionFormula, str]":
         """The function that merges the lists of a query, and its spec."""
-        from moeir.fusion import files
-
         method = self.method
         if self.learned is not None:
             saved_fusion = files.read_fusion(self.learned)
@@ -143,7 +143,7 @@ class Fuse(Stage):
     def _write_side_outputs(self, expert_runs: "Sequence[Run]", merge: "FusionFormula", fused_run: "Run") -> None:
         """Write the files of --attribution and --ablation."""
         from moeir.analysis import attribution
-        from moeir.evaluation import measures, tables
+        from moeir.evaluation import measures
         from moeir.records import lines, qrels
 
         runs_by_name = dict(zip(name_runs(self.run), expert_runs, strict=True)) if self.attribution or self.ablation else {}

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from moeir.console import format_count
+from moeir.artifacts import atomic_write
+from moeir.console import format_count, meter
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
-from moeir.stages.run_arguments import count_texts, select_shard
+from moeir.stages.run_arguments import count_corpus, read_shard_range
 
 BLOCK = 512
 log = logging.getLogger(__name__)
@@ -44,8 +45,8 @@ class GenerateQueries(Stage):
     output: Path = output_field("texts", "Output file: JSON lines with _id and queries, in corpus order; - is stdout.")
 
     def prepare(self) -> int:
-        first, last = select_shard(self.shard, self.corpus, BLOCK, keep_empty=self.keep_empty)
-        return (count_texts(self.corpus, "--dry-run", keep_empty=self.keep_empty) if last is None else last) - first
+        first, last = read_shard_range(self.shard, self.corpus, BLOCK, keep_empty=self.keep_empty)
+        return (count_corpus(self.corpus, "--dry-run", keep_empty=self.keep_empty) if last is None else last) - first
 
     def estimate(self, passages: int) -> list[str]:
         return [f"{passages:,} passages, {passages * self.queries_per_passage:,} queries of at most {self.max_output} tokens"]
@@ -57,13 +58,11 @@ class GenerateQueries(Stage):
         return "index --corpus CORPUS --engine bm25 --expansion OUTPUT --output idx" if self.shard is None else None
 
     def work(self) -> Counts:
-        from moeir.artifacts import atomic_write
         from moeir.backbones.device import select_device, select_dtype
         from moeir.backbones.query_generator import QueryGenerator, ResumableQueryFile, Sampling
-        from moeir.console import meter
         from moeir.records import lines, texts
 
-        first, last = select_shard(self.shard, self.corpus, BLOCK, keep_empty=self.keep_empty)
+        first, last = read_shard_range(self.shard, self.corpus, BLOCK, keep_empty=self.keep_empty)
         device = select_device(self.device)
         dtype = select_dtype(self.dtype, device)
         sampling = Sampling(self.queries_per_passage, self.top_k, self.top_p, self.temperature, length=self.max_output, seed=self.seed)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeir import variants
+from moeir import console, variants
+from moeir.artifacts import manifests, shards
 from moeir.artifacts.atomic_write import LINKED
 from moeir.console import format_count
 from moeir.errors import ArtifactError, DataError, UsageError
@@ -86,22 +87,16 @@ class Index(Stage):
         return f"{format_count(counts['texts'], 'text')}, {engines}{parts}"
 
     def next_command(self) -> str:
-        from moeir.artifacts import manifests
-
         is_text = self.corpus is not None if self.index is None else "checkpoint" not in manifests.read_manifest(self.index)["counts"]
         return f"search --index OUTPUT --queries QUERIES@test --output {'run.trec' if is_text else 'runs'}"
 
     def prepare(self) -> None:
-        from moeir.artifacts import manifests, shards
-
         if self.encodings is not None:
             self._choose_engines(manifests.read_counts(shards.shard_folders(self.encodings)[0])["experts"])
         if self.index is not None:
             self._plan_update(self.index, manifests.read_counts(self.index))
 
     def work(self) -> Counts:
-        from moeir.artifacts import manifests
-
         if self.encodings is not None:
             return self._index_encodings(self.encodings)
         if self.index is None:
@@ -129,7 +124,6 @@ class Index(Stage):
 
     def _add_texts(self, index: "Engine", corpus: Path) -> list[str]:
         """Add texts to an index; returns their ids."""
-        from moeir import console
         from moeir.records import texts
 
         expansions = self._read_expansion()
@@ -150,7 +144,6 @@ class Index(Stage):
         return {record.id: " ".join(record.queries[: self.expansion_queries]) for record in records}
 
     def _index_encodings(self, folder: Path) -> Counts:
-        from moeir.artifacts import manifests, shards
         from moeir.representations.encodings import read_ids
 
         shard_folders = shards.shard_folders(folder)
@@ -180,7 +173,6 @@ class Index(Stage):
 
     def _plan_update(self, path: Path, facts: Mapping[str, Any]) -> "IndexFolder":
         """The index without the documents of --delete; an error if those of --add do not fit it."""
-        from moeir.artifacts import manifests, shards
         from moeir.indexes.segments import IndexFolder, check_ids
         from moeir.records import lines, texts
 
@@ -202,7 +194,6 @@ class Index(Stage):
 
     def _update_experts(self, path: Path, facts: Mapping[str, Any], remaining: "IndexFolder") -> dict[str, Any]:
         """Add a segment to the segments of an index, or write it anew; returns what changes in its counts."""
-        from moeir.artifacts import manifests, shards
         from moeir.representations.encodings import read_ids
 
         shard_folders = [] if self.add is None else shards.shard_folders(self.add)

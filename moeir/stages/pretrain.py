@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import variants
+from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import Counts, Facts, source_digests
@@ -183,7 +184,6 @@ class Pretrain(TrainingStage):
         import numpy as np
 
         from moeir.architectures.checkpoint import log_truncation
-        from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
         from moeir.data_checks.truncation import count_truncation
         from moeir.pretraining import span_cache
         from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSampler, hold_out_documents

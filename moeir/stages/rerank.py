@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeir import settings
 from moeir.artifacts import atomic_write, manifests, shards
-from moeir.console import format_count
+from moeir.console import format_count, meter
 from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
@@ -172,7 +172,6 @@ class Rerank(Stage):
 
     def _rerank_once(self, run: "Run", number: int, score: "Callable[..., tuple[Scores, dict[str, Any]]]") -> "tuple[Run, dict[str, Any]]":
         """The reranked run of a round, and its facts for the manifest; `score` gives the scores of a model and their facts."""
-        from moeir.console import meter
         from moeir.reranking.candidates import Candidates, combine_scores
 
         cascade_round, resume = self._cascade()[number], None if self.output == STREAM else atomic_write.resume_path(self.output)

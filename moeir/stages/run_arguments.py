@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif")
 
 
-def count_texts(corpus: Path, flag: str, *, keep_empty: bool) -> int:
+def count_corpus(corpus: Path, flag: str, *, keep_empty: bool) -> int:
     """The number of texts of a corpus, all of which are checked; UsageError for a pipe, which could not be read again."""
     from moeir.records import texts
 
@@ -39,11 +39,11 @@ def count_texts(corpus: Path, flag: str, *, keep_empty: bool) -> int:
     return texts.count_texts(corpus, keep_empty=keep_empty)
 
 
-def select_shard(shard: str | None, corpus: Path, block: int, *, keep_empty: bool) -> tuple[int, int | None]:
+def read_shard_range(shard: str | None, corpus: Path, block: int, *, keep_empty: bool) -> tuple[int, int | None]:
     """The texts of shard I/N of a corpus, whole blocks, as (first, last + 1); the whole corpus without a shard."""
     if shard is None:
         return 0, None
-    count, parsed = count_texts(corpus, "--shard", keep_empty=keep_empty), Shard.parse(shard)
+    count, parsed = count_corpus(corpus, "--shard", keep_empty=keep_empty), Shard.parse(shard)
     if (blocks := -(-count // block)) < parsed.total:
         found = f"{corpus} has {count:,} texts, {blocks} blocks of {block:,}"
         raise UsageError(f"--shard {shard}: {found}; expected at most {blocks} shards")

@@ -10,11 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moeir import variants
+from moeir import console, variants
 from moeir.artifacts import atomic_write
+from moeir.artifacts.identity import release_held
 from moeir.console import format_count
 from moeir.data_sources import is_remote
 from moeir.errors import UsageError
+from moeir.fusion import FUSED
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import DEPTH, FILE_SUFFIXES, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
 
@@ -107,7 +109,6 @@ class Search(Stage):
 
     def prepare(self) -> "tuple[Searcher, int, Iterable[Text]]":
         """The index, the number of queries, all of which are checked, and the queries, read again one by one where that is possible."""
-        from moeir.artifacts.identity import release_held
         from moeir.records import lines, texts
         from moeir.retrieval.searcher import open_index
 
@@ -124,8 +125,6 @@ class Search(Stage):
         return searcher, len(queries), queries
 
     def work(self) -> Counts:
-        from moeir import console
-        from moeir.fusion import FUSED
         from moeir.records import texts
         from moeir.retrieval import latency as latency_module
         from moeir.retrieval.run_files import RunFiles

@@ -130,14 +130,6 @@ def test_several_sets_count_alike_and_a_row_without_seeds_stands_beside_each(exp
     assert corrected[2] == "" and float(corrected[0].lstrip("<")) >= min(1.0, 2 * best.p) - 0.001, "corrected over three, not over two"
 
 
-def test_a_training_that_others_start_from_has_no_line_of_means(experiment: Any, tables: ModuleType) -> None:
-    rows = ["new", "bm25", "start", "never"]
-    write_row(experiment.file, "start", {})
-    means = tables.means_table(tables.Experiment("x", experiment.results.parent / "declarations", experiment.results), "two", rows)
-    names = [line.split("|")[1].strip() for line in means.splitlines()[2:]]
-    assert names == ["new/lexical", "new/global", "new/fused", "new/best", "bm25", "never"], "bm25 is tested on another set, and may come"
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -183,17 +175,6 @@ def test_the_settings_that_were_tried_are_shown(tables: ModuleType, experiment: 
     page = tables.describe(tables.Experiment("x", tmp_path / "declarations", tmp_path / "results"))
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| new-squad")]
     assert lines == [["new-squad", "0.5", "0.2500", "**0.5000**"], ["new-squad", "cosine", "", "0.3750"]]
-
-
-def test_a_repeated_experiment_has_the_declared_seeds_and_those_that_ran_beyond(tables: ModuleType, experiment: Any) -> None:
-    values = [0.5] * 20
-    for row in ("new-1", "old-1", "new-5"):
-        write_row(experiment.results / "x-amx.jsonl.gz", row, {name: {"lexical": values, "fused": values} for name in ("one", "two")})
-    again = tables.Experiment("x-amx", experiment.results.parent / "declarations", experiment.results)
-    assert again.declared["seeds"] == [1, 2, 5] and again.title == "t (amx)"
-    (difference,) = again.contrasts("primary")
-    assert not difference.whole, "old has run with seed 1 alone"
-    assert "(declarations/x.yaml)" in tables.describe(again)
 
 
 def test_the_committed_pages_are_those_of_the_committed_records(tables: ModuleType) -> None:

@@ -134,7 +134,7 @@ def test_mutants_are_killed_survive_and_run_out_of_time_in_a_copy(little_tree, m
         outcome = copy.try_mutant("moeir/heads/half.py", by_line[line])
         assert outcome["status"] == status and ("test_half" in outcome["killer"]) == (status == "killed")
     run = copy.run
-    monkeypatch.setattr(copy, "run", lambda tests, limit, recompile: run(tests, 5.0, recompile))
+    monkeypatch.setattr(copy, "run", lambda tests, limit, recompile: run(tests, 1.0, recompile))
     assert copy.try_mutant("moeir/heads/half.py", by_line["pass"])["status"] == "killed by time"
     assert (copy.folder / "moeir/heads/half.py").read_bytes() == original == (little_tree / "moeir/heads/half.py").read_bytes()
 

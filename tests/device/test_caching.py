@@ -39,8 +39,7 @@ def stepped(tiny_model_with_head, device, monkeypatch):
     return step
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("kind", ["came", "colbert", "taser"])
+@pytest.mark.parametrize("kind, precision", [("came", "float32"), ("colbert", "bfloat16"), ("taser", "bfloat16")])
 def test_parts_that_are_encoded_again_have_the_gradients_of_parts_that_are_kept(kind, precision, stepped, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(grad_cache, "_encode_recomputed", lambda encode, tokens: encode(tokens))
@@ -52,8 +51,7 @@ def test_parts_that_are_encoded_again_have_the_gradients_of_parts_that_are_kept(
         assert (cached[name] - one).abs().max() <= 1e-6 * largest + 1e-4 * one.abs().max(), name
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("kind", ["came", "colbert", "taser"])
+@pytest.mark.parametrize("kind, precision", [("came", "bfloat16"), ("taser", "float32")])
 def test_recomputed_layers_change_no_bit(kind, precision, stepped):
     loss, facts, gradients = stepped(kind, precision=precision)
     again, others, recomputed = stepped(kind, recompute=True, precision=precision)
@@ -61,6 +59,5 @@ def test_recomputed_layers_change_no_bit(kind, precision, stepped):
     assert all(torch.equal(recomputed[name], one) for name, one in gradients.items())
 
 
-@pytest.mark.parametrize("kind", ["dense", "came"])
-def test_another_seed_drops_other_things(kind, stepped):
-    assert stepped(kind)[0] != stepped(kind, seed=6)[0]
+def test_another_seed_drops_other_things(stepped):
+    assert stepped("dense")[0] != stepped("dense", seed=6)[0]

@@ -6,10 +6,9 @@ import torch
 from moeir.kernels.precision import compute_capability
 from tests.device import fake_cuda
 from tests.device.conftest import assert_similar_losses, read_metrics
-from tests.device.test_finetune import CAME, KINDS
+from tests.device.test_finetune import CAME, KINDS, KINDS_OF_HALF, ROUTED
 
-ARCHITECTURES = (CAME, "taser:routing=token,every=1", "colbert:dim=8,augmentation=true")
-CAPABILITIES = {(7, 5): "float32", (8, 0): "bfloat16"}
+CARDS = {"older": (CAME, (7, 5), "float32"), "newer": (ROUTED, (8, 0), "bfloat16")}
 
 
 @pytest.fixture
@@ -20,10 +19,10 @@ def forgotten():
     compute_capability.cache_clear()
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
-def test_older_and_newer_cards_learn_what_the_cpu_does(capability, arch, learn, quiet, forgotten):
-    training, dtype = (arch, KINDS.get(arch, "contrastive")), CAPABILITIES[capability]
+@pytest.mark.parametrize("card", CARDS)
+def test_older_and_newer_cards_learn_what_the_cpu_does(card, learn, quiet, forgotten):
+    arch, capability, dtype = CARDS[card]
+    training = (arch, (KINDS | KINDS_OF_HALF)[arch])
     with fake_cuda.activate(capability=capability) as machine:
         assert_similar_losses(read_metrics(learn(*training, dtype="auto")), read_metrics(learn(*training, dtype=dtype, on="cpu")))
     kernels = {name for name, _ in machine.counts.operations()}
@@ -33,11 +32,11 @@ def test_older_and_newer_cards_learn_what_the_cpu_does(capability, arch, learn, 
 
 def test_an_older_torch_learns_without_the_kernels_that_it_lacks(learn, quiet, monkeypatch):
     """In torch 2.9, neither the kernel for variable lengths nor grouped products are there."""
-    arch = "taser:routing=token,every=1"
+    training = (ROUTED, KINDS_OF_HALF[ROUTED])
     with fake_cuda.activate() as machine, monkeypatch.context() as patch:
         patch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.9.1+cu128"))
-        losses = read_metrics(learn(arch, KINDS[arch], dtype="bfloat16"))
-    assert_similar_losses(losses, read_metrics(learn(arch, KINDS[arch], dtype="bfloat16", on="cpu")))
+        losses = read_metrics(learn(*training, dtype="bfloat16"))
+    assert_similar_losses(losses, read_metrics(learn(*training, dtype="bfloat16", on="cpu")))
     kernels = {name for name, _ in machine.counts.operations()}
     assert kernels and not any("varlen_attn" in kernel or "_grouped_mm" in kernel for kernel in kernels)
 

@@ -18,9 +18,6 @@ CEILINGS = {  # launches, waits of the host; nothing is copied to the device whi
     "came": (4200, 3),
     "splade max": (3300, 3),
     "taser token": (4000, 4),
-    "colbert": (2900, 3),
-    "encode dense": (250, 1),
-    "encode splade": (320, 2),
     "encode came": (430, 3),
 }
 LOG_EVERY_STEP = argparse.Namespace(finetune="--log-every 1", encode="")

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from moeir.backbones.device import select_device, set_determinism
-from tests.indexes import test_exact_engines
 
 pytest.importorskip("tests.device.guard", reason="the device that these tests run on is not there")
 NAMED, OTHER = "cuda:1", "cuda:0"
@@ -67,12 +66,6 @@ def test_trainings_stay_there(on_the_second, without_dropout, toy, tmp_path):
     came = ("--arch", "came:shared_layers=2,local_dim=8", "--objective", "competitive")
     on_the_second("finetune", *begin, *learn, *came, "--output", tmp_path / "tuned")
     on_the_second("pretrain", *begin, "--objective", "mlm", "--output", tmp_path / "trained")
-
-
-@pytest.mark.parametrize("engine", test_exact_engines.TWO_STEP)
-@pytest.mark.parametrize("available", [None, 3000], ids=["vectors on the device", "vectors on the host"])
-def test_exact_engines_give_the_bytes_of_the_cpu(engine, available, tmp_path, monkeypatch):
-    test_exact_engines.test_cuda_and_cpu_give_the_same_bytes(engine, tmp_path, monkeypatch, available)
 
 
 def test_a_training_on_the_cpu_leaves_no_warnings_for_the_device():

@@ -5,7 +5,6 @@ import re
 
 import numpy as np
 import pytest
-import torch
 
 from moeir.errors import DataError
 from moeir.records import runs
@@ -18,9 +17,8 @@ SEARCH = ("search", "--dtype", "float32")  # as the documents
 LENGTHS = ("--query-length", 12, "--document-length", 24)
 COLBERT = "colbert:dim=8,normalise=true,markers=true,augmentation=true,punctuation=false"
 ARCHITECTURES = [
-    f"{CAME},routing=role,global_experts=3", f"{CAME},routing=token", "dense:encoders=separate", COLBERT,
-    "coil:dim=8,cls_dim=16", "mote:similarity=sparse,sparse_head=raw",
-    "taser:routing=sequence,every=1", "taser:routing=token,gates=per_layer,every=1", "sbmoe:experts=3", "sbmoe:experts=3,inference=all",
+    f"{CAME},routing=role,global_experts=3", COLBERT, "coil:dim=8,cls_dim=16", "mote:similarity=sparse,sparse_head=raw",
+    "taser:routing=token,gates=per_layer,every=1", "sbmoe:experts=3,inference=all",
 ]  # fmt: skip
 
 
@@ -100,10 +98,6 @@ def same(output, other):
             assert dict(one.hits(query)) == pytest.approx(dict(two.hits(query)), rel=1e-4, abs=1e-4)
 
 
-def test_float16_rounds_to_three_digits():
-    assert torch.finfo(torch.float16).eps < 1e-3  # what encodings below may be apart
-
-
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_texts_are_encoded_and_found_as_on_the_cpu(arch, both, run, checkpoint, shop, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "CHUNK", 16)  # two windows
@@ -116,9 +110,8 @@ def test_texts_are_encoded_and_found_as_on_the_cpu(arch, both, run, checkpoint, 
     same(*both("runs", *SEARCH, "--index", tmp_path / "idx", "--queries", shop / "queries.tsv", "--depth", 8, "--batch-size", 7))
 
 
-@pytest.mark.parametrize("arch", [CAME])
-def test_a_modernbert_encodes_and_finds_as_on_the_cpu(arch, both, checkpoint, modernbert, shop, tmp_path):  # noqa: F811
-    model = checkpoint(arch, modernbert)
+def test_a_modernbert_encodes_and_finds_as_on_the_cpu(both, checkpoint, modernbert, shop, tmp_path):  # noqa: F811
+    model = checkpoint(CAME, modernbert)
     folders = both("enc", "encode", "--model", model, "--corpus", shop / "documents.tsv", "--dtype", "float32")
     close(*folders, share=1e-3)
     assert run_in_process("index", "--encodings", folders[0], "--output", tmp_path / "idx").code == 0
@@ -156,13 +149,7 @@ def came(checkpoint, shop, tmp_path_factory):
     return model, encodings
 
 
-ENGINES = [
-    "lexical=inverted:quantise=8", "global=faiss:factory=Flat",
-    "global=faiss:factory=SQ8,rescore=true",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["lexical=inverted:quantise=8", "global=faiss:factory=SQ8,rescore=true"])
 def test_an_engine_of_the_processor_answers_queries_of_the_device(engine, came, both, shop, tmp_path):
     if "faiss" in engine:
         pytest.importorskip("faiss")
@@ -216,12 +203,10 @@ def test_a_cross_encoder_reranks_as_on_the_cpu(options, both, checkpoint, shop):
     same(*both("out.trec", "rerank", "--model", checkpoint("cross-encoder"), *texts, *options))
 
 
-@pytest.mark.parametrize("arch", [CAME, COLBERT, "coil:dim=8,cls_dim=16", "mote"])
+@pytest.mark.parametrize("arch", [CAME, "coil:dim=8,cls_dim=16"])
 def test_experts_rerank_as_on_the_cpu(arch, both, checkpoint, shop):
     texts = ("--run", shop / "dev.trec", "--queries", shop / "queries.tsv", "--corpus", shop / "documents.tsv", "--dtype", "float32")
     same(*both("all.trec", "rerank", "--model", checkpoint(arch), *texts))
-    if arch == CAME:
-        same(*both("local.trec", "rerank", "--model", checkpoint(arch), *texts, "--expert", "local"))
 
 
 @pytest.mark.parametrize("model", ["cross-encoder", CAME])
@@ -231,16 +216,14 @@ def test_half_precision_reranks(model, run, checkpoint, shop, tmp_path):
     assert len(runs.read_run(tmp_path / "out.trec").scores) == 60
 
 
-@pytest.mark.parametrize("options", [("--max-tokens", 60), ("--top-k", 0, "--top-p", 1.0, "--temperature", 0.7)], ids=str)
-def test_queries_are_written_on_both(options, both, t5_model, toy):
-    arguments = ("--model", t5_model, "--corpus", toy / "corpus.jsonl", "--max-output", 8, "--dtype", "float32")
-    one, two = both("queries.jsonl", "generate-queries", *arguments, *options)
+def test_queries_are_written_on_both(both, t5_model, toy):
+    arguments = ("--model", t5_model, "--corpus", toy / "corpus.jsonl", "--max-output", 8, "--dtype", "float32", "--max-tokens", 60)
+    one, two = both("queries.jsonl", "generate-queries", *arguments)
     assert len(one.read_text().splitlines()) == len(two.read_text().splitlines()) == 12
 
 
 TEXTS = ("--queries", "QUERIES", "--corpus", "DOCUMENTS")
 ANALYSES = {
-    "usage, token": ("taser:routing=token,every=1", "usage", *TEXTS),
     "usage, sequence": ("taser:routing=sequence,experts=3", "usage", *TEXTS, "--max-tokens", 60),
     "usage, gate": ("sbmoe:experts=3", "usage", *TEXTS),
     "divergence": (CAME, "divergence", *TEXTS, "--qrels", "QRELS", "--pairs", 8),

@@ -17,14 +17,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 CLIENT = """#!{python} -IS
-import json, os, socket, sys
+import _socket, posix, sys  # what the interpreter has built in: json and socket take longer to import than many a command
 if {name!r} == "python" and not sys.argv[1].endswith(".py"):
-    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
-with socket.socket(socket.AF_UNIX) as line:
-    line.connect({place!r})
-    socket.send_fds(line, [json.dumps([{name!r}, os.getcwd(), dict(os.environ), *sys.argv[1:]]).encode()], [1, 2])
-    line.shutdown(socket.SHUT_WR)
-    answer = line.recv(1)
+    posix.execv({python!r}, [{python!r}, *sys.argv[1:]])
+line = _socket.socket(_socket.AF_UNIX)
+line.connect({place!r})
+variables = [name + b"=" + value for name, value in posix.environ.items()]
+words = [{name!r}.encode(), posix.getcwdb(), str(len(variables)).encode(), *variables, *(word.encode() for word in sys.argv[1:])]
+streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (1, 2))
+line.sendmsg([b"\\0".join(words)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+line.shutdown(_socket.SHUT_WR)
+answer = line.recv(1)
 sys.exit(answer[0] if answer else 1)
 """
 
@@ -45,7 +48,9 @@ def serve(socket_path: Path, clients: Path, journal: Path) -> None:
                 message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 2)
                 while chunk := connection.recv(1 << 20):
                     message += chunk
-                name, folder, variables, *arguments = json.loads(message)
+                name, folder, count, *words = message.decode().split("\0")
+                variables = dict(word.split("=", 1) for word in words[: int(count)])
+                arguments = words[int(count) :]
                 if name == "moeir":
                     with open(journal, "a", encoding="utf-8") as calls:
                         calls.write(json.dumps(arguments) + "\n")

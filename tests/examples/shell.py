@@ -57,6 +57,24 @@ def run_program(name: str, *arguments: object, folder: Path = EXAMPLES) -> Comma
     return CommandResult(code, streams["stdout"].text(), streams["stderr"].text())
 
 
+def record_calls(script: str, folder: Path, recorder: str = "", *, code: int = 0, **settings: object) -> list[list[str]]:
+    """The words of the commands of a script, which a program in place of moeir notes instead; `recorder` is what else it does, in bash."""
+    program, calls = folder / "recorder", folder / "calls"
+    program.write_text(f'#!/bin/bash\necho "$*" >>{calls}\n{recorder}', encoding="utf-8")
+    program.chmod(0o755)
+    calls.unlink(missing_ok=True)
+    completed = run_script(script, **{"MOEIR": program, "PYTHON": write_recording_python(folder), "WORK": folder / "work"} | settings)
+    assert completed.returncode == code, completed.stderr
+    for stream in ("stdout", "stderr"):
+        (folder / stream).write_text(getattr(completed, stream), encoding="utf-8")
+    return [line.split() for line in calls.read_text(encoding="utf-8").splitlines()]
+
+
+def flags_of(call: list[str]) -> dict[str, str]:
+    """Flag and value of a command in which no flag is repeated."""
+    return dict(zip(call[1::2], call[2::2], strict=True))
+
+
 def write_recording_python(folder: Path) -> Path:
     """A Python that records calls of grid.py in FOLDER/calls instead, for scripts whose commands are recorded and make no runs."""
     python, record = folder / "recording-python", f'shift; echo "grid $*" >>{folder}/calls; exit 0'

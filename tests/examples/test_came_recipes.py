@@ -10,7 +10,8 @@ import pytest
 
 from moeir.records import qrels, texts
 from tests.conftest import CommandResult
-from tests.examples.shell import CommandServer, parse_tables, run_program, run_script
+from tests.examples import toy_collections
+from tests.examples.shell import CommandServer, flags_of, parse_tables, record_calls, run_program, run_script
 
 SMALL = {"STEPS": 2, "QUERY_LENGTH": 8, "DOCUMENT_LENGTH": 16, "BATCH": 2, "NEGATIVES": 2, "LAYERS": 4}
 SHALLOW = {"BM25_DEPTH": 5, "MINING_DEPTH": 2, "DEPTH": 10}  # two of twelve: often no expert finds the positive, so all share the query
@@ -54,31 +55,17 @@ MEASURES = {"dev": ["RR@10", "R@1000", "R@100"], "dl19": ["nDCG@10", "R(rel=2)@1
 @pytest.fixture(scope="module")
 def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     """The toy texts as the files of MS MARCO, one training query without judgements among them, and as those of NQ."""
-    root = tmp_path_factory.mktemp("collections")
-    documents, train, dev = (list(texts.read_texts(toy / name)) for name in ("corpus.jsonl", "train-queries.jsonl", "test-queries.tsv"))
-    train_qrels, test_qrels = qrels.read_qrels(toy / "train.qrels"), qrels.read_qrels(toy / "test-qrels.tsv")
-    marco, nq = root / "msmarco", root / "nq"
-    marco.mkdir()
+    root, small = tmp_path_factory.mktemp("collections"), toy_collections.ToyTexts(toy)
+    toy_collections.write_msmarco(small, root / "msmarco")
+    nq = root / "nq"
     nq.mkdir()
-    tsv_files = {"collection.tsv": documents, "queries.train.tsv": train, "queries.dev.small.tsv": dev, "msmarco-test2019-queries.tsv": dev}
-    for name, split_texts in tsv_files.items():
-        (marco / name).write_text("".join(f"{text.id}\t{text.content}\n" for text in split_texts), encoding="utf-8")
-    rows = "".join(f"{text.id}\t{text.title}\t{text.text}\n" for text in documents)
-    (marco / "titled.tsv").write_text("id\ttitle\ttext\n" + rows, encoding="utf-8")
-    with open(marco / "queries.train.tsv", "a", encoding="utf-8") as queries:
-        queries.write("t99\tnobody judged this\n")
-    graded = {query: {document: 2 for document in grades} for query, grades in test_qrels.items()}
-    for name, grades in {"qrels.train.tsv": train_qrels, "qrels.dev.small.tsv": test_qrels, "2019qrels-pass.txt": graded}.items():
-        qrels.write_qrels(grades, marco / name)
-    texts.write_texts(documents, nq / "corpus.jsonl")
-    for name, grades in (("train", train_qrels), ("dev", test_qrels)):
-        qrels.write_qrels(grades, nq / f"{name}.qrels")
-    words = {text.id: " ".join(text.text.split()[:3]) for text in documents}  # no other passage begins with these words
-    for name, split_texts, split_qrels in (("train", train, train_qrels), ("dev", dev, test_qrels), ("test", dev, test_qrels)):
-        with_answers = [
-            replace(text, answers=tuple(words[one] for one in split_qrels[text.id])) for text in split_texts if text.id in split_qrels
-        ]
-        texts.write_texts(with_answers, nq / f"{name}-queries.jsonl")
+    texts.write_texts(small.documents, nq / "corpus.jsonl")
+    words = {text.id: " ".join(text.text.split()[:3]) for text in small.documents}  # no other passage begins with these words
+    parts = {"train": (small.train, small.train_qrels), "dev": (small.test, small.test_qrels), "test": (small.test, small.test_qrels)}
+    for name, (questions, judged) in parts.items():
+        qrels.write_qrels(judged, nq / f"{name}.qrels")
+        answered = (replace(text, answers=tuple(words[one] for one in judged[text.id])) for text in questions if text.id in judged)
+        texts.write_texts(answered, nq / f"{name}-queries.jsonl")
     return root
 
 
@@ -115,7 +102,7 @@ def test_a_script_ends_in_the_tables_of_the_paper(
     first = run_script(script, **settings)
     assert first.returncode == 0, first.stderr
     assert parse_tables(first.stdout) == expected(script, collection)
-    if script == "came_table1.sh":
+    if (script, collection) == ("came_table1.sh", "nq"):
         before = len(server.calls())
         second = run_script(script, **settings)
         assert (second.returncode, second.stdout) == (0, first.stdout), second.stderr
@@ -124,18 +111,18 @@ def test_a_script_ends_in_the_tables_of_the_paper(
 
 
 def test_figure_3_is_drawn_and_the_best_temperature_named(
-    server: CommandServer, collections: Path, tmp_path: Path, tiny_model_with_head: Path
+    server: CommandServer, collections: Path, work: Path, tiny_model_with_head: Path
 ) -> None:
-    settings = toy_settings(server, tiny_model_with_head, collections / "nq", tmp_path)
+    settings = toy_settings(server, tiny_model_with_head, collections / "nq", work / "nq")
     settings |= {"TEMPERATURES": "0.5 2", "RATIOS": 0.4, "SHARED_LAYERS": 6}
     completed = run_script("came_figure3.sh", **settings)
     assert completed.returncode == 0, completed.stderr
-    drawn = sorted(path.name for path in (tmp_path / "figure3").glob("*.svg"))
+    drawn = sorted(path.name for path in (work / "nq/figure3").glob("*.svg"))
     assert drawn == ["ratio-test.svg", "shared-test.svg", "temperature-test.svg"]
     validation = [line.split() for line in completed.stdout.splitlines() if line.startswith("temperature-")][-2:]
     best = max(validation, key=lambda row: float(row[1]))[0]  # of equal ones the first, which is the recipe's
     assert f"best on the validation set: {best}\n" in completed.stderr
-    figure = (tmp_path / "figure3/ratio-test.svg").read_text(encoding="utf-8")
+    figure = (work / "nq/figure3/ratio-test.svg").read_text(encoding="utf-8")
     assert all(f">{name}<" in figure for name in (*FOUR, "Success@20"))
 
 
@@ -197,13 +184,8 @@ BANDS = {"msmarco": ["band:first=0,last=1000", "band:first=0,last=200"], "nq": [
 
 @pytest.mark.parametrize("collection", ["msmarco", "nq"])
 def test_what_is_not_said_is_as_in_the_paper(collection: str, collections: Path, tmp_path: Path) -> None:
-    recorder = tmp_path / "recorder"
-    recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n', encoding="utf-8")
-    recorder.chmod(0o755)
-    completed = run_script(f"came_{collection}.sh", MOEIR=recorder, DATA=collections / collection, WORK=tmp_path / "work")
-    assert completed.returncode == 0, completed.stderr
-    calls = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
-    flags_by_call = [(call[0], dict(zip(call[1::2], call[2::2], strict=True))) for call in calls]
+    calls = record_calls(f"came_{collection}.sh", tmp_path, DATA=collections / collection)
+    flags_by_call = [(call[0], flags_of(call)) for call in calls]
     first, second = (flags for stage, flags in flags_by_call if stage == "finetune")
     assert {Path(flags["--corpus"]).name for _, flags in flags_by_call if "--corpus" in flags} == {
         "titled.tsv" if collection == "msmarco" else "corpus.jsonl"
@@ -228,14 +210,9 @@ def test_what_is_not_said_is_as_in_the_paper(collection: str, collections: Path,
 
 @pytest.mark.parametrize("collection", ["msmarco", "nq"])
 def test_baselines_have_the_values_of_their_papers_or_the_schedule_of_came(collection: str, collections: Path, tmp_path: Path) -> None:
-    recorder = tmp_path / "recorder"
-    recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n', encoding="utf-8")
-    recorder.chmod(0o755)
-    settings = {"MOEIR": recorder, "DATA": collections / collection, "WORK": tmp_path / "work", "BERT": "bert", "DISTILBERT": "distilbert"}
-    completed = run_script("came_table1.sh", **settings, COLLECTION=collection)
-    assert completed.returncode == 0, completed.stderr
-    calls = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
-    flags_by_name = {Path(call[-1]).name: dict(zip(call[1::2], call[2::2], strict=True)) for call in calls if call[0] == "finetune"}
+    settings = {"DATA": collections / collection, "COLLECTION": collection, "BERT": "bert", "DISTILBERT": "distilbert"}
+    calls = record_calls("came_table1.sh", tmp_path, **settings)
+    flags_by_name = {Path(call[-1]).name: flags_of(call) for call in calls if call[0] == "finetune"}
     assert list(flags_by_name) == ["came-bm25", "came", "splade", "colbert", "coil", "dpr"]
     del flags_by_name["came"]
     presets = {name: Path(flags.get("--config", "")).stem for name, flags in flags_by_name.items()}
@@ -293,13 +270,8 @@ def test_a_query_belongs_to_every_expert_that_ranks_its_positive_best(tmp_path: 
 
 def finetunes(script: str, collections: Path, tmp_path: Path, **settings: object) -> dict[str, dict[str, str]]:
     """The flags of each training of a script with the default settings of MS MARCO, by the name of its checkpoint."""
-    recorder = tmp_path / "recorder"
-    recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n', encoding="utf-8")
-    recorder.chmod(0o755)
-    completed = run_script(script, **{"MOEIR": recorder, "DATA": collections / "msmarco", "WORK": tmp_path / "work"} | settings)
-    assert completed.returncode == 0, completed.stderr
-    calls = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
-    return {Path(call[-1]).name: dict(zip(call[1::2], call[2::2], strict=True)) for call in calls if call[0] == "finetune"}
+    calls = record_calls(script, tmp_path, **{"DATA": collections / "msmarco"} | settings)
+    return {Path(call[-1]).name: flags_of(call) for call in calls if call[0] == "finetune"}
 
 
 def test_both_readings_of_the_batch_read_the_same_queries(collections: Path, tmp_path: Path) -> None:

@@ -7,21 +7,20 @@ from typing import Any
 import pytest
 
 from tests.examples import toy_collections
-from tests.examples.shell import run_script, write_recording_python
+from tests.examples.shell import flags_of, record_calls
 
 QUESTIONS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
 Call = tuple[str, list[str]]
-RECORDER = """#!/bin/bash
-echo "$*" >>{calls}
+RECORDER = """
 case "$*" in evaluate*tsv) printf '1.0\\tmacro\\tSuccess@20\\t0.4\\n1.1\\tmacro\\tSuccess@20\\t0.5\\n' ;; esac
 if [ "$1" = finetune ]; then # with the rate 5e-5 the second epoch is the best; an epoch has two steps of 2 seconds
-  output="${{@: -1}}" value=0.3
+  output="${@: -1}" value=0.3
   [[ $output != *5e-5 ]] || value=0.4
   mkdir -p "$output"
   for epoch in 0.2 $value; do
-    printf '{{"step": 1, "seconds": 2.0}}\\n{{"step": 2, "tokens_per_second": 9, "seconds": 2.0, "dev.fused.RR@100": %s}}\\n' "$epoch"
+    printf '{"step": 1, "seconds": 2.0}\\n{"step": 2, "tokens_per_second": 9, "seconds": 2.0, "dev.fused.RR@100": %s}\\n' "$epoch"
   done >"$output/metrics.jsonl"
-  printf ' "settings": {{\\n }},\\n "seconds": %s,\\n' "$([[ $output == */dpr-* ]] && echo 20 || echo 15)" >"$output/manifest.json"
+  printf ' "settings": {\\n },\\n "seconds": %s,\\n' "$([[ $output == */dpr-* ]] && echo 20 || echo 15)" >"$output/manifest.json"
 fi
 """
 
@@ -39,18 +38,11 @@ def calls(toy: Path, tmp_path: Path) -> Any:
             (tmp_path / "odqa" / name / file).write_text(f"{file}\n", encoding="utf-8")
     (tmp_path / "work/data").mkdir(parents=True)
     (tmp_path / "work/data/spans.jsonl").write_text('{"_id": "s", "text": "a span"}\n', encoding="utf-8")
-    recorder = tmp_path / "recorder"
-    recorder.write_text(RECORDER.format(calls=tmp_path / "calls"), encoding="utf-8")
-    recorder.chmod(0o755)
 
     def made(script: str, **settings: object) -> list[Call]:
         data = tmp_path / ("odqa" if script.startswith("taser") else "msmarco")
-        folders = {"DATA": data, "WORK": tmp_path / "work", "BEIR": tmp_path / "beir", "PYTHON": write_recording_python(tmp_path)}
-        completed = run_script(script, **({"MOEIR": recorder, "MODEL": "base", "STAR": "star"} | folders | settings))
-        assert completed.returncode == 0, completed.stderr
-        (tmp_path / "stdout").write_text(completed.stdout, encoding="utf-8")
-        lines = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
-        return [(line[0], line[1:]) for line in lines]
+        values = {"MODEL": "base", "STAR": "star", "DATA": data, "BEIR": tmp_path / "beir"} | settings
+        return [(call[0], call[1:]) for call in record_calls(script, tmp_path, RECORDER, **values)]
 
     return made
 
@@ -123,7 +115,6 @@ def test_taser_on_five_sets_mines_for_three_and_tunes_one_alpha(calls: Any) -> N
 def test_taser_goes_on_with_the_better_rate_and_times_an_epoch(calls: Any, tmp_path: Path) -> None:
     calls("taser_multiset.sh", RATES="5e-5 3e-5 1e-5")
     assert {(tmp_path / "work/ckpt" / name).readlink().name for name in ("dpr", "taser")} == {"dpr-5e-5", "taser-5e-5"}
-    (tmp_path / "calls").unlink()
     calls("taser_multiset.sh", RATES="3e-5 1e-5")
     assert (tmp_path / "work/ckpt/taser").readlink().name == "taser-3e-5", "of equal rates the first"
     rows = [line.split() for line in (tmp_path / "stdout").read_text(encoding="utf-8").splitlines()][-3:]
@@ -241,7 +232,6 @@ def test_the_first_training_of_mote_has_the_negatives_of_the_training_set_or_of_
         own = [line for line in lines if line[0] == query]
         assert len({line[2] for line in own}) == len(own) >= documents - len(judged[query])
         assert [int(line[3]) for line in own] == list(range(1, len(own) + 1)) == [-int(line[4]) for line in own]
-    (tmp_path / "calls").unlink()
     recorded = calls("cot_mote_msmarco.sh", MOTE="base", ROWS="mote", TRIPLES="no")
     (mined, _) = (call for call in recorded if call[0] == "mine-negatives")
     assert file_names(flag_values(mined, "run")) == ["bm25.trec"]
@@ -255,29 +245,18 @@ def test_a_pre_training_that_does_not_use_the_bottleneck_stops_before_its_80000_
     toy_collections.write_msmarco(toy_collections.ToyTexts(toy), tmp_path / "msmarco")
     (tmp_path / "work/data").mkdir(parents=True)
     (tmp_path / "work/data/spans.jsonl").write_text('{"_id": "s", "text": "a span"}\n', encoding="utf-8")
-    recorder = tmp_path / "recorder"
-    recorder.write_text(
-        f"""#!/bin/bash
-echo "$*" >>{tmp_path}/calls
+    recorder = f"""
 if [ "$1" = pretrain ]; then
   mkdir -p "${{@: -1}}"
   printf '{{"step": 1, "bottleneck_gain.dense.query": 0.5, "bottleneck_gain.sparse.query": {gain}}}\\n' >"${{@: -1}}/metrics.jsonl"
 fi
-""",
-        encoding="utf-8",
-    )
-    recorder.chmod(0o755)
-    settings = {"MOEIR": recorder, "MODEL": "base", "DATA": tmp_path / "msmarco", "WORK": tmp_path / "work", "ROWS": "mote"}
-    completed = run_script("cot_mote_msmarco.sh", **settings)
-    steps = [
-        line.split()[line.split().index("--steps") + 1] for line in (tmp_path / "calls").read_text().splitlines() if "pretrain" in line
-    ]
-    assert f"0.5000 (dense.query), {gain:.4f} (sparse.query) nats per token" in completed.stderr
-    if passes:
-        assert completed.returncode == 0 and steps == ["2000", "80000"], completed.stderr
-    else:
-        assert completed.returncode == 1 and steps == ["2000"]
-        assert "the bottleneck is hardly used, expected 0.02 nats per token or more of each" in completed.stderr
+"""
+    settings = {"MODEL": "base", "DATA": tmp_path / "msmarco", "ROWS": "mote"}
+    recorded = record_calls("cot_mote_msmarco.sh", tmp_path, recorder, code=int(not passes), **settings)
+    assert [flags_of(call)["--steps"] for call in recorded if call[0] == "pretrain"] == ["2000", *["80000"] * passes]
+    messages = (tmp_path / "stderr").read_text(encoding="utf-8")
+    assert f"0.5000 (dense.query), {gain:.4f} (sparse.query) nats per token" in messages
+    assert passes or "the bottleneck is hardly used, expected 0.02 nats per token or more of each" in messages
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from moeir import variants
 from moeir.architectures.checkpoint import canonical_spec
 from tests.conftest import CommandResult, write_tiny_bert
 from tests.examples import toy_collections
-from tests.examples.shell import EXAMPLES, run_script, write_recording_python
+from tests.examples.shell import EXAMPLES, record_calls
 
 PRESETS = sorted((EXAMPLES / "presets").glob("*.yaml"))
 SCRIPTS = {  # preset -> (script with its values, its checkpoint there, settings that select the checkpoint)
@@ -82,16 +82,10 @@ def test_a_preset_and_its_script_agree(name: str, toy: Path, moeir: Callable[...
     script, checkpoint, variables = SCRIPTS[name]
     small = toy_collections.ToyTexts(toy)
     toy_collections.write_msmarco(small, tmp_path / "data")
-    recorder = tmp_path / "recorder"
-    recorder.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n', encoding="utf-8")
-    recorder.chmod(0o755)
-    weights = tmp_path / "weights"
-    folders = {"DATA": tmp_path / "data", "WORK": tmp_path / "work", "BEIR": tmp_path, "PYTHON": write_recording_python(tmp_path)}
-    completed = run_script(script, MOEIR=recorder, MODEL=weights, **folders, **variables)
-    assert completed.returncode == 0, completed.stderr
-    calls = [line.split() for line in (tmp_path / "calls").read_text(encoding="utf-8").splitlines()]
+    folders = {"MODEL": tmp_path / "weights", "DATA": tmp_path / "data", "BEIR": tmp_path}
+    calls = record_calls(script, tmp_path, **folders, **variables)
     call = next(call for call in calls if call[0] == "finetune" and call[-1].endswith(f"ckpt/{checkpoint}"))
-    preset = ["--config", EXAMPLES / f"presets/{name}.yaml", "--model", weights, "--train", "t", "--output", "o"]
+    preset = ["--config", EXAMPLES / f"presets/{name}.yaml", "--model", tmp_path / "weights", "--train", "t", "--output", "o"]
     results = [moeir(*call, "--show"), moeir("finetune", *preset, "--show")]
     assert [result.code for result in results] == [0, 0], [result.stderr for result in results]
     assert resolve_settings(results[0].stdout) == resolve_settings(results[1].stdout)

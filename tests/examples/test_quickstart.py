@@ -1,36 +1,26 @@
 """Run the script behind `make demo` whole, with tiny weights and two steps."""
 
-import json
+import shutil
+import sysconfig
 from pathlib import Path
 
 from moeir.artifacts import manifests
 from tests.examples.shell import CommandServer, parse_tables, run_program, run_script
 
-QUERIES = 60  # of each kind and part
+PACKAGES = ("concurrent", "http", "importlib", "logging")  # of the standard library; with both kinds of queries in every part
 KINDS = ("description", "name")
 ROWS = ["fused", "lexical", "local", "global", "bm25", "untrained", "uncalibrated", "fused+bm25"]
 
 
-def write_small_collection(folder: Path) -> None:
-    """The script's collection with fewer queries of each kind, and with their passages only."""
-    assert run_program("docstrings.py", folder).code == 0
-    passage_ids = set()
-    for part in ("train", "dev", "test"):
-        for file in (folder / f"{part}-queries.jsonl", folder / f"{part}.qrels"):
-            lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-            by_kind = ([line for line in lines if line.removeprefix('{"_id": "').startswith(f"{kind}-")] for kind in KINDS)
-            lines = [line for part_of_kind in by_kind for line in part_of_kind[:QUERIES]]
-            file.write_text("".join(lines), encoding="utf-8")
-        for kind in KINDS:
-            judged = [line for line in lines if line.startswith(f"{kind}-")]
-            (folder / f"{part}-{kind}.qrels").write_text("".join(judged), encoding="utf-8")
-        passage_ids |= {line.split()[2] for line in lines}
-    corpus = (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    (folder / "corpus.jsonl").write_text("".join(line for line in corpus if json.loads(line)["_id"] in passage_ids), encoding="utf-8")
+def copy_packages(folder: Path, names: tuple[str, ...] = PACKAGES) -> Path:
+    """The sources of packages of the standard library."""
+    for name in names:
+        shutil.copytree(Path(sysconfig.get_paths()["stdlib"]) / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
 
 
 def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(server: CommandServer, tiny_model: Path, tmp_path: Path) -> None:
-    write_small_collection(tmp_path / "demo" / "data")
+    assert run_program("docstrings.py", tmp_path / "demo" / "data", copy_packages(tmp_path / "sources")).code == 0
     for _ in range(2):
         completed = run_script("quickstart.sh", MOEIR=server.client, MODEL=tiny_model, STEPS=2, DEMO=tmp_path / "demo")
         assert completed.returncode == 0, completed.stderr

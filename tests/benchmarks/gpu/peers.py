@@ -97,7 +97,7 @@ def has_sentence_transformers() -> bool:
 
 def train_sentence_transformer(architecture: str, folder: Path, batches: list[tuple[Ids, Ids]], output: Path, sizes: texts.Sizes) -> None:
     """The trainer that users of sentence-transformers call."""
-    from tests.benchmarks.training_peers import trained
+    from tests.benchmarks.gpu.sentence_transformer import train
 
     steps = []
     for queries, documents in batches:
@@ -105,6 +105,4 @@ def train_sentence_transformer(architecture: str, folder: Path, batches: list[tu
         group = len(documents) // len(queries)
         steps.append([[query, *words[1][first * group : (first + 1) * group]] for first, query in enumerate(words[0])])
     length = min(sizes.document_words[1] + 2, sizes.positions)
-    trained(
-        architecture, (folder, None), steps, output, length=length, rate=RATE, bfloat16=True, merged=True, ready=lambda: None, device="cuda"
-    )
+    train(architecture, folder, steps, output, length=length, rate=RATE)

@@ -68,9 +68,6 @@ def moeir_on(device: str) -> Callable[..., CommandResult]:
     return run
 
 
-TIMING_KEYS = ("seconds", "tokens_per_second", "peak_memory_bytes")
-
-
 @pytest.fixture(autouse=True)
 def determinism(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a stage says of deterministic algorithms holds for its process: afterwards it is as before."""

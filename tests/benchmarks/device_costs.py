@@ -1,6 +1,6 @@
 """GPU costs of a training step and of a window of encoding: launched operations, host synchronizations, copies; on the pretended device.
 
-    python tests/benchmarks/device_costs.py [--only dense came] [--where] [--launches 20] [--lists] [--finetune="--log-every 10"]
+    python tests/benchmarks/device_costs.py [--only dense came] [--where] [--lists] [--finetune="--log-every 10"]
 
 The depth of BERT-base (12 layers, V = 30,522) at a small width, as counts do not depend on it; 8 queries with 8 documents each of mixed
 lengths, bfloat16, with dropout unless the row names it. Counted are `moeir finetune` from the end of one update to the end of the next, and
@@ -93,7 +93,7 @@ def write_texts(folder: Path) -> None:
             {
                 "query_id": f"q{number}",
                 "positive_ids": [f"d{number * 8}"],
-                "negative_ids": [f"d{number * 8 + document_number}" for document_number in range(1, 8)],
+                "negative_ids": [f"d{number * 8 + rank}" for rank in range(1, 8)],
             }
             for number in range(count)
         ],
@@ -127,7 +127,7 @@ def count_step(machine: fake_cuda.FakeMachine, work: Callable[[], None]) -> Oper
     return marks[MEASURED].since(marks[MEASURED - 1])
 
 
-def count_training(machine: fake_cuda.FakeMachine, work: Path, name: str, more: list[str]) -> OperationCounts:
+def count_training(machine: fake_cuda.FakeMachine, work: Path, name: str, more: tuple[str, ...]) -> OperationCounts:
     """A step of `moeir finetune`."""
     arch, objective, dropout = TRAININGS[name]
     options = ["--batch-size", QUERIES, "--negatives", NEGATIVES, "--steps", STEPS, "--document-length", 180, "--dtype", "bfloat16"]
@@ -136,7 +136,7 @@ def count_training(machine: fake_cuda.FakeMachine, work: Path, name: str, more: 
     return count_step(machine, lambda: run_command("finetune", *flags, *files, *options, "--device", "cuda", *more))
 
 
-def count_encoding(machine: fake_cuda.FakeMachine, work: Path, name: str, more: list[str]) -> OperationCounts:
+def count_encoding(machine: fake_cuda.FakeMachine, work: Path, name: str) -> OperationCounts:
     """A window of `moeir encode`."""
     checkpoint = work / f"init-{name}"
     if not checkpoint.exists():
@@ -145,7 +145,7 @@ def count_encoding(machine: fake_cuda.FakeMachine, work: Path, name: str, more: 
     for windows in (2, 3):
         before = machine.counts.copy()
         flags = ["--model", checkpoint, "--corpus", work / f"windows-{windows}.jsonl", "--output", work / "encoded", "--force"]
-        run_command("encode", *flags, "--dtype", "bfloat16", "--device", "cuda", "--max-tokens", 1 << 16, *more)
+        run_command("encode", *flags, "--dtype", "bfloat16", "--device", "cuda", "--max-tokens", 1 << 16)
         marks.append(machine.counts.copy().since(before))
     return marks[1].since(marks[0])
 
@@ -190,66 +190,41 @@ def count_baseline(machine: fake_cuda.FakeMachine, work: Path, name: str) -> Ope
     return count_step(machine, work_through)
 
 
-def measure_row(machine: fake_cuda.FakeMachine, work: Path, name: str, arguments: argparse.Namespace) -> OperationCounts:
+def measure_row(machine: fake_cuda.FakeMachine, work: Path, name: str, *finetune_flags: str) -> OperationCounts:
     """The counts of a row of the table."""
     if name in BASELINES:
         return count_baseline(machine, work, name)
     if name in TRAININGS:
-        return count_training(machine, work, name, arguments.finetune.split())
-    return count_encoding(machine, work, name, arguments.encode.split())
-
-
-def print_row(name: str, counts: OperationCounts, arguments: argparse.Namespace) -> None:
-    """Print a row of the table, and the optional lists."""
-    cells = (counts.launches, counts.kernels, counts.syncs, counts.blocking, counts.copies, counts.count(BACK))
-    print(f"| {name} | " + " | ".join(f"{cell:,}" for cell in cells) + " |", flush=True)
-    if arguments.where:
-        for kind, operation, code_line, count in counts.source_lines(SYNC, BLOCKING, COPY, BACK):
-            print(f"    {count:4} {kind}: {operation} at {code_line}")
-    if arguments.launches:
-        for operation, count in counts.operations()[: arguments.launches]:
-            print(f"    {count:5} {operation}")
-    if arguments.launch_places:
-        for _, operation, code_line, count in counts.source_lines(LAUNCH)[: arguments.launch_places]:
-            print(f"    {count:5} {operation} at {code_line}")
-
-
-def parse_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=[], help="rows whose names begin so; default: all")
-    parser.add_argument("--where", action="store_true", help="where the host waits and copies")
-    parser.add_argument("--launches", type=int, default=0, metavar="N", help="the N most frequent operations of each row")
-    parser.add_argument("--launch-places", type=int, default=0, metavar="N", help="the N lines of moeir with most launches of an operation")
-    parser.add_argument("--lists", action="store_true", help="clip gradients as CUDA does, all in a few kernels")
-    parser.add_argument("--finetune", default="", metavar="FLAGS", help='more flags of finetune, as in --finetune="--recompute"')
-    parser.add_argument("--encode", default="", metavar="FLAGS", help="more flags of encode")
-    return parser.parse_args()
+        return count_training(machine, work, name, finetune_flags)
+    return count_encoding(machine, work, name)
 
 
 def main() -> None:
     """Print the table."""
     from transformers.utils import logging
 
-    arguments = parse_arguments()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[""], help="rows whose names begin so")
+    parser.add_argument("--where", action="store_true", help="where operations are launched, and the host waits and copies")
+    parser.add_argument("--lists", action="store_true", help="clip gradients as CUDA does, all in a few kernels")
+    parser.add_argument("--finetune", default="", metavar="FLAGS", help='more flags of finetune, as in --finetune="--recompute"')
+    arguments = parser.parse_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.set_num_threads(1)
-    rows = [name for name in (*BASELINES, *TRAININGS, *ENCODINGS) if not arguments.only or name.startswith(tuple(arguments.only))]
     print("| | launches | kernels | syncs | blocking copies | non-blocking copies | copies to the host |\n|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder, fake_cuda.activate(lists=arguments.lists) as machine:
         work = Path(folder)
         write_texts(work)
         for dropout in (0.0, 0.1):
             write_weights(work / f"weights-{dropout}", dropout)
-        for name in rows:
+        for name in (name for name in (*BASELINES, *TRAININGS, *ENCODINGS) if name.startswith(tuple(arguments.only))):
             fake_torch_cuda.offer_foreach(machine, arguments.lists)
-            try:
-                counts = measure_row(machine, work, name, arguments)
-            except (RuntimeError, SystemExit) as error:
-                print(f"| {name} | fails: {type(error).__name__}: {str(error).strip().splitlines()[-1]} |", flush=True)
-            else:
-                print_row(name, counts, arguments)
+            counts = measure_row(machine, work, name, *arguments.finetune.split())
+            cells = (counts.launches, counts.kernels, counts.syncs, counts.blocking, counts.copies, counts.count(BACK))
+            print(f"| {name} | " + " | ".join(f"{cell:,}" for cell in cells) + " |", flush=True)
+            for kind, operation, code_line, count in counts.source_lines(SYNC, BLOCKING, COPY, BACK, LAUNCH) if arguments.where else ():
+                print(f"    {count:4} {kind}: {operation} at {code_line}")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 Texts are shorter here than in `tests/benchmarks/device_costs.py`, whose counts these are.
 """
 
-import argparse
-
 import pytest
 import transformers
 
@@ -20,7 +18,6 @@ CEILINGS = {  # launches, waits of the host; nothing is copied to the device whi
     "taser token": (4000, 4),
     "encode came": (430, 3),
 }
-LOG_EVERY_STEP = argparse.Namespace(finetune="--log-every 1", encode="")
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +39,6 @@ def work(tmp_path_factory):
 def test_it_costs_no_more_than_is_promised(name, work, machine):
     fake_torch_cuda.offer_foreach(machine, False)  # as the promises were counted: gradients are clipped tensor by tensor
     launches, syncs = CEILINGS[name]
-    counts = device_costs.measure_row(machine, work, name, LOG_EVERY_STEP)
+    counts = device_costs.measure_row(machine, work, name, "--log-every", "1")
     assert 200 < counts.launches <= launches and counts.syncs <= syncs, counts.source_lines(SYNC)
     assert not counts.blocking, counts.source_lines(BLOCKING)

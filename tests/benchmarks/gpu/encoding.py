@@ -12,10 +12,9 @@ from transformers import BertModel
 
 from tests.benchmarks.gpu import peers, stages, texts
 from tests.benchmarks.gpu.peers import Ids
-from tests.benchmarks.gpu.results import Context, log, spread
+from tests.benchmarks.gpu.results import Context, spread
 from tests.benchmarks.gpu.steps import ARCHITECTURES
 
-Runs, Memory = dict[tuple[str, str], list[float]], dict[tuple[str, str], int]
 ENCODERS = ("dense", "splade", "came")
 TOKENS_AT_ONCE, TEXTS_AT_ONCE = 65_536, 256
 
@@ -37,20 +36,22 @@ def measure_encoding(context: Context) -> None:
     ways["dense", "transformers"] = lambda: encode_with_bert(weights, ids)
     if peers.has_sentence_transformers():
         ways["dense", "sentence-transformers"] = lambda: encode_with_sentence_transformer(weights, random_texts[few:])
-    runs, memory = measure_in_turns(context, ways)
+    runs = stages.take_turns(context, {key: partial(measure, way) for key, way in ways.items()}, seconds_to_keep=20)
     lengths = np.array([len(one) for one in ids])
     peak = stages.measure_peak(context.toy)
     table = context.table(f"{many - few:,} texts of {lengths.mean():.0f} tokens, bfloat16:", "architecture", "way", "texts/s", "tokens/s",
                           "time over moeir's dense", "of the peak", "peak memory, GiB", "runs")  # fmt: skip
-    for (architecture, name), seconds in runs.items():
-        if not seconds:
+    for (architecture, name), measured in runs.items():
+        if not measured:
             continue
+        seconds = [run["seconds"] for run in measured]
         took, layers = max(statistics.median(seconds), 1e-9), texts.layers_of(architecture, sizes)
         flops = texts.training_flops(sizes, lengths, layers=layers, vocabulary=architecture != "dense") / 3  # forward alone
-        ratios = [one / other for one, other in zip(seconds, runs["dense", "moeir encode"], strict=False)]
+        ratios = [one / run["seconds"] for one, run in zip(seconds, runs["dense", "moeir encode"], strict=False)]
         beside = f"{statistics.median(ratios):.2f} {spread(ratios)}" if ratios else ""
         speed = [len(ids) / took, float(lengths.sum()) / took]
-        table.add(architecture, name, *speed, beside, f"{flops / took / peak:.1%}", stages.gib(memory[architecture, name]), len(seconds))
+        memory = stages.gib(max(run["bytes"] for run in measured))
+        table.add(architecture, name, *speed, beside, f"{flops / took / peak:.1%}", memory, len(seconds))
     context.piece.notes += [
         "moeir encode reads JSON lines, tokenises, computes, writes and journals; transformers gets token ids and gives vectors in host "
         "memory, in batches of like length; sentence-transformers gets texts, sorts and tokenises them, and gives one array.",
@@ -58,26 +59,11 @@ def measure_encoding(context: Context) -> None:
     ]
 
 
-def measure_in_turns(context: Context, ways: dict[tuple[str, str], Callable[[], float]]) -> tuple[Runs, Memory]:
-    """Seconds of each way's runs, at most three, and the most bytes on the card."""
-    runs: Runs = {key: [] for key in ways}
-    memory: Memory = dict.fromkeys(ways, 0)
-    longest = 0.0
-    for turn in range(1 if context.toy else 3):
-        for key, way in ways.items():
-            if context.seconds_left() < 20 + longest or (turn and not runs[key]):
-                continue
-            before = context.seconds_left()
-            with context.attempt(", ".join(key)):
-                log(f"turn {turn + 1}: {key}")
-                with stages.peak_memory() as used:
-                    seconds = way()
-                runs[key].append(seconds)
-                memory[key] = max(memory[key], used["bytes"])
-            longest = max(longest, before - context.seconds_left())
-    if missing := [", ".join(key) for key, seconds in runs.items() if not seconds]:
-        context.piece.notes.append(f"Not measured: {'; '.join(missing)}.")
-    return runs, memory
+def measure(way: Callable[[], float]) -> dict[str, float]:
+    """Seconds of a way, and the most bytes on the card."""
+    with stages.peak_memory() as used:
+        seconds = way()
+    return {"seconds": seconds, "bytes": used["bytes"]}
 
 
 def make_checkpoint(context: Context, architecture: str, sizes: texts.Sizes, weights: Path) -> Path:

@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from moeir import cli, console
 from moeir.errors import MoeirError
-from tests.benchmarks.gpu.results import ROOT, Context
+from tests.benchmarks.gpu.results import ROOT, Context, log
 
 METRICS = "metrics.jsonl"
 OUT_OF_MEMORY = re.compile("out of memory", re.IGNORECASE)
@@ -133,6 +133,24 @@ class StepTimes:
         """Seconds of each step after the first `warm`."""
         torch.cuda.synchronize()
         return [before.elapsed_time(after) / 1000 for before, after in pairwise(self._events[max(0, warm - 1) :])]
+
+
+def take_turns(context: Context, ways: Mapping[Any, Callable[[], dict[str, float]]], *, seconds_to_keep: float) -> dict[Any, list[Any]]:
+    """Up to three turns of all ways: what each run of a way has measured, and the seconds of the whole `run`."""
+    measured: dict[Any, list[Any]] = {key: [] for key in ways}
+    longest = 0.0
+    for turn in range(1 if context.toy else 3):
+        for key, way in ways.items():
+            if context.seconds_left() < seconds_to_keep + longest or (turn and not measured[key]):  # it failed before
+                continue
+            before = context.seconds_left()
+            with context.attempt(", ".join(map(str, key))):
+                log(f"turn {turn + 1}: {key}")
+                measured[key].append(way() | {"run": before - context.seconds_left()})
+            longest = max(longest, before - context.seconds_left())
+    if missing := [", ".join(map(str, key)) for key, runs in measured.items() if not runs]:
+        context.piece.notes.append(f"Not measured: {'; '.join(missing)}.")
+    return measured
 
 
 def time_on_device(work: Callable[[], Any], repeats: int = 5) -> float:

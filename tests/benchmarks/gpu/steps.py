@@ -17,7 +17,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from tests.benchmarks.gpu import peers, stages, texts
-from tests.benchmarks.gpu.results import Context, Table, format_number, log, spread
+from tests.benchmarks.gpu.results import Context, Table, format_number, spread
 
 ARCHITECTURES = {
     "dense": ("dense:pooling=cls,normalise=false", "contrastive"),
@@ -142,26 +142,14 @@ def ways_to_train(plan: Plan, batch: int, *, every: bool) -> list[Way]:
 
 
 def measure_in_turns(context: Context, plan: Plan, ways: Sequence[Way], *, seconds_to_keep: float) -> dict[Any, list[dict[str, float]]]:
-    """Up to three turns of all ways: of each run the median step, peak memory, and total seconds."""
-    measured: dict[Any, list[dict[str, float]]] = {way.key: [] for way in ways}
-    longest = 0.0
-    for turn in range(1 if context.toy else 3):
-        for way in ways:
-            if context.seconds_left() < seconds_to_keep + longest:
-                if not turn:
-                    context.has_time(float("inf"), ", ".join(map(str, way.key)))
-                continue
-            if turn and not measured[way.key]:
-                continue  # it failed before
-            before = context.seconds_left()
-            with context.attempt(", ".join(map(str, way.key))):
-                log(f"turn {turn + 1}: {way.key}")
-                with stages.StepTimes() as times:
-                    way.train()
-                facts = {"seconds": statistics.median(times.seconds(plan.warm)), "bytes": times.peak_bytes}
-                measured[way.key].append(facts | {"run": before - context.seconds_left()})
-            longest = max(longest, before - context.seconds_left())
-    return measured
+    """Of each run of each way the median step, peak memory, and total seconds."""
+
+    def measure(way: Way) -> dict[str, float]:
+        with stages.StepTimes() as times:
+            way.train()
+        return {"seconds": statistics.median(times.seconds(plan.warm)), "bytes": times.peak_bytes}
+
+    return stages.take_turns(context, {way.key: partial(measure, way) for way in ways}, seconds_to_keep=seconds_to_keep)
 
 
 def write_table(context: Context, plan: Plan, ways: Sequence[Way], measured: dict[Any, list[dict[str, float]]], peak: float) -> Table:

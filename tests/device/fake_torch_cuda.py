@@ -27,18 +27,8 @@ class Event:
 
     def synchronize(self) -> None:
         active_machine().counts.add("sync", "Event.synchronize")
-        self._arrive()
-
-    def query(self) -> bool:
-        self._arrive()
-        return True
-
-    def _arrive(self) -> None:
         for card, pending in self._seen:
             card.finish_copies(sum(any(one is other for other in pending) for one in card.pending_copies))
-
-    def wait(self, stream: Any = None) -> None:
-        pass
 
     def elapsed_time(self, other: "Event") -> float:
         return (other._time - self._time) * 1e3
@@ -55,25 +45,10 @@ class Stream:
     def synchronize(self) -> None:
         active_machine().wait("Stream.synchronize")
 
-    def query(self) -> bool:
-        return True
-
-    def record_event(self, event: Event | None = None) -> Event:
-        event = event or Event()
+    def record_event(self) -> Event:
+        event = Event()
         event.record()
         return event
-
-    def wait_stream(self, other: Any) -> None:
-        pass
-
-    def wait_event(self, event: Any) -> None:
-        pass
-
-    def __enter__(self) -> "Stream":
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        pass
 
 
 class Generator(torch._C.Generator):
@@ -115,11 +90,6 @@ def _properties(machine: FakeMachine, device: Any = None) -> SimpleNamespace:
     return SimpleNamespace(name=NAME, major=major, minor=minor, **constants)
 
 
-def _seed_cards(shown: FakeMachine, seed: int, cards: list[Card]) -> None:
-    for card in cards:
-        card.generator.manual_seed(int(seed))
-
-
 def _do_nothing(*given: Any, **named: Any) -> None:
     pass
 
@@ -149,34 +119,20 @@ def _replacements(shown: FakeMachine) -> dict[str, Any]:
         "get_device_name": lambda device=None: NAME,
         "get_device_capability": lambda device=None: shown.capability,
         "get_device_properties": lambda device=None: _properties(shown, device),
-        "can_device_access_peer": lambda device, other: True,
         "is_bf16_supported": lambda including_emulation=True: major >= 8 or including_emulation,
-        "is_tf32_supported": lambda: major >= 8,
-        "get_arch_list": lambda: ["sm_{}{}".format(*shown.capability)],
         "mem_get_info": lambda device=None: (shown.card(device).free_bytes, TOTAL_BYTES),
         "memory_allocated": peak,
         "max_memory_allocated": peak,
         "memory_reserved": peak,
-        "max_memory_reserved": peak,
         "reset_peak_memory_stats": forget_peak,
-        "reset_max_memory_allocated": forget_peak,
         "empty_cache": _do_nothing,
-        "ipc_collect": _do_nothing,
         "synchronize": lambda device=None: shown.wait("cuda.synchronize"),
-        "manual_seed": lambda seed: _seed_cards(shown, seed, [shown.card()]),
-        "manual_seed_all": lambda seed: _seed_cards(shown, seed, shown.cards),
-        "seed": lambda: _seed_cards(shown, torch.seed(), [shown.card()]),
-        "initial_seed": lambda: shown.card().generator.initial_seed(),
+        "manual_seed_all": lambda seed: [card.generator.manual_seed(int(seed)) for card in shown.cards],
         "get_rng_state": lambda device="cuda": shown.card(device).generator.get_state(),
-        "get_rng_state_all": lambda: [card.generator.get_state() for card in shown.cards],
         "set_rng_state": lambda state, device="cuda": shown.card(device).generator.set_state(state),
-        "set_rng_state_all": lambda states: [card.generator.set_state(state) for card, state in zip(shown.cards, states, strict=True)],
         "Event": Event,
         "Stream": Stream,
-        "stream": lambda stream: stream or Stream(),
-        "set_stream": _do_nothing,
         "current_stream": lambda device=None: Stream(device),
-        "default_stream": lambda device=None: Stream(device),
         "is_current_stream_capturing": lambda: False,
     }
 

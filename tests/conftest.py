@@ -72,9 +72,21 @@ class InMemoryStream(io.TextIOWrapper):
         return self.content.getvalue().decode()
 
 
+@functools.cache
+def keep_commands() -> None:
+    """typer builds a command anew for each call, which takes longer than many a command does."""
+    from moeir import cli
+
+    build_app = functools.cache(cli.build_app)
+    cli.build_app = lambda stages=cli.STAGES: build_app(tuple(stages))
+    cli.typer.main.get_command = functools.cache(cli.typer.main.get_command)
+
+
 def run_in_process(*arguments: object, stdin: str = "") -> CommandResult:
     """`moeir ARGUMENTS` in this process."""
     from moeir import cli, console
+
+    keep_commands()
 
     streams = {"stdin": InMemoryStream(stdin), "stdout": InMemoryStream(), "stderr": InMemoryStream()}
     with pytest.MonkeyPatch.context() as patch:

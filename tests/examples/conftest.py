@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.shell import CommandServer
+from tests.examples.shell import EXAMPLES, CommandServer
 
 
 @pytest.fixture(scope="session")
@@ -16,8 +16,8 @@ def server() -> Iterator[CommandServer]:
     """`moeir` in one process for all scripts."""
     with tempfile.TemporaryDirectory(prefix="moeir-") as short:  # a socket's path may have about a hundred characters
         socket_path, journal = Path(short) / "socket", Path(short) / "journal"
-        command = [sys.executable, Path(__file__).with_name("server.py"), socket_path, short, journal]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        command = [sys.executable, "-m", "tests.examples.server", socket_path, short, journal]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=EXAMPLES.parent) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             yield CommandServer(Path(short) / "moeir", Path(short) / "python", journal)

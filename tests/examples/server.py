@@ -1,6 +1,6 @@
 """`moeir` and `python` as one long-lived process behind a socket, so that a script of sixty commands imports torch once.
 
-    python server.py SOCKET FOLDER JOURNAL
+    python -m tests.examples.server SOCKET FOLDER JOURNAL
 
 writes two executables into FOLDER that replace them: each sends its arguments, folder, variables and open streams to this process and exits
 with the code of the command line, or of the program; a program that is no file is left to Python itself. JOURNAL gets a JSON list of
@@ -15,6 +15,8 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+
+from tests.conftest import keep_commands
 
 CLIENT = """#!{python} -IS
 import _socket, posix, sys  # what the interpreter has built in: json and socket take longer to import than many a command
@@ -107,5 +109,5 @@ def call(work: Callable[[list[str]], int], folder: str, variables: dict[str, str
 
 
 if __name__ == "__main__":
-    os.fsync = lambda descriptor: None  # as in tests/conftest.py
+    keep_commands()
     serve(*map(Path, sys.argv[1:]))

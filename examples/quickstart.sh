@@ -109,7 +109,8 @@ $MOEIR evaluate "${lists[@]}" "${measures[@]}"
 say "nDCG@10 by kind of query"
 "$python" "$root/examples/grid.py" "${cells[@]}" --qrels description=data/test-description.qrels --qrels name=data/test-name.qrels
 
-say "on how many queries of a kind one expert alone is the best"
-$MOEIR analyze wins --run runs/came/lexical.trec --run runs/came/local.trec --run runs/came/global.trec --qrels data/test.qrels \
-  --queries $test --group-by kind
+for kind in description name; do
+  say "on how many queries of the kind $kind one expert alone is the best"
+  $MOEIR analyze wins --run runs/came/{lexical,local,global}.trec --qrels data/test-$kind.qrels
+done
 say "every query with its lists, and why they are so: open $work/report.html in a browser"

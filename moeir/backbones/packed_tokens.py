@@ -28,8 +28,28 @@ class SpecialTokens:
     punctuation: tuple[int, ...]
 
 
+class TensorFields:
+    """A dataclass whose fields are tensors, other such dataclasses, tuples of either, or anything that stays as it is."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """A copy on a device; copies from pinned memory are asynchronous."""
+        return self._map(lambda part: part.to(device, non_blocking=part.is_pinned()) if isinstance(part, Tensor) else part.to(device))
+
+    def pin_memory(self) -> Self:
+        """A copy in pinned memory."""
+        return self._map(lambda part: part.pin_memory())
+
+    def _map(self, change: Callable[[Any], Any]) -> Self:
+        def apply(value: Any) -> Any:
+            if isinstance(value, Tensor | TensorFields):
+                return change(value)
+            return tuple(map(apply, value)) if isinstance(value, tuple) else value
+
+        return type(self)(**{field.name: apply(getattr(self, field.name)) for field in fields(self)})  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
-class PackedTokens:
+class PackedTokens(TensorFields):
     """ids [T], starts [B+1]; text b is ids[starts[b]:starts[b+1]].
 
     `side` is query, document or pair: a batch never mixes them. `segments` [T] are token types, None for all zero. `no_attend_mask` [T]
@@ -76,22 +96,11 @@ class PackedTokens:
         """[T] the position of each token in its text, from 0."""
         return self.layout.positions
 
-    def to(self, device: torch.device | str) -> Self:
-        """These tokens on a device; copies from pinned memory are asynchronous."""
-        return self._map(lambda part: part.to(device, non_blocking=part.is_pinned()))
-
     def pin_memory(self) -> Self:
-        """These tokens in pinned memory."""
-        tokens = self
+        """A copy in pinned memory, with the rows of the keys, which the device would have to wait for."""
         if self.no_attend_mask is not None and self.precomputed_keys is None:
-            tokens = replace(self, precomputed_keys=find_visible_keys(self.no_attend_mask, self.starts))
-        return tokens._map(Tensor.pin_memory)
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        tensors = ((field.name, getattr(self, field.name)) for field in fields(self))
-        changed: dict[str, Any] = {name: change(part) for name, part in tensors if isinstance(part, Tensor)}
-        keys = None if self.precomputed_keys is None else (change(self.precomputed_keys[0]), change(self.precomputed_keys[1]))
-        return replace(self, precomputed_keys=keys, **changed)
+            return replace(self, precomputed_keys=find_visible_keys(self.no_attend_mask, self.starts)).pin_memory()
+        return super().pin_memory()
 
     def sort_by_length(self) -> Self:
         """These tokens with the texts sorted by length, and the `order` that restores the original; a sorted batch is returned as it is."""

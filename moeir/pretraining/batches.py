@@ -4,7 +4,7 @@ The context and masks of a span depend on (seed, epoch, span) alone, the composi
 once, or one random span of each document: spans of long documents would otherwise be most of what is learned from.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Self
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from moeir.architectures.checkpoint import RetrievalModel
-from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens, TensorFields
 from moeir.errors import DataError, UsageError
 from moeir.kernels.splitmix import Int64Array, randint_high, random_bits, text_keys
 from moeir.pretraining.masking import WordVocabulary, mask_tokens
@@ -28,7 +28,7 @@ FIRST = np.zeros(1, dtype=np.int64)  # counter of the first random number of a k
 
 
 @dataclass(frozen=True)
-class MaskedTexts:
+class MaskedTexts(TensorFields):
     """B texts of one side with some tokens masked.
 
     `tokens` holds the encoder's input, special tokens around each text; `original_ids` [T] the ids before masking;
@@ -42,18 +42,9 @@ class MaskedTexts:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def to(self, device: torch.device | str) -> Self:
-        """A copy on a device; pinned tensors are copied asynchronously."""
-        plain, hidden = (part.to(device, non_blocking=part.is_pinned()) for part in (self.original_ids, self.masked_positions))
-        return type(self)(self.tokens.to(device), plain, hidden)
-
-    def pin_memory(self) -> Self:
-        """A copy in pinned memory."""
-        return type(self)(self.tokens.pin_memory(), self.original_ids.pin_memory(), self.masked_positions.pin_memory())
-
 
 @dataclass(frozen=True)
-class PretrainingBatch:
+class PretrainingBatch(TensorFields):
     """Texts of one step: B anchors and the other texts the objective requires, in the same order.
 
     `contexts` holds the context of each anchor, another span (side "document") or a query (side "query"); `decoder_anchors` and
@@ -66,19 +57,6 @@ class PretrainingBatch:
     decoder_contexts: MaskedTexts | None
     step: int
     steps: int
-
-    def to(self, device: torch.device | str) -> Self:
-        """A copy on a device."""
-        return self._map(lambda texts: texts.to(device))
-
-    def pin_memory(self) -> Self:
-        """A copy in pinned memory."""
-        return self._map(MaskedTexts.pin_memory)
-
-    def _map(self, change: Callable[[MaskedTexts], MaskedTexts]) -> Self:
-        parts = (self.contexts, self.decoder_anchors, self.decoder_contexts)
-        contexts, first, second = (None if part is None else change(part) for part in parts)
-        return type(self)(change(self.anchors), contexts, first, second, self.step, self.steps)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from moeir.backbones.packed_tokens import PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens, TensorFields
 from moeir.errors import DataError, UsageError
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.records.examples import Example
@@ -262,7 +262,8 @@ class ShardSpec:
 SINGLE_SHARD = ShardSpec()
 
 
-class ShardedTexts(NamedTuple):
+@dataclass(frozen=True)
+class ShardedTexts(TensorFields):
     """A process's share of the texts of a side, in the parts that are encoded one after another, each sorted by length.
 
     With the parts of all processes end to end, text i of the batch is number restore_order[i]; where `restore_order` is None it is
@@ -272,11 +273,6 @@ class ShardedTexts(NamedTuple):
     parts: tuple[PackedTokens, ...]
     restore_order: Tensor | None
     total_tokens: int
-
-    def pin_memory(self) -> Self:
-        """A copy in pinned memory."""
-        back = None if self.restore_order is None else self.restore_order.pin_memory()
-        return self._replace(parts=tuple(part.pin_memory() for part in self.parts), restore_order=back)
 
 
 def shard_texts(texts: TokenRows, rows: Sequence[int], side: str, shard: ShardSpec) -> ShardedTexts:

@@ -93,12 +93,14 @@ class TextStream:
     def _stream_file(self, side: str, file: Path, members: tuple[int, ...], earlier: dict[str, int] | None) -> Iterator[StreamedText]:
         """The texts of a collection that a data set refers to; `earlier` has those of the files before, where ids may repeat."""
         if file not in self._piped_texts and (str(file) == "-" or (file.exists() and not file.is_file())):  # can be read only once
-            self._piped_texts[file] = list(texts.read_texts(file, keep_empty=self.keep_empty))
+            piped = texts.read_texts(file, keep_empty=self.keep_empty)
+            self._piped_texts[file] = [text for text in piped if any(text.id in self.rows[number].by_side(side) for number in members)]
         for text in self._piped_texts[file] if file in self._piped_texts else texts.read_texts(file, keep_empty=self.keep_empty):
-            needed_by = tuple(number for number in members if text.id in self.rows[number].by_side(side))
+            if not (needed_by := tuple(number for number in members if text.id in self.rows[number].by_side(side))):
+                continue
             content = text.joined_fields if self.fielded and side == "document" else text.content
             error = f"{file}: {text.id!r} has another text in an earlier file"
-            if needed_by and (earlier is None or _is_new(text.id, content, earlier, error)):
+            if earlier is None or _is_new(text.id, content, earlier, error):
                 yield StreamedText(side, needed_by, text.id, content)
 
 

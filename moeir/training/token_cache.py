@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.artifacts import manifests, memmap
 from moeir.artifacts.array_folder import ArrayFolder
 from moeir.backbones.packed_pairs import Numbers, RaggedIds
-from moeir.backbones.packed_tokens import PackedTokens
+from moeir.backbones.packed_tokens import PackedTokens, TensorFields
 from moeir.backbones.prefetch import StepPrefetcher
 from moeir.backbones.token_files import ID_DTYPES, TokenFileWriter, chunk_texts
 from moeir.console import meter
@@ -83,7 +83,8 @@ class TrainingTexts:
         return ShardedTexts((), None, 0), shard_texts(pairs, range(len(documents)), "pair", shard)
 
 
-class TokenizedBatch(NamedTuple):
+@dataclass(frozen=True)
+class TokenizedBatch(TensorFields):
     """The ids of a step, and their texts as tokens.
 
     `ignore_mask` [Q, N] marks documents that are no negatives of a query, and with pairs those of other queries; `teacher_scores`
@@ -95,11 +96,6 @@ class TokenizedBatch(NamedTuple):
     documents: ShardedTexts
     ignore_mask: Tensor
     teacher_scores: Tensor | None
-
-    def pin_memory(self) -> Self:
-        """A copy in pinned memory."""
-        teacher = None if self.teacher_scores is None else self.teacher_scores.pin_memory()
-        return type(self)(self.ids, self.queries.pin_memory(), self.documents.pin_memory(), self.ignore_mask.pin_memory(), teacher)
 
 
 def prefetch_batches(

@@ -4,7 +4,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.pretraining.spans import find_sentence_starts
@@ -34,6 +34,7 @@ def test_a_text_parts_where_a_reader_would_part_it(marked_text):
     assert split_sentences(marked_text.replace("|", "")) == marked_text.split("|")
 
 
+@settings(max_examples=50)
 @given(
     st.text(alphabet="aB. !?\n\"')。“”1…", max_size=60)
     | st.lists(st.sampled_from(["A.", "\n\n", "b", " ", "。", "!"])).map("".join)

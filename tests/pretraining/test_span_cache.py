@@ -112,7 +112,7 @@ def test_a_killed_build_is_never_read_half(tmp_path, reader, monkeypatch):
     path = write_corpus(tmp_path / "c.jsonl", make_documents(8))
     build_cache(tmp_path / "whole", path, reader)
     expected = contents(tmp_path / "whole")
-    for moment in kill_points(every=3):
+    for moment in kill_points(every=6):
         folder = tmp_path / f"killed{moment}"
         if not kill_at(lambda folder=folder: build_cache(folder, path, reader), moment):
             break
@@ -126,7 +126,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, reader, monkeypatch):
     monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 12)
     monkeypatch.setattr(manifests, "HASH_BLOCK_BYTES", 1 << 12)  # of a file, which each of the threads that compute checksums holds
     peaks = []
-    for count in (90, 90, 600):  # the first warms up
+    for count in (60, 60, 360):  # the first warms up
         path = write_corpus(tmp_path / f"{count}.jsonl", make_documents(count, sentences=20))
         gc.collect()
         tracemalloc.start()
@@ -134,7 +134,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, reader, monkeypatch):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert len(cache.document_ids()) == count
-    grown = (peaks[2] - peaks[1]) / (600 - 90)  # bytes per additional text: only its id stays in memory
+    grown = (peaks[2] - peaks[1]) / (360 - 60)  # bytes per additional text: only its id stays in memory
     assert grown < 250
 
 

@@ -58,8 +58,7 @@ def stepped(tmp_path_factory, tiny_model_with_head):
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-@pytest.mark.parametrize("at_once", [1, 60])
-@pytest.mark.parametrize("random", [False, True], ids=["nothing is dropped", "with dropout"])
+@pytest.mark.parametrize(("at_once", "random"), [(1, False), (60, True)], ids=["nothing is dropped", "with dropout"])
 def test_a_batch_in_parts_has_the_gradients_of_the_whole(kind, at_once, random, stepped, monkeypatch):
     """Without randomness, the gradients of the whole batch; with dropout, those of the same parts with all activations kept."""
     if random:

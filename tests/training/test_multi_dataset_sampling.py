@@ -120,14 +120,6 @@ def texts_by_dataset(stream):
 ONE, TWO = [Example("q", ("d",), ("e",))], [Example("q", ("d",), ())]
 
 
-def test_sets_with_collections_of_their_own_do_not_mix_equal_ids(tmp_path):
-    corpora = [write_tsv(tmp_path / "1.tsv", d="owl", e="cat", f="unused"), write_tsv(tmp_path / "2.tsv", d="bee")]
-    queries = [write_tsv(tmp_path / "q1.tsv", q="who?"), write_tsv(tmp_path / "q2.tsv", q="what?")]
-    first, second = texts_by_dataset(collect_texts([ONE, TWO], ["1", "2"], queries=queries, corpora=corpora))
-    assert (first.documents, second.documents) == ({"d": "owl", "e": "cat"}, {"d": "bee"})
-    assert (first.queries, second.queries) == ({"q": "who?"}, {"q": "what?"})
-
-
 def test_sets_can_share_a_collection(tmp_path):
     corpus, queries = write_tsv(tmp_path / "1.tsv", d="owl", e="cat"), write_tsv(tmp_path / "q.tsv", q="who?")
     first, second = texts_by_dataset(collect_texts([ONE, TWO], ["1", "2"], queries=[queries], corpora=[corpus]))

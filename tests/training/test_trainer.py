@@ -174,9 +174,7 @@ def test_metrics_hold_what_is_promised(undisturbed):
     "spec, objective",
     [
         (CAME, COMPETITIVE),
-        ("dense:pooling=mean,normalise=true,scale=10", objectives.contrastive),
         ("splade", partial(objectives.contrastive, regularizers=RegularizerWeights(flops_query=1e-4, flops_document=1e-4))),
-        ("colbert:dim=8,normalise=true", objectives.contrastive),
     ],
 )
 def test_losses_fall(spec, objective, learning, tmp_path):

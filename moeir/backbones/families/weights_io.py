@@ -4,7 +4,7 @@ import importlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -73,7 +73,8 @@ def parse_encoder_config(config: Mapping[str, Any], folder: Path) -> EncoderConf
 def read_weights(folder: Path, config: Mapping[str, Any], *, device: str = "cpu") -> dict[str, Tensor]:
     """Read all weights of a folder in float32, under our names; on `meta` only their shapes."""
     names, layers = import_family(config, folder).NAMES, parse_encoder_config(config, folder).layers
-    loaded = read_shapes(folder) if device == "meta" else _read_files(folder, read_tensors)
+    read_file = _read_header if device == "meta" else read_tensors
+    loaded = {key: tensor for name in list_weight_files(folder) for key, tensor in read_file(folder / name).items()}
     weights = {
         own: value.float() if (value := loaded.pop(name)).is_floating_point() else value
         for name, own in names.from_hf(loaded.keys(), layers).items()
@@ -86,15 +87,6 @@ def read_weights(folder: Path, config: Mapping[str, Any], *, device: str = "cpu"
         if device != "meta" and not torch.equal(duplicate, kept):
             raise ArtifactError(f"{folder}: {name} differs from {original}; moeir reads a vocabulary head tied to the word embeddings")
     return weights
-
-
-def _read_files(folder: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {key: tensor for name in list_weight_files(folder) for key, tensor in read(folder / name).items()}
-
-
-def read_shapes(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a folder of weights under the names in its files, on the meta device: only their headers are read."""
-    return _read_files(folder, _read_header)
 
 
 def _read_header(file: Path) -> dict[str, Tensor]:
@@ -150,18 +142,14 @@ def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, device: 
     with torch.device(device):
         encoder = Encoder(encoder_config, vocabulary_head=with_head)
     expected = encoder.state_dict()
-    check_whole(folder, {name: expected[name] for name in expected if has_head or not name.startswith("vocabulary_head.")}, weights)
+    needed = [name for name in expected if has_head or not name.startswith("vocabulary_head.")]
+    if missing := [name for name in needed if name not in weights]:
+        raise ArtifactError(f"{folder}: weights are missing, first {missing[0]} ({len(missing)} in all); expected a whole checkpoint")
+    check_shapes(folder, expected, weights)
     if unread := [name for name in weights if name.startswith(("embeddings.", "layers.")) and name not in expected]:
         log.warning("%s: %d weights are not read, first %s: config.json describes an encoder without", folder, len(unread), unread[0])
     encoder.load_state_dict({name: weights[name] for name in expected if name in weights}, strict=False)
     return encoder
-
-
-def check_whole(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """ArtifactError if one of the expected weights is missing or of another shape."""
-    if missing := [name for name in expected if name not in weights]:
-        raise ArtifactError(f"{folder}: weights are missing, first {missing[0]} ({len(missing)} in all); expected a whole checkpoint")
-    check_shapes(folder, expected, weights)
 
 
 def check_shapes(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:

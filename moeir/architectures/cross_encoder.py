@@ -13,8 +13,8 @@ from moeir.architectures.base import Architecture
 from moeir.architectures.input_config import InputConfig
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.layers import init_weights
-from moeir.backbones.packed_pairs import Numbers, PackedPairs, PairTemplate, RaggedIds
-from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.backbones.packed_pairs import PackedPairs, PairTemplate, RaggedIds
+from moeir.backbones.packed_tokens import Numbers, PackedTokens, SpecialTokens
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import UsageError
 from moeir.heads.classification import ClassificationHead

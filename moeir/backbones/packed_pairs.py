@@ -3,15 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from moeir.backbones.packed_tokens import PackedTokens
-
-Numbers: TypeAlias = npt.NDArray[Any]
+from moeir.backbones.packed_tokens import Numbers, PackedTokens
 
 
 @dataclass(frozen=True)
@@ -90,8 +86,8 @@ class PackedPairs:
         query_begins = self.queries.starts[self.query_rows[pairs]]
         document_begins = self.documents.starts[self.document_rows[pairs]] + self.document_offsets[pairs]
         for column, texts, begins in ((1, self.queries, query_begins), (3, self.documents, document_begins)):
-            target = _concatenate_ranges(ends[:, column] - parts[:, column], parts[:, column])
-            ids[target] = texts.ids[_concatenate_ranges(begins, parts[:, column])]
+            target = concatenate_ranges(ends[:, column] - parts[:, column], parts[:, column])
+            ids[target] = texts.ids[concatenate_ranges(begins, parts[:, column])]
         lengths = parts.sum(axis=1)
         starts = torch.from_numpy(np.concatenate([[0], lengths.cumsum()]))
         segments = None
@@ -100,10 +96,10 @@ class PackedPairs:
         return PackedTokens(torch.from_numpy(ids), starts, side, tuple(lengths.tolist()), segments=segments)
 
 
-def _concatenate_ranges(begins: Numbers, sizes: Numbers) -> Numbers:
+def concatenate_ranges(begins: Numbers, sizes: Numbers) -> Numbers:
     """Concatenate the ranges of `sizes` numbers from `begins` on.
 
-    >>> _concatenate_ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    >>> concatenate_ranges(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]
     """
     before = np.cumsum(sizes) - sizes

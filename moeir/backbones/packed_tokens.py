@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from moeir.kernels.attention import PackedLayout, find_visible_keys
 from moeir.kernels.memory import copy_to_device
 
 SIDES = ("query", "document", "pair")
+Numbers: TypeAlias = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -70,15 +72,20 @@ class PackedTokens(TensorFields):
     @classmethod
     def from_lists(cls, texts: Sequence[Sequence[int]], side: str, no_attend_counts: Sequence[int] | None = None) -> Self:
         """Build from id lists; `no_attend_counts` are the numbers of tokens at the end of each text that are not attended to."""
-        assert side in SIDES, side
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        starts = np.concatenate([[0], lengths.cumsum()]).astype(np.int64)
-        ids = np.fromiter(chain.from_iterable(texts), np.int64, int(starts[-1]))
-        no_attend = None
-        if no_attend_counts is not None and any(no_attend_counts):
+        ids = np.fromiter(chain.from_iterable(texts), np.int64, int(lengths.sum()))
+        return cls.from_arrays(ids, lengths, side, no_attend_counts)
+
+    @classmethod
+    def from_arrays(cls, ids: Numbers, lengths: Numbers, side: str, no_attend_counts: npt.ArrayLike | None = None) -> Self:
+        """Build from the ids [T] of all texts end to end and their lengths [B]."""
+        assert side in SIDES, side
+        starts, no_attend = np.concatenate([[0], lengths.cumsum()]).astype(np.int64), None
+        if no_attend_counts is not None and np.any(no_attend_counts):
             attended_ends = starts[1:] - np.asarray(no_attend_counts)
             no_attend = torch.from_numpy(np.arange(len(ids)) >= np.repeat(attended_ends, lengths))
-        return cls(torch.from_numpy(ids), torch.from_numpy(starts), side, tuple(lengths.tolist()), no_attend_mask=no_attend)
+        id_tensor = torch.from_numpy(ids.astype(np.int64, copy=False))
+        return cls(id_tensor, torch.from_numpy(starts), side, tuple(lengths.tolist()), no_attend_mask=no_attend)
 
     def __len__(self) -> int:
         return len(self.starts) - 1

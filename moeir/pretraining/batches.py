@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from moeir.architectures.checkpoint import RetrievalModel
+from moeir.backbones.packed_pairs import concatenate_ranges
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens, TensorFields
 from moeir.errors import DataError, UsageError
 from moeir.kernels.splitmix import Int64Array, randint_high, random_bits, text_keys
 from moeir.pretraining.masking import WordVocabulary, mask_tokens
 from moeir.pretraining.span_cache import QueryCache, SpanCache
-from moeir.pretraining.spans import CONTEXTS
 
 ANCHOR_MASK, CONTEXT_MASK, DECODER_ANCHOR_MASK, DECODER_CONTEXT_MASK, CONTEXT_CHOICE = range(5)  # random choices for a span in an epoch
 SPAN_CHOICE, HELD_OUT_CHOICE = 5, 6  # for a document in an epoch, and for a document
@@ -100,7 +100,7 @@ class InputTemplate:
         for values, ids in ((input_ids, masked_ids), (original_ids, content)):
             values[positions] = ids
             values[starts[:-1, None] + np.arange(len(prefix))] = prefix
-        tokens = PackedTokens(torch.from_numpy(input_ids), torch.from_numpy(starts), side, tuple((sizes + len(prefix) + 1).tolist()))
+        tokens = PackedTokens.from_arrays(input_ids, sizes + len(prefix) + 1, side)
         return MaskedTexts(tokens, torch.from_numpy(original_ids), torch.from_numpy(positions[is_masked]))
 
 
@@ -111,10 +111,6 @@ class BatchRequirements:
     context: str
     encoder_rate: float
     decoder_rate: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.context not in ("none", "query", *CONTEXTS):
-            raise UsageError(f"contexts {self.context}: expected none, query, {', '.join(CONTEXTS)}")
 
 
 def hold_out_documents(count: int, share: float, seed: int) -> npt.NDArray[np.bool_]:
@@ -143,10 +139,6 @@ class SpanSampler:
         draw: str = "spans",
         documents: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        if size < 1:
-            raise UsageError(f"--batch-size {size}: expected at least 1 span")
-        if (requirements.context == "query") != (queries is not None):
-            raise UsageError("--queries: " + ("given, but the objective uses none" if queries else "missing; the objective uses queries"))
         if template.content_budget("query", template.query_length) < 1:
             raise UsageError(f"--query-length {template.query_length}: no room for a token besides special tokens and prefix")
         self.cache, self.queries, self.template, self.requirements = cache, queries, template, requirements
@@ -231,7 +223,5 @@ class SpanSampler:
 
 def _gather_texts(ids: npt.NDArray[Any], bounds: tuple[Int64Array, Int64Array]) -> tuple[Int64Array, Int64Array]:
     """The tokens [T] of texts between the bounds [B] end to end, and their starts [B+1]."""
-    begins, ends = bounds
-    sizes = ends - begins
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    return ids[np.arange(starts[-1]) + np.repeat(begins - starts[:-1], sizes)].astype(np.int64), starts
+    begins, sizes = bounds[0], bounds[1] - bounds[0]
+    return ids[concatenate_ranges(begins, sizes)].astype(np.int64), np.concatenate([[0], np.cumsum(sizes)])

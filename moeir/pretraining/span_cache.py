@@ -81,8 +81,6 @@ def build_span_cache(
     """
     if maximum < 2:
         raise UsageError(f"spans of {maximum} tokens: expected at least 2; raise the length of documents")
-    if not 0 <= short <= 1:
-        raise UsageError(f"short spans {short}: expected a ratio, 0 to 1")
     settings = {"maximum": maximum, "short": short, "seed": seed, "keep_empty": keep_empty}
 
     def fill(target: Path) -> dict[str, int]:

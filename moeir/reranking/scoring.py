@@ -17,8 +17,8 @@ from moeir.architectures.base import EncoderOutput
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.backbones.device import autocast
-from moeir.backbones.packed_pairs import Numbers, PackedPairs, RaggedIds
-from moeir.backbones.packed_tokens import PackedTokens
+from moeir.backbones.packed_pairs import PackedPairs, RaggedIds
+from moeir.backbones.packed_tokens import Numbers, PackedTokens
 from moeir.backbones.prefetch import map_batches, prefetch
 from moeir.errors import DataError, UsageError
 from moeir.kernels.token_budget import split_by_tokens

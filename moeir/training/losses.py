@@ -18,7 +18,6 @@ def info_nce(scores: Tensor, positives: Tensor, ignore_mask: Tensor) -> Tensor:
 
     scores [Q, N], positives [Q] columns, ignore_mask [Q, N] true where a candidate is no negative -> [Q]. CAME eq. 7 and 8.
 
-    >>> import torch
     >>> info_nce(torch.zeros(1, 4), torch.tensor([0]), torch.zeros(1, 4, dtype=torch.bool))
     tensor([1.3863])
     """
@@ -31,7 +30,6 @@ def kl_divergence(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor
 
     scores [Q, n], teacher [Q, n] -> [Q].
 
-    >>> import torch
     >>> kl_divergence(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]]), temperature=1.0)
     tensor([0.1109])
     """
@@ -45,7 +43,6 @@ def margin_mse(scores: Tensor, teacher: Tensor) -> Tensor:
 
     scores [Q, 1 + n], teacher [Q, 1 + n] -> [Q].
 
-    >>> import torch
     >>> margin_mse(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[9.0, 8.0, 8.0]]))
     tensor([0.5000])
     """
@@ -58,7 +55,6 @@ def binary_cross_entropy(scores: Tensor, positive_weight: float) -> Tensor:
 
     scores [Q, 1 + n] -> [Q]. Pointwise training of rerankers (Gao et al. 2021, LCE; Nogueira and Cho 2019).
 
-    >>> import torch
     >>> binary_cross_entropy(torch.tensor([[0.0, 0.0], [2.0, -2.0]]), positive_weight=1.0)
     tensor([0.6931, 0.1269])
     """

@@ -178,8 +178,6 @@ def make_sampler(
     examples: Iterable[Example], *, batch_size: int, negatives: int, seed: int, source: str, positives: str = "rotate"
 ) -> EpochSampler:
     """A sampler over examples; DataError for an example without negatives. Warns of a batch or of negatives that there are not."""
-    if batch_size < 1 or negatives < 0:
-        raise UsageError(f"--batch-size {batch_size}, --negatives {negatives}: expected at least 1 query and 0 negatives")
     all_examples = tuple(examples)
     if not all_examples:
         raise DataError(f"{source}: no training examples")

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.artifacts import manifests, memmap
 from moeir.artifacts.array_folder import ArrayFolder
-from moeir.backbones.packed_pairs import Numbers, RaggedIds
-from moeir.backbones.packed_tokens import PackedTokens, TensorFields
+from moeir.backbones.packed_pairs import RaggedIds, concatenate_ranges
+from moeir.backbones.packed_tokens import Numbers, PackedTokens, TensorFields
 from moeir.backbones.prefetch import StepPrefetcher
 from moeir.backbones.token_files import ID_DTYPES, TokenFileWriter, chunk_texts
 from moeir.console import meter
@@ -49,15 +48,8 @@ class TokenCache(RaggedIds):
     def pack(self, rows: Sequence[int], side: str) -> PackedTokens:
         """The texts of `rows`, in that order."""
         row_array = np.asarray(rows, dtype=np.int64)
-        begins = self.starts[row_array]
-        sizes = self.starts[row_array + 1] - begins
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-        positions = np.arange(starts[-1]) - np.repeat(starts[:-1], sizes)  # [T] of each token in its text
-        ids = self.ids[positions + np.repeat(begins, sizes)].astype(np.int64)
-        attended, silent_mask = sizes - self.silent[row_array], None
-        if (attended < sizes).any():
-            silent_mask = torch.from_numpy(positions >= np.repeat(attended, sizes))
-        return PackedTokens(torch.from_numpy(ids), torch.from_numpy(starts), side, tuple(sizes.tolist()), no_attend_mask=silent_mask)
+        begins, sizes = self.starts[row_array], self.starts[row_array + 1] - self.starts[row_array]
+        return PackedTokens.from_arrays(self.ids[concatenate_ranges(begins, sizes)], sizes, side, self.silent[row_array])
 
 
 @dataclass(frozen=True)

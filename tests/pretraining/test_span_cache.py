@@ -142,8 +142,6 @@ def test_what_cannot_be_a_cache_is_refused(tmp_path, reader):
     path = write_corpus(tmp_path / "c.jsonl", make_documents(2))
     with pytest.raises(UsageError, match="spans of 1 tokens"):
         build_cache(tmp_path / "cache", path, reader, maximum=1)
-    with pytest.raises(UsageError, match="short spans 2"):
-        build_cache(tmp_path / "cache", path, reader, short=2)
     with pytest.raises(DataError, match="no document has a token"):
         build_cache(tmp_path / "cache", write_corpus(tmp_path / "e.jsonl", [("a", "", "")]), reader, keep_empty=True)
     with pytest.raises(ArtifactError):

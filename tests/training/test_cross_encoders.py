@@ -14,13 +14,9 @@ from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import UsageError
 from moeir.representations.dense import Dense
 from moeir.training import objectives, retrieval_task
-from moeir.training.retrieval_task import RetrievalTask
-from moeir.training.sampling import make_sampler
-from moeir.training.token_cache import TrainingTexts
-from moeir.training.trainer import metrics_to_floats
 from tests.oracles import training as oracles
 from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
-from tests.training.toy_examples import animal_text, disable_dropout, make_examples, tokenize_in_memory, write_collection
+from tests.training.toy_examples import animal_text, assert_same_gradients, make_examples, take_step, tokenize_in_memory, write_collection
 
 RULES = {"query_length": 12, "document_length": 28}
 
@@ -74,23 +70,8 @@ def test_options_that_mean_nothing_are_refused(loss, options, words):
 def stepped(tiny_model):
     """`stepped(…)`: the loss of a batch, its metrics and every gradient."""
 
-    def step(objective=objectives.lce, *, at_once=None, seed=5, recompute=False, spec="cross-encoder", random=True):
-        checkpoint = build_checkpoint(tiny_model, spec, RULES)
-        dataset = tokenize_in_memory(
-            checkpoint, {f"q{n}": animal_text(n + 3) for n in range(8)}, {f"d{n}": animal_text(n) for n in range(12)}
-        )
-        sampler = make_sampler(make_examples(8), batch_size=3, negatives=3, seed=1, source="toy")
-        texts = TrainingTexts(dataset.cache, dataset.rows, checkpoint.pair_tokenizer)
-        task = RetrievalTask(checkpoint, sampler, texts, objective, 2, torch.float32, max_tokens=at_once)
-        model = checkpoint.architecture.train()
-        model.set_gradient_checkpointing(recompute)
-        if not random:
-            disable_dropout(model)
-        torch.manual_seed(seed)
-        loss, metrics, tokens = task.compute_loss(0)
-        loss.backward()
-        gradients = {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
-        return loss.item(), metrics_to_floats([metrics])[0], tokens, gradients, task
+    def step(objective=objectives.lce, **options):
+        return take_step(build_checkpoint(tiny_model, "cross-encoder", RULES), objective, batch_size=3, **options)
 
     return step
 
@@ -101,10 +82,7 @@ def test_a_group_in_parts_has_the_gradients_of_the_whole(objective, at_once, ste
     loss, metrics, tokens, gradients, _ = stepped(objective, random=False)
     cached_loss, cached_metrics, count, cached, _ = stepped(objective, at_once=at_once, random=False)
     assert cached_loss == pytest.approx(loss, abs=1e-5) and count == tokens and cached_metrics == pytest.approx(metrics, abs=1e-5)
-    assert cached.keys() == gradients.keys()
-    largest = max(float(one.abs().max()) for one in gradients.values())
-    for name, one in gradients.items():
-        torch.testing.assert_close(cached[name], one, atol=1e-6 * largest, rtol=1e-4, msg=name)
+    assert_same_gradients(cached, gradients)
     assert stepped(objective, seed=6)[0] != stepped(objective)[0]  # dropout is there
     assert stepped(objective, recompute=True)[0] == stepped(objective)[0]
 

@@ -14,9 +14,8 @@ from moeir.training import grad_cache, objectives
 from moeir.training.regularizers import RegularizerWeights
 from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import make_sampler
-from moeir.training.trainer import metrics_to_floats
 from tests.kernels.peak_memory import peak_bytes
-from tests.training.toy_examples import animal_text, disable_dropout, make_examples, tokenize_in_memory
+from tests.training.toy_examples import assert_same_gradients, make_examples, take_step, tokenize_in_memory
 
 COMPETITIVE = partial(objectives.competitive, standardised=0.0, regularizers=RegularizerWeights(flops_query=1e-3, flops_document=1e-3))
 BALANCED = partial(objectives.contrastive, regularizers=RegularizerWeights(load_balance=0.01, entropy_of="batch"))
@@ -33,26 +32,13 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def stepped(tmp_path_factory, tiny_model_with_head):
+def stepped(tiny_model_with_head):
     """`stepped(kind, …)`: the loss of a batch, its metrics and every gradient."""
 
-    def step(kind, *, at_once=None, recompute=False, seed=5, random=True):
+    def step(kind, **options):
         arch, objective = KINDS[kind]
         checkpoint = build_checkpoint(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
-        texts = tokenize_in_memory(
-            checkpoint, {f"q{n}": animal_text(n + 3) for n in range(8)}, {f"d{n}": animal_text(n) for n in range(12)}
-        )
-        sampler = make_sampler(make_examples(8), batch_size=6, negatives=3, seed=1, source="toy")
-        task = RetrievalTask(checkpoint, sampler, texts, objective, 2, torch.float32, max_tokens=at_once)
-        model = checkpoint.architecture.train()
-        model.set_gradient_checkpointing(recompute)
-        if not random:
-            disable_dropout(model)
-        torch.manual_seed(seed)
-        loss, metrics, tokens = task.compute_loss(0)
-        loss.backward()
-        gradients = {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
-        return loss.item(), metrics_to_floats([metrics])[0], tokens, gradients
+        return take_step(checkpoint, objective, batch_size=6, **options)[:4]
 
     return step
 
@@ -71,10 +57,7 @@ def test_a_batch_in_parts_has_the_gradients_of_the_whole(kind, at_once, random, 
     cached_loss, cached_metrics, count, cached = stepped(kind, at_once=at_once, random=random)
     assert cached_loss == pytest.approx(loss, abs=1e-5) and count == tokens
     assert cached_metrics == pytest.approx(metrics, abs=1e-5, rel=1e-4)
-    assert cached.keys() == gradients.keys()
-    largest = max(float(one.abs().max()) for one in gradients.values())
-    for name, one in gradients.items():
-        torch.testing.assert_close(cached[name], one, atol=1e-6 * largest, rtol=1e-4, msg=name)
+    assert_same_gradients(cached, gradients)
 
 
 def test_what_the_loss_does_not_use_gets_no_gradient_in_parts_either():

@@ -13,9 +13,11 @@ from moeir.backbones.layers import set_attention_dropout
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.records.examples import Example
-from moeir.training.sampling import ShardedTexts
+from moeir.training.retrieval_task import RetrievalTask
+from moeir.training.sampling import ShardedTexts, make_sampler
 from moeir.training.text_stream import RowIndex
 from moeir.training.token_cache import TokenCache, TrainingTexts
+from moeir.training.trainer import metrics_to_floats
 
 ANIMALS = ("owl", "bat", "bee", "fox", "cat", "hen", "oak", "eel")
 
@@ -74,6 +76,35 @@ def assert_same_tokens(actual: Iterable[PackedTokens | ShardedTexts], expected: 
         assert (one.no_attend_mask is None) == (other.no_attend_mask is None) and (
             one.no_attend_mask is None or torch.equal(one.no_attend_mask, other.no_attend_mask)
         )
+
+
+def take_step(checkpoint, objective, *, batch_size, at_once=None, recompute=False, seed=5, random=True):
+    """One batch of eight queries: its loss, its metrics, its number of tokens, every gradient, and the task."""
+    queries, documents = (
+        {f"{side}{n}": animal_text(n + shift) for n in range(count)} for side, count, shift in (("q", 8, 3), ("d", 12, 0))
+    )
+    texts = tokenize_in_memory(checkpoint, queries, documents)
+    if checkpoint.architecture.reads_pairs:
+        texts = TrainingTexts(texts.cache, texts.rows, checkpoint.pair_tokenizer)
+    sampler = make_sampler(make_examples(8), batch_size=batch_size, negatives=3, seed=1, source="toy")
+    task = RetrievalTask(checkpoint, sampler, texts, objective, 2, torch.float32, max_tokens=at_once)
+    model = checkpoint.architecture.train()
+    model.set_gradient_checkpointing(recompute)
+    if not random:
+        disable_dropout(model)
+    torch.manual_seed(seed)
+    loss, metrics, tokens = task.compute_loss(0)
+    loss.backward()
+    gradients = {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
+    return loss.item(), metrics_to_floats([metrics])[0], tokens, gradients, task
+
+
+def assert_same_gradients(actual, expected):
+    """The same parameters have a gradient, nearly the same one."""
+    assert actual.keys() == expected.keys()
+    largest = max(float(one.abs().max()) for one in expected.values())
+    for name, one in expected.items():
+        torch.testing.assert_close(actual[name], one, atol=1e-6 * largest, rtol=1e-4, msg=name)
 
 
 class Killed(Exception):

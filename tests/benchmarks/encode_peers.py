@@ -1,13 +1,12 @@
-"""OpenVINO and ONNX Runtime on a CPU, whole and in 8-bit integers, as peers of encode_speed.py and rerank_speed.py.
+"""OpenVINO on a CPU, whole and in 8-bit integers, as a peer of encode_speed.py and rerank_speed.py.
 
     python encode_peers.py WAY MODEL_FOLDER CORPUS WORK_FOLDER [--length 256 --pairs]
 
-Needs sentence-transformers 6.2, optimum-intel, openvino, nncf, datasets, onnx and onnxruntime, which want another transformers than ours:
-run it with an interpreter of its own (`encode_speed.py --peers PYTHON`). `openvino` picks its precision; `openvino-int8` is quantised
-after calibration on the first 300 texts of CORPUS by sentence-transformers' own `export_static_quantized_openvino_model`; `onnx-int8` is
-quantised dynamically with a scale for each channel, which is what its `avx512_vnni` setting asks of onnxruntime. All use sentence-
-transformers' tokenizer, sorting by length, batches of 32 and pooling. Models are prepared on first use. Prints one line of JSON: seconds
-of the clock and of the processor, peak MiB.
+Needs sentence-transformers 6.2, optimum-intel, openvino, nncf and datasets, which want another transformers than ours: run it with an
+interpreter of its own (`encode_speed.py --peers PYTHON`). `openvino` picks its precision; `openvino-int8` is quantised after calibration
+on the first 300 texts of CORPUS by sentence-transformers' own `export_static_quantized_openvino_model`. Both use sentence-transformers'
+tokenizer, sorting by length, batches of 32 and pooling. Models are prepared on first use. Prints one line of JSON: seconds of the clock
+and of the processor, peak MiB.
 """
 
 import argparse
@@ -59,75 +58,23 @@ def open_openvino(way: str, options: argparse.Namespace) -> Any:
     return kind(str(folder), device="cpu", backend="openvino", model_kwargs={"file_name": Path(files[way]).name})
 
 
-class Positional(torch.nn.Module):
-    """An encoder whose inputs are positional, as the exporter hands them over."""
-
-    def __init__(self, encoder: torch.nn.Module, names: list[str]) -> None:
-        """Inputs come in the order of these names."""
-        super().__init__()
-        self.encoder, self.names = encoder, names
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """States of the last layer; the mask is widened here, because the exporter cannot follow how transformers does it."""
-        named = dict(zip(self.names, inputs, strict=True))
-        named["attention_mask"] = (1.0 - named["attention_mask"][:, None, None, :].float()) * torch.finfo(torch.float32).min
-        states: torch.Tensor = self.encoder(**named).last_hidden_state
-        return states
 
 
-class Session(torch.nn.Module):
-    """An ONNX Runtime session in the place of a Hugging Face encoder."""
-
-    def __init__(self, file: Path, config: Any) -> None:
-        """Open the file with as many threads as OMP_NUM_THREADS says."""
-        import onnxruntime
-
-        super().__init__()
-        settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS", "0"))
-        self.session, self.config = onnxruntime.InferenceSession(str(file), settings, ["CPUExecutionProvider"]), config
-
-    def forward(self, **inputs: Any) -> Any:
-        """States of the last layer [texts, tokens, wide], as the encoder gives them."""
-        from transformers.modeling_outputs import BaseModelOutput
-
-        names = [one.name for one in self.session.get_inputs()]
-        (states,) = self.session.run(None, {name: inputs[name].numpy() for name in names})
-        return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
 
 
-def open_onnx(way: str, options: argparse.Namespace) -> Any:
-    """A SentenceTransformer whose encoder is an ONNX Runtime session, exported and quantised on first use."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceTransformer(str(options.model), device="cpu", model_kwargs={"attn_implementation": "eager"})
-    encoder = model[0].auto_model.eval()
-    files = {kind: options.work / f"{options.model.parent.name}-{kind}.onnx" for kind in ("onnx-float32", "onnx-int8")}
-    if not files["onnx-float32"].exists():
-        inputs = dict(model.tokenizer(["a text", "another text, longer"], padding=True, return_tensors="pt"))
-        axes = {name: {0: "texts", 1: "tokens"} for name in [*inputs, "last_hidden_state"]}
-        torch.onnx.export(
-            Positional(encoder, list(inputs)), tuple(inputs.values()), str(files["onnx-float32"]), input_names=list(inputs),
-            output_names=["last_hidden_state"], dynamic_axes=axes, opset_version=17, dynamo=False,
-        )  # fmt: skip
-    if not files[way].exists():
-        quantize_dynamic(str(files["onnx-float32"]), str(files[way]), per_channel=True, weight_type=QuantType.QInt8)
-    model[0].auto_model = Session(files[way], encoder.config)
-    return model
 
 
 def main() -> None:
     """Encode the corpus, or score the pairs, in one way, save the vectors or scores, print the clocks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("way", choices=["openvino", "openvino-int8", "onnx-float32", "onnx-int8"])
+    parser.add_argument("way", choices=["openvino", "openvino-int8"])
     for name in ("model", "corpus", "work"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--pairs", action="store_true", help="CORPUS holds pairs, an array of two in each line; openvino only")
     options = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    model = (open_openvino if options.way.startswith("openvino") else open_onnx)(options.way, options)
+    model = open_openvino(options.way, options)
     inputs: list[Any] = read_pairs(options.corpus) if options.pairs else read_contents(options.corpus)
     if options.pairs:
         model.max_length = options.length

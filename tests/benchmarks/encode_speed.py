@@ -5,7 +5,7 @@
 Each way encodes the same first texts in a process of its own, in turns, and is timed from the first text on: opening the model is not
 counted. Ours reads the texts, writes and journals within that time; theirs gets a list and saves one array. Processor time is the more
 stable measure on a shared machine. `theirs-…` sorts by length, batches of 32, its default; `unsorted-…` gets batches of 32 in file order;
-`openvino`, `openvino-int8`, `onnx-float32` and `onnx-int8` are encode_peers.py's, run by the interpreter of `--peers`.
+`openvino` and `openvino-int8` are encode_peers.py's, run by the interpreter of `--peers`.
 """
 
 import argparse
@@ -34,7 +34,6 @@ ROWS = {
     "dense": ("ours-float32", "ours-bfloat16", "theirs-float32", "theirs-bfloat16", "unsorted-float32"),
     "came": ("came", "lexical", "local", "global"),
 }
-PEERS = ("openvino", "onnx")
 ARCHITECTURES = {"came": "came:shared_layers={shared}", "lexical": "splade", "local": "colbert", "global": "dense"}
 
 
@@ -121,7 +120,7 @@ def run(arguments: argparse.Namespace, way: str) -> dict[str, float]:
         "HF_HUB_OFFLINE": "1",
     }
     command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
-    if way.startswith(PEERS):
+    if way.startswith("openvino"):
         _, corpus = prepare(arguments, way)
         peers = Path(__file__).with_name("encode_peers.py")
         command = [arguments.peers, str(peers), way, *map(str, (arguments.model, corpus, arguments.work, "--length", arguments.length))]

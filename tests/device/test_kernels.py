@@ -79,55 +79,34 @@ def test_attention_is_that_of_the_cpu(form, silent, precision, width, device):
     compare_with_cpu(lambda inputs, where: FORMS[form](inputs, layout(where, silent=NO_ATTEND[silent]), 0.0), parts, device, precision)
 
 
-def plain(form, silent, width):
-    """The attention weights of each text and head, from values that are the unit vectors of positions: [T, heads, width]."""
-    lengths = LENGTHS * 60
-    query, key = (random_tensor(sum(LENGTHS), HEADS, width, seed=seed).repeat(60, 1, 1) for seed in range(2))
-    unit = torch.cat([torch.eye(length, width) for length in lengths])[:, None].expand(-1, HEADS, -1).contiguous()
-    packed = layout("cpu", lengths, None if silent is None else silent * 60)
-    return (query, key, unit), lengths, FORMS[form]((query, key, unit), packed, 0.0)
-
-
 @pytest.mark.parametrize("silent, precision", [("silent", "float32"), ("all heard", "bfloat16")])
 @pytest.mark.parametrize("form", FORMS)
-def test_as_many_weights_are_dropped_as_should_be_and_the_others_grow(form, silent, precision, device):
-    parts, lengths, weights = plain(form, None if "before" in form else NO_ATTEND[silent], 16)
-    packed = layout(device, lengths, None if NO_ATTEND[silent] is None or "before" in form else SILENT * 60)
-    _, inputs = states(parts, device, precision)
-    torch.manual_seed(6)
-    with cast(device, precision):
-        output = FORMS[form](inputs, packed, RATE).detach().float().cpu()
-    present = weights > 1e-3
-    assert not output[weights == 0].any()
-    kept = output[present] != 0
-    assert abs(kept.float().mean() - (1 - RATE)) < 5 * (RATE * (1 - RATE) / len(kept)) ** 0.5
-    assert torch.allclose(output[present][kept], weights[present][kept] / (1 - RATE), atol=MARGINS[precision], rtol=MARGINS[precision])
-    sums = output.sum(-1)  # each 1 where nothing is dropped
-    assert abs(sums.mean() - 1) < 5 * sums.std() / len(sums) ** 0.5
-
-
-@pytest.mark.parametrize("silent, precision", [("silent", "float32"), ("all heard", "bfloat16")])
-@pytest.mark.parametrize("form", FORMS)
-def test_gradients_are_those_of_what_was_dropped(form, silent, precision, device):
+def test_as_many_weights_are_dropped_as_should_be_the_others_grow_and_gradients_are_those_of_them(form, silent, precision, device):
     """Unit vectors as values make the output the attention weights; the reference multiplies them by the mask of kept weights."""
-    parts, lengths, weights = plain(form, None if "before" in form else NO_ATTEND[silent], 16)
-    no_attend_counts = None if NO_ATTEND[silent] is None or "before" in form else SILENT * 60
+    counts = None if "before" in form else NO_ATTEND[silent]
+    lengths, margin = LENGTHS * 60, MARGINS[precision]
+    parts = [random_tensor(sum(LENGTHS), HEADS, 16, seed=seed).repeat(60, 1, 1) for seed in range(2)]
+    parts.append(torch.cat([torch.eye(length, 16) for length in lengths])[:, None].expand(-1, HEADS, -1).contiguous())
+    silent_counts = None if counts is None else counts * 60
+    references = [part.clone().requires_grad_() for part in parts]
+    weights = FORMS[form](references, layout("cpu", lengths, silent_counts), 0.0)
     leaves, inputs = states(parts, device, precision)
     torch.manual_seed(6)
     with cast(device, precision):
-        out = FORMS[form](inputs, layout(device, lengths, no_attend_counts), RATE)
+        out = FORMS[form](inputs, layout(device, lengths, silent_counts), RATE)
+    output, present = out.detach().float().cpu(), weights > 1e-3
+    assert not output[weights == 0].any()
+    kept = output[present] != 0
+    assert abs(kept.float().mean() - (1 - RATE)) < 5 * (RATE * (1 - RATE) / len(kept)) ** 0.5
+    assert torch.allclose(output[present][kept], weights[present][kept] / (1 - RATE), atol=margin, rtol=margin)
+    sums = output.sum(-1)  # each 1 where nothing is dropped
+    assert abs(sums.mean() - 1) < 5 * sums.std() / len(sums) ** 0.5
     gradient = random_tensor(*out.shape, seed=4, precision=precision)
     out.backward(gradient.to(device=device, dtype=out.dtype))
-    kept = (out.detach().cpu() != 0).float() / (1 - RATE)
-    query, key, unit = (part.clone().requires_grad_() for part in parts)
-    expected = (
-        FORMS[form]((query, key, unit), layout("cpu", lengths, no_attend_counts), 0.0) * kept
-    )  # with unit values: the weights themselves
-    expected.backward(gradient)
-    for leaf, reference in ((leaves[0], query), (leaves[1], key)):
-        assert (leaf.grad.cpu() - reference.grad).abs().max() <= MARGINS[precision] * max(1.0, float(reference.grad.abs().max()))
-    rows = (weights > 1e-3).float()
-    assert rows.any() and leaves[2].grad.isfinite().all()
+    (weights * ((output != 0).float() / (1 - RATE))).backward(gradient)
+    for leaf, reference in zip(leaves[:2], references[:2], strict=True):
+        assert (leaf.grad.cpu() - reference.grad).abs().max() <= margin * max(1.0, float(reference.grad.abs().max()))
+    assert leaves[2].grad.isfinite().all()
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,4 +1,4 @@
-"""A fixture: one long-lived `moeir` process for all scripts."""
+"""Fixtures: one long-lived `moeir` process for all scripts, and small collections for those of the declared experiments."""
 
 import subprocess
 import sys
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from moeir.records import texts
+from tests.examples import toy_collections
 from tests.examples.shell import EXAMPLES, CommandServer
 
 
@@ -22,3 +24,17 @@ def server() -> Iterator[CommandServer]:
             assert process.stdout.readline() == "ready\n"
             yield CommandServer(Path(short) / "moeir", Path(short) / "python", journal)
             process.terminate()
+
+
+@pytest.fixture(scope="session")
+def articles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """squad and medquad with train and dev questions, and four test collections."""
+    folder = tmp_path_factory.mktemp("collections")
+    train = [f"train {number}" for number in range(4)]
+    toy_collections.write_articles(folder / "squad", {"train": train, "dev": [f"dev {number}" for number in range(6)]})
+    toy_collections.write_articles(folder / "medquad", {"train": train, "dev": ["dev"]})
+    for name in ("nfcorpus", "scifact", "cacm", "cranfield"):
+        toy_collections.write_articles(folder / name, {"test": [name]})
+    documents = list(texts.read_texts(folder / "cranfield/corpus.jsonl.gz"))
+    texts.write_texts([*documents, texts.Text("empty", "")], folder / "cranfield/corpus.jsonl.gz")  # as its document 471
+    return folder

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -113,49 +114,33 @@ def test_jobs_ask_for_what_they_are_told_to(
     assert not [path for path in (EXAMPLES / "slurm").iterdir() if path.suffix not in (".sbatch", ".sh", ".md")]
 
 
+def launched(script: str, folder: Path, *flags: str, **variables: str) -> tuple[list[str], str, list[tuple[str, str]]]:
+    """The words that torchrun is given, the stage after them, and its flags with their values, which it takes."""
+    recorder = folder / "torchrun"
+    recorder.write_text(f'#!/bin/sh\nfor word in "$@"; do echo "$word"; done >{folder}/words\n')
+    recorder.chmod(0o755)
+    command = ["bash", EXAMPLES / "torchrun" / script, *flags]
+    subprocess.run(command, env=os.environ | {"TORCHRUN": str(recorder), "GPUS": "3"} | variables, check=True)
+    words = (folder / "words").read_text().splitlines()
+    name, *given = words[words.index("moeir") + 1 :]
+    pairs = list(zip(given[::2], given[1::2], strict=True))
+    values = {flag.removeprefix("--").replace("-", "_"): value for flag, value in pairs}
+    base.check_settings(settings.build_stage(cli.stage_class(name), values))
+    return words[: words.index("-m")], name, pairs
+
+
 @pytest.mark.parametrize("script", ["finetune.sh", "pretrain.sh"])
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_a_command_under_torchrun_resolves(script: str, nodes: int, tmp_path: Path) -> None:
-    recorder = tmp_path / "torchrun"
-    recorder.write_text(f'#!/bin/sh\nfor word in "$@"; do echo "$word"; done >{tmp_path}/words\n')
-    recorder.chmod(0o755)
-    environment = os.environ | {"TORCHRUN": str(recorder), "NODES": str(nodes), "RANK": "2", "HOST": "first:4000", "GPUS": "3"}
-    subprocess.run(["bash", EXAMPLES / "torchrun" / script], env=environment, check=True)
-    words = (tmp_path / "words").read_text().splitlines()
-    launcher_flags, (name, *flags) = words[: words.index("-m")], words[words.index("moeir") + 1 :]
-    assert launcher_flags[launcher_flags.index("--nproc-per-node") + 1] == "3"
-    if nodes > 1:
-        assert (
-            launcher_flags[launcher_flags.index("--node-rank") + 1] == "2"
-            and launcher_flags[launcher_flags.index("--master-addr") + 1] == "first"
-        )
-    stage = cli.stage_class(name)
-    values = {flag.removeprefix("--").replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
-    base.check_settings(settings.build_stage(stage, values))
+    launcher, name, _ = launched(script, tmp_path, NODES=str(nodes), RANK="2", HOST="first:4000")
+    flags = dict(pairwise(launcher))
+    assert name == script.removesuffix(".sh") and flags["--nproc-per-node"] == "3"
+    assert nodes == 1 or (flags["--node-rank"], flags["--master-addr"]) == ("2", "first")
 
 
 def test_a_pre_training_of_mote_under_torchrun_has_queries_rate_length_and_cache(tmp_path: Path) -> None:
-    recorder = tmp_path / "torchrun"
-    recorder.write_text(f'#!/bin/sh\nfor word in "$@"; do echo "$word"; done >{tmp_path}/words\n')
-    recorder.chmod(0o755)
-    values = {
-        "OBJECTIVE": "mote",
-        "QUERIES": "a.jsonl b.jsonl",
-        "RATE": "3e-4",
-        "LENGTH": "144",
-        "BATCH": "2048",
-        "PARTS": "2",
-        "STEPS": "80000",
-    }
-    environment = os.environ | {"TORCHRUN": str(recorder), "CACHE": "tokens"} | values
-    subprocess.run(["bash", EXAMPLES / "torchrun/pretrain.sh", "--held-out", "0.001"], env=environment, check=True)
-    words = (tmp_path / "words").read_text().splitlines()
-    name, *flags = words[words.index("moeir") + 1 :]
-    given = dict(zip(flags[::2], flags[1::2], strict=True))
-    queries = [value for flag, value in zip(flags[::2], flags[1::2], strict=True) if flag == "--queries"]
+    values = {"OBJECTIVE": "mote", "QUERIES": "a.jsonl b.jsonl", "RATE": "3e-4", "LENGTH": "144", "BATCH": "2048", "PARTS": "2"}
+    _, _, given = launched("pretrain.sh", tmp_path, "--held-out", "0.001", CACHE="tokens", STEPS="80000", **values)
     expected = {"--learning-rate": "3e-4", "--document-length": "144", "--batch-size": "1024", "--accumulate": "2", "--steps": "80000"}
     expected |= {"--cache": "tokens", "--objective": "mote", "--held-out": "0.001", "--output": "pre/mote"}
-    assert queries == ["a.jsonl", "b.jsonl"] and expected.items() <= given.items()
-    stage = settings.build_stage(cli.stage_class(name), {flag.removeprefix("--").replace("-", "_"): value for flag, value in given.items()})
-    base.check_settings(stage)
-    assert stage.arch == "mote"
+    assert [value for flag, value in given if flag == "--queries"] == ["a.jsonl", "b.jsonl"] and expected.items() <= dict(given).items()

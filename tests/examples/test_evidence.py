@@ -3,52 +3,16 @@
 import gzip
 import json
 import os
-import random
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from moeir.records import qrels, texts
+from moeir.records import qrels
 from tests.examples.shell import CommandServer
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "evidence"
-CORPUS = Path(__file__).parents[1] / "toy" / "corpus.jsonl"
-WORDS = " ".join(json.loads(line)["text"] for line in CORPUS.read_text(encoding="utf-8").splitlines()).split()
-
-
-def write_collection(folder: Path, parts: dict[str, list[str]], paragraphs: int = 3, questions: int = 2) -> None:
-    """Articles of drawn words in BEIR's layout; `parts` maps a split to its titles."""
-    rng = random.Random(0)
-    documents, asked = [], []
-    for part, titles in parts.items():
-        judged = {}
-        for title in titles * paragraphs:
-            document = texts.Text(f"{folder.name}-{len(documents)}", " ".join(rng.choices(WORDS, k=12)), title)
-            documents.append(document)
-            for _ in range(questions):
-                words = document.text.split()
-                asked.append(texts.Text(f"{folder.name}-q{len(asked)}", " ".join(rng.choices(words, k=5)), answers=(rng.choice(words),)))
-                judged[asked[-1].id] = {document.id: 1}
-        (folder / "qrels").mkdir(parents=True, exist_ok=True)
-        qrels.write_qrels(judged, folder / "qrels" / f"{part}.tsv.gz")
-    texts.write_texts(documents, folder / "corpus.jsonl.gz")
-    texts.write_texts(asked, folder / "queries.jsonl.gz")
-
-
-@pytest.fixture(scope="module")
-def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """squad and medquad with train and dev questions, and four test collections."""
-    folder = tmp_path_factory.mktemp("collections")
-    train = [f"train {number}" for number in range(4)]
-    write_collection(folder / "squad", {"train": train, "dev": [f"dev {number}" for number in range(6)]})
-    write_collection(folder / "medquad", {"train": train, "dev": ["dev"]})
-    for name in ("nfcorpus", "scifact", "cacm", "cranfield"):
-        write_collection(folder / name, {"test": [name]})
-    documents = list(texts.read_texts(folder / "cranfield/corpus.jsonl.gz"))
-    texts.write_texts([*documents, texts.Text("empty", "")], folder / "cranfield/corpus.jsonl.gz")  # as its document 471
-    return folder
 
 
 def run(script: str, server: CommandServer, *arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
@@ -82,26 +46,26 @@ def change_rows(results: Path, name: str, rows: dict[str, dict[str, Any]]) -> No
 
 
 @pytest.mark.parametrize("script", ["came_parts.sh", "taser.sh", "lce.sh", "sbmoe.sh", "mote.sh", "came_fork.sh"])
-def test_a_wrong_call_is_one_line(script: str, collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+def test_a_wrong_call_is_one_line(script: str, articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     def refuse(data: Path, model: Path, row: str = "prepare", **settings: str) -> str:
         completed = run(script, server, data, tmp_path / "work", model, row, RESULTS=tmp_path / "results", **settings)
         assert completed.returncode == 2
         assert completed.stderr.count("\n") == 1
         return completed.stderr
 
-    assert refuse(collections, tiny_model, "best-2").startswith("best-2: no such row; expected prepare, ")
+    assert refuse(articles, tiny_model, "best-2").startswith("best-2: no such row; expected prepare, ")
     if script == "came_fork.sh":  # what steps.sh refuses for all
-        assert refuse(collections, tiny_model, SIZE="large") == "SIZE=large: expected cores, h200 or toy\n"
+        assert refuse(articles, tiny_model, SIZE="large") == "SIZE=large: expected cores, h200 or toy\n"
         for word in ("../x", "h200"):
             expected = f"REPEAT={word}: expected small letters and digits, and not the name of a size; e.g. amx\n"
-            assert refuse(collections, tiny_model, REPEAT=word) == expected
+            assert refuse(articles, tiny_model, REPEAT=word) == expected
         assert refuse(tmp_path / "none", tiny_model).startswith(f"{tmp_path / 'none'}: no such folder; expected DATA_FOLDER")
-        assert refuse(collections, collections).startswith(f"{collections}: no config.json; expected MODEL_FOLDER")
+        assert refuse(articles, articles).startswith(f"{articles}: no config.json; expected MODEL_FOLDER")
 
 
-def test_the_fork(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+def test_the_fork(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    messages = run_whole("came_fork.sh", server, collections, tmp_path / "work", tiny_model, times=2, RESULTS=results)
+    messages = run_whole("came_fork.sh", server, articles, tmp_path / "work", tiny_model, times=2, RESULTS=results)
     rows = read_rows(results, "came_fork-toy")
     assert rows.keys() == {"bm25", "start", "gate", "standardised-2", "competitive-2", "permuted-2", "temperature-1-2"}
     assert messages.count("is recorded") == 5, "all rows but prepare"
@@ -121,17 +85,17 @@ def test_the_fork(collections: Path, tiny_model: Path, server: CommandServer, tm
     rows["start"]["trainings"][""]["weights"] = "others"
     del rows["permuted-2"]
     change_rows(results, "came_fork-toy", rows)
-    completed = run("came_fork.sh", server, collections, tmp_path / "work", tiny_model, "permuted-2", RESULTS=results)
+    completed = run("came_fork.sh", server, articles, tmp_path / "work", tiny_model, "permuted-2", RESULTS=results)
     assert completed.returncode == 1 and "recorded with other weights than ckpt/start" in completed.stderr
-    completed = run("came_fork.sh", server, collections, tmp_path / "work", tiny_model, "gate", RESULTS=results, BATCH=3)
+    completed = run("came_fork.sh", server, articles, tmp_path / "work", tiny_model, "gate", RESULTS=results, BATCH=3)
     assert "BATCH is set: records go to" in completed.stderr and "permuted-2" not in read_rows(results, "came_fork-toy")
-    completed = run("came_fork.sh", server, collections, tmp_path / "again", tiny_model, "prepare", RESULTS=results, REPEAT="amx")
+    completed = run("came_fork.sh", server, articles, tmp_path / "again", tiny_model, "prepare", RESULTS=results, REPEAT="amx")
     assert completed.returncode == 0 and read_rows(results, "came_fork-toy-amx").keys() == {"bm25", "start"}
 
 
-def test_the_mixture_and_its_parts(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+def test_the_mixture_and_its_parts(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    run_whole("came_parts.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
+    run_whole("came_parts.sh", server, articles, tmp_path / "work", tiny_model, RESULTS=results)
     rows = read_rows(results, "came_parts-toy")
     assert rows.keys() == {"bm25", "came-1", "models-1"}
     trainings = {
@@ -143,9 +107,9 @@ def test_the_mixture_and_its_parts(collections: Path, tiny_model: Path, server: 
         assert rows[row]["sets"]["test"]["means"].keys() == {"lexical", "local", "global", "fused", "calibrated", "with-bm25"}
 
 
-def test_taser(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+def test_taser(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    run_whole("taser.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
+    run_whole("taser.sh", server, articles, tmp_path / "work", tiny_model, RESULTS=results)
     rows = read_rows(results, "taser-toy")
     assert rows.keys() == {"bm25", "separate-1", "shared-1", "role-1", "sequence-1"}
     assert rows["role-1"]["sets"].keys() == {"squad", "nfcorpus", "scifact", "cacm", "cranfield"}
@@ -153,9 +117,9 @@ def test_taser(collections: Path, tiny_model: Path, server: CommandServer, tmp_p
     assert "load_balance=0.01" in objective
 
 
-def test_lce(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+def test_lce(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    run_whole("lce.sh", server, collections, tmp_path / "work", tiny_model, RESULTS=results)
+    run_whole("lce.sh", server, articles, tmp_path / "work", tiny_model, RESULTS=results)
     rows = read_rows(results, "lce-toy")
     assert rows.keys() == {"dense", "start", "lce-1", "bce7-1", "bce-1", "bce2-1"}
     trainings = {row: rows[f"{row}-1"]["trainings"][""] for row in ("lce", "bce7", "bce", "bce2")}

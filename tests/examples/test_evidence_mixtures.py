@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pytest
 import torch
 
 from moeir.architectures.base import EncoderOutput
@@ -19,7 +18,7 @@ from moeir.representations.dense import Dense
 from moeir.training.losses import EncodedBatch
 from moeir.training.objectives import contrastive
 from tests.examples.shell import CommandServer
-from tests.examples.test_evidence import FOLDER, change_rows, read_lines, read_rows, run, write_collection
+from tests.examples.test_evidence import FOLDER, change_rows, read_lines, read_rows, run
 
 
 def load_module(name: str) -> ModuleType:
@@ -28,16 +27,6 @@ def load_module(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="module")
-def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """squad and medquad with train and dev questions."""
-    folder = tmp_path_factory.mktemp("collections")
-    train = [f"train {number}" for number in range(4)]
-    write_collection(folder / "squad", {"train": train, "dev": ["dev 0", "dev 1"]})
-    write_collection(folder / "medquad", {"train": train, "dev": ["dev"]})
-    return folder
 
 
 def run_and_repeat(script: str, server: CommandServer, rows: list[str], repeated: str, *folders: object, **settings: object) -> None:
@@ -50,9 +39,9 @@ def run_and_repeat(script: str, server: CommandServer, rows: list[str], repeated
     assert len(server.calls()) == before, "the second run does no work"
 
 
-def test_sbmoe(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+def test_sbmoe(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     results, work = tmp_path / "results", tmp_path / "work"
-    rows, folders = ["shallow-plain-2", "shallow-adapter-2", "shallow-top1-2"], (collections, work, tiny_model)
+    rows, folders = ["shallow-plain-2", "shallow-adapter-2", "shallow-top1-2"], (articles, work, tiny_model)
     run_and_repeat("sbmoe.sh", server, ["prepare", *rows, "choice-deep-random-squad"], rows[0], *folders, RESULTS=results, KEEP="no")
     records = read_rows(results, "sbmoe-toy")
     assert records.keys() == {"bm25", "shallow-untrained", "deep-untrained", "shallow-all-2", *rows}
@@ -83,9 +72,9 @@ def best_choice(results: Path, group: str, count: int) -> dict[str, Any]:
     return max(tried, key=lambda facts: facts["nDCG@10"])
 
 
-def test_mote(collections: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+def test_mote(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
     results, work = tmp_path / "results", tmp_path / "work"
-    folders = (collections, work, tiny_model)
+    folders = (articles, work, tiny_model)
     kinds = ("normal", "switched", "separate", "parts")
     rows_to_run = ["prepare", "gate", *(f"{kind}-2" for kind in kinds)]
     run_and_repeat("mote.sh", server, rows_to_run, "pre-normal", *folders, RESULTS=results)
@@ -109,10 +98,10 @@ def test_mote(collections: Path, tiny_model: Path, server: CommandServer, tmp_pa
 
 
 def test_the_switched_pretraining_is_the_normal_one_with_its_experts_exchanged(
-    collections: Path, tiny_model: Path, moeir, tmp_path: Path
+    articles: Path, tiny_model: Path, moeir, tmp_path: Path
 ) -> None:
     spans = tmp_path / "spans"
-    subprocess.run([sys.executable, str(FOLDER.parent / "pretraining_texts.py"), str(spans), str(collections / "squad")], check=True)
+    subprocess.run([sys.executable, str(FOLDER.parent / "pretraining_texts.py"), str(spans), str(articles / "squad")], check=True)
     files = ("--corpus", spans / "corpus.jsonl", "--queries", spans / "queries.jsonl", "--document-length", 24, "--query-length", 12)
     settings = ("--steps", 6, "--batch-size", 4, "--learning-rate", 1e-3, "--clip", 0, "--short-spans", 0)
     states = {}

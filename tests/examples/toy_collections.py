@@ -1,12 +1,14 @@
 """The toy texts in the file formats of real collections: DPR's, EntityQuestions', MS MARCO's, BEIR's."""
 
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from moeir.records import qrels, texts
 from moeir.records.texts import Text
+from tests.conftest import TOY
 
 TRAIN_ANSWERS = {"t1": ["mice"], "t2": ["moths", "echo"], "t3": ["hive"], "t4": ["cubs"], "t5": ["straw"], "t6": ["sea"]}
 TEST_ANSWERS = {"q1": ["tree"], "q2": ["trail of scent"], "q3": ["sea"], "q4": ["oak"]}
@@ -99,3 +101,23 @@ def _dpr_entry(toy: ToyTexts, question: Text, answers: dict[str, list[str]], gra
         side = "positive_ctxs" if text.id in positives else ("negative_ctxs", "hard_negative_ctxs")[index % 2]
         sides[side].append({"title": text.title, "text": text.text, "passage_id": text.id})
     return {"question": question.text, "answers": answers[question.id], **sides}
+
+
+def write_articles(folder: Path, parts: dict[str, list[str]], paragraphs: int = 3, questions: int = 2) -> None:
+    """Articles of drawn words in BEIR's layout; `parts` maps a split to its titles."""
+    rng = random.Random(0)
+    words = " ".join(document.text for document in ToyTexts(TOY).documents).split()
+    documents, asked = [], []
+    for part, titles in parts.items():
+        judged = {}
+        for title in titles * paragraphs:
+            document = Text(f"{folder.name}-{len(documents)}", " ".join(rng.choices(words, k=12)), title)
+            documents.append(document)
+            for _ in range(questions):
+                own = document.text.split()
+                asked.append(Text(f"{folder.name}-q{len(asked)}", " ".join(rng.choices(own, k=5)), answers=(rng.choice(own),)))
+                judged[asked[-1].id] = {document.id: 1}
+        (folder / "qrels").mkdir(parents=True, exist_ok=True)
+        qrels.write_qrels(judged, folder / "qrels" / f"{part}.tsv.gz")
+    texts.write_texts(documents, folder / "corpus.jsonl.gz")
+    texts.write_texts(asked, folder / "queries.jsonl.gz")

@@ -358,7 +358,7 @@ def suggest_next(stage: Stage) -> list[str]:
         words.append(word)
     if "--corpus" in words and getattr(stage, "keep_empty", False):
         words.append("--keep-empty")
-    return [*words, *(word for module in sorted(_own_modules(stage)) if words for word in ("--code", module))]
+    return [*words, *(word for module in sorted(_find_own_modules(stage)) if words for word in ("--code", module))]
 
 
 def _find_stream(stage: Stage) -> tuple[str, Path] | None:
@@ -368,16 +368,16 @@ def _find_stream(stage: Stage) -> tuple[str, Path] | None:
 
 def build_provenance(stage: Stage) -> dict[str, Any]:
     """What a product is made from: the stage, the settings that can change it, and the digests of its sources, which are checked."""
-    provenance = {"stage": stage.name, "settings": settings.to_dict(stage, results_only=True), "sources": source_digests(stage)}
+    provenance = {"stage": stage.name, "settings": settings.to_dict(stage, results_only=True), "sources": digest_sources(stage)}
     return dict(json.loads(json.dumps(provenance)))
 
 
-def source_digests(stage: Stage) -> dict[str, list[str]]:
+def digest_sources(stage: Stage) -> dict[str, list[str]]:
     """The digests of the sources by flag, after a check of each, and those of the modules of own code that the settings name."""
-    modules = sorted(_own_modules(stage))
+    modules = sorted(_find_own_modules(stage))
     digests = {"code": [digest for module in modules for digest in variants.code_digest(module)]} if modules else {}
     for setting, path in stage.sources():
-        digests.setdefault(setting.flag.removeprefix("--"), []).append(_source_digest(path, setting))
+        digests.setdefault(setting.flag.removeprefix("--"), []).append(_digest_source(path, setting))
     for setting in settings.list_settings(type(stage)):
         values = getattr(stage, setting.name) if setting.kind == "run" and setting.repeated else ()
         if any(names := [split_run_name(path)[0] or "" for path in values]):
@@ -385,7 +385,7 @@ def source_digests(stage: Stage) -> dict[str, list[str]]:
     return digests
 
 
-def _own_modules(stage: Stage) -> set[str]:
+def _find_own_modules(stage: Stage) -> set[str]:
     """The modules of own code that the user named, also in `EXPERT=SPEC`."""
     values = [getattr(stage, setting.name) for setting in settings.list_settings(type(stage)) if setting.role == "option"]
     texts = [text for value in values for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)]
@@ -393,7 +393,7 @@ def _own_modules(stage: Stage) -> set[str]:
     return {*stage.code, *(module for spec in specs if (module := variants.own_module(spec)) and variants.is_imported(module))}
 
 
-def _source_digest(path: Path, setting: settings.Setting) -> str:
+def _digest_source(path: Path, setting: settings.Setting) -> str:
     """The digest of one source, after a check that it exists and has the right kind."""
     if is_stream(path):
         return "stdin"
@@ -416,7 +416,7 @@ def _source_digest(path: Path, setting: settings.Setting) -> str:
             manifests.verify_file(path)
         return manifests.compute_digest(path)
     if setting.kind == "weights":
-        return _weights_digest(path, setting)
+        return _digest_weights(path, setting)
     files = shards.verify_encodings(path) if setting.kind == "encodings" else manifests.verify_artifact(path, setting.kind)["files"]
     return manifests.digest_files(files)
 
@@ -427,7 +427,7 @@ def checkpoint_reference(model: Path, product: Path, digests: Mapping[str, str])
     return {"checkpoint": {"path": path, **{name: digest for name, digest in digests.items() if name != "path"}}}
 
 
-def _weights_digest(path: Path, setting: settings.Setting) -> str:
+def _digest_weights(path: Path, setting: settings.Setting) -> str:
     """The digest of a moeir checkpoint or a folder of plain weights; any other name is taken as a hub id."""
     if (path / manifests.MANIFEST).is_file():
         return manifests.digest_files(manifests.verify_artifact(path, "checkpoint")["files"])
@@ -449,10 +449,10 @@ def dry_run(stage: Stage, *, force: bool = False) -> list[str]:
     for flag in outputs.keys() - current:
         is_folder = flag == "--output" and stage.makes_folder()
         atomic_write.check_writable(outputs[flag][0], provenance, force=force or stream is not None, folder=is_folder)
-    lines = [f"read   {item.flag} {path} ({'a stream' if is_stream(path) else _disk_size(path)})" for item, path in stage.sources()]
+    lines = [f"read   {item.flag} {path} ({'a stream' if is_stream(path) else _describe_size(path)})" for item, path in stage.sources()]
     if (product := stage.product()) is not None:
         path, kind = product
-        free = "" if path == STREAM else f", {format_bytes(shutil.disk_usage(_nearest_folder(path)).free)} free there"
+        free = "" if path == STREAM else f", {format_bytes(shutil.disk_usage(_find_nearest_folder(path)).free)} free there"
         lines.append(f"write  --output {path} ({kind}{free})")
         if path.exists() and path != STREAM:
             fate = "is up to date, and stays" if "--output" in current else "exists, and is replaced"
@@ -460,12 +460,12 @@ def dry_run(stage: Stage, *, force: bool = False) -> list[str]:
     return lines if stream else lines + [f"spend  {line}" for line in stage.estimate(stage.prepare())]
 
 
-def _disk_size(path: Path) -> str:
+def _describe_size(path: Path) -> str:
     path = path if path.exists() else atomic_write.partial_path(path)  # of a training in progress
     if path.is_dir():
         return format_bytes(sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
     return format_bytes(path.stat().st_size) if path.exists() else "not a local file"
 
 
-def _nearest_folder(path: Path) -> Path:
+def _find_nearest_folder(path: Path) -> Path:
     return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())

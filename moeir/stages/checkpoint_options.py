@@ -200,7 +200,7 @@ class TrainingStage(Stage):
                 continue
             if path.resolve() in sources:
                 raise UsageError(f"{path}: is read here, and --checkpoint-every {self.checkpoint_every} would replace it; write elsewhere")
-            record = _step_record(provenance, int(step))
+            record = _make_step_record(provenance, int(step))
             atomic_write.check_overwrite(path, record, force=force or manifests.is_up_to_date(path, record))
 
     def write_step(self, save: SaveCheckpoint, examples: int, step: int) -> None:
@@ -208,7 +208,7 @@ class TrainingStage(Stage):
         from moeir.analysis.training_monitor import METRICS_FILE
 
         output = atomic_write.final_path(self.output)
-        path, record = output.with_name(f"{output.name}-step-{step}"), _step_record(WorkFolder(output).read_record() or {}, step)
+        path, record = output.with_name(f"{output.name}-step-{step}"), _make_step_record(WorkFolder(output).read_record() or {}, step)
         with atomic_write.atomic_output(path, "checkpoint", record, force=True, folder=True) as (partial_path, counts):
             shutil.copyfile(self.output / METRICS_FILE, partial_path / METRICS_FILE)
             counts.update(save(partial_path, {"steps": step, "examples": examples}))
@@ -236,7 +236,7 @@ class TrainingStage(Stage):
         return {"parameters": checkpoint.architecture.parameter_count(), **counts}
 
 
-def _step_record(provenance: Mapping[str, Any], step: int) -> dict[str, Any]:
+def _make_step_record(provenance: Mapping[str, Any], step: int) -> dict[str, Any]:
     """The record of the checkpoint after `step` steps of a training."""
     return {**provenance, "settings": {**provenance["settings"], "step": step}}
 

@@ -11,7 +11,7 @@ from moeir import variants
 from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import Counts, Facts, source_digests
+from moeir.stages.base import Counts, Facts, digest_sources
 from moeir.stages.checkpoint_options import TrainingStage, read_first_texts, training_option
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Pretrain(TrainingStage):
         from moeir.pretraining import span_cache
         from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSampler, hold_out_documents
 
-        digests = source_digests(self)
+        digests = digest_sources(self)
         folder = self.cache or self.output / RESUME / TOKEN_CACHE
         folder.mkdir(parents=True, exist_ok=True)
         reading = InputTemplate.from_model(checkpoint)

@@ -52,14 +52,11 @@ def replace(room, name):
 
 COMMANDS = {
     "index": ("corpus.jsonl", ("index", "--corpus", "corpus.jsonl", "--engine", "bm25")),
-    "encode": ("corpus.jsonl", ("encode", "--model", "ckpt", "--corpus", "corpus.jsonl")),
     "encode, the checkpoint": ("ckpt", ("encode", "--model", "ckpt", "--corpus", "corpus.jsonl")),
     "index, encodings": ("enc", ("index", "--encodings", "enc")),
     "add": ("enc", ("index", "--index", "idx", "--delete", "ids.txt", "--add", "enc")),
-    "update": ("idx", ("index", "--index", "idx", "--compact")),
     "export": ("enc", ("export", "--to", "qdrant", "--encodings", "enc")),
     "search": ("idx", ("search", "--index", "idx", "--queries", "test-queries.tsv")),
-    "search, queries": ("test-queries.tsv", ("search", "--index", "idx", "--queries", "test-queries.tsv")),
     "rerank": ("ckpt", ("rerank", "--model", "ckpt", "--run", "first.trec", "--queries", "test-queries.tsv", "--corpus", "corpus.jsonl")),
     "fuse": ("first.trec", ("fuse", "--run", "first.trec", "--run", "second.trec", "--method", "rrf")),
 }
@@ -75,7 +72,7 @@ def test_a_source_replaced_after_its_digest_is_an_error_and_its_return_makes_the
     output = "out.trec" if words[0] in ("fuse", "rerank") else "out"
     monkeypatch.setattr("moeir.representations.encodings.FLUSH_SECONDS", 0)
     assert run_in_process(*words, "--output", f"whole-{output}").code == 0
-    compute = base.source_digests
+    compute = base.digest_sources
 
     def digest_and_replace(stage):
         result = compute(stage)
@@ -83,7 +80,7 @@ def test_a_source_replaced_after_its_digest_is_an_error_and_its_return_makes_the
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(base, "source_digests", digest_and_replace)
+        patch.setattr(base, "digest_sources", digest_and_replace)
         result = run_in_process(*words, "--output", output)
     code = 4 if (room / source).is_dir() else 3
     assert result.code == code and f"{source}: was replaced, or has changed, while it was read; run the command again" in result.stderr
@@ -92,37 +89,6 @@ def test_a_source_replaced_after_its_digest_is_an_error_and_its_return_makes_the
     assert run_in_process(*words, "--output", output).code == 0
     made, whole = ((room / name) for name in (output, f"whole-{output}"))
     assert read_files(made) == read_files(whole) if made.is_dir() else made.read_bytes() == whole.read_bytes()
-
-
-def test_ids_and_vectors_of_an_index_are_of_the_same_encodings(room, monkeypatch):
-    """The row: `encode --force` ends while `index` has read the vectors and not yet the ids."""
-    from moeir.representations import encodings
-
-    read = encodings.read_ids
-
-    def replace_and_read(folder):
-        replace(room, "enc")
-        return read(folder)
-
-    monkeypatch.setattr(encodings, "read_ids", replace_and_read)
-    result = run_in_process("index", "--encodings", room / "enc", "--output", room / "new")
-    assert result.code == 4 and "enc: was replaced" in result.stderr and not (room / "new").exists()
-
-
-def test_a_text_put_back_before_the_end_is_an_error_too(room, monkeypatch):
-    from moeir.records import texts
-
-    read = texts.read_texts
-
-    def read_other(path, **options):
-        replace(room, "corpus.jsonl")
-        contents = list(read(path, **options))
-        replace(room, "corpus.jsonl")
-        return iter(contents)
-
-    monkeypatch.setattr(texts, "read_texts", read_other)
-    result = run_in_process("index", "--corpus", room / "corpus.jsonl", "--engine", "bm25", "--output", room / "new")
-    assert result.code == 3 and "corpus.jsonl: was replaced, or has changed" in result.stderr and not (room / "new").exists()
 
 
 def test_no_window_of_a_changed_corpus_is_saved_to_go_on_from(room, monkeypatch):
@@ -213,23 +179,6 @@ def test_what_changes_while_a_training_reads_it_is_an_error_before_the_first_ste
     result = finetune("new")
     assert result.code == 3 and "corpus.jsonl: was replaced" in result.stderr
     assert not (room / "new").exists() and not (room / ".new.partial/new/metrics.jsonl").exists()
-
-
-def test_a_note_beside_a_manifest_and_a_link_to_a_file_are_no_changes(room, monkeypatch):
-    from moeir.representations import encodings
-
-    read = encodings.read_ids
-
-    def note_and_read(folder):
-        (folder / "note.txt").write_text("mine")
-        (folder / "link").hardlink_to(folder / "ids.txt")
-        (folder / "note.txt").unlink()
-        (folder / "link").unlink()
-        return read(folder)
-
-    monkeypatch.setattr(encodings, "read_ids", note_and_read)
-    result = run_in_process("index", "--encodings", room / "enc", "--output", room / "new")
-    assert result.code == 0, result.stderr
 
 
 def test_an_error_that_a_replaced_source_causes_names_the_replacement(room, monkeypatch):

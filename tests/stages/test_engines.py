@@ -43,17 +43,6 @@ def test_what_is_wrong_is_one_line(engine, code, words, encodings, moeir, tmp_pa
     assert not (tmp_path / "idx").exists()
 
 
-def test_a_damaged_index_is_found_before_it_is_used(encodings, moeir, tmp_path):
-    assert moeir("index", "--encodings", encodings, "--engine", "lexical=inverted:quantise=8", "--output", tmp_path / "idx").code == 0
-    for name in ("steps", "offsets", "weights", "highest"):
-        path = tmp_path / "idx" / "lexical" / f"{name}.npy"
-        content = path.read_bytes()
-        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        result = moeir(*SEARCH, "--index", tmp_path / "idx", "--queries", TOY / "test-queries.tsv", "--output", tmp_path / "run.trec")
-        assert result.code == 4 and f"{name}.npy: damaged" in result.stderr and "run moeir index again" in result.stderr
-        path.write_bytes(content)
-
-
 def test_an_expert_has_one_engine(moeir, encodings, tmp_path):
     result = moeir("index", "--encodings", encodings, "--engine", "global=flat", "global=scan", "--output", tmp_path / "idx")
     assert result.code == 2 and "--engine global=flat: its expert has another --engine" in result.stderr

@@ -76,7 +76,7 @@ def _check_runs(checkpoint: Path, toy: Path, run_folder: Path) -> None:
         scores["fused"] = sum(scores.values())
     rows = {text.id: number for number, text in enumerate(documents)}
     for name, expected in scores.items():
-        run = runs.readrun_moeir(run_folder / f"{name}.trec")
+        run = runs.read_run(run_folder / f"{name}.trec")
         for row, query in enumerate(queries):
             hits = run.hits(query.id)
             assert np.allclose([score for _, score in hits], [expected[row, rows[document]] for document, _ in hits], rtol=2e-3, atol=2e-3)

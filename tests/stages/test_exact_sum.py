@@ -63,7 +63,7 @@ def test_training_learns_the_sum(room: Path) -> None:
     assert "Gao" in (room / "ckpt" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("fuse", [(), ("--fuse", "exact-sum"), ("--fuse", "exact_sum:deepen=false")])
+@pytest.mark.parametrize("fuse", [(), ("--fuse", "exact_sum:deepen=false")])
 def test_the_fused_run_of_all_documents_is_the_brute_force_sum(room: Path, toy: Path, tmp_path: Path, fuse: tuple[str, ...]) -> None:
     result = search(room, toy, tmp_path / "runs", *fuse)
     fused = read_run(tmp_path / "runs" / "fused.trec")

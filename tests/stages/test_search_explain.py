@@ -39,8 +39,9 @@ def float32_sum(*parts: float) -> float:
     return float(np.float32(total))
 
 
-@pytest.mark.parametrize("fuse", ["came-sum", "combsum", "rrf", "zscore", "exact-sum", "exact-sum:deepen=true"])
-@pytest.mark.parametrize("depth", [3, 100])
+@pytest.mark.parametrize(
+    ("fuse", "depth"), [("came-sum", 3), ("combsum", 100), ("rrf", 3), ("zscore", 3), ("exact-sum", 3), ("exact-sum:deepen=true", 3)]
+)
 def test_the_parts_add_up_to_the_score_of_the_run(index: Path, toy: Path, tmp_path: Path, fuse: str, depth: int) -> None:
     lines = explain(index, toy, tmp_path, "--fuse", fuse, "--depth", depth)
     runs = {name: package.read_run(tmp_path / "runs" / f"{name}.trec") for name in (*EXPERTS, "fused")}

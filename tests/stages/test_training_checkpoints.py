@@ -60,7 +60,7 @@ def test_a_checkpoint_on_the_way_opens_like_any_other_and_changes_nothing(stage,
     run_moeir("finetune", "--model", tmp_path / "model-step-2", *arch, *sources, "--batch-size", 1, "--negatives", 1, *more)
 
 
-@each_disk_call(9, sample=45)
+@each_disk_call(9, sample=90)
 def test_wherever_it_is_killed_all_its_checkpoints_have_the_same_bytes(every, command, tmp_path):
     names = ("model", "model-step-2", "model-step-4")
     (tmp_path / "whole").mkdir()

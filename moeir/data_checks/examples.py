@@ -7,9 +7,9 @@ from typing import Any
 
 from moeir.data_checks.findings import FileFindings
 from moeir.data_checks.texts import SeenTexts, fingerprint
-from moeir.data_checks.tolerant_lines import parse_tolerantly, read_tolerantly
+from moeir.data_checks.tolerant_lines import read_tolerantly
 from moeir.errors import DataError
-from moeir.records import dpr, examples
+from moeir.records import dpr, examples, texts
 from moeir.records.examples import Example
 
 
@@ -30,7 +30,7 @@ def check_examples(file: FileFindings, context: CheckContext, foreign: Iterator[
     seen_ids: set[str] = set()
     for where, content in _locate_examples(file, foreign):
         try:
-            content, record = parse_tolerantly(content, where, file)
+            record = texts.parse_json(content, where) if isinstance(content, str) else content
             example = examples.parse_example(record, where, provenance=True)
         except DataError as problem:
             file.add_error(problem)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -100,17 +100,7 @@ class Findings:
 
     def to_records(self) -> list[dict[str, Any]]:
         """Plain values for JSON, one record per file and kind."""
-        return [
-            {
-                "file": group.file,
-                "kind": group.kind,
-                "fault": not group.note,
-                "count": group.count,
-                "advice": FAULT_KINDS[group.kind],
-                "lines": [{"where": where, "what": message} for where, message in group.lines],
-            }
-            for group in self.groups
-        ]
+        return [asdict(group) | {"advice": FAULT_KINDS[group.kind]} for group in self.groups]
 
     def text_lines(self) -> Iterator[str]:
         """Text lines for people, a paragraph per file and kind."""

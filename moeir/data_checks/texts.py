@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from moeir import data_sources
 from moeir.data_checks.findings import FileFindings, Findings
-from moeir.data_checks.tolerant_lines import parse_tolerantly, read_tolerantly, repair_record
+from moeir.data_checks.tolerant_lines import read_tolerantly, repair_record
 from moeir.errors import DataError
 from moeir.records import lines, texts
 from moeir.records.texts import Text, TextForm
@@ -43,7 +43,7 @@ def check_texts(file: FileFindings, seen: SeenTexts, queries: SeenTexts | None =
             yield form.header
         for where, content in contents:
             try:
-                content, record = parse_tolerantly(content, where, file, form.parse)
+                record = form.parse(content, where)
                 repaired = repair_record(record, where, file)
                 text = texts.parse_text(repaired, where)
             except DataError as problem:

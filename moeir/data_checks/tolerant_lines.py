@@ -1,7 +1,7 @@
 """Tolerant reading: faults at which a reader would stop become findings, and reading continues."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import ftfy
@@ -11,13 +11,12 @@ from moeir.errors import DataError
 from moeir.records import lines, texts
 
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-UNESCAPED_CHARACTERS = re.compile("[\x00-\x1f]")  # which JSON does not allow in a string
 
 
 def read_tolerantly(file: FileFindings) -> Iterator[tuple[int, str]]:
     """Number and text of every line of a file; of a damaged archive, those before the damage.
 
-    A line that is not UTF-8 is decoded as Windows-1252, a zero byte as a space, and both are findings.
+    A line that is not UTF-8 is decoded as Windows-1252, and is a finding.
     """
     is_empty = True
     try:
@@ -25,37 +24,18 @@ def read_tolerantly(file: FileFindings) -> Iterator[tuple[int, str]]:
             for first, block in blocks:
                 for number, line in enumerate(block.split(b"\n"), first):
                     is_empty = is_empty and not line.strip()
-                    yield number, _decode_line(line.removesuffix(b"\r"), f"{file.name}:{number}", file)
+                    try:
+                        text = line.decode()
+                    except UnicodeDecodeError as fault:
+                        file.add(f"{file.name}:{number}", "not-utf8", f"byte 0x{line[fault.start]:02x}")
+                        text = line.decode("cp1252", errors="replace")
+                    yield number, text.removesuffix("\r")
     except DataError as problem:
         file.refuse_copy(problem)
         file.add_error(problem)
         return
     if is_empty:
         file.add(file.name, "faulty-file", "the file is empty")
-
-
-def _decode_line(line: bytes, where: str, file: FileFindings) -> str:
-    if b"\0" in line:
-        file.add(where, "control-character", "a byte is zero")
-        line = line.replace(b"\0", b" ")
-    try:
-        return line.decode()
-    except UnicodeDecodeError as fault:
-        file.add(where, "not-utf8", f"byte 0x{line[fault.start]:02x}")
-        return line.decode("cp1252", errors="replace")
-
-
-def parse_tolerantly(content: Any, where: str, file: FileFindings, parse: Callable[[Any, str], Any] = texts.parse_json) -> tuple[Any, Any]:
-    """A line, with spaces for unescaped control characters, which are a finding, and its record; of a record, itself twice."""
-    try:
-        return content, content if isinstance(content, dict) else parse(content, where)
-    except DataError:
-        if not isinstance(content, str) or (control := UNESCAPED_CHARACTERS.search(content)) is None:
-            raise
-    line = UNESCAPED_CHARACTERS.sub(" ", content)
-    record = parse(line, where)
-    _add_control(control, content, where, file)
-    return line, record
 
 
 def repair_record(record: Any, where: str, file: FileFindings) -> Any:
@@ -67,18 +47,10 @@ def repair_record(record: Any, where: str, file: FileFindings) -> Any:
 
 
 def _repair_text(text: str, where: str, file: FileFindings) -> str:
-    if not text.isascii() and (repaired := ftfy.fix_encoding(text)) != text:
-        first = next((index for index, (old, new) in enumerate(zip(text, repaired, strict=False)) if old != new), len(repaired))
-        file.add(where, "mojibake", f"{_excerpt(text, first)} was {_excerpt(repaired, first)}")
-        text = repaired
-    if (control := CONTROL_CHARACTERS.search(text)) is not None:
-        _add_control(control, text, where, file)
-    return CONTROL_CHARACTERS.sub(" ", text)
-
-
-def _add_control(control: re.Match[str], text: str, where: str, file: FileFindings) -> None:
-    file.add(where, "control-character", f"U+{ord(control[0]):04X} in {_excerpt(text, control.start())}")
-
-
-def _excerpt(text: str, index: int) -> str:
-    return repr(text[max(0, index - 12) : index + 13])
+    for kind, repair in (("mojibake", ftfy.fix_encoding), ("control-character", lambda text: CONTROL_CHARACTERS.sub(" ", text))):
+        if not (text.isascii() and text.isprintable()) and (repaired := repair(text)) != text:
+            first = next((index for index, (old, new) in enumerate(zip(text, repaired)) if old != new), len(repaired))
+            around = slice(max(0, first - 12), first + 13)
+            file.add(where, kind, f"{text[around]!r} should be {repaired[around]!r}")
+            text = repaired
+    return text

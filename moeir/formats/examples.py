@@ -23,7 +23,8 @@ class Examples(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         for where, record, example in examples.read_examples_with_records(path):
-            known = (*IDS_AND_PASSAGES, *OWN_FIELDS, *(("query", "answers") if "positive_passages" in record else ()))
+            has_query_text = "positive_passages" in record or conversion.queries is not None
+            known = (*IDS_AND_PASSAGES, *OWN_FIELDS, *(("query", "query_text", "answers") if has_query_text else ()))
             yield collect_all_fields(where, record, example, known, conversion)
 
     def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:

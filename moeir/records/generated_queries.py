@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from moeir.errors import DataError
 from moeir.records import lines, texts
@@ -58,20 +57,14 @@ def read_generated_queries(source: Path | str, *, allow_empty: bool = False) -> 
     With `allow_empty` the file may be empty: a small corpus has empty shards.
     """
     ids: set[str] = set()
-    for where, value in texts.read_json_lines(source):
-        record = _parse_record(value, where)
-        if record.id in ids:
-            raise DataError(f"{where}: duplicate id {record.id!r}; ids must be unique")
-        ids.add(record.id)
-        yield record
+    for where, record in texts.read_objects(source):
+        queries = record.get("queries")
+        if "_id" not in record or not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
+            raise DataError(f"{where}: expected _id, and queries as a list of strings, as generate-queries writes them")
+        name = texts.parse_id(record["_id"], where)
+        if name in ids:
+            raise DataError(f"{where}: duplicate id {name!r}; ids must be unique")
+        ids.add(name)
+        yield GeneratedQueries(name, tuple(queries))
     if not ids and not allow_empty:
         raise DataError(f"{lines.source_name(source)}: holds no record; expected JSON lines with _id and queries")
-
-
-def _parse_record(record: Any, where: str) -> GeneratedQueries:
-    if not isinstance(record, dict) or not {"_id", "queries"} <= record.keys():
-        raise DataError(f"{where}: expected an object with _id and queries, as generate-queries writes them")
-    queries = record["queries"]
-    if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
-        raise DataError(f"{where}: queries is not a list of strings")
-    return GeneratedQueries(texts.parse_id(record["_id"], where), tuple(queries))

@@ -1,7 +1,6 @@
 """Rows of the sources that libraries read: `hf:NAME[/CONFIG][@SPLIT]` and `hf:FOLDER` (datasets), `irds:NAME#PART`, parquet."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,7 @@ def _load_hf(source: str, location: str) -> Any:
 
     if not location.strip("/"):
         raise UsageError(f"{source}: expected the name of a data set behind it")
-    with _one_line(source):
+    try:
         if any((Path(location) / file).is_file() for file in ("dataset_dict.json", "state.json")):
             return datasets.load_from_disk(location)
         names = location.split("/", 2)
@@ -97,14 +96,5 @@ def _load_hf(source: str, location: str) -> Any:
             as_written = datasets.Features({name: datasets.Value("string") for name in first.column_names})
             tables = datasets.load_dataset(*path, features=as_written, keep_default_na=False)
         return tables
-
-
-@contextmanager
-def _one_line(source: str) -> Iterator[None]:
-    """UsageError, with the first line of its message, for an error of datasets."""
-    import datasets
-
-    try:
-        yield
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as fault:
         raise UsageError(f"{source}: cannot be loaded: {(str(fault).splitlines() or [type(fault).__name__])[0]}") from fault

@@ -29,7 +29,7 @@ def write_files(folder: Path, **more: Iterable[str | bytes]) -> list[str]:
 def rows(result: CommandResult) -> list[list[str]]:
     """Location, kind, message and advice of each finding."""
     groups = json.loads(result.stdout)["findings"]
-    return [[line["where"], group["kind"], line["what"], group["advice"]] for group in groups for line in group["lines"]]
+    return [[where, group["kind"], message, group["advice"]] for group in groups for where, message in group["lines"]]
 
 
 def test_the_repaired_copies_of_a_data_set_are_a_data_set(tmp_path: Path, moeir: Moeir) -> None:
@@ -112,8 +112,8 @@ def test_every_fault_is_counted_and_the_first_are_shown(tmp_path: Path, moeir: M
     facts = json.loads(moeir("check", *flags, "--form", "json", "--most", 1).stdout)
     assert facts["faults"] == 9
     group = facts["findings"][0]
-    assert (group["kind"], group["count"], group["fault"], len(group["lines"])) == ("unknown-document", 9, True, 1)
-    assert group["lines"][0]["where"] == f"{tmp_path}/dev.qrels:3"
+    assert (group["kind"], group["count"], group["note"], len(group["lines"])) == ("unknown-document", 9, False, 1)
+    assert group["lines"][0][0] == f"{tmp_path}/dev.qrels:3"
     shown = moeir("check", *flags, "--most", 1).stdout.splitlines()
     assert shown[0].startswith(f"{tmp_path}/dev.qrels: unknown-document, 9: ") and shown[2] == "    and 8 more"
 
@@ -185,18 +185,6 @@ def test_ids_that_no_writer_takes_are_faults(tmp_path: Path, moeir: Moeir) -> No
         for line in range(len(GOOD[name]) + 1, len(GOOD[name]) + 1 + added)
     ]
     assert all((tmp_path / "mended" / name).read_bytes() == (tmp_path / name).read_bytes() for name in GOOD)
-
-
-def test_characters_that_json_must_escape_become_spaces_in_the_copy(tmp_path: Path, moeir: Moeir) -> None:
-    flags = write_files(
-        tmp_path, corpus_jsonl=['{"_id":\t"x", "text": "a\tcow"}'], train_jsonl=[example(note="a\x01b").replace("\\u0001", "\x01")]
-    )
-    result = moeir("check", *flags, "--form", "json", "--fix", tmp_path / "mended")
-    assert [row[:2] for row in rows(result)] == [
-        [f"{tmp_path}/corpus.jsonl:4", "control-character"], [f"{tmp_path}/train.jsonl:2", "control-character"],
-    ]  # fmt: skip
-    assert (tmp_path / "mended" / "corpus.jsonl").read_text().splitlines()[-1] == '{"_id": "x", "text": "a cow"}'
-    assert '"a b"' in (tmp_path / "mended" / "train.jsonl").read_text()
 
 
 def test_every_text_of_a_record_is_repaired_and_its_id_is_not(tmp_path: Path, moeir: Moeir) -> None:

@@ -17,11 +17,11 @@ def test_what_is_written_is_read(tmp_path):
 
 BAD = [
     ("", "generated.jsonl: holds no record"),
-    ('{"_id": "a"}', "generated.jsonl:1: expected an object with _id and queries"),
-    ('{"queries": []}', "generated.jsonl:1: expected an object with _id and queries"),
-    ("[1]", "generated.jsonl:1: expected an object with _id and queries"),
-    ('{"_id": "a", "queries": "b"}', "generated.jsonl:1: queries is not a list of strings"),
-    ('{"_id": "a", "queries": [1]}', "generated.jsonl:1: queries is not a list of strings"),
+    ('{"_id": "a"}', "generated.jsonl:1: expected _id, and queries as a list"),
+    ('{"queries": []}', "generated.jsonl:1: expected _id, and queries as a list"),
+    ("[1]", "generated.jsonl:1: expected a JSON object"),
+    ('{"_id": "a", "queries": "b"}', "generated.jsonl:1: expected _id, and queries as a list"),
+    ('{"_id": "a", "queries": [1]}', "generated.jsonl:1: expected _id, and queries as a list"),
     ('{"_id": "a b", "queries": []}', "generated.jsonl:1: id with white space"),
     ('\n{"_id": "a", "queries": []}\n{"_id": "a", "queries": []}', "generated.jsonl:3: duplicate id 'a'"),
     ("{", "generated.jsonl:1: broken JSON"),
